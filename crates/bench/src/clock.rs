@@ -1,0 +1,39 @@
+//! Time passed and processor time used.
+
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// What some work took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Took {
+    /// Seconds on the wall.
+    pub(crate) wall_s: f64,
+    /// Processor seconds of all threads of this process.
+    pub(crate) cpu_s: f64,
+}
+
+/// Runs from when it is made.
+pub(crate) struct Watch {
+    start: Instant,
+    cpu_s: f64,
+}
+
+fn cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+impl Watch {
+    pub(crate) fn start() -> Self {
+        Self { start: Instant::now(), cpu_s: cpu_s() }
+    }
+
+    pub(crate) fn took(&self) -> Took {
+        Took { wall_s: self.start.elapsed().as_secs_f64(), cpu_s: cpu_s() - self.cpu_s }
+    }
+
+    pub(crate) fn runs_for(&self, seconds: f64) -> bool {
+        self.start.elapsed().as_secs_f64() < seconds
+    }
+}

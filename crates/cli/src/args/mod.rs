@@ -1,0 +1,108 @@
+//! Options that many commands share, and the table that lists commands.
+
+mod size;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use size::parse_size;
+
+/// Options that any command takes, anywhere on the line. Long names only, so that none collides with a flag of OpenZFS's
+/// tools.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Globals {
+    /// Load a dataset's key from a file, or from standard input.
+    #[arg(id = "global-key", long = "key", value_name = "DATASET=FILE|-", global = true)]
+    pub(crate) keys: Vec<String>,
+    /// Memory for the block cache: bytes, or with a suffix K, M, G; by default a quarter of what there is.
+    #[arg(id = "global-cache-bytes", long = "cache-bytes", value_name = "SIZE", value_parser = parse_size, global = true)]
+    pub(crate) cache_bytes: Option<u64>,
+    /// How devices are read.
+    #[arg(id = "global-io", long = "io", value_name = "HOW", default_value = "auto", global = true)]
+    pub(crate) io: Io,
+    /// Which root to open where the newest does not hold.
+    #[arg(id = "global-rewind", long = "rewind", value_name = "HOW", global = true)]
+    pub(crate) rewind: Option<RewindHow>,
+    /// Open the pool as of this txg, or the newest before it.
+    #[arg(id = "global-txg", long = "at-txg", value_name = "TXG", global = true)]
+    pub(crate) at_txg: Option<u64>,
+    /// Open the pool as of its checkpoint.
+    #[arg(id = "global-checkpoint", long = "at-checkpoint", global = true)]
+    pub(crate) at_checkpoint: bool,
+    /// Go on without top-level vdevs and logs that are missing; what lies on them gives errors.
+    #[arg(id = "global-missing", long = "allow-missing", global = true)]
+    pub(crate) allow_missing: bool,
+}
+
+/// How devices are read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum Io {
+    /// By io_uring where the kernel grants it, else by threads.
+    #[default]
+    Auto,
+    /// By io_uring or not at all.
+    Uring,
+    /// By threads.
+    Threads,
+}
+
+impl From<Io> for cenote_taskq::IoChoice {
+    fn from(io: Io) -> Self {
+        match io {
+            Io::Auto => Self::Auto,
+            Io::Uring => Self::Ring,
+            Io::Threads => Self::Threads,
+        }
+    }
+}
+
+/// How far back to go for a root that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum RewindHow {
+    /// The last few txgs.
+    Recent,
+    /// Any that leads to a pool.
+    Extreme,
+}
+
+/// Where to look for devices, for verbs of our own and in front of OpenZFS's (`cenote -d DIR zpool list`).
+///
+/// A verb flattens it into its arguments and passes it to [`crate::context::Context::with`].
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+pub(crate) struct Search {
+    /// Look for the pool's devices in this directory, or at this file or device; may be given several times.
+    #[arg(id = "search-dir", short = 'd', value_name = "DIR|FILE")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Open the pool even if it was last in use by another system.
+    #[arg(id = "search-force", short = 'f', long = "force")]
+    pub(crate) force: bool,
+}
+
+/// Defines the enum of a level's commands: for each a module with `Args` and `async fn run(&Context, Args)`. What a
+/// command is for is the doc comment of its `Args`.
+macro_rules! commands {
+    ($(#[$meta:meta])* enum $name:ident { $($(#[$line:meta])* $variant:ident => $module:ident,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, clap::Subcommand, serde::Serialize, serde::Deserialize)]
+        pub(crate) enum $name {
+            $($(#[$line])* #[allow(missing_docs)] $variant($module::Args),)*
+        }
+
+        impl $name {
+            /// Runs the command.
+            pub(crate) async fn run(
+                self,
+                context: &$crate::context::Context,
+            ) -> anyhow::Result<$crate::outcome::Outcome> {
+                // Boxed, so that the future is as large as the largest command's no more than once.
+                match self {
+                    $(Self::$variant(args) => Box::pin($module::run(context, args)).await,)*
+                }
+            }
+        }
+    };
+}
+pub(crate) use commands;

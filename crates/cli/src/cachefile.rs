@@ -1,0 +1,145 @@
+//! The cache file: the pools that were imported, and where their devices were.
+//!
+//! A command lives for the length of one command, so "imported" is a note on disk: `zpool import` writes it, `zpool
+//! export` takes it back, and every other command finds its pool by it. It is JSON, per user; root's is the system's.
+//!
+//! ```text
+//! {"version": 1, "pools": {NAME: {"guid": …, "paths": [...], "force": …, "altroot": …, …}}}
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// The form that this program writes.
+const VERSION: u32 = 1;
+
+/// What is known of an imported pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// Its guid.
+    pub(crate) guid: u64,
+    /// The devices that it was put together from.
+    pub(crate) paths: Vec<PathBuf>,
+    /// It was in use by another system and imported all the same.
+    #[serde(default)]
+    pub(crate) force: bool,
+    /// It was imported although it was destroyed.
+    #[serde(default)]
+    pub(crate) destroyed: bool,
+    /// Missing logs are accepted.
+    #[serde(default)]
+    pub(crate) missing_log: bool,
+    /// Prefix of mount points.
+    #[serde(default)]
+    pub(crate) altroot: Option<String>,
+    /// Which root: "recent", "extreme", or a txg.
+    #[serde(default)]
+    pub(crate) rewind: Option<String>,
+    /// As of its checkpoint.
+    #[serde(default)]
+    pub(crate) checkpoint: bool,
+    /// The name in the pool itself, where it was imported under another.
+    #[serde(default)]
+    pub(crate) own_name: Option<String>,
+    /// Other properties given to this import.
+    #[serde(default)]
+    pub(crate) options: BTreeMap<String, String>,
+}
+
+/// The file's content.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Content {
+    version: u32,
+    pools: BTreeMap<String, Entry>,
+}
+
+/// A cache file at its place.
+#[derive(Clone, Debug)]
+pub(crate) struct CacheFile {
+    path: PathBuf,
+}
+
+impl CacheFile {
+    /// The user's: `$CENOTE_CACHE`, else `pools.json` in `$XDG_CACHE_HOME/cenote` or `~/.cache/cenote`; root's is in
+    /// `/var/cache/cenote`.
+    pub(crate) fn of_user() -> Result<Self> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(path) = variable("CENOTE_CACHE") {
+            return Ok(Self { path });
+        }
+        let dir = match variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()) {
+            Some(dir) => dir,
+            None if rustix::process::geteuid().is_root() => PathBuf::from("/var/cache"),
+            None => {
+                variable("HOME").context("neither XDG_CACHE_HOME nor HOME says where the cache file is")?.join(".cache")
+            }
+        };
+        Ok(Self { path: dir.join("cenote").join("pools.json") })
+    }
+
+    /// The imported pools, by the names that they have here. A file that does not exist has none.
+    pub(crate) fn pools(&self) -> Result<BTreeMap<String, Entry>> {
+        let text = match std::fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) => return Err(error).with_context(|| self.path.display().to_string()),
+        };
+        let content: Content =
+            serde_json::from_slice(&text).with_context(|| format!("{}: not a cache file", self.path.display()))?;
+        if content.version != VERSION {
+            bail!("{}: version {} of cache files is not supported", self.path.display(), content.version);
+        }
+        Ok(content.pools)
+    }
+
+    /// Changes the list. The file is replaced whole, so that a reader sees the old or the new one; of two that change it
+    /// at once both get in, one after the other.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut BTreeMap<String, Entry>) -> Result<()>) -> Result<()> {
+        let at = || self.path.display().to_string();
+        if let Some(dir) = self.path.parent() {
+            std::fs::create_dir_all(dir).with_context(at)?;
+        }
+        let mut neighbour = self.path.clone().into_os_string();
+        neighbour.push(".lock");
+        let lock = std::fs::File::create(&neighbour).with_context(at)?;
+        lock.lock().with_context(at)?;
+        let mut pools = self.pools()?;
+        change(&mut pools)?;
+        let mut text = serde_json::to_vec_pretty(&Content { version: VERSION, pools })?;
+        text.push(b'\n');
+        let mut fresh = self.path.clone().into_os_string();
+        fresh.push(".new");
+        std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &self.path)).with_context(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_found_again_until_it_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = CacheFile { path: dir.path().join("deep/pools.json") };
+        assert!(file.pools().unwrap().is_empty());
+        let entry = Entry { guid: u64::MAX, paths: vec!["/x".into()], force: true, ..Entry::default() };
+        file.update(|pools| {
+            pools.insert("tank".into(), entry.clone());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(file.pools().unwrap().get("tank"), Some(&entry));
+        file.update(|pools| {
+            pools.remove("tank");
+            Ok(())
+        })
+        .unwrap();
+        assert!(file.pools().unwrap().is_empty());
+        std::fs::write(&file.path, "{").unwrap();
+        assert!(file.pools().is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! `cenote cp`: files of a dataset into a directory of this system.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::args::Search;
+use crate::context::Context;
+use crate::copy::{Account, Keep, Lost, Options, Source, copy};
+use crate::files::{self, bytes_of, follow, shown};
+use crate::outcome::{Outcome, usage};
+use crate::output::nicebytes;
+
+/// Copy files of a dataset into a directory: `cenote cp -a tank/home@monday /alice /bob ./restored`.
+///
+/// Everything is copied as it is: directories with all that is in them, attributes, extended attributes, POSIX ACLs,
+/// holes, hard links among what is copied, symbolic links, special files. Owners and what else this user may not set are
+/// left out, and reported once. A path that is `/`, or ends in `/.`, means what is in that directory, not the directory
+/// itself; so does no path at all.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    search: Search,
+    /// Accepted out of habit: a copy is always an archive.
+    #[arg(short = 'a', long)]
+    archive: bool,
+    /// Leave files alone whose size and time are right: go on with a copy that was interrupted.
+    #[arg(long)]
+    resume: bool,
+    /// Do not set owners and groups.
+    #[arg(long)]
+    no_owner: bool,
+    /// Do not set extended attributes and access control lists.
+    #[arg(long)]
+    no_xattrs: bool,
+    /// Say what was copied.
+    #[arg(short = 'v', long)]
+    verbose: bool,
+    /// File system or snapshot.
+    dataset: String,
+    /// Paths inside it, and at last the directory that they go to.
+    #[arg(value_name = "PATH… DIRECTORY", required = true)]
+    paths: Vec<OsString>,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let context = context.with(&args.search);
+    let Some((target, paths)) = args.paths.split_last() else { return Err(usage("missing target directory")) };
+    raise_descriptor_limit();
+    let opened = files::open(&context, &args.dataset).await?;
+    let mut sources = Vec::new();
+    let mut is_whole = paths.is_empty();
+    if paths.is_empty() {
+        sources.push(Source { object: opened.filesystem.root(), name: None });
+    }
+    for path in paths {
+        let text = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+        let bytes = bytes_of(path);
+        let attributes = follow(&opened.filesystem, &bytes, false).await?;
+        let last = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let is_contents = last.is_empty() || last == b".." || text.ends_with(b"/.");
+        is_whole |= bytes.is_empty();
+        sources.push(Source { object: attributes.object, name: (!is_contents).then(|| last.to_vec()) });
+    }
+    let total = is_whole.then_some(opened.dataset.phys.uncompressed_bytes);
+    let progress = Arc::new(context.progress(&args.dataset, total));
+    let reported = Arc::new(AtomicU64::new(0));
+    let report = {
+        let (context, reported) = (context.clone(), reported.clone());
+        Arc::new(move |path: &[u8], what: &str| {
+            reported.fetch_add(1, Ordering::Relaxed);
+            context.err(format!("/{}: {what}", shown(path, true)));
+        })
+    };
+    let options = Options { resume: args.resume, keep: Keep { owner: !args.no_owner, xattrs: !args.no_xattrs } };
+    let target = PathBuf::from(target);
+    let account =
+        copy(context.handle(), &opened.filesystem, &sources, &target, options, progress.clone(), report).await?;
+    drop(progress);
+    summary(&context, &account, &args);
+    Ok(Outcome::unless(account.failures.load(Ordering::Relaxed) > 0))
+}
+
+fn summary(context: &Context, account: &Account, args: &Args) {
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let lost = account.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for (what, (entries, first)) in lost.iter() {
+        let what = match what {
+            Lost::Owner => "the owner could not be set",
+            Lost::Mode => "the mode could not be set",
+            Lost::Times => "times could not be set",
+            Lost::Xattrs => "some extended attributes could not be set",
+            Lost::Lists => "the access control list could not be set",
+        };
+        context.err(format!("{what}: /{}{}", shown(first, true), others(*entries)));
+    }
+    if count(&account.foreign_lists) > 0 && !args.no_xattrs {
+        let entries = count(&account.foreign_lists);
+        context.err(format!("NFSv4 access control lists cannot be kept here: {entries} entries have one"));
+    }
+    if count(&account.failures) > 0 {
+        context.err(format!("{} entries could not be copied, or not wholly", count(&account.failures)));
+    }
+    if args.verbose {
+        let line = format!(
+            "{} files ({}), {} there already, {} directories, {} further links, {} links and special files\n",
+            count(&account.files),
+            nicebytes(count(&account.bytes)),
+            count(&account.skipped),
+            count(&account.directories),
+            count(&account.links),
+            count(&account.others)
+        );
+        let _ = context.out(line);
+    }
+}
+
+fn others(entries: u64) -> String {
+    if entries > 1 { format!(" and {} others", entries - 1) } else { String::new() }
+}
+
+/// A copy holds a descriptor for each directory that it is in, and for each file in flight.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

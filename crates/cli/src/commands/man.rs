@@ -1,0 +1,24 @@
+//! `cenote man`: manual pages from the grammar.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::CommandFactory;
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::outcome::Outcome;
+use crate::request::Request;
+
+/// Write manual pages into a directory.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    /// The directory.
+    dir: PathBuf,
+}
+
+pub(crate) async fn run(_: &Context, args: Args) -> Result<Outcome> {
+    std::fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
+    clap_mangen::generate_to(Request::command(), &args.dir).with_context(|| args.dir.display().to_string())?;
+    Ok(Outcome::Good)
+}

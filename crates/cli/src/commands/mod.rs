@@ -1,0 +1,36 @@
+//! The commands: a module and a line in the table each, in alphabetical order.
+
+mod cat;
+mod completions;
+mod cp;
+mod demo;
+mod ls;
+mod man;
+mod manifest;
+mod mount;
+mod serve;
+mod tar;
+mod verify;
+mod zfs;
+mod zpool;
+
+crate::args::commands! {
+    /// What to do.
+    enum Command {
+        Cat => cat,
+        #[command(hide = true)]
+        Completions => completions,
+        Cp => cp,
+        Demo => demo,
+        Ls => ls,
+        #[command(hide = true)]
+        Man => man,
+        Manifest => manifest,
+        Mount => mount,
+        Serve => serve,
+        Tar => tar,
+        Verify => verify,
+        Zfs => zfs,
+        Zpool => zpool,
+    }
+}

@@ -1,0 +1,85 @@
+//! `cenote mount`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use cenote_fuse::{MountError, MountHandle, MountOptions, Unmount};
+use cenote_taskq::Either;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::args::Search;
+use crate::context::Context;
+use crate::outcome::{Outcome, usage};
+
+/// Mount a dataset or snapshot as a folder, read-only, until interrupted or unmounted.
+///
+/// Datasets below it stand where their `mountpoint` puts them, snapshots in `.zfs/snapshot`. Works as root, and through
+/// fusermount3 as anybody.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    search: Search,
+    /// Mount options, separated by commas: allow_other, allow_root, auto_unmount, [no_]default_permissions, [no]dev,
+    /// [no]suid, [no]exec, threads=N, read_ahead=KIB, layout=mountpoints|names|alone.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// The dataset, or dataset@snapshot.
+    dataset: String,
+    /// Where: a folder that is there.
+    mountpoint: PathBuf,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let mut options = MountOptions::default();
+    for list in &args.options {
+        options.parse(list).map_err(usage)?;
+    }
+    let context = context.with(&args.search);
+    // Before anything is mounted: an interrupt from now on ends the mount and not the program.
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let pool = context.open_pool(args.dataset.split(['/', '@']).next().unwrap_or(&args.dataset)).await?;
+    let report = context.clone();
+    let report = Arc::new(move |line: &str| report.err(line));
+    let at: &Path = &args.mountpoint;
+    let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
+    context.err(format!("'{}' is mounted at {}; interrupt to unmount", args.dataset, mount.mountpoint().display()));
+    wait(&context, &mount, signals).await?;
+    Ok(Outcome::Good)
+}
+
+/// Waits until the mount has ended, by others or by a signal. An interrupt unmounts what is not in use; a second one, or
+/// a request to end, detaches what is.
+async fn wait(context: &Context, mount: &MountHandle, mut signals: Signals) -> Result<()> {
+    let mut is_second = false;
+    loop {
+        let closing = signals.handle();
+        let waiting = context.handle().spawn_blocking(move || {
+            let signal = signals.forever().next();
+            (signal, signals)
+        });
+        let signal = match cenote_taskq::race(mount.ended(), waiting).await {
+            Either::Left(ended) => {
+                closing.close();
+                return Ok(ended?);
+            }
+            Either::Right(waited) => {
+                let (signal, back) = waited?;
+                signals = back;
+                signal
+            }
+        };
+        match mount.unmount(Unmount::Unused).await {
+            Ok(()) => return Ok(()),
+            Err(MountError::Busy(_)) if is_second || signal != Some(SIGINT) => {
+                mount.unmount(Unmount::Detach).await?;
+                return Ok(());
+            }
+            Err(error @ MountError::Busy(_)) => context.err(format!("{error}; interrupt again to detach it")),
+            Err(error) => return Err(error.into()),
+        }
+        is_second = true;
+    }
+}

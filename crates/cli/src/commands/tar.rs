@@ -1,0 +1,105 @@
+//! `cenote tar`: files of a dataset as a pax archive.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::archive::{Archive, Options};
+use crate::args::Search;
+use crate::context::Context;
+use crate::files::{self, bytes_of, follow, shown};
+use crate::outcome::Outcome;
+
+/// Bytes gathered before they are written to a file.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Write files of a dataset as a tar archive (pax), to standard output or a file.
+///
+/// Names are those inside the dataset, without a leading slash. The archive has nanosecond times, extended attributes
+/// (SCHILY.xattr), POSIX ACLs (SCHILY.acl), hard links, devices, and sparse files in GNU's format 1.0, which GNU tar,
+/// bsdtar and Python read.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    search: Search,
+    /// Write to this file.
+    #[arg(short = 'o', long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write holes as zeros, for readers that do not know GNU's sparse files.
+    #[arg(long)]
+    no_sparse: bool,
+    /// Leave out extended attributes and access control lists.
+    #[arg(long)]
+    no_xattrs: bool,
+    /// File system or snapshot.
+    dataset: String,
+    /// Paths inside it; all of it where there is none.
+    #[arg(value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let context = context.with(&args.search);
+    let opened = files::open(&context, &args.dataset).await?;
+    if args.output.is_none() && context.output().is_terminal() {
+        bail!("an archive is not for a terminal: redirect it, or name a file with -o");
+    }
+    let mut sink: Box<dyn Write> = match &args.output {
+        Some(path) => {
+            let file = File::create(path).with_context(|| path.display().to_string())?;
+            Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))
+        }
+        None => Box::new(Standard(context.clone())),
+    };
+    let total = args.paths.is_empty().then_some(opened.dataset.phys.uncompressed_bytes);
+    let progress = context.progress(&args.dataset, total);
+    let failed = std::cell::Cell::new(false);
+    let mut report = |path: &[u8], what: &str| {
+        failed.set(true);
+        context.err(format!("/{}: {what}", shown(path, true)));
+    };
+    let options = Options { sparse: !args.no_sparse, xattrs: !args.no_xattrs };
+    let mut starts = vec![(opened.filesystem.root(), Vec::new())];
+    if !args.paths.is_empty() {
+        starts.clear();
+        for path in &args.paths {
+            let path = bytes_of(path);
+            let attributes = follow(&opened.filesystem, &path, false).await?;
+            // Names that climb would be refused by whoever unpacks them.
+            let name: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| *part != b"..").collect();
+            starts.push((attributes.object, name.join(&b'/')));
+        }
+    }
+    let handle = context.handle();
+    let mut archive = Archive::new(handle, &opened.filesystem, options, &mut *sink, &progress, &mut report);
+    for (start, name) in starts {
+        archive.tree(start, &name).await?;
+    }
+    let (foreign_lists, sockets) = (archive.foreign_lists, archive.sockets);
+    archive.finish()?;
+    if foreign_lists > 0 && options.xattrs {
+        context.err(format!("{foreign_lists} files have NFSv4 access control lists, which the archive does not hold"));
+    }
+    if sockets > 0 {
+        context.err(format!("{sockets} sockets left out: archives cannot hold them"));
+    }
+    Ok(Outcome::unless(failed.get()))
+}
+
+/// The command's standard output as a writer.
+struct Standard(Context);
+
+impl Write for Standard {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.output().out(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.output().flush()
+    }
+}

@@ -1,0 +1,181 @@
+//! `cenote verify`.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use cenote_scan::{BlockCounts, VerifyOptions, VerifyReport, verify};
+use cenote_spa::Pool;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::args::Search;
+use crate::context::Context;
+use crate::outcome::Outcome;
+use crate::output::nicebytes;
+
+/// Lines of each kind that the text form shows.
+const LINES_MAX: usize = 20;
+
+/// Read every block in every copy, check it, and account for every allocated byte.
+///
+/// Exit status 0 says that all is well: everything readable in every copy, nothing leaked, nothing used twice.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    search: Search,
+    /// Read only what leads to data: fast, and enough for the account of space.
+    #[arg(long)]
+    metadata_only: bool,
+    /// Do not load space maps: no account of space.
+    #[arg(long)]
+    no_space: bool,
+    /// Print the findings as JSON.
+    #[arg(short = 'j', long)]
+    json: bool,
+    /// The pool's name or guid.
+    pool: String,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    // Only looks: a pool that some system has left open is judged as it lies there.
+    let context = context.with(&Search { force: true, ..args.search });
+    let pool = context.open_pool(&args.pool).await?;
+    let options = VerifyOptions { data: !args.metadata_only, space: !args.no_space };
+    let start = context.handle().now();
+    let (report, done_bytes) = verify_with_progress(&context, &pool, options).await?;
+    let seconds = context.handle().now().since(start).as_secs_f64();
+    let is_clean = report.is_clean();
+    if args.json {
+        context.out(format!("{:#}\n", as_json(&pool, &report, seconds)))?;
+    } else {
+        context.out(as_text(&pool, &report, done_bytes, seconds))?;
+    }
+    Ok(Outcome::unless(!is_clean))
+}
+
+/// Verifies with a bar on terminals. Returns the bytes read too.
+pub(crate) async fn verify_with_progress(
+    context: &Context,
+    pool: &Pool,
+    options: VerifyOptions,
+) -> Result<(VerifyReport, u64)> {
+    let mut bar = None;
+    let mut done = 0;
+    let report = verify(context.handle(), pool, options, &mut |progress| {
+        let bar = bar.get_or_insert_with(|| context.progress("verifying", Some(progress.total_bytes)));
+        bar.advance(progress.done_bytes.saturating_sub(done));
+        done = progress.done_bytes;
+        true
+    })
+    .await?;
+    let done_bytes = report.statistics.total.asize_bytes;
+    Ok((report, done_bytes))
+}
+
+fn as_json(pool: &Pool, report: &VerifyReport, seconds: f64) -> Value {
+    let total = report.statistics.total;
+    let misuses: Vec<String> = report.misuses.iter().map(ToString::to_string).collect();
+    let leaks: Vec<Value> = report
+        .leaks
+        .iter()
+        .map(|leak| json!({ "vdev": leak.vdev.0, "start": leak.range.start, "end": leak.range.end }))
+        .collect();
+    json!({
+        "pool": pool.name(),
+        "txg": pool.txg().0,
+        "clean": report.is_clean(),
+        "block_count": total.count,
+        "logical_bytes": total.lsize_bytes,
+        "physical_bytes": total.psize_bytes,
+        "allocated_bytes": total.asize_bytes,
+        "gang_count": total.gangs,
+        "embedded_count": report.statistics.embedded,
+        "dedup_bytes": report.statistics.dedup_bytes,
+        "dedup_count": report.statistics.dedup_count,
+        "clone_bytes": report.statistics.clone_bytes,
+        "clone_count": report.statistics.clone_count,
+        "space_map_allocated_bytes": report.allocated_bytes,
+        "accounted_bytes": report.statistics.accounted_bytes(),
+        "error_count": report.error_count,
+        "errors": report.errors,
+        "bad_copy_count": report.bad_copy_count,
+        "bad_copies": report.bad_copies,
+        "misuse_count": report.misuse_count,
+        "misuses": misuses,
+        "leaked_bytes": report.leaked_bytes,
+        "leaks": leaks,
+        "problems": report.problems,
+        "seconds": seconds,
+    })
+}
+
+/// The findings for a person.
+pub(crate) fn as_text(pool: &Pool, report: &VerifyReport, done_bytes: u64, seconds: f64) -> String {
+    let mut text = String::new();
+    let total: BlockCounts = report.statistics.total;
+    let rate = done_bytes as f64 / seconds.max(1e-6);
+    let _ = writeln!(text, "pool '{}' at txg {}", pool.name(), pool.txg());
+    let _ = writeln!(
+        text,
+        "read {} blocks, {} in {seconds:.1} s ({}/s)",
+        total.count,
+        nicebytes(done_bytes),
+        nicebytes(rate as u64)
+    );
+    let _ = writeln!(
+        text,
+        "logical {}, physical {}, allocated {}",
+        nicebytes(total.lsize_bytes),
+        nicebytes(total.psize_bytes),
+        nicebytes(total.asize_bytes)
+    );
+    let statistics = &report.statistics;
+    if statistics.dedup_count > 0 {
+        let _ = writeln!(
+            text,
+            "shared by dedup: {} in {} references",
+            nicebytes(statistics.dedup_bytes),
+            statistics.dedup_count
+        );
+    }
+    if statistics.clone_count > 0 {
+        let _ = writeln!(
+            text,
+            "shared by cloning: {} in {} references",
+            nicebytes(statistics.clone_bytes),
+            statistics.clone_count
+        );
+    }
+    list(&mut text, "blocks that cannot be read", report.error_count, report.errors.iter());
+    list(&mut text, "bad copies of readable blocks", report.bad_copy_count, report.bad_copies.iter());
+    list(&mut text, "blocks in places that are not theirs", report.misuse_count, report.misuses.iter());
+    if report.leaked_bytes > 0 {
+        let _ = writeln!(text, "leaked: {}", nicebytes(report.leaked_bytes));
+        for leak in report.leaks.iter().take(LINES_MAX) {
+            let _ = writeln!(text, "  vdev {} {:#x}..{:#x}", leak.vdev, leak.range.start, leak.range.end);
+        }
+    }
+    list(&mut text, "other problems", report.problems.len() as u64, report.problems.iter());
+    let verdict = match (report.is_clean(), report.space.is_some()) {
+        (true, true) => {
+            "all is well: every block is readable in every copy, and the space maps account for all of them"
+        }
+        (true, false) => "every block is readable in every copy; space was not accounted for",
+        (false, _) => "the pool has damage",
+    };
+    let _ = writeln!(text, "{verdict}");
+    text
+}
+
+fn list(text: &mut String, what: &str, count: u64, lines: impl Iterator<Item = impl std::fmt::Display>) {
+    if count == 0 {
+        return;
+    }
+    let _ = writeln!(text, "{what}: {count}");
+    for line in lines.take(LINES_MAX) {
+        let _ = writeln!(text, "  {line}");
+    }
+    if count > LINES_MAX as u64 {
+        let _ = writeln!(text, "  ... and {} more", count - LINES_MAX as u64);
+    }
+}

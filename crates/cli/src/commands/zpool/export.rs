@@ -1,0 +1,45 @@
+//! `zpool export`: forget imported pools.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::cachefile::CacheFile;
+use crate::context::Context;
+use crate::outcome::{Outcome, usage};
+
+/// Forget imported pools.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    /// All of them.
+    #[arg(short = 'a')]
+    all: bool,
+    /// Accepted for the sake of scripts: nothing is in use.
+    #[arg(short = 'f')]
+    force: bool,
+    /// The pools.
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if args.all && !args.pools.is_empty() {
+        return Err(usage("too many arguments: -a means all pools"));
+    }
+    if !args.all && args.pools.is_empty() {
+        return Err(usage("missing pool argument"));
+    }
+    let mut failed = false;
+    CacheFile::of_user()?.update(|pools| {
+        if args.all {
+            pools.clear();
+        }
+        for name in &args.pools {
+            if pools.remove(name).is_none() {
+                context.err(format!("cannot open '{name}': no such pool"));
+                failed = true;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Outcome::unless(failed))
+}

@@ -1,0 +1,323 @@
+//! What a command works with: the runtime, the options that all share, its output, and the way to pools.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use cenote_dsl::Secret;
+use cenote_format::ids::Txg;
+use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
+use cenote_taskq::Handle;
+
+use crate::args::{Globals, RewindHow, Search};
+use crate::cachefile::{CacheFile, Entry};
+use crate::output::{Output, Progress};
+
+/// Where devices are looked for when nothing says where.
+const DEFAULT_DIRS: [&str; 2] = ["/dev/disk/by-id", "/dev"];
+/// Names in `/dev` that are never disks, and of which some do things when they are opened.
+const NO_DISKS: [&str; 12] =
+    ["watchdog", "tty", "vcs", "hpet", "core", "fd", "std", "console", "ptmx", "kmsg", "mem", "random"];
+/// A key file's size at most.
+const KEY_MAX_BYTES: u64 = 64 << 10;
+
+/// What a command works with. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Context {
+    handle: Handle,
+    globals: Globals,
+    search: Search,
+    output: Output,
+}
+
+impl Context {
+    /// With the options of the whole line.
+    pub(crate) fn new(handle: Handle, globals: Globals, search: Search, output: Output) -> Self {
+        Self { handle, globals, search, output }
+    }
+
+    /// With what a command's own line adds.
+    pub(crate) fn with(&self, search: &Search) -> Self {
+        let mut context = self.clone();
+        context.search.paths.extend(search.paths.iter().cloned());
+        context.search.force |= search.force;
+        context
+    }
+
+    /// The runtime.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The options of the whole line.
+    pub(crate) fn globals(&self) -> &Globals {
+        &self.globals
+    }
+
+    /// Where to look, as far as it was said.
+    pub(crate) fn search(&self) -> &Search {
+        &self.search
+    }
+
+    /// The output.
+    pub(crate) fn output(&self) -> &Output {
+        &self.output
+    }
+
+    /// Writes to standard output.
+    pub(crate) fn out(&self, bytes: impl AsRef<[u8]>) -> Result<()> {
+        Ok(self.output.out(bytes)?)
+    }
+
+    /// Writes a line to standard error.
+    pub(crate) fn err(&self, text: impl AsRef<str>) {
+        self.output.err(text);
+    }
+
+    /// Shows progress of a command that moves bytes.
+    pub(crate) fn progress(&self, label: &str, total_bytes: Option<u64>) -> Progress {
+        Progress::bytes(&self.output, label, total_bytes)
+    }
+
+    /// Import options from the options of the whole line.
+    pub(crate) fn import_options(&self) -> ImportOptions {
+        let globals = &self.globals;
+        let rewind = match (globals.at_txg, globals.rewind) {
+            (Some(txg), _) => Rewind::ToTxg(Txg(txg)),
+            (None, Some(RewindHow::Recent)) => Rewind::Recent,
+            (None, Some(RewindHow::Extreme)) => Rewind::Extreme,
+            (None, None) => Rewind::None,
+        };
+        ImportOptions {
+            force: self.search.force,
+            missing_log: globals.allow_missing,
+            missing_tops: globals.allow_missing,
+            checkpoint: globals.at_checkpoint,
+            rewind,
+            host_id: host_id(),
+            cache_bytes: globals.cache_bytes.map_or_else(default_cache_bytes, usable),
+            ..ImportOptions::default()
+        }
+    }
+
+    /// The files and devices to probe: those of `-d`, else of `ZPOOL_IMPORT_PATH`, else the usual places.
+    pub(crate) async fn paths(&self) -> Result<Vec<PathBuf>> {
+        let mut named = self.search.paths.clone();
+        if named.is_empty() {
+            let variable = std::env::var_os("ZPOOL_IMPORT_PATH").filter(|value| !value.is_empty());
+            named = variable.map(|value| std::env::split_paths(&value).collect()).unwrap_or_default();
+        }
+        if !named.is_empty() {
+            let mut paths = Vec::new();
+            for path in named {
+                if path.is_dir() {
+                    let listed = self.handle.list_directory(&path).await;
+                    paths.extend(
+                        listed.with_context(|| path.display().to_string())?.into_iter().filter(|at| is_disk(at)),
+                    );
+                } else if path.exists() {
+                    paths.push(path);
+                } else {
+                    bail!("cannot open '{}': no such file or directory", path.display());
+                }
+            }
+            return Ok(paths);
+        }
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for dir in DEFAULT_DIRS {
+            paths.extend(self.handle.list_directory(Path::new(dir)).await.unwrap_or_default());
+        }
+        paths.retain(|path| is_disk(path));
+        Ok(paths)
+    }
+
+    /// Every pool that can be found.
+    pub(crate) async fn find_pools(&self) -> Result<Vec<FoundPool>> {
+        Ok(find(&self.handle, &self.paths().await?).await.0)
+    }
+
+    /// Opens a pool by name or guid: from the devices of `-d`, else as the cache file has it, else from the usual places.
+    /// Keys given with `--key` for its datasets are loaded.
+    pub(crate) async fn open_pool(&self, name: &str) -> Result<Pool> {
+        let pool = self.open_without_keys(name).await?;
+        self.load_keys(&pool).await?;
+        Ok(pool)
+    }
+
+    async fn open_without_keys(&self, name: &str) -> Result<Pool> {
+        let options = self.import_options();
+        if !self.search.paths.is_empty() {
+            let found = choose(self.find_pools().await?, name)?;
+            return Ok(import(&self.handle, found, &options).await?);
+        }
+        let pools = CacheFile::of_user()?.pools()?;
+        let by_guid = || pools.iter().find(|(_, entry)| name.parse() == Ok(entry.guid));
+        if let Some((name, entry)) = pools.get_key_value(name).or_else(by_guid) {
+            return self.open_entry(name, entry, options).await;
+        }
+        let absent = || anyhow!("cannot open '{name}': no such pool");
+        let found = choose(self.find_pools().await?, name).map_err(|error| match error.downcast_ref() {
+            Some(SpaError::NoSuchPool(_)) => absent(),
+            _ => error,
+        })?;
+        Ok(import(&self.handle, found, &options).await?)
+    }
+
+    /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
+    /// Pools that cannot be opened are named with the reason.
+    pub(crate) async fn open_all(&self) -> Result<Vec<(String, Result<Pool>)>> {
+        let mut pools = Vec::new();
+        if self.search.paths.is_empty() {
+            for (name, entry) in CacheFile::of_user()?.pools()? {
+                let opened = self.open_entry(&name, &entry, self.import_options()).await;
+                pools.push((name, opened));
+            }
+        } else {
+            for found in self.find_pools().await? {
+                let name = found.name().to_owned();
+                pools.push((name, import(&self.handle, found, &self.import_options()).await.map_err(Into::into)));
+            }
+            pools.sort_by(|a, b| a.0.cmp(&b.0));
+        }
+        for (_, pool) in &pools {
+            if let Ok(pool) = pool {
+                self.load_keys(pool).await?;
+            }
+        }
+        Ok(pools)
+    }
+
+    /// Opens the pools named, or all ([`Context::open_all`]) where none is; a pool that cannot be opened is reported and
+    /// left out. The second value is whether there was such a one.
+    pub(crate) async fn open_pools(&self, names: &[String]) -> Result<(Vec<Pool>, bool)> {
+        let mut results = Vec::new();
+        if names.is_empty() {
+            results = self.open_all().await?;
+        }
+        for name in names {
+            results.push((name.clone(), self.open_pool(name).await));
+        }
+        let (mut pools, mut failed) = (Vec::new(), false);
+        for (_, result) in results {
+            match result {
+                Ok(pool) => pools.push(pool),
+                Err(error) => {
+                    self.err(format!("{error:#}"));
+                    failed = true;
+                }
+            }
+        }
+        Ok((pools, failed))
+    }
+
+    async fn open_entry(&self, name: &str, entry: &Entry, mut options: ImportOptions) -> Result<Pool> {
+        options.force |= entry.force;
+        options.destroyed |= entry.destroyed;
+        options.missing_log |= entry.missing_log;
+        options.checkpoint |= entry.checkpoint;
+        options.altroot.clone_from(&entry.altroot);
+        if entry.own_name.is_some() {
+            options.new_name = Some(name.to_owned());
+        }
+        if options.rewind == Rewind::None {
+            options.rewind = match entry.rewind.as_deref() {
+                None => Rewind::None,
+                Some("recent") => Rewind::Recent,
+                Some("extreme") => Rewind::Extreme,
+                Some(txg) => Rewind::ToTxg(Txg(txg.parse().context("the cache file names no txg")?)),
+            };
+        }
+        let (pools, _) = find(&self.handle, &entry.paths).await;
+        let found = pools.into_iter().find(|found| found.guid.0 == entry.guid);
+        // Devices may have moved since.
+        let found = match found {
+            Some(found) => Some(found),
+            None => self.find_pools().await?.into_iter().find(|found| found.guid.0 == entry.guid),
+        };
+        let found = found.with_context(|| {
+            format!("cannot open '{name}': none of its devices is where it was; 'zpool export {name}' forgets it")
+        })?;
+        Ok(import(&self.handle, found, &options).await?)
+    }
+
+    /// Loads the keys of `--key` that are for this pool.
+    pub(crate) async fn load_keys(&self, pool: &Pool) -> Result<()> {
+        for key in &self.globals.keys {
+            let (dataset, file) =
+                key.split_once('=').ok_or_else(|| crate::outcome::usage("--key wants DATASET=FILE, or DATASET=-"))?;
+            if dataset.split('/').next() != Some(pool.name()) {
+                continue;
+            }
+            pool.dsl().load_key(dataset, Secret::new(key_bytes(file)?)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The one pool of that name or guid.
+pub(crate) fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool, anyhow::Error> {
+    if let Some(index) = pools.iter().position(|found| name.parse() == Ok(found.guid.0)) {
+        return Ok(pools.swap_remove(index));
+    }
+    pools.retain(|found| found.name() == name);
+    if pools.len() > 1 {
+        let guids = pools.iter().map(|found| found.guid.0).collect();
+        return Err(SpaError::Ambiguous { name: name.to_owned(), guids }.into());
+    }
+    pools.pop().ok_or_else(|| SpaError::NoSuchPool(name.to_owned()).into())
+}
+
+fn key_bytes(file: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if file == "-" {
+        io::stdin().lock().take(KEY_MAX_BYTES).read_to_end(&mut bytes).context("standard input")?;
+    } else {
+        let file = file.strip_prefix("file://").unwrap_or(file);
+        let open = std::fs::File::open(file).with_context(|| file.to_owned())?;
+        open.take(KEY_MAX_BYTES).read_to_end(&mut bytes).with_context(|| file.to_owned())?;
+    }
+    Ok(bytes)
+}
+
+fn is_disk(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let in_dev = path.parent() == Some(Path::new("/dev"));
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    if in_dev && NO_DISKS.iter().any(|prefix| name.starts_with(prefix)) {
+        return false;
+    }
+    // What is neither a file nor a block device (a pipe, a socket, a terminal) may block whoever opens it.
+    std::fs::metadata(path).is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
+}
+
+/// This system's host id, as OpenZFS has it: four bytes of `/etc/hostid`, 0 where there is none.
+fn host_id() -> u64 {
+    let bytes = std::fs::read("/etc/hostid").unwrap_or_default();
+    let word = if cfg!(target_endian = "big") { u32::from_be_bytes } else { u32::from_le_bytes };
+    bytes.first_chunk::<4>().map_or(0, |bytes| u64::from(word(*bytes)))
+}
+
+fn usable(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// A quarter of the machine's memory, or of what the control group allows.
+fn default_cache_bytes() -> usize {
+    const UNKNOWN: u64 = 1 << 30;
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total_kib = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let machine = total_kib.map_or(UNKNOWN, |kib| kib << 10);
+    usable(group_limit().map_or(machine, |limit| limit.min(machine)) / 4)
+}
+
+/// The lowest memory limit of the control groups (version 2) that this process is in.
+fn group_limit() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let own = root.join(group);
+    let limit_of = |dir: &Path| std::fs::read_to_string(dir.join("memory.max")).ok()?.trim().parse::<u64>().ok();
+    own.ancestors().take_while(|dir| dir.starts_with(root)).filter_map(limit_of).min()
+}

@@ -1,0 +1,511 @@
+//! Copying a tree out of a dataset.
+//!
+//! # Theory
+//!
+//! **Need.** Files come out as they are: bytes, holes, times, owners, modes, extended attributes, POSIX access control
+//! lists, links of either kind, special files; as fast as the disks give them; and onto a system that may refuse some
+//! of that, from a pool that may be damaged or hostile.
+//!
+//! **Life of a copy.** One walk makes directories, links and special files itself, in order. Each regular file becomes a
+//! task: its content is read with a window of reads in flight and written, a gathered megabyte at a time, where writing
+//! may block without holding up a worker. A file's time of last change is set when all else of it is done, so a file
+//! with the right size and time is a whole file, which is what `--resume` goes by. A directory gets its attributes when
+//! the last thing in it is done: the walk and each task hold a counted reference to it, and whoever lets go last
+//! finishes it and lets go of its parent.
+//!
+//! **Invariants.**
+//! 1. Nothing is made but by a plain name in a directory that is held open, and no link is followed (`target`).
+//! 2. The bytes in flight stay below [`IN_FLIGHT_BYTES`], whatever the number and size of files.
+//! 3. Names of files with several links are remembered until the last of the links is made; nothing else grows with the
+//!    number of files.
+//!
+//! **What an interruption leaves.** Whole files, and files whose time says that they are not; directories that nobody
+//! else may enter until they are done.
+//!
+//! **Rejected.** A list of directories to finish at the end (grows with the tree), and copying under temporary names
+//! (hard links and resuming then need a second pass).
+
+mod target;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result};
+use cenote_dmu::Run;
+use cenote_format::ids::ObjectId;
+use cenote_taskq::buf::Block;
+use cenote_taskq::{Class, Handle, Join, Semaphore};
+use cenote_zpl::{Attributes, FileKind, FileSystem};
+
+use crate::files::content::{Content, Piece};
+use crate::files::walk::{Node, Visit, Walk, Wants};
+use crate::output::Progress;
+pub(crate) use target::{Keep, Lost};
+use target::{TargetDirectory, Xattrs, finish, is_same};
+
+/// Bytes of content in flight, of all files together.
+const IN_FLIGHT_BYTES: u64 = 128 << 20;
+/// Reads in flight for one large file.
+const WINDOW_BYTES: u64 = 8 << 20;
+/// The share of a small file, so that their number is bounded too.
+const SHARE_MIN_BYTES: u64 = 1 << 20;
+/// Bytes gathered before they are written.
+const GATHER_BYTES: u64 = 1 << 20;
+/// Tasks that are not waited for yet.
+const TASKS_MAX: usize = 256;
+/// Reports of damage for one file.
+const DAMAGE_REPORTS_MAX: u64 = 8;
+/// Files up to this size are read by the walk.
+const SMALL_BYTES: u64 = 64 << 10;
+
+/// How to copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Leave files alone whose size and time of last change are right.
+    pub(crate) resume: bool,
+    /// What to keep.
+    pub(crate) keep: Keep,
+}
+
+/// What a copy came to.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    /// Regular files written.
+    pub(crate) files: AtomicU64,
+    /// Regular files that were there already.
+    pub(crate) skipped: AtomicU64,
+    /// Directories.
+    pub(crate) directories: AtomicU64,
+    /// Symbolic links, devices, pipes, sockets.
+    pub(crate) others: AtomicU64,
+    /// Further links of files.
+    pub(crate) links: AtomicU64,
+    /// Bytes of content, holes included.
+    pub(crate) bytes: AtomicU64,
+    /// Things that could not be copied, or not wholly.
+    pub(crate) failures: AtomicU64,
+    /// Files with access control lists that POSIX systems cannot hold.
+    pub(crate) foreign_lists: AtomicU64,
+    /// How many entries lost what, and the path of the first.
+    pub(crate) lost: Mutex<BTreeMap<Lost, (u64, Vec<u8>)>>,
+}
+
+impl Account {
+    fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Notes what `path` lost.
+    fn lose(&self, path: &[u8], lost: Vec<Lost>) {
+        let mut all = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        for what in lost {
+            all.entry(what).or_insert_with(|| (0, path.to_vec())).0 += 1;
+        }
+    }
+}
+
+/// Told of what went wrong: a path and a line of text.
+pub(crate) type Report = dyn Fn(&[u8], &str) + Send + Sync;
+
+/// A copy in progress. Cheap to clone.
+#[derive(Clone)]
+struct Job {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    handle: Handle,
+    filesystem: FileSystem,
+    options: Options,
+    account: Arc<Account>,
+    report: Arc<Report>,
+    progress: Arc<Progress>,
+    budget: Arc<Semaphore>,
+}
+
+/// A directory being filled; finished by whoever lets go of it last.
+struct Directory {
+    target: TargetDirectory,
+    path: Vec<u8>,
+    /// Its attributes; none for the target directory itself where something is copied *into* it.
+    attributes: Option<(Attributes, Xattrs)>,
+    parent: Option<Arc<Directory>>,
+}
+
+/// Something to copy: what, and under which name in the target; none to copy what is in a directory into the target.
+pub(crate) struct Source {
+    /// The object.
+    pub(crate) object: ObjectId,
+    /// The name.
+    pub(crate) name: Option<Vec<u8>>,
+}
+
+/// Copies `sources` into the directory `target`.
+///
+/// # Errors
+/// Only what makes going on senseless; everything else is reported and counted.
+pub(crate) async fn copy(
+    handle: &Handle,
+    filesystem: &FileSystem,
+    sources: &[Source],
+    target: &Path,
+    options: Options,
+    progress: Arc<Progress>,
+    report: Arc<Report>,
+) -> Result<Arc<Account>> {
+    let root = TargetDirectory::root(target).with_context(|| target.display().to_string())?;
+    let root = Arc::new(Directory { target: root, path: Vec::new(), attributes: None, parent: None });
+    let account = Arc::new(Account::default());
+    let shared = Shared {
+        handle: handle.clone(),
+        filesystem: filesystem.clone(),
+        options,
+        account: account.clone(),
+        report,
+        progress,
+        budget: Arc::new(Semaphore::new(IN_FLIGHT_BYTES)),
+    };
+    let job = Job { shared: Arc::new(shared) };
+    let mut copier =
+        Copier { job: job.clone(), root, stack: Vec::new(), links: BTreeMap::new(), tasks: VecDeque::new() };
+    for source in sources {
+        copier.tree(source).await;
+    }
+    while let Some(task) = copier.tasks.pop_front() {
+        copier.job.reap(task).await;
+    }
+    Ok(account)
+}
+
+/// The walk's side of a copy.
+struct Copier {
+    job: Job,
+    root: Arc<Directory>,
+    /// The directories that the walk is in.
+    stack: Vec<Arc<Directory>>,
+    links: BTreeMap<ObjectId, Links>,
+    tasks: VecDeque<Join<()>>,
+}
+
+/// A file with several links.
+struct Links {
+    path: Vec<u8>,
+    left: u64,
+}
+
+impl Copier {
+    async fn tree(&mut self, source: &Source) {
+        let wants =
+            Wants { xattrs: self.job.shared.options.keep.xattrs, content_max_bytes: SMALL_BYTES, recurse: true };
+        let filesystem = self.job.shared.filesystem.clone();
+        let mut walk = Walk::new(&self.job.shared.handle, &filesystem, source.object, wants);
+        while let Some(visit) = walk.next().await {
+            match visit {
+                Visit::Leave => {
+                    if let Some(directory) = self.stack.pop() {
+                        self.job.release(directory);
+                    }
+                }
+                Visit::Problem { path, error } => self.job.fail(&named(source, &path), &error.to_string()),
+                Visit::Node(node) => {
+                    let path = named(source, &node.path);
+                    let is_entered = self.node(&path, *node).await;
+                    if !is_entered {
+                        walk.prune();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes what `node` is; whether it is a directory that can be entered.
+    async fn node(&mut self, path: &[u8], node: Node) -> bool {
+        let parent = self.stack.last().unwrap_or(&self.root).clone();
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
+        let attributes = node.attributes;
+        let xattrs = node.xattrs.unwrap_or_else(|error| {
+            self.job.fail(path, &format!("extended attributes: {error}"));
+            Xattrs::new()
+        });
+        let account = self.job.shared.account.clone();
+        if !attributes.flags.is_acl_trivial() {
+            Account::add(&account.foreign_lists, 1);
+        }
+        if attributes.kind == FileKind::Directory {
+            // Without a name it is what is in the directory that goes into the target, which takes its attributes.
+            let made = if path.is_empty() { self.root.target.again() } else { parent.target.directory(&name) };
+            match made {
+                Ok(target) => {
+                    Account::add(&account.directories, 1);
+                    let attributes = Some((attributes, xattrs));
+                    let directory = Directory { target, path: path.to_vec(), attributes, parent: Some(parent) };
+                    self.stack.push(Arc::new(directory));
+                    return true;
+                }
+                Err(error) => {
+                    self.job.fail(path, &error.to_string());
+                    return false;
+                }
+            }
+        }
+        if attributes.link_count > 1 && self.link(&parent, &name, path, &attributes) {
+            return false;
+        }
+        let keep = self.job.shared.options.keep;
+        let made = match attributes.kind {
+            FileKind::File => {
+                self.file(parent, name, path, attributes, xattrs, node.content).await;
+                return false;
+            }
+            FileKind::Symlink => parent.target.symlink(&name, node.target.as_deref().unwrap_or_default()),
+            _ => parent.target.node(&name, &attributes),
+        };
+        match made {
+            Ok(()) => {
+                Account::add(&account.others, 1);
+                account.lose(path, parent.target.finish_at(&name, &attributes, &xattrs, keep));
+            }
+            Err(error) => self.job.fail(path, &format!("cannot be made here: {error}")),
+        }
+        false
+    }
+
+    /// Makes another link of a file that is there already; whether it was.
+    fn link(&mut self, parent: &Directory, name: &[u8], path: &[u8], attributes: &Attributes) -> bool {
+        let Some(links) = self.links.get_mut(&attributes.object) else {
+            let links = Links { path: path.to_vec(), left: attributes.link_count - 1 };
+            self.links.insert(attributes.object, links);
+            return false;
+        };
+        let made = parent.target.link(name, &self.root.target, &links.path);
+        links.left = links.left.saturating_sub(1);
+        if links.left == 0 {
+            self.links.remove(&attributes.object);
+        }
+        match made {
+            Ok(()) => {
+                Account::add(&self.job.shared.account.links, 1);
+                true
+            }
+            // The first may have failed, or the target may have no hard links: a copy of its own is the next best.
+            Err(error) => {
+                self.job.lose_link(path, &error);
+                false
+            }
+        }
+    }
+
+    async fn file(
+        &mut self,
+        parent: Arc<Directory>,
+        name: Vec<u8>,
+        path: &[u8],
+        attributes: Attributes,
+        xattrs: Xattrs,
+        content: Option<Block>,
+    ) {
+        let shared = &self.job.shared;
+        if shared.options.resume && parent.target.stat(&name).is_some_and(|there| is_same(&there, &attributes)) {
+            Account::add(&shared.account.skipped, 1);
+            shared.progress.advance(attributes.size_bytes);
+            return;
+        }
+        // A file with further links must be there when they are made; others are made where blocking does no harm.
+        let mut made = None;
+        if attributes.link_count > 1 {
+            match parent.target.file(&name) {
+                Ok(file) => made = Some(file),
+                Err(error) => return self.job.fail(path, &error.to_string()),
+            }
+        }
+        let share = attributes.size_bytes.min(WINDOW_BYTES).max(attributes.block_size_bytes.saturating_mul(2));
+        let permit = shared.budget.acquire_owned(share.clamp(SHARE_MIN_BYTES, IN_FLIGHT_BYTES)).await;
+        let (job, path) = (self.job.clone(), path.to_vec());
+        let task = shared.handle.spawn(Class::Issue, async move {
+            let file = FileJob { job: &job, path: &path, attributes, damaged: 0 };
+            file.run(parent, name, made, xattrs, content).await;
+            drop(permit);
+        });
+        self.tasks.push_back(task);
+        while self.tasks.len() > TASKS_MAX {
+            let Some(task) = self.tasks.pop_front() else { break };
+            self.job.reap(task).await;
+        }
+    }
+}
+
+fn named(source: &Source, path: &[u8]) -> Vec<u8> {
+    match (&source.name, path.is_empty()) {
+        (None, _) => path.to_vec(),
+        (Some(name), true) => name.clone(),
+        (Some(name), false) => [name, &b"/"[..], path].concat(),
+    }
+}
+
+impl Job {
+    fn fail(&self, path: &[u8], what: &str) {
+        Account::add(&self.shared.account.failures, 1);
+        (self.shared.report)(path, what);
+    }
+
+    fn lose_link(&self, path: &[u8], error: &io::Error) {
+        (self.shared.report)(path, &format!("copied, not linked: {error}"));
+    }
+
+    async fn reap(&self, task: Join<()>) {
+        if let Err(error) = task.await {
+            self.fail(b"", &error.to_string());
+        }
+    }
+
+    /// Lets go of a directory, and finishes it, and those above, where nobody else holds on to it.
+    fn release(&self, directory: Arc<Directory>) {
+        let mut next = Some(directory);
+        while let Some(directory) = next.take().and_then(Arc::into_inner) {
+            if let Some((attributes, xattrs)) = &directory.attributes {
+                let lost = directory.target.finish(attributes, xattrs, self.shared.options.keep);
+                self.shared.account.lose(&directory.path, lost);
+            }
+            next = directory.parent;
+        }
+    }
+
+    /// Does what may block where it holds up no worker.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let result = self.shared.handle.spawn_blocking(work).await;
+        result.unwrap_or_else(|error| Err(io::Error::other(error.to_string())))
+    }
+}
+
+/// One regular file being copied.
+struct FileJob<'a> {
+    job: &'a Job,
+    path: &'a [u8],
+    attributes: Attributes,
+    /// Pieces that could not be read.
+    damaged: u64,
+}
+
+impl FileJob<'_> {
+    async fn run(
+        mut self,
+        parent: Arc<Directory>,
+        name: Vec<u8>,
+        made: Option<File>,
+        xattrs: Xattrs,
+        content: Option<Block>,
+    ) {
+        let job = self.job;
+        if let Err(error) = self.copy(&parent, name, made, xattrs, content).await {
+            job.fail(self.path, &error.to_string());
+        }
+        job.release(parent);
+    }
+
+    async fn copy(
+        &mut self,
+        parent: &Arc<Directory>,
+        name: Vec<u8>,
+        made: Option<File>,
+        xattrs: Xattrs,
+        content: Option<Block>,
+    ) -> io::Result<()> {
+        let (job, attributes) = (self.job, self.attributes.clone());
+        let size = attributes.size_bytes;
+        let open = {
+            let parent = parent.clone();
+            let job = job.clone();
+            move || -> io::Result<File> {
+                let file = made.map_or_else(|| parent.target.file(&name), Ok);
+                // Through the job, so that the last reference to a directory is never dropped unfinished.
+                job.release(parent);
+                file
+            }
+        };
+        let keep = job.shared.options.keep;
+        if let Some(block) = content {
+            job.shared.progress.advance(size);
+            let lost = job.blocking(move || {
+                let file = open()?;
+                file.write_all_at(&block, 0)?;
+                Ok(finish(file.as_fd(), &attributes, &xattrs, keep))
+            });
+            let lost = lost.await?;
+            self.done(lost);
+            return Ok(());
+        }
+        let source = job.shared.filesystem.open_file(attributes.object).await.map_err(io::Error::other)?;
+        let mut file = job
+            .blocking(move || {
+                let file = open()?;
+                file.set_len(size)?;
+                Ok(file)
+            })
+            .await?;
+        let mut content = Content::new(source, WINDOW_BYTES);
+        let mut gathered: Vec<(u64, Block)> = Vec::new();
+        let mut gathered_bytes = 0;
+        loop {
+            let piece = content.next().await;
+            let is_end = piece.is_none();
+            match piece {
+                Some(Piece::Run(Run::Data { offset_bytes, block })) => {
+                    job.shared.progress.advance(block.len() as u64);
+                    gathered_bytes += block.len() as u64;
+                    gathered.push((offset_bytes, block));
+                }
+                Some(Piece::Run(Run::Hole { len_bytes, .. })) => job.shared.progress.advance(len_bytes),
+                Some(Piece::Damage { offset_bytes, len_bytes, error }) => {
+                    self.damage(offset_bytes, len_bytes, &error.to_string());
+                }
+                None => {}
+            }
+            if gathered_bytes >= GATHER_BYTES || (is_end && gathered_bytes > 0) {
+                let pieces = std::mem::take(&mut gathered);
+                gathered_bytes = 0;
+                file = job
+                    .blocking(move || {
+                        for (offset_bytes, block) in pieces {
+                            file.write_all_at(&block, offset_bytes)?;
+                        }
+                        Ok(file)
+                    })
+                    .await?;
+            }
+            if is_end {
+                break;
+            }
+        }
+        if self.damaged > 0 {
+            // Its time stays that of the copy, so that a later one does not take it for whole.
+            let what = format!("{} pieces could not be read and are zeros in the copy", self.damaged);
+            return Err(io::Error::other(what));
+        }
+        let lost = job.blocking(move || Ok(finish(file.as_fd(), &attributes, &xattrs, keep))).await?;
+        self.done(lost);
+        Ok(())
+    }
+
+    fn damage(&mut self, offset_bytes: u64, len_bytes: u64, error: &str) {
+        self.damaged += 1;
+        if self.damaged <= DAMAGE_REPORTS_MAX {
+            (self.job.shared.report)(self.path, &format!("{len_bytes} bytes at {offset_bytes}: {error}"));
+        }
+    }
+
+    fn done(&self, lost: Vec<Lost>) {
+        let account = &self.job.shared.account;
+        account.lose(self.path, lost);
+        Account::add(&account.files, 1);
+        Account::add(&account.bytes, self.attributes.size_bytes);
+    }
+}

@@ -1,0 +1,72 @@
+//! A file's content in order, past what cannot be read.
+
+use std::ops::Range;
+
+use cenote_dmu::{DataStream, DmuError, Run};
+use cenote_zpl::File;
+
+/// A file's content as runs; a block that cannot be read is a run too, and the content goes on behind it.
+pub(crate) struct Content {
+    file: File,
+    window_bytes: u64,
+    stream: Option<DataStream>,
+    at: u64,
+    end: u64,
+}
+
+/// A piece of a file.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// Bytes or a hole.
+    Run(Run),
+    /// Bytes that cannot be read.
+    Damage {
+        /// Where they begin.
+        offset_bytes: u64,
+        /// How many there are.
+        len_bytes: u64,
+        /// Why.
+        error: DmuError,
+    },
+}
+
+impl Content {
+    /// All of the file, with `window_bytes` of reads in flight.
+    pub(crate) fn new(file: File, window_bytes: u64) -> Self {
+        let size = file.attributes().size_bytes;
+        Self::range(file, 0..size, window_bytes)
+    }
+
+    /// A part of the file, which must lie inside it.
+    pub(crate) fn range(file: File, range: Range<u64>, window_bytes: u64) -> Self {
+        Self { file, window_bytes, stream: None, at: range.start, end: range.end }
+    }
+
+    /// The next piece; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<Piece> {
+        if self.at >= self.end {
+            return None;
+        }
+        let stream = self.stream.get_or_insert_with(|| self.file.stream_range(self.at..self.end, self.window_bytes));
+        match stream.next().await {
+            Ok(Some(run)) => {
+                self.at = match &run {
+                    Run::Data { offset_bytes, block } => offset_bytes.saturating_add(block.len() as u64),
+                    Run::Hole { offset_bytes, len_bytes } => offset_bytes.saturating_add(*len_bytes),
+                };
+                Some(Piece::Run(run))
+            }
+            Ok(None) => {
+                self.at = self.end;
+                None
+            }
+            Err(error) => {
+                self.stream = None;
+                let block_size = self.file.attributes().block_size_bytes.max(1);
+                let offset_bytes = self.at;
+                self.at = (offset_bytes / block_size).saturating_add(1).saturating_mul(block_size).min(self.end);
+                Some(Piece::Damage { offset_bytes, len_bytes: self.at - offset_bytes, error })
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the verbs for files share: `ls`, `cat`, `cp`, `tar`.
+//!
+//! # Theory
+//!
+//! **Grammar.** All of them take a dataset, then paths inside it: `cenote ls tank/home@monday /alice`. Two words, because
+//! a dataset's name may hold what a path may hold, `:` and spaces included; a path without a leading slash means the same
+//! as with one. What stands below a dataset in the tree of names (`tank/home/alice`) is another dataset and is not
+//! entered: its mount point is an empty directory here.
+//!
+//! **Walking.** [`walk::Walk`] goes through a directory tree depth first, reads the attributes of what comes next while
+//! its user works on what came before, and holds no more than one batch of names a level. [`content::Content`] gives a
+//! file's bytes and holes in order and goes on behind what cannot be read.
+//!
+//! **Invariants.**
+//! 1. A directory is entered once, whatever the entries that lead to it say: cycles and shared subtrees of a hostile pool
+//!    are reported and left.
+//! 2. Memory is bounded by depth times a batch, by what is in flight, and by a bit for each object.
+//!
+//! **Rejected.** `DATASET:PATH` in one word (a colon is legal in dataset names), and following links out of the dataset
+//! (where `/etc` leads depends on where it would be mounted).
+
+pub(crate) mod content;
+mod objects;
+mod path;
+pub(crate) mod walk;
+
+use anyhow::{Result, bail};
+use cenote_dsl::{Dataset, DslError};
+use cenote_format::enums::ObjsetType;
+use cenote_spa::Pool;
+use cenote_zpl::FileSystem;
+
+use crate::context::Context;
+
+pub(crate) use objects::ObjectSet;
+pub(crate) use path::{bytes_of, follow, shown};
+
+/// A file system opened for a verb.
+pub(crate) struct Opened {
+    /// The dataset.
+    pub(crate) dataset: Dataset,
+    /// Its files.
+    pub(crate) filesystem: FileSystem,
+}
+
+/// The pool's part of a dataset's name.
+pub(crate) fn pool_of(dataset: &str) -> &str {
+    dataset.split(['/', '@', '#']).next().unwrap_or(dataset)
+}
+
+/// Opens the pool that `name` is in, and finds the dataset.
+pub(crate) async fn dataset(context: &Context, name: &str) -> Result<(Pool, Dataset)> {
+    let pool = context.open_pool(pool_of(name)).await?;
+    let dataset = pool.dsl().dataset(name).await?;
+    Ok((pool, dataset))
+}
+
+/// Opens the file system or snapshot `name`.
+pub(crate) async fn open(context: &Context, name: &str) -> Result<Opened> {
+    let (pool, dataset) = dataset(context, name).await?;
+    let filesystem = filesystem(&pool, &dataset).await?;
+    Ok(Opened { dataset, filesystem })
+}
+
+/// The files of a dataset.
+pub(crate) async fn filesystem(pool: &Pool, dataset: &Dataset) -> Result<FileSystem> {
+    let name = dataset.name();
+    check_key(pool, dataset).await?;
+    let Some(objset) = pool.dsl().open(dataset).await? else { bail!("'{name}' has no contents") };
+    if objset.phys().objset_type() == Some(ObjsetType::Zvol) {
+        bail!("'{name}' is a volume and has no files; 'cenote cat {name}' gives its bytes");
+    }
+    Ok(FileSystem::open(objset).await?)
+}
+
+/// Fails where the dataset's key is needed and not loaded.
+pub(crate) async fn check_key(pool: &Pool, dataset: &Dataset) -> Result<()> {
+    if pool.dsl().encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
+        let error = anyhow::Error::from(DslError::KeyNotLoaded(dataset.name()));
+        return Err(error.context(format!(
+            "'{}' is encrypted and its key is not loaded; give it with --key {}=FILE",
+            dataset.name(),
+            dataset.dir.name
+        )));
+    }
+    Ok(())
+}

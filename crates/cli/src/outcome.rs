@@ -1,0 +1,61 @@
+//! How a command ended.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// How a command that ran to its end ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Status 0.
+    Good,
+    /// Status 1; what was wrong has been written to stderr or is the command's finding.
+    Failed,
+}
+
+impl Outcome {
+    /// `Good` if nothing failed.
+    pub(crate) fn unless(failed: bool) -> Self {
+        if failed { Self::Failed } else { Self::Good }
+    }
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Good => ExitCode::SUCCESS,
+            Outcome::Failed => ExitCode::from(FAILED),
+        }
+    }
+}
+
+/// Exit status of a command that failed.
+pub(crate) const FAILED: u8 = 1;
+/// Exit status of a command that was called wrongly.
+pub(crate) const USAGE: u8 = 2;
+/// Exit status where the reader of our output has gone: that of a process ended by SIGPIPE, as a shell shows it.
+pub(crate) const PIPE: u8 = 128 + 13;
+
+/// The command was called wrongly in a way that the grammar cannot see: status 2.
+#[derive(Debug)]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// An error for [`UsageError`].
+pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+    UsageError(text.into()).into()
+}
+
+/// Whether an error says that nobody reads our output any more.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
+}

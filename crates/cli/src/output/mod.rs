@@ -1,0 +1,94 @@
+//! Where a command's text goes, and how it is set.
+
+mod json;
+mod number;
+mod progress;
+mod table;
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub(crate) use json::{Json, output_version};
+pub(crate) use number::{nicebytes, nicenum, percent, ratio};
+pub(crate) use progress::Progress;
+pub(crate) use table::{Align, Table};
+
+/// Bytes of output gathered before they are written.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// A command's standard output and error: of this process, or of the client that a server works for. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Output {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    out: Mutex<BufWriter<Box<dyn Write + Send>>>,
+    err: Mutex<Box<dyn Write + Send>>,
+    is_out_terminal: bool,
+    is_err_terminal: bool,
+}
+
+impl Output {
+    /// This process's.
+    pub(crate) fn standard() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, Box::new(io::stdout()))),
+                err: Mutex::new(Box::new(io::stderr())),
+                is_out_terminal: io::stdout().is_terminal(),
+                is_err_terminal: io::stderr().is_terminal(),
+            }),
+        }
+    }
+
+    /// Writes to standard output.
+    pub(crate) fn out(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes.as_ref())
+    }
+
+    /// Writes a line to standard error, after what standard output has so far. Where it cannot be written there is nobody
+    /// to tell.
+    pub(crate) fn err(&self, text: impl AsRef<str>) {
+        let _ = self.flush();
+        let mut err = self.shared.err.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writeln!(err, "{}", text.as_ref());
+    }
+
+    /// Writes out what is gathered.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).flush()
+    }
+
+    /// Whether standard output is a terminal: colours and columns may adapt.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.shared.is_out_terminal
+    }
+
+    /// Whether standard error is a terminal: progress may be shown.
+    pub(crate) fn is_err_terminal(&self) -> bool {
+        self.shared.is_err_terminal
+    }
+
+    /// `text` in a colour, on terminals and where `NO_COLOR` is not set.
+    pub(crate) fn paint(&self, colour: Colour, text: &str) -> String {
+        if self.is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+            format!("\x1b[{}m{text}\x1b[0m", colour as u8)
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// Colours, by their SGR numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Colour {
+    /// Broken.
+    Red = 31,
+    /// Good.
+    Green = 32,
+    /// In need of attention.
+    Yellow = 33,
+    /// A directory.
+    Blue = 34,
+}

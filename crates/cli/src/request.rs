@@ -1,0 +1,125 @@
+//! From an argument vector to a request, and from a request to its outcome.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use cenote_taskq::{Runtime, RuntimeOptions};
+use clap::Parser;
+use clap::error::ErrorKind;
+use serde::{Deserialize, Serialize};
+
+use crate::args::{Globals, Search};
+use crate::commands::Command;
+use crate::context::Context;
+use crate::outcome::{FAILED, Outcome, PIPE, USAGE, UsageError, is_broken_pipe};
+use crate::output::Output;
+
+/// What is asked for: everything that the command line says.
+#[derive(Clone, Debug, Parser, Serialize, Deserialize)]
+#[command(name = "cenote", version, about = "OpenZFS pools without a kernel module", max_term_width = 100)]
+#[command(propagate_version = false, disable_help_subcommand = true)]
+pub(crate) struct Request {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(flatten)]
+    search: Search,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Tools that the binary is when it is called by their names.
+const TOOLS: [&str; 4] = ["zpool", "zfs", "zdb", "zstream"];
+
+/// The arguments with the tool's name as the first, where the program was called by it.
+fn with_tool(mut argv: Vec<OsString>) -> Vec<OsString> {
+    let tool = argv.first().and_then(|name| Path::new(name).file_name()?.to_str());
+    if let Some(tool) = tool.and_then(|name| TOOLS.into_iter().find(|tool| *tool == name)) {
+        argv[0] = "cenote".into();
+        argv.insert(1, tool.into());
+    }
+    argv
+}
+
+/// The whole program.
+pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
+    let request = match Request::try_parse_from(with_tool(argv)) {
+        Ok(request) => request,
+        Err(error) => {
+            let _ = error.print();
+            let is_asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if is_asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
+        }
+    };
+    let output = Output::standard();
+    let runtime = match Runtime::real(RuntimeOptions { io: request.globals.io.into(), ..RuntimeOptions::default() }) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "cenote: the runtime cannot start: {error}");
+            return ExitCode::from(FAILED);
+        }
+    };
+    let result = runtime.block_on(handle(runtime.handle(), request, output.clone()));
+    let result = result.and_then(|outcome| Ok(output.flush().map(|()| outcome)?));
+    match result {
+        Ok(outcome) => outcome.into(),
+        Err(error) if is_broken_pipe(&error) => ExitCode::from(PIPE),
+        Err(error) => {
+            let is_usage = error.is::<UsageError>();
+            report(&error);
+            ExitCode::from(if is_usage { USAGE } else { FAILED })
+        }
+    }
+}
+
+/// Does what is asked for. Whoever has a [`Request`] and an [`Output`] (this process, or a server with its client's) gets
+/// the same text.
+pub(crate) async fn handle(handle: cenote_taskq::Handle, request: Request, output: Output) -> anyhow::Result<Outcome> {
+    let context = Context::new(handle, request.globals, request.search, output);
+    request.command.run(&context).await
+}
+
+/// Writes an error to stderr: each cause that says something new, none of them with a backtrace.
+fn report(error: &anyhow::Error) {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    let mut stderr = std::io::stderr().lock();
+    let (start, end) = if stderr.is_terminal() { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
+    let _ = writeln!(stderr, "{start}{text}{end}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_grammar_does_not_contradict_itself() {
+        Request::command().debug_assert();
+    }
+
+    #[test]
+    fn a_request_survives_being_sent() {
+        let request = Request::try_parse_from(["cenote", "-d", "/x", "--key", "a=b", "manifest", "tank"]).unwrap();
+        let text = serde_json::to_string(&request).unwrap();
+        let back: Request = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&back).unwrap(), text);
+        assert!(text.contains("tank"));
+    }
+
+    #[test]
+    fn a_link_called_zpool_is_zpool() {
+        let argv = with_tool(vec!["/usr/sbin/zpool".into(), "list".into()]);
+        assert_eq!(argv, ["cenote", "zpool", "list"].map(OsString::from));
+        assert_eq!(with_tool(vec!["x/cenote".into(), "ls".into()]).len(), 2);
+    }
+}

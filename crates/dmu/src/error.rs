@@ -1,0 +1,64 @@
+//! Why an object could not be read.
+
+use cenote_format::FormatError;
+use cenote_format::ids::{ObjectId, ObjsetId};
+use cenote_zio::ZioError;
+use thiserror::Error;
+
+/// An object that could not be read: which, and why.
+#[derive(Clone, Debug, Error)]
+#[error("objset {objset} object {object}: {kind}")]
+pub struct DmuError {
+    /// The objset (0: the MOS).
+    pub objset: ObjsetId,
+    /// The object (0: the meta-dnode or the objset itself).
+    pub object: ObjectId,
+    /// What went wrong.
+    pub kind: DmuErrorKind,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum DmuErrorKind {
+    /// A block could not be read.
+    #[error("{0}")]
+    Zio(#[from] ZioError),
+    /// A structure in a block is not valid.
+    #[error("{0}")]
+    Format(#[from] FormatError),
+    /// No object has this number.
+    #[error("no such object")]
+    NoSuchObject,
+    /// A name is not in a ZAP object.
+    #[error("no entry {0:?}")]
+    NoSuchEntry(String),
+    /// An object or entry has not the type that its user needs.
+    #[error("{0}")]
+    WrongType(String),
+    /// The task that read it ended early: the program is shutting down, or a defect of ours made it panic.
+    #[error("the read did not come to an end: {0}")]
+    Interrupted(String),
+    /// A structure refers to something that contradicts it (a cycle, a wrong level, an entry out of range).
+    #[error("{0}")]
+    Corrupt(String),
+}
+
+impl DmuError {
+    /// An error about `object` of `objset`.
+    pub fn new(objset: ObjsetId, object: ObjectId, kind: impl Into<DmuErrorKind>) -> Self {
+        Self { objset, object, kind: kind.into() }
+    }
+
+    /// Whether the error only says that something is absent.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(self.kind, DmuErrorKind::NoSuchObject | DmuErrorKind::NoSuchEntry(_))
+    }
+
+    /// Whether the only thing missing is the dataset's key.
+    #[must_use]
+    pub fn is_key_missing(&self) -> bool {
+        matches!(&self.kind, DmuErrorKind::Zio(error) if error.is_key_missing())
+    }
+}

@@ -1,0 +1,121 @@
+//! Objects: objsets, dnodes, their block trees, ZAP directories and system attributes.
+//!
+//! # Theory
+//!
+//! **Need.** A pool is a set of *objsets* (the MOS, a file system, a volume, a snapshot of either); an objset is an array
+//! of *objects*; an object is a *dnode* (512 bytes to 16 KiB) with a tree of block pointers for its data and a *bonus*
+//! for small attributes. Directories, properties and tables of the pool are ZAP objects: hashed name-value maps in an
+//! object's data. This crate turns block pointers into objects and objects into bytes, entries and attributes.
+//!
+//! **On disk.**
+//! ```text
+//! block pointer ─► objset_phys: meta-dnode ─► blocks of dnodes ─► dnode: bonus, spill, 1-3 block pointers
+//!                                                                   └─► indirect blocks (levels) ─► data blocks
+//! ```
+//! A tree of `n` levels has its pointers in the dnode at level `n-1`; each indirect block holds `2^(indblkshift-7)`.
+//! A hole anywhere stands for zeros below it.
+//!
+//! **In memory.** [`Dmu`] joins the I/O pipeline and the block cache: [`Dmu::read`] is the one way to a block. [`Objset`]
+//! is an opened root; [`Dnode`] a parsed dnode that keeps its objset alive. Both are immutable here (a snapshot of one
+//! txg), so they need no locks; they are counted references and cheap to clone. There is no per-object table of open
+//! blocks: a block is found by walking the tree, whose indirect blocks are hits in the cache. That removes the per-dnode
+//! mutex that limits the original.
+//!
+//! **Life of a read.** offset -> block id -> pointer (one cached indirect block per level, usually one look-up in all) ->
+//! cached data block or device read -> slice. A range over several blocks reads them concurrently.
+//!
+//! **Invariants.**
+//! 1. Levels strictly decrease on the way down a tree, and each indirect block must have the level and size that its
+//!    place implies; so a cyclic or crossed pointer ends in an error, never in a loop.
+//! 2. The data of an object never exceeds `maxblkid` blocks for a reader, whatever the tree holds beyond.
+//! 3. Objects of an encrypted dataset whose key is not loaded give an error that says so; only their trees (not their
+//!    contents) can be walked, through [`Objset::without_key`].
+//!
+//! **Crash.** Nothing to leave behind yet: reading only.
+//!
+//! **Rejected.** A dbuf per block (state that only writers need); a generic "object" trait (there is one kind of
+//! object, and static types read better).
+
+mod dnode;
+mod error;
+mod objset;
+mod read;
+pub mod sa;
+mod walk;
+pub mod zap;
+
+use std::sync::Arc;
+
+use cenote_arc::{BlockKey, Cache};
+use cenote_format::blkptr::Blkptr;
+use cenote_taskq::Handle;
+use cenote_taskq::buf::Block;
+use cenote_zio::{ReadContext, Zio, ZioError};
+
+pub use dnode::Dnode;
+pub use error::{DmuError, DmuErrorKind};
+pub use objset::{KeyAccess, Objset};
+pub use read::{DataStream, Run};
+
+/// The way to blocks: pipeline and cache. Cheap to clone.
+#[derive(Clone)]
+pub struct Dmu {
+    zio: Zio,
+    cache: Arc<Cache<ZioError>>,
+    handle: Handle,
+}
+
+impl Dmu {
+    /// Joins a pipeline with a cache.
+    #[must_use]
+    pub fn new(handle: Handle, zio: Zio, cache: Arc<Cache<ZioError>>) -> Self {
+        Self { zio, cache, handle }
+    }
+
+    /// The pipeline.
+    #[must_use]
+    pub fn zio(&self) -> &Zio {
+        &self.zio
+    }
+
+    /// The block cache.
+    #[must_use]
+    pub fn cache(&self) -> &Cache<ZioError> {
+        &self.cache
+    }
+
+    /// The runtime.
+    #[must_use]
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The logical bytes of the block at `bp`, from the cache or from the devices. See [`Zio::read`].
+    pub async fn read(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
+        match Self::cache_key(bp) {
+            // A block that needs a key is in the cache in the clear; whoever has no key must not find it there.
+            Some(key) if !(bp.is_encrypted() && context.key.is_none()) => {
+                self.cache.get_or_load(key, || self.zio.read(bp, context)).await
+            }
+            _ => self.zio.read(bp, context).await,
+        }
+    }
+
+    /// Like [`Dmu::read`], past the cache: for data that will not be read again.
+    pub async fn read_uncached(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
+        if !(bp.is_encrypted() && context.key.is_none())
+            && let Some(block) = Self::cache_key(bp).and_then(|key| self.cache.get(key))
+        {
+            return Ok(block);
+        }
+        self.zio.read(bp, context).await
+    }
+
+    fn cache_key(bp: &Blkptr) -> Option<BlockKey> {
+        if bp.is_embedded() {
+            return None;
+        }
+        let first = bp.dvas().next()?;
+        Some(BlockKey { vdev: first.vdev.0, offset_bytes: first.offset_bytes, birth_txg: bp.physical_birth().0 })
+    }
+}

@@ -1,0 +1,169 @@
+//! Reading ranges of an object's data.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use cenote_format::ids::BlockId;
+use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::{Class, Join, JoinError};
+
+use crate::dnode::Dnode;
+use crate::{DmuError, DmuErrorKind};
+
+/// A piece of an object's data, in order.
+#[derive(Clone, Debug)]
+pub enum Run {
+    /// Bytes.
+    Data {
+        /// Where they begin, in bytes.
+        offset_bytes: u64,
+        /// The bytes.
+        block: Block,
+    },
+    /// A hole: zeros that take no space.
+    Hole {
+        /// Where it begins, in bytes.
+        offset_bytes: u64,
+        /// How long it is, in bytes.
+        len_bytes: u64,
+    },
+}
+
+impl Dnode {
+    /// `len` bytes at `offset_bytes`; what lies in holes or past the last block is zeros.
+    ///
+    /// Within one block nothing is copied. Blocks of a longer range are read concurrently. The caller bounds `len`: the
+    /// result is one buffer.
+    pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        let size = self.data_block_size_bytes();
+        if len == 0 || size == 0 {
+            return Ok(Block::from(vec![0; len]));
+        }
+        let first = offset_bytes / size;
+        let end = offset_bytes.saturating_add(len as u64);
+        let last = (end - 1) / size;
+        let start_in_block = (offset_bytes % size) as usize;
+        if first == last {
+            return Ok(match self.block(BlockId(first)).await? {
+                Some((block, _)) if block.len() >= start_in_block + len => {
+                    block.slice(start_in_block..start_in_block + len)
+                }
+                Some((block, _)) => {
+                    let mut target = Buf::zeroed(len);
+                    copy_into(&mut target, 0, block.get(start_in_block..).unwrap_or_default());
+                    target.freeze()
+                }
+                None => Buf::zeroed(len).freeze(),
+            });
+        }
+        let mut target = Buf::zeroed(len);
+        let mut reads = Vec::with_capacity((last - first + 1) as usize);
+        for block in first..=last {
+            let dnode = self.clone();
+            let handle = self.objset().dmu().handle();
+            reads.push(handle.spawn(Class::Issue, async move { dnode.block(BlockId(block)).await }));
+        }
+        for (index, read) in (first..=last).zip(reads) {
+            let read = read.await.map_err(|error| self.interrupted(&error))?;
+            let Some((block, _)) = read? else { continue };
+            let block_start = index * size;
+            let skip = offset_bytes.saturating_sub(block_start) as usize;
+            let at = block_start.saturating_sub(offset_bytes) as usize;
+            copy_into(&mut target, at, block.get(skip..).unwrap_or_default());
+        }
+        Ok(target.freeze())
+    }
+
+    fn interrupted(&self, error: &JoinError) -> DmuError {
+        self.error(DmuErrorKind::Interrupted(error.to_string()))
+    }
+
+    /// The data of `range` in order, with up to `window_bytes` of reads in flight. Holes come as runs of their own.
+    #[must_use]
+    pub fn stream(&self, range: Range<u64>, window_bytes: u64) -> DataStream {
+        DataStream {
+            dnode: self.clone(),
+            at: range.start,
+            end: range.end,
+            window_bytes: window_bytes.max(1),
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+        }
+    }
+}
+
+fn copy_into(target: &mut [u8], at: usize, source: &[u8]) {
+    let Some(target) = target.get_mut(at..) else { return };
+    let len = source.len().min(target.len());
+    target[..len].copy_from_slice(&source[..len]);
+}
+
+enum Pending {
+    Hole { offset_bytes: u64, len_bytes: u64 },
+    Block { offset_bytes: u64, range: Range<usize>, read: Join<Result<Option<Block>, DmuError>> },
+}
+
+/// An object's data in order. Dropping it lets the reads in flight finish unused.
+pub struct DataStream {
+    dnode: Dnode,
+    /// Where to issue next.
+    at: u64,
+    end: u64,
+    window_bytes: u64,
+    pending: VecDeque<Pending>,
+    pending_bytes: u64,
+}
+
+impl DataStream {
+    /// The next run; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Run>, DmuError> {
+        self.fill().await?;
+        match self.pending.pop_front() {
+            None => Ok(None),
+            Some(Pending::Hole { offset_bytes, len_bytes }) => Ok(Some(Run::Hole { offset_bytes, len_bytes })),
+            Some(Pending::Block { offset_bytes, range, read }) => {
+                let len = range.len();
+                self.pending_bytes -= len as u64;
+                let read = read.await.map_err(|error| self.dnode.interrupted(&error))?;
+                Ok(Some(match read? {
+                    Some(block) if block.len() >= range.end => Run::Data { offset_bytes, block: block.slice(range) },
+                    // A short block stands for zeros beyond its end.
+                    Some(block) => {
+                        let mut padded = Buf::zeroed(len);
+                        copy_into(&mut padded, 0, block.get(range.start..).unwrap_or_default());
+                        Run::Data { offset_bytes, block: padded.freeze() }
+                    }
+                    None => Run::Hole { offset_bytes, len_bytes: len as u64 },
+                }))
+            }
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), DmuError> {
+        let size = self.dnode.data_block_size_bytes();
+        if size == 0 {
+            self.at = self.end;
+        }
+        while self.at < self.end && (self.pending_bytes < self.window_bytes || self.pending.is_empty()) {
+            let block_id = BlockId(self.at / size);
+            let data = self.dnode.next_data_block(block_id).await?;
+            let hole_end = data.map_or(self.end, |data| data.0.saturating_mul(size)).min(self.end);
+            if hole_end > self.at {
+                self.pending.push_back(Pending::Hole { offset_bytes: self.at, len_bytes: hole_end - self.at });
+                self.at = hole_end;
+                continue;
+            }
+            let start = (self.at % size) as usize;
+            let len = (size - self.at % size).min(self.end - self.at) as usize;
+            let dnode = self.dnode.clone();
+            let read = self.dnode.objset().dmu().handle().spawn(Class::Issue, async move {
+                let pointer = dnode.pointer(0, block_id).await?;
+                Ok(dnode.data(&pointer, block_id).await?.map(|(block, _)| block))
+            });
+            self.pending.push_back(Pending::Block { offset_bytes: self.at, range: start..start + len, read });
+            self.pending_bytes += len as u64;
+            self.at += len as u64;
+        }
+        Ok(())
+    }
+}

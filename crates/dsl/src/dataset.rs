@@ -1,0 +1,209 @@
+//! Datasets: heads and snapshots.
+
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{KeyAccess, Objset};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::{DatasetFlags, DslDatasetPhys};
+use cenote_format::enums::ObjsetType;
+use cenote_format::ids::{ObjectId, ObjsetId};
+
+use crate::name::Tail;
+use crate::{Dir, Dsl, DslError};
+
+/// Snapshots of one dataset at most, as a bound on memory.
+const SNAPSHOTS_MAX: usize = 1 << 24;
+/// Holds of one snapshot at most.
+const HOLDS_MAX: usize = 1 << 20;
+
+/// A file system, volume, or snapshot of one.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// Its object in the MOS, which is also its objset's number.
+    pub object: ObjectId,
+    /// The directory it belongs to.
+    pub dir: Dir,
+    /// The part after `@`, for snapshots.
+    pub snapshot: Option<String>,
+    /// Its fields.
+    pub phys: DslDatasetPhys,
+}
+
+/// A hold on a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The tag.
+    pub tag: String,
+    /// When it was placed, in seconds since 1970.
+    pub time_s: u64,
+}
+
+impl Dataset {
+    /// The full name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.snapshot {
+            Some(snapshot) => format!("{}@{snapshot}", self.dir.name),
+            None => self.dir.name.clone(),
+        }
+    }
+
+    /// Its objset's number.
+    #[must_use]
+    pub fn objset_id(&self) -> ObjsetId {
+        ObjsetId(self.object.0)
+    }
+
+    /// Whether it is a snapshot.
+    #[must_use]
+    pub fn is_snapshot(&self) -> bool {
+        self.snapshot.is_some()
+    }
+
+    /// Whether it is half-received or half-destroyed.
+    #[must_use]
+    pub fn is_inconsistent(&self) -> bool {
+        self.phys.flags.contains(DatasetFlags::INCONSISTENT)
+    }
+}
+
+impl Dsl {
+    /// The head dataset of a directory; `None` for directories that have none (`$MOS`, `$FREE`).
+    pub async fn head(&self, dir: &Dir) -> Result<Option<Dataset>, DslError> {
+        if dir.phys.head_dataset.0 == 0 {
+            return Ok(None);
+        }
+        self.dataset_object(dir.phys.head_dataset, dir.clone(), None).await.map(Some)
+    }
+
+    /// Reads the dataset in `object`.
+    pub async fn dataset_object(
+        &self,
+        object: ObjectId,
+        dir: Dir,
+        snapshot: Option<String>,
+    ) -> Result<Dataset, DslError> {
+        let dnode = self.mos_object(object).await?;
+        if dnode.phys().bonus_type != DmuType::DSL_DATASET {
+            return Err(DslError::Corrupt { object: object.0, what: "not a DSL dataset".into() });
+        }
+        let phys = DslDatasetPhys::parse(dnode.bonus(), dnode.byte_order())
+            .map_err(|error| DslError::Format { object: object.0, error })?;
+        Ok(Dataset { object, dir, snapshot, phys })
+    }
+
+    /// The dataset with this full name: a head or a snapshot.
+    pub async fn dataset(&self, name: &str) -> Result<Dataset, DslError> {
+        let absent = || DslError::NoSuchDataset(name.into());
+        let (dir, tail) = self.resolve(name).await?;
+        let head = self.head(&dir).await?.ok_or_else(absent)?;
+        match tail {
+            Tail::Head => Ok(head),
+            Tail::Snapshot(snapshot) => {
+                let zap = Zap::open(self.mos_object(head.phys.snapshot_names).await?).await?;
+                let object = zap.find_u64(snapshot).await?.ok_or_else(absent)?;
+                self.dataset_object(ObjectId(object), dir, Some(snapshot.into())).await
+            }
+            Tail::Bookmark(_) => Err(DslError::BadName { name: name.into(), reason: "a bookmark has no contents" }),
+        }
+    }
+
+    /// The snapshots of a head, oldest first.
+    pub async fn snapshots(&self, head: &Dataset) -> Result<Vec<Dataset>, DslError> {
+        let mut found = Vec::new();
+        if head.phys.snapshot_names.0 == 0 {
+            return Ok(found);
+        }
+        let zap = Zap::open(self.mos_object(head.phys.snapshot_names).await?).await?;
+        for entry in zap.entries(SNAPSHOTS_MAX).await? {
+            let Some(object) = entry.value.as_u64() else { continue };
+            let name = String::from_utf8_lossy(entry.name()).into_owned();
+            found.push(self.dataset_object(ObjectId(object), head.dir.clone(), Some(name)).await?);
+        }
+        found.sort_by(|a, b| {
+            (a.phys.creation_txg, a.object, &a.snapshot).cmp(&(b.phys.creation_txg, b.object, &b.snapshot))
+        });
+        Ok(found)
+    }
+
+    /// The full name of the dataset in `object`: a head, or a snapshot found in its head's list.
+    pub async fn dataset_name(&self, object: ObjectId) -> Result<String, DslError> {
+        let nameless = Dir { object: ObjectId(0), name: String::new(), phys: self.root_dir().await?.phys };
+        let dataset = self.dataset_object(object, nameless, None).await?;
+        let name = self.dir_name(dataset.phys.dir).await?;
+        let dir = self.dir_object(dataset.phys.dir, name).await?;
+        if dir.phys.head_dataset == object {
+            return Ok(dir.name);
+        }
+        let head = self.head(&dir).await?;
+        let head =
+            head.ok_or_else(|| DslError::Corrupt { object: object.0, what: "its directory has no head".into() })?;
+        let zap = Zap::open(self.mos_object(head.phys.snapshot_names).await?).await?;
+        let mut listing = zap.listing();
+        while let Some(batch) = listing.next().await? {
+            if let Some(entry) = batch.iter().find(|entry| entry.value.as_u64() == Some(object.0)) {
+                return Ok(format!("{}@{}", dir.name, String::from_utf8_lossy(entry.name())));
+            }
+        }
+        Err(DslError::Corrupt { object: object.0, what: "no snapshot list names it".into() })
+    }
+
+    /// Holds on a snapshot, by tag.
+    pub async fn holds(&self, dataset: &Dataset) -> Result<Vec<Hold>, DslError> {
+        if dataset.phys.user_refs.0 == 0 {
+            return Ok(Vec::new());
+        }
+        let zap = Zap::open(self.mos_object(dataset.phys.user_refs).await?).await?;
+        let mut holds: Vec<_> = zap
+            .entries(HOLDS_MAX)
+            .await?
+            .into_iter()
+            .filter_map(|entry| {
+                let tag = String::from_utf8_lossy(entry.name()).into_owned();
+                Some(Hold { tag, time_s: entry.value.as_u64()? })
+            })
+            .collect();
+        holds.sort_by(|a, b| a.tag.cmp(&b.tag));
+        Ok(holds)
+    }
+
+    /// Names of the clones of a snapshot.
+    pub async fn clones(&self, dataset: &Dataset) -> Result<Vec<String>, DslError> {
+        let mut names = Vec::new();
+        if dataset.phys.next_clones.0 != 0 {
+            let zap = Zap::open(self.mos_object(dataset.phys.next_clones).await?).await?;
+            for entry in zap.entries(SNAPSHOTS_MAX).await? {
+                if let Some(object) = entry.value.as_u64() {
+                    names.push(self.dataset_name(ObjectId(object)).await?);
+                }
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// A numeric field of a zapified dataset.
+    pub async fn dataset_field(&self, dataset: &Dataset, field: &str) -> Result<Option<u64>, DslError> {
+        self.object_field(dataset.object, field).await
+    }
+
+    /// Opens the dataset's objset, with its key if that is loaded. `None` if it has no objset yet.
+    pub async fn open(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
+        if dataset.phys.bp.is_hole() {
+            return Ok(None);
+        }
+        let key = match self.key_object(&dataset.dir).await? {
+            None => KeyAccess::None,
+            Some(object) => match self.loaded_key(object) {
+                Some(key) => KeyAccess::Loaded(key),
+                None => KeyAccess::None,
+            },
+        };
+        Ok(Some(Objset::open(self.dmu().clone(), dataset.objset_id(), dataset.phys.bp, key).await?))
+    }
+
+    /// The kind of the dataset, from its objset block (which is never encrypted).
+    pub async fn kind(&self, dataset: &Dataset) -> Result<ObjsetType, DslError> {
+        let objset = self.open(dataset).await?;
+        Ok(objset.and_then(|objset| objset.phys().objset_type()).unwrap_or(ObjsetType::None))
+    }
+}

@@ -1,0 +1,171 @@
+//! DSL directories: the tree of names.
+
+use cenote_dmu::zap::Zap;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::{DslDirPhys, dir_field};
+use cenote_format::ids::ObjectId;
+
+use crate::name::{Name, Tail};
+use crate::{DEPTH_MAX, Dsl, DslError};
+
+/// Children of one directory at most, as a bound on memory.
+const CHILDREN_MAX: usize = 1 << 22;
+
+/// A directory: a place in the tree of names, with what is inherited along it.
+#[derive(Clone, Debug)]
+pub struct Dir {
+    /// Its object in the MOS.
+    pub object: ObjectId,
+    /// Its full name.
+    pub name: String,
+    /// Its fields.
+    pub phys: DslDirPhys,
+}
+
+impl Dsl {
+    /// The pool's root directory.
+    pub async fn root_dir(&self) -> Result<Dir, DslError> {
+        self.dir_object(self.shared.root, self.pool().to_owned()).await
+    }
+
+    /// Reads the directory in `object`, whose full name is `name`.
+    pub async fn dir_object(&self, object: ObjectId, name: String) -> Result<Dir, DslError> {
+        let dnode = self.mos_object(object).await?;
+        if dnode.phys().bonus_type != DmuType::DSL_DIR {
+            return Err(DslError::Corrupt { object: object.0, what: format!("'{name}' is not a DSL directory") });
+        }
+        let phys = DslDirPhys::parse(dnode.bonus(), dnode.byte_order())
+            .map_err(|error| DslError::Format { object: object.0, error })?;
+        Ok(Dir { object, name, phys })
+    }
+
+    /// The directory with this full name.
+    pub async fn dir(&self, name: &str) -> Result<Dir, DslError> {
+        let parsed = Name::parse(name)?;
+        let mut parts = parsed.dir.split('/');
+        if parts.next() != Some(self.pool()) {
+            return Err(DslError::NoSuchDataset(name.into()));
+        }
+        let mut dir = self.root_dir().await?;
+        for part in parts {
+            dir = self.child(&dir, part).await?.ok_or_else(|| DslError::NoSuchDataset(name.into()))?;
+        }
+        Ok(dir)
+    }
+
+    /// The child `part` of a directory, if there is one.
+    pub async fn child(&self, dir: &Dir, part: &str) -> Result<Option<Dir>, DslError> {
+        if dir.phys.child_dirs.0 == 0 {
+            return Ok(None);
+        }
+        let zap = Zap::open(self.mos_object(dir.phys.child_dirs).await?).await?;
+        match zap.find_u64(part).await? {
+            Some(object) => {
+                let child = self.dir_object(ObjectId(object), format!("{}/{part}", dir.name)).await?;
+                self.check_parent(dir, child).map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn check_parent(&self, dir: &Dir, child: Dir) -> Result<Dir, DslError> {
+        if child.phys.parent != dir.object {
+            let what = format!("'{}' does not name '{}' as its parent", child.name, dir.name);
+            return Err(DslError::Corrupt { object: child.object.0, what });
+        }
+        Ok(child)
+    }
+
+    /// The children of a directory with their objects, sorted by name; those that the pool keeps for itself (`$MOS`,
+    /// `$ORIGIN`, ...) and half-received ones (`%recv`) are left out unless `hidden`.
+    pub async fn children(&self, dir: &Dir, hidden: bool) -> Result<Vec<(String, ObjectId)>, DslError> {
+        if dir.phys.child_dirs.0 == 0 {
+            return Ok(Vec::new());
+        }
+        let zap = Zap::open(self.mos_object(dir.phys.child_dirs).await?).await?;
+        let mut children = Vec::new();
+        for entry in zap.entries(CHILDREN_MAX).await? {
+            let Some(object) = entry.value.as_u64() else { continue };
+            let name = String::from_utf8_lossy(entry.name()).into_owned();
+            if hidden || !(name.starts_with('$') || name.starts_with('%')) {
+                children.push((name, ObjectId(object)));
+            }
+        }
+        children.sort();
+        Ok(children)
+    }
+
+    /// `dir` and all directories below it, parents first and siblings by name.
+    pub async fn tree(&self, dir: Dir, hidden: bool) -> Result<Vec<Dir>, DslError> {
+        let mut found = Vec::new();
+        let mut pending = vec![(dir, 0)];
+        while let Some((dir, depth)) = pending.pop() {
+            if depth > DEPTH_MAX {
+                let what = format!("'{}' is deeper than {DEPTH_MAX} levels", dir.name);
+                return Err(DslError::Corrupt { object: dir.object.0, what });
+            }
+            for (name, object) in self.children(&dir, hidden).await?.into_iter().rev() {
+                let child = self.dir_object(object, format!("{}/{name}", dir.name)).await?;
+                pending.push((self.check_parent(&dir, child)?, depth + 1));
+            }
+            found.push(dir);
+        }
+        Ok(found)
+    }
+
+    /// The directory above, `None` for the root.
+    pub async fn parent(&self, dir: &Dir) -> Result<Option<Dir>, DslError> {
+        match dir.name.rsplit_once('/') {
+            Some((name, _)) if dir.phys.parent.0 != 0 => {
+                Ok(Some(self.dir_object(dir.phys.parent, name.to_owned()).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// A numeric field of a zapified directory.
+    pub async fn dir_field(&self, dir: &Dir, field: &str) -> Result<Option<u64>, DslError> {
+        self.object_field(dir.object, field).await
+    }
+
+    pub(crate) async fn object_field(&self, object: ObjectId, field: &str) -> Result<Option<u64>, DslError> {
+        let dnode = self.mos_object(object).await?;
+        // Directories and datasets are bonus-only objects until a feature needs more fields, which makes them ZAPs.
+        if !dnode.phys().object_type.is_zap() {
+            return Ok(None);
+        }
+        Ok(Zap::open(dnode).await?.find_u64(field).await?)
+    }
+
+    pub(crate) async fn key_object(&self, dir: &Dir) -> Result<Option<ObjectId>, DslError> {
+        Ok(self.dir_field(dir, dir_field::CRYPTO_KEY_OBJECT).await?.map(ObjectId))
+    }
+
+    /// The full name of the directory in `object`, found by walking up.
+    pub async fn dir_name(&self, object: ObjectId) -> Result<String, DslError> {
+        let mut parts: Vec<String> = Vec::new();
+        let mut at = object;
+        for _ in 0..DEPTH_MAX {
+            if at == self.shared.root {
+                parts.push(self.pool().to_owned());
+                parts.reverse();
+                return Ok(parts.join("/"));
+            }
+            let dir = self.dir_object(at, String::new()).await?;
+            let parent = self.dir_object(dir.phys.parent, String::new()).await?;
+            let children = self.children(&parent, true).await?;
+            let Some((name, _)) = children.into_iter().find(|(_, child)| *child == at) else {
+                return Err(DslError::Corrupt { object: at.0, what: "its parent does not list it".into() });
+            };
+            parts.push(name);
+            at = dir.phys.parent;
+        }
+        Err(DslError::Corrupt { object: object.0, what: "its parents form a cycle".into() })
+    }
+
+    /// What a full name refers to: its directory and the rest, parsed.
+    pub async fn resolve<'a>(&self, name: &'a str) -> Result<(Dir, Tail<'a>), DslError> {
+        let parsed = Name::parse(name)?;
+        Ok((self.dir(parsed.dir).await?, parsed.tail))
+    }
+}

@@ -1,0 +1,143 @@
+//! What datasets use, may still use, and have written since.
+
+use cenote_dmu::zap::Zap;
+use cenote_format::bpobj::BpobjPhys;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::{DeadlistPhys, dataset_field};
+use cenote_format::ids::{ObjectId, Txg};
+
+use crate::{DEPTH_MAX, Dataset, Dir, Dsl, DslError};
+
+/// Ranges of a deadlist at most: one a snapshot.
+const RANGES_MAX: usize = 1 << 24;
+/// Snapshots in a chain at most, as a bound on a walk.
+const CHAIN_MAX: usize = 1 << 24;
+
+impl Dsl {
+    /// Bytes that a directory and those below may use beyond what they use: the pool's, as its quota and those above allow,
+    /// with what is reserved for it. `usable_bytes` is what the root may use in all.
+    pub async fn dir_available_bytes(&self, dir: &Dir, usable_bytes: u64) -> Result<u64, DslError> {
+        let mut chain = vec![dir.clone()];
+        while let Some(parent) = self.parent(&chain[chain.len() - 1]).await? {
+            chain.push(parent);
+            if chain.len() > DEPTH_MAX {
+                let what = "its parents form a cycle".to_owned();
+                return Err(DslError::Corrupt { object: dir.object.0, what });
+            }
+        }
+        let mut above = None;
+        for dir in chain.into_iter().rev() {
+            let phys = &dir.phys;
+            let quota = if phys.quota_bytes == 0 { u64::MAX } else { phys.quota_bytes };
+            let limit = if above.is_none() { quota.min(usable_bytes) } else { quota };
+            let own = limit.saturating_sub(phys.used_bytes);
+            // What is reserved but not used is counted as used above.
+            let reserved = phys.reserved_bytes.saturating_sub(phys.used_bytes);
+            above = Some(match above {
+                Some(_) if phys.used_bytes > limit => 0,
+                Some(above) => own.min(u64::saturating_add(above, reserved)),
+                None => own,
+            });
+        }
+        Ok(above.unwrap_or(0))
+    }
+
+    /// Bytes that a dataset may use beyond what it references.
+    pub async fn available_bytes(&self, head: &Dataset, usable_bytes: u64) -> Result<u64, DslError> {
+        let mut available = self.dir_available_bytes(&head.dir, usable_bytes).await?;
+        let number = async |name| -> Result<u64, DslError> {
+            let property = self.property(&head.dir, name, false).await?;
+            Ok(property.and_then(|property| property.value.number()).unwrap_or(0))
+        };
+        let reserved = number("refreservation").await?;
+        available = available.saturating_add(reserved.saturating_sub(head.phys.unique_bytes));
+        let quota = number("refquota").await?;
+        if quota != 0 {
+            available = available.min(quota.saturating_sub(head.phys.referenced_bytes));
+        }
+        Ok(available)
+    }
+
+    /// Bytes written since the previous snapshot; `None` where there is none before (not even the pool's origin).
+    pub async fn written_bytes(&self, dataset: &Dataset) -> Result<Option<u64>, DslError> {
+        if dataset.phys.prev_snapshot.0 == 0 {
+            return Ok(None);
+        }
+        let previous = self.dataset_object(dataset.phys.prev_snapshot, dataset.dir.clone(), None).await?;
+        self.written_since_bytes(dataset, previous.phys.creation_txg, previous.phys.referenced_bytes).await.map(Some)
+    }
+
+    /// Bytes written since a snapshot before this dataset (or its origin) that was taken in `txg` and referenced
+    /// `referenced_bytes`.
+    pub async fn written_since_bytes(
+        &self,
+        dataset: &Dataset,
+        txg: Txg,
+        referenced_bytes: u64,
+    ) -> Result<u64, DslError> {
+        let mut written = dataset.phys.referenced_bytes.wrapping_sub(referenced_bytes);
+        let mut at = dataset.clone();
+        for _ in 0..CHAIN_MAX {
+            let is_last = at.phys.prev_snapshot_txg <= txg;
+            // What died since, and had been there then: all of the first deadlist after the snapshot, of the later ones
+            // what is as old.
+            let limit = if is_last { None } else { Some(txg) };
+            written = written.wrapping_add(self.deadlist_bytes(at.phys.deadlist, limit).await?);
+            if is_last {
+                return Ok(written);
+            }
+            at = self.dataset_object(at.phys.prev_snapshot, at.dir.clone(), None).await?;
+        }
+        Err(DslError::Corrupt { object: dataset.object.0, what: "its snapshots form a cycle".into() })
+    }
+
+    /// Bytes in a deadlist: of all blocks, or of those in ranges that begin before `limit`.
+    async fn deadlist_bytes(&self, object: ObjectId, limit: Option<Txg>) -> Result<u64, DslError> {
+        if object.0 == 0 {
+            return Ok(0);
+        }
+        let dnode = self.mos_object(object).await?;
+        let order = dnode.byte_order();
+        if dnode.phys().object_type == DmuType::BPOBJ {
+            let phys = BpobjPhys::parse(dnode.bonus(), order).map_err(|error| dnode.error(error))?;
+            return match limit {
+                None => Ok(phys.bytes),
+                Some(_) => Err(DslError::Unsupported("sums over deadlists of pools before version 26".into())),
+            };
+        }
+        let Some(limit) = limit else {
+            let phys = DeadlistPhys::parse(dnode.bonus(), order).map_err(|error| dnode.error(error))?;
+            return Ok(phys.used_bytes);
+        };
+        let mut bytes = 0_u64;
+        for entry in Zap::open(dnode).await?.entries(RANGES_MAX).await? {
+            let start = std::str::from_utf8(entry.name()).ok().and_then(|name| u64::from_str_radix(name, 16).ok());
+            let (Some(start), Some(bpobj)) = (start, entry.value.as_u64()) else { continue };
+            if start < limit.0 {
+                let dnode = self.mos_object(ObjectId(bpobj)).await?;
+                let phys = BpobjPhys::parse(dnode.bonus(), dnode.byte_order()).map_err(|error| dnode.error(error))?;
+                bytes = bytes.wrapping_add(phys.bytes);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The guids of the snapshots with respect to which a dataset was redacted; `None` if it was not.
+    pub async fn redaction_snapshots(&self, dataset: &Dataset) -> Result<Option<Vec<u64>>, DslError> {
+        let value = self.dataset_value(dataset, dataset_field::REDACTED_DATASETS).await?;
+        Ok(value.map(|value| value.integers().collect()))
+    }
+
+    /// A field of a zapified dataset, of whatever form.
+    pub async fn dataset_value(
+        &self,
+        dataset: &Dataset,
+        field: &str,
+    ) -> Result<Option<cenote_format::zap::ZapValue>, DslError> {
+        let dnode = self.mos_object(dataset.object).await?;
+        if !dnode.phys().object_type.is_zap() {
+            return Ok(None);
+        }
+        Ok(Zap::open(dnode).await?.lookup(field.as_bytes()).await?)
+    }
+}

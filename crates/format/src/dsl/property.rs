@@ -1,0 +1,67 @@
+//! Properties and holds as ZAP entries.
+//!
+//! A property ZAP maps a property's name to its value: one 64-bit integer (sizes, switches, indices) or text as bytes
+//! with a terminating zero. Suffixes tell variants apart: `compression` was set here, `compression$recvd` came with a
+//! stream, `compression$inherit` (whatever its value) says that a received value is not to count, and
+//! `mountpoint$iuv` is kept until the property is next set here.
+//!
+//! A hold is an entry of the snapshot's ZAP of holds, tag to time in seconds; temporary holds, to be dropped at the next
+//! import, are listed in the pool's `tmp_userrefs` too, as `<dataset in hexadecimal>-<tag>`.
+
+use crate::ids::ObjectId;
+
+/// Which variant of a property an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PropertyEntry {
+    /// Set here.
+    Local,
+    /// Received.
+    Received,
+    /// Inherited in spite of a received value.
+    Inherited,
+    /// A value kept from before a receive.
+    InitialUnsetValue,
+}
+
+impl PropertyEntry {
+    /// What is appended to the property's name.
+    #[must_use]
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Local => "",
+            Self::Received => "$recvd",
+            Self::Inherited => "$inherit",
+            Self::InitialUnsetValue => "$iuv",
+        }
+    }
+
+    /// The entry's name.
+    #[must_use]
+    pub fn name(self, property: &str) -> String {
+        format!("{property}{}", self.suffix())
+    }
+}
+
+/// Parts an entry's name into property and variant.
+#[must_use]
+pub fn split_property(name: &str) -> (&str, PropertyEntry) {
+    for entry in [PropertyEntry::Received, PropertyEntry::Inherited, PropertyEntry::InitialUnsetValue] {
+        if let Some(property) = name.strip_suffix(entry.suffix()) {
+            return (property, entry);
+        }
+    }
+    (name, PropertyEntry::Local)
+}
+
+/// The name of a temporary hold's entry in `tmp_userrefs`.
+#[must_use]
+pub fn tmp_userref_name(dataset: ObjectId, tag: &str) -> String {
+    format!("{:x}-{tag}", dataset.0)
+}
+
+/// The dataset and tag of such a name.
+#[must_use]
+pub fn split_tmp_userref(name: &str) -> Option<(ObjectId, &str)> {
+    let (dataset, tag) = name.split_once('-')?;
+    Some((ObjectId(crate::zap::int_key(dataset.as_bytes())?), tag))
+}

@@ -1,0 +1,89 @@
+//! The one error of this crate: which structure, where in it, and what is wrong.
+
+use thiserror::Error;
+
+/// Bytes that are not what a structure allows.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{structure} at byte {offset}: {kind}")]
+pub struct FormatError {
+    /// The structure's name as the field knows it (`uberblock`, `blkptr`, `zap leaf`, ...).
+    pub structure: &'static str,
+    /// Offset in bytes of the offending field within the structure.
+    pub offset: usize,
+    /// What is wrong.
+    pub kind: FormatErrorKind,
+}
+
+/// What is wrong with the bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FormatErrorKind {
+    /// Fewer bytes than the structure needs.
+    #[error("truncated: needs {need_bytes} bytes, has {have_bytes}")]
+    Truncated {
+        /// Bytes needed.
+        need_bytes: usize,
+        /// Bytes there.
+        have_bytes: usize,
+    },
+    /// A magic number that is none.
+    #[error("bad magic {found:#x}, expected {expected:#x}")]
+    BadMagic {
+        /// What was there.
+        found: u64,
+        /// What should be.
+        expected: u64,
+    },
+    /// A field whose value no version of the format allows, or that contradicts another field.
+    #[error("{field} = {value} is not valid ({rule})")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// The rule it breaks.
+        rule: &'static str,
+    },
+    /// Text or structured data that breaks a rule.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// A bound of ours on recursion, count or size was exceeded.
+    #[error("{what}: {value} exceeds the limit of {limit}")]
+    Limit {
+        /// What is bounded.
+        what: &'static str,
+        /// The value found.
+        value: u64,
+        /// The bound.
+        limit: u64,
+    },
+    /// Valid in principle, but not something this version knows.
+    #[error("not supported yet: {0}")]
+    Unsupported(&'static str),
+}
+
+impl FormatError {
+    /// A structure cut short.
+    #[must_use]
+    pub fn truncated(structure: &'static str, need_bytes: usize, have_bytes: usize) -> Self {
+        Self { structure, offset: have_bytes, kind: FormatErrorKind::Truncated { need_bytes, have_bytes } }
+    }
+
+    /// A field with a value that is not allowed.
+    #[must_use]
+    pub fn invalid(
+        structure: &'static str,
+        offset: usize,
+        field: &'static str,
+        value: u64,
+        rule: &'static str,
+    ) -> Self {
+        Self { structure, offset, kind: FormatErrorKind::Invalid { field, value, rule } }
+    }
+
+    /// A rule of shape broken.
+    #[must_use]
+    pub fn malformed(structure: &'static str, offset: usize, what: &'static str) -> Self {
+        Self { structure, offset, kind: FormatErrorKind::Malformed(what) }
+    }
+}

@@ -1,0 +1,572 @@
+//! FUSE's messages, by way of the crate `fuser`: the only place that has its types.
+//!
+//! `fuser`'s threads take requests from the kernel. None of them waits for anything: each request becomes a task, and
+//! the task sends the reply. A task that ends without one (a panic, a runtime going away) replies `EIO` when its reply
+//! object is dropped.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cenote_taskq::{Class, Group};
+use cenote_zpl::{FileKind, Time};
+use fuser::{
+    AccessFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, MountOption, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+    Session, SessionACL,
+};
+
+use crate::options::{Access, MountOptions};
+use crate::server::{Caching, Caller, DirItem, Entry, Errno, FileServer, InodeFlags, NodeId, Seek, Stat};
+
+/// Requests of the kernel's own reading ahead that may wait at once. Chosen by eye: enough for many disks.
+const BACKGROUND_MAX: u16 = 128;
+/// The largest read. The kernel's own limit is 256 pages.
+const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+/// Items of a listing fetched at a time.
+const LISTING_BATCH: usize = 64;
+
+/// `FS_IOC_GETFLAGS` and `FS_IOC_FSGETXATTR` (`linux/fs.h`), which have `lsattr` and project ids.
+const GET_FLAGS: u32 = 0x8008_6601;
+const GET_FLAGS_32: u32 = 0x8004_6601;
+const GET_FSXATTR: u32 = 0x801c_581f;
+/// `FS_XFLAG_*` and `FS_*_FL` bits that mean the same.
+const XFLAGS: [(u32, u32); 3] = [(0x10, 0x8), (0x20, 0x10), (0x40, 0x80)];
+const XFLAG_INHERIT_PROJECT: u32 = 0x200;
+const FLAG_INHERIT_PROJECT: u32 = 0x2000_0000;
+
+/// A server on a kernel connection.
+struct Binding<S> {
+    server: Arc<S>,
+    group: Group,
+    caching: Caching,
+    /// Whether the kernel goes on without asking when `open` is not implemented.
+    skips_open: AtomicBool,
+    skips_opendir: AtomicBool,
+}
+
+/// A mounted session, before its loop runs.
+pub(crate) struct Mounted<S: FileServer>(Session<Binding<S>>);
+
+/// Mounts. Blocks until the kernel has shaken hands. Requests become tasks of `group`.
+pub(crate) fn mount<S: FileServer>(
+    server: Arc<S>,
+    group: Group,
+    mountpoint: &Path,
+    name: &str,
+    options: &MountOptions,
+) -> io::Result<Mounted<S>> {
+    let caching = server.caching();
+    let binding =
+        Binding { server, group, caching, skips_open: AtomicBool::new(false), skips_opendir: AtomicBool::new(false) };
+    Session::new(binding, mountpoint, &config(name, options)).map(Mounted)
+}
+
+impl<S: FileServer> Mounted<S> {
+    /// Serves until the file system is unmounted or the connection is aborted. Blocks.
+    pub(crate) fn serve(self) -> io::Result<()> {
+        self.0.run()
+    }
+}
+
+fn config(name: &str, options: &MountOptions) -> Config {
+    let mut config = Config::default();
+    // Commas and backslashes would end the option.
+    let name: String = name.chars().map(|c| if matches!(c, ',' | '\\') { '_' } else { c }).collect();
+    config.mount_options = vec![
+        MountOption::RO,
+        MountOption::FSName(name),
+        MountOption::Subtype("cenote".to_owned()),
+        MountOption::NoAtime,
+    ];
+    let choose = |set, yes, no| if set { yes } else { no };
+    config.mount_options.push(choose(options.dev, MountOption::Dev, MountOption::NoDev));
+    config.mount_options.push(choose(options.suid, MountOption::Suid, MountOption::NoSuid));
+    config.mount_options.push(choose(options.exec, MountOption::Exec, MountOption::NoExec));
+    if options.default_permissions {
+        config.mount_options.push(MountOption::DefaultPermissions);
+    }
+    if options.auto_unmount {
+        config.mount_options.push(MountOption::AutoUnmount);
+    }
+    config.acl = match options.access {
+        Access::Owner => SessionACL::Owner,
+        Access::RootAndOwner => SessionACL::RootAndOwner,
+        Access::All => SessionACL::All,
+    };
+    config.n_threads = Some(options.threads.max(1));
+    // A descriptor for each thread needs the device itself, which a mount by way of fusermount3 may not have shown us.
+    config.clone_fd = options.threads > 1 && std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    config
+}
+
+impl<S: FileServer> Binding<S> {
+    /// Makes a request a task. Once the group is closed the request is dropped, which replies `EIO`.
+    fn spawn<F>(&self, work: impl FnOnce(Arc<S>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        drop(self.group.spawn(Class::Issue, work(Arc::clone(&self.server))));
+    }
+}
+
+fn code(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.raw_os_error())
+}
+
+fn node(ino: INodeNo) -> NodeId {
+    NodeId(ino.0)
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Pipe => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// A time that the system can express; what it cannot is 1970.
+fn system_time(time: Time) -> SystemTime {
+    let nanoseconds = u32::try_from(time.nanoseconds).unwrap_or(0).min(999_999_999);
+    let whole = Duration::from_secs(time.seconds.unsigned_abs());
+    let at = if time.seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    at.and_then(|at| at.checked_add(Duration::from_nanos(u64::from(nanoseconds)))).unwrap_or(UNIX_EPOCH)
+}
+
+/// A device number as the kernel packs it in 32 bits.
+fn device((major, minor): (u32, u32)) -> u32 {
+    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
+}
+
+fn attr(stat: &Stat) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(stat.ino),
+        size: stat.size_bytes,
+        blocks: stat.blocks,
+        atime: system_time(stat.accessed),
+        mtime: system_time(stat.modified),
+        ctime: system_time(stat.changed),
+        crtime: system_time(stat.created),
+        kind: file_type(stat.kind),
+        perm: (stat.permissions & 0o7777) as u16,
+        nlink: u32::try_from(stat.link_count).unwrap_or(u32::MAX),
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: device(stat.device),
+        blksize: stat.block_size_bytes,
+        flags: 0,
+    }
+}
+
+/// The attributes of an entry: its inode number is its node id, which is how `fuser` tells the kernel of the node.
+fn entry_attr(entry: &Entry) -> FileAttr {
+    FileAttr { ino: INodeNo(entry.node.0), ..attr(&entry.stat) }
+}
+
+/// What says that there is no node: node id 0.
+fn no_attr() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+/// Replies with a value of unknown size: the size if none was asked for, the value if it fits.
+fn reply_sized(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
+    match value {
+        Err(errno) => reply.error(code(errno)),
+        Ok(value) => match u32::try_from(value.len()) {
+            Err(_) => reply.error(fuser::Errno::E2BIG),
+            Ok(len) if size == 0 => reply.size(len),
+            Ok(len) if len > size => reply.error(fuser::Errno::ERANGE),
+            Ok(_) => reply.data(&value),
+        },
+    }
+}
+
+/// `struct fsxattr`: flags, extent size, extents, project, copy-on-write extent size, padding.
+fn fsxattr(flags: InodeFlags) -> [u8; 28] {
+    let mut xflags = if flags.inherits_project { XFLAG_INHERIT_PROJECT } else { 0 };
+    for (flag, xflag) in XFLAGS {
+        xflags |= if flags.bits & flag != 0 { xflag } else { 0 };
+    }
+    let mut out = [0; 28];
+    out[..4].copy_from_slice(&to_kernel(xflags));
+    out[12..16].copy_from_slice(&to_kernel(flags.project));
+    out
+}
+
+/// The kernel's own order of bytes, which is this machine's.
+#[allow(clippy::host_endian_bytes, reason = "a message to this machine's kernel, not to a disk")]
+fn to_kernel(word: u32) -> [u8; 4] {
+    word.to_ne_bytes()
+}
+
+impl<S: FileServer> Filesystem for Binding<S> {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+        ];
+        for flag in wanted {
+            // A kernel without it does without.
+            let _ = config.add_capabilities(flag);
+        }
+        let capabilities = config.capabilities();
+        let is_immutable = self.caching.is_immutable;
+        let skips = |flag| AtomicBool::new(is_immutable && capabilities.contains(flag));
+        self.skips_open = skips(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.skips_opendir = skips(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        // Out-of-range values come back as the nearest one that is in range.
+        if let Err(nearest) = config.set_max_write(TRANSFER_MAX_BYTES) {
+            let _ = config.set_max_write(nearest);
+        }
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (name, caching) = (name.as_bytes().to_vec(), self.caching);
+        self.spawn(|server| async move {
+            match server.lookup(node(parent), &name).await {
+                Ok(entry) => {
+                    let attr = entry_attr(&entry);
+                    entry.pin.keep();
+                    reply.entry(&caching.found, &attr, Generation(entry.generation));
+                }
+                Err(Errno::NOENT) if !caching.absent.is_zero() => {
+                    reply.entry(&caching.absent, &no_attr(), Generation(0));
+                }
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
+        self.server.forget(node(ino), count);
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        let caching = self.caching;
+        self.spawn(|server| async move {
+            match server.getattr(node(ino)).await {
+                Ok(stat) => reply.attr(&caching.found, &attr(&stat)),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        self.spawn(|server| async move {
+            match server.readlink(node(ino)).await {
+                Ok(target) => reply.data(&target),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if self.skips_open.load(Ordering::Relaxed) {
+            // "Not implemented": from now on the kernel opens files by itself and keeps their pages.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        self.spawn(|server| async move {
+            match server.open(node(ino), write).await {
+                Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.spawn(|server| async move {
+            match server.read(node(ino), offset, size).await {
+                Ok(block) => reply.data(&block),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn flush(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        // "Not implemented": the kernel does not ask again.
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.skips_opendir.load(Ordering::Relaxed) {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+    }
+
+    fn readdir(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.spawn(|server| async move {
+            let add = |item: DirItem| {
+                // What is of no known kind is shown as a file; looking it up says what is wrong with it.
+                let kind = file_type(item.kind.unwrap_or(FileKind::File));
+                reply.add(INodeNo(item.ino), item.next, kind, OsString::from_vec(item.name))
+            };
+            match list(&*server, node(ino), offset, false, add).await {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let caching = self.caching;
+        self.spawn(|server| async move {
+            let add = |item: DirItem| {
+                let name = OsString::from_vec(item.name);
+                let (attr, generation, pin, ttl) = match item.entry {
+                    Some(entry) => (entry_attr(&entry), entry.generation, entry.pin, caching.found),
+                    // A place-holder of the right number and type, good for no time at all: the kernel asks again
+                    // before it uses it. (Without a number there would be no entry: `fuser` has one for both.)
+                    None => {
+                        let kind = file_type(item.kind.unwrap_or(FileKind::File));
+                        let attr = FileAttr { ino: INodeNo(item.ino), kind, ..no_attr() };
+                        (attr, 0, item.pin, Duration::ZERO)
+                    }
+                };
+                let is_full = reply.add(INodeNo(item.ino), item.next, name, &ttl, &attr, Generation(generation));
+                if !is_full {
+                    pin.keep();
+                }
+                is_full
+            };
+            match list(&*server, node(ino), offset, true, add).await {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn releasedir(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.spawn(|server| async move {
+            match server.statfs(node(ino)).await {
+                Ok(space) => reply.statfs(
+                    space.blocks,
+                    space.blocks_free,
+                    space.blocks_free,
+                    space.files,
+                    space.files_free,
+                    space.block_size_bytes,
+                    space.name_max_bytes,
+                    space.block_size_bytes,
+                ),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let (name, caller) = (name.as_bytes().to_vec(), caller(request));
+        self.spawn(|server| async move {
+            reply_sized(reply, size, server.getxattr(node(ino), &name, caller).await);
+        });
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let caller = caller(request);
+        self.spawn(|server| async move {
+            reply_sized(reply, size, server.listxattr(node(ino), caller).await);
+        });
+    }
+
+    fn access(&self, _request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        self.spawn(|server| async move {
+            match server.access(node(ino), mask.bits().cast_unsigned()).await {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        _input: &[u8],
+        out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        if !matches!(command, GET_FLAGS | GET_FLAGS_32 | GET_FSXATTR) {
+            return reply.error(fuser::Errno::ENOTTY);
+        }
+        self.spawn(|server| async move {
+            match server.inode_flags(node(ino)).await {
+                Ok(flags) if command == GET_FSXATTR => reply_bytes(reply, &fsxattr(flags), out_size),
+                Ok(flags) => {
+                    let inherit = if flags.inherits_project { FLAG_INHERIT_PROJECT } else { 0 };
+                    reply_bytes(reply, &to_kernel(flags.bits | inherit), out_size);
+                }
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        // Numbers of Linux's `lseek`; all other ways the kernel does itself.
+        let to = match whence {
+            3 => Seek::Data,
+            4 => Seek::Hole,
+            _ => return reply.error(fuser::Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
+        self.spawn(|server| async move {
+            match server.seek(node(ino), offset, to).await.map(i64::try_from) {
+                Ok(Ok(at)) => reply.offset(at),
+                Ok(Err(_)) => reply.error(fuser::Errno::EOVERFLOW),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+}
+
+/// Replies to an ioctl with as many bytes as were asked for.
+fn reply_bytes(reply: ReplyIoctl, bytes: &[u8], out_size: u32) {
+    let mut out = bytes.to_vec();
+    out.resize((out_size as usize).min(64), 0);
+    reply.ioctl(0, &out);
+}
+
+/// Feeds a listing to `add` until that says that it is full, or the directory ends.
+async fn list<S: FileServer>(
+    server: &S,
+    directory: NodeId,
+    mut position: u64,
+    with_entries: bool,
+    mut add: impl FnMut(DirItem) -> bool,
+) -> Result<(), Errno> {
+    let mut is_first = true;
+    loop {
+        let items = match server.readdir(directory, position, with_entries, LISTING_BATCH).await {
+            Ok(items) => items,
+            // What was listed so far is delivered; the error meets the next request.
+            Err(_) if !is_first => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        let Some(last) = items.last() else { return Ok(()) };
+        position = last.next;
+        for item in items {
+            if add(item) {
+                return Ok(());
+            }
+            is_first = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_keep_their_nanoseconds_before_and_after_1970() {
+        let time = |seconds, nanoseconds| system_time(Time { seconds, nanoseconds });
+        assert_eq!(time(5, 7), UNIX_EPOCH + Duration::new(5, 7));
+        assert_eq!(time(-5, 7), UNIX_EPOCH - Duration::new(5, 0) + Duration::from_nanos(7));
+        // Whatever a disk says, there is some time.
+        for seconds in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX] {
+            for nanoseconds in [0, 999_999_999, u64::MAX] {
+                time(seconds, nanoseconds);
+            }
+        }
+    }
+
+    #[test]
+    fn device_numbers_are_packed_as_the_kernel_unpacks_them() {
+        // Linux's new_decode_dev.
+        let decode = |dev: u32| ((dev & 0xf_ff00) >> 8, (dev & 0xff) | ((dev >> 12) & 0xf_ff00));
+        for pair in [(1, 3), (8, 0x12345), (0xfff, 0xf_ffff), (259, 70_000)] {
+            assert_eq!(decode(device(pair)), pair);
+        }
+    }
+
+    #[test]
+    fn flags_are_told_in_both_of_linuxs_tongues() {
+        let flags = InodeFlags { bits: 0x10 | 0x40, project: 77, inherits_project: true };
+        let out = fsxattr(flags);
+        assert_eq!(out[..4], to_kernel(0x8 | 0x80 | 0x200));
+        assert_eq!(out[12..16], to_kernel(77));
+    }
+}

@@ -1,0 +1,191 @@
+//! Which datasets stand where below the mounted one.
+//!
+//! A mount shows the tree that `zfs mount -a` would have made: a dataset stands where its `mountpoint` puts it relative
+//! to the mounted one's, if it may be mounted (`canmount=on`, its key loaded). Where the mounted dataset has no
+//! mountpoint (`none`, `legacy`), or on request, datasets stand by their names instead.
+//!
+//! The places form a trie of directory names. A node of it is the root of a dataset, or a directory on the way to one;
+//! the latter lies over the directory of that name in the dataset around it, or is made where that has none:
+//! ```text
+//!   tank            mountpoint=/tank        (root)
+//!   tank/home       mountpoint=/tank/home   ├── home            dataset: hides what tank has there
+//!   tank/srv/www    mountpoint=/tank/a/www  └── a               on the way: tank's own directory `a`, or a made one
+//!                                               └── www         dataset
+//! ```
+
+use std::collections::BTreeMap;
+
+use cenote_dsl::property::Value;
+use cenote_dsl::{Dataset, Dir, Dsl, DslError};
+use cenote_format::enums::ObjsetType;
+
+/// Datasets shown in one mount at most.
+const DATASETS_MAX: usize = 1 << 14;
+
+/// Which datasets a mount shows besides the mounted one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Those that their `mountpoint` puts below it, there. By names if the mounted dataset has no mountpoint.
+    #[default]
+    Mountpoints,
+    /// All file systems below it, by their names.
+    Names,
+    /// None.
+    Alone,
+}
+
+/// A dataset and the directory names that lead to it from the mount's root.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub(crate) dataset: Dataset,
+    pub(crate) path: Vec<Vec<u8>>,
+}
+
+/// The datasets to show below `top`, outer ones first. Remarks on those left out go to `note`.
+pub(crate) async fn placed(
+    dsl: &Dsl,
+    top: &Dir,
+    layout: Layout,
+    mut note: impl FnMut(String),
+) -> Result<Vec<Placed>, DslError> {
+    let mut found: Vec<Placed> = Vec::new();
+    if layout == Layout::Alone {
+        return Ok(found);
+    }
+    let base = match layout {
+        Layout::Mountpoints => mountpoint(dsl, top).await?,
+        Layout::Names | Layout::Alone => None,
+    };
+    for dir in dsl.tree(top.clone(), false).await?.into_iter().skip(1) {
+        let path = match &base {
+            Some(base) => {
+                // `canmount` is not inherited; 1 is `on`, which is the default.
+                let can_mount = dsl.property(&dir, "canmount", false).await?.and_then(|found| found.value.number());
+                if can_mount.unwrap_or(1) != 1 {
+                    continue;
+                }
+                mountpoint(dsl, &dir).await?.and_then(|at| below(base, &at))
+            }
+            None => dir.name.strip_prefix(&top.name).and_then(|rest| below("/", rest)),
+        };
+        let Some(path) = path else { continue };
+        let Some(dataset) = dsl.head(&dir).await? else { continue };
+        let name = &dir.name;
+        if dsl.kind(&dataset).await? != ObjsetType::Zfs || dataset.is_inconsistent() {
+            continue;
+        }
+        if dsl.encryption(&dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
+            note(format!("'{name}' is left out: its key is not loaded"));
+        } else if found.len() >= DATASETS_MAX {
+            note(format!("'{name}' and those after it are left out: more than {DATASETS_MAX} datasets"));
+            break;
+        } else {
+            found.push(Placed { dataset, path });
+        }
+    }
+    found.sort_by(|a, b| (a.path.len(), &a.path).cmp(&(b.path.len(), &b.path)));
+    found.dedup_by(|later, earlier| {
+        let is_same = later.path == earlier.path;
+        if is_same {
+            note(format!("'{}' is left out: '{}' has its place", later.dataset.name(), earlier.dataset.name()));
+        }
+        is_same
+    });
+    Ok(found)
+}
+
+/// The directory that the property `mountpoint` names; `None` for `none` and `legacy`.
+async fn mountpoint(dsl: &Dsl, dir: &Dir) -> Result<Option<String>, DslError> {
+    let mut at = dir.clone();
+    let mut tail = String::new();
+    loop {
+        let own = dsl.property(&at, "mountpoint", false).await?;
+        if let Some(Value::Text(text)) = own.map(|own| own.value) {
+            let is_path = text.starts_with('/');
+            return Ok(is_path.then(|| format!("{}{tail}", text.trim_end_matches('/'))));
+        }
+        let last = at.name.rsplit('/').next().unwrap_or_default();
+        tail = format!("/{last}{tail}");
+        match dsl.parent(&at).await? {
+            Some(parent) => at = parent,
+            // The root dataset's default is the pool's name at the top.
+            None => return Ok(Some(tail)),
+        }
+    }
+}
+
+/// The parts of `path` below `base`; `None` if it is not below, or has a part that is no name.
+fn below(base: &str, path: &str) -> Option<Vec<Vec<u8>>> {
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    for part in base.split('/').filter(|part| !part.is_empty()) {
+        if parts.next() != Some(part) {
+            return None;
+        }
+    }
+    let rest: Vec<Vec<u8>> = parts.map(|part| part.as_bytes().to_vec()).collect();
+    let is_name = |part: &Vec<u8>| part != b"." && part != b".." && part.len() <= 255 && !part.contains(&0);
+    (!rest.is_empty() && rest.iter().all(is_name)).then_some(rest)
+}
+
+/// A directory of the trie.
+#[derive(Debug, Default)]
+pub(crate) struct TrieNode {
+    pub(crate) parent: u32,
+    pub(crate) children: BTreeMap<Vec<u8>, u32>,
+    /// The dataset whose root it is, as an index into the list that the trie was made from.
+    pub(crate) dataset: Option<usize>,
+}
+
+/// The places of datasets; node 0 is the mount's root.
+#[derive(Debug)]
+pub(crate) struct Trie {
+    pub(crate) nodes: Vec<TrieNode>,
+}
+
+impl Trie {
+    pub(crate) fn new(placed: &[Placed]) -> Self {
+        let mut nodes = vec![TrieNode::default()];
+        for (dataset, place) in placed.iter().enumerate() {
+            let mut at = 0_u32;
+            for part in &place.path {
+                at = match nodes[at as usize].children.get(part) {
+                    Some(&child) => child,
+                    None => {
+                        let child = nodes.len() as u32;
+                        nodes.push(TrieNode { parent: at, ..TrieNode::default() });
+                        nodes[at as usize].children.insert(part.clone(), child);
+                        child
+                    }
+                };
+            }
+            nodes[at as usize].dataset = Some(dataset);
+        }
+        Self { nodes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(path: Option<Vec<Vec<u8>>>) -> Option<String> {
+        path.map(|parts| parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join("/"))
+    }
+
+    #[test]
+    fn a_path_is_below_another_by_whole_parts() {
+        assert_eq!(parts(below("/tank", "/tank/a/b")).as_deref(), Some("a/b"));
+        assert_eq!(parts(below("/", "/tank//a/")).as_deref(), Some("tank/a"));
+        for other in ["/tank", "/tanks/a", "/", "/srv/tank/a"] {
+            assert_eq!(below("/tank", other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn paths_that_would_leave_the_mount_are_refused() {
+        assert_eq!(below("/tank", "/tank/../etc"), None);
+        assert_eq!(below("/tank", "/tank/a/./b"), None);
+        assert_eq!(below("/tank", "/tank/a\0"), None);
+        assert_eq!(below("/tank", &format!("/tank/{}", "x".repeat(256))), None);
+    }
+}

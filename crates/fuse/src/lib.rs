@@ -1,0 +1,73 @@
+//! A dataset as a FUSE file system.
+//!
+//! # Theory
+//!
+//! **Need.** Programs want a pool as files: `ls`, `tar`, `rsync`, a web server, a restore of last week's snapshot. FUSE
+//! carries their system calls to this process. One process serves a whole pool: datasets, snapshots, many clients at
+//! once; as root or, through `fusermount3`, as anybody.
+//!
+//! **Shape.**
+//! ```text
+//! kernel ── /dev/fuse ── binding (the crate fuser; its threads never wait) ── one task per request
+//!                                                                               │
+//!                                             server::FileServer  ◄─────────────┘   our own terms, no kernel needed
+//!                                                     │
+//!                         tree: node numbers ─► slot ─► volume (FileSystem + properties) ─► zpl ─► dmu ─► cache
+//! ```
+//! **One mount for the whole tree.** Mounting a dataset shows, in one FUSE mount, the dataset, those nested in it where
+//! their `mountpoint` puts them ([`Layout`]), and `.zfs/snapshot/NAME` of each. The other way, a mount for each dataset
+//! as the kernel module has it, gives each its own device number, but needs root for every nested mount (fusermount3
+//! refuses to mount on a read-only directory), a mount per snapshot when it is first looked at (which a FUSE server can
+//! only fake), and an order of unmounting. The price is one device number for all; so inode numbers are unique in the
+//! whole mount instead (the module `node`), and programs that tell files apart by (device, inode) are right. A dataset or
+//! snapshot mounted by itself has exactly OpenZFS's inode numbers; both forms can be had at once, in one process.
+//!
+//! **In memory.** A node number says where its object is, so there is no table of nodes: only slots (which dataset has
+//! which number; bounded), opened volumes (bounded), files being read (bounded), and grafts (where nested datasets
+//! stand; fixed when mounting). Data in flight and data read ahead each have a budget in bytes.
+//!
+//! **Life of a read.** The kernel asks for up to 1 MiB of a node; a thread of the binding makes it a task; the task finds
+//! the file (kept open by node), takes its share of the budget, and reads the blocks concurrently through the cache; a
+//! series of reads in order starts a background task that reads ahead. The reply is written from the task.
+//!
+//! **Caching in the kernel.** A pool open read-only is a picture of one txg. So names, absent names, attributes, links,
+//! listings and data are all handed out for as long as the kernel cares to keep them, files are opened without asking
+//! us, and a second `find` or `grep` never reaches this process.
+//!
+//! **Permissions.** The kernel checks bits and POSIX ACLs (`default_permissions`, negotiated `FUSE_POSIX_ACL`), by the
+//! attributes `system.posix_acl_*` that the server hands out where the dataset has `acltype=posix`. Devices and
+//! set-user-id are off unless asked for: a pool is somebody else's bytes.
+//!
+//! **Invariants.**
+//! 1. A thread of the binding never waits for I/O or for a lock held across I/O.
+//! 2. No two files of a mount have the same inode number.
+//! 3. A slot is given to another snapshot only when the kernel has forgotten every node in it.
+//! 4. Every request gets one reply, a panic's `EIO` included.
+//! 5. A listing ends: positions that would not lead on are refused as corrupt.
+//!
+//! **Crash.** Nothing is written. A killed process leaves a mount that answers `ENOTCONN`; mounting there says how to
+//! remove it.
+//!
+//! **Rejected.** A table of inodes (memory that grows with what was looked at, for nothing that the numbers do not say);
+//! `fuse3` and other async bindings (they bring a runtime of their own); opening files by handle (messages for nothing
+//! while nothing can change).
+
+mod binding;
+mod files;
+mod grafts;
+mod layout;
+mod listing;
+mod mount;
+mod node;
+mod options;
+pub mod server;
+mod slots;
+mod space;
+mod tree;
+mod volume;
+
+pub use layout::Layout;
+pub use mount::{MountError, MountHandle, Unmount, mount};
+pub use options::{Access, MountOptions};
+pub use tree::{Report, Tree, TreeOptions};
+pub use volume::OpenError;

@@ -1,0 +1,327 @@
+//! Mounting, and ending a mount.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use cenote_spa::Pool;
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Event, Group, Handle};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use thiserror::Error;
+
+use crate::binding;
+use crate::options::MountOptions;
+use crate::tree::{Report, Tree, TreeOptions};
+use crate::volume::OpenError;
+
+const DEVICE: &str = "/dev/fuse";
+/// The program that mounts for those who may not.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+
+/// Why a mount, or its end, failed. The messages say what a person can do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The dataset cannot be opened.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// There is no FUSE here.
+    #[error(
+        "cannot mount: {DEVICE} is missing. Load the kernel module ('modprobe fuse'); in a container, start that with '--device {DEVICE}'"
+    )]
+    NoDevice,
+    /// FUSE is there and may not be used.
+    #[error(
+        "cannot mount at '{}': not permitted: {reason}. {DEVICE} must be readable and writable; mounting takes root \
+         (in a container, '--cap-add SYS_ADMIN') or the program fusermount3 (package fuse3)",
+        mountpoint.display()
+    )]
+    NotPermitted {
+        /// Where.
+        mountpoint: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// The place is not one to mount at.
+    #[error("cannot mount at '{}': {reason}", mountpoint.display())]
+    BadPlace {
+        /// Where.
+        mountpoint: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Files of the mount are in use.
+    #[error("cannot unmount '{}': it is in use", .0.display())]
+    Busy(PathBuf),
+    /// Anything else.
+    #[error("cannot {verb} '{}': {error}", mountpoint.display())]
+    Io {
+        /// Mount or unmount.
+        verb: &'static str,
+        /// Where.
+        mountpoint: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// How a mount is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// Not while anybody uses it.
+    Unused,
+    /// It disappears at once; who uses it still can, as long as this process lives.
+    Detach,
+}
+
+/// A mount. Dropping it detaches it.
+pub struct MountHandle {
+    mountpoint: PathBuf,
+    handle: Handle,
+    state: Arc<State>,
+    group: Group,
+    tree: Tree,
+}
+
+#[derive(Default)]
+struct State {
+    ended: Event,
+    error: Mutex<Option<io::Error>>,
+}
+
+/// Mounts `dataset` (`pool/fs` or `pool/fs@snapshot`) at `mountpoint`, which must be a directory. One process can have any
+/// number of mounts of any number of pools. `report` is told the causes of errors that clients see as an errno.
+pub async fn mount(
+    handle: &Handle,
+    pool: &Pool,
+    dataset: &str,
+    mountpoint: &Path,
+    options: &MountOptions,
+    report: Report,
+) -> Result<MountHandle, MountError> {
+    let mountpoint = {
+        let mountpoint = mountpoint.to_owned();
+        blocking(handle, move || check_place(&mountpoint)).await?
+    };
+    let tree_options = TreeOptions { layout: options.layout, report: Arc::clone(&report) };
+    let tree = Tree::open(handle, pool, dataset, tree_options).await?;
+    let group = handle.group();
+    let mounted = {
+        let (server, group) = (Arc::new(tree.clone()), group.clone());
+        let (at, name, options) = (mountpoint.clone(), dataset.to_owned(), options.clone());
+        blocking(handle, move || {
+            binding::mount(server, group, &at, &name, &options).map_err(|error| explain(&at, error))
+        })
+        .await?
+    };
+    let state = Arc::new(State::default());
+    let served = {
+        let state = Arc::clone(&state);
+        move || {
+            // A panic of the binding ends the session as an error does.
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| mounted.serve()));
+            let result = result.unwrap_or_else(|_| Err(io::Error::other("the session panicked")));
+            *state.error.lock() = result.err();
+            state.ended.set();
+        }
+    };
+    // The session waits for the kernel as long as the mount lives, so it has a thread of its own.
+    let spawned = std::thread::Builder::new().name("fuse-session".to_owned()).spawn(served);
+    let mount = MountHandle { mountpoint, handle: handle.clone(), state, group, tree };
+    if let Err(error) = spawned {
+        mount.state.ended.set();
+        return Err(MountError::Io { verb: "mount", mountpoint: mount.mountpoint.clone(), error });
+    }
+    if options.read_ahead_kib > 0 {
+        let (at, kib) = (mount.mountpoint.clone(), options.read_ahead_kib);
+        // Only root can, and only where /sys is writable; without it reads are smaller, and that is all.
+        drop(handle.spawn_blocking(move || set_read_ahead(&at, kib)).await);
+    }
+    Ok(mount)
+}
+
+async fn blocking<T: Send + 'static>(
+    handle: &Handle,
+    work: impl FnOnce() -> Result<T, MountError> + Send + 'static,
+) -> Result<T, MountError> {
+    handle.spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(MountError::Io { verb: "mount", mountpoint: PathBuf::new(), error: io::Error::other(error.to_string()) })
+    })
+}
+
+/// The place's canonical path, if it is one to mount at.
+fn check_place(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    let bad = |reason: String| MountError::BadPlace { mountpoint: mountpoint.to_owned(), reason };
+    match std::fs::metadata(mountpoint) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(bad("not a directory".to_owned())),
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            let at = mountpoint.display();
+            return Err(bad(format!(
+                "a mount is there whose process has gone; 'fusermount3 -u {at}' (or 'umount {at}') removes it"
+            )));
+        }
+        Err(error) => return Err(bad(plain(&error))),
+    }
+    if !Path::new(DEVICE).exists() {
+        return Err(MountError::NoDevice);
+    }
+    mountpoint.canonicalize().map_err(|error| bad(plain(&error)))
+}
+
+/// The system's words without the number.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error").map_or(text.clone(), |(words, _)| words.to_owned())
+}
+
+/// What an error of mounting means.
+fn explain(mountpoint: &Path, error: io::Error) -> MountError {
+    let mountpoint = mountpoint.to_owned();
+    let text = error.to_string().trim().to_owned();
+    let lower = text.to_lowercase();
+    // The system call's errors are kinds; those of fusermount3 are words.
+    if error.kind() == io::ErrorKind::PermissionDenied
+        || ["permission denied", "operation not permitted", "only allowed if"].iter().any(|words| lower.contains(words))
+    {
+        return MountError::NotPermitted { mountpoint, reason: plain(&io::Error::other(text)) };
+    }
+    if error.kind() == io::ErrorKind::NotFound {
+        let reason = "root's mount was refused, and fusermount3 is not installed".to_owned();
+        return MountError::NotPermitted { mountpoint, reason };
+    }
+    MountError::Io { verb: "mount", mountpoint, error }
+}
+
+fn set_read_ahead(mountpoint: &Path, kib: u32) {
+    // Not the root directory's: that would ask the session that is just starting, which is fine, but needs no path walk.
+    let Ok(stat) = rustix::fs::stat(mountpoint) else { return };
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib.to_string());
+}
+
+impl MountHandle {
+    /// Where it is.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Resolves when the mount has ended, by [`MountHandle::unmount`] or by anybody else.
+    pub async fn ended(&self) -> Result<(), MountError> {
+        self.state.ended.wait().await;
+        self.group.close().await;
+        self.tree.close().await;
+        match self.state.error.lock().take() {
+            None => Ok(()),
+            Some(error) => Err(MountError::Io { verb: "serve", mountpoint: self.mountpoint.clone(), error }),
+        }
+    }
+
+    /// Whether the mount has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.state.ended.is_set()
+    }
+
+    /// Ends the mount. Returns when it is gone, and with [`Unmount::Unused`] when all its requests are done.
+    pub async fn unmount(&self, how: Unmount) -> Result<(), MountError> {
+        if self.has_ended() {
+            return Ok(());
+        }
+        let mountpoint = self.mountpoint.clone();
+        blocking(&self.handle, move || unmount(&mountpoint, how)).await?;
+        match how {
+            Unmount::Unused => self.ended().await,
+            Unmount::Detach => Ok(()),
+        }
+    }
+}
+
+impl Drop for MountHandle {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            let _ = unmount(&self.mountpoint, Unmount::Detach);
+        }
+    }
+}
+
+impl std::fmt::Debug for MountHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MountHandle at {}", self.mountpoint.display())
+    }
+}
+
+/// By the system call, or for those who may not, by fusermount3.
+fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+    let flags = match how {
+        Unmount::Unused => UnmountFlags::NOFOLLOW,
+        Unmount::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+    };
+    let error = match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) => return Ok(()),
+        Err(Errno::BUSY) => return Err(MountError::Busy(mountpoint.to_owned())),
+        // Not mounted any more.
+        Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
+        Err(Errno::PERM) => match unmount_by_helper(mountpoint, how) {
+            Ok(text) if text.is_empty() => return Ok(()),
+            Ok(text) if text.to_lowercase().contains("busy") => return Err(MountError::Busy(mountpoint.to_owned())),
+            Ok(text) => io::Error::other(text),
+            Err(error) => error,
+        },
+        Err(error) => error.into(),
+    };
+    Err(MountError::Io { verb: "unmount", mountpoint: mountpoint.to_owned(), error })
+}
+
+/// What fusermount3 had to say; nothing if it succeeded.
+fn unmount_by_helper(mountpoint: &Path, how: Unmount) -> io::Result<String> {
+    let mut last = io::Error::other("fusermount3 is not installed");
+    for helper in HELPERS {
+        let mut command = Command::new(helper);
+        command.arg("-u");
+        if how == Unmount::Detach {
+            command.arg("-z");
+        }
+        match command.arg("--").arg(mountpoint).stdin(Stdio::null()).output() {
+            Ok(output) if output.status.success() => return Ok(String::new()),
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                return Ok(if text.is_empty() { format!("{helper} failed") } else { text });
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_not_there_or_no_directory_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing");
+        let error = check_place(&missing).unwrap_err().to_string();
+        assert!(error.contains("missing") && error.contains("No such file"), "{error}");
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"").unwrap();
+        assert!(check_place(&file).unwrap_err().to_string().ends_with("not a directory"));
+    }
+
+    #[test]
+    fn refusals_say_what_can_be_done() {
+        let at = Path::new("/mnt");
+        let refused = "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf";
+        for error in [io::Error::from(io::ErrorKind::PermissionDenied), io::Error::other(refused)] {
+            let text = explain(at, error).to_string();
+            assert!(text.contains("fusermount3 (package fuse3)") && text.contains("/mnt"), "{text}");
+        }
+        assert!(matches!(explain(at, io::ErrorKind::NotFound.into()), MountError::NotPermitted { .. }));
+        assert!(matches!(explain(at, io::Error::other("odd")), MountError::Io { .. }));
+    }
+}

@@ -1,0 +1,127 @@
+//! Mount options, as `-o` names them.
+
+use crate::layout::Layout;
+
+/// Who may use a mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Who mounted it.
+    #[default]
+    Owner,
+    /// Who mounted it, and root.
+    RootAndOwner,
+    /// All users, as far as permissions allow.
+    All,
+}
+
+/// How a tree is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Which datasets are shown besides the mounted one.
+    pub layout: Layout,
+    /// Who may use it.
+    pub access: Access,
+    /// Whether the kernel checks permission bits and ACLs.
+    pub default_permissions: bool,
+    /// Whether devices can be opened.
+    pub dev: bool,
+    /// Whether set-user-id and set-group-id count.
+    pub suid: bool,
+    /// Whether programs can be run.
+    pub exec: bool,
+    /// Whether fusermount3 unmounts when this process ends in whatever way. Needs `allow_other` or `allow_root`.
+    pub auto_unmount: bool,
+    /// Threads that take requests from the kernel. They wait for nothing else, so a few serve many requests.
+    pub threads: usize,
+    /// How far the kernel reads ahead, in KiB; 0 leaves it as it is. Only root can set it.
+    pub read_ahead_kib: u32,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            layout: Layout::default(),
+            access: Access::default(),
+            default_permissions: true,
+            dev: false,
+            suid: false,
+            exec: true,
+            auto_unmount: false,
+            threads: 2,
+            read_ahead_kib: 1024,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Takes up a comma-separated list, as it follows `-o`. On an error the options are partly changed.
+    ///
+    /// # Errors
+    /// The text says which word is not known or not supported, and what there is.
+    pub fn parse(&mut self, list: &str) -> Result<(), String> {
+        list.split(',').filter(|word| !word.is_empty()).try_for_each(|word| self.parse_word(word))
+    }
+
+    fn parse_word(&mut self, word: &str) -> Result<(), String> {
+        let number = |text: &str, max: u32| match text.parse::<u32>() {
+            Ok(number) if number <= max => Ok(number),
+            _ => Err(format!("mount option '{word}': not a number up to {max}")),
+        };
+        match word.split_once('=').unwrap_or((word, "")) {
+            ("ro" | "noatime" | "defaults" | "nofail" | "_netdev" | "zfsutil", "") => {}
+            ("rw", "") => return Err("mount option 'rw': not supported yet: mounts are read-only".to_owned()),
+            ("allow_other", "") => self.access = Access::All,
+            ("allow_root", "") => self.access = Access::RootAndOwner,
+            ("auto_unmount", "") => self.auto_unmount = true,
+            ("default_permissions", "") => self.default_permissions = true,
+            ("no_default_permissions", "") => self.default_permissions = false,
+            ("dev", "") => self.dev = true,
+            ("nodev", "") => self.dev = false,
+            ("suid", "") => self.suid = true,
+            ("nosuid", "") => self.suid = false,
+            ("exec", "") => self.exec = true,
+            ("noexec", "") => self.exec = false,
+            ("threads", text) => self.threads = number(text, 64)?.max(1) as usize,
+            ("read_ahead", text) => self.read_ahead_kib = number(text, 1 << 16)?,
+            ("layout", "mountpoints") => self.layout = Layout::Mountpoints,
+            ("layout", "names") => self.layout = Layout::Names,
+            ("layout", "alone") => self.layout = Layout::Alone,
+            _ => {
+                return Err(format!(
+                    "mount option '{word}' is not known; there are: ro, allow_other, allow_root, auto_unmount, \
+                     [no_]default_permissions, [no]dev, [no]suid, [no]exec, threads=N, read_ahead=KIB, \
+                     layout=mountpoints|names|alone"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_taken_from_a_list() {
+        let mut options = MountOptions::default();
+        options.parse("ro,allow_other,,nosuid,dev,threads=4,layout=names,read_ahead=0").unwrap();
+        let expected = MountOptions {
+            access: Access::All,
+            dev: true,
+            threads: 4,
+            layout: Layout::Names,
+            read_ahead_kib: 0,
+            ..MountOptions::default()
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn options_that_are_not_known_or_cannot_be_had_are_named() {
+        for word in ["rw", "frobnicate", "threads=x", "threads=1000", "layout=up", "ro=1"] {
+            let error = MountOptions::default().parse(word).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What a front end asks of a file server, in our own terms.
+//!
+//! The kernel binding knows FUSE's messages and nothing of pools; the server knows pools and nothing of messages. This
+//! trait is all that lies between, so another transport (FUSE over io_uring, virtio-fs, 9P) is another binding, and a
+//! test needs no kernel.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use cenote_taskq::Block;
+use cenote_zpl::{FileKind, Time};
+pub use rustix::io::Errno;
+
+/// A file or directory as the front end names it between a look-up and a forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The root of the mount.
+    pub const ROOT: Self = Self(1);
+}
+
+/// What `stat` shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The inode number shown.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with set-uid, set-gid and sticky.
+    pub permissions: u32,
+    /// Links.
+    pub link_count: u64,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number (major, minor), for devices.
+    pub device: (u32, u32),
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Space taken in units of 512 bytes.
+    pub blocks: u64,
+    /// The size in bytes in which reading is best.
+    pub block_size_bytes: u32,
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of content.
+    pub modified: Time,
+    /// Last change of attributes.
+    pub changed: Time,
+    /// Creation.
+    pub created: Time,
+}
+
+/// Keeps a node known to the server. Dropped, it lets go; [`Pin::keep`] leaves that to a later
+/// [`FileServer::forget`].
+pub struct Pin(Option<Box<dyn FnOnce() + Send>>);
+
+impl Pin {
+    /// A pin for a node that needs none.
+    pub const NONE: Self = Self(None);
+
+    /// A pin that runs `release` when it is dropped.
+    pub fn new(release: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(release)))
+    }
+
+    /// The client has been told of the node and will say when it forgets it.
+    pub fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if let Some(release) = self.0.take() {
+            release();
+        }
+    }
+}
+
+impl fmt::Debug for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pin")
+    }
+}
+
+/// A node found, with what the client may cache of it.
+#[derive(Debug)]
+pub struct Entry {
+    /// The node.
+    pub node: NodeId,
+    /// Tells reuses of a node number apart.
+    pub generation: u64,
+    /// Its attributes.
+    pub stat: Stat,
+    /// Keeps the node until the client has been told.
+    pub pin: Pin,
+}
+
+/// One entry of a directory's listing.
+#[derive(Debug)]
+pub struct DirItem {
+    /// The name: any bytes but `/` and zero.
+    pub name: Vec<u8>,
+    /// The inode number shown.
+    pub ino: u64,
+    /// What it is, where the directory says so.
+    pub kind: Option<FileKind>,
+    /// Where a listing goes on after this item.
+    pub next: u64,
+    /// The node, if the listing was asked for nodes and this one could be looked up. Without it, the inode number of an
+    /// item other than `.` and `..` is its node number.
+    pub entry: Option<Entry>,
+    /// Keeps the node of an item without entry.
+    pub pin: Pin,
+}
+
+/// What `statfs` shows. Sizes in units of `block_size_bytes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceFigures {
+    /// The unit.
+    pub block_size_bytes: u32,
+    /// All of the space: used and available.
+    pub blocks: u64,
+    /// Available.
+    pub blocks_free: u64,
+    /// Files there are and could be.
+    pub files: u64,
+    /// Files that could be made.
+    pub files_free: u64,
+    /// The longest name in bytes.
+    pub name_max_bytes: u32,
+}
+
+/// Flags of a file beyond `stat`, as `lsattr` shows them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InodeFlags {
+    /// Linux's `FS_*_FL` bits.
+    pub bits: u32,
+    /// The project id; 0 for none.
+    pub project: u32,
+    /// Whether new files of this directory inherit its project.
+    pub inherits_project: bool,
+}
+
+/// Which way to seek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// To the next byte that is not in a hole.
+    Data,
+    /// To the next hole, or the end.
+    Hole,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+/// How long the client may believe what it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caching {
+    /// Names, attributes and data.
+    pub found: Duration,
+    /// That a name is absent.
+    pub absent: Duration,
+    /// Whether nothing ever changes, so that opening a file needs no word from the server.
+    pub is_immutable: bool,
+}
+
+/// A file server: one mount's tree. Every method may be called any number of times at once; what it comes to is a task
+/// of its own. `Errno` is what the client sees; the server has reported the cause where it is more than the errno says.
+pub trait FileServer: Send + Sync + 'static {
+    /// How long the client may believe what it was told.
+    fn caching(&self) -> Caching;
+
+    /// The node that `name` refers to in the directory `parent`.
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> impl Future<Output = Result<Entry, Errno>> + Send;
+
+    /// The client forgets `count` of the entries of this node that it kept.
+    fn forget(&self, node: NodeId, count: u64);
+
+    /// A node's attributes.
+    fn getattr(&self, node: NodeId) -> impl Future<Output = Result<Stat, Errno>> + Send;
+
+    /// The target of a symbolic link.
+    fn readlink(&self, node: NodeId) -> impl Future<Output = Result<Vec<u8>, Errno>> + Send;
+
+    /// Whether a regular file can be opened for reading; `write` asks for writing too.
+    fn open(&self, node: NodeId, write: bool) -> impl Future<Output = Result<(), Errno>> + Send;
+
+    /// Up to `len` bytes of a file at `offset_bytes`; fewer only at its end.
+    fn read(&self, node: NodeId, offset_bytes: u64, len: u32) -> impl Future<Output = Result<Block, Errno>> + Send;
+
+    /// Up to `count_max` items of a directory from `position` on (0 is the beginning), each with its node where
+    /// `with_entries`. Empty at the end.
+    fn readdir(
+        &self,
+        node: NodeId,
+        position: u64,
+        with_entries: bool,
+        count_max: usize,
+    ) -> impl Future<Output = Result<Vec<DirItem>, Errno>> + Send;
+
+    /// The value of an extended attribute.
+    fn getxattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        caller: Caller,
+    ) -> impl Future<Output = Result<Vec<u8>, Errno>> + Send;
+
+    /// The names of the extended attributes, each ended by a zero byte.
+    fn listxattr(&self, node: NodeId, caller: Caller) -> impl Future<Output = Result<Vec<u8>, Errno>> + Send;
+
+    /// The space of the dataset that the node is in.
+    fn statfs(&self, node: NodeId) -> impl Future<Output = Result<SpaceFigures, Errno>> + Send;
+
+    /// Where the next data or hole begins, at `offset_bytes` or after.
+    fn seek(&self, node: NodeId, offset_bytes: u64, to: Seek) -> impl Future<Output = Result<u64, Errno>> + Send;
+
+    /// Whether the node can be used in a way (bits of `access(2)`: read 4, write 2, execute 1) as far as the server has
+    /// a say; permission bits are checked by the kernel.
+    fn access(&self, node: NodeId, mask: u32) -> impl Future<Output = Result<(), Errno>> + Send;
+
+    /// Flags of a file beyond `stat`.
+    fn inode_flags(&self, node: NodeId) -> impl Future<Output = Result<InodeFlags, Errno>> + Send;
+}

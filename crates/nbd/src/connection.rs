@@ -1,0 +1,71 @@
+//! One connection from greeting to farewell, over any pair of byte streams.
+
+use std::io::{self, BufReader, Read, Write};
+use std::sync::Arc;
+
+use cenote_taskq::Handle;
+use thiserror::Error;
+
+use crate::budget::Budget;
+use crate::export::{ExportError, Exports};
+use crate::haggle::{Directory, haggle};
+use crate::reply::ReplyQueue;
+use crate::transmission::read_requests;
+
+/// Why a connection ended other than by the client's leave.
+#[derive(Debug, Error)]
+pub enum ConnectionError {
+    /// The client does not keep to the protocol.
+    #[error("protocol error: {0}")]
+    Protocol(&'static str),
+    /// An export could not be opened, and the handshake in use has no way to say so.
+    #[error("export: {0}")]
+    Export(ExportError),
+    /// The socket failed.
+    #[error("socket: {0}")]
+    Io(io::Error),
+}
+
+/// What a connection needs of its socket besides bytes.
+pub trait Transport: Sync {
+    /// The handshake is over: the client may be silent from now on.
+    fn handshake_done(&self) {}
+
+    /// Ends the connection so that a blocked read returns.
+    fn hang_up(&self) {}
+
+    /// Whether no more requests are to be read.
+    fn is_closing(&self) -> bool {
+        false
+    }
+
+    /// A request was read.
+    fn count_request(&self) {}
+}
+
+/// Bytes per read from the socket: some two thousand requests.
+const READ_BUFFER_BYTES: usize = 64 << 10;
+
+/// Serves one client; returns when it has left and all its requests are answered.
+pub fn serve_stream(
+    handle: &Handle,
+    exports: &Arc<dyn Exports>,
+    reader: impl Read,
+    mut writer: impl Write + Send,
+    transport: &dyn Transport,
+) -> Result<(), ConnectionError> {
+    let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
+    let directory = Directory { handle, exports };
+    let Some(agreed) = haggle(&mut reader, &mut writer, &directory)? else { return Ok(()) };
+    transport.handshake_done();
+    let queue = Arc::new(ReplyQueue::default());
+    let budget = Arc::new(Budget::default());
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| queue.write_all(writer, || transport.hang_up()));
+        let read = read_requests(&mut reader, handle, &agreed, &queue, &budget, transport);
+        budget.drained();
+        queue.close();
+        let written = writing.join().unwrap_or_else(|_| Err(io::Error::other("the writer thread panicked")));
+        read.and(written.map_err(ConnectionError::Io))
+    })
+}

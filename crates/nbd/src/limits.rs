@@ -1,0 +1,31 @@
+//! Bounds on what a client can make the server hold. Chosen by eye, unless said otherwise.
+
+use std::time::Duration;
+
+/// Largest read or write, announced to clients. 32 MiB is what every client can be expected to stay within; larger
+/// requests are refused.
+pub const REQUEST_BYTES: u32 = 32 << 20;
+
+/// Data of requests in flight, of one connection.
+pub const IN_FLIGHT_BYTES: u64 = 64 << 20;
+
+/// Requests in flight, of one connection.
+pub const IN_FLIGHT_REQUESTS: u64 = 256;
+
+/// An option's data. The protocol allows names of 4 KiB; a list of context queries may hold several.
+pub const OPTION_BYTES: u32 = 64 << 10;
+
+/// Longest export name or context query, by the protocol.
+pub const STRING_BYTES: usize = 4096;
+
+/// How many options a client may set before it opens an export.
+pub const OPTIONS: u32 = 1024;
+
+/// Extents in one block status reply. The protocol wants at most a million or so; clients ask again for the rest.
+pub const EXTENTS: usize = 8192;
+
+/// How long a client may take for a single step of the handshake.
+pub const HANDSHAKE: Duration = Duration::from_secs(30);
+
+/// How long a client may leave a reply unread during shutdown.
+pub const SHUTDOWN_WRITE: Duration = Duration::from_secs(10);

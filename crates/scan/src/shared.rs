@@ -1,0 +1,202 @@
+//! Blocks that may be referred to more than once: the dedup table and the block reference table.
+
+use std::collections::BTreeMap;
+
+use cenote_dmu::zap::Zap;
+use cenote_format::blkptr::{Blkptr, Dva};
+use cenote_format::brt::{BrtVdevPhys, reference_count};
+use cenote_format::ddt::{DdtKey, DdtLogRecords, DdtPacked, DdtPhys};
+use cenote_format::dsl::pool_directory;
+use cenote_format::enums::{Checksum, Compress};
+use cenote_format::ids::{ObjectId, VdevId};
+use cenote_format::zap::ZapKeyBuf;
+use cenote_spa::Pool;
+
+/// Identity of a block by its first copy.
+type Place = (VdevId, u64);
+
+/// What the dedup table says of one set of copies.
+struct Deduped {
+    references: u64,
+    /// All copies, which may be more than an old pointer names.
+    dvas: Vec<Dva>,
+}
+
+/// How often each shared block may be referred to.
+#[derive(Default)]
+pub(crate) struct SharedBlocks {
+    /// Deduplicated blocks.
+    deduped: BTreeMap<Place, Deduped>,
+    /// Cloned blocks: references beyond the first.
+    cloned: BTreeMap<Place, u64>,
+    /// Tables that could not be read, in words.
+    pub(crate) problems: Vec<String>,
+}
+
+/// What a reference to a block is, given those before.
+pub(crate) enum Reference {
+    /// The first: it is to be claimed; with more copies than the pointer names, if the dedup table has more.
+    First(Vec<Dva>),
+    /// A further one that the dedup table explains.
+    Deduped,
+    /// A further one that the block reference table explains.
+    Cloned,
+}
+
+impl SharedBlocks {
+    pub(crate) async fn load(pool: &Pool) -> Self {
+        let mut shared = Self::default();
+        let vdevs = pool.vdevs().children.len();
+        for vdev in 0..vdevs {
+            let vdev = VdevId(vdev as u32);
+            if let Err(problem) = shared.load_brt(pool, vdev).await {
+                shared.problems.push(format!("block reference table of vdev {vdev}: {problem}"));
+            }
+        }
+        for checksum in Checksum::ALL {
+            for (table, class) in [("zap", "ditto"), ("zap", "duplicate"), ("zap", "unique")] {
+                let name = pool_directory::ddt(checksum.name(), table, class);
+                if let Err(problem) = shared.load_ddt(pool, &name, checksum.name()).await {
+                    shared.problems.push(format!("dedup table {name}: {problem}"));
+                }
+            }
+            for index in 0..2 {
+                let name = pool_directory::ddt_log(checksum.name(), index);
+                if let Err(problem) = shared.load_ddt_log(pool, &name, checksum.name()).await {
+                    shared.problems.push(format!("dedup log {name}: {problem}"));
+                }
+            }
+        }
+        shared
+    }
+
+    async fn object_of(pool: &Pool, name: &str) -> Result<Option<cenote_dmu::Dnode>, String> {
+        pool.directory_object(name).await.map_err(|error| error.to_string())
+    }
+
+    async fn load_brt(&mut self, pool: &Pool, vdev: VdevId) -> Result<(), String> {
+        let Some(dnode) = Self::object_of(pool, &pool_directory::brt(vdev.0)).await? else { return Ok(()) };
+        let order = dnode.byte_order();
+        let phys = BrtVdevPhys::parse(dnode.bonus(), order).map_err(|error| error.to_string())?;
+        let endian = phys.endian().map_err(|error| error.to_string())?;
+        if phys.entries.0 == 0 {
+            return Ok(());
+        }
+        let zap = pool.mos().object(phys.entries).await.map_err(|error| error.to_string())?;
+        let zap = Zap::open(zap).await.map_err(|error| error.to_string())?;
+        let mut listing = zap.listing();
+        while let Some(batch) = listing.next().await.map_err(|error| error.to_string())? {
+            for entry in batch {
+                let ZapKeyBuf::Words(words) = &entry.key else { return Err("keys are not words".into()) };
+                let offset = words.first().copied().unwrap_or(0);
+                let count = reference_count(&entry.value, endian).map_err(|error| error.to_string())?;
+                self.cloned.insert((vdev, offset), count);
+            }
+        }
+        Ok(())
+    }
+
+    /// The object that holds a table: in the pool's directory, or (fast dedup) in a directory of the checksum's own.
+    async fn ddt_object(pool: &Pool, name: &str, checksum: &str) -> Result<Option<cenote_dmu::Dnode>, String> {
+        if let Some(dnode) = Self::object_of(pool, name).await? {
+            return Ok(Some(dnode));
+        }
+        let Some(dir) = Self::object_of(pool, &pool_directory::ddt_dir(checksum)).await? else { return Ok(None) };
+        let dir = Zap::open(dir).await.map_err(|error| error.to_string())?;
+        let Some(id) = dir.find_u64(name).await.map_err(|error| error.to_string())? else { return Ok(None) };
+        Ok(Some(pool.mos().object(ObjectId(id)).await.map_err(|error| error.to_string())?))
+    }
+
+    async fn load_ddt(&mut self, pool: &Pool, name: &str, checksum: &str) -> Result<(), String> {
+        let Some(dnode) = Self::ddt_object(pool, name, checksum).await? else { return Ok(()) };
+        let zap = Zap::open(dnode).await.map_err(|error| error.to_string())?;
+        let mut listing = zap.listing();
+        while let Some(batch) = listing.next().await.map_err(|error| error.to_string())? {
+            for entry in batch {
+                let packed = entry.value.as_bytes().ok_or("a value that is not bytes")?;
+                let packed = DdtPacked::parse(packed).map_err(|error| error.to_string())?;
+                let ZapKeyBuf::Words(words) = &entry.key else { return Err("keys are not words".into()) };
+                let key = DdtKey::from_words(words).map_err(|error| error.to_string())?;
+                self.insert(&key, &unpack(&packed)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The log holds the newest state of entries, in the order in which they were changed.
+    async fn load_ddt_log(&mut self, pool: &Pool, name: &str, checksum: &str) -> Result<(), String> {
+        let Some(dnode) = Self::ddt_object(pool, name, checksum).await? else { return Ok(()) };
+        let order = dnode.byte_order();
+        let last = dnode.last_block();
+        let mut latest: BTreeMap<DdtKey, DdtPhys> = BTreeMap::new();
+        for block in 0..=last.0 {
+            let found = dnode.block(cenote_format::ids::BlockId(block)).await.map_err(|error| error.to_string())?;
+            let Some((bytes, _)) = found else { continue };
+            for record in DdtLogRecords::new(&bytes, order).map_err(|error| error.to_string())? {
+                let record = record.map_err(|error| error.to_string())?;
+                latest.insert(record.key, record.phys);
+            }
+        }
+        for (key, phys) in &latest {
+            self.insert(key, phys);
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, key: &DdtKey, phys: &DdtPhys) {
+        let sets = match phys {
+            DdtPhys::Traditional(sets) => &sets[..],
+            DdtPhys::Flat { copies, .. } => std::slice::from_ref(copies),
+        };
+        for copies in sets {
+            let dvas: Vec<Dva> = copies.dvas(key).collect();
+            if let Some(first) = dvas.first() {
+                let references = copies.reference_count;
+                self.deduped.insert((first.vdev, first.offset_bytes), Deduped { references, dvas });
+            }
+        }
+    }
+
+    /// Accounts for a reference to `bp`; `is_unclaimed` says whether its first copy is.
+    pub(crate) fn refer(&mut self, bp: &Blkptr, is_unclaimed: bool) -> Reference {
+        let own = || bp.dvas().collect();
+        let Some(first) = bp.dvas().next() else { return Reference::First(own()) };
+        let place = (first.vdev, first.offset_bytes);
+        if bp.dedup()
+            && let Some(entry) = self.deduped.get_mut(&place)
+        {
+            let dvas = if entry.dvas.len() > bp.dvas().count() { entry.dvas.clone() } else { own() };
+            if is_unclaimed {
+                entry.references = entry.references.saturating_sub(1);
+                return Reference::First(dvas);
+            }
+            if entry.references > 0 {
+                entry.references -= 1;
+                return Reference::Deduped;
+            }
+        }
+        if !is_unclaimed && let Some(left) = self.cloned.get_mut(&place).filter(|left| **left > 0) {
+            *left -= 1;
+            return Reference::Cloned;
+        }
+        Reference::First(own())
+    }
+}
+
+/// The value of a dedup table's entry, unpacked: both forms are tried by their size.
+fn unpack(packed: &DdtPacked<'_>) -> Result<DdtPhys, String> {
+    let compress = Compress::from_number(packed.compress_number).ok_or("an unknown compression")?;
+    for size in [DdtPhys::TRADITIONAL_SIZE_BYTES, DdtPhys::FLAT_SIZE_BYTES] {
+        if compress == Compress::Off {
+            if packed.payload.len() == size {
+                return DdtPhys::parse(packed.payload, packed.endian).map_err(|error| error.to_string());
+            }
+            continue;
+        }
+        let mut bytes = vec![0; size];
+        if cenote_codec::compress::decompress(compress, packed.payload, &mut bytes).is_ok() {
+            return DdtPhys::parse(&bytes, packed.endian).map_err(|error| error.to_string());
+        }
+    }
+    Err("an entry of neither form".into())
+}

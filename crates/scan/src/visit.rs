@@ -1,0 +1,200 @@
+//! One visit: read a block in all its copies, check it, and say what it takes and what it refers to.
+
+use std::sync::Arc;
+
+use cenote_codec::crypt::DatasetKey;
+use cenote_format::blkptr::{Blkptr, Dva};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dnode::{DnodePhys, dnodes_in_block};
+use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
+use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg, VdevId};
+use cenote_format::objset::ObjsetPhys;
+use cenote_spa::Pool;
+use cenote_taskq::buf::Block;
+use cenote_zio::{Bookmark, ReadContext, gang};
+
+use crate::account::Claim;
+
+/// What all blocks of one walk share: the objset and its key.
+pub(crate) struct Origin {
+    pub(crate) objset: ObjsetId,
+    pub(crate) key: Option<Arc<DatasetKey>>,
+    /// Blocks born up to this txg belong to an older snapshot.
+    pub(crate) min_txg: Txg,
+}
+
+/// A pointer to visit.
+#[derive(Clone)]
+pub(crate) struct Item {
+    pub(crate) bp: Blkptr,
+    pub(crate) bookmark: Bookmark,
+    pub(crate) origin: Arc<Origin>,
+}
+
+/// What a visit brought.
+pub(crate) struct Visited {
+    pub(crate) item: Item,
+    /// Every copy was bad, or the contents are not what they should be.
+    pub(crate) error: Option<String>,
+    /// Copies or columns that were bad though the block could be read.
+    pub(crate) bad_copies: Vec<String>,
+    /// The ranges that it takes, copy by copy.
+    pub(crate) claims: Vec<Claim>,
+    /// Pointers within, to be visited if the claims hold.
+    pub(crate) children: Vec<Item>,
+}
+
+/// Visits a block that is neither a hole nor embedded.
+pub(crate) async fn visit(pool: Pool, item: Item, read: bool) -> Visited {
+    let mut visited =
+        Visited { error: None, bad_copies: Vec::new(), claims: Vec::new(), children: Vec::new(), item: item.clone() };
+    match claims_of(&pool, &item.bp).await {
+        Ok(claims) => visited.claims = claims,
+        Err(error) => visited.error = Some(error),
+    }
+    let is_tree = item.bp.level() > 0 || holds_pointers(&item);
+    if !read && !is_tree {
+        return visited;
+    }
+    let context = ReadContext { bookmark: item.bookmark, key: item.origin.key.as_deref() };
+    let zio = pool.dmu().zio();
+    let copies = match zio.read_copies(&item.bp, context).await {
+        Ok(copies) => copies,
+        Err(error) => {
+            visited.error = Some(error.to_string());
+            return visited;
+        }
+    };
+    visited.bad_copies = copies.bad;
+    let Some(physical) = copies.physical else { return visited };
+    // With the key at hand the MAC is checked too; without, encrypted contents are left as they are.
+    if is_tree || item.bp.uses_crypt() && context.key.is_some() {
+        let is_opaque = item.bp.is_encrypted() && context.key.is_none();
+        let logical = if is_opaque { Ok(physical) } else { zio.logical_of(&item.bp, context, &physical) };
+        match logical {
+            Ok(logical) if is_tree => {
+                if let Err(error) = children(&item, &logical, &mut visited.children) {
+                    visited.error = Some(error);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => visited.error = Some(error.to_string()),
+        }
+    }
+    visited
+}
+
+/// Whether a level-0 block holds pointers: objsets and blocks of dnodes.
+fn holds_pointers(item: &Item) -> bool {
+    item.bookmark.level == Bookmark::LEVEL_OBJSET
+        || item.bookmark.object == ObjectId(0) && item.bp.dmu_type() == DmuType::DNODE
+}
+
+/// The pointers in a block that are born late enough to belong to this walk.
+fn children(item: &Item, bytes: &Block, into: &mut Vec<Item>) -> Result<(), String> {
+    let order = item.bp.byte_order();
+    let bookmark = item.bookmark;
+    if bookmark.level == Bookmark::LEVEL_OBJSET {
+        let phys = ObjsetPhys::parse(bytes, order).map_err(|error| error.to_string())?;
+        dnode_pointers(item, ObjectId(0), &phys.meta_dnode, into);
+        let special = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
+        for (index, dnode) in special.into_iter().enumerate() {
+            if let Some(dnode) = dnode {
+                dnode_pointers(item, ObjectId(u64::MAX - index as u64), dnode, into);
+            }
+        }
+        return Ok(());
+    }
+    if bookmark.level > 0 {
+        let first = bookmark.block.0.saturating_mul(bytes.len() as u64 / Blkptr::SIZE as u64);
+        for (index, bp) in Blkptr::array(bytes, order).enumerate() {
+            let block = BlockId(first.saturating_add(index as u64));
+            push(item, bp, Bookmark { level: bookmark.level - 1, block, ..bookmark }, into);
+        }
+        return Ok(());
+    }
+    let slots = bytes.len() as u64 / cenote_format::dnode::SLOT_BYTES as u64;
+    let mut problem = Ok(());
+    for (slot, dnode) in dnodes_in_block(bytes, order) {
+        let object = ObjectId(bookmark.block.0.saturating_mul(slots).saturating_add(slot as u64));
+        match dnode {
+            Ok(view) => dnode_pointers(item, object, &view.to_value(), into),
+            Err(error) => problem = Err(format!("object {object}: {error}")),
+        }
+    }
+    problem
+}
+
+fn dnode_pointers(item: &Item, object: ObjectId, dnode: &DnodePhys, into: &mut Vec<Item>) {
+    let objset = item.origin.objset;
+    let level = i8::try_from(dnode.levels).unwrap_or(i8::MAX) - 1;
+    for (index, bp) in dnode.blkptrs().iter().enumerate() {
+        push(item, *bp, Bookmark { objset, object, level, block: BlockId(index as u64) }, into);
+    }
+    if let Some(spill) = dnode.spill {
+        // A spill block has no place in the tree of blocks; its id is out of the way of any.
+        push(item, spill, Bookmark { objset, object, level: 0, block: BlockId(u64::MAX) }, into);
+    }
+}
+
+fn push(parent: &Item, bp: Blkptr, bookmark: Bookmark, into: &mut Vec<Item>) {
+    if bp.is_hole() || bp.is_redacted() || bp.birth() <= parent.origin.min_txg {
+        return;
+    }
+    into.push(Item { bp, bookmark, origin: parent.origin.clone() });
+}
+
+/// The ranges that a block takes: each of its copies; of a gang, each copy of the header, and the pieces once, since all
+/// copies of a header point to the same pieces; on a removed vdev, where its mapping leads.
+pub(crate) async fn claims_of(pool: &Pool, bp: &Blkptr) -> Result<Vec<Claim>, String> {
+    let mut claims = Vec::new();
+    let mut pending = vec![(*bp, 0)];
+    while let Some((bp, depth)) = pending.pop() {
+        let mut header_at = None;
+        for dva in bp.dvas() {
+            let size_bytes = if dva.gang { gang_header_asize(pool, dva)? } else { dva.asize_bytes };
+            place(pool, dva.vdev, dva.offset_bytes, size_bytes, &mut claims).await?;
+            if dva.gang {
+                header_at.get_or_insert(dva);
+            }
+        }
+        let Some(first) = header_at else { continue };
+        if depth > gang::DEPTH_MAX {
+            return Err("gang headers nested too deep".into());
+        }
+        let mut header = gang::read_header(pool.dmu().zio(), &bp, first).await;
+        for dva in bp.dvas().skip(1) {
+            if header.is_err() {
+                header = gang::read_header(pool.dmu().zio(), &bp, dva).await;
+            }
+        }
+        let header = header.map_err(|error| error.to_string())?;
+        pending.extend(header.children().filter(|piece| !piece.is_hole()).map(|piece| (*piece, depth + 1)));
+    }
+    Ok(claims)
+}
+
+/// The range of one plain copy.
+pub(crate) async fn claim_of_copy(pool: &Pool, dva: Dva) -> Result<Vec<Claim>, String> {
+    let mut claims = Vec::new();
+    place(pool, dva.vdev, dva.offset_bytes, dva.asize_bytes, &mut claims).await?;
+    Ok(claims)
+}
+
+fn gang_header_asize(pool: &Pool, dva: Dva) -> Result<u64, String> {
+    let asize = pool.tree().psize_to_asize(dva.vdev, GANG_HEADER_BYTES as u64, Txg(0));
+    asize.ok_or_else(|| format!("vdev {} does not exist", dva.vdev))
+}
+
+/// Where a range lies in the end: a removed vdev's ranges lie where they were copied to.
+async fn place(
+    pool: &Pool,
+    vdev: VdevId,
+    offset_bytes: u64,
+    size_bytes: u64,
+    into: &mut Vec<Claim>,
+) -> Result<(), String> {
+    let ranges = pool.placed(vdev, offset_bytes, size_bytes).await.map_err(|error| error.to_string())?;
+    into.extend(ranges.into_iter().map(|(vdev, range)| Claim { vdev, range }));
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! What can be wrong with a stream.
+
+use cenote_format::{FormatError, stream::RecordKind};
+use thiserror::Error;
+
+/// Why a stream cannot be read on. Offsets count from the stream's beginning.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The first bytes are no BEGIN record in either byte order.
+    #[error("not a send stream (bad magic number)")]
+    NotAStream,
+    /// A record that breaks the format.
+    #[error("record at offset {offset_bytes}: {source}")]
+    Format {
+        /// Where the record begins.
+        offset_bytes: u64,
+        /// What is wrong.
+        source: FormatError,
+    },
+    /// A record states another checksum than that of the bytes before it.
+    #[error(
+        "record at offset {offset_bytes}: checksum of the stream so far is {}, the record states {}",
+        checksum_text(expected),
+        checksum_text(found)
+    )]
+    Checksum {
+        /// Where the record begins.
+        offset_bytes: u64,
+        /// The checksum of what was read.
+        expected: [u64; 4],
+        /// What the record says.
+        found: [u64; 4],
+    },
+    /// A record where the order of a stream does not allow it.
+    #[error("record at offset {offset_bytes}: {} {rule}", kind.name())]
+    Order {
+        /// Where the record begins.
+        offset_bytes: u64,
+        /// Its kind.
+        kind: RecordKind,
+        /// What it breaks.
+        rule: &'static str,
+    },
+    /// The input ended too soon.
+    #[error("the stream ends at offset {offset_bytes}, {expected}")]
+    Truncated {
+        /// Where the input ended.
+        offset_bytes: u64,
+        /// What should have come.
+        expected: &'static str,
+    },
+    /// Reading failed.
+    #[error("reading the stream at offset {offset_bytes}: {source}")]
+    Io {
+        /// Up to where it went well.
+        offset_bytes: u64,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Writing the account of a stream failed.
+    #[error("writing: {0}")]
+    Output(std::io::Error),
+}
+
+/// A checksum as OpenZFS prints it.
+pub(crate) fn checksum_text(words: &[u64; 4]) -> String {
+    format!("{:x}/{:x}/{:x}/{:x}", words[0], words[1], words[2], words[3])
+}

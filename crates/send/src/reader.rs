@@ -1,0 +1,95 @@
+//! A stream over blocking input.
+
+use std::io::{self, Read};
+
+use cenote_format::stream::Record;
+
+use crate::account::Account;
+use crate::decoder::{Checks, DecodedRecord, StreamDecoder};
+use crate::error::SendError;
+
+/// A record with its payload.
+#[derive(Debug)]
+pub struct StreamItem<'a> {
+    /// The record.
+    pub decoded: DecodedRecord,
+    /// Its payload.
+    pub payload: &'a [u8],
+}
+
+/// Reads a stream record by record. The payload buffer is reused, so an item lives until the next is asked for.
+#[derive(Debug)]
+pub struct StreamReader<R> {
+    input: R,
+    decoder: StreamDecoder,
+    payload: Vec<u8>,
+}
+
+impl<R: Read> StreamReader<R> {
+    /// A reader at a stream's beginning. Input that is not buffered is better wrapped in a `BufReader`.
+    pub fn new(input: R, checks: Checks) -> Self {
+        Self { input, decoder: StreamDecoder::new(checks), payload: Vec::new() }
+    }
+
+    /// The decoder, for the byte order and the account so far.
+    #[must_use]
+    pub fn decoder(&self) -> &StreamDecoder {
+        &self.decoder
+    }
+
+    /// The next record; `None` at the end of the input, which must be the end of the stream.
+    pub fn next_item(&mut self) -> Result<Option<StreamItem<'_>>, SendError> {
+        let mut bytes = [0; Record::SIZE];
+        let at = self.decoder.offset_bytes();
+        let read =
+            read_full(&mut self.input, &mut bytes).map_err(|source| SendError::Io { offset_bytes: at, source })?;
+        if read < bytes.len() {
+            return if read == 0 && (self.decoder.is_done() || !self.decoder_is_strict()) {
+                Ok(None)
+            } else {
+                let expected = if read == 0 { "before the record that ends it" } else { "within a record" };
+                Err(SendError::Truncated { offset_bytes: at + read as u64, expected })
+            };
+        }
+        let decoded = self.decoder.record(&bytes)?;
+        let at = self.decoder.offset_bytes();
+        let read = read_payload(&mut self.input, decoded.payload_bytes, &mut self.payload)
+            .map_err(|source| SendError::Io { offset_bytes: at, source })?;
+        if read < decoded.payload_bytes {
+            return Err(SendError::Truncated { offset_bytes: at + read, expected: "within a record's payload" });
+        }
+        self.decoder.payload(&self.payload);
+        Ok(Some(StreamItem { decoded, payload: &self.payload }))
+    }
+
+    /// Reads everything, for the checks and the account.
+    pub fn drain(mut self) -> Result<Account, SendError> {
+        while self.next_item()?.is_some() {}
+        Ok(self.decoder.account().clone())
+    }
+
+    fn decoder_is_strict(&self) -> bool {
+        self.decoder.checks().structure
+    }
+}
+
+/// Fills `buffer` as far as the input goes.
+pub(crate) fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match input.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Reads a payload into `buffer`, which grows as bytes arrive and not by what the record promises.
+pub(crate) fn read_payload(input: &mut impl Read, payload_bytes: u64, buffer: &mut Vec<u8>) -> io::Result<u64> {
+    buffer.clear();
+    input.by_ref().take(payload_bytes).read_to_end(buffer)?;
+    Ok(buffer.len() as u64)
+}

@@ -1,0 +1,49 @@
+//! The judge: `zstream` of OpenZFS, where it is installed.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// An installed `zstream`.
+pub(crate) struct Zstream(PathBuf);
+
+impl Zstream {
+    /// The installed one, or `None` with a note on stderr.
+    pub(crate) fn find() -> Option<Self> {
+        let found = ["/usr/sbin/zstream", "/sbin/zstream", "/usr/local/sbin/zstream"]
+            .into_iter()
+            .map(PathBuf::from)
+            .find(|path| path.is_file());
+        if found.is_none() {
+            eprintln!("left out: zstream is not installed");
+        }
+        found.map(Self)
+    }
+
+    /// What `zstream dump` prints on standard output for a stream.
+    pub(crate) fn dump(&self, flags: &[&str], stream: &[u8]) -> String {
+        let mut child = Command::new(&self.0)
+            .arg("dump")
+            .args(flags)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("zstream starts");
+        let mut stdin = child.stdin.take().expect("piped");
+        let stream = stream.to_vec();
+        // It may stop reading early, which is not our failure.
+        let feeder = std::thread::spawn(move || drop(stdin.write_all(&stream)));
+        let output = child.wait_with_output().expect("zstream runs");
+        feeder.join().expect("the feeder does not panic");
+        String::from_utf8(output.stdout).expect("zstream prints text")
+    }
+}
+
+/// The part of a golden set's account that is about one stream.
+pub(crate) fn section<'a>(account: &'a str, name: &str) -> &'a str {
+    let head = format!("### {name}\n");
+    let start = account.find(&head).unwrap_or_else(|| panic!("{name} is not in the account")) + head.len();
+    let rest = &account[start..];
+    &rest[..rest.find("\n### ").map_or(rest.len(), |end| end + 1)]
+}

@@ -1,0 +1,150 @@
+//! Why a pool could not be found, opened or read, and what a person can do.
+
+use cenote_dmu::DmuError;
+use cenote_dsl::DslError;
+use cenote_format::FormatError;
+use cenote_vdev::error::VdevError;
+use thiserror::Error;
+
+/// Why something about a pool failed. Each message names the pool and ends with what can be done, where there is
+/// something.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SpaError {
+    /// No device or file given holds a pool of this name.
+    #[error("cannot import '{0}': no such pool available")]
+    NoSuchPool(String),
+    /// Several pools have the name; the guid must be given.
+    #[error("cannot import '{name}': more than one matching pool; import by numeric ID instead ({})", list(guids))]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// Their guids.
+        guids: Vec<u64>,
+    },
+    /// The pool is, or may be, in use by another system.
+    #[error(
+        "cannot import '{pool}': pool was previously in use from another system.\nLast accessed by {hostname} (hostid={hostid:x}) at {when}\nThe pool can be imported, use 'zpool import -f' to import the pool."
+    )]
+    OtherSystem {
+        /// The pool.
+        pool: String,
+        /// The host that had it.
+        hostname: String,
+        /// Its id.
+        hostid: u64,
+        /// When, as text.
+        when: String,
+    },
+    /// The pool was seen being written while it was watched.
+    #[error(
+        "cannot import '{pool}': pool is imported on host '{hostname}' (hostid={hostid:x}).\nExport the pool on the other system, then run 'zpool import'."
+    )]
+    Active {
+        /// The pool.
+        pool: String,
+        /// The host that has it.
+        hostname: String,
+        /// Its id.
+        hostid: u64,
+    },
+    /// A feature in use is not known.
+    #[error("cannot import '{pool}': unsupported feature(s) in use: {}", features.join(", "))]
+    UnsupportedFeatures {
+        /// The pool.
+        pool: String,
+        /// The features' guids, with their descriptions where the pool has them.
+        features: Vec<String>,
+    },
+    /// A version that is not known.
+    #[error("cannot import '{pool}': pool is formatted using an unsupported ZFS version ({version})")]
+    UnsupportedVersion {
+        /// The pool.
+        pool: String,
+        /// Its version.
+        version: u64,
+    },
+    /// Devices are missing that the pool cannot do without.
+    #[error("cannot import '{pool}': one or more devices is currently unavailable: {}", missing.join(", "))]
+    MissingDevices {
+        /// The pool.
+        pool: String,
+        /// The devices, as the configuration names them.
+        missing: Vec<String>,
+    },
+    /// A log device is missing; the pool can be opened without it.
+    #[error(
+        "cannot import '{pool}': the log device {device} is missing.\nImport with 'zpool import -m' to go on without it; what it holds is then lost."
+    )]
+    MissingLog {
+        /// The pool.
+        pool: String,
+        /// The device.
+        device: String,
+    },
+    /// No uberblock leads to a MOS that can be read.
+    #[error(
+        "cannot import '{pool}': I/O error: no readable root among {tried} uberblocks{}; the last failed: {last}\nRecovery to an earlier txg may work: 'zpool import -F', then '-FX'.",
+        limit.map_or(String::new(), |limit| format!(" up to txg {limit}"))
+    )]
+    NoRoot {
+        /// The pool.
+        pool: String,
+        /// Uberblocks tried.
+        tried: usize,
+        /// The txg asked for, if any.
+        limit: Option<u64>,
+        /// The last failure.
+        last: String,
+    },
+    /// The pool was destroyed.
+    #[error("cannot import '{0}': pool was destroyed; use '-D' to import it")]
+    Destroyed(String),
+    /// The pool has no checkpoint.
+    #[error("cannot import '{0}': checkpoint does not exist")]
+    NoCheckpoint(String),
+    /// Part of the MOS is missing or contradicts itself.
+    #[error("pool '{pool}': {what}")]
+    Corrupt {
+        /// The pool.
+        pool: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// Below.
+    #[error("pool '{pool}': {error}")]
+    Dmu {
+        /// The pool.
+        pool: String,
+        /// What failed.
+        error: DmuError,
+    },
+    /// Below.
+    #[error("pool '{pool}': {error}")]
+    Dsl {
+        /// The pool.
+        pool: String,
+        /// What failed.
+        error: DslError,
+    },
+    /// Below.
+    #[error("pool '{pool}': {error}")]
+    Vdev {
+        /// The pool.
+        pool: String,
+        /// What failed.
+        error: VdevError,
+    },
+    /// A structure of the pool is not valid.
+    #[error("pool '{pool}': {error}")]
+    Format {
+        /// The pool.
+        pool: String,
+        /// What is wrong.
+        error: FormatError,
+    },
+}
+
+fn list(guids: &[u64]) -> String {
+    guids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}

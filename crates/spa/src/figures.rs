@@ -1,0 +1,291 @@
+//! Figures of an open pool that its MOS keeps: dedup, cloning, scans, checkpoint, spares; and the space that datasets may
+//! use.
+
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{DmuError, Dnode};
+use cenote_format::bpobj::BpobjPhys;
+use cenote_format::brt::BrtVdevPhys;
+use cenote_format::ddt::{self, DdtStat, parse_histogram};
+use cenote_format::dsl::{ScanPhys, pool_directory};
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::nvlist::NvList;
+use cenote_metaslab::PoolSpace;
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+
+use crate::pool::packed_list;
+use crate::{Pool, SpaError};
+
+/// Checksums that a dedup table can have, as its objects' names have them.
+const DDT_CHECKSUMS: [&str; 5] = ["sha256", "sha512", "skein", "edonr", "blake3"];
+/// A psize by which the allocation overhead of a vdev is measured.
+const DEFLATE_PSIZE_BYTES: u64 = 128 << 10;
+/// Metaslabs from which on a vdev gives one to the intent log (`zfs_embedded_slog_min_ms`).
+const EMBEDDED_LOG_METASLABS: u64 = 64;
+/// The share of a pool that is never given to datasets: one part in `1 << 5` (`spa_slop_shift`),
+const SLOP_SHIFT: u32 = 5;
+/// at least this (but never more than half the pool),
+const SLOP_MIN_BYTES: u64 = 128 << 20;
+/// and at most this.
+const SLOP_MAX_BYTES: u64 = 128 << 30;
+
+/// What dedup has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DedupFigures {
+    /// Blocks by their number of references: bucket `n` is of about `2^n`. Empty where there are no tables.
+    pub histogram: Vec<DdtStat>,
+    /// Bytes on disk of the tables and logs.
+    pub table_bytes: u64,
+    /// Bytes of the tables' blocks before compression.
+    pub table_data_bytes: u64,
+    /// Entries in the tables.
+    pub entry_count: u64,
+}
+
+impl DedupFigures {
+    /// All buckets together.
+    #[must_use]
+    pub fn total(&self) -> DdtStat {
+        self.histogram.iter().fold(NOTHING, |mut sum, stat| {
+            add(&mut sum, stat);
+            sum
+        })
+    }
+
+    /// How much larger the pool's deduplicated data would be without: in hundredths.
+    #[must_use]
+    pub fn ratio_hundredths(&self) -> u64 {
+        let total = self.total();
+        let ratio = u128::from(total.referenced_dsize_bytes) * 100;
+        ratio.checked_div(u128::from(total.dsize_bytes)).map_or(100, |ratio| u64::try_from(ratio).unwrap_or(u64::MAX))
+    }
+
+    /// Bytes on disk saved.
+    #[must_use]
+    pub fn saved_bytes(&self) -> u64 {
+        let total = self.total();
+        total.referenced_dsize_bytes.saturating_sub(total.dsize_bytes)
+    }
+}
+
+const NOTHING: DdtStat = DdtStat {
+    block_count: 0,
+    lsize_bytes: 0,
+    psize_bytes: 0,
+    dsize_bytes: 0,
+    reference_count: 0,
+    referenced_lsize_bytes: 0,
+    referenced_psize_bytes: 0,
+    referenced_dsize_bytes: 0,
+};
+
+fn add(sum: &mut DdtStat, stat: &DdtStat) {
+    sum.block_count = sum.block_count.saturating_add(stat.block_count);
+    sum.lsize_bytes = sum.lsize_bytes.saturating_add(stat.lsize_bytes);
+    sum.psize_bytes = sum.psize_bytes.saturating_add(stat.psize_bytes);
+    sum.dsize_bytes = sum.dsize_bytes.saturating_add(stat.dsize_bytes);
+    sum.reference_count = sum.reference_count.saturating_add(stat.reference_count);
+    sum.referenced_lsize_bytes = sum.referenced_lsize_bytes.saturating_add(stat.referenced_lsize_bytes);
+    sum.referenced_psize_bytes = sum.referenced_psize_bytes.saturating_add(stat.referenced_psize_bytes);
+    sum.referenced_dsize_bytes = sum.referenced_dsize_bytes.saturating_add(stat.referenced_dsize_bytes);
+}
+
+/// What block cloning has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CloneFigures {
+    /// Bytes of cloned blocks, once each.
+    pub used_bytes: u64,
+    /// Bytes saved by sharing them.
+    pub saved_bytes: u64,
+}
+
+impl CloneFigures {
+    /// How much larger cloned data would be without: in hundredths.
+    #[must_use]
+    pub fn ratio_hundredths(&self) -> u64 {
+        let all = (u128::from(self.used_bytes) + u128::from(self.saved_bytes)) * 100;
+        all.checked_div(u128::from(self.used_bytes)).map_or(100, |ratio| u64::try_from(ratio).unwrap_or(u64::MAX))
+    }
+}
+
+/// A pool's checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The txg that it keeps.
+    pub txg: Txg,
+    /// When it was taken, in seconds since 1970.
+    pub time_s: u64,
+}
+
+impl Pool {
+    async fn entry(&self, name: &str) -> Result<Option<Dnode>, SpaError> {
+        self.directory_object(name).await
+    }
+
+    fn checked<T>(&self, result: Result<T, DmuError>) -> Result<T, SpaError> {
+        result.map_err(|error| self.dmu_error(error))
+    }
+
+    /// The nvlist in the object that an entry of the MOS's directory names.
+    pub async fn packed(&self, name: &str) -> Result<Option<NvList>, SpaError> {
+        match self.entry(name).await? {
+            Some(dnode) => Ok(Some(self.checked(packed_list(&dnode).await)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The hot spares.
+    pub async fn spares(&self) -> Result<Vec<VdevConfig>, SpaError> {
+        self.auxiliary(pool_directory::SPARES).await
+    }
+
+    /// The cache devices.
+    pub async fn cache_devices(&self) -> Result<Vec<VdevConfig>, SpaError> {
+        self.auxiliary(pool_directory::L2CACHE).await
+    }
+
+    /// Devices listed beside the tree: the object's nvlist has them under the entry's own name.
+    async fn auxiliary(&self, name: &str) -> Result<Vec<VdevConfig>, SpaError> {
+        let Some(list) = self.packed(name).await? else { return Ok(Vec::new()) };
+        let lists = list.lists(name).unwrap_or_default();
+        lists
+            .iter()
+            .map(|list| VdevConfig::parse(list).map_err(|error| SpaError::Vdev { pool: self.name().to_owned(), error }))
+            .collect()
+    }
+
+    /// The last scrub or resilver, if there was one.
+    pub async fn scan(&self) -> Result<Option<ScanPhys>, SpaError> {
+        let value = self.checked(self.directory().lookup(pool_directory::SCAN.as_bytes()).await)?;
+        let Some(value) = value else { return Ok(None) };
+        let words: Vec<u64> = value.integers().collect();
+        let scan = ScanPhys::from_words(&words);
+        scan.map(Some).map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })
+    }
+
+    /// A number in the MOS's directory.
+    pub async fn directory_number(&self, name: &str) -> Result<Option<u64>, SpaError> {
+        self.checked(self.directory().find_u64(name).await)
+    }
+
+    /// The checkpoint, if there is one.
+    pub async fn checkpoint(&self) -> Result<Option<Checkpoint>, SpaError> {
+        let value = self.checked(self.directory().lookup(pool_directory::CHECKPOINT.as_bytes()).await)?;
+        let Some(value) = value else { return Ok(None) };
+        // The uberblock's words: magic, version, txg, guid sum, timestamp.
+        let words: Vec<u64> = value.integers().collect();
+        match words[..] {
+            [_, _, txg, _, time_s, ..] => Ok(Some(Checkpoint { txg: Txg(txg), time_s })),
+            _ => Err(self.corrupt("its checkpoint has no uberblock")),
+        }
+    }
+
+    /// What dedup has come to, by the statistics kept with the tables.
+    pub async fn dedup(&self) -> Result<DedupFigures, SpaError> {
+        let mut figures = DedupFigures::default();
+        let Some(statistics) = self.entry(pool_directory::DDT_STATISTICS).await? else { return Ok(figures) };
+        let statistics = self.checked(Zap::open(statistics).await)?;
+        for checksum in DDT_CHECKSUMS {
+            // With fast dedup a checksum's tables are listed in a directory of their own.
+            let dir = match self.entry(&pool_directory::ddt_dir(checksum)).await? {
+                Some(dnode) => self.checked(Zap::open(dnode).await)?,
+                None => self.directory().clone(),
+            };
+            let mut names = Vec::new();
+            for table_type in ddt::TYPES {
+                names.extend(ddt::CLASSES.map(|class| pool_directory::ddt(checksum, table_type, class)));
+            }
+            for name in &names {
+                let Some(id) = self.checked(dir.find_u64(name).await)? else { continue };
+                self.add_table(&mut figures, ObjectId(id)).await?;
+                let Some(value) = self.checked(statistics.lookup(name.as_bytes()).await)? else { continue };
+                let words: Vec<u64> = value.integers().collect();
+                let histogram = parse_histogram(&words)
+                    .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
+                figures.histogram.resize(histogram.len().max(figures.histogram.len()), NOTHING);
+                for (sum, stat) in figures.histogram.iter_mut().zip(&histogram) {
+                    figures.entry_count = figures.entry_count.saturating_add(stat.block_count);
+                    add(sum, stat);
+                }
+            }
+            for index in 0..2 {
+                if let Some(id) = self.checked(dir.find_u64(&pool_directory::ddt_log(checksum, index)).await)? {
+                    self.add_table(&mut figures, ObjectId(id)).await?;
+                }
+            }
+        }
+        Ok(figures)
+    }
+
+    async fn add_table(&self, figures: &mut DedupFigures, id: ObjectId) -> Result<(), SpaError> {
+        let dnode = self.checked(self.mos().object(id).await)?;
+        figures.table_bytes = figures.table_bytes.saturating_add(dnode.phys().used_bytes());
+        let blocks = dnode.last_block().0.saturating_add(1);
+        let data = blocks.saturating_mul(dnode.data_block_size_bytes());
+        figures.table_data_bytes = figures.table_data_bytes.saturating_add(data);
+        Ok(())
+    }
+
+    /// What block cloning has come to.
+    pub async fn cloning(&self) -> Result<CloneFigures, SpaError> {
+        let mut figures = CloneFigures::default();
+        for top in &self.vdevs().children {
+            let Ok(id) = u32::try_from(top.id) else { continue };
+            let Some(dnode) = self.entry(&pool_directory::brt(id)).await? else { continue };
+            let phys = BrtVdevPhys::parse(dnode.bonus(), dnode.byte_order())
+                .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
+            figures.used_bytes = figures.used_bytes.saturating_add(phys.used_bytes);
+            figures.saved_bytes = figures.saved_bytes.saturating_add(phys.saved_bytes);
+        }
+        Ok(figures)
+    }
+
+    /// Bytes of a vdev as datasets count them: less what parity and padding take of a large block.
+    #[must_use]
+    pub fn deflated_bytes(&self, vdev: cenote_format::ids::VdevId, bytes: u64) -> u64 {
+        const SECTOR_SHIFT: u32 = 9;
+        let asize = self.tree().psize_to_asize(vdev, DEFLATE_PSIZE_BYTES, Txg(0)).unwrap_or(DEFLATE_PSIZE_BYTES);
+        let ratio = DEFLATE_PSIZE_BYTES / (asize >> SECTOR_SHIFT).max(1);
+        (bytes >> SECTOR_SHIFT).saturating_mul(ratio)
+    }
+
+    /// Bytes that the root dataset and all below may use together, what they use now included: the pool's size as
+    /// datasets count it, less what is kept back so that the pool can always be written.
+    pub async fn usable_bytes(&self, space: &PoolSpace) -> Result<u64, SpaError> {
+        let (mut normal, mut embedded_log, mut checkpoint, mut shared) = (0_u64, 0_u64, 0_u64, 0_u64);
+        for vdev in &space.vdevs {
+            let maps = &vdev.maps;
+            let deflated = |bytes| self.deflated_bytes(maps.vdev, bytes);
+            let metaslab = deflated(1_u64.checked_shl(maps.metaslab_shift).unwrap_or(0));
+            checkpoint = checkpoint.saturating_add(deflated(vdev.checkpoint.total()));
+            let config = self.vdevs().children.iter().find(|top| top.id == u64::from(maps.vdev.0));
+            let is_allocating = config.is_none_or(|top| !top.non_allocating && !top.removing);
+            match maps.class {
+                AllocationClass::Normal if is_allocating => {
+                    let size = metaslab.saturating_mul(maps.metaslab_count());
+                    let log = if maps.metaslab_count() > EMBEDDED_LOG_METASLABS { metaslab } else { 0 };
+                    normal = normal.saturating_add(size - log);
+                    embedded_log = embedded_log.saturating_add(log);
+                }
+                AllocationClass::Special | AllocationClass::Dedup => {
+                    shared = shared.saturating_add(deflated(vdev.allocated.total()));
+                }
+                AllocationClass::Normal | AllocationClass::Log => {}
+            }
+        }
+        let saved = self.dedup().await?.saved_bytes().saturating_add(self.cloning().await?.saved_bytes);
+        let deferred = match self.entry(pool_directory::SYNC_BPOBJ).await? {
+            Some(dnode) => BpobjPhys::parse(dnode.bonus(), dnode.byte_order()).map_or(0, |phys| phys.bytes),
+            None => 0,
+        };
+        let slop = (normal >> SLOP_SHIFT).min(SLOP_MAX_BYTES);
+        let slop = (slop - embedded_log.min(slop >> 1)).max(SLOP_MIN_BYTES.min(normal >> 1));
+        let size = normal.saturating_add(shared).saturating_add(saved);
+        Ok(size.saturating_sub(checkpoint).saturating_sub(deferred).saturating_sub(slop))
+    }
+
+    /// The kinds of top-level vdevs that hold nothing: removed, or a log's old place.
+    #[must_use]
+    pub fn is_placeholder(top: &VdevConfig) -> bool {
+        matches!(top.kind, VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_))
+    }
+}

@@ -1,0 +1,154 @@
+//! Finding pools: probing paths in parallel and sorting what is found by pool.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_format::ids::{Guid, Txg};
+use cenote_format::nvlist::NvList;
+use cenote_taskq::{Class, Direct, Handle, OpenOptions};
+use cenote_vdev::disk::Disk;
+use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe_device};
+
+use crate::config::PoolState;
+
+/// Devices probed at once.
+const PROBES_MAX: usize = 64;
+
+/// A leaf of a pool, found on a device.
+#[derive(Clone, Debug)]
+pub struct FoundLeaf {
+    /// Its guid.
+    pub guid: Guid,
+    /// The device or partition.
+    pub disk: Disk,
+    /// The newest configuration of its labels.
+    pub config: Arc<NvList>,
+    /// The txg of that.
+    pub txg: Txg,
+    /// Every valid uberblock of its rings.
+    pub uberblocks: Vec<UberblockCopy>,
+}
+
+/// Leaves that say they are of one pool.
+#[derive(Clone, Debug)]
+pub struct FoundPool {
+    /// The pool's guid.
+    pub guid: Guid,
+    /// Its leaves, by guid. Where two devices claim to be one leaf the one with the newer label stays.
+    pub leaves: BTreeMap<Guid, FoundLeaf>,
+    /// Every spare and cache device that was found on the way, of this pool or another.
+    pub auxiliaries: Arc<BTreeMap<Guid, FoundAuxiliary>>,
+}
+
+/// A spare or cache device, found on a device. Its label names no pool: the pool's MOS names the guid.
+#[derive(Clone, Debug)]
+pub struct FoundAuxiliary {
+    /// Its guid.
+    pub guid: Guid,
+    /// The device or partition.
+    pub disk: Disk,
+    /// What it is.
+    pub state: PoolState,
+}
+
+/// A path that was looked at and holds no usable leaf.
+#[derive(Clone, Debug)]
+pub struct Skipped {
+    /// The path.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: String,
+}
+
+impl FoundPool {
+    /// The newest label's configuration.
+    #[must_use]
+    pub fn newest(&self) -> Option<&FoundLeaf> {
+        self.leaves.values().max_by_key(|leaf| (leaf.txg, leaf.guid))
+    }
+
+    /// The pool's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.newest().and_then(|leaf| leaf.config.str("name")).unwrap_or("?")
+    }
+
+    /// The state that the newest label records.
+    #[must_use]
+    pub fn state(&self) -> PoolState {
+        PoolState::from_number(self.newest().and_then(|leaf| leaf.config.u64("state")).unwrap_or(u64::MAX))
+    }
+}
+
+/// Probes `paths` (files and devices; directories are not descended into) and groups what is found by pool. Paths that
+/// hold nothing are in the second list with the reason.
+pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Skipped>) {
+    let mut pools: BTreeMap<Guid, FoundPool> = BTreeMap::new();
+    let (mut skipped, mut auxiliaries) = (Vec::new(), BTreeMap::new());
+    for chunk in paths.chunks(PROBES_MAX) {
+        let probes: Vec<_> = chunk
+            .iter()
+            .map(|path| {
+                let (task, path) = (handle.clone(), path.clone());
+                handle.spawn(Class::Issue, async move { probe_path(&task, &path).await })
+            })
+            .collect();
+        for (path, probe) in chunk.iter().zip(probes) {
+            let found = probe.await.unwrap_or_else(|error| Err(error.to_string()));
+            match found {
+                Ok((leaves, found)) => {
+                    leaves.into_iter().for_each(|(pool, leaf)| add(&mut pools, pool, leaf));
+                    auxiliaries.extend(found.into_iter().map(|found| (found.guid, found)));
+                }
+                Err(reason) => skipped.push(Skipped { path: path.clone(), reason }),
+            }
+        }
+    }
+    let auxiliaries = Arc::new(auxiliaries);
+    let pools = pools.into_values().map(|pool| FoundPool { auxiliaries: auxiliaries.clone(), ..pool });
+    (pools.collect(), skipped)
+}
+
+fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
+    let found = pools.entry(pool).or_insert_with(|| FoundPool {
+        guid: pool,
+        leaves: BTreeMap::new(),
+        auxiliaries: Arc::default(),
+    });
+    match found.leaves.get(&leaf.guid) {
+        Some(other) if other.txg >= leaf.txg => {}
+        _ => drop(found.leaves.insert(leaf.guid, leaf)),
+    }
+}
+
+type Probed = (Vec<(Guid, FoundLeaf)>, Vec<FoundAuxiliary>);
+
+async fn probe_path(handle: &Handle, path: &Path) -> Result<Probed, String> {
+    let options = OpenOptions { write: false, direct: Direct::Auto };
+    let device = handle.open(path, options).await.map_err(|error| error.to_string())?;
+    let report = probe_device(&device).await;
+    let leaves: Vec<_> = report.labelled().filter_map(leaf_of).collect();
+    let auxiliaries: Vec<_> = report.labelled().filter_map(auxiliary_of).collect();
+    if leaves.is_empty() && auxiliaries.is_empty() {
+        return Err("no label found".to_owned());
+    }
+    Ok((leaves, auxiliaries))
+}
+
+fn auxiliary_of(report: &LabelReport) -> Option<FoundAuxiliary> {
+    let config = report.best_config()?;
+    let state = PoolState::from_number(config.u64("state")?);
+    let is_auxiliary = matches!(state, PoolState::Spare | PoolState::L2Cache);
+    is_auxiliary.then_some(FoundAuxiliary { guid: report.guid()?, disk: report.disk.clone(), state })
+}
+
+fn leaf_of(report: &LabelReport) -> Option<(Guid, FoundLeaf)> {
+    let config = report.best_config()?.clone();
+    let (pool, guid) = (report.pool_guid()?, report.guid()?);
+    // Spares and cache devices have a state and a guid, but belong to no pool's tree.
+    config.list("vdev_tree")?;
+    let txg = Txg(config.u64("txg").unwrap_or(0));
+    let leaf = FoundLeaf { guid, disk: report.disk.clone(), config, txg, uberblocks: report.uberblocks.clone() };
+    Some((pool, leaf))
+}

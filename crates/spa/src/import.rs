@@ -1,0 +1,462 @@
+//! Importing: from found leaves to an open pool.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_arc::Cache;
+use cenote_codec::checksum::Salt;
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{Dmu, KeyAccess, Objset};
+use cenote_dsl::Dsl;
+use cenote_format::Endian;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
+use cenote_format::nvlist::NvList;
+use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
+use cenote_format::uberblock::Uberblock;
+use cenote_taskq::{Class, Handle};
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::disk::Disk;
+use cenote_vdev::layout::raidz::Reflow;
+use cenote_vdev::leaf::probe;
+use cenote_vdev::tree::{VdevState, VdevStatus, VdevTree};
+use cenote_vdev::txgs::TxgSet;
+use cenote_zio::{Zio, ZioError};
+
+use crate::config::{LabelConfig, PoolState, provisional};
+use crate::features;
+use crate::indirect::{Mappings, mapping_objects, removal_order, removals};
+use crate::pool::{Pool, Shared, feature_counts, packed_list};
+use crate::{FoundPool, SpaError};
+
+/// How far back an import may go when the newest root does not hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rewind {
+    /// Only the newest uberblock.
+    #[default]
+    None,
+    /// The last few txgs, whose blocks are not yet reused (`-F`).
+    Recent,
+    /// Any uberblock that leads to a MOS (`-FX`).
+    Extreme,
+    /// The uberblock of exactly this txg, or the newest before it (`-T`).
+    ToTxg(Txg),
+}
+
+/// Txgs whose frees are still deferred: how far `-F` goes back without risk (`TXG_DEFER_SIZE` and a margin for the txgs
+/// in flight).
+const RECENT_TXGS: u64 = 3;
+
+/// How to import.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// Open a pool that was in use elsewhere (`-f`).
+    pub force: bool,
+    /// Open a destroyed pool (`-D`).
+    pub destroyed: bool,
+    /// Go on without log devices that are missing (`-m`).
+    pub missing_log: bool,
+    /// Go on when top-level vdevs are missing or cannot be used; what lies on them gives errors.
+    pub missing_tops: bool,
+    /// Open the pool as of its checkpoint.
+    pub checkpoint: bool,
+    /// Which root.
+    pub rewind: Rewind,
+    /// Prefix of mount points (`-R`).
+    pub altroot: Option<String>,
+    /// Show the pool under another name.
+    pub new_name: Option<String>,
+    /// This system's host id; 0 if it has none.
+    pub host_id: u64,
+    /// Memory limit of the block cache in bytes.
+    pub cache_bytes: usize,
+    /// Do not wait to see whether a protected pool is active elsewhere.
+    pub skip_activity_check: bool,
+}
+
+/// Opens the pool that was found.
+pub async fn import(handle: &Handle, found: FoundPool, options: &ImportOptions) -> Result<Pool, SpaError> {
+    Import { handle, found: &found, options, name: found.name().to_owned(), notes: Vec::new() }.run().await
+}
+
+struct Import<'a> {
+    handle: &'a Handle,
+    found: &'a FoundPool,
+    options: &'a ImportOptions,
+    name: String,
+    notes: Vec<String>,
+}
+
+/// A MOS that could be opened, and what it was opened through.
+struct Opened {
+    uberblock: Uberblock,
+    zio: Zio,
+    dmu: Dmu,
+    mos: Objset,
+    mappings: Arc<Mappings>,
+    directory: Zap,
+    config: NvList,
+}
+
+impl Import<'_> {
+    async fn run(mut self) -> Result<Pool, SpaError> {
+        self.check_state()?;
+        let labels: Vec<_> =
+            self.found.leaves.values().map(|leaf| LabelConfig { txg: leaf.txg.0, list: &leaf.config }).collect();
+        self.check_label_features(&labels)?;
+        let provisional =
+            VdevConfig::parse(&provisional(self.found.guid, &labels)).map_err(|error| self.vdev(error))?;
+        let uberblocks = self.uberblocks()?;
+        let newest = uberblocks[0];
+        self.check_activity(&newest).await?;
+        let opened = self.open_newest(&provisional, &uberblocks).await?;
+        let opened = if self.options.checkpoint { self.open_checkpoint(&provisional, opened).await? } else { opened };
+        self.finish(opened).await
+    }
+
+    fn vdev(&self, error: cenote_vdev::error::VdevError) -> SpaError {
+        SpaError::Vdev { pool: self.name.clone(), error }
+    }
+
+    fn dmu(&self, error: cenote_dmu::DmuError) -> SpaError {
+        SpaError::Dmu { pool: self.name.clone(), error }
+    }
+
+    fn corrupt(&self, what: impl Into<String>) -> SpaError {
+        SpaError::Corrupt { pool: self.name.clone(), what: what.into() }
+    }
+
+    /// Whether the pool's recorded state lets this system open it.
+    fn check_state(&self) -> Result<(), SpaError> {
+        let Some(newest) = self.found.newest() else { return Err(SpaError::NoSuchPool(self.name.clone())) };
+        let version = newest.config.u64("version").unwrap_or(0);
+        if !(1..=28).contains(&version) && version != 5000 {
+            return Err(SpaError::UnsupportedVersion { pool: self.name.clone(), version });
+        }
+        match self.found.state() {
+            PoolState::Destroyed if !self.options.destroyed => Err(SpaError::Destroyed(self.name.clone())),
+            PoolState::Active if !self.options.force => {
+                let hostid = newest.config.u64("hostid").unwrap_or(0);
+                if hostid == 0 || hostid == self.options.host_id {
+                    return Ok(());
+                }
+                let timestamp = newest.uberblocks.iter().map(|copy| copy.uberblock.timestamp_s).max().unwrap_or(0);
+                Err(SpaError::OtherSystem {
+                    pool: self.name.clone(),
+                    hostname: newest.config.str("hostname").unwrap_or("an unknown host").to_owned(),
+                    hostid,
+                    when: format!("{timestamp} seconds after 1970"),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Features that are needed to read even the MOS are named in the labels.
+    fn check_label_features(&self, labels: &[LabelConfig<'_>]) -> Result<(), SpaError> {
+        let mut unknown = Vec::new();
+        for label in labels {
+            let Some(list) = label.list.list("features_for_read") else { continue };
+            for (name, _) in list.iter() {
+                let guid = String::from_utf8_lossy(name.as_bytes()).into_owned();
+                if !features::by_guid(&guid).is_some_and(|feature| feature.readable) && !unknown.contains(&guid) {
+                    unknown.push(guid);
+                }
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        Err(SpaError::UnsupportedFeatures { pool: self.name.clone(), features: unknown })
+    }
+
+    /// All uberblocks found that the options allow, newest first, without repetition.
+    fn uberblocks(&self) -> Result<Vec<Uberblock>, SpaError> {
+        let limit = match self.options.rewind {
+            Rewind::ToTxg(txg) => Some(txg),
+            _ => None,
+        };
+        let mut all: Vec<Uberblock> = self
+            .found
+            .leaves
+            .values()
+            .flat_map(|leaf| leaf.uberblocks.iter().map(|copy| copy.uberblock))
+            .filter(|uberblock| limit.is_none_or(|limit| uberblock.txg <= limit) && uberblock.is_version_supported())
+            .collect();
+        all.sort_by(|a, b| b.cmp_age(a));
+        all.dedup_by(|a, b| a.txg == b.txg && a.rootbp == b.rootbp);
+        if all.is_empty() {
+            let last = "no valid uberblock on any device".to_owned();
+            return Err(SpaError::NoRoot { pool: self.name.clone(), tried: 0, limit: limit.map(|txg| txg.0), last });
+        }
+        Ok(all)
+    }
+
+    /// Watches a pool that says it is protected against being opened twice, to see whether it is being written.
+    async fn check_activity(&self, newest: &Uberblock) -> Result<(), SpaError> {
+        let Some(mmp) = newest.mmp.filter(|mmp| mmp.delay_ns > 0) else { return Ok(()) };
+        let Some(leaf) = self.found.newest() else { return Ok(()) };
+        let hostid = leaf.config.u64("hostid").unwrap_or(0);
+        let is_ours = hostid == self.options.host_id && hostid != 0;
+        let is_closed = self.found.state() != PoolState::Active;
+        if self.options.skip_activity_check || is_ours || is_closed {
+            return Ok(());
+        }
+        let wait = activity_wait(mmp.delay_ns, mmp.interval_ms(), mmp.fail_intervals());
+        let step = Duration::from_millis(500).min(wait);
+        let deadline = self.handle.now() + wait;
+        while self.handle.now() < deadline {
+            self.handle.sleep(step).await;
+            for leaf in self.found.leaves.values() {
+                let report = probe(&leaf.disk).await;
+                let Some(seen) = report.best_uberblock().map(|copy| copy.uberblock) else { continue };
+                if seen.txg > newest.txg
+                    || seen.timestamp_s > newest.timestamp_s
+                    || seen.mmp != newest.mmp && seen.txg == newest.txg
+                {
+                    return Err(SpaError::Active {
+                        pool: self.name.clone(),
+                        hostname: leaf.config.str("hostname").unwrap_or("an unknown host").to_owned(),
+                        hostid,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn disks(&self) -> BTreeMap<Guid, Disk> {
+        self.found.leaves.iter().map(|(guid, leaf)| (*guid, leaf.disk.clone())).collect()
+    }
+
+    /// Opens the MOS at the newest uberblock that holds, as far back as the options allow.
+    async fn open_newest(&mut self, provisional: &VdevConfig, uberblocks: &[Uberblock]) -> Result<Opened, SpaError> {
+        let newest = uberblocks[0];
+        let mut tried = 0;
+        let mut last = String::new();
+        for uberblock in uberblocks {
+            let is_allowed = match self.options.rewind {
+                Rewind::None => tried == 0 || uberblock.txg == newest.txg,
+                Rewind::Recent => uberblock.txg.0.saturating_add(RECENT_TXGS) >= newest.txg.0,
+                Rewind::Extreme | Rewind::ToTxg(_) => true,
+            };
+            if !is_allowed {
+                break;
+            }
+            tried += 1;
+            match self.open_mos(provisional, uberblock).await {
+                Ok(opened) => {
+                    if uberblock.txg < newest.txg {
+                        self.notes.push(format!("rewound from txg {} to txg {}", newest.txg, uberblock.txg));
+                    } else if let Rewind::ToTxg(txg) = self.options.rewind {
+                        self.notes.push(format!("opened at txg {} (asked for {txg})", uberblock.txg));
+                    }
+                    return Ok(opened);
+                }
+                Err(error) => last = error.to_string(),
+            }
+        }
+        let limit = match self.options.rewind {
+            Rewind::ToTxg(txg) => Some(txg.0),
+            _ => None,
+        };
+        Err(SpaError::NoRoot { pool: self.name.clone(), tried, limit, last })
+    }
+
+    /// Opens the MOS that `uberblock` names: first over the provisional tree, then over the one that the MOS describes.
+    async fn open_mos(&self, provisional: &VdevConfig, uberblock: &Uberblock) -> Result<Opened, SpaError> {
+        let first = self.open_over(provisional, uberblock).await?;
+        let trusted =
+            first.config.list("vdev_tree").ok_or_else(|| self.corrupt("its configuration has no vdev tree"))?;
+        let trusted = VdevConfig::parse(trusted).map_err(|error| self.vdev(error))?;
+        if trusted == *provisional {
+            return Ok(first);
+        }
+        self.open_over(&trusted, uberblock).await
+    }
+
+    async fn open_over(&self, vdevs: &VdevConfig, uberblock: &Uberblock) -> Result<Opened, SpaError> {
+        let tree = VdevTree::open(vdevs, self.disks()).map_err(|error| self.vdev(error))?;
+        tree.set_reflow(Reflow::of(uberblock));
+        let tree = Arc::new(tree);
+        let zio = Zio::new(tree.clone());
+        let cache = Arc::new(Cache::<ZioError>::new(self.options.cache_bytes));
+        let dmu = Dmu::new(self.handle.clone(), zio.clone(), cache);
+        let open = Objset::open(dmu.clone(), ObjsetId(0), uberblock.rootbp, KeyAccess::None).await;
+        let mos = open.map_err(|error| self.dmu(error))?;
+        let mappings: BTreeMap<VdevId, ObjectId> = vdevs
+            .children
+            .iter()
+            .filter_map(|top| match top.kind {
+                VdevKind::Indirect(indirect) => Some((VdevId(u32::try_from(top.id).ok()?), indirect.mapping)),
+                _ => None,
+            })
+            .collect();
+        let mappings = Arc::new(Mappings::new(mappings));
+        tree.set_indirect_map(mappings.clone());
+        // All that is read before lies on vdevs that are there, as in OpenZFS.
+        mappings.load(&mos, &removal_order(&removals(vdevs))).await;
+        let directory = mos.object(pool_directory::OBJECT).await.map_err(|error| self.dmu(error))?;
+        let directory = Zap::open(directory).await.map_err(|error| self.dmu(error))?;
+        let config = directory.lookup_u64(pool_directory::CONFIG).await.map_err(|error| self.dmu(error))?;
+        let config = mos.object(ObjectId(config)).await.map_err(|error| self.dmu(error))?;
+        let config = packed_list(&config).await.map_err(|error| self.dmu(error))?;
+        Ok(Opened { uberblock: *uberblock, zio, dmu, mos, mappings, directory, config })
+    }
+
+    /// The pool as of its checkpoint: the uberblock that the MOS keeps.
+    async fn open_checkpoint(&mut self, provisional: &VdevConfig, now: Opened) -> Result<Opened, SpaError> {
+        let value =
+            now.directory.lookup(pool_directory::CHECKPOINT.as_bytes()).await.map_err(|error| self.dmu(error))?;
+        let words: Vec<u64> = value.ok_or_else(|| SpaError::NoCheckpoint(self.name.clone()))?.integers().collect();
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| Endian::Little.bytes64(*word)).collect();
+        bytes.resize(bytes.len().max(Uberblock::SIZE), 0);
+        let uberblock =
+            Uberblock::parse(&bytes).map_err(|error| SpaError::Format { pool: self.name.clone(), error })?;
+        self.notes.push(format!("opened at the checkpoint of txg {}", uberblock.txg));
+        self.open_mos(provisional, &uberblock).await
+    }
+
+    async fn finish(mut self, opened: Opened) -> Result<Pool, SpaError> {
+        let Opened { uberblock, zio, dmu, mos, mappings: removed, directory, config } = opened;
+        let tree = zio.tree().clone();
+        let vdevs = config.list("vdev_tree").ok_or_else(|| self.corrupt("its configuration has no vdev tree"))?;
+        let vdevs = VdevConfig::parse(vdevs).map_err(|error| self.vdev(error))?;
+        self.check_features(&mos, &directory, &zio).await?;
+        self.check_devices(&vdevs, &tree.status())?;
+        if let Some(salt) =
+            directory.lookup(pool_directory::CHECKSUM_SALT.as_bytes()).await.map_err(|error| self.dmu(error))?
+        {
+            let salt: Option<&[u8; Salt::SIZE]> = salt.as_bytes().and_then(|bytes| bytes.try_into().ok());
+            zio.set_salt(salt.ok_or_else(|| self.corrupt("its checksum salt has not 32 bytes"))?);
+        }
+        self.load_dtls(&mos, &vdevs, &tree).await;
+        let name = match &self.options.new_name {
+            Some(name) => name.clone(),
+            None => config.str("name").unwrap_or(&self.name).to_owned(),
+        };
+        let root = directory.lookup_u64(pool_directory::ROOT_DATASET).await.map_err(|error| self.dmu(error))?;
+        let dsl = Dsl::new(name.clone(), mos.clone(), ObjectId(root));
+        // A vdev being removed has a mapping too, which no read goes through yet.
+        let mappings = Mappings::new(mapping_objects(&config));
+        mappings.take_from(&removed);
+        mappings.load(&mos, &mappings.missing()).await;
+        let shared = Shared {
+            name,
+            mappings,
+            guid: self.found.guid,
+            uberblock,
+            config,
+            vdevs,
+            tree,
+            dmu,
+            mos,
+            directory,
+            dsl,
+            found: self.found.clone(),
+            altroot: self.options.altroot.clone(),
+            is_checkpoint_view: self.options.checkpoint,
+            notes: self.notes,
+        };
+        Ok(Pool { shared: Arc::new(shared) })
+    }
+
+    async fn check_features(&self, mos: &Objset, directory: &Zap, zio: &Zio) -> Result<(), SpaError> {
+        let entry = directory.find_u64(pool_directory::FEATURES_FOR_READ).await.map_err(|error| self.dmu(error))?;
+        let Some(object) = entry else { return Ok(()) };
+        let dnode = mos.object(ObjectId(object)).await.map_err(|error| self.dmu(error))?;
+        let counts = feature_counts(dnode).await.map_err(|error| self.dmu(error))?;
+        let mut unreadable = Vec::new();
+        for (guid, count) in counts.iter().filter(|(_, count)| **count > 0) {
+            match features::by_guid(guid) {
+                Some(feature) if feature.readable => {}
+                Some(feature) => unreadable.push(format!("{} ({})", feature.guid, feature.description)),
+                None => unreadable.push(format!("{guid} (in use {count} times)")),
+            }
+        }
+        if !unreadable.is_empty() {
+            return Err(SpaError::UnsupportedFeatures { pool: self.name.clone(), features: unreadable });
+        }
+        let is_dynamic = features::by_name("dynamic_gang_header").and_then(|feature| counts.get(feature.guid));
+        zio.set_dynamic_gang(is_dynamic.is_some_and(|count| *count > 0));
+        Ok(())
+    }
+
+    /// Whether every top-level vdev can be used, and what to do about those that cannot.
+    fn check_devices(&mut self, vdevs: &VdevConfig, status: &VdevStatus) -> Result<(), SpaError> {
+        let mut missing = Vec::new();
+        for (config, status) in vdevs.children.iter().zip(&status.children) {
+            let is_usable = !matches!(status.state, VdevState::Unavailable | VdevState::Faulted | VdevState::Offline);
+            if is_usable || matches!(config.kind, VdevKind::Hole | VdevKind::Indirect(_)) {
+                continue;
+            }
+            if config.class == AllocationClass::Log {
+                if !self.options.missing_log {
+                    return Err(SpaError::MissingLog { pool: self.name.clone(), device: config.display_name() });
+                }
+                self.notes.push(format!("the log device {} is missing", config.display_name()));
+            } else {
+                missing.push(config.display_name());
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if self.options.missing_tops {
+            self.notes.push(format!("missing: {}", missing.join(", ")));
+            return Ok(());
+        }
+        Err(SpaError::MissingDevices { pool: self.name.clone(), missing })
+    }
+
+    /// Tells the tree what each leaf has missed. A log that cannot be read is noted: checksums still catch stale blocks.
+    async fn load_dtls(&mut self, mos: &Objset, vdevs: &VdevConfig, tree: &VdevTree) {
+        let mut reads = Vec::new();
+        for leaf in vdevs.leaves() {
+            if leaf.dtl.0 != 0 {
+                let (mos, guid, dtl) = (mos.clone(), leaf.guid, leaf.dtl);
+                let read = self.handle.spawn(Class::Issue, async move { missed_txgs(&mos, dtl).await });
+                reads.push((guid, leaf.display_name(), read));
+            }
+        }
+        for (guid, name, read) in reads {
+            match read.await {
+                Ok(Ok(txgs)) => drop(tree.set_missed_txgs(guid, txgs)),
+                Ok(Err(error)) => self.notes.push(format!("the dirty time log of {name} cannot be read: {error}")),
+                Err(error) => self.notes.push(format!("the dirty time log of {name} cannot be read: {error}")),
+            }
+        }
+    }
+}
+
+/// How long to watch: as many of the writer's intervals as it lets pass before it gives up, and more, with a floor of one
+/// second. OpenZFS waits longer the more leaves there are; its delay field already says how far apart writes are.
+fn activity_wait(delay_ns: u64, interval_ms: Option<u32>, fail_intervals: Option<u16>) -> Duration {
+    const IMPORT_INTERVALS: u64 = 20;
+    let interval_ns = interval_ms.map_or(delay_ns, |interval| u64::from(interval) * 1_000_000).max(delay_ns);
+    let intervals = fail_intervals.map_or(IMPORT_INTERVALS, |count| u64::from(count).saturating_mul(2).max(2));
+    Duration::from_nanos(interval_ns.saturating_mul(intervals)).clamp(Duration::from_secs(1), Duration::from_secs(300))
+}
+
+/// A dirty time log: a space map in units of txgs.
+async fn missed_txgs(mos: &Objset, object: ObjectId) -> Result<TxgSet, cenote_dmu::DmuError> {
+    const DTL_MAX_BYTES: u64 = 64 << 20;
+    let dnode = mos.object(object).await?;
+    let phys = SpaceMapPhys::parse(dnode.bonus(), dnode.byte_order()).map_err(|error| dnode.error(error))?;
+    if phys.length_bytes > DTL_MAX_BYTES {
+        let what = format!("a dirty time log of {} bytes", phys.length_bytes);
+        return Err(dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what)));
+    }
+    let mut txgs = TxgSet::new();
+    let bytes = dnode.read(0, phys.length_bytes as usize).await?;
+    for record in SpaceMapRecords::new(&bytes, dnode.byte_order()) {
+        let SpaceMapRecord::Entry(entry) = record.map_err(|error| dnode.error(error))? else { continue };
+        let range = entry.offset_units..entry.offset_units.saturating_add(entry.run_units);
+        match entry.kind {
+            SpaceMapType::Alloc => txgs.insert(range),
+            SpaceMapType::Free => txgs.remove(range),
+        }
+    }
+    Ok(txgs)
+}

@@ -1,0 +1,261 @@
+//! Mappings of removed vdevs, read from the MOS when first needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_dmu::Objset;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{ObjectId, VdevId};
+use cenote_format::indirect::{IndirectMapping, IndirectMappingEntry, IndirectMappingPhys, Removing};
+use cenote_format::nvlist::NvList;
+use cenote_taskq::BoxFuture;
+use cenote_taskq::sync::Mutex;
+use cenote_vdev::config::{VdevConfig, VdevKind};
+use cenote_vdev::error::VdevError;
+use cenote_vdev::tree::{IndirectMap, Segment};
+
+use crate::{Pool, SpaError};
+
+/// The state of a removal that is in progress.
+const RUNNING: u64 = 1;
+/// Removals one after the other that a range may have gone through.
+const CHAIN_MAX: usize = 64;
+
+/// Entries of one mapping at most: a removed vdev of 16 TiB in the smallest pieces is more than any memory; what OpenZFS
+/// makes stays far below.
+const ENTRIES_MAX: u64 = 1 << 26;
+/// Bytes of a mapping read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// The mappings of a pool, by removed vdev.
+///
+/// They are all loaded before they are used, the newest removal's first, and looking one up loads nothing. For a mapping is
+/// an object whose blocks are read through the same vdevs: one of an older removal may well lie on a vdev removed since,
+/// but never on its own or on one removed before it. Loading on demand would have to trust that, and a pool that breaks
+/// the rule would make a mapping wait for itself.
+pub(crate) struct Mappings {
+    objects: BTreeMap<VdevId, ObjectId>,
+    loaded: Mutex<BTreeMap<VdevId, Result<Arc<IndirectMapping>, String>>>,
+}
+
+impl fmt::Debug for Mappings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mappings").field("objects", &self.objects).finish_non_exhaustive()
+    }
+}
+
+impl Mappings {
+    /// Mappings in these objects of the MOS, none loaded.
+    pub(crate) fn new(objects: BTreeMap<VdevId, ObjectId>) -> Self {
+        Self { objects, loaded: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Loads the mappings of these vdevs, in this order. What cannot be read is told to whoever needs it.
+    pub(crate) async fn load(&self, mos: &Objset, order: &[VdevId]) {
+        for vdev in order {
+            let Some(object) = self.objects.get(vdev) else { continue };
+            let mapping = load(mos, *object).await.map(Arc::new).map_err(|error| error.to_string());
+            self.loaded.lock().insert(*vdev, mapping);
+        }
+    }
+
+    /// Takes over what another has loaded.
+    pub(crate) fn take_from(&self, other: &Self) {
+        let loaded = other.loaded.lock().clone();
+        self.loaded.lock().extend(loaded);
+    }
+
+    /// The vdevs that have a mapping and none loaded.
+    pub(crate) fn missing(&self) -> Vec<VdevId> {
+        let loaded = self.loaded.lock();
+        self.objects.keys().filter(|vdev| !loaded.contains_key(vdev)).copied().collect()
+    }
+
+    fn mapping(&self, vdev: VdevId) -> Result<Arc<IndirectMapping>, VdevError> {
+        let bad = |reason: &str| VdevError::BadMapping { vdev, reason: reason.to_owned() };
+        match self.loaded.lock().get(&vdev) {
+            Some(Ok(mapping)) => Ok(mapping.clone()),
+            Some(Err(reason)) => Err(bad(reason)),
+            None if self.objects.contains_key(&vdev) => {
+                Err(bad("it is needed to read a mapping that has to be read before it"))
+            }
+            None => Err(bad("the configuration names no mapping")),
+        }
+    }
+}
+
+/// Removed vdevs, each with the one removed before it.
+pub(crate) fn removals(vdevs: &VdevConfig) -> BTreeMap<VdevId, Option<VdevId>> {
+    let removed = vdevs.children.iter().filter_map(|top| match top.kind {
+        VdevKind::Indirect(indirect) => Some((VdevId(u32::try_from(top.id).ok()?), indirect.previous)),
+        _ => None,
+    });
+    removed.collect()
+}
+
+/// Removed vdevs, the one removed last first; where they do not form a chain any order is as good.
+pub(crate) fn removal_order(previous: &BTreeMap<VdevId, Option<VdevId>>) -> Vec<VdevId> {
+    let older: BTreeSet<VdevId> = previous.values().flatten().copied().collect();
+    let newest = previous.keys().filter(|vdev| !older.contains(vdev));
+    let mut order = Vec::new();
+    let mut seen = BTreeSet::new();
+    for start in newest.chain(previous.keys()) {
+        let mut at = Some(*start);
+        while let Some(vdev) = at.filter(|vdev| previous.contains_key(vdev) && seen.insert(*vdev)) {
+            order.push(vdev);
+            at = previous.get(&vdev).copied().flatten();
+        }
+    }
+    order
+}
+
+async fn load(mos: &Objset, object: ObjectId) -> Result<IndirectMapping, cenote_dmu::DmuError> {
+    let dnode = mos.object(object).await?;
+    let phys = IndirectMappingPhys::parse(dnode.bonus(), dnode.byte_order()).map_err(|error| dnode.error(error))?;
+    if phys.entry_count > ENTRIES_MAX {
+        let what = format!("a mapping of {} entries", phys.entry_count);
+        return Err(dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what)));
+    }
+    let size = phys.entry_count as usize * IndirectMappingEntry::SIZE;
+    let mut data = Vec::new();
+    while data.len() < size {
+        let len = CHUNK_BYTES.min(size - data.len());
+        data.extend_from_slice(&dnode.read(data.len() as u64, len).await?);
+    }
+    IndirectMapping::parse(&phys, &data, dnode.byte_order()).map_err(|error| dnode.error(error))
+}
+
+impl IndirectMap for Mappings {
+    fn segments(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        size_bytes: u64,
+    ) -> BoxFuture<'_, Result<Vec<Segment>, VdevError>> {
+        Box::pin(async move {
+            let mapping = self.mapping(vdev)?;
+            let pieces = mapping.remap(offset_bytes, size_bytes).ok_or(VdevError::Unmapped { vdev, offset_bytes })?;
+            let mut at = offset_bytes;
+            Ok(pieces
+                .into_iter()
+                .map(|piece| {
+                    let segment = Segment {
+                        offset_bytes: at,
+                        size_bytes: piece.asize_bytes,
+                        target: piece.vdev,
+                        target_offset_bytes: piece.offset_bytes,
+                    };
+                    at += piece.asize_bytes;
+                    segment
+                })
+                .collect())
+        })
+    }
+}
+
+impl Pool {
+    /// Where a range of a top-level vdev lies in the end: itself, or, for a removed vdev, where its mapping leads, through
+    /// as many removals as there were.
+    pub async fn placed(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        size_bytes: u64,
+    ) -> Result<Vec<(VdevId, Range<u64>)>, SpaError> {
+        let mut found = Vec::new();
+        let mut pending = vec![(vdev, offset_bytes, size_bytes, 0)];
+        while let Some((vdev, offset, size, depth)) = pending.pop() {
+            let is_removed = |top: &VdevConfig| matches!(top.kind, VdevKind::Indirect(_));
+            if !self.vdevs().children.get(vdev.0 as usize).is_some_and(is_removed) {
+                found.push((vdev, offset..offset.saturating_add(size)));
+                continue;
+            }
+            if depth > CHAIN_MAX {
+                return Err(self.corrupt("the mappings of removed vdevs form a loop"));
+            }
+            for (vdev, range) in self.mapped(vdev, offset, size).await? {
+                pending.push((vdev, range.start, range.end - range.start, depth + 1));
+            }
+        }
+        found.reverse();
+        Ok(found)
+    }
+
+    /// Where the mapping of a removed vdev, or of one being removed, leads for a range: one step.
+    pub async fn mapped(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        size_bytes: u64,
+    ) -> Result<Vec<(VdevId, Range<u64>)>, SpaError> {
+        let segments = self.shared.mappings.segments(vdev, offset_bytes, size_bytes).await;
+        let segments = segments.map_err(|error| SpaError::Vdev { pool: self.name().to_owned(), error })?;
+        let range = |segment: &Segment| segment.target_offset_bytes..segment.target_offset_bytes + segment.size_bytes;
+        Ok(segments.iter().map(|segment| (segment.target, range(segment))).collect())
+    }
+
+    /// The vdev that is being removed, and how far its mapping reaches; `None` if no removal is in progress.
+    pub async fn removing(&self) -> Result<Option<(VdevId, u64)>, SpaError> {
+        let value = self.directory().lookup(pool_directory::REMOVING.as_bytes()).await;
+        let value = value.map_err(|error| self.dmu_error(error))?;
+        let words: Option<[u64; Removing::WORDS]> =
+            value.and_then(|value| value.integers().collect::<Vec<_>>().try_into().ok());
+        let Some(removing) = words.map(Removing::from_words).filter(|removing| removing.state == RUNNING) else {
+            return Ok(None);
+        };
+        let Some(vdev) = removing.removing_vdev else { return Ok(None) };
+        let Some(object) = self.shared.mappings.objects.get(&vdev) else { return Ok(None) };
+        let dnode = self.mos().object(*object).await.map_err(|error| self.dmu_error(error))?;
+        let phys = IndirectMappingPhys::parse(dnode.bonus(), dnode.byte_order())
+            .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
+        Ok(Some((vdev, phys.max_offset_bytes)))
+    }
+}
+
+/// The mapping objects of removed vdevs, and of one being removed, by the configuration.
+pub(crate) fn mapping_objects(config: &NvList) -> BTreeMap<VdevId, ObjectId> {
+    let tops = config.list("vdev_tree").and_then(|tree| tree.lists("children")).unwrap_or_default();
+    tops.iter()
+        .enumerate()
+        .filter_map(|(index, top)| {
+            let object = top.u64("com.delphix:indirect_object").filter(|object| *object != 0)?;
+            Some((VdevId(u32::try_from(index).ok()?), ObjectId(object)))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(previous: &[Option<u32>]) -> Vec<u32> {
+        let ids = (0..).map(VdevId);
+        let previous = ids.zip(previous.iter().map(|previous| previous.map(VdevId))).collect();
+        removal_order(&previous).into_iter().map(|vdev| vdev.0).collect()
+    }
+
+    #[test]
+    fn the_last_removal_comes_first() {
+        assert_eq!(order(&[None, Some(0), Some(1)]), [2, 1, 0]);
+        assert_eq!(order(&[Some(2), None, Some(1)]), [0, 2, 1]);
+    }
+
+    #[test]
+    fn removals_that_name_each_other_end() {
+        assert_eq!(order(&[Some(1), Some(0)]), [0, 1]);
+        assert_eq!(order(&[Some(0)]), [0]);
+        assert_eq!(order(&[None, None, Some(1), Some(1)]), [0, 2, 1, 3]);
+    }
+
+    #[test]
+    fn a_mapping_that_lies_on_its_own_vdev_is_an_error_and_no_hang() {
+        let mappings = Mappings::new(BTreeMap::from([(VdevId(1), ObjectId(100))]));
+        let error = mappings.mapping(VdevId(1)).unwrap_err().to_string();
+        assert!(error.contains("read before it"), "{error}");
+        let error = mappings.mapping(VdevId(2)).unwrap_err().to_string();
+        assert!(error.contains("names no mapping"), "{error}");
+        assert_eq!(mappings.missing(), [VdevId(1)]);
+    }
+}

@@ -1,0 +1,56 @@
+//! The pool: finding, importing, configuration, features, history.
+//!
+//! # Theory
+//!
+//! **Need.** From a heap of files and devices to one open pool: which of them belong together, what the tree of vdevs is,
+//! which of many roots is the newest that holds, whether this program may read (or later write) it at all, and whether
+//! someone else has it open right now.
+//!
+//! **On disk.** Every leaf has four labels, each with the configuration of its own top-level vdev and a ring of
+//! uberblocks. An uberblock names the MOS; the MOS names everything else: the whole configuration, features, datasets,
+//! history, error log.
+//!
+//! **Life of an import.**
+//! ```text
+//! paths ─ probe all in parallel ─► leaves with labels ─ group by pool guid ─► candidates
+//! candidate ─ best label of each top-level vdev ─► provisional tree (holes and missing filled in)
+//!           ─ newest uberblock that is allowed ─► MOS ─► trusted configuration ─► final tree
+//!           ─ features, hostid, activity ─► may it be opened?
+//!           ─ dirty time logs, mappings of removed vdevs, salt ─► [`Pool`]
+//! ```
+//! The provisional tree is only trusted to read the MOS; what the MOS says replaces it.
+//!
+//! **In memory.** [`Pool`] owns the tree, the pipeline, the cache, the MOS and the datasets. It is immutable in this
+//! version (one txg, read-only); devices are opened read-only.
+//!
+//! **Invariants.**
+//! 1. Nothing is written. A device opened here cannot be written through its descriptor.
+//! 2. A pool with an unknown feature that its rules say must not be read is refused with the feature's name.
+//! 3. A pool that another system may have open is refused unless forced, and watched for activity where it says that it
+//!    is protected (`multihost`).
+//! 4. Rewinding changes nothing on disk: it only chooses an older uberblock.
+//!
+//! **Crash.** Nothing to leave behind.
+//!
+//! **Rejected.** Two passes (try, then import) as the original's command line has them: one open serves both.
+
+mod config;
+pub mod errlog;
+mod error;
+pub mod features;
+mod figures;
+mod find;
+pub mod history;
+mod import;
+mod indirect;
+mod pool;
+mod space;
+mod status;
+
+pub use config::PoolState;
+pub use error::SpaError;
+pub use figures::{Checkpoint, CloneFigures, DedupFigures};
+pub use find::{FoundAuxiliary, FoundLeaf, FoundPool, Skipped, find};
+pub use import::{ImportOptions, Rewind, import};
+pub use pool::{FeatureName, Pool};
+pub use status::{Advice, status_advice};

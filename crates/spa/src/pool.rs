@@ -1,0 +1,234 @@
+//! An open pool.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_arc::Cache;
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{Dmu, Dnode, Objset};
+use cenote_dsl::Dsl;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::nvlist::NvList;
+use cenote_format::uberblock::Uberblock;
+use cenote_vdev::config::VdevConfig;
+use cenote_vdev::tree::VdevTree;
+use cenote_zio::ZioError;
+
+use crate::features::{FEATURES, Feature, FeatureState};
+use crate::indirect::Mappings;
+use crate::{FoundPool, SpaError};
+
+/// Entries of the feature ZAPs and of the pool's properties at most.
+const ENTRIES_MAX: usize = 1 << 12;
+/// A configuration's size at most: what OpenZFS writes for thousands of vdevs is a few MiB.
+const CONFIG_MAX_BYTES: u64 = 64 << 20;
+
+/// A pool, opened read-only at one txg. Cheap to clone.
+#[derive(Clone)]
+pub struct Pool {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) guid: Guid,
+    pub(crate) uberblock: Uberblock,
+    pub(crate) config: NvList,
+    pub(crate) vdevs: VdevConfig,
+    pub(crate) tree: Arc<VdevTree>,
+    pub(crate) dmu: Dmu,
+    pub(crate) mos: Objset,
+    pub(crate) directory: Zap,
+    pub(crate) dsl: Dsl,
+    pub(crate) found: FoundPool,
+    pub(crate) mappings: Mappings,
+    pub(crate) altroot: Option<String>,
+    pub(crate) is_checkpoint_view: bool,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Pool {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The guid.
+    #[must_use]
+    pub fn guid(&self) -> Guid {
+        self.shared.guid
+    }
+
+    /// The root that it was opened at.
+    #[must_use]
+    pub fn uberblock(&self) -> &Uberblock {
+        &self.shared.uberblock
+    }
+
+    /// The txg of that.
+    #[must_use]
+    pub fn txg(&self) -> Txg {
+        self.shared.uberblock.txg
+    }
+
+    /// The configuration of the MOS.
+    #[must_use]
+    pub fn config(&self) -> &NvList {
+        &self.shared.config
+    }
+
+    /// The tree of vdevs as configured.
+    #[must_use]
+    pub fn vdevs(&self) -> &VdevConfig {
+        &self.shared.vdevs
+    }
+
+    /// The open vdevs, with their health and error counts.
+    #[must_use]
+    pub fn tree(&self) -> &Arc<VdevTree> {
+        &self.shared.tree
+    }
+
+    /// The way to blocks.
+    #[must_use]
+    pub fn dmu(&self) -> &Dmu {
+        &self.shared.dmu
+    }
+
+    /// The block cache.
+    #[must_use]
+    pub fn cache(&self) -> &Cache<ZioError> {
+        self.shared.dmu.cache()
+    }
+
+    /// The meta objset.
+    #[must_use]
+    pub fn mos(&self) -> &Objset {
+        &self.shared.mos
+    }
+
+    /// The MOS's directory of objects.
+    #[must_use]
+    pub fn directory(&self) -> &Zap {
+        &self.shared.directory
+    }
+
+    /// The datasets.
+    #[must_use]
+    pub fn dsl(&self) -> &Dsl {
+        &self.shared.dsl
+    }
+
+    /// The devices that it was put together from.
+    #[must_use]
+    pub fn found(&self) -> &FoundPool {
+        &self.shared.found
+    }
+
+    /// The alternate root for mount points, if one was given.
+    #[must_use]
+    pub fn altroot(&self) -> Option<&str> {
+        self.shared.altroot.as_deref()
+    }
+
+    /// Whether this is the pool as of its checkpoint.
+    #[must_use]
+    pub fn is_checkpoint_view(&self) -> bool {
+        self.shared.is_checkpoint_view
+    }
+
+    /// What was remarkable about the import: a rewind, a missing log, ... Each a sentence.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.shared.notes
+    }
+
+    pub(crate) fn dmu_error(&self, error: cenote_dmu::DmuError) -> SpaError {
+        SpaError::Dmu { pool: self.name().to_owned(), error }
+    }
+
+    pub(crate) fn corrupt(&self, what: impl Into<String>) -> SpaError {
+        SpaError::Corrupt { pool: self.name().to_owned(), what: what.into() }
+    }
+
+    /// The object that an entry of the MOS's directory names.
+    pub async fn directory_object(&self, name: &str) -> Result<Option<Dnode>, SpaError> {
+        let id = self.directory().find_u64(name).await.map_err(|error| self.dmu_error(error))?;
+        match id {
+            Some(id) => Ok(Some(self.mos().object(ObjectId(id)).await.map_err(|error| self.dmu_error(error))?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Every known feature with its state, and unknown ones by guid.
+    pub async fn features(&self) -> Result<Vec<(FeatureName, FeatureState)>, SpaError> {
+        let mut counts = self.feature_counts(pool_directory::FEATURES_FOR_READ).await?;
+        counts.append(&mut self.feature_counts(pool_directory::FEATURES_FOR_WRITE).await?);
+        let state = |count: Option<u64>| match count {
+            None => FeatureState::Disabled,
+            Some(0) => FeatureState::Enabled,
+            Some(_) => FeatureState::Active,
+        };
+        let mut found: Vec<_> =
+            FEATURES.iter().map(|feature| (FeatureName::Known(feature), state(counts.remove(feature.guid)))).collect();
+        found.extend(counts.into_iter().map(|(guid, count)| (FeatureName::Unknown(guid), state(Some(count)))));
+        Ok(found)
+    }
+
+    /// Reference counts of the features in one of the two ZAPs.
+    pub async fn feature_counts(&self, entry: &str) -> Result<BTreeMap<String, u64>, SpaError> {
+        let Some(dnode) = self.directory_object(entry).await? else { return Ok(BTreeMap::new()) };
+        let counts = feature_counts(dnode).await;
+        counts.map_err(|error| self.dmu_error(error))
+    }
+
+    /// The pool's own properties that are set, by name: numbers as decimal text.
+    pub async fn properties(&self) -> Result<BTreeMap<String, cenote_dsl::property::Value>, SpaError> {
+        use cenote_dsl::property::Value;
+        let mut found = BTreeMap::new();
+        let Some(dnode) = self.directory_object(pool_directory::PROPERTIES).await? else { return Ok(found) };
+        let zap = Zap::open(dnode).await.map_err(|error| self.dmu_error(error))?;
+        for entry in zap.entries(ENTRIES_MAX).await.map_err(|error| self.dmu_error(error))? {
+            let name = String::from_utf8_lossy(entry.name()).into_owned();
+            let value = match (entry.value.as_u64(), entry.value.as_text()) {
+                (Some(number), _) => Value::Number(number),
+                (None, Some(text)) => Value::Text(text.to_owned()),
+                (None, None) => continue,
+            };
+            found.insert(name, value);
+        }
+        Ok(found)
+    }
+}
+
+/// A feature by its registration, or by guid alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FeatureName {
+    /// A feature of [`FEATURES`].
+    Known(&'static Feature),
+    /// A guid that is not registered here.
+    Unknown(String),
+}
+
+pub(crate) async fn feature_counts(dnode: Dnode) -> Result<BTreeMap<String, u64>, cenote_dmu::DmuError> {
+    let zap = Zap::open(dnode).await?;
+    let entries = zap.entries(ENTRIES_MAX).await?;
+    Ok(entries
+        .into_iter()
+        .filter_map(|entry| Some((String::from_utf8_lossy(entry.name()).into_owned(), entry.value.as_u64()?)))
+        .collect())
+}
+
+/// Reads an nvlist that an object holds: its size is the bonus, its bytes the data.
+pub(crate) async fn packed_list(dnode: &Dnode) -> Result<NvList, cenote_dmu::DmuError> {
+    let corrupt = |what: String| dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what));
+    let size = dnode.bonus().first_chunk::<8>().map(|bytes| dnode.byte_order().u64(*bytes));
+    let size = size.ok_or_else(|| corrupt("a packed nvlist without its size".into()))?;
+    if size > CONFIG_MAX_BYTES {
+        return Err(corrupt(format!("a packed nvlist of {size} bytes")));
+    }
+    let bytes = dnode.read(0, size as usize).await?;
+    NvList::parse(&bytes).map_err(|error| dnode.error(error))
+}

@@ -1,0 +1,95 @@
+//! The pool's space: where its maps are, and reading them.
+
+use std::sync::Arc;
+
+use cenote_dmu::Objset;
+use cenote_dmu::zap::Zap;
+use cenote_format::Endian;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{ObjectId, Txg, VdevId};
+use cenote_metaslab::{PoolSpace, SpaceObjects, VdevMaps};
+use cenote_taskq::BoxFuture;
+use cenote_taskq::buf::Block;
+use cenote_vdev::config::VdevKind;
+
+use crate::{Pool, SpaError};
+
+/// Entry of a top-level vdev's ZAP: each metaslab's first txg that is only in the logs.
+const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
+/// Entry of a top-level vdev's ZAP: what the checkpoint keeps.
+const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
+/// Log space maps at most: one a txg, retired after some thousands.
+const LOGS_MAX: usize = 1 << 20;
+
+struct MosObjects(Objset);
+
+impl SpaceObjects for MosObjects {
+    fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), String>> {
+        Box::pin(async move {
+            let dnode = self.0.object(object).await.map_err(|error| error.to_string())?;
+            Ok((dnode.bonus().to_vec(), dnode.byte_order()))
+        })
+    }
+
+    fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, String>> {
+        Box::pin(async move {
+            let dnode = self.0.object(object).await.map_err(|error| error.to_string())?;
+            dnode.read(offset_bytes, len).await.map_err(|error| error.to_string())
+        })
+    }
+}
+
+impl Pool {
+    /// Loads all space maps and logs. Expensive on large pools: seconds.
+    pub async fn space(&self) -> Result<PoolSpace, SpaError> {
+        let mut vdevs = Vec::new();
+        for top in &self.vdevs().children {
+            if matches!(top.kind, VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_)) {
+                continue;
+            }
+            let (mut unflushed_txgs, mut checkpoint_map) = (None, None);
+            if top.top_zap.0 != 0 {
+                let dnode = self.mos().object(top.top_zap).await.map_err(|error| self.dmu_error(error))?;
+                let zap = Zap::open(dnode).await.map_err(|error| self.dmu_error(error))?;
+                let find = async |name| zap.find_u64(name).await.map_err(|error| self.dmu_error(error));
+                unflushed_txgs = find(UNFLUSHED_TXGS).await?.map(ObjectId);
+                checkpoint_map = find(CHECKPOINT_MAP).await?.map(ObjectId);
+            }
+            vdevs.push(VdevMaps {
+                vdev: VdevId(u32::try_from(top.id).unwrap_or(u32::MAX)),
+                class: top.class,
+                ashift: top.ashift,
+                metaslab_shift: top.metaslab_shift,
+                granule_bytes: match top.kind {
+                    VdevKind::Draid { parity, data, .. } => {
+                        (parity.saturating_add(data)).checked_shl(top.ashift).unwrap_or(1)
+                    }
+                    _ => 1,
+                },
+                asize_bytes: top.asize_bytes,
+                metaslab_array: top.metaslab_array,
+                unflushed_txgs,
+                checkpoint_map,
+            });
+        }
+        let logs = self.log_space_maps().await?;
+        let objects = Arc::new(MosObjects(self.mos().clone()));
+        Ok(cenote_metaslab::load(self.dmu().handle(), objects, vdevs, logs).await)
+    }
+
+    async fn log_space_maps(&self) -> Result<Vec<(Txg, ObjectId)>, SpaError> {
+        let Some(dnode) = self.directory_object(pool_directory::LOG_SPACEMAP_ZAP).await? else { return Ok(Vec::new()) };
+        let zap = Zap::open(dnode).await.map_err(|error| self.dmu_error(error))?;
+        let entries = zap.entries(LOGS_MAX).await.map_err(|error| self.dmu_error(error))?;
+        entries
+            .into_iter()
+            .map(|entry| {
+                let txg = std::str::from_utf8(entry.name()).ok().and_then(|name| u64::from_str_radix(name, 16).ok());
+                match (txg, entry.value.as_u64()) {
+                    (Some(txg), Some(object)) => Ok((Txg(txg), ObjectId(object))),
+                    _ => Err(self.corrupt("an entry of the log space maps is no txg and object")),
+                }
+            })
+            .collect()
+    }
+}

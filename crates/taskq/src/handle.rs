@@ -1,0 +1,459 @@
+//! The runtime and the handle through which the engine reaches it.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::combine::{Either, race};
+use crate::device::{Device, OpenOptions};
+use crate::group::Group;
+use crate::oneshot;
+use crate::real::Real;
+use crate::sim::Sim;
+use crate::task::{Reason, Schedule, Task, panic_text};
+use crate::time::{Instant, Sleep, TimerKey};
+
+/// What kind of work a task is, which decides what it runs ahead of. Work in progress that something has happened to
+/// (a completed I/O, a released lock) runs ahead of all new work, so that it ends and frees what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Completions: short, and others wait for them.
+    Interrupt,
+    /// Work that somebody waits for: reads, the front ends' requests.
+    Issue,
+    /// Work of a transaction group's sync.
+    Sync,
+    /// Work that nobody waits for: prefetch, scrub, trim.
+    Background,
+}
+
+/// How to make a [`Runtime`] on the machine.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeOptions {
+    /// Worker threads; `None` is one for each core this process may use.
+    pub workers: Option<usize>,
+    /// How device I/O is done.
+    pub io: IoChoice,
+}
+
+/// How device I/O is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoChoice {
+    /// A ring per worker where the kernel grants one, threads where it does not.
+    #[default]
+    Auto,
+    /// A ring per worker, or no runtime.
+    Ring,
+    /// Threads that call pread and pwrite.
+    Threads,
+}
+
+/// How a runtime does its device I/O, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoMode {
+    /// Whether it is by io_uring.
+    pub ring: bool,
+    /// One line for a person: what is used, and if it is not the best, why.
+    pub explanation: String,
+}
+
+#[derive(Clone)]
+pub(crate) enum Core {
+    Real(Arc<Real>),
+    Sim(Arc<Sim>),
+}
+
+/// A way to the runtime. Cheap to clone; does not keep the runtime's threads alive.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) core: Core,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.core {
+            Core::Real(_) => "Handle(real)",
+            Core::Sim(_) => "Handle(simulated)",
+        })
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Handle>> = const { RefCell::new(None) };
+    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// The shard of sharded state that this thread uses: workers have their own, other threads share by turns.
+pub(crate) fn thread_shard() -> usize {
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    SHARD
+        .try_with(|shard| {
+            if shard.get() == usize::MAX {
+                shard.set(NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+            }
+            shard.get()
+        })
+        .unwrap_or(0)
+}
+
+pub(crate) fn set_thread_shard(index: usize) {
+    SHARD.with(|shard| shard.set(index));
+}
+
+/// Makes `handle` what [`Handle::current`] gives on this thread, until the result is dropped.
+pub(crate) fn enter(handle: Handle) -> Entered {
+    Entered { before: CURRENT.with(|current| current.borrow_mut().replace(handle)) }
+}
+
+pub(crate) struct Entered {
+    before: Option<Handle>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let before = self.before.take();
+        let _ = CURRENT.try_with(|current| std::mem::replace(&mut *current.borrow_mut(), before));
+    }
+}
+
+impl Handle {
+    /// The runtime that the calling thread works for.
+    pub fn current() -> Option<Handle> {
+        CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    }
+
+    /// Starts `future` as a task of its own. What it comes to is had from the [`Join`]; dropping that detaches the task,
+    /// which goes on.
+    pub fn spawn<F>(&self, class: Class, future: F) -> Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.dispatch(class, Reason::New, future)
+    }
+
+    /// As [`Handle::spawn`], ahead of everything that is queued.
+    pub fn spawn_front<F>(&self, class: Class, future: F) -> Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.dispatch(class, Reason::Front, future)
+    }
+
+    fn dispatch<F>(&self, class: Class, reason: Reason, future: F) -> Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let work = async move {
+            let output = catch_panic(future).await;
+            let _ = sender.send(output);
+        };
+        match &self.core {
+            Core::Real(real) => {
+                let task = real.register(|id| Task::new(id, class, Arc::clone(real) as _, work));
+                real.schedule(task, reason);
+            }
+            Core::Sim(sim) => sim.spawn(Task::new(sim.next_task_id(), class, Arc::clone(sim) as _, work), reason),
+        }
+        Join::new(receiver)
+    }
+
+    /// Runs `work`, which takes the processor for long, where it does not hold up I/O.
+    pub fn spawn_cpu<T, W>(&self, work: W) -> Join<T>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> T + Send + 'static,
+    {
+        match &self.core {
+            Core::Real(real) => real.spawn_cpu(work),
+            Core::Sim(_) => self.spawn(Class::Issue, async move { work() }),
+        }
+    }
+
+    /// Runs `work`, which may block in a system call, off the workers.
+    pub fn spawn_blocking<T, W>(&self, work: W) -> Join<T>
+    where
+        T: Send + 'static,
+        W: FnOnce() -> T + Send + 'static,
+    {
+        match &self.core {
+            Core::Real(real) => real.spawn_blocking(work),
+            Core::Sim(_) => self.spawn(Class::Issue, async move { work() }),
+        }
+    }
+
+    /// Runs `future` on the calling thread, which is none of the runtime's own, until it is done: the way in for a front
+    /// end's threads.
+    ///
+    /// # Panics
+    /// On a worker's thread, which would be lost to everyone, and when a simulation comes to a [`Deadlock`].
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let _entered = enter(self.clone());
+        match &self.core {
+            Core::Real(real) => real.block_on(future),
+            Core::Sim(sim) => sim.block_on(future).unwrap_or_else(|deadlock| panic!("{deadlock}")),
+        }
+    }
+
+    /// Resolves after `span`.
+    pub fn sleep(&self, span: Duration) -> Sleep {
+        self.sleep_until(self.now() + span)
+    }
+
+    /// Resolves at `deadline`.
+    pub fn sleep_until(&self, deadline: Instant) -> Sleep {
+        Sleep::new(self.clone(), deadline)
+    }
+
+    /// What `future` comes to, or `None` if that takes longer than `limit`; then it is dropped.
+    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        match race(future, self.sleep(limit)).await {
+            Either::Left(output) => Some(output),
+            Either::Right(()) => None,
+        }
+    }
+
+    /// The time now on the monotonic clock.
+    pub fn now(&self) -> Instant {
+        match &self.core {
+            Core::Real(real) => real.now(),
+            Core::Sim(sim) => sim.now(),
+        }
+    }
+
+    /// The calendar's time now: the span since 1970 began, UTC. It may go back; never order events by it.
+    pub fn unix_time(&self) -> Duration {
+        match &self.core {
+            Core::Real(real) => real.unix_time(),
+            Core::Sim(sim) => sim.unix_time(),
+        }
+    }
+
+    /// 64 random bits: the kernel's, or the seed's.
+    pub fn random_u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.random_fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Fills `bytes` with random ones, fit for keys when the runtime is real.
+    pub fn random_fill(&self, bytes: &mut [u8]) {
+        match &self.core {
+            Core::Real(real) => real.random_fill(bytes),
+            Core::Sim(sim) => sim.random_fill(bytes),
+        }
+    }
+
+    /// Opens the file, block device or simulated disk at `path`.
+    pub async fn open(&self, path: &Path, options: OpenOptions) -> io::Result<Device> {
+        match &self.core {
+            Core::Real(real) => real.open(path.to_owned(), options).await,
+            Core::Sim(sim) => sim.open(path, options),
+        }
+    }
+
+    /// The paths in the directory `path`, sorted. In a simulation: the disks registered below it.
+    pub async fn list_directory(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        match &self.core {
+            Core::Real(real) => real.list_directory(path.to_owned()).await,
+            Core::Sim(sim) => sim.list_directory(path),
+        }
+    }
+
+    /// All of the small file at `path` (a key, a cache file); fails if it is longer than `size_max_bytes`.
+    pub async fn read_file(&self, path: &Path, size_max_bytes: usize) -> io::Result<Vec<u8>> {
+        match &self.core {
+            Core::Real(real) => real.read_file(path.to_owned(), size_max_bytes).await,
+            Core::Sim(sim) => sim.read_file(path, size_max_bytes),
+        }
+    }
+
+    /// Makes `bytes` the content of the small file at `path`, as a whole or not at all, and stable.
+    pub async fn write_file(&self, path: &Path, bytes: Vec<u8>) -> io::Result<()> {
+        match &self.core {
+            Core::Real(real) => real.write_file(path.to_owned(), bytes).await,
+            Core::Sim(sim) => sim.write_file(path, bytes),
+        }
+    }
+
+    /// A new group of detached work.
+    pub fn group(&self) -> Group {
+        Group::new(self.clone())
+    }
+
+    /// How many tasks run at once, for the size of sharded state.
+    pub fn parallelism(&self) -> usize {
+        match &self.core {
+            Core::Real(real) => real.worker_count(),
+            Core::Sim(_) => 1,
+        }
+    }
+
+    /// How device I/O is done, and why.
+    pub fn io_mode(&self) -> IoMode {
+        match &self.core {
+            Core::Real(real) => real.io_mode(),
+            Core::Sim(_) => IoMode { ring: false, explanation: "simulated devices".to_owned() },
+        }
+    }
+
+    /// The simulation, when this is one.
+    pub fn sim(&self) -> Option<&Sim> {
+        match &self.core {
+            Core::Real(_) => None,
+            Core::Sim(sim) => Some(sim),
+        }
+    }
+
+    pub(crate) fn arm(&self, deadline: Instant, waker: Waker) -> TimerKey {
+        match &self.core {
+            Core::Real(real) => real.arm(deadline, waker),
+            Core::Sim(sim) => sim.arm(deadline, waker),
+        }
+    }
+
+    pub(crate) fn disarm(&self, key: TimerKey) {
+        match &self.core {
+            Core::Real(real) => real.disarm(key),
+            Core::Sim(sim) => sim.disarm(key),
+        }
+    }
+}
+
+/// What a spawned task comes to. Dropping it detaches the task.
+#[must_use = "dropping a join detaches its task; say so with drop()"]
+pub struct Join<T> {
+    /// The output, or the text of the panic.
+    receiver: oneshot::Receiver<Result<T, String>>,
+}
+
+/// Why a task came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// It panicked, which is a defect; the text is the panic's.
+    #[error("a task panicked: {0}")]
+    Panicked(String),
+    /// The runtime went away before it was done.
+    #[error("the runtime stopped before the task was done")]
+    Stopped,
+}
+
+impl<T> Join<T> {
+    pub(crate) fn new(receiver: oneshot::Receiver<Result<T, String>>) -> Join<T> {
+        Join { receiver }
+    }
+}
+
+impl<T> Future for Join<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.receiver).poll(context).map(|result| match result {
+            Ok(Ok(output)) => Ok(output),
+            Ok(Err(text)) => Err(JoinError::Panicked(text)),
+            Err(oneshot::Closed) => Err(JoinError::Stopped),
+        })
+    }
+}
+
+/// Runs `future`; the text of its panic if it has one. The panic is caught inside the task, before anything of the
+/// task's is dropped, so that whoever joins it learns of the panic and not of its consequences.
+async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(payload) => Poll::Ready(Err(panic_text(payload))),
+    })
+    .await
+}
+
+impl<T> std::fmt::Debug for Join<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Join")
+    }
+}
+
+/// An executor with its threads (real) or its schedule (simulated).
+///
+/// Dropping it stops it: tasks that are running finish their step, and no task takes another. Whoever needs detached
+/// work to be complete closes its [`Group`] first.
+pub struct Runtime {
+    handle: Handle,
+}
+
+/// The simulation cannot go on: nothing can run, no timer is armed, and the main future is not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "deadlock at {now:?} after {steps} steps: {live_tasks} tasks wait for something that nothing left can bring about"
+)]
+pub struct Deadlock {
+    /// The virtual time.
+    pub now: Instant,
+    /// Polls so far.
+    pub steps: u64,
+    /// Tasks not done, the main future aside.
+    pub live_tasks: usize,
+}
+
+impl Runtime {
+    /// A runtime on this machine's threads and devices.
+    pub fn real(options: RuntimeOptions) -> io::Result<Runtime> {
+        Ok(Runtime { handle: Handle { core: Core::Real(Real::start(options)?) } })
+    }
+
+    /// A runtime of one thread with a schedule drawn from `seed`, a virtual clock and simulated disks.
+    pub fn simulated(seed: u64) -> Runtime {
+        Runtime { handle: Handle { core: Core::Sim(Arc::new(Sim::new(seed))) } }
+    }
+
+    /// A way to this runtime.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// The simulation, when this is one.
+    pub fn sim(&self) -> Option<&Sim> {
+        self.handle.sim()
+    }
+
+    /// Runs `future` on the calling thread until it is done, and spawned tasks meanwhile.
+    ///
+    /// # Panics
+    /// When a simulation comes to a [`Deadlock`]; [`Runtime::try_block_on`] returns it instead.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.try_block_on(future).unwrap_or_else(|deadlock| panic!("{deadlock}"))
+    }
+
+    /// As [`Runtime::block_on`]; a simulation's deadlock is an error. A real runtime has none to report.
+    pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, Deadlock> {
+        let _entered = enter(self.handle.clone());
+        match &self.handle.core {
+            Core::Real(real) => Ok(real.block_on(future)),
+            Core::Sim(sim) => sim.block_on(future),
+        }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        match &self.handle.core {
+            Core::Real(real) => real.stop(),
+            Core::Sim(sim) => sim.stop(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Runtime of {:?}", self.handle)
+    }
+}

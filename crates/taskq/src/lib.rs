@@ -1,0 +1,111 @@
+//! The runtime of the whole engine: executor, timers, devices, groups of detached work, and its simulated twin.
+//!
+//! # The need
+//!
+//! A storage engine is mostly waiting: for devices, for locks, for a transaction group to close. It must use every core
+//! and keep deep queues at every device without a thread for each thing it waits for; it must know, at export, that
+//! nothing it began in passing is still running; and it must be possible to run it on one thread, from a seed, so that a
+//! failure that was seen once can be seen again. So everything above this crate is async functions, and everything that
+//! could make two runs differ (time, threads, order, random numbers, devices) is reached through a [`Handle`], which is
+//! of a real or of a simulated [`Runtime`]. The engine cannot tell which.
+//!
+//! # In memory
+//!
+//! ```text
+//!   Runtime::real                                    Runtime::simulated(seed)
+//!     worker 0..n, each:                               one loop:
+//!       5 queues (front, interrupt, issue,               runnable tasks, one picked by the seed
+//!                 sync, background), stealable           timers; the clock jumps to the next
+//!       an io_uring, or none                             simulated disks, whose service is a timer
+//!       timers; a parking place                          a trace hash that sums the run up
+//!     shared: a queue for each level, the idle set,
+//!       thread pools (blocking calls, long computations)
+//! ```
+//!
+//! Nothing is on disk; a crash leaves nothing of this crate's.
+//!
+//! # The life of a task
+//!
+//! [`Handle::spawn`] makes a task of a future and queues it with the spawning worker, or in the shared queue of its class
+//! if the thread is no worker. The worker, or whoever steals it, polls it. When it waits, what it waits for holds its
+//! waker; the wake queues it again, in the interrupt queue, since work in progress should end before new work begins.
+//! When it is done its output goes to the [`Join`], if anyone kept it. See `task` for the states.
+//!
+//! # The life of a device request
+//!
+//! [`Device::read`] takes a [`Buf`]. On a worker the request becomes an entry in the worker's ring and waits there until
+//! the worker has run dry, or 16 tasks have run, or 32 entries have gathered: then one system call passes all of them.
+//! The ring owns the buffer until the completion is reaped, on the same worker, which hands it back through a oneshot
+//! and thereby wakes the task. The future may be dropped at any moment; the kernel's buffer stays the ring's. Without a
+//! ring the same request goes to a thread of the pool. Alignment for direct I/O is dealt with in `real/file`.
+//!
+//! # Invariants
+//!
+//! 1. A task is in at most one queue, once, and is polled by one thread at a time.
+//! 2. A wake is never lost: after it, the task is polled, and that poll sees what was written before the wake.
+//! 3. When there is work and a worker sleeps, some worker is searching or has been unparked (`real/idle`).
+//! 4. One dispatch unparks at most one worker, holding no lock, and none while one is searching.
+//! 5. After [`Group::close`] has returned the group has no member and admits none.
+//! 6. Memory that the kernel may write is owned by the ring until the kernel is done with it (`real/ring`).
+//! 7. A panic ends its task and nothing else, and whoever joins the task is told.
+//! 8. Two simulated runs of one seed take the same steps at the same times.
+//!
+//! 2 to 5 are checked over all interleavings (`models`, with `--cfg loom`), the primitives over many random ones
+//! (`schedules`, with `--cfg shuttle`), and one body of tests holds on rings, threads and the simulation alike
+//! (`tests/conformance.rs`).
+//!
+//! # Locks
+//!
+//! Every lock in here is held for a few instructions and never across an await, a system call or a wake-up; the order
+//! does not matter because no two are held together, save a task's own around its poll. What is on the way of every task
+//! and request is per worker; what is shared (the idle set, groups' counters, the register of tasks) is sharded, or read
+//! far more often than written.
+//!
+//! # What was rejected
+//!
+//! - An executor from a crate: none has classes, a ring for each worker and a seeded twin, and the twin must share
+//!   everything above the schedule with the real one.
+//! - One ring for all workers: its submission side is one more shared hot lock.
+//! - A counter for all detached work, or one root: the line that every prefetch of every core would fight for.
+//! - Cancelling a task by dropping its [`Join`]: half-done engine work is worse than unwanted engine work.
+//! - A last-in slot for the task just woken: it keeps a woken task behind a poll that may decompress for a millisecond.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the runtime is where time, threads and files come from"
+)]
+
+pub mod buf;
+mod combine;
+mod device;
+mod event;
+mod group;
+mod handle;
+mod lock;
+#[cfg(all(loom, test))]
+mod models;
+pub mod oneshot;
+mod real;
+mod rng;
+#[cfg(all(shuttle, test))]
+mod schedules;
+mod semaphore;
+pub mod sim;
+pub mod sync;
+mod task;
+mod time;
+
+pub use buf::{Block, Buf};
+pub use combine::{
+    Either, JoinSet, Unordered, both, for_each_concurrent, join_all, map_concurrent, race, try_for_each_concurrent,
+    yield_now,
+};
+pub use device::{BoxFuture, Device, Direct, Driver, OpenOptions, RamDevice};
+pub use event::{Event, EventWait, Notify, NotifyWait};
+pub use group::{Group, GroupClosed, Member};
+pub use handle::{Class, Deadlock, Handle, IoChoice, IoMode, Join, JoinError, Runtime, RuntimeOptions};
+pub use lock::{AsyncMutex, AsyncMutexGuard, AsyncReadGuard, AsyncRwLock, AsyncWriteGuard};
+pub use rng::Rng;
+pub use semaphore::{Acquire, OwnedPermit, Permit, Semaphore};
+pub use time::{Instant, Sleep};

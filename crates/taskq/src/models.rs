@@ -1,0 +1,204 @@
+//! The lock-free protocols, explored over all interleavings.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p cenote-taskq --release --lib models`. Each model is small on purpose:
+//! loom tries every order of every atomic step, and two or three threads are enough to show what can go wrong.
+
+use std::task::{Wake, Waker};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+use crate::group::Shards;
+use crate::handle::Class;
+use crate::real::idle::Idle;
+use crate::sync::Mutex;
+use crate::task::{Reason, Schedule, Task};
+
+fn model(bound: usize, check: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(bound);
+    builder.check(check);
+}
+
+/// A worker as it goes about sleeping: its queue is a counter, its parker a count of tokens.
+fn work_once(idle: &Idle, work: &AtomicUsize, unparked: &[AtomicUsize], worker: usize, woken: bool) -> bool {
+    let mut searching = woken || idle.try_search();
+    loop {
+        let taken = work.load(Ordering::Acquire) > 0
+            && work.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| count.checked_sub(1)).is_ok();
+        if taken {
+            if searching && idle.found() && work.load(Ordering::Acquire) > 0 {
+                wake(idle, unparked);
+            }
+            return true;
+        }
+        let look_again = idle.enter(worker, std::mem::take(&mut searching));
+        if look_again && work.load(Ordering::Acquire) > 0 {
+            searching = idle.leave(worker);
+            continue;
+        }
+        // Parked. Only a token ends it; what the model checks is that there is one when there is work.
+        return false;
+    }
+}
+
+fn wake(idle: &Idle, unparked: &[AtomicUsize]) {
+    if let Some(worker) = idle.dispatched() {
+        unparked[worker].fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Whoever is left asleep while there is work must have been unparked.
+fn no_work_is_left_to_sleepers(dispatches: usize, workers: usize) {
+    let idle = Arc::new(Idle::new(workers));
+    let work = Arc::new(AtomicUsize::new(0));
+    let unparked: Arc<Vec<AtomicUsize>> = Arc::new((0..workers).map(|_| AtomicUsize::new(0)).collect());
+    let threads: Vec<_> = (0..workers)
+        .map(|worker| {
+            let (idle, work, unparked) = (Arc::clone(&idle), Arc::clone(&work), Arc::clone(&unparked));
+            thread::spawn(move || work_once(&idle, &work, &unparked, worker, false))
+        })
+        .collect();
+    for _ in 0..dispatches {
+        work.fetch_add(1, Ordering::AcqRel);
+        wake(&idle, &unparked);
+    }
+    let worked: Vec<bool> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+    let tokens: usize = unparked.iter().map(|count| count.load(Ordering::Acquire)).sum();
+    let awake = worked.iter().filter(|&&worked| worked).count();
+    // A worker that took an item goes round again and would find the rest; if none did, someone must have a token.
+    assert!(work.load(Ordering::Acquire) == 0 || awake + tokens > 0, "work is left and everyone sleeps");
+}
+
+#[test]
+fn a_dispatch_to_one_sleepy_worker_is_never_missed() {
+    model(4, || no_work_is_left_to_sleepers(1, 1));
+}
+
+#[test]
+fn two_dispatches_to_two_sleepy_workers_are_never_missed() {
+    model(2, || no_work_is_left_to_sleepers(2, 2));
+}
+
+/// Two dispatchers and a worker that goes to sleep: the case where one dispatcher relies on the other's search.
+#[test]
+fn a_dispatcher_that_relies_on_another_is_not_let_down() {
+    model(4, || {
+        let idle = Arc::new(Idle::new(2));
+        let work = Arc::new(AtomicUsize::new(0));
+        let unparked: Arc<Vec<AtomicUsize>> = Arc::new((0..2).map(|_| AtomicUsize::new(0)).collect());
+        let other = {
+            let (idle, work, unparked) = (Arc::clone(&idle), Arc::clone(&work), Arc::clone(&unparked));
+            thread::spawn(move || {
+                work.fetch_add(1, Ordering::AcqRel);
+                wake(&idle, &unparked);
+            })
+        };
+        let worker = {
+            let (idle, work, unparked) = (Arc::clone(&idle), Arc::clone(&work), Arc::clone(&unparked));
+            thread::spawn(move || {
+                // It sleeps, wakes by itself (a completion, a timer), and is about to sleep again: a dispatcher may have
+                // claimed the search in between and have found nobody.
+                idle.enter(0, false);
+                let woken = idle.leave(0);
+                work_once(&idle, &work, &unparked, 0, woken)
+            })
+        };
+        work.fetch_add(1, Ordering::AcqRel);
+        wake(&idle, &unparked);
+        other.join().expect("no panic");
+        let worked = worker.join().expect("no panic");
+        let tokens = unparked[0].load(Ordering::Acquire);
+        assert!(worked || tokens > 0, "work is left and the worker sleeps");
+    });
+}
+
+/// After the closer has seen zero there is no member, and none comes.
+#[test]
+fn a_closed_group_stays_empty() {
+    model(3, || {
+        let shards = Arc::new(Shards::new(2));
+        let inside = Arc::new(AtomicUsize::new(0));
+        let emptied = Arc::new(AtomicUsize::new(0));
+        let members: Vec<_> = (0..2)
+            .map(|hint| {
+                let (shards, inside, emptied) = (Arc::clone(&shards), Arc::clone(&inside), Arc::clone(&emptied));
+                thread::spawn(move || {
+                    let Some(shard) = shards.enter(hint) else { return };
+                    inside.fetch_add(1, Ordering::SeqCst);
+                    // A child that outlives its parent.
+                    shards.fork(shard);
+                    if shards.leave(shard) {
+                        emptied.fetch_add(1, Ordering::SeqCst);
+                    }
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    if shards.leave(shard) {
+                        emptied.fetch_add(1, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        shards.close();
+        let empty_at_once = shards.members() == 0;
+        if empty_at_once {
+            assert_eq!(inside.load(Ordering::SeqCst), 0, "a member was missed");
+            assert_eq!(shards.enter(0), None);
+        }
+        members.into_iter().for_each(|member| member.join().expect("no panic"));
+        assert_eq!(shards.members(), 0);
+        // A closer that had to wait is told to look again.
+        assert!(empty_at_once || emptied.load(Ordering::SeqCst) > 0, "nobody told the closer");
+    });
+}
+
+/// A schedule that runs nothing: it counts.
+struct Counting {
+    queue: Mutex<Vec<std::sync::Arc<Task>>>,
+}
+
+impl Schedule for Counting {
+    fn schedule(&self, task: std::sync::Arc<Task>, _reason: Reason) {
+        self.queue.lock().push(task);
+    }
+
+    fn finished(&self, _task: &Task) {}
+}
+
+/// Wakes race with a poll: the task is queued at most once, and what the waker wrote before is seen by a later poll.
+#[test]
+fn a_wake_is_neither_lost_nor_doubled() {
+    model(3, || {
+        let schedule = std::sync::Arc::new(Counting { queue: Mutex::new(Vec::new()) });
+        let flags = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
+        let seen = Arc::new(AtomicUsize::new(0));
+        let (task_flags, task_seen) = (Arc::clone(&flags), Arc::clone(&seen));
+        let future = std::future::poll_fn(move |_| {
+            // Relaxed on purpose: the task's own state must order it.
+            let both = task_flags.0.load(Ordering::Relaxed) + task_flags.1.load(Ordering::Relaxed);
+            task_seen.store(both, Ordering::SeqCst);
+            std::task::Poll::Pending
+        });
+        let task = Task::new(1, Class::Issue, std::sync::Arc::clone(&schedule) as _, future);
+        let wakers: Vec<_> = (0..2)
+            .map(|index| {
+                let (task, flags) = (std::sync::Arc::clone(&task), Arc::clone(&flags));
+                thread::spawn(move || {
+                    let flag = if index == 0 { &flags.0 } else { &flags.1 };
+                    flag.store(1, Ordering::Relaxed);
+                    Waker::from(task).wake();
+                })
+            })
+            .collect();
+        std::sync::Arc::clone(&task).run();
+        wakers.into_iter().for_each(|waker| waker.join().expect("no panic"));
+        let queued = std::mem::take(&mut *schedule.queue.lock());
+        assert!(queued.len() <= 1, "queued twice");
+        for task in queued {
+            task.run();
+        }
+        assert_eq!(seen.load(Ordering::SeqCst), 2, "a wake was lost");
+        task.cancel();
+        Wake::wake(task);
+    });
+}

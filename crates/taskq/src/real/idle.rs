@@ -1,0 +1,107 @@
+//! Who sleeps, who looks for work, and whom a dispatch wakes.
+//!
+//! A dispatch that wakes every sleeper, or takes a lock to wake one, makes a queue of many small items slow; so here
+//! one dispatch wakes at most one worker, holding no lock, and none while a worker is already searching.
+//!
+//! ```text
+//!   sleeping   one bit for each worker
+//!   searching  how many workers look for work, woken or on their own
+//!
+//!   dispatch:  push work;  fence;  searching > 0? done : searching 0->1; take a sleeper's bit; unpark it
+//!   searcher:  found work: searching -= 1; the last one, if there is more work, dispatches on behalf of those who
+//!              relied on it
+//!   sleeper:   set own bit; stop searching; fence; searching == 0 and there is work? go back : park
+//! ```
+//!
+//! No wake-up is lost: a dispatcher that skips its wake saw a searcher, which either finds the work, or, on its way to
+//! sleep, looks again after it has stopped counting as a searcher. A sleeper that parks because somebody searches relies
+//! on the same. The fences order each one's own write (work, bit, count) before its look at the other's.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+const WORD_BITS: usize = u64::BITS as usize;
+
+pub(crate) struct Idle {
+    workers: usize,
+    searching: CachePadded<AtomicUsize>,
+    sleeping: Box<[CachePadded<AtomicU64>]>,
+}
+
+impl Idle {
+    pub(crate) fn new(workers: usize) -> Idle {
+        Idle {
+            workers,
+            searching: CachePadded::new(AtomicUsize::new(0)),
+            sleeping: (0..workers.div_ceil(WORD_BITS)).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+        }
+    }
+
+    /// After work was pushed: the worker to unpark, if one should be. It counts as searching from now on.
+    pub(crate) fn dispatched(&self) -> Option<usize> {
+        fence(Ordering::SeqCst);
+        loop {
+            if self.sleeping.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+                || self.searching.load(Ordering::Relaxed) > 0
+                || self.searching.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err()
+            {
+                return None;
+            }
+            if let Some(worker) = self.take_sleeper() {
+                return Some(worker);
+            }
+            // They woke by themselves. Others may have gone to sleep meanwhile and relied on this search.
+            self.searching.fetch_sub(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn take_sleeper(&self) -> Option<usize> {
+        for (index, word) in self.sleeping.iter().enumerate() {
+            let mut bits = word.load(Ordering::SeqCst);
+            while bits != 0 {
+                let bit = bits.trailing_zeros();
+                let before = word.fetch_and(!(1 << bit), Ordering::SeqCst);
+                if before & (1 << bit) != 0 {
+                    return Some(index * WORD_BITS + bit as usize);
+                }
+                bits = before & !(1 << bit);
+            }
+        }
+        None
+    }
+
+    /// Whether the caller, out of work, may look at others' queues. Half of the workers at most do at one time: more
+    /// would only get in each other's way.
+    pub(crate) fn try_search(&self) -> bool {
+        if 2 * self.searching.load(Ordering::Relaxed) >= self.workers {
+            return false;
+        }
+        self.searching.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// A searcher has found work. Whether it was the last, so that it must dispatch if there is more.
+    pub(crate) fn found(&self) -> bool {
+        let last = self.searching.fetch_sub(1, Ordering::SeqCst) == 1;
+        fence(Ordering::SeqCst);
+        last
+    }
+
+    /// Enters sleep. Whether the caller must look for work once more before it parks.
+    pub(crate) fn enter(&self, worker: usize, was_searching: bool) -> bool {
+        self.sleeping[worker / WORD_BITS].fetch_or(1 << (worker % WORD_BITS), Ordering::SeqCst);
+        if was_searching {
+            self.searching.fetch_sub(1, Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+        self.searching.load(Ordering::Relaxed) == 0
+    }
+
+    /// Leaves sleep. Whether a dispatcher woke the caller, which then counts as searching.
+    pub(crate) fn leave(&self, worker: usize) -> bool {
+        let bit = 1 << (worker % WORD_BITS);
+        self.sleeping[worker / WORD_BITS].fetch_and(!bit, Ordering::SeqCst) & bit == 0
+    }
+}

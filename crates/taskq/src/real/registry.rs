@@ -1,0 +1,91 @@
+//! Every task that is not done, so that a runtime that stops can drop what they hold.
+//!
+//! A task that waits is held by what will wake it, and often holds that in turn: a loop that waits for a notification of
+//! the object it owns would outlive its runtime for ever, and with it open devices and their locks. So the runtime knows
+//! its tasks. The register is sharded by the spawning thread; a task's id is its place.
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::Mutex;
+use crate::task::Task;
+
+#[derive(Default)]
+struct Shard {
+    slots: Vec<Option<Arc<Task>>>,
+    free: Vec<usize>,
+}
+
+pub(super) struct Registry {
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+}
+
+impl Registry {
+    pub(super) fn new(shards: usize) -> Registry {
+        Registry { shards: (0..shards.max(1)).map(|_| CachePadded::new(Mutex::default())).collect() }
+    }
+
+    /// Registers the task that `make` makes of its id.
+    pub(super) fn insert(&self, hint: usize, make: impl FnOnce(u64) -> Arc<Task>) -> Arc<Task> {
+        let count = self.shards.len();
+        let shard = hint % count;
+        let mut locked = self.shards[shard].lock();
+        let slot = locked.free.pop().unwrap_or(locked.slots.len());
+        let task = make((slot * count + shard) as u64);
+        match locked.slots.get_mut(slot) {
+            Some(place) => *place = Some(Arc::clone(&task)),
+            None => locked.slots.push(Some(Arc::clone(&task))),
+        }
+        task
+    }
+
+    /// Forgets a task. Called once for each: its place is given to another.
+    pub(super) fn remove(&self, id: u64) {
+        let (slot, shard) = (id as usize / self.shards.len(), id as usize % self.shards.len());
+        let task = {
+            let mut locked = self.shards[shard].lock();
+            let task = locked.slots.get_mut(slot).and_then(Option::take);
+            if task.is_some() {
+                locked.free.push(slot);
+            }
+            task
+        };
+        drop(task);
+    }
+
+    /// Takes every task.
+    pub(super) fn take_all(&self) -> Vec<Arc<Task>> {
+        self.shards.iter().flat_map(|shard| std::mem::take(&mut *shard.lock()).slots).flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::Class;
+    use crate::task::{Reason, Schedule};
+
+    struct Nowhere;
+
+    impl Schedule for Nowhere {
+        fn schedule(&self, _task: Arc<Task>, _reason: Reason) {}
+
+        fn finished(&self, _task: &Task) {}
+    }
+
+    #[test]
+    fn a_place_is_given_again_and_a_task_after_the_end_is_not_kept() {
+        let registry = Registry::new(2);
+        let insert = || registry.insert(1, |id| Task::new(id, Class::Issue, Arc::new(Nowhere), async {}));
+        let (first, second) = (insert(), insert());
+        registry.remove(first.id);
+        assert_eq!(insert().id, first.id);
+        assert_ne!(first.id, second.id);
+        registry.remove(second.id);
+        assert_eq!(registry.take_all().len(), 1);
+        let late = insert();
+        registry.remove(late.id);
+        assert_eq!(Arc::strong_count(&late), 1);
+    }
+}

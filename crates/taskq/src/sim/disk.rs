@@ -1,0 +1,578 @@
+//! A simulated disk: content in memory, a service time, faults on request, and a write cache that a crash empties.
+//!
+//! ```text
+//!   write --> (service time) --> current, unflushed.push(write)     reads see `current`
+//!   flush --> (service time) --> durable = durable + unflushed[..what there was when the flush began]
+//!   crash --> current = durable = durable + some of unflushed and of what was in flight, some of them torn
+//! ```
+//!
+//! Content is a map of pages over an optional base, so a disk of terabytes costs what was written to it, and many disks
+//! may share one image. What a crash keeps is drawn from the disk's own seed: any subset of the unflushed writes in any
+//! order, each whole, missing, or torn at a sector.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::buf::{Block, Buf};
+use crate::device::{BoxFuture, Device, Driver};
+use crate::handle::Handle;
+use crate::rng::Rng;
+use crate::sync::Mutex;
+use crate::time::Instant;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// How to make a simulated disk.
+#[derive(Clone, Debug)]
+pub struct SimDiskOptions {
+    /// Its size; with a base, at least the base's to see all of it.
+    pub size_bytes: u64,
+    /// Its sector: what is written as a whole or not at all.
+    pub sector_bytes: u32,
+    /// Whether it says that distance costs time.
+    pub rotational: bool,
+    /// What it contains at first, shared until written. Beyond it, and without it, there are zeros.
+    pub base: Option<Block>,
+    /// How long requests take.
+    pub latency: Latency,
+    /// Whether writes are volatile until a flush. Without a cache each write is stable when it is done.
+    pub write_cache: bool,
+}
+
+impl Default for SimDiskOptions {
+    fn default() -> SimDiskOptions {
+        SimDiskOptions {
+            size_bytes: 64 << 20,
+            sector_bytes: 512,
+            rotational: false,
+            base: None,
+            latency: Latency::default(),
+            write_cache: true,
+        }
+    }
+}
+
+/// A constant service time for each kind of request, plus up to `jitter` drawn from the seed. Requests do not wait for
+/// each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// Of a read.
+    pub read: Duration,
+    /// Of a write.
+    pub write: Duration,
+    /// Of a flush.
+    pub flush: Duration,
+    /// The most that is added.
+    pub jitter: Duration,
+}
+
+impl Default for Latency {
+    fn default() -> Latency {
+        Latency {
+            read: Duration::from_micros(80),
+            write: Duration::from_micros(20),
+            flush: Duration::from_micros(500),
+            jitter: Duration::from_micros(40),
+        }
+    }
+}
+
+/// A kind of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RequestKind {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Flush.
+    Flush,
+}
+
+/// A request as a fault hook or a service model sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is asked.
+    pub kind: RequestKind,
+    /// Where.
+    pub offset_bytes: u64,
+    /// How much.
+    pub size_bytes: u64,
+    /// How many requests this disk was given before.
+    pub sequence: u64,
+}
+
+/// What goes wrong with a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    #[default]
+    None,
+    /// It fails with this error and no effect.
+    Error(io::ErrorKind),
+    /// A read gives wrong bytes, a write leaves wrong bytes, and neither says so: one bit in each sector is flipped.
+    Corrupt,
+    /// A read fills half and fails as at a device's end; a write leaves its first half and fails.
+    Short,
+    /// It never comes back.
+    Hang,
+    /// It takes this much longer.
+    Delay(Duration),
+    /// A write or a flush is acknowledged and not done.
+    Lost,
+    /// A read or a write is done at this offset instead of its own.
+    Misdirected(u64),
+}
+
+type FaultHook = dyn FnMut(&Request, &mut Rng) -> Fault + Send;
+type ServiceModel = dyn FnMut(&Request, Instant, &mut Rng) -> Duration + Send;
+
+/// How a crash treats what was not flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// All of it is lost.
+    LoseAll,
+    /// All of it survives; what was in flight does not.
+    KeepAll,
+    /// Each write survives, is lost or is torn at a sector, by the seed, and survivors land in any order.
+    Random,
+}
+
+#[derive(Clone)]
+struct Write {
+    offset_bytes: u64,
+    block: Block,
+}
+
+/// A disk's content at one moment: pages over a base, both shared with whoever has them.
+#[derive(Clone, Default)]
+pub struct Image {
+    base: Block,
+    pages: BTreeMap<u64, Arc<[u8]>>,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Image({} pages over {} bytes)", self.pages.len(), self.base.len())
+    }
+}
+
+impl Image {
+    fn page(&self, index: u64) -> Option<&[u8]> {
+        self.pages.get(&index).map(|page| &page[..]).or_else(|| base_page(&self.base, index))
+    }
+
+    /// Fills `target` from `offset_bytes`; zeros where nothing was written.
+    pub fn read(&self, offset_bytes: u64, target: &mut [u8]) {
+        let mut done = 0;
+        while done < target.len() {
+            let at = offset_bytes + done as u64;
+            let within = (at % PAGE_BYTES) as usize;
+            let count = (PAGE_BYTES as usize - within).min(target.len() - done);
+            let part = &mut target[done..done + count];
+            let page = self.page(at / PAGE_BYTES).unwrap_or(&[]);
+            let have = page.len().saturating_sub(within).min(count);
+            part[..have].copy_from_slice(&page[within.min(page.len())..][..have]);
+            part[have..].fill(0);
+            done += count;
+        }
+    }
+
+    /// Writes `source` at `offset_bytes`.
+    pub fn write(&mut self, offset_bytes: u64, source: &[u8]) {
+        let mut done = 0;
+        while done < source.len() {
+            let at = offset_bytes + done as u64;
+            let within = (at % PAGE_BYTES) as usize;
+            let count = (PAGE_BYTES as usize - within).min(source.len() - done);
+            let index = at / PAGE_BYTES;
+            let mut page = [0; PAGE_BYTES as usize];
+            if count < PAGE_BYTES as usize {
+                let old = self.page(index).unwrap_or(&[]);
+                page[..old.len()].copy_from_slice(old);
+            }
+            page[within..within + count].copy_from_slice(&source[done..done + count]);
+            self.pages.insert(index, Arc::from(&page[..]));
+            done += count;
+        }
+    }
+}
+
+/// The base's part of a page; shorter than a page where the base ends.
+fn base_page(base: &Block, index: u64) -> Option<&[u8]> {
+    let start = usize::try_from(index.checked_mul(PAGE_BYTES)?).ok()?;
+    let end = start.saturating_add(PAGE_BYTES as usize).min(base.len());
+    base.get(start..end)
+}
+
+struct State {
+    current: Image,
+    durable: Image,
+    unflushed: Vec<Write>,
+    in_flight: BTreeMap<u64, Write>,
+    sequence: u64,
+    /// Counts crashes: a request that began before one fails after it.
+    life: u64,
+    off: bool,
+    rng: Rng,
+    fault: Option<Box<FaultHook>>,
+    service: Option<Box<ServiceModel>>,
+    counts: Counts,
+}
+
+/// What a disk was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads begun.
+    pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// Writes begun.
+    pub writes: u64,
+    /// Bytes of them.
+    pub written_bytes: u64,
+    /// Flushes begun.
+    pub flushes: u64,
+}
+
+/// A disk of a simulation. Holds its content whether or not anyone has it open.
+pub struct SimDisk {
+    handle: Handle,
+    path: PathBuf,
+    options: SimDiskOptions,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for SimDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SimDisk({})", self.path.display())
+    }
+}
+
+fn off() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the simulated disk is off")
+}
+
+impl SimDisk {
+    pub(crate) fn new(handle: Handle, path: PathBuf, options: SimDiskOptions, seed: u64) -> Arc<SimDisk> {
+        let image = Image { base: options.base.clone().unwrap_or_default(), pages: BTreeMap::new() };
+        Arc::new(SimDisk {
+            handle,
+            path,
+            options,
+            state: Mutex::new(State {
+                current: image.clone(),
+                durable: image,
+                unflushed: Vec::new(),
+                in_flight: BTreeMap::new(),
+                sequence: 0,
+                life: 0,
+                off: false,
+                rng: Rng::new(seed),
+                fault: None,
+                service: None,
+                counts: Counts::default(),
+            }),
+        })
+    }
+
+    /// Asks `hook` about every request from now on. It is called when a request begins, in the order they begin.
+    pub fn set_faults(&self, hook: impl FnMut(&Request, &mut Rng) -> Fault + Send + 'static) {
+        self.state.lock().fault = Some(Box::new(hook));
+    }
+
+    /// Nothing goes wrong from now on.
+    pub fn clear_faults(&self) {
+        self.state.lock().fault = None;
+    }
+
+    /// Has `model` say how long each request takes, in place of the constant latency.
+    pub fn set_service_model(&self, model: impl FnMut(&Request, Instant, &mut Rng) -> Duration + Send + 'static) {
+        self.state.lock().service = Some(Box::new(model));
+    }
+
+    /// What the disk was asked so far.
+    pub fn counts(&self) -> Counts {
+        self.state.lock().counts
+    }
+
+    /// Cuts the power: requests under way fail, and what was not flushed is treated as `crash` says. The disk stays off,
+    /// failing everything, until [`SimDisk::power_on`].
+    pub fn crash(&self, crash: Crash) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.life += 1;
+        state.off = true;
+        let unflushed = std::mem::take(&mut state.unflushed);
+        let in_flight = std::mem::take(&mut state.in_flight);
+        let mut survivors = match crash {
+            Crash::LoseAll => Vec::new(),
+            Crash::KeepAll => unflushed,
+            Crash::Random => unflushed.into_iter().chain(in_flight.into_values()).collect(),
+        };
+        let sector_bytes = self.options.sector_bytes.max(1) as usize;
+        if crash == Crash::Random {
+            for index in (1..survivors.len()).rev() {
+                let other = state.rng.below(index as u64 + 1) as usize;
+                survivors.swap(index, other);
+            }
+        }
+        for write in survivors {
+            if crash == Crash::Random {
+                match state.rng.below(3) {
+                    0 => continue,
+                    1 => {
+                        for (index, sector) in write.block.chunks(sector_bytes).enumerate() {
+                            if state.rng.chance(1, 2) {
+                                let at = write.offset_bytes + (index * sector_bytes) as u64;
+                                state.durable.write(at, sector);
+                            }
+                        }
+                        continue;
+                    }
+                    _ => {}
+                }
+            }
+            state.durable.write(write.offset_bytes, &write.block);
+        }
+        state.current = state.durable.clone();
+    }
+
+    /// Answers requests again.
+    pub fn power_on(&self) {
+        self.state.lock().off = false;
+    }
+
+    /// What a reader would see now, to be kept, compared, or given to a disk of another simulation.
+    pub fn image(&self) -> Image {
+        self.state.lock().current.clone()
+    }
+
+    /// Makes `image` the disk's content, stable and with nothing unflushed.
+    pub fn restore(&self, image: &Image) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.unflushed.clear();
+        state.in_flight.clear();
+        state.current = image.clone();
+        state.durable = image.clone();
+    }
+
+    /// Writes that are done and not flushed.
+    pub fn unflushed_count(&self) -> usize {
+        self.state.lock().unflushed.len()
+    }
+
+    /// The bytes a reader would see now, without time or faults.
+    pub fn peek(&self, offset_bytes: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.state.lock().current.read(offset_bytes, &mut bytes);
+        bytes
+    }
+
+    /// Changes the stored bytes at once and for good, without time or faults: a test's damage.
+    pub fn poke(&self, offset_bytes: u64, bytes: &[u8]) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.current.write(offset_bytes, bytes);
+        state.durable.write(offset_bytes, bytes);
+    }
+
+    pub(crate) fn device(self: &Arc<Self>, writable: bool) -> Device {
+        Device::from_driver(Arc::new(OpenDisk { disk: Arc::clone(self), writable }))
+    }
+
+    /// Admits a request: its sequence, the disk's life it began in, its fault, and how long it takes.
+    fn begin(&self, kind: RequestKind, offset_bytes: u64, size_bytes: u64) -> io::Result<(u64, u64, Fault, Duration)> {
+        let now = self.handle.now();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.off {
+            return Err(off());
+        }
+        let sequence = state.sequence;
+        state.sequence += 1;
+        let counts = &mut state.counts;
+        match kind {
+            RequestKind::Read => (counts.reads, counts.read_bytes) = (counts.reads + 1, counts.read_bytes + size_bytes),
+            RequestKind::Write => {
+                (counts.writes, counts.written_bytes) = (counts.writes + 1, counts.written_bytes + size_bytes);
+            }
+            RequestKind::Flush => counts.flushes += 1,
+        }
+        let request = Request { kind, offset_bytes, size_bytes, sequence };
+        let fault = match &mut state.fault {
+            Some(hook) => hook(&request, &mut state.rng),
+            None => Fault::None,
+        };
+        let latency = &self.options.latency;
+        let time = match &mut state.service {
+            Some(model) => model(&request, now, &mut state.rng),
+            None => {
+                let jitter_ns = u64::try_from(latency.jitter.as_nanos()).unwrap_or(u64::MAX);
+                let jitter = Duration::from_nanos(state.rng.below(jitter_ns.saturating_add(1)));
+                jitter
+                    + match kind {
+                        RequestKind::Read => latency.read,
+                        RequestKind::Write => latency.write,
+                        RequestKind::Flush => latency.flush,
+                    }
+            }
+        };
+        Ok((sequence, state.life, fault, time))
+    }
+
+    /// Waits out a request's time; fails if the power went meanwhile.
+    async fn serve(&self, life: u64, fault: Fault, time: Duration) -> io::Result<()> {
+        if fault == Fault::Hang {
+            std::future::pending::<()>().await;
+        }
+        let extra = match fault {
+            Fault::Delay(extra) => extra,
+            _ => Duration::ZERO,
+        };
+        self.handle.sleep(time + extra).await;
+        let same_life = self.state.lock().life == life;
+        if !same_life {
+            return Err(off());
+        }
+        match fault {
+            Fault::Error(kind) => Err(io::Error::new(kind, "a simulated fault")),
+            _ => Ok(()),
+        }
+    }
+
+    fn place(&self, offset_bytes: u64, size_bytes: u64, fault: Fault) -> u64 {
+        match fault {
+            Fault::Misdirected(other) => other.min(self.options.size_bytes.saturating_sub(size_bytes)),
+            _ => offset_bytes,
+        }
+    }
+
+    fn flip_bits(&self, bytes: &mut [u8]) {
+        let mut state = self.state.lock();
+        for sector in bytes.chunks_mut(self.options.sector_bytes.max(1) as usize) {
+            let bit = state.rng.below(sector.len() as u64 * 8);
+            sector[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+    }
+
+    async fn read(&self, offset_bytes: u64, buf: &mut Buf) -> io::Result<()> {
+        let size_bytes = buf.len() as u64;
+        let (_, life, fault, time) = self.begin(RequestKind::Read, offset_bytes, size_bytes)?;
+        self.serve(life, fault, time).await?;
+        let filled = if fault == Fault::Short { buf.len() / 2 } else { buf.len() };
+        let place = self.place(offset_bytes, size_bytes, fault);
+        self.state.lock().current.read(place, &mut buf[..filled]);
+        match fault {
+            Fault::Corrupt => self.flip_bits(buf),
+            Fault::Short => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a simulated short read")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn write(&self, offset_bytes: u64, block: Block) -> io::Result<()> {
+        let size_bytes = block.len() as u64;
+        let (sequence, life, fault, time) = self.begin(RequestKind::Write, offset_bytes, size_bytes)?;
+        let block = match fault {
+            Fault::Corrupt => {
+                let mut bytes = Buf::copied_from(&block);
+                self.flip_bits(&mut bytes);
+                bytes.freeze()
+            }
+            Fault::Short => block.slice(..block.len() / 2),
+            _ => block,
+        };
+        let write = Write { offset_bytes: self.place(offset_bytes, size_bytes, fault), block };
+        let effective = !matches!(fault, Fault::Error(_) | Fault::Lost);
+        if effective {
+            self.state.lock().in_flight.insert(sequence, write.clone());
+        }
+        self.serve(life, fault, time).await?;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.in_flight.remove(&sequence).is_some() {
+            state.current.write(write.offset_bytes, &write.block);
+            if self.options.write_cache {
+                state.unflushed.push(write);
+            } else {
+                state.durable.write(write.offset_bytes, &write.block);
+            }
+        }
+        drop(guard);
+        match fault {
+            Fault::Short => Err(io::Error::new(io::ErrorKind::WriteZero, "a simulated short write")),
+            _ => Ok(()),
+        }
+    }
+
+    async fn flush(&self) -> io::Result<()> {
+        let (_, life, fault, time) = self.begin(RequestKind::Flush, 0, 0)?;
+        // Writes done by now are covered. If a concurrent flush takes some of them out first, this one takes as many
+        // newer ones instead, which a disk may do.
+        let covered = self.state.lock().unflushed.len();
+        self.serve(life, fault, time).await?;
+        if fault == Fault::Lost {
+            return Ok(());
+        }
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let covered = covered.min(state.unflushed.len());
+        let writes: Vec<Write> = state.unflushed.drain(..covered).collect();
+        for write in writes {
+            state.durable.write(write.offset_bytes, &write.block);
+        }
+        Ok(())
+    }
+}
+
+/// A disk as one opener sees it.
+struct OpenDisk {
+    disk: Arc<SimDisk>,
+    writable: bool,
+}
+
+impl Driver for OpenDisk {
+    fn read(&self, offset_bytes: u64, mut buf: Buf) -> BoxFuture<'_, (io::Result<()>, Buf)> {
+        Box::pin(async move {
+            let result = self.disk.read(offset_bytes, &mut buf).await;
+            (result, buf)
+        })
+    }
+
+    fn write(&self, offset_bytes: u64, block: Block) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            if !self.writable {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the device is open read-only"));
+            }
+            self.disk.write(offset_bytes, block).await
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(self.disk.flush())
+    }
+
+    fn discard(&self, _offset_bytes: u64, _size_bytes: u64) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.disk.options.size_bytes
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.disk.options.sector_bytes
+    }
+
+    fn is_rotational(&self) -> bool {
+        self.disk.options.rotational
+    }
+
+    fn path(&self) -> &Path {
+        &self.disk.path
+    }
+}

@@ -1,0 +1,163 @@
+//! One task: a future, its place in the schedule, and how its end reaches whoever joins it.
+//!
+//! ```text
+//!            wake                 taken from a queue
+//!   Idle ---------> Queued ------------------------> Running ---> Done
+//!    ^                ^                               |  | wake
+//!    |                +------ poll was pending ----- Notified
+//!    +---- poll was pending -------------------------+
+//! ```
+//!
+//! The state alone decides who may touch the future: only whoever moved it from Queued to Running. A task is in at most
+//! one queue, once. The mutex around the future is therefore never contended; it is there because it is safe Rust's way
+//! to say so.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::handle::Class;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU8, Ordering};
+
+const IDLE: u8 = 0;
+const QUEUED: u8 = 1;
+const RUNNING: u8 = 2;
+const NOTIFIED: u8 = 3;
+const DONE: u8 = 4;
+
+/// Why a task is put in a queue, which with its class decides which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It was just spawned.
+    New,
+    /// It was just spawned, ahead of others.
+    Front,
+    /// What it waited for has happened.
+    Woken,
+    /// It was woken while it ran, so others go first.
+    Yielded,
+}
+
+/// Where tasks go to be run.
+pub(crate) trait Schedule: Send + Sync {
+    fn schedule(&self, task: Arc<Task>, reason: Reason);
+
+    /// The task has come to its end.
+    fn finished(&self, task: &Task);
+}
+
+/// A spawned future.
+pub(crate) struct Task {
+    pub(crate) id: u64,
+    pub(crate) class: Class,
+    state: AtomicU8,
+    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    scheduler: Arc<dyn Schedule>,
+}
+
+impl Task {
+    /// A task that is Queued: the caller hands it to the schedule.
+    pub(crate) fn new(
+        id: u64,
+        class: Class,
+        scheduler: Arc<dyn Schedule>,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) -> Arc<Task> {
+        Arc::new(Task {
+            id,
+            class,
+            state: AtomicU8::new(QUEUED),
+            future: Mutex::new(Some(Box::pin(future))),
+            scheduler,
+        })
+    }
+
+    /// Polls the future once. Called by whoever took the task from a queue.
+    pub(crate) fn run(self: Arc<Task>) {
+        // Acquire: what the waker wrote before it woke us is visible to the poll.
+        self.state.swap(RUNNING, Ordering::AcqRel);
+        let waker = Waker::from(Arc::clone(&self));
+        let done = {
+            let mut slot = self.future.lock();
+            let Some(future) = slot.as_mut() else {
+                self.state.store(DONE, Ordering::Release);
+                return;
+            };
+            let mut context = Context::from_waker(&waker);
+            // The future catches its own panics, for whoever joins it; this is for what is left of it.
+            match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context))) {
+                Ok(Poll::Pending) => None,
+                Ok(Poll::Ready(())) | Err(_) => Some(slot.take()),
+            }
+        };
+        if let Some(future) = done {
+            self.state.store(DONE, Ordering::Release);
+            // A destructor that panics must not take the worker with it.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+            self.scheduler.finished(&self);
+            return;
+        }
+        if self.state.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // Woken while it ran: it goes round again, behind others.
+            self.state.swap(QUEUED, Ordering::AcqRel);
+            let scheduler = Arc::clone(&self.scheduler);
+            scheduler.schedule(self, Reason::Yielded);
+        }
+    }
+
+    /// Drops the future unrun: the runtime is going away.
+    pub(crate) fn cancel(&self) {
+        let future = self.future.lock().take();
+        self.state.store(DONE, Ordering::Release);
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+    }
+}
+
+impl Task {
+    /// Takes note of a wake. Whether the caller must put the task in a queue.
+    ///
+    /// Every path writes the state, if only with the value it has: the write is what makes all that the waker did
+    /// before visible to the poll that follows, also when that poll is due already.
+    fn notify(&self) -> bool {
+        let mut seen = self.state.load(Ordering::Relaxed);
+        loop {
+            let next = match seen {
+                IDLE => QUEUED,
+                RUNNING => NOTIFIED,
+                DONE => return false,
+                same => same,
+            };
+            match self.state.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return seen == IDLE,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        if self.notify() {
+            let scheduler = Arc::clone(&self.scheduler);
+            scheduler.schedule(self, Reason::Woken);
+        }
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.notify() {
+            self.scheduler.schedule(Arc::clone(self), Reason::Woken);
+        }
+    }
+}
+
+/// The words of a panic.
+pub(crate) fn panic_text(payload: Box<dyn Any + Send>) -> String {
+    match payload.downcast::<String>() {
+        Ok(text) => *text,
+        Err(payload) => payload.downcast_ref::<&str>().map_or_else(|| "no message".to_owned(), |text| (*text).into()),
+    }
+}

@@ -1,0 +1,245 @@
+//! What only the runtime on the machine promises.
+#![allow(clippy::disallowed_methods)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cenote_taskq::{
+    Block, Buf, Class, Device, Direct, Handle, IoChoice, JoinError, JoinSet, Notify, OpenOptions, RamDevice, Runtime,
+    RuntimeOptions, for_each_concurrent, oneshot, yield_now,
+};
+
+fn runtime(workers: usize, io: IoChoice) -> Runtime {
+    Runtime::real(RuntimeOptions { workers: Some(workers), io }).expect("a runtime")
+}
+
+#[test]
+fn threads_serve_when_asked_for_and_say_so() {
+    let mode = runtime(1, IoChoice::Threads).handle().io_mode();
+    assert!(!mode.ring && mode.explanation.contains("as asked for"));
+    assert!(!runtime(1, IoChoice::Auto).handle().io_mode().explanation.is_empty());
+}
+
+/// Many tasks from many threads on few workers, waking each other across them: nothing is lost, all end.
+#[test]
+fn tasks_that_wake_each_other_across_workers_all_end() {
+    for workers in [1, 2, 3, 8] {
+        let runtime = runtime(workers, IoChoice::Auto);
+        let handle = runtime.handle();
+        let ended = Arc::new(AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (handle, ended) = (handle.clone(), Arc::clone(&ended));
+                scope.spawn(move || {
+                    let joins: Vec<_> = (0..300u64)
+                        .map(|index| {
+                            let (inner, ended) = (handle.clone(), Arc::clone(&ended));
+                            handle.spawn(Class::Issue, async move {
+                                let (sender, receiver) = oneshot::channel();
+                                let child = inner.spawn(Class::Background, async move {
+                                    yield_now().await;
+                                    sender.send(index).is_ok()
+                                });
+                                assert_eq!(receiver.await, Ok(index));
+                                assert_eq!(child.await, Ok(true));
+                                ended.fetch_add(1, Ordering::Relaxed);
+                            })
+                        })
+                        .collect();
+                    handle.block_on(async {
+                        for join in joins {
+                            join.await.expect("no panic");
+                        }
+                    });
+                });
+            }
+        });
+        assert_eq!(ended.load(Ordering::Relaxed), 900);
+    }
+}
+
+/// A worker kept busy by a long computation does not keep the tasks in its queue from the others.
+#[test]
+fn tasks_behind_a_busy_one_are_stolen() {
+    let runtime = runtime(2, IoChoice::Auto);
+    let handle = runtime.handle();
+    let release = Arc::new(AtomicBool::new(false));
+    let (inner, released) = (handle.clone(), Arc::clone(&release));
+    let busy = handle.spawn(Class::Issue, async move {
+        let children: Vec<_> = (0..20).map(|n| inner.spawn(Class::Issue, async move { n })).collect();
+        // Holds its worker until a child, which only another worker can run, has let it go.
+        let releaser = inner.spawn(Class::Issue, async move { released.store(true, Ordering::Release) });
+        while !release.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        releaser.await.expect("no panic");
+        for (n, child) in children.into_iter().enumerate() {
+            assert_eq!(child.await, Ok(n));
+        }
+    });
+    runtime.block_on(busy).expect("no panic");
+}
+
+#[test]
+fn background_work_is_not_starved_by_work_that_never_ends() {
+    let runtime = runtime(1, IoChoice::Auto);
+    let handle = runtime.handle();
+    let done = Arc::new(AtomicBool::new(false));
+    for _ in 0..4 {
+        let done = Arc::clone(&done);
+        drop(handle.spawn(Class::Interrupt, async move {
+            while !done.load(Ordering::Acquire) {
+                yield_now().await;
+            }
+        }));
+    }
+    runtime.block_on(handle.spawn(Class::Background, async {})).expect("no panic");
+    done.store(true, Ordering::Release);
+}
+
+#[test]
+fn dropping_a_runtime_ends_its_threads_and_cancels_its_tasks() {
+    let held = Arc::new(());
+    let runtime = runtime(2, IoChoice::Auto);
+    let handle = runtime.handle();
+    let (mine, sleeper) = (Arc::clone(&held), handle.clone());
+    let join = handle.spawn(Class::Issue, async move {
+        sleeper.sleep(Duration::from_secs(3600)).await;
+        drop(mine);
+    });
+    // A task that waits for what it holds itself: nothing outside can reach either.
+    let (mine, notify) = (Arc::clone(&held), Arc::new(Notify::new()));
+    drop(handle.spawn(Class::Background, async move {
+        loop {
+            notify.wait().await;
+            assert_eq!(Arc::strong_count(&mine), 0);
+        }
+    }));
+    runtime.block_on(handle.spawn(Class::Background, async {})).expect("no panic");
+    drop(runtime);
+    // The handle is still there; what it spawns is refused, and not kept.
+    let mine = Arc::clone(&held);
+    let refused = handle.spawn(Class::Issue, async move { drop(mine) });
+    let other = self::runtime(1, IoChoice::Threads);
+    assert_eq!(other.block_on(refused), Err(JoinError::Stopped));
+    assert_eq!(other.block_on(join), Err(JoinError::Stopped));
+    assert_eq!(Arc::strong_count(&held), 1);
+}
+
+#[test]
+fn a_device_serves_threads_that_are_not_the_runtimes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    std::fs::write(&path, vec![3; 1 << 20]).expect("written");
+    let runtime = runtime(2, IoChoice::Auto);
+    let options = OpenOptions { write: false, direct: Direct::Auto };
+    let device = runtime.block_on(runtime.handle().open(&path, options)).expect("open");
+    // Another runtime's threads, which have rings that are not this device's runtime's.
+    let other = self::runtime(1, IoChoice::Auto);
+    let read = async |device: &Device| {
+        let (result, buf) = device.read(8192, Buf::zeroed(4096)).await;
+        result.expect("a read");
+        assert!(buf[..] == [3; 4096]);
+    };
+    other.block_on(read(&device));
+    let task_device = device.clone();
+    other
+        .block_on(other.handle().spawn(Class::Issue, async move {
+            let (result, buf) = task_device.read(0, Buf::zeroed(4096)).await;
+            result.map(|()| buf.len())
+        }))
+        .expect("no panic")
+        .expect("a read");
+}
+
+#[test]
+fn an_exclusive_lock_is_one_openers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    std::fs::write(&path, vec![0; 4096]).expect("written");
+    let runtime = runtime(1, IoChoice::Threads);
+    let open = || runtime.block_on(runtime.handle().open(&path, OpenOptions::default())).expect("open");
+    let (first, second) = (open(), open());
+    assert!(first.try_lock_exclusive().expect("a lock"));
+    assert!(!second.try_lock_exclusive().expect("an answer"));
+    drop(first);
+    assert!(second.try_lock_exclusive().expect("a lock"));
+}
+
+#[test]
+fn direct_reads_and_writes_agree_with_the_page_cache() {
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    let path = folder.path().join("file");
+    std::fs::write(&path, vec![1; 1 << 20]).expect("written");
+    let runtime = runtime(1, IoChoice::Auto);
+    let options = OpenOptions { write: true, direct: Direct::Always };
+    let Ok(device) = runtime.block_on(runtime.handle().open(&path, options)) else {
+        eprintln!("this file system has no direct I/O");
+        return;
+    };
+    runtime.block_on(async {
+        // Aligned ones go directly, ragged ones by way of the page cache; each sees the other's.
+        device.write(4096, Block::from(vec![2; 8192])).await.expect("a write");
+        device.write(5000, Block::from(vec![3; 100])).await.expect("a write");
+        device.write(0, Block::from(vec![4; 4096])).await.expect("a write");
+        device.flush().await.expect("a flush");
+        let (result, buf) = device.read(0, Buf::zeroed(16384)).await;
+        result.expect("a read");
+        let expected = [&[4; 4096][..], &[2; 904], &[3; 100], &[2; 7188], &[1; 4096]].concat();
+        assert!(buf[..] == expected[..]);
+    });
+    assert!(std::fs::read(&path).expect("the file").len() == 1 << 20);
+}
+
+#[test]
+fn long_computations_do_not_hold_up_the_workers() {
+    let runtime = runtime(1, IoChoice::Auto);
+    let handle = runtime.handle();
+    let release = Arc::new(AtomicBool::new(false));
+    let released = Arc::clone(&release);
+    let long = handle.spawn_cpu(move || {
+        while !released.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        9
+    });
+    let quick = handle.spawn(Class::Issue, async move { release.store(true, Ordering::Release) });
+    assert_eq!(runtime.block_on(quick), Ok(()));
+    assert_eq!(runtime.block_on(long), Ok(9));
+}
+
+#[test]
+fn a_memory_device_reads_at_once_from_many_tasks() {
+    let runtime = runtime(2, IoChoice::Auto);
+    let device = Device::from_driver(RamDevice::new("ram", (0..1 << 20).map(|at| (at >> 12) as u8).collect()));
+    runtime.block_on(async {
+        let mut set = JoinSet::new();
+        for _ in 0..8 {
+            let device = device.clone();
+            set.push(runtime.handle().spawn(Class::Issue, async move {
+                for_each_concurrent(8, 0..256u64, |page| {
+                    let device = &device;
+                    async move {
+                        let (result, buf) = device.read(page * 4096, Buf::unfilled(4096)).await;
+                        result.expect("a read");
+                        assert!(buf.iter().all(|&byte| byte == page as u8));
+                    }
+                })
+                .await;
+            }));
+        }
+        while let Some(result) = set.next().await {
+            result.expect("no panic");
+        }
+    });
+}
+
+#[test]
+fn a_worker_that_blocks_on_a_future_is_told_not_to() {
+    let runtime = runtime(1, IoChoice::Threads);
+    let result = runtime.block_on(runtime.handle().spawn(Class::Issue, async {
+        Handle::current().expect("a worker has one").block_on(async {});
+    }));
+    assert!(matches!(result, Err(JoinError::Panicked(text)) if text.contains("await the future instead")));
+}

@@ -1,0 +1,267 @@
+//! What only the simulation promises: the same run from the same seed, a clock that jumps, deadlocks that are reported,
+//! and disks that fail, lose and lie on request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDisk, SimDiskOptions};
+use cenote_taskq::{Block, Buf, Class, Device, JoinSet, OpenOptions, Rng, Runtime, Semaphore, join_all, yield_now};
+
+fn disk(runtime: &Runtime, options: SimDiskOptions) -> (Arc<SimDisk>, Device) {
+    let handle = runtime.handle();
+    let disk = runtime.sim().expect("simulated").add_disk(&handle, "/dev/sim0", options);
+    let open = handle.open("/dev/sim0".as_ref(), OpenOptions { write: true, ..Default::default() });
+    let device = runtime.block_on(open).expect("registered");
+    (disk, device)
+}
+
+/// Everything at once: tasks, timers, disks, random numbers, locks. What the run did is summed up in one number.
+fn busy_run(seed: u64) -> (u64, u64, Vec<u64>) {
+    let runtime = Runtime::simulated(seed);
+    let (_, device) = disk(&runtime, SimDiskOptions::default());
+    let handle = runtime.handle();
+    let order = Arc::new(cenote_taskq::sync::Mutex::new(Vec::new()));
+    let semaphore = Arc::new(Semaphore::new(3));
+    runtime.block_on(async {
+        let mut set = JoinSet::new();
+        for task in 0..20u64 {
+            let (handle, device, order) = (handle.clone(), device.clone(), Arc::clone(&order));
+            let semaphore = Arc::clone(&semaphore);
+            set.push(handle.clone().spawn(Class::Issue, async move {
+                for _ in 0..10 {
+                    let _permit = semaphore.acquire(1 + task % 2).await;
+                    let offset = handle.random_u64() % 1000 * 4096;
+                    device.write(offset, Block::from(vec![task as u8; 4096])).await.expect("a write");
+                    handle.sleep(Duration::from_nanos(handle.random_u64() % 100_000)).await;
+                    order.lock().push(task);
+                }
+            }));
+        }
+        while let Some(result) = set.next().await {
+            result.expect("no panic");
+        }
+    });
+    let sim = runtime.sim().expect("simulated");
+    let order = order.lock().clone();
+    (sim.trace_hash(), sim.steps(), order)
+}
+
+#[test]
+fn one_seed_is_one_run_and_two_seeds_are_two() {
+    let first = busy_run(7);
+    assert_eq!(first, busy_run(7));
+    let others: Vec<_> = (8..16).map(busy_run).collect();
+    assert!(others.iter().all(|other| other.0 != first.0 && other.2 != first.2));
+}
+
+#[test]
+fn a_year_passes_in_no_time() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let year = Duration::from_secs(365 * 86_400);
+    runtime.block_on(handle.sleep(year));
+    assert!(handle.now().as_ns() >= year.as_nanos() as u64);
+    assert!(handle.unix_time() > Duration::from_secs(1_704_067_200) + year);
+}
+
+#[test]
+fn a_deadlock_is_an_error_that_says_who_waits() {
+    let runtime = Runtime::simulated(2);
+    let semaphore = Arc::new(Semaphore::new(1));
+    let stuck = runtime.try_block_on(async {
+        let _held = semaphore.acquire(1).await;
+        let other = Arc::clone(&semaphore);
+        let join = runtime.handle().spawn(Class::Issue, async move { drop(other.acquire(1).await) });
+        join.await
+    });
+    let deadlock = stuck.expect_err("nothing can go on");
+    assert_eq!(deadlock.live_tasks, 1);
+    assert!(deadlock.to_string().contains("1 tasks wait"));
+    // The runtime is fit for more.
+    assert_eq!(runtime.block_on(async { 5 }), 5);
+}
+
+#[test]
+fn a_run_without_end_is_stopped_at_its_step_limit() {
+    let runtime = Runtime::simulated(3);
+    runtime.sim().expect("simulated").set_steps_max(10_000);
+    let spinning = runtime.try_block_on(async {
+        loop {
+            yield_now().await;
+        }
+    });
+    let stopped: Result<(), _> = spinning;
+    assert!(stopped.expect_err("it never ends").steps > 10_000);
+}
+
+#[test]
+fn dropping_the_runtime_drops_what_its_tasks_hold() {
+    let held = Arc::new(());
+    let runtime = Runtime::simulated(4);
+    for _ in 0..5 {
+        let mine = Arc::clone(&held);
+        drop(runtime.handle().spawn(Class::Background, async move {
+            std::future::pending::<()>().await;
+            drop(mine);
+        }));
+    }
+    runtime.block_on(runtime.handle().sleep(Duration::from_secs(1)));
+    assert_eq!(Arc::strong_count(&held), 6);
+    drop(runtime);
+    assert_eq!(Arc::strong_count(&held), 1);
+}
+
+#[test]
+fn many_schedules_are_tried() {
+    // Two tasks that each take three steps: over some seeds every order of their steps comes up.
+    let mut orders = std::collections::BTreeSet::new();
+    for seed in 0..400 {
+        let runtime = Runtime::simulated(seed);
+        let order = Arc::new(cenote_taskq::sync::Mutex::new(Vec::new()));
+        runtime.block_on(join_all([0, 1].map(|task| {
+            let order = Arc::clone(&order);
+            runtime.handle().spawn(Class::Issue, async move {
+                for _ in 0..3 {
+                    order.lock().push(task);
+                    yield_now().await;
+                }
+            })
+        })));
+        orders.insert(order.lock().clone());
+    }
+    assert_eq!(orders.len(), 20, "six over three");
+}
+
+#[test]
+fn a_base_is_shared_until_written() {
+    let runtime = Runtime::simulated(5);
+    let base = Block::from((0..10_000u32).map(|at| (at % 251) as u8).collect::<Vec<_>>());
+    let options = SimDiskOptions { base: Some(base.clone()), size_bytes: 1 << 40, ..Default::default() };
+    let (disk, device) = disk(&runtime, options);
+    runtime.block_on(async {
+        device.write(5000, Block::from(vec![255; 10])).await.expect("a write");
+        let (result, buf) = device.read(4990, Buf::unfilled(5100)).await;
+        result.expect("a read");
+        assert_eq!(buf[..10], base[4990..5000]);
+        assert_eq!(buf[10..20], [255; 10]);
+        assert_eq!(buf[20..5010], base[5010..10_000]);
+        assert!(buf[5010..].iter().all(|&byte| byte == 0));
+        let (result, _) = device.read((1 << 40) - 512, Buf::unfilled(512)).await;
+        result.expect("a read at the end of a large disk");
+    });
+    assert_eq!(disk.counts().reads, 2);
+    assert_eq!(disk.counts().written_bytes, 10);
+}
+
+#[test]
+fn faults_happen_as_asked() {
+    let runtime = Runtime::simulated(6);
+    let (disk, device) = disk(&runtime, SimDiskOptions::default());
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        device.write(0, Block::from(vec![1; 8192])).await.expect("a write");
+        let read = async |fault: Fault| {
+            disk.set_faults(move |request, _| if request.kind == RequestKind::Read { fault } else { Fault::None });
+            device.read(0, Buf::zeroed(4096)).await
+        };
+        let (result, _) = read(Fault::Error(std::io::ErrorKind::TimedOut)).await;
+        assert_eq!(result.expect_err("asked for").kind(), std::io::ErrorKind::TimedOut);
+        let (result, buf) = read(Fault::Corrupt).await;
+        result.expect("silent");
+        let flipped: u32 = buf.iter().map(|&byte| (byte ^ 1).count_ones()).sum();
+        assert_eq!(flipped, 8, "one bit in each of eight sectors");
+        assert!(read(Fault::Short).await.0.is_err());
+        let (result, buf) = read(Fault::Misdirected(1 << 20)).await;
+        result.expect("silent");
+        assert!(buf.iter().all(|&byte| byte == 0));
+        let before = handle.now();
+        read(Fault::Delay(Duration::from_secs(9))).await.0.expect("slow");
+        assert!(handle.now() - before >= Duration::from_secs(9));
+        assert!(handle.timeout(Duration::from_secs(60), read(Fault::Hang)).await.is_none());
+        disk.set_faults(|request, _| if request.kind == RequestKind::Write { Fault::Lost } else { Fault::None });
+        device.write(0, Block::from(vec![2; 512])).await.expect("acknowledged");
+        assert_eq!(disk.peek(0, 1), [1]);
+    });
+    disk.set_faults(|_, _| Fault::Hang);
+    assert!(runtime.try_block_on(device.flush()).is_err());
+}
+
+#[test]
+fn a_flushed_write_survives_every_crash_and_an_unflushed_one_may_not() {
+    let mut lost = 0;
+    let mut torn = 0;
+    for seed in 0..60 {
+        let runtime = Runtime::simulated(seed);
+        let (disk, device) = disk(&runtime, SimDiskOptions::default());
+        runtime.block_on(async {
+            device.write(0, Block::from(vec![1; 4096])).await.expect("a write");
+            device.flush().await.expect("a flush");
+            device.write(0, Block::from(vec![2; 2048])).await.expect("a write");
+            device.write(8192, Block::from(vec![3; 4096])).await.expect("a write");
+        });
+        disk.crash(Crash::Random);
+        assert!(runtime.block_on(device.flush()).is_err(), "it is off");
+        disk.power_on();
+        let first = disk.peek(0, 4096);
+        assert!(first[..2048].iter().all(|&byte| byte == 1 || byte == 2) && first[2048..] == [1; 2048]);
+        assert!(first.chunks(512).all(|sector| sector.iter().all(|&byte| byte == sector[0])), "sectors are whole");
+        lost += u32::from(first[0] == 1 && first[512] == 1);
+        torn += u32::from(disk.peek(8192, 4096).contains(&0) && disk.peek(8192, 4096).contains(&3));
+    }
+    assert!(lost > 5 && lost < 55 && torn > 5, "{lost} lost, {torn} torn");
+}
+
+#[test]
+fn requests_under_way_fail_when_the_power_goes() {
+    let runtime = Runtime::simulated(8);
+    let latency = Latency { write: Duration::from_secs(1), ..Default::default() };
+    let (disk, device) = disk(&runtime, SimDiskOptions { latency, ..Default::default() });
+    let handle = runtime.handle();
+    let write = handle.spawn(Class::Sync, async move { device.write(0, Block::from(vec![9; 512])).await });
+    runtime.block_on(async {
+        handle.sleep(Duration::from_millis(10)).await;
+        disk.crash(Crash::KeepAll);
+        disk.power_on();
+        assert!(write.await.expect("no panic").is_err());
+    });
+    assert_eq!(disk.peek(0, 1), [0]);
+}
+
+#[test]
+fn a_service_model_sees_every_request() {
+    let runtime = Runtime::simulated(9);
+    let (disk, device) = disk(&runtime, SimDiskOptions::default());
+    let seen = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&seen);
+    disk.set_service_model(move |request, _, _: &mut Rng| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Duration::from_millis(request.size_bytes)
+    });
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let before = handle.now();
+        device.read(0, Buf::zeroed(512)).await.0.expect("a read");
+        assert!(handle.now() - before >= Duration::from_millis(512));
+        device.flush().await.expect("a flush");
+    });
+    assert_eq!(seen.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn an_image_goes_from_one_simulation_to_another() {
+    let image = {
+        let runtime = Runtime::simulated(10);
+        let (disk, device) = disk(&runtime, SimDiskOptions { base: Some(vec![7; 8192].into()), ..Default::default() });
+        runtime.block_on(device.write(4096, Block::from(vec![8; 100]))).expect("a write");
+        assert_eq!(disk.unflushed_count(), 1);
+        disk.image()
+    };
+    let runtime = Runtime::simulated(11);
+    let (disk, _) = disk(&runtime, SimDiskOptions::default());
+    disk.restore(&image);
+    disk.crash(Crash::LoseAll);
+    assert_eq!(disk.peek(4090, 12), [7, 7, 7, 7, 7, 7, 8, 8, 8, 8, 8, 8]);
+    assert_eq!(disk.peek(4196, 1), [7]);
+    assert_eq!(disk.peek(8192, 1), [0]);
+}

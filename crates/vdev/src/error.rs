@@ -1,0 +1,99 @@
+//! Why a vdev operation failed.
+
+use cenote_format::ids::{Guid, VdevId};
+
+use crate::fault::{Fault, FaultKind};
+use crate::layout::LayoutError;
+
+/// Why a vdev operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum VdevError {
+    /// The pool's configuration has no top-level vdev of this id, or a hole where one was.
+    #[error("the pool has no vdev {0}")]
+    NoSuchVdev(VdevId),
+    /// The top-level vdev is known but was not found (a missing log device imported with `-m`, for example).
+    #[error("vdev {0} is missing")]
+    Missing(VdevId),
+    /// The range does not lie within the vdev, or no block can have it.
+    #[error("vdev {vdev}: {source}")]
+    BadRange {
+        /// The top-level vdev.
+        vdev: VdevId,
+        /// What is wrong with it.
+        source: LayoutError,
+    },
+    /// No copy or reconstruction could be had that passes verification.
+    #[error("vdev {vdev}: {} at offset {offset_bytes:#x}, {size_bytes:#x} bytes{}", worst(faults), list(faults))]
+    Unreadable {
+        /// The top-level vdev.
+        vdev: VdevId,
+        /// Offset on it, as DVAs count.
+        offset_bytes: u64,
+        /// Bytes asked for.
+        size_bytes: u64,
+        /// What each device's part in it was, at most [`VdevError::FAULTS_MAX`].
+        faults: Vec<Fault>,
+    },
+    /// The vdev was removed and its mapping has no entry for this place.
+    #[error("vdev {vdev} was removed and its mapping does not cover offset {offset_bytes:#x}")]
+    Unmapped {
+        /// The removed vdev.
+        vdev: VdevId,
+        /// Where the mapping has a gap.
+        offset_bytes: u64,
+    },
+    /// The mapping of a removed vdev cannot be read, is not loaded, or loops.
+    #[error("vdev {vdev} was removed and its mapping is unusable: {reason}")]
+    BadMapping {
+        /// The removed vdev.
+        vdev: VdevId,
+        /// Why.
+        reason: String,
+    },
+    /// The configuration of the pool's devices is invalid.
+    #[error("invalid vdev configuration{}: {reason}", guid.map_or_else(String::new, |guid| format!(" (guid {guid})")))]
+    BadConfig {
+        /// The vdev, where it is known.
+        guid: Option<Guid>,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Something that this version cannot do.
+    #[error("not supported yet: {0}")]
+    Unsupported(String),
+}
+
+impl VdevError {
+    /// How many faults an error carries at most; the pool's fault log has the others.
+    pub const FAULTS_MAX: usize = 256;
+
+    /// Whether bytes could be read but none were right, in contrast to bytes that could not be read.
+    #[must_use]
+    pub fn is_checksum(&self) -> bool {
+        match self {
+            Self::Unreadable { faults, .. } => faults.iter().any(|fault| fault.kind == FaultKind::Checksum),
+            _ => false,
+        }
+    }
+}
+
+/// The first faults in words, and how many more there are.
+fn list(faults: &[Fault]) -> String {
+    const SHOWN: usize = 8;
+    let mut text: String = faults.iter().take(SHOWN).map(|fault| format!("; {fault}")).collect();
+    if faults.len() > SHOWN {
+        text.push_str(&format!("; and {} more", faults.len() - SHOWN));
+    }
+    text
+}
+
+/// The one word for what several faults amount to.
+fn worst(faults: &[Fault]) -> &'static str {
+    if faults.iter().any(|fault| fault.kind == FaultKind::Checksum) {
+        "checksum error"
+    } else if faults.iter().any(|fault| matches!(fault.kind, FaultKind::Read(_))) {
+        "read error"
+    } else {
+        "too many devices unavailable"
+    }
+}

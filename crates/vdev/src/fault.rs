@@ -1,0 +1,211 @@
+//! What went wrong on which device: error counts of a vdev, and a bounded log of single faults.
+//!
+//! Counts are what `zpool status` shows as READ, WRITE and CKSUM. They are touched only when something fails, so they
+//! cost a good read nothing. The log keeps the newest [`FaultLog::CAPACITY`] faults and counts what it dropped.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cenote_format::ids::Guid;
+use cenote_taskq::sync::Mutex;
+
+/// An operating system's or driver's error, reduced to what can be copied and compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoCause {
+    /// The kind.
+    pub kind: io::ErrorKind,
+    /// The operating system's number, where the error came from there.
+    pub errno: Option<i32>,
+}
+
+impl From<&io::Error> for IoCause {
+    fn from(error: &io::Error) -> Self {
+        Self { kind: error.kind(), errno: error.raw_os_error() }
+    }
+}
+
+impl fmt::Display for IoCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.errno {
+            Some(errno) => io::Error::from_raw_os_error(errno).fmt(f),
+            None => self.kind.fmt(f),
+        }
+    }
+}
+
+/// What was wrong with a device's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The device was not asked: it is absent, offline or faulted.
+    Unavailable,
+    /// The device was asked only after others, since its dirty time log says it has missed this txg, and its bytes were
+    /// indeed old.
+    Stale,
+    /// The device failed the read.
+    Read(IoCause),
+    /// The device failed the write.
+    Write(IoCause),
+    /// The device answered with bytes that are not what was written.
+    Checksum,
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable => f.write_str("device unavailable"),
+            Self::Stale => f.write_str("stale (device missed the write)"),
+            Self::Read(cause) => write!(f, "read error: {cause}"),
+            Self::Write(cause) => write!(f, "write error: {cause}"),
+            Self::Checksum => f.write_str("checksum error"),
+        }
+    }
+}
+
+/// One range of one leaf that could not be had, or was wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The leaf.
+    pub guid: Guid,
+    /// Where the leaf is, for messages.
+    pub path: Arc<str>,
+    /// First byte on the leaf, label area included.
+    pub address_bytes: u64,
+    /// Length of the range.
+    pub size_bytes: u64,
+    /// What was wrong.
+    pub kind: FaultKind,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { guid, path, address_bytes, size_bytes, kind } = self;
+        write!(f, "{path} (guid {guid}): {kind} at {address_bytes:#x}, {size_bytes:#x} bytes")
+    }
+}
+
+/// Errors of one vdev since it was opened or cleared.
+#[derive(Debug, Default)]
+pub struct ErrorCounts {
+    read: AtomicU64,
+    write: AtomicU64,
+    checksum: AtomicU64,
+}
+
+/// A copy of a vdev's [`ErrorCounts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorTotals {
+    /// Reads that the device failed.
+    pub read: u64,
+    /// Writes that the device failed.
+    pub write: u64,
+    /// Reads that brought wrong bytes.
+    pub checksum: u64,
+}
+
+impl ErrorCounts {
+    /// Counts one fault. What was not asked of a device is not its error.
+    pub fn count(&self, kind: FaultKind) {
+        let counter = match kind {
+            FaultKind::Unavailable | FaultKind::Stale => return,
+            FaultKind::Read(_) => &self.read,
+            FaultKind::Write(_) => &self.write,
+            FaultKind::Checksum => &self.checksum,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts now.
+    #[must_use]
+    pub fn totals(&self) -> ErrorTotals {
+        ErrorTotals {
+            read: self.read.load(Ordering::Relaxed),
+            write: self.write.load(Ordering::Relaxed),
+            checksum: self.checksum.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sets all counts to zero (`zpool clear`).
+    pub fn clear(&self) {
+        for counter in [&self.read, &self.write, &self.checksum] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The newest faults of a pool's devices.
+#[derive(Debug, Default)]
+pub struct FaultLog {
+    entries: Mutex<VecDeque<Fault>>,
+    dropped: AtomicU64,
+}
+
+impl FaultLog {
+    /// How many faults are kept. Chosen by eye: enough to see a pattern, small enough to forget about.
+    pub const CAPACITY: usize = 1024;
+
+    /// Adds a fault, pushing out the oldest where the log is full.
+    pub fn push(&self, fault: Fault) {
+        let mut entries = self.entries.lock();
+        if entries.len() >= Self::CAPACITY {
+            entries.pop_front();
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        entries.push_back(fault);
+    }
+
+    /// Takes all faults out, oldest first.
+    #[must_use]
+    pub fn drain(&self) -> Vec<Fault> {
+        self.entries.lock().drain(..).collect()
+    }
+
+    /// Copies all faults, oldest first.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<Fault> {
+        self.entries.lock().iter().cloned().collect()
+    }
+
+    /// How many faults were pushed out before anyone took them.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(address_bytes: u64) -> Fault {
+        Fault { guid: Guid(1), path: "a.img".into(), address_bytes, size_bytes: 512, kind: FaultKind::Checksum }
+    }
+
+    #[test]
+    fn a_full_log_keeps_the_newest_and_counts_the_rest() {
+        let log = FaultLog::default();
+        for address in 0..FaultLog::CAPACITY as u64 + 5 {
+            log.push(fault(address));
+        }
+        assert_eq!(log.dropped(), 5);
+        assert_eq!(log.snapshot().first().unwrap().address_bytes, 5);
+        assert_eq!(log.drain().len(), FaultLog::CAPACITY);
+        assert!(log.snapshot().is_empty());
+    }
+
+    #[test]
+    fn only_what_was_asked_of_a_device_counts_against_it() {
+        let counts = ErrorCounts::default();
+        counts.count(FaultKind::Unavailable);
+        counts.count(FaultKind::Stale);
+        counts.count(FaultKind::Checksum);
+        let cause = IoCause::from(&io::Error::other("broken"));
+        counts.count(FaultKind::Read(cause));
+        counts.count(FaultKind::Write(cause));
+        assert_eq!(counts.totals(), ErrorTotals { read: 1, write: 1, checksum: 1 });
+        counts.clear();
+        assert_eq!(counts.totals(), ErrorTotals::default());
+    }
+}

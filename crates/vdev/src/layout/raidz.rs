@@ -1,0 +1,510 @@
+//! raidz: variable-width stripes over all children, and the history of its expansions.
+//!
+//! The children's data areas together form one line of sectors, dealt out like cards: sector `b` of the vdev is sector
+//! `b / width` of child `b % width`. An allocation of `tot` sectors starting at `b` takes the next `tot` of the line, and
+//! its columns are the cards each child got. Parity takes the first columns; data fills the others column by column.
+//!
+//! ```text
+//!   width 5, raidz1, 8 data sectors from b = 2          child: 0   1   2   3   4
+//!   tot = 8 + 2 parity                                              P   d0  d2
+//!   big columns: none (8 = 2 * 4)                              d4  d6  P   d1  d3
+//!                                                              d5  d7
+//! ```
+//!
+//! Two quirks are part of the format. In raidz1, where bit 20 of the block's offset is set, columns 0 and 1 change places.
+//! And an allocation is rounded up to a multiple of `parity + 1` sectors, so that no free piece is too small to use; the
+//! rounding shows as *skip sectors*.
+//!
+//! **Expansion.** When a child is added, old blocks keep the *logical width* they were written with while all sectors are
+//! dealt out anew over one more child, in the order of the line. A block of an older width then has a row for each
+//! of its stripe rows: sector `b + row * logical_width + column` of the line, at its new place. Which width a block
+//! has follows from its physical birth and the list of txgs at which expansions were done. While an expansion is
+//! running, the *reflow offset* in the uberblock says how far the sectors have moved: rows wholly before it lie at the
+//! new place, others at the old. For a crash at the very start, where source and target overlap, the first sectors are kept in
+//! the scratch area (the boot block region) and are read from there while the uberblock says that it is valid.
+
+use cenote_format::ids::Txg;
+use cenote_format::uberblock::{ReflowScratch, Uberblock};
+
+use super::{Column, LayoutError, MAX_CHILDREN, MAX_PARITY, SkipSector, Spread, StripeMap, check_ashift, sectors};
+use cenote_format::label::{BOOT_AREA_BYTES, START_BYTES as DATA_START_BYTES};
+
+/// Swapping of the first two columns of raidz1 follows this bit of the block's offset.
+const SWAP_BIT: u64 = 1 << 20;
+
+/// Where a running expansion stands, from the uberblock's reflow word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reflow {
+    /// Everything before this offset of the vdev has moved and the move is on stable storage.
+    pub synced_bytes: u64,
+    /// The first sectors are valid in the scratch area, and only there.
+    pub scratch_valid: bool,
+}
+
+impl Reflow {
+    /// No expansion is running, or it has moved everything.
+    pub const COMPLETE: Self = Self { synced_bytes: u64::MAX, scratch_valid: false };
+
+    /// Where the expansion stood when this uberblock was written.
+    #[must_use]
+    pub fn of(uberblock: &Uberblock) -> Self {
+        Self {
+            synced_bytes: uberblock.reflow_offset_bytes(),
+            scratch_valid: uberblock.reflow_scratch() == ReflowScratch::Valid,
+        }
+    }
+}
+
+/// The parameters of a raidz vdev that decide where bytes lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Raidz {
+    ashift: u32,
+    parity: u64,
+    physical_width: u64,
+    original_width: u64,
+    /// For each finished expansion, oldest first: blocks born in or after the txg have the width.
+    widths: Vec<(Txg, u64)>,
+    /// An expansion to `physical_width` children is running.
+    expanding: bool,
+}
+
+impl Raidz {
+    /// A raidz vdev of `children` children. `expand_txgs` are the txgs at which expansions finished, in any order;
+    /// `expanding` says that another one, to `children` children, is running.
+    ///
+    /// # Errors
+    /// Parameters that no raidz vdev can have.
+    pub fn new(
+        ashift: u32,
+        parity: u64,
+        children: usize,
+        expand_txgs: &[Txg],
+        expanding: bool,
+    ) -> Result<Self, LayoutError> {
+        check_ashift(ashift)?;
+        if parity == 0 || parity > MAX_PARITY as u64 {
+            return Err(LayoutError::BadParameters("raidz parity"));
+        }
+        if children > MAX_CHILDREN {
+            return Err(LayoutError::BadParameters("too many raidz children"));
+        }
+        let physical_width = children as u64;
+        let expansions = expand_txgs.len() as u64 + u64::from(expanding);
+        let original_width = physical_width
+            .checked_sub(expansions)
+            .ok_or(LayoutError::BadParameters("more expansions than children"))?;
+        if original_width < parity + 1 {
+            return Err(LayoutError::BadParameters("fewer raidz children than parity needs"));
+        }
+        let mut txgs = expand_txgs.to_vec();
+        txgs.sort_unstable();
+        let widths = txgs.into_iter().zip(original_width + 1..).collect();
+        Ok(Self { ashift, parity, physical_width, original_width, widths, expanding })
+    }
+
+    /// Number of children.
+    #[must_use]
+    pub const fn physical_width(&self) -> u64 {
+        self.physical_width
+    }
+
+    /// Number of children before the first expansion.
+    #[must_use]
+    pub const fn original_width(&self) -> u64 {
+        self.original_width
+    }
+
+    /// Parity columns.
+    #[must_use]
+    pub const fn parity(&self) -> u64 {
+        self.parity
+    }
+
+    /// Whether an expansion is running.
+    #[must_use]
+    pub const fn is_expanding(&self) -> bool {
+        self.expanding
+    }
+
+    /// The stripe width of blocks born in `birth`.
+    #[must_use]
+    pub fn logical_width(&self, birth: Txg) -> u64 {
+        let later = self.widths.partition_point(|&(txg, _)| txg <= birth);
+        if later == 0 { self.original_width } else { self.widths[later - 1].1 }
+    }
+
+    /// Bytes that an allocation for `psize_bytes` takes: data, parity and padding.
+    #[must_use]
+    pub fn psize_to_asize(&self, psize_bytes: u64, birth: Txg) -> u64 {
+        let data = psize_bytes.div_ceil(1 << self.ashift).max(1);
+        let data_columns = self.logical_width(birth) - self.parity;
+        let all = data + self.parity * data.div_ceil(data_columns);
+        all.next_multiple_of(self.parity + 1) << self.ashift
+    }
+
+    /// The largest psize that fits an allocation of `asize_bytes`.
+    #[must_use]
+    pub fn asize_to_psize(&self, asize_bytes: u64, birth: Txg) -> u64 {
+        let width = self.logical_width(birth);
+        let mut sectors = asize_bytes >> self.ashift;
+        // A last row that has room for parity only holds nothing: it is padding.
+        if sectors % width <= self.parity {
+            sectors -= sectors % width;
+        }
+        (sectors - self.parity * sectors.div_ceil(width)) << self.ashift
+    }
+
+    /// Where a block born in `birth` lies.
+    ///
+    /// # Errors
+    /// A range that no block can have.
+    pub fn map(
+        &self,
+        offset_bytes: u64,
+        size_bytes: u64,
+        birth: Txg,
+        reflow: Reflow,
+    ) -> Result<StripeMap, LayoutError> {
+        let (start, data_sectors) = sectors(offset_bytes, size_bytes, self.ashift)?;
+        let width = self.logical_width(birth);
+        let swap = self.parity == 1 && offset_bytes & SWAP_BIT != 0;
+        if width == self.physical_width {
+            Ok(self.map_plain(start, data_sectors, swap))
+        } else {
+            let reflow = if self.expanding { reflow } else { Reflow::COMPLETE };
+            Ok(self.map_rows(start, data_sectors, width, swap, reflow))
+        }
+    }
+
+    /// Sets of columns, each of which one bad device would spoil: the columns on one child, and for each narrower shape
+    /// that the vdev had since the block was born, those whose sectors lay on one child then. Expansion copies sectors
+    /// without verifying them, so what a device spoilt before lies scattered now.
+    #[must_use]
+    pub fn suspects(&self, map: &StripeMap, offset_bytes: u64, birth: Txg) -> Vec<Vec<usize>> {
+        let mut sets = map.columns_by_child();
+        let width = self.logical_width(birth);
+        if width == self.physical_width {
+            return sets;
+        }
+        let start = offset_bytes >> self.ashift;
+        let swap = self.parity == 1 && offset_bytes & SWAP_BIT != 0;
+        let line = |index: usize| {
+            let (row, column) = ((index / map.row_width()) as u64, (index % map.row_width()) as u64);
+            start + row * width + if swap && column < 2 { 1 - column } else { column }
+        };
+        for earlier in (width..self.physical_width).rev() {
+            sets.extend(map.group_columns(|index| line(index) % earlier));
+        }
+        sets
+    }
+
+    /// The map of a block as wide as the vdev: one row of tall columns.
+    fn map_plain(&self, start: u64, data_sectors: u64, swap: bool) -> StripeMap {
+        let width = self.physical_width;
+        let spread = Spread::new(data_sectors, width - self.parity, self.parity);
+        let used = if spread.quotient == 0 { spread.tall_columns } else { width };
+        let place = |column: u64| {
+            let line = start + column;
+            let (child, row) = (line % width, line / width);
+            (child as u32, (row << self.ashift) + DATA_START_BYTES)
+        };
+        let mut columns = Vec::with_capacity(used as usize);
+        let mut block_offset = 0;
+        for index in 0..used {
+            let (child, address_bytes) = place(index);
+            let size_bytes = spread.height(index) << self.ashift;
+            let is_data = index >= self.parity;
+            columns.push(Column {
+                child,
+                address_bytes,
+                size_bytes,
+                block_offset_bytes: if is_data { block_offset } else { 0 },
+                padding_bytes: 0,
+            });
+            if is_data {
+                block_offset += size_bytes;
+            }
+        }
+        // The padding is simply the next sectors of the line.
+        let skip_count = spread.total.next_multiple_of(self.parity + 1) - spread.total;
+        let skips = (spread.total..spread.total + skip_count)
+            .map(|index| {
+                let (child, address_bytes) = place(index);
+                SkipSector { child, address_bytes }
+            })
+            .collect();
+        if swap {
+            swap_first_two(&mut columns);
+        }
+        StripeMap {
+            row_width: columns.len(),
+            columns,
+            parity_count: self.parity as usize,
+            block_bytes: data_sectors << self.ashift,
+            skips,
+        }
+    }
+
+    /// The map of a block narrower than the vdev: a row of single sectors for each of its stripe rows.
+    fn map_rows(&self, start: u64, data_sectors: u64, width: u64, swap: bool, reflow: Reflow) -> StripeMap {
+        let spread = Spread::new(data_sectors, width - self.parity, self.parity);
+        let row_count = spread.total.div_ceil(width);
+        let row_width = spread.total.min(width);
+        let mut columns = Vec::with_capacity((row_count * row_width) as usize);
+        for row in 0..row_count {
+            let row_start = start + row * width;
+            // A row that straddles the reflow offset is still at its old place.
+            let moved = row_start + row_width <= reflow.synced_bytes >> self.ashift;
+            let children = if moved { self.physical_width } else { self.physical_width - 1 };
+            let area_start =
+                if moved && reflow.scratch_valid { DATA_START_BYTES - BOOT_AREA_BYTES } else { DATA_START_BYTES };
+            for index in 0..row_width {
+                let line = row_start + index;
+                let beyond = row + 1 == row_count && spread.tall_columns != 0 && index >= spread.tall_columns;
+                // Data fills column by column: the tall columns first, then those that are a sector shorter.
+                let block_sector = match index.checked_sub(self.parity) {
+                    None => 0,
+                    Some(_) if beyond => 0,
+                    Some(data) if data < spread.remainder || spread.remainder == 0 => data * row_count + row,
+                    Some(data) => spread.remainder * row_count + (data - spread.remainder) * (row_count - 1) + row,
+                };
+                columns.push(Column {
+                    child: (line % children) as u32,
+                    address_bytes: ((line / children) << self.ashift) + area_start,
+                    size_bytes: if beyond { 0 } else { 1 << self.ashift },
+                    block_offset_bytes: block_sector << self.ashift,
+                    padding_bytes: 0,
+                });
+            }
+            if swap {
+                let row_first = (row * row_width) as usize;
+                swap_first_two(&mut columns[row_first..]);
+            }
+        }
+        StripeMap {
+            columns,
+            row_width: row_width as usize,
+            parity_count: self.parity as usize,
+            block_bytes: data_sectors << self.ashift,
+            skips: Vec::new(),
+        }
+    }
+}
+
+/// Lets the parity column and the first data column of a row change places on the children.
+fn swap_first_two(row: &mut [Column]) {
+    let (child, address_bytes) = (row[0].child, row[0].address_bytes);
+    (row[0].child, row[0].address_bytes) = (row[1].child, row[1].address_bytes);
+    (row[1].child, row[1].address_bytes) = (child, address_bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const K: u64 = 1 << 10;
+    const TXG: Txg = Txg(100);
+
+    /// What a sector of the map holds, one sector at a time: `(child, address) -> role`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum Role {
+        Parity { row: u64, which: u64 },
+        Data { sector: u64, row: u64 },
+    }
+
+    /// The naive model: deals the sectors of one allocation out one by one.
+    ///
+    /// Row and column of each dealt sector follow from its number; data is numbered column by column.
+    fn deal(width: u64, children: u64, parity: u64, start: u64, data: u64, swap: bool) -> BTreeMap<(u64, u64), Role> {
+        let rows = data.div_ceil(width - parity);
+        let total = data + parity * rows;
+        let mut cells = BTreeMap::new();
+        let mut next_data = 0;
+        for column in 0..width {
+            for row in 0..rows {
+                let number = row * width + column;
+                if number >= total {
+                    continue;
+                }
+                let role = if column < parity {
+                    Role::Parity { row, which: column }
+                } else {
+                    next_data += 1;
+                    Role::Data { sector: next_data - 1, row }
+                };
+                let dealt = if swap && column < 2 { row * width + (1 - column) } else { number };
+                let line = start + dealt;
+                cells.insert((line % children, line / children), role);
+            }
+        }
+        assert_eq!(next_data, data);
+        cells
+    }
+
+    fn cells(map: &StripeMap, ashift: u32) -> BTreeMap<(u64, u64), Role> {
+        let mut cells = BTreeMap::new();
+        let tall_rows = map.rows().len() as u64;
+        for (row, columns) in map.rows().enumerate() {
+            let seen: BTreeSet<u32> = columns.iter().map(|c| c.child).collect();
+            assert_eq!(seen.len(), columns.len(), "a child appears twice in a row");
+            for (index, column) in columns.iter().enumerate() {
+                assert!(column.size_bytes <= columns[0].size_bytes);
+                for sector in 0..column.size_bytes >> ashift {
+                    let row = if tall_rows == 1 { sector } else { row as u64 };
+                    let role = if index < map.parity_count() {
+                        Role::Parity { row, which: index as u64 }
+                    } else {
+                        Role::Data { sector: (column.block_offset_bytes >> ashift) + sector, row }
+                    };
+                    let address = ((column.address_bytes - DATA_START_BYTES) >> ashift) + sector;
+                    assert_eq!(cells.insert((u64::from(column.child), address), role), None, "overlap");
+                }
+            }
+        }
+        cells
+    }
+
+    proptest! {
+        /// Every sector of every plain map is where dealing the sectors out one by one puts it, and the padding follows.
+        #[test]
+        fn plain_maps_agree_with_dealing_sectors_out(
+            parity in 1_u64..=3, extra in 1_u64..9, start in 0_u64..10_000, data in 1_u64..200,
+            ashift in prop::sample::select(vec![9_u32, 12, 13]),
+        ) {
+            let width = parity + extra;
+            let raidz = Raidz::new(ashift, parity, width as usize, &[], false).unwrap();
+            let offset = start << ashift;
+            let map = raidz.map(offset, data << ashift, TXG, Reflow::COMPLETE).unwrap();
+            let swap = parity == 1 && offset & (1 << 20) != 0;
+            let found = cells(&map, ashift);
+            prop_assert_eq!(&found, &deal(width, width, parity, start, data, swap));
+            prop_assert_eq!(map.block_bytes(), data << ashift);
+            let asize = raidz.psize_to_asize(data << ashift, TXG);
+            prop_assert_eq!((found.len() + map.skips().len()) as u64, asize >> ashift);
+            prop_assert_eq!(raidz.psize_to_asize(raidz.asize_to_psize(asize, TXG), TXG), asize);
+            prop_assert!(raidz.asize_to_psize(asize, TXG) >= data << ashift);
+            // Data, parity and padding are together the allocation's sectors of the line, each once.
+            let mut line: BTreeSet<u64> = found.keys().map(|&(child, sector)| sector * width + child).collect();
+            for skip in map.skips() {
+                let sector = (skip.address_bytes - DATA_START_BYTES) >> ashift;
+                prop_assert!(line.insert(sector * width + u64::from(skip.child)));
+            }
+            prop_assert!(line.into_iter().eq(start..start + (asize >> ashift)));
+        }
+
+        /// After an expansion, a block of the old width lies on the line dealt over the new number of children; during one,
+        /// rows before the reflow offset do, the others do not.
+        #[test]
+        fn expanded_maps_agree_with_dealing_sectors_out(
+            parity in 1_u64..=3, extra in 1_u64..7, added in 1_u64..4, start in 0_u64..10_000, data in 1_u64..150,
+            synced in 0_u64..12_000,
+        ) {
+            let ashift = 12;
+            let width = parity + extra;
+            let children = width + added;
+            let offset = start << ashift;
+            let swap = parity == 1 && offset & (1 << 20) != 0;
+            let txgs: Vec<Txg> = (0..added).map(|i| Txg(1000 + i)).collect();
+            let done = Raidz::new(ashift, parity, children as usize, &txgs, false).unwrap();
+            let map = done.map(offset, data << ashift, TXG, Reflow::COMPLETE).unwrap();
+            prop_assert_eq!(cells(&map, ashift), deal(width, children, parity, start, data, swap));
+
+            // The same block while the last of these expansions is running.
+            let running = Raidz::new(ashift, parity, children as usize, &txgs[1..], true).unwrap();
+            let reflow = Reflow { synced_bytes: synced << ashift, scratch_valid: false };
+            let map = running.map(offset, data << ashift, TXG, reflow).unwrap();
+            let new_place = deal(width, children, parity, start, data, swap);
+            let old_place = deal(width, children - 1, parity, start, data, swap);
+            for (row, columns) in map.rows().enumerate() {
+                let end = start + row as u64 * width + columns.len() as u64;
+                let expected = if end <= synced { &new_place } else { &old_place };
+                for column in columns.iter().filter(|c| c.size_bytes != 0) {
+                    let key = (u64::from(column.child), (column.address_bytes - DATA_START_BYTES) >> ashift);
+                    let (Role::Parity { row: r, .. } | Role::Data { row: r, .. }) = expected[&key];
+                    prop_assert_eq!(r, row as u64);
+                }
+            }
+        }
+    }
+
+    /// By hand: 5 children, raidz1, 4 KiB sectors, 8 data sectors from sector 2.
+    #[test]
+    fn the_picture_of_this_module_is_true() {
+        let raidz = Raidz::new(12, 1, 5, &[], false).unwrap();
+        let map = raidz.map(2 << 12, 32 * K, TXG, Reflow::COMPLETE).unwrap();
+        let places: Vec<_> = map
+            .columns()
+            .iter()
+            .map(|c| {
+                (c.child, (c.address_bytes - DATA_START_BYTES) >> 12, c.size_bytes >> 12, c.block_offset_bytes >> 12)
+            })
+            .collect();
+        assert_eq!(places, [(2, 0, 2, 0), (3, 0, 2, 0), (4, 0, 2, 2), (0, 1, 2, 4), (1, 1, 2, 6)]);
+        assert_eq!(map.skips(), []);
+    }
+
+    /// By hand: raidz1 with 3 children, 1.5 KiB in 512-byte sectors: 3 data, 2 parity, 1 skipped.
+    #[test]
+    fn small_blocks_are_padded_to_parity_plus_one() {
+        let raidz = Raidz::new(9, 1, 3, &[], false).unwrap();
+        let map = raidz.map(0, 1536, TXG, Reflow::COMPLETE).unwrap();
+        let sizes: Vec<_> = map.columns().iter().map(|c| c.size_bytes).collect();
+        assert_eq!(sizes, [1024, 1024, 512]);
+        assert_eq!(map.skips(), [SkipSector { child: 2, address_bytes: DATA_START_BYTES + 512 }]);
+        assert_eq!(raidz.psize_to_asize(1536, TXG), 3072);
+        assert_eq!(raidz.psize_to_asize(1, TXG), 1024);
+    }
+
+    #[test]
+    fn parity_of_raidz1_changes_places_in_odd_mebibytes() {
+        let raidz = Raidz::new(12, 1, 4, &[], false).unwrap();
+        let even = raidz.map(0, 8 * K, TXG, Reflow::COMPLETE).unwrap();
+        let odd = raidz.map(1 << 20, 8 * K, TXG, Reflow::COMPLETE).unwrap();
+        assert_eq!(even.columns().iter().map(|c| c.child).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(odd.columns().iter().map(|c| c.child).collect::<Vec<_>>(), [1, 0, 2]);
+        let raidz2 = Raidz::new(12, 2, 4, &[], false).unwrap();
+        let odd = raidz2.map(1 << 20, 4 * K, TXG, Reflow::COMPLETE).unwrap();
+        assert_eq!(odd.columns().iter().map(|c| c.child).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn blocks_keep_the_width_of_their_birth() {
+        let raidz = Raidz::new(12, 2, 6, &[Txg(200), Txg(100)], false).unwrap();
+        assert_eq!(raidz.original_width(), 4);
+        let widths: Vec<_> = [99, 100, 199, 200, 999].map(|txg| raidz.logical_width(Txg(txg))).to_vec();
+        assert_eq!(widths, [4, 5, 5, 6, 6]);
+        let expanding = Raidz::new(12, 2, 6, &[Txg(100)], true).unwrap();
+        assert_eq!(expanding.original_width(), 4);
+        assert_eq!(expanding.logical_width(Txg(u64::MAX)), 5);
+    }
+
+    #[test]
+    fn the_scratch_area_is_read_while_it_is_valid() {
+        let raidz = Raidz::new(12, 1, 4, &[], true).unwrap();
+        let reflow = Reflow { synced_bytes: 1 << 20, scratch_valid: true };
+        let map = raidz.map(0, 8 * K, TXG, reflow).unwrap();
+        assert!(map.columns().iter().all(|c| c.address_bytes < DATA_START_BYTES));
+        assert_eq!(map.columns()[0].address_bytes, 512 * K);
+        let after = raidz.map(2 << 20, 8 * K, TXG, reflow).unwrap();
+        assert!(after.columns().iter().all(|c| c.address_bytes >= DATA_START_BYTES));
+    }
+
+    #[test]
+    fn impossible_parameters_and_ranges_are_refused() {
+        assert!(Raidz::new(12, 0, 3, &[], false).is_err());
+        assert!(Raidz::new(12, 4, 9, &[], false).is_err());
+        assert!(Raidz::new(8, 1, 3, &[], false).is_err());
+        assert!(Raidz::new(12, 2, 2, &[], false).is_err());
+        assert!(Raidz::new(12, 1, 256, &[], false).is_err());
+        assert!(Raidz::new(12, 1, 3, &[Txg(1), Txg(2), Txg(3), Txg(4)], false).is_err());
+        let raidz = Raidz::new(12, 1, 3, &[], false).unwrap();
+        assert!(raidz.map(512, 4096, TXG, Reflow::COMPLETE).is_err());
+        assert!(raidz.map(0, 0, TXG, Reflow::COMPLETE).is_err());
+        assert!(raidz.map(0, u64::MAX, TXG, Reflow::COMPLETE).is_err());
+        assert!(raidz.map(1 << 62, 4096, TXG, Reflow::COMPLETE).is_err());
+    }
+}

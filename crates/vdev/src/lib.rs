@@ -1,0 +1,56 @@
+//! Devices: leaves, mirror, raidz, draid, indirect; reads that end in a verified block.
+//!
+//! # Theory
+//!
+//! **Need.** A block pointer names a place as (top-level vdev, offset). What lies behind is one disk, several copies, a
+//! parity stripe over many disks of changing number, or the memory of a device that was taken out years ago. Disks fail,
+//! are away for a while and come back stale, and lie. The layers above want one thing: the bytes that pass
+//! verification, if any combination of what the devices answer yields them; and a record of who was wrong.
+//!
+//! **On disk.** Each leaf has four labels ([`cenote_format::label`]) with the configuration of its top-level vdev and a
+//! ring of uberblocks; between the labels lies the data area, which DVA offsets count from. The MOS holds the whole
+//! configuration, a dirty time log for each leaf that missed something, and the mappings of removed vdevs. How a block is
+//! laid out over children is a pure function of configuration, offset, size and birth txg: [`layout`].
+//!
+//! **In memory.** [`leaf::probe_device`] turns a device into [`leaf::LabelReport`]s. [`config::VdevConfig`] is the tree as
+//! configured; [`tree::VdevTree`] is the tree as opened: an arena of nodes, each with its kind, its layout, its state, the
+//! txgs it has missed, and its error counts. Nodes do not move or change kind while the pool is open.
+//!
+//! **The life of a read.** `VdevTree::read` finds the top-level vdev and goes by its kind. A leaf is read once. A
+//! mirror asks one child, leaf or stripe, after another, by a policy and by resort (current children, then stale
+//! ones). A stripe reads its data columns; then parity, rebuilding what is known to be lost; then stale columns;
+//! then it takes sets of columns for lost that no device admits to ([`tree`] has the stages). Whatever comes out is
+//! given to the caller's `verify`, and only accepted bytes are returned. Every leaf that failed or answered wrongly
+//! is reported when it is noticed: into its counts and the bounded [`fault::FaultLog`]. An error lists what each
+//! device's part in it was.
+//!
+//! **Invariants.**
+//! 1. Nothing is returned that the caller's `verify` did not accept.
+//! 2. No read leaves a leaf's data area, except for the scratch area of a raidz expansion; labels are never data.
+//! 3. Every loop that a configuration or mapping can drive is bounded: nesting, spares that stand for each other, chained
+//!    mappings, sets of suspects, combinations of copies, faults kept.
+//! 4. A device is blamed for wrong bytes only after the right ones are known, or when it alone was asked for all of them.
+//! 5. A read of a leaf allocates its buffer and nothing else, and spawns nothing.
+//!
+//! **Locking.** The tree is shared and mostly immutable. What changes (leaf states, counts) is atomic; missed txgs and the
+//! reflow offset are behind read-write locks that are never held across an await, the former only looked at when a flag says
+//! that there are any.
+//!
+//! **Crash.** Reading leaves nothing behind. Writing, when it comes, uses the same maps ([`layout::StripeMap`] names
+//! padding and skip sectors for it) and the same nodes.
+//!
+//! **Rejected.** A trait object for each kind of vdev, as OpenZFS has: reads differ in shape, not only in detail, and one
+//! `match` keeps the leaf's path free of boxes. Rebuilding parity columns in place of reading on: every stage keeps what
+//! was read, so that the audit can compare it with the truth.
+
+pub mod config;
+pub mod disk;
+pub mod error;
+pub mod fault;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod layout;
+pub mod leaf;
+pub mod partition;
+pub mod tree;
+pub mod txgs;

@@ -1,0 +1,585 @@
+//! An open pool's vdevs, and how a block is read through them.
+//!
+//! The tree is an arena of nodes, fixed while the pool is open. Reading goes by the kind of the top-level vdev:
+//!
+//! ```text
+//!   read(VdevId, offset, size, verify)
+//!     leaf      one read                                             no allocation but the buffer, no task
+//!     mirror    [`mirror`]    one child, then the next until one verifies
+//!     raidz     [`stripe`]    data columns; parity when one is missing or wrong; combinations when none is known bad
+//!     draid     [`stripe`]    the same over draid's columns, a distributed spare standing for the child it is made of
+//!     indirect  [`indirect`]  where the mapping says, split by split
+//! ```
+//!
+//! A mirror's child may itself be a raidz or draid. It sees the same offset and size as the mirror: the label area that
+//! addresses count stands in front of each leaf's data once, however many vdevs are above the leaf.
+//!
+//! Every answer that turns out wrong is reported where it is noticed: with the leaf's identity, place and kind to the fault
+//! log and the leaf's counts, whether or not the read as a whole succeeded.
+
+mod copies;
+mod indirect;
+mod mirror;
+mod node;
+mod status;
+mod stripe;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use cenote_format::ids::{Guid, Txg, VdevId};
+use cenote_format::label::START_BYTES;
+use cenote_taskq::BoxFuture;
+use cenote_taskq::buf::Buf;
+use cenote_taskq::sync::RwLock;
+
+pub use copies::CopiesReport;
+pub use indirect::{IndirectMap, Segment};
+pub use mirror::{LeastLoaded, ReadChoice};
+pub use node::{LeafLoad, LeafState};
+pub use status::{VdevState, VdevStatus};
+
+use crate::config::{VdevConfig, VdevKind};
+use crate::disk::Disk;
+use crate::error::VdevError;
+use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
+use crate::layout::draid::Draid;
+use crate::layout::raidz::{Raidz, Reflow};
+use crate::layout::{ASHIFT_MIN, LayoutError, MAX_BLOCK_BYTES, MAX_CHILDREN};
+use crate::txgs::TxgSet;
+use node::{Kind, Leaf, Missed, Node, NodeIndex};
+
+/// Says whether bytes are the block that was asked for; given exactly the size asked for.
+pub type Verify<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
+
+/// What a read knows beyond its place.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ReadContext {
+    /// The block's physical birth. It decides which leaves have missed the block, and the stripe width of a raidz vdev
+    /// that was expanded.
+    pub birth: Txg,
+    /// Failure is expected (a probe, the end of an intent log chain): nothing is reported or counted.
+    pub speculative: bool,
+}
+
+impl ReadContext {
+    /// For a block of this physical birth.
+    #[must_use]
+    pub const fn new(birth: Txg) -> Self {
+        Self { birth, speculative: false }
+    }
+
+    /// The same, with failure expected.
+    #[must_use]
+    pub const fn speculative(self) -> Self {
+        Self { speculative: true, ..self }
+    }
+}
+
+/// A range of a child, label area included.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    address: u64,
+    len: u64,
+}
+
+/// Verification of bytes that may be followed by the rest of a sector.
+#[derive(Clone, Copy)]
+struct Check<'a> {
+    verify: Verify<'a>,
+    size: usize,
+}
+
+impl Check<'_> {
+    fn passes(self, bytes: &[u8]) -> bool {
+        bytes.get(..self.size).is_some_and(|block| (self.verify)(block))
+    }
+}
+
+/// The faults met in one read, bounded.
+#[derive(Debug, Default)]
+struct Faults(Vec<Fault>);
+
+impl Faults {
+    fn add(&mut self, fault: Fault) {
+        if self.0.len() < VdevError::FAULTS_MAX {
+            self.0.push(fault);
+        }
+    }
+
+    fn extend(&mut self, other: Self) {
+        other.0.into_iter().for_each(|fault| self.add(fault));
+    }
+}
+
+impl From<Fault> for Faults {
+    fn from(fault: Fault) -> Self {
+        Self(vec![fault])
+    }
+}
+
+/// How many vdevs a read may still pass through. Configurations are no deeper than a few levels, but a distributed spare
+/// stands for another child, which may have another spare: this ends loops that a hostile configuration could lay.
+#[derive(Clone, Copy)]
+struct Depth(u8);
+
+impl Depth {
+    const START: Self = Self(16);
+
+    fn below(self) -> Option<Self> {
+        self.0.checked_sub(1).map(Self)
+    }
+}
+
+/// A top-level vdev.
+#[derive(Debug)]
+struct Top {
+    node: NodeIndex,
+    ashift: u32,
+}
+
+/// An open pool's vdevs. See the module comment.
+#[derive(Debug)]
+pub struct VdevTree {
+    nodes: Vec<Node>,
+    tops: Vec<Top>,
+    by_guid: BTreeMap<Guid, NodeIndex>,
+    root: Node,
+    faults: FaultLog,
+    reflow: RwLock<Reflow>,
+    read_choice: Box<dyn ReadChoice>,
+    indirect: OnceLock<Arc<dyn IndirectMap>>,
+}
+
+impl VdevTree {
+    /// Opens the vdevs that a configuration of type `root` describes, on the disks that were found for its leaves.
+    ///
+    /// Leaves without a disk are unavailable; whether the pool can be used without them is for the caller to judge by
+    /// [`Self::status`]. Leaves that the configuration says are offline or forced to faulted are not used.
+    ///
+    /// # Errors
+    /// [`VdevError::BadConfig`] for parameters that contradict each other.
+    pub fn open(config: &VdevConfig, disks: impl IntoIterator<Item = (Guid, Disk)>) -> Result<Self, VdevError> {
+        Self::open_with(config, disks, Box::new(LeastLoaded))
+    }
+
+    /// As [`Self::open`], with a policy for mirrors.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(
+        config: &VdevConfig,
+        disks: impl IntoIterator<Item = (Guid, Disk)>,
+        read_choice: Box<dyn ReadChoice>,
+    ) -> Result<Self, VdevError> {
+        if config.kind != VdevKind::Root {
+            return Err(bad(config.guid, "the vdev tree does not start with a root"));
+        }
+        let mut builder = Builder {
+            nodes: Vec::new(),
+            by_guid: BTreeMap::new(),
+            disks: disks.into_iter().collect(),
+            spares: Vec::new(),
+        };
+        let mut tops = Vec::with_capacity(config.children.len());
+        for (position, top) in config.children.iter().enumerate() {
+            let id = u32::try_from(position).map_err(|_| bad(config.guid, "too many top-level vdevs"))?;
+            let is_placeholder = matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
+            if top.id != u64::from(id) && !is_placeholder {
+                return Err(bad(top.guid, format!("top-level vdev {id} says that it is {}", top.id)));
+            }
+            let ashift = top.ashift.max(ASHIFT_MIN);
+            tops.push(Top { node: builder.add(top, VdevId(id), ashift)?, ashift });
+        }
+        let mut root = new_node(config, Kind::Mirror, VdevId(u32::MAX), "root".into());
+        root.children = tops.iter().map(|top| top.node).collect();
+        let Builder { mut nodes, by_guid, spares, .. } = builder;
+        // Distributed spares name their draid by guid, which may come after them.
+        for (spare, draid_guid) in spares {
+            let is_draid = |target: &NodeIndex| matches!(nodes[target.0 as usize].kind, Kind::Draid(_));
+            let target = by_guid.get(&draid_guid).copied().filter(is_draid);
+            if let Kind::DraidSpare { draid, .. } = &mut nodes[spare.0 as usize].kind {
+                *draid = target;
+            }
+        }
+        Ok(Self {
+            nodes,
+            tops,
+            by_guid,
+            root,
+            faults: FaultLog::default(),
+            reflow: RwLock::new(Reflow::COMPLETE),
+            read_choice,
+            indirect: OnceLock::new(),
+        })
+    }
+
+    /// Gives the tree the mappings of removed vdevs, once they can be read. Until then reads of removed vdevs fail.
+    pub fn set_indirect_map(&self, map: Arc<dyn IndirectMap>) {
+        // The first one stays: there is one pool to a tree.
+        let _ = self.indirect.set(map);
+    }
+
+    /// Tells the tree where a running raidz expansion stands, from the uberblock that the pool was opened at.
+    pub fn set_reflow(&self, reflow: Reflow) {
+        *self.reflow.write() = reflow;
+    }
+
+    /// Tells the tree which txgs a leaf has missed (its dirty time log). `false` if there is no such vdev.
+    pub fn set_missed_txgs(&self, guid: Guid, txgs: TxgSet) -> bool {
+        self.lookup(guid).map(|node| node.missed.set(txgs)).is_some()
+    }
+
+    /// Changes whether a leaf is used. `false` if there is no such leaf.
+    pub fn set_leaf_state(&self, guid: Guid, state: LeafState) -> bool {
+        match self.lookup(guid).map(|node| &node.kind) {
+            Some(Kind::Leaf(leaf)) => {
+                leaf.set_state(state);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Faults met since the log was last drained.
+    #[must_use]
+    pub const fn fault_log(&self) -> &FaultLog {
+        &self.faults
+    }
+
+    /// The error counts of a vdev.
+    #[must_use]
+    pub fn error_counts(&self, guid: Guid) -> Option<&ErrorCounts> {
+        self.lookup(guid).map(|node| &node.errors)
+    }
+
+    /// Sets all error counts to zero (`zpool clear`).
+    pub fn clear_errors(&self) {
+        self.nodes.iter().chain([&self.root]).for_each(|node| node.errors.clear());
+    }
+
+    /// The number of top-level vdevs, holes included.
+    #[must_use]
+    pub const fn top_count(&self) -> usize {
+        self.tops.len()
+    }
+
+    /// The sector size of a top-level vdev, as a power of two.
+    #[must_use]
+    pub fn ashift(&self, vdev: VdevId) -> Option<u32> {
+        self.tops.get(vdev.0 as usize).map(|top| top.ashift)
+    }
+
+    /// Bytes that an allocation for `psize_bytes` takes on a top-level vdev at `birth`.
+    #[must_use]
+    pub fn psize_to_asize(&self, vdev: VdevId, psize_bytes: u64, birth: Txg) -> Option<u64> {
+        if psize_bytes > MAX_BLOCK_BYTES {
+            return None;
+        }
+        let top = self.tops.get(vdev.0 as usize)?;
+        Some(self.node_asize(self.node(top.node), top.ashift, psize_bytes, birth))
+    }
+
+    /// What stripes take for parity and padding; above them, as much as the child that takes most.
+    fn node_asize(&self, node: &Node, ashift: u32, psize_bytes: u64, birth: Txg) -> u64 {
+        match &node.kind {
+            Kind::Raidz(raidz) => raidz.psize_to_asize(psize_bytes, birth),
+            Kind::Draid(draid) => draid.psize_to_asize(psize_bytes),
+            _ => {
+                let children = node.children.iter().map(|child| self.node(*child));
+                children
+                    .map(|child| self.node_asize(child, ashift, psize_bytes, birth))
+                    .fold(psize_bytes.next_multiple_of(1 << ashift), u64::max)
+            }
+        }
+    }
+
+    /// Reads `size_bytes` at `offset_bytes` of a top-level vdev, as DVAs count, from whatever copies or reconstructions
+    /// it takes until `verify` accepts them.
+    ///
+    /// # Errors
+    /// [`VdevError::Unreadable`] when nothing was accepted; others as their names say.
+    pub async fn read(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        size_bytes: u64,
+        verify: Verify<'_>,
+        context: &ReadContext,
+    ) -> Result<Buf, VdevError> {
+        let (node, extent) = self.locate(vdev, offset_bytes, size_bytes)?;
+        let check = Check { verify, size: size_bytes as usize };
+        let read = match &node.kind {
+            Kind::Leaf(leaf) => {
+                let stale = node.missed.contains(context.birth);
+                self.read_leaf(node, leaf, extent, Some(check), *context, stale).await
+            }
+            Kind::Mirror => self.read_mirror(node, extent, Some(check), *context, Depth::START).await,
+            Kind::Raidz(_) | Kind::Draid(_) => Box::pin(self.read_stripe(node, extent, check, *context)).await?,
+            Kind::Indirect => {
+                return Box::pin(self.read_indirect(vdev, offset_bytes, extent.len, check, *context)).await;
+            }
+            Kind::Missing => return Err(VdevError::Missing(vdev)),
+            Kind::Hole | Kind::DraidSpare { .. } => return Err(VdevError::NoSuchVdev(vdev)),
+        };
+        match read {
+            Ok(mut buf) => {
+                buf.truncate(size_bytes as usize);
+                Ok(buf)
+            }
+            Err(faults) => Err(self.unreadable(node, vdev, offset_bytes, size_bytes, faults, *context)),
+        }
+    }
+
+    /// The error for a range that nothing could supply; counts it against the top-level vdev and the root.
+    fn unreadable(
+        &self,
+        node: &Node,
+        vdev: VdevId,
+        offset_bytes: u64,
+        size_bytes: u64,
+        faults: Faults,
+        context: ReadContext,
+    ) -> VdevError {
+        let error = VdevError::Unreadable { vdev, offset_bytes, size_bytes, faults: faults.0 };
+        if !context.speculative {
+            let kind = if error.is_checksum() {
+                FaultKind::Checksum
+            } else {
+                FaultKind::Read(IoCause { kind: std::io::ErrorKind::Other, errno: None })
+            };
+            // A leaf at the top has been counted already.
+            if !matches!(node.kind, Kind::Leaf(_)) {
+                node.errors.count(kind);
+            }
+            self.root.errors.count(kind);
+        }
+        error
+    }
+
+    fn node(&self, index: NodeIndex) -> &Node {
+        &self.nodes[index.0 as usize]
+    }
+
+    fn lookup(&self, guid: Guid) -> Option<&Node> {
+        self.by_guid.get(&guid).map(|index| self.node(*index))
+    }
+
+    /// The vdev, and the sectors of it that hold the range.
+    fn locate(&self, vdev: VdevId, offset_bytes: u64, size_bytes: u64) -> Result<(&Node, Extent), VdevError> {
+        let top = self.tops.get(vdev.0 as usize).ok_or(VdevError::NoSuchVdev(vdev))?;
+        let sector = 1 << top.ashift;
+        if size_bytes == 0 || size_bytes > MAX_BLOCK_BYTES || offset_bytes >= 1 << 62 {
+            let source = LayoutError::BadRange { offset_bytes, size_bytes };
+            return Err(VdevError::BadRange { vdev, source });
+        }
+        let extent = Extent { address: offset_bytes + START_BYTES, len: size_bytes.next_multiple_of(sector) };
+        Ok((self.node(top.node), extent))
+    }
+
+    /// Reads a leaf and checks the bytes, if there is a check. Reports what is wrong.
+    async fn read_leaf(
+        &self,
+        node: &Node,
+        leaf: &Leaf,
+        extent: Extent,
+        check: Option<Check<'_>>,
+        context: ReadContext,
+        stale: bool,
+    ) -> Result<Buf, Faults> {
+        let Some(disk) = leaf.readable_disk() else {
+            return Err(self.fault(node, extent, FaultKind::Unavailable).into());
+        };
+        if !leaf.holds(extent.address, extent.len) {
+            let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };
+            return Err(self.report(node, extent, FaultKind::Read(cause), context).into());
+        }
+        let (result, buf) = disk.read(extent.address, Buf::unfilled(extent.len as usize)).await;
+        if let Err(error) = result {
+            return Err(self.report(node, extent, FaultKind::Read(IoCause::from(&error)), context).into());
+        }
+        match check {
+            Some(check) if !check.passes(&buf) => {
+                let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };
+                Err(self.report(node, extent, kind, context).into())
+            }
+            _ => Ok(buf),
+        }
+    }
+
+    /// Reads a vdev that is not top-level.
+    fn read_nested<'a>(
+        &'a self,
+        node: &'a Node,
+        extent: Extent,
+        check: Option<Check<'a>>,
+        context: ReadContext,
+        depth: Depth,
+    ) -> BoxFuture<'a, Result<Buf, Faults>> {
+        Box::pin(async move {
+            let Some(depth) = depth.below() else {
+                return Err(self.fault(node, extent, FaultKind::Unavailable).into());
+            };
+            match &node.kind {
+                Kind::Leaf(leaf) => {
+                    let stale = node.missed.contains(context.birth);
+                    self.read_leaf(node, leaf, extent, check, context, stale).await
+                }
+                Kind::Mirror => self.read_mirror(node, extent, check, context, depth).await,
+                Kind::DraidSpare { .. } => match self.spare_target(node, extent.address) {
+                    Some(target) => self.read_nested(target, extent, check, context, depth).await,
+                    None => Err(self.fault(node, extent, FaultKind::Unavailable).into()),
+                },
+                Kind::Raidz(_) | Kind::Draid(_) => self.read_nested_stripe(node, extent, check, context).await,
+                Kind::Indirect | Kind::Hole | Kind::Missing => {
+                    Err(self.fault(node, extent, FaultKind::Unavailable).into())
+                }
+            }
+        })
+    }
+
+    /// The child of the draid that a distributed spare stands for at this address.
+    fn spare_target(&self, spare: &Node, address: u64) -> Option<&Node> {
+        let Kind::DraidSpare { draid: Some(draid), spare_id } = &spare.kind else { return None };
+        let draid = self.node(*draid);
+        let Kind::Draid(layout) = &draid.kind else { return None };
+        let child = layout.spare_child(*spare_id, address.checked_sub(START_BYTES)?)?;
+        draid.children.get(child as usize).map(|child| self.node(*child))
+    }
+
+    /// Whether asking this vdev makes sense at all.
+    fn is_readable(&self, node: &Node, address: u64, depth: Depth) -> bool {
+        let Some(depth) = depth.below() else { return false };
+        match &node.kind {
+            Kind::Leaf(leaf) => leaf.readable_disk().is_some(),
+            // A stripe that lacks more than its parity may still have a narrow block: it is asked, late.
+            Kind::Mirror | Kind::Raidz(_) | Kind::Draid(_) => {
+                node.children.iter().any(|child| self.is_readable(self.node(*child), address, depth))
+            }
+            Kind::DraidSpare { .. } => {
+                self.spare_target(node, address).is_some_and(|target| self.is_readable(target, address, depth))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this vdev cannot have a block of this birth, by its dirty time log.
+    fn has_missed(&self, node: &Node, address: u64, birth: Txg, depth: Depth) -> bool {
+        let Some(depth) = depth.below() else { return true };
+        match &node.kind {
+            Kind::Leaf(_) => node.missed.contains(birth),
+            Kind::Mirror | Kind::Raidz(_) | Kind::Draid(_) => {
+                let lacks = |child: &&NodeIndex| {
+                    let child = self.node(**child);
+                    !self.is_readable(child, address, depth) || self.has_missed(child, address, birth, depth)
+                };
+                node.children.iter().filter(lacks).count() > node.dispensable_children()
+            }
+            Kind::DraidSpare { .. } => {
+                node.rebuilding
+                    || node.missed.contains(birth)
+                    || self
+                        .spare_target(node, address)
+                        .is_none_or(|target| self.has_missed(target, address, birth, depth))
+            }
+            _ => true,
+        }
+    }
+
+    /// A fault, unreported.
+    fn fault(&self, node: &Node, extent: Extent, kind: FaultKind) -> Fault {
+        Fault { guid: node.guid, path: node.path.clone(), address_bytes: extent.address, size_bytes: extent.len, kind }
+    }
+
+    /// A fault, counted and logged unless it was to be expected.
+    fn report(&self, node: &Node, extent: Extent, kind: FaultKind, context: ReadContext) -> Fault {
+        let fault = self.fault(node, extent, kind);
+        let is_error = matches!(kind, FaultKind::Read(_) | FaultKind::Write(_) | FaultKind::Checksum);
+        if is_error && !context.speculative {
+            node.errors.count(kind);
+            self.faults.push(fault.clone());
+        }
+        fault
+    }
+}
+
+fn bad(guid: Guid, reason: impl Into<String>) -> VdevError {
+    VdevError::BadConfig { guid: Some(guid), reason: reason.into() }
+}
+
+fn new_node(config: &VdevConfig, kind: Kind, top: VdevId, path: Arc<str>) -> Node {
+    Node {
+        kind,
+        guid: config.guid,
+        path,
+        top,
+        children: Vec::new(),
+        errors: ErrorCounts::default(),
+        missed: Missed::default(),
+        rebuilding: config.rebuild_txg.is_some(),
+    }
+}
+
+/// Makes nodes of a configuration.
+struct Builder {
+    nodes: Vec<Node>,
+    by_guid: BTreeMap<Guid, NodeIndex>,
+    disks: BTreeMap<Guid, Disk>,
+    /// Distributed spares and the draids that they name.
+    spares: Vec<(NodeIndex, Guid)>,
+}
+
+impl Builder {
+    /// Adds a vdev and what is below it. Recursion is as deep as the configuration, which is bounded.
+    fn add(&mut self, config: &VdevConfig, top: VdevId, ashift: u32) -> Result<NodeIndex, VdevError> {
+        let child_count = config.children.len();
+        if child_count > MAX_CHILDREN {
+            return Err(bad(config.guid, "too many children"));
+        }
+        let layout_error = |source: LayoutError| bad(config.guid, source.to_string());
+        let mut path: Arc<str> = config.display_name().into();
+        let kind = match &config.kind {
+            VdevKind::Disk | VdevKind::File => {
+                let disk = self.disks.remove(&config.guid);
+                if let Some(disk) = &disk {
+                    path = disk.path().clone();
+                }
+                let state = match config.state {
+                    state if state.faulted => LeafState::Faulted,
+                    state if state.offline => LeafState::Offline,
+                    state if state.degraded => LeafState::Degraded,
+                    _ => LeafState::Online,
+                };
+                Kind::Leaf(Leaf::new(disk, state))
+            }
+            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Kind::Mirror,
+            VdevKind::Raidz { parity, expanding, expand_txgs } => {
+                Kind::Raidz(Raidz::new(ashift, *parity, child_count, expand_txgs, *expanding).map_err(layout_error)?)
+            }
+            VdevKind::Draid { parity, data, spares, groups } => {
+                Kind::Draid(Draid::new(ashift, *parity, *data, *spares, *groups, child_count).map_err(layout_error)?)
+            }
+            VdevKind::DraidSpare { spare_id, .. } => Kind::DraidSpare { draid: None, spare_id: *spare_id },
+            VdevKind::Indirect(_) => Kind::Indirect,
+            VdevKind::Hole => Kind::Hole,
+            VdevKind::Missing => Kind::Missing,
+            VdevKind::Root => return Err(bad(config.guid, "a root below the root")),
+        };
+        let index = NodeIndex(u32::try_from(self.nodes.len()).map_err(|_| bad(config.guid, "too many vdevs"))?);
+        if let VdevKind::DraidSpare { top_guid, .. } = config.kind {
+            self.spares.push((index, top_guid));
+        }
+        self.nodes.push(new_node(config, kind, top, path));
+        let is_placeholder = matches!(config.kind, VdevKind::Hole | VdevKind::Missing);
+        if !is_placeholder && self.by_guid.insert(config.guid, index).is_some() {
+            return Err(bad(config.guid, "two vdevs with one guid"));
+        }
+        let mut children = Vec::with_capacity(child_count);
+        for child in &config.children {
+            children.push(self.add(child, top, ashift)?);
+        }
+        self.nodes[index.0 as usize].children = children;
+        Ok(index)
+    }
+}

@@ -1,0 +1,218 @@
+//! One vdev of an open pool: what it is, whether it can be asked, what it has missed, what went wrong with it.
+
+use std::sync::Arc;
+
+use cenote_format::ids::{Guid, Txg, VdevId};
+use cenote_format::label::{BOOT_AREA_OFFSET, DeviceLayout};
+use cenote_taskq::sync::RwLock;
+use cenote_taskq::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::disk::Disk;
+use crate::fault::ErrorCounts;
+use crate::layout::draid::Draid;
+use crate::layout::raidz::Raidz;
+use crate::txgs::TxgSet;
+
+/// Index of a node in the tree's arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct NodeIndex(pub(super) u32);
+
+/// What a node is.
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// A disk or file.
+    Leaf(Leaf),
+    /// mirror, replacing or spare: every child has everything.
+    Mirror,
+    Raidz(Raidz),
+    Draid(Draid),
+    /// Spare space of a draid; absent when the draid is not in the pool.
+    DraidSpare {
+        draid: Option<NodeIndex>,
+        spare_id: u64,
+    },
+    /// Removed; its blocks are elsewhere.
+    Indirect,
+    /// Where a log device was.
+    Hole,
+    /// Known to exist, but not described by the configuration at hand.
+    Missing,
+}
+
+/// One vdev.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) kind: Kind,
+    pub(super) guid: Guid,
+    /// Its place or name, for messages.
+    pub(super) path: Arc<str>,
+    /// The top-level vdev that it belongs to.
+    pub(super) top: VdevId,
+    pub(super) children: Vec<NodeIndex>,
+    pub(super) errors: ErrorCounts,
+    pub(super) missed: Missed,
+    /// A sequential rebuild onto it has not finished: it may lack any block.
+    pub(super) rebuilding: bool,
+}
+
+impl Node {
+    /// How many of its children it can do without, wherever a block lies.
+    pub(super) fn dispensable_children(&self) -> usize {
+        match &self.kind {
+            Kind::Mirror => self.children.len().saturating_sub(1),
+            Kind::Raidz(raidz) => raidz.parity() as usize,
+            Kind::Draid(draid) => draid.parity() as usize,
+            _ => 0,
+        }
+    }
+}
+
+/// The txgs that a leaf has missed.
+///
+/// Nearly always there are none, so readers look at a flag before they take the lock.
+#[derive(Debug, Default)]
+pub(super) struct Missed {
+    any: AtomicBool,
+    txgs: RwLock<TxgSet>,
+}
+
+impl Missed {
+    pub(super) fn set(&self, txgs: TxgSet) {
+        let any = !txgs.is_empty();
+        *self.txgs.write() = txgs;
+        self.any.store(any, Ordering::Release);
+    }
+
+    pub(super) fn contains(&self, txg: Txg) -> bool {
+        self.any.load(Ordering::Acquire) && self.txgs.read().contains(txg)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+    }
+}
+
+/// Whether a leaf can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LeafState {
+    /// Found and in use.
+    Online = 0,
+    /// In use; diagnosed as ailing.
+    Degraded = 1,
+    /// Not found.
+    Unavailable = 2,
+    /// Taken offline by the administrator.
+    Offline = 3,
+    /// Not used any more because of its errors, or by force.
+    Faulted = 4,
+}
+
+impl LeafState {
+    const fn from_number(number: u8) -> Self {
+        match number {
+            0 => Self::Online,
+            1 => Self::Degraded,
+            3 => Self::Offline,
+            4 => Self::Faulted,
+            _ => Self::Unavailable,
+        }
+    }
+
+    /// Whether it is read.
+    #[must_use]
+    pub const fn is_readable(self) -> bool {
+        matches!(self, Self::Online | Self::Degraded)
+    }
+}
+
+/// A disk or file.
+#[derive(Debug)]
+pub(super) struct Leaf {
+    /// Absent when it was not found.
+    pub(super) disk: Option<Disk>,
+    /// End of the data area, as an address.
+    data_end: u64,
+    state: AtomicU8,
+    pub(super) load: LeafLoad,
+}
+
+impl Leaf {
+    pub(super) fn new(disk: Option<Disk>, state: LeafState) -> Self {
+        let state = if disk.is_none() && state.is_readable() { LeafState::Unavailable } else { state };
+        let data_end = disk
+            .as_ref()
+            .and_then(|disk| DeviceLayout::new(disk.size_bytes()))
+            .map_or(0, |layout| layout.allocatable().end);
+        let rotational = disk.as_ref().is_some_and(|disk| disk.device().is_rotational());
+        let load = LeafLoad { rotational, pending: AtomicU32::new(0), next_address: AtomicU64::new(0) };
+        Self { disk, data_end, state: AtomicU8::new(state as u8), load }
+    }
+
+    pub(super) fn state(&self) -> LeafState {
+        LeafState::from_number(self.state.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_state(&self, state: LeafState) {
+        let state = if self.disk.is_none() && state.is_readable() { LeafState::Unavailable } else { state };
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// The disk, if it may be read.
+    pub(super) fn readable_disk(&self) -> Option<&Disk> {
+        if self.state().is_readable() { self.disk.as_ref() } else { None }
+    }
+
+    /// Whether a block or column may lie here: within the data area, or in the scratch area in front of it.
+    pub(super) const fn holds(&self, address: u64, len: u64) -> bool {
+        match address.checked_add(len) {
+            Some(end) => address >= BOOT_AREA_OFFSET && end <= self.data_end,
+            None => false,
+        }
+    }
+}
+
+/// How busy a leaf is: what a mirror looks at to choose. Leaves outside mirrors do not keep it.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct LeafLoad {
+    pub(super) rotational: bool,
+    pub(super) pending: AtomicU32,
+    pub(super) next_address: AtomicU64,
+}
+
+impl LeafLoad {
+    /// Whether distance costs time.
+    #[must_use]
+    pub const fn is_rotational(&self) -> bool {
+        self.rotational
+    }
+
+    /// Reads that were sent and have not come back.
+    #[must_use]
+    pub fn pending(&self) -> u32 {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Where the latest read that was sent ends.
+    #[must_use]
+    pub fn next_address(&self) -> u64 {
+        self.next_address.load(Ordering::Relaxed)
+    }
+
+    /// Counts a read as pending until the guard is dropped.
+    pub(super) fn begin(&self, address: u64, len: u64) -> Pending<'_> {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        self.next_address.store(address.wrapping_add(len), Ordering::Relaxed);
+        Pending(self)
+    }
+}
+
+/// A read that is on its way.
+pub(super) struct Pending<'a>(&'a LeafLoad);
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}

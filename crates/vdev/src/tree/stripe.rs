@@ -1,0 +1,597 @@
+//! Reading through parity: raidz and draid.
+//!
+//! A read goes through stages, each only when the one before did not bring bytes that verify:
+//!
+//! 1. The data columns, where all their children can be read; otherwise all columns at once.
+//! 2. The parity columns, and what is known to be lost rebuilt from them.
+//! 3. The columns of children that have missed the block's txg: if they verify, they are not stale after all.
+//! 4. Some column lies, and no device says which: every set of up to `parity` *suspects* is taken for lost in turn and
+//!    rebuilt from the others, until the block verifies.
+//!
+//! Then the columns that were read are compared with the truth, and those that differ are reported, parity included.
+//!
+//! A suspect is a child. On a raidz vdev that was expanded it is also a child of an earlier, narrower shape: a disk that
+//! lied silently before the expansion had its lies copied, and they now lie diagonally across all children.
+//!
+//! A stripe that is a mirror's child goes through the same stages for itself before the mirror asks another child.
+//!
+//! Neighbouring columns on a child are read with one I/O, across gaps of up to [`GAP_MAX_BYTES`].
+
+use cenote_codec::raidz::{self, Column as Parity};
+use cenote_format::label::START_BYTES;
+use cenote_taskq::buf::Buf;
+use cenote_taskq::{join_all, yield_now};
+
+use super::node::{Kind, Node};
+use super::{Check, Depth, Extent, Faults, ReadContext, VdevTree};
+use crate::error::VdevError;
+use crate::fault::{Fault, FaultKind, IoCause};
+use crate::layout::{Column, StripeMap};
+
+/// Read this much more rather than send a second I/O (`zfs_vdev_read_gap_limit`).
+const GAP_MAX_BYTES: u64 = 32 << 10;
+/// How many sets of suspects are tried for one block: covers 3 of 70 children. A wider vdev gives up with fewer than all.
+const ATTEMPTS_MAX: u64 = 1 << 16;
+/// How many bytes are verified in all of a block's attempts: bounds the time that a large block can take.
+const ATTEMPT_BYTES_MAX: u64 = 64 << 30;
+/// Attempts between two looks at what else is to do.
+const ATTEMPTS_PER_TURN: u64 = 16;
+
+/// What is known of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cell {
+    /// The block does not reach it.
+    Empty,
+    /// Can be read.
+    Untried,
+    /// Can be read, but its child has missed the txg.
+    Stale,
+    /// Cannot be had.
+    Dead,
+    /// Read: at `start` of a run.
+    Have { run: u32, start: u32, stale: bool },
+}
+
+/// A block being read from a raidz or draid vdev.
+pub(super) struct Stripe<'a> {
+    tree: &'a VdevTree,
+    node: &'a Node,
+    extent: Extent,
+    map: StripeMap,
+    cells: Vec<Cell>,
+    runs: Vec<Buf>,
+    context: ReadContext,
+    pub(super) faults: Faults,
+    /// Sets of columns that one bad device would spoil.
+    suspects: Suspects<'a>,
+}
+
+/// What is needed to name suspects, should they be needed.
+struct Suspects<'a> {
+    kind: &'a Kind,
+    offset_bytes: u64,
+}
+
+/// Columns that were rebuilt.
+type Rebuilt = Vec<(usize, Vec<u8>)>;
+
+impl VdevTree {
+    /// Reads a block of a raidz or draid vdev.
+    pub(super) async fn read_stripe(
+        &self,
+        node: &Node,
+        extent: Extent,
+        check: Check<'_>,
+        context: ReadContext,
+    ) -> Result<Result<Buf, Faults>, VdevError> {
+        let mut stripe = Stripe::new(self, node, extent, context)?;
+        Ok(match stripe.solve(check, false).await {
+            Some(buf) => Ok(buf),
+            None => Err(stripe.failure()),
+        })
+    }
+
+    /// Reads a block of a raidz or draid vdev below a mirror. Without a check it brings what the columns say.
+    pub(super) async fn read_nested_stripe(
+        &self,
+        node: &Node,
+        extent: Extent,
+        check: Option<Check<'_>>,
+        context: ReadContext,
+    ) -> Result<Buf, Faults> {
+        let anything = |_: &[u8]| true;
+        let check = check.unwrap_or(Check { verify: &anything, size: 0 });
+        match self.read_stripe(node, extent, check, context).await {
+            Ok(Ok(buf)) => Ok(buf),
+            Ok(Err(faults)) => {
+                self.count_failed_stripe(node, &faults, context);
+                Err(faults)
+            }
+            Err(_) => Err(self.misplaced(node, extent)),
+        }
+    }
+
+    /// Counts a block that a stripe below a mirror could not bring, as top-level vdevs count theirs.
+    pub(super) fn count_failed_stripe(&self, node: &Node, faults: &Faults, context: ReadContext) {
+        if !context.speculative
+            && let Some(own) = faults.0.iter().find(|fault| fault.guid == node.guid)
+        {
+            node.errors.count(own.kind);
+        }
+    }
+
+    /// What is wrong where no block can lie.
+    pub(super) fn misplaced(&self, node: &Node, extent: Extent) -> Faults {
+        let cause = IoCause { kind: std::io::ErrorKind::InvalidInput, errno: None };
+        self.fault(node, extent, FaultKind::Read(cause)).into()
+    }
+
+    /// Reads a range of a child of a raidz or draid vdev.
+    async fn read_column(&self, child: &Node, extent: Extent, context: ReadContext) -> Result<Buf, Faults> {
+        match &child.kind {
+            Kind::Leaf(leaf) => self.read_leaf(child, leaf, extent, None, context, false).await,
+            _ => self.read_nested(child, extent, None, context, Depth::START).await,
+        }
+    }
+}
+
+impl<'a> Stripe<'a> {
+    pub(super) fn new(
+        tree: &'a VdevTree,
+        node: &'a Node,
+        extent: Extent,
+        context: ReadContext,
+    ) -> Result<Self, VdevError> {
+        let vdev = node.top;
+        let offset_bytes = extent.address - START_BYTES;
+        let map = match &node.kind {
+            Kind::Raidz(raidz) => {
+                let reflow = *tree.reflow.read();
+                raidz.map(offset_bytes, extent.len, context.birth, reflow)
+            }
+            Kind::Draid(draid) => draid.map(offset_bytes, extent.len),
+            _ => return Err(VdevError::NoSuchVdev(vdev)),
+        }
+        .map_err(|source| VdevError::BadRange { vdev, source })?;
+        let mut stripe = Self {
+            tree,
+            node,
+            extent,
+            cells: Vec::with_capacity(map.columns().len()),
+            map,
+            runs: Vec::new(),
+            context,
+            faults: Faults::default(),
+            suspects: Suspects { kind: &node.kind, offset_bytes },
+        };
+        for column in stripe.map.columns() {
+            let child = stripe.child(column);
+            let cell = if column.size_bytes == 0 {
+                Cell::Empty
+            } else if !tree.is_readable(child, column.address_bytes, Depth::START) {
+                Cell::Dead
+            } else if tree.has_missed(child, column.address_bytes, context.birth, Depth::START) {
+                Cell::Stale
+            } else {
+                Cell::Untried
+            };
+            stripe.cells.push(cell);
+        }
+        let unavailable = stripe.faults_of(Cell::Dead, FaultKind::Unavailable);
+        unavailable.into_iter().for_each(|fault| stripe.faults.add(fault));
+        Ok(stripe)
+    }
+
+    pub(super) const fn map(&self) -> &StripeMap {
+        &self.map
+    }
+
+    pub(super) const fn node(&self) -> &'a Node {
+        self.node
+    }
+
+    pub(super) const fn context(&self) -> ReadContext {
+        self.context
+    }
+
+    fn child(&self, column: &Column) -> &'a Node {
+        self.tree.node(self.node.children[column.child as usize])
+    }
+
+    fn is_data(&self, index: usize) -> bool {
+        !self.map.is_parity(index)
+    }
+
+    /// A column's bytes, if they were read.
+    fn bytes(&self, index: usize) -> Option<&[u8]> {
+        match self.cells[index] {
+            Cell::Empty => Some(&[]),
+            Cell::Have { run, start, .. } => {
+                let size = self.map.columns()[index].size_bytes as usize;
+                self.runs[run as usize].get(start as usize..)?.get(..size)
+            }
+            Cell::Untried | Cell::Stale | Cell::Dead => None,
+        }
+    }
+
+    /// Brings the block, verified; see the module comment. `everything`: reads and audits all columns, as a scrub does.
+    pub(super) async fn solve(&mut self, check: Check<'_>, everything: bool) -> Option<Buf> {
+        let is_lost = |cell: &Cell| matches!(cell, Cell::Dead | Cell::Stale);
+        let data_lost = (0..self.cells.len()).any(|index| self.is_data(index) && is_lost(&self.cells[index]));
+        let parity_too = everything || data_lost;
+        self.fetch(Cell::Untried, parity_too).await;
+        if !everything && self.is_whole() && check.passes(&self.runs[0]) {
+            return self.runs.pop();
+        }
+        if let Some(block) = self.assemble(&Vec::new())
+            && check.passes(&block)
+        {
+            if everything {
+                self.audit(&block, true);
+            }
+            return Some(block);
+        }
+        self.fetch(Cell::Untried, true).await;
+        if let Some(rebuilt) = self.rebuild_lost(is_lost)
+            && let Some(block) = self.assemble(&rebuilt)
+            && check.passes(&block)
+        {
+            self.audit(&block, everything);
+            return Some(block);
+        }
+        self.fetch(Cell::Stale, true).await;
+        let block = self.try_suspects(check).await?;
+        self.audit(&block, true);
+        Some(block)
+    }
+
+    /// Why the block could not be had. Where there are columns enough to make one, and it is wrong whoever is taken for
+    /// the liar, no child can be named: the stripe itself is.
+    pub(super) fn failure(mut self) -> Faults {
+        let base = self.rebuild_lost(|cell| *cell == Cell::Dead);
+        if base.is_some_and(|base| self.assemble(&base).is_some()) {
+            let stale = self.cells.iter().any(|cell| matches!(cell, Cell::Have { stale: true, .. }));
+            let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };
+            self.faults.add(self.tree.fault(self.node, self.extent, kind));
+        }
+        self.faults
+    }
+
+    /// Names the columns that differ from a block that this stripe could not bring, but another copy did.
+    pub(super) fn audit_by(&mut self, block: &[u8]) {
+        if block.len() as u64 == self.map.block_bytes() {
+            self.audit(block, true);
+        }
+    }
+
+    /// Reads the columns that are in `state`, data only or parity too. What fails is dead afterwards.
+    async fn fetch(&mut self, state: Cell, parity_too: bool) {
+        let wanted = |&index: &usize| self.cells[index] == state && (parity_too || self.is_data(index));
+        let order = in_address_order(self.map.columns(), (0..self.cells.len()).filter(wanted));
+        let columns = self.map.columns();
+        let parts = neighbours(columns, &order);
+        let failed = self.fetch_parts(&parts).await;
+        // One bad sector must not cost all the columns that were read along with it.
+        let singles: Vec<&[usize]> = failed.iter().flat_map(|part| part.chunks(1)).collect();
+        for part in self.fetch_parts(&singles).await {
+            part.iter().for_each(|&index| self.cells[index] = Cell::Dead);
+        }
+    }
+
+    /// Reads each part with one I/O, all at once; gives back those that failed, where they had several columns, and
+    /// marks those dead that had one.
+    async fn fetch_parts<'p>(&mut self, parts: &[&'p [usize]]) -> Vec<&'p [usize]> {
+        let columns = self.map.columns();
+        let reads = parts
+            .iter()
+            .map(|part| self.tree.read_column(self.child(&columns[part[0]]), span(columns, part), self.context));
+        let results = join_all(reads).await;
+        let mut failed = Vec::new();
+        for (part, result) in parts.iter().zip(results) {
+            match result {
+                Ok(buf) => {
+                    let run = self.runs.len() as u32;
+                    let base = self.map.columns()[part[0]].address_bytes;
+                    for &index in *part {
+                        let start = (self.map.columns()[index].address_bytes - base) as u32;
+                        let stale = self.cells[index] == Cell::Stale;
+                        self.cells[index] = Cell::Have { run, start, stale };
+                    }
+                    self.runs.push(buf);
+                }
+                Err(faults) => {
+                    self.faults.extend(faults);
+                    if part.len() > 1 {
+                        failed.push(*part);
+                    } else {
+                        self.cells[part[0]] = Cell::Dead;
+                    }
+                }
+            }
+        }
+        failed
+    }
+
+    /// Puts the block together from what was read and rebuilt; `None` while a column lacks.
+    fn assemble(&self, rebuilt: &Rebuilt) -> Option<Buf> {
+        let lacks = |index: usize| self.bytes(index).is_none() && rebuilt.iter().all(|(other, _)| *other != index);
+        if (0..self.cells.len()).any(|index| self.is_data(index) && lacks(index)) {
+            return None;
+        }
+        let mut block = Buf::unfilled(self.map.block_bytes() as usize);
+        for index in (0..self.cells.len()).filter(|&index| self.is_data(index)) {
+            if let Some(bytes) = self.bytes(index) {
+                block[self.place(index)].copy_from_slice(bytes);
+            }
+        }
+        for (index, bytes) in rebuilt {
+            block[self.place(*index)].copy_from_slice(bytes);
+        }
+        Some(block)
+    }
+
+    /// Where a data column stands in the block.
+    fn place(&self, index: usize) -> std::ops::Range<usize> {
+        let column = &self.map.columns()[index];
+        let start = column.block_offset_bytes as usize;
+        start..start + column.size_bytes as usize
+    }
+
+    /// Whether the block is one column that was read by itself, so that nothing needs copying.
+    fn is_whole(&self) -> bool {
+        let [only] = &self.runs[..] else { return false };
+        let mut data = (0..self.cells.len()).filter(|&index| self.is_data(index) && self.cells[index] != Cell::Empty);
+        let first = data.next().map(|index| self.cells[index]);
+        matches!(first, Some(Cell::Have { start: 0, .. }))
+            && data.next().is_none()
+            && only.len() as u64 == self.map.block_bytes()
+    }
+
+    /// Rebuilds all data columns that are lost, in every row; `None` where too many are.
+    fn rebuild_lost(&self, is_lost: impl Fn(&Cell) -> bool) -> Option<Rebuilt> {
+        let width = self.map.row_width();
+        let mut rebuilt = Vec::new();
+        for row in 0..self.cells.len() / width {
+            let indexes = row * width..(row + 1) * width;
+            if indexes.clone().any(|index| self.is_data(index) && is_lost(&self.cells[index])) {
+                rebuilt.extend(self.rebuild_row(row, |index| is_lost(&self.cells[index]))?);
+            }
+        }
+        Some(rebuilt)
+    }
+
+    /// Rebuilds the data columns of a row that are lost; columns that were not read count as lost too.
+    fn rebuild_row(&self, row: usize, is_lost: impl Fn(usize) -> bool) -> Option<Rebuilt> {
+        let width = self.map.row_width();
+        let parity_count = self.map.parity_count();
+        let first = row * width;
+        let known = |index: usize| if is_lost(index) { None } else { self.bytes(index) };
+        let mut rebuilt: Rebuilt = (first + parity_count..first + width)
+            .filter(|&index| known(index).is_none())
+            .map(|index| (index, vec![0; self.map.columns()[index].size_bytes as usize]))
+            .collect();
+        let mut spaces = rebuilt.iter_mut();
+        let mut columns: Vec<Parity<'_>> = (first..first + width)
+            .map(|index| match known(index) {
+                Some(bytes) => Parity::Known(bytes),
+                None if index < first + parity_count => Parity::Unread,
+                None => spaces.next().map_or(Parity::Unread, |(_, space)| Parity::Missing(space)),
+            })
+            .collect();
+        raidz::reconstruct(parity_count, &mut columns).ok()?;
+        drop(columns);
+        Some(rebuilt)
+    }
+
+    /// Takes sets of suspects for lost until the block verifies.
+    async fn try_suspects(&mut self, check: Check<'_>) -> Option<Buf> {
+        let base = self.rebuild_lost(|cell| *cell == Cell::Dead)?;
+        let mut block = self.assemble(&base)?;
+        if check.passes(&block) {
+            return Some(block);
+        }
+        let suspects = self.suspect_sets();
+        let budget = ATTEMPTS_MAX.min(ATTEMPT_BYTES_MAX / self.map.block_bytes().max(1));
+        let mut attempts = 0;
+        for count in 1..=self.map.parity_count().min(suspects.len()) {
+            let mut chosen: Vec<usize> = (0..count).collect();
+            loop {
+                if self.try_set(&suspects, &chosen, &base, &mut block, check) {
+                    return Some(block);
+                }
+                attempts += 1;
+                if attempts >= budget {
+                    return None;
+                }
+                if attempts % ATTEMPTS_PER_TURN == 0 {
+                    yield_now().await;
+                }
+                if !next_combination(&mut chosen, suspects.len()) {
+                    break;
+                }
+            }
+        }
+        None
+    }
+
+    /// Sets of columns, each of which one bad device would spoil. Columns that are known to be lost are in none.
+    fn suspect_sets(&self) -> Vec<Vec<usize>> {
+        let mut sets = match self.suspects.kind {
+            Kind::Raidz(raidz) => raidz.suspects(&self.map, self.suspects.offset_bytes, self.context.birth),
+            _ => self.map.columns_by_child(),
+        };
+        for set in &mut sets {
+            set.retain(|&index| matches!(self.cells[index], Cell::Have { .. }));
+        }
+        sets.retain(|set| !set.is_empty());
+        sets.dedup();
+        sets
+    }
+
+    /// Takes the chosen suspects for lost, rebuilds and verifies. Leaves the block as it was if it fails.
+    fn try_set(
+        &self,
+        suspects: &[Vec<usize>],
+        chosen: &[usize],
+        base: &Rebuilt,
+        block: &mut Buf,
+        check: Check<'_>,
+    ) -> bool {
+        let width = self.map.row_width();
+        let is_suspect = |index: usize| chosen.iter().any(|&set| suspects[set].binary_search(&index).is_ok());
+        let is_lost = |index: usize| self.cells[index] == Cell::Dead || is_suspect(index);
+        let mut rows: Vec<usize> = chosen.iter().flat_map(|&set| &suspects[set]).map(|index| index / width).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        let mut rebuilt = Vec::new();
+        for row in rows {
+            // Where no data is lost, another choice of parity changes nothing.
+            if (row * width..(row + 1) * width).any(|index| self.is_data(index) && is_lost(index)) {
+                match self.rebuild_row(row, is_lost) {
+                    Some(columns) => rebuilt.extend(columns),
+                    None => return false,
+                }
+            }
+        }
+        if rebuilt.is_empty() {
+            return false;
+        }
+        for (index, bytes) in &rebuilt {
+            block[self.place(*index)].copy_from_slice(bytes);
+        }
+        if check.passes(block) {
+            return true;
+        }
+        for (index, _) in &rebuilt {
+            let known = self.bytes(*index);
+            let before = known.or_else(|| base.iter().find(|(other, _)| other == index).map(|(_, bytes)| &bytes[..]));
+            if let Some(before) = before {
+                block[self.place(*index)].copy_from_slice(before);
+            }
+        }
+        false
+    }
+
+    /// Compares the columns that were read with the block, which has been verified, and reports those that differ.
+    ///
+    /// Unless `all` are wanted, only parity that was not needed to rebuild something can differ, and is compared.
+    fn audit(&mut self, block: &[u8], all: bool) {
+        let width = self.map.row_width();
+        let parity_count = self.map.parity_count();
+        let mut wrong = Vec::new();
+        for row in 0..self.cells.len() / width {
+            let (first, first_data, end) = (row * width, row * width + parity_count, (row + 1) * width);
+            let lost_data = (first_data..end).filter(|&index| self.bytes(index).is_none()).count();
+            let have_parity = (first..first_data).filter(|&index| self.bytes(index).is_some()).count();
+            if have_parity > lost_data || (all && have_parity > 0) {
+                let data: Vec<&[u8]> = (first_data..end).map(|index| &block[self.place(index)]).collect();
+                let mut parity = vec![vec![0; self.map.columns()[first].size_bytes as usize]; parity_count];
+                let mut spaces: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+                if raidz::generate(&data, &mut spaces).is_ok() {
+                    let differs = |&index: &usize| self.bytes(index).is_some_and(|read| read != parity[index - first]);
+                    wrong.extend((first..first_data).filter(differs));
+                }
+            }
+            if all {
+                let differs = |&index: &usize| self.bytes(index).is_some_and(|read| *read != block[self.place(index)]);
+                wrong.extend((first_data..end).filter(differs));
+            }
+        }
+        // A child that is wrong in neighbouring columns is wrong once.
+        let columns = self.map.columns();
+        let wrong = in_address_order(columns, wrong.into_iter());
+        for part in neighbours(columns, &wrong) {
+            let stale = matches!(self.cells[part[0]], Cell::Have { stale: true, .. });
+            let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };
+            let child = self.child(&columns[part[0]]);
+            self.faults.add(self.tree.report(child, span(columns, part), kind, self.context));
+        }
+    }
+
+    /// Faults for columns in this state, unreported.
+    fn faults_of(&self, state: Cell, kind: FaultKind) -> Vec<Fault> {
+        let columns = self.map.columns();
+        let order = in_address_order(columns, (0..columns.len()).filter(|&index| self.cells[index] == state));
+        let parts = neighbours(columns, &order);
+        parts.iter().map(|part| self.tree.fault(self.child(&columns[part[0]]), span(columns, part), kind)).collect()
+    }
+
+    /// Columns whose child is not a leaf: only one of its devices was read.
+    pub(super) fn nested_columns(&self) -> impl Iterator<Item = (usize, &'a Node)> {
+        self.map
+            .columns()
+            .iter()
+            .enumerate()
+            .filter(|(_, column)| column.size_bytes != 0)
+            .map(|(index, column)| (index, self.child(column)))
+            .filter(|(_, child)| !matches!(child.kind, Kind::Leaf(_)))
+    }
+
+    /// How many columns were read.
+    pub(super) fn columns_read(&self) -> usize {
+        self.cells.iter().filter(|cell| matches!(cell, Cell::Have { .. })).count()
+    }
+
+    /// Faults for the columns of children that were left out since they have missed the txg.
+    pub(super) fn stale_faults(&self) -> Vec<Fault> {
+        self.faults_of(Cell::Stale, FaultKind::Stale)
+    }
+}
+
+pub(super) const fn extent_of(column: &Column) -> Extent {
+    Extent { address: column.address_bytes, len: column.size_bytes }
+}
+
+/// The columns sorted by child and address.
+fn in_address_order(columns: &[Column], indexes: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut order: Vec<usize> = indexes.collect();
+    order.sort_unstable_by_key(|&index| (columns[index].child, columns[index].address_bytes));
+    order
+}
+
+/// Splits columns in address order where the next one is on another child or far away.
+fn neighbours<'o>(columns: &[Column], order: &'o [usize]) -> Vec<&'o [usize]> {
+    order.chunk_by(|&a, &b| adjoin(&columns[a], &columns[b])).collect()
+}
+
+/// The range from the first to the last of neighbouring columns.
+fn span(columns: &[Column], part: &[usize]) -> Extent {
+    let (first, last) = (&columns[part[0]], &columns[part[part.len() - 1]]);
+    let len = last.address_bytes + last.size_bytes - first.address_bytes;
+    Extent { address: first.address_bytes, len }
+}
+
+/// Whether two columns, in the order of their addresses, are worth one I/O.
+fn adjoin(first: &Column, second: &Column) -> bool {
+    let end = first.address_bytes + first.size_bytes;
+    first.child == second.child && second.address_bytes.saturating_sub(end) <= GAP_MAX_BYTES
+}
+
+/// Steps to the next ascending choice of numbers below `count`; `false` after the last.
+fn next_combination(chosen: &mut [usize], count: usize) -> bool {
+    let size = chosen.len();
+    for slot in (0..size).rev() {
+        if chosen[slot] < count - (size - slot) {
+            let next = chosen[slot] + 1;
+            chosen[slot..].iter_mut().zip(next..).for_each(|(number, value)| *number = value);
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combinations_come_each_once_and_in_order() {
+        let mut chosen = vec![0, 1];
+        let mut all = vec![chosen.clone()];
+        while next_combination(&mut chosen, 4) {
+            all.push(chosen.clone());
+        }
+        assert_eq!(all, [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]);
+        assert!(!next_combination(&mut [0], 1));
+    }
+}

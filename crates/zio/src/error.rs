@@ -1,0 +1,97 @@
+//! Why a block could not be read.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cenote_codec::compress::CompressError;
+use cenote_format::FormatError;
+use cenote_vdev::error::VdevError;
+use thiserror::Error;
+
+use crate::Bookmark;
+
+/// A block that could not be read: which, and why. Cheap to clone, since many may wait for one block.
+#[derive(Clone, Debug)]
+pub struct ZioError(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    bookmark: Bookmark,
+    kind: ZioErrorKind,
+}
+
+/// What went wrong.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ZioErrorKind {
+    /// No copy could be read and verified; the error of the last one tried.
+    #[error("no good copy among {copies}: {last}")]
+    NoGoodCopy {
+        /// Copies the pointer names.
+        copies: usize,
+        /// Why the last failed.
+        last: VdevError,
+    },
+    /// A field of the pointer, or of a gang header, is not valid.
+    #[error("{0}")]
+    Format(#[from] FormatError),
+    /// The pointer names an algorithm that this version does not know.
+    #[error("not supported yet: {what} number {number}")]
+    UnknownAlgorithm {
+        /// `checksum`, `compression` or `embedded type`.
+        what: &'static str,
+        /// The number in the pointer.
+        number: u8,
+    },
+    /// The bytes passed their checksum but do not decompress.
+    #[error("decompression failed: {0}")]
+    Decompress(#[from] CompressError),
+    /// The dataset is encrypted and its key is not loaded.
+    #[error("the dataset is encrypted and its key is not loaded")]
+    KeyNotLoaded,
+    /// The message authentication code does not match: wrong key, or bytes that were tampered with.
+    #[error("authentication failed: {0}")]
+    Authentication(String),
+    /// The block was removed on purpose from a redacted dataset.
+    #[error("the block was redacted")]
+    Redacted,
+    /// Asked to read a pointer that points to nothing.
+    #[error("the block pointer is a hole")]
+    Hole,
+}
+
+impl ZioError {
+    pub(crate) fn new(bookmark: Bookmark, kind: impl Into<ZioErrorKind>) -> Self {
+        Self(Arc::new(Inner { bookmark, kind: kind.into() }))
+    }
+
+    /// The block.
+    #[must_use]
+    pub fn bookmark(&self) -> Bookmark {
+        self.0.bookmark
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> &ZioErrorKind {
+        &self.0.kind
+    }
+
+    /// Whether the only thing missing is the dataset's key.
+    #[must_use]
+    pub fn is_key_missing(&self) -> bool {
+        matches!(self.0.kind, ZioErrorKind::KeyNotLoaded)
+    }
+}
+
+impl fmt::Display for ZioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.bookmark, self.0.kind)
+    }
+}
+
+impl std::error::Error for ZioError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0.kind)
+    }
+}

@@ -1,0 +1,197 @@
+//! Reading: copies in turn, each verified, then made logical.
+
+use cenote_codec::checksum;
+use cenote_format::blkptr::{Blkptr, Dva};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::enums::Checksum;
+use cenote_format::ids::{BlockId, ObjsetId};
+use cenote_taskq::buf::{Block, Buf};
+
+use crate::gang;
+use crate::transform;
+use crate::{Bookmark, ReadContext, Zio, ZioError, ZioErrorKind};
+
+/// What reading every copy of a block brought.
+#[derive(Debug)]
+pub struct Copies {
+    /// The physical bytes, verified; always there in a result.
+    pub physical: Option<Block>,
+    /// Copies and columns read and compared.
+    pub read_count: usize,
+    /// What was wrong, with its place; the block was still readable.
+    pub bad: Vec<String>,
+}
+
+/// The bytes as they leave this crate: as they are, but in the mutation test.
+#[cfg(not(feature = "mutation"))]
+fn handed_out(_: &Blkptr, _: Bookmark, block: Block) -> Block {
+    block
+}
+
+#[cfg(feature = "mutation")]
+use crate::mutation::handed_out;
+
+impl Zio {
+    /// The logical bytes of the block that `bp` points to (`bp.lsize_bytes()` of them), verified.
+    ///
+    /// Multi-byte fields within are in the order `bp.byte_order()`. Fails for holes and redacted blocks, which have no
+    /// bytes. Cancel safe.
+    pub async fn read(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
+        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        if bp.is_embedded() {
+            return transform::embedded(bp).map(|block| handed_out(bp, context.bookmark, block)).map_err(fail);
+        }
+        self.check_readable(bp).map_err(fail)?;
+        if transform::needs_key(bp) && context.key.is_none() {
+            return Err(fail(ZioErrorKind::KeyNotLoaded));
+        }
+        let physical = self.read_verified(bp).await.map_err(fail)?;
+        let logical = transform::to_logical(bp, context, physical).map_err(fail)?;
+        Ok(handed_out(bp, context.bookmark, logical))
+    }
+
+    /// The physical bytes of the block (`bp.psize_bytes()` of them: compressed and encrypted as they lie on disk),
+    /// verified. For raw sends, scrubs and tools.
+    pub async fn read_physical(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
+        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        self.check_readable(bp).map_err(fail)?;
+        Ok(self.read_verified(bp).await.map_err(fail)?.freeze())
+    }
+
+    /// Turns the physical bytes of [`Zio::read_physical`] into the logical ones, as [`Zio::read`] does.
+    pub fn logical_of(&self, bp: &Blkptr, context: ReadContext<'_>, physical: &Block) -> Result<Block, ZioError> {
+        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        if transform::needs_key(bp) && context.key.is_none() {
+            return Err(fail(ZioErrorKind::KeyNotLoaded));
+        }
+        let logical = transform::to_logical(bp, context, Buf::copied_from(physical)).map_err(fail)?;
+        Ok(handed_out(bp, context.bookmark, logical))
+    }
+
+    fn check_readable(&self, bp: &Blkptr) -> Result<(), ZioErrorKind> {
+        if bp.is_redacted() {
+            return Err(ZioErrorKind::Redacted);
+        }
+        if bp.is_hole() {
+            return Err(ZioErrorKind::Hole);
+        }
+        bp.verify().map_err(ZioErrorKind::Format)
+    }
+
+    /// The physical bytes from the first copy that verifies.
+    pub(crate) async fn read_verified(&self, bp: &Blkptr) -> Result<Buf, ZioErrorKind> {
+        let kind =
+            bp.checksum().ok_or(ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() })?;
+        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth());
+        let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
+        let mut last = None;
+        let mut copies = 0;
+        for dva in bp.dvas() {
+            copies += 1;
+            let result = if dva.gang {
+                gang::read(self, bp, dva).await
+            } else {
+                let tree = &self.shared.tree;
+                let read = tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await;
+                read.map_err(|last| ZioErrorKind::NoGoodCopy { copies: 1, last })
+            };
+            match result {
+                Ok(buf) => return Ok(buf),
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(ZioErrorKind::NoGoodCopy { last, .. }) => Err(ZioErrorKind::NoGoodCopy { copies, last }),
+            Some(other) => Err(other),
+            None => Err(ZioErrorKind::Hole),
+        }
+    }
+
+    /// Reads one given copy and says whether it verifies; for tools and for checks of every copy. Gangs are followed.
+    pub async fn read_copy(&self, bp: &Blkptr, dva: Dva, context: ReadContext<'_>) -> Result<Block, ZioError> {
+        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        let kind = bp
+            .checksum()
+            .ok_or(ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() })
+            .map_err(fail)?;
+        if dva.gang {
+            return Ok(gang::read(self, bp, dva).await.map_err(fail)?.freeze());
+        }
+        let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
+        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth());
+        let read = self.shared.tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await;
+        Ok(read.map_err(|last| fail(ZioErrorKind::NoGoodCopy { copies: 1, last }))?.freeze())
+    }
+
+    /// Reads every copy of the block, with every mirror child and parity column of each, and says which are bad. The
+    /// physical bytes are from the first good copy.
+    pub async fn read_copies(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Copies, ZioError> {
+        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        self.check_readable(bp).map_err(fail)?;
+        let kind = bp
+            .checksum()
+            .ok_or(ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() })
+            .map_err(fail)?;
+        let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
+        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth());
+        let mut copies = Copies { physical: None, read_count: 0, bad: Vec::new() };
+        let mut last = None;
+        for dva in bp.dvas() {
+            let read = if dva.gang {
+                gang::read(self, bp, dva).await.map(|buf| (buf, 1, Vec::new()))
+            } else {
+                let tree = &self.shared.tree;
+                let read = tree.read_copies(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await;
+                read.map(|report| (report.block, report.read_count, report.bad))
+                    .map_err(|last| ZioErrorKind::NoGoodCopy { copies: 1, last })
+            };
+            match read {
+                Ok((buf, read_count, bad)) => {
+                    copies.read_count += read_count;
+                    copies.bad.extend(bad.iter().map(ToString::to_string));
+                    copies.physical.get_or_insert(buf.freeze());
+                }
+                Err(error) => {
+                    copies.bad.push(error.to_string());
+                    last = Some(error);
+                }
+            }
+        }
+        match (copies.physical.is_some(), last) {
+            (false, Some(error)) => Err(fail(error)),
+            (false, None) => Err(fail(ZioErrorKind::Hole)),
+            (true, _) => Ok(copies),
+        }
+    }
+
+    /// Reads a block that may well not be there (the end of an intent log's chain): nothing is counted as a fault.
+    pub async fn read_speculative(&self, bp: &Blkptr) -> Option<Block> {
+        self.check_readable(bp).ok()?;
+        let kind = bp.checksum()?;
+        let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
+        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).speculative();
+        for dva in bp.dvas() {
+            let tree = &self.shared.tree;
+            if let Ok(buf) = tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await {
+                let block = BlockId(dva.offset_bytes);
+                let bookmark = Bookmark { level: Bookmark::LEVEL_ZIL, block, ..Bookmark::objset(ObjsetId(0)) };
+                return Some(handed_out(bp, bookmark, buf.freeze()));
+            }
+        }
+        None
+    }
+
+    /// Whether `bytes` have the checksum that `bp` names.
+    pub(crate) fn checksum_matches(&self, bp: &Blkptr, kind: Checksum, bytes: &[u8]) -> bool {
+        // The last two words of an encrypted block's checksum hold its MAC; an objset's MACs lie inside it.
+        let encrypted = bp.uses_crypt() && bp.dmu_type() != DmuType::OBJSET;
+        let words = bp.checksum_words();
+        let result = match kind {
+            Checksum::Zilog | Checksum::Zilog2 => {
+                checksum::embedded::verify_zilog(kind, bytes, words, encrypted).map(|_| ())
+            }
+            _ => checksum::verify(kind, bytes, bp.byte_order(), self.salt(), &words, encrypted),
+        };
+        result.is_ok()
+    }
+}

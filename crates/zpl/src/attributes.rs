@@ -1,0 +1,309 @@
+//! A file's attributes: from system attributes or from the older znode.
+
+use cenote_dmu::Dnode;
+use cenote_dmu::sa::SaValues;
+use cenote_format::ids::ObjectId;
+use cenote_format::sa::ZplAttribute;
+
+use crate::{FileSystem, ZplError};
+
+/// What a file is, from the format bits of its mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Pipe,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl FileKind {
+    /// From a mode; `None` for bits that name nothing.
+    #[must_use]
+    pub const fn of_mode(mode: u64) -> Option<Self> {
+        Some(match mode & 0o170_000 {
+            0o100_000 => Self::File,
+            0o040_000 => Self::Directory,
+            0o120_000 => Self::Symlink,
+            0o010_000 => Self::Pipe,
+            0o140_000 => Self::Socket,
+            0o020_000 => Self::CharDevice,
+            0o060_000 => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+
+    /// The letter that `find -type` and manifests use.
+    #[must_use]
+    pub const fn letter(self) -> char {
+        match self {
+            Self::File => 'f',
+            Self::Directory => 'd',
+            Self::Symlink => 'l',
+            Self::Pipe => 'p',
+            Self::Socket => 's',
+            Self::CharDevice => 'c',
+            Self::BlockDevice => 'b',
+        }
+    }
+
+    /// The format bits of a mode.
+    #[must_use]
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::File => 0o100_000,
+            Self::Directory => 0o040_000,
+            Self::Symlink => 0o120_000,
+            Self::Pipe => 0o010_000,
+            Self::Socket => 0o140_000,
+            Self::CharDevice => 0o020_000,
+            Self::BlockDevice => 0o060_000,
+        }
+    }
+
+    /// From the type number of a directory entry (the file format bits of a mode, shifted right by 12).
+    #[must_use]
+    pub const fn of_entry_type(number: u8) -> Option<Self> {
+        Self::of_mode((number as u64) << 12)
+    }
+}
+
+/// A time: seconds and nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time {
+    /// Seconds; negative before 1970.
+    pub seconds: i64,
+    /// Nanoseconds, 0 to 999 999 999 in sound datasets.
+    pub nanoseconds: u64,
+}
+
+impl Time {
+    fn of_words(words: [u64; 2]) -> Self {
+        Self { seconds: words[0].cast_signed(), nanoseconds: words[1] }
+    }
+}
+
+/// `z_pflags`: the flags of a file beyond its mode (`include/sys/zfs_znode.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u64);
+
+impl Flags {
+    const XATTR: u64 = 0x1;
+    const INHERIT_ACE: u64 = 0x2;
+    const ACL_TRIVIAL: u64 = 0x4;
+    const PROJID: u64 = 0x8000 << 32;
+    const PROJINHERIT: u64 = 0x4000 << 32;
+    const IMMUTABLE: u64 = 0x10 << 32;
+    const NOUNLINK: u64 = 0x20 << 32;
+    const APPENDONLY: u64 = 0x40 << 32;
+    const NODUMP: u64 = 0x80 << 32;
+
+    /// Whether the object is a file or directory of the extended attribute kind.
+    #[must_use]
+    pub const fn is_xattr(self) -> bool {
+        self.0 & Self::XATTR != 0
+    }
+
+    /// Whether the ACL says no more than the mode.
+    #[must_use]
+    pub const fn is_acl_trivial(self) -> bool {
+        self.0 & Self::ACL_TRIVIAL != 0
+    }
+
+    /// Whether entries of the ACL are inheritable.
+    #[must_use]
+    pub const fn is_acl_inherited(self) -> bool {
+        self.0 & Self::INHERIT_ACE != 0
+    }
+
+    /// Whether the file carries a project id.
+    #[must_use]
+    pub const fn has_project(self) -> bool {
+        self.0 & Self::PROJID != 0
+    }
+
+    /// The flags that `lsattr` on Linux shows: `FS_IMMUTABLE_FL`, `FS_APPEND_FL`, `FS_NODUMP_FL`.
+    #[must_use]
+    pub const fn linux_bits(self) -> u32 {
+        let mut bits = 0;
+        if self.0 & Self::IMMUTABLE != 0 {
+            bits |= 0x10;
+        }
+        if self.0 & Self::APPENDONLY != 0 {
+            bits |= 0x20;
+        }
+        if self.0 & Self::NODUMP != 0 {
+            bits |= 0x40;
+        }
+        bits
+    }
+
+    /// Whether new files of this directory inherit its project.
+    #[must_use]
+    pub const fn is_project_inherited(self) -> bool {
+        self.0 & Self::PROJINHERIT != 0
+    }
+
+    /// Whether the file must not be unlinked (a flag of BSD).
+    #[must_use]
+    pub const fn is_no_unlink(self) -> bool {
+        self.0 & Self::NOUNLINK != 0
+    }
+}
+
+/// The user and group that Linux shows for ids that are not POSIX.
+const NOBODY: u32 = 65534;
+
+/// The attributes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The object number: the inode.
+    pub object: ObjectId,
+    /// What it is.
+    pub kind: FileKind,
+    /// The permission bits, with set-uid, set-gid and sticky.
+    pub permissions: u32,
+    /// Owner, as Linux shows it.
+    pub uid: u32,
+    /// Group, as Linux shows it.
+    pub gid: u32,
+    /// Owner as stored: a POSIX id, or a domain index in the upper half.
+    pub fuid_owner: u64,
+    /// Group as stored.
+    pub fuid_group: u64,
+    /// Links.
+    pub link_count: u64,
+    /// Size in bytes; for a directory the number of entries with `.` and `..`.
+    pub size_bytes: u64,
+    /// Space taken, in units of 512 bytes, as `stat` shows it.
+    pub blocks: u64,
+    /// Size of a data block in bytes.
+    pub block_size_bytes: u64,
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of content.
+    pub modified: Time,
+    /// Last change of attributes.
+    pub changed: Time,
+    /// Creation.
+    pub created: Time,
+    /// The txg of creation, which tells reuses of an object number apart.
+    pub generation: u64,
+    /// The parent directory.
+    pub parent: ObjectId,
+    /// Device number (major, minor), for devices.
+    pub device: (u32, u32),
+    /// Flags.
+    pub flags: Flags,
+    /// Project, if it carries one.
+    pub project: Option<u64>,
+    /// The hidden directory of extended attributes, if any.
+    pub xattr_directory: Option<ObjectId>,
+}
+
+impl Attributes {
+    /// The whole mode, with format bits.
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        self.permissions | self.kind.mode_bits()
+    }
+}
+
+/// A stored owner or group as Linux shows it: ids with a domain belong to nobody here.
+fn posix_id(fuid: u64) -> u32 {
+    u32::try_from(fuid).unwrap_or(NOBODY)
+}
+
+/// Splits a device number: as the Linux kernel has it (12 bits of major above 20 of minor), or in the 64-bit form of
+/// other systems.
+fn device_numbers(raw: u64) -> (u32, u32) {
+    if raw >> 32 != 0 {
+        return ((raw >> 32) as u32, raw as u32);
+    }
+    ((raw >> 20) as u32, (raw & 0xf_ffff) as u32)
+}
+
+impl FileSystem {
+    /// The attributes of an object.
+    pub async fn attributes(&self, id: ObjectId) -> Result<Attributes, ZplError> {
+        let dnode = self.dnode(id).await?;
+        self.attributes_of(&dnode).await
+    }
+
+    /// The attributes of an object whose dnode is at hand.
+    pub async fn attributes_of(&self, dnode: &Dnode) -> Result<Attributes, ZplError> {
+        let values = self.sa().values(dnode).await?;
+        attributes_from(dnode, &values)
+    }
+}
+
+fn attributes_from(dnode: &Dnode, values: &SaValues) -> Result<Attributes, ZplError> {
+    let object = dnode.id();
+    let missing = |what: ZplAttribute| ZplError::Corrupt { object: object.0, what: format!("no {}", what.name()) };
+    let needed = |what| values.u64(what).ok_or_else(|| missing(what));
+    let optional = |what| values.u64(what).unwrap_or(0);
+    let time = |what| Time::of_words(values.words(what).unwrap_or_default());
+    let mode = needed(ZplAttribute::Mode)?;
+    let (uid, gid) = (optional(ZplAttribute::Uid), optional(ZplAttribute::Gid));
+    let flags = Flags(optional(ZplAttribute::Flags));
+    Ok(Attributes {
+        object,
+        kind: FileKind::of_mode(mode).ok_or_else(|| corrupt_mode(object, mode))?,
+        permissions: (mode & 0o7777) as u32,
+        uid: posix_id(uid),
+        gid: posix_id(gid),
+        fuid_owner: uid,
+        fuid_group: gid,
+        link_count: optional(ZplAttribute::Links),
+        size_bytes: needed(ZplAttribute::Size)?,
+        blocks: blocks_of(dnode),
+        block_size_bytes: dnode.data_block_size_bytes(),
+        accessed: time(ZplAttribute::Atime),
+        modified: time(ZplAttribute::Mtime),
+        changed: time(ZplAttribute::Ctime),
+        created: time(ZplAttribute::Crtime),
+        generation: optional(ZplAttribute::Gen),
+        parent: ObjectId(optional(ZplAttribute::Parent)),
+        device: device_numbers(optional(ZplAttribute::Rdev)),
+        project: flags.has_project().then(|| optional(ZplAttribute::Projid)),
+        flags,
+        xattr_directory: Some(ObjectId(optional(ZplAttribute::Xattr))).filter(|id| id.0 != 0),
+    })
+}
+
+fn corrupt_mode(object: ObjectId, mode: u64) -> ZplError {
+    ZplError::Corrupt { object: object.0, what: format!("mode {mode:o} names no kind of file") }
+}
+
+/// What `stat` shows: the space of the blocks, rounded, and the dnode's own slots.
+fn blocks_of(dnode: &Dnode) -> u64 {
+    let phys = dnode.phys();
+    (phys.used_bytes().saturating_add(256)) / 512 + phys.slots() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_split_as_the_kernel_packs_them() {
+        assert_eq!(device_numbers(0x0010_0005), (1, 5));
+        assert_eq!(device_numbers((259 << 20) | 70_000), (259, 70_000));
+        assert_eq!(device_numbers((7 << 32) | 9), (7, 9));
+    }
+
+    #[test]
+    fn ids_with_a_domain_belong_to_nobody() {
+        assert_eq!(posix_id(1000), 1000);
+        assert_eq!(posix_id(1 << 32 | 5), NOBODY);
+    }
+}

@@ -1,0 +1,69 @@
+//! What a name may be, and comparing names where a dataset folds case or normalises.
+
+use unicode_normalization::UnicodeNormalization;
+
+/// The longest name, with the feature `longname`, in bytes (255 without).
+pub(crate) const LONG_NAME_MAX_BYTES: usize = 1023;
+
+/// Whether `name` can be an entry of a directory.
+pub(crate) fn is_valid(name: &[u8]) -> bool {
+    !name.is_empty()
+        && name.len() <= LONG_NAME_MAX_BYTES
+        && name != b"."
+        && name != b".."
+        && !name.contains(&b'/')
+        && !name.contains(&0)
+}
+
+/// Whether two names are the same in this file system: byte by byte, or apart from normalisation and case.
+pub(crate) fn same(filesystem: &crate::FileSystem, a: &[u8], b: &[u8]) -> bool {
+    use crate::CaseSensitivity;
+    if a == b {
+        return true;
+    }
+    let fold = filesystem.case_sensitivity() == CaseSensitivity::Insensitive;
+    if filesystem.normalisation() == 0 {
+        return fold && equal_ignoring_case(a, b);
+    }
+    match (std::str::from_utf8(a), std::str::from_utf8(b)) {
+        // Compatibility decomposition is the coarsest of the four forms; it also equates what the form of this dataset
+        // may keep apart, which a listing that compares exact names first never confuses.
+        (Ok(a), Ok(b)) if fold => folded(a).nfkd().eq(folded(b).nfkd()),
+        (Ok(a), Ok(b)) => a.nfkd().eq(b.nfkd()),
+        _ => fold && equal_ignoring_case(a, b),
+    }
+}
+
+/// Whether two names are the same apart from case. Folding is that of Unicode's simple lower case, after upper case, so
+/// that letters whose cases do not map one to one meet.
+pub(crate) fn equal_ignoring_case(a: &[u8], b: &[u8]) -> bool {
+    match (std::str::from_utf8(a), std::str::from_utf8(b)) {
+        (Ok(a), Ok(b)) => folded(a).eq(folded(b)),
+        _ => a.eq_ignore_ascii_case(b),
+    }
+}
+
+fn folded(text: &str) -> impl Iterator<Item = char> + '_ {
+    text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_break_a_path_are_refused() {
+        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 1024]] {
+            assert!(!is_valid(bad), "{bad:?}");
+        }
+        assert!(is_valid(b"..."));
+        assert!(is_valid(&[0xff, 0xfe]));
+    }
+
+    #[test]
+    fn case_is_folded_beyond_ascii() {
+        assert!(equal_ignoring_case("ÄpfelΣ".as_bytes(), "äPFELς".as_bytes()));
+        assert!(!equal_ignoring_case(b"a", b"b"));
+        assert!(equal_ignoring_case(&[0xff, b'A'], &[0xff, b'a']));
+    }
+}

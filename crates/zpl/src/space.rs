@@ -1,0 +1,110 @@
+//! Space and objects by user, group and project, with their quotas.
+//!
+//! The objset's accounting objects are ZAPs from an id (hexadecimal) to bytes used, and from `obj-` and the id to objects
+//! used; quotas are in ZAPs that the master node names. Ids of other systems are a domain index and a relative id.
+
+use std::collections::BTreeMap;
+
+use cenote_dmu::zap::Zap;
+use cenote_format::ids::ObjectId;
+use cenote_format::objset::ObjsetFlags;
+
+use crate::{FileSystem, ZplError};
+
+/// Whose space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpaceKind {
+    /// By owner.
+    User,
+    /// By group.
+    Group,
+    /// By project.
+    Project,
+}
+
+/// What one id uses and may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceUse {
+    /// Bytes used.
+    pub used_bytes: u64,
+    /// Bytes allowed; 0 for no quota.
+    pub quota_bytes: u64,
+    /// Objects used; `None` where the dataset does not count them (yet).
+    pub used_objects: Option<u64>,
+    /// Objects allowed; 0 for no quota.
+    pub quota_objects: u64,
+}
+
+/// The reserved object numbers of the accounting dnodes (`include/sys/dmu.h`).
+const USERUSED_OBJECT: ObjectId = ObjectId(u64::MAX);
+const GROUPUSED_OBJECT: ObjectId = ObjectId(u64::MAX - 1);
+const PROJECTUSED_OBJECT: ObjectId = ObjectId(u64::MAX - 2);
+
+/// What an accounting entry counts objects by.
+const OBJECT_PREFIX: &[u8] = b"obj-";
+
+impl FileSystem {
+    /// Space by user, group or project: id to use. Empty where the dataset has no accounting.
+    pub async fn space(&self, kind: SpaceKind) -> Result<BTreeMap<u64, SpaceUse>, ZplError> {
+        let phys = self.objset().phys();
+        let (id, dnode, quota, object_quota) = match kind {
+            SpaceKind::User => (USERUSED_OBJECT, &phys.userused_dnode, 0, 3),
+            SpaceKind::Group => (GROUPUSED_OBJECT, &phys.groupused_dnode, 1, 4),
+            SpaceKind::Project => (PROJECTUSED_OBJECT, &phys.projectused_dnode, 2, 5),
+        };
+        let mut uses: BTreeMap<u64, SpaceUse> = BTreeMap::new();
+        // Until a dataset's accounting is complete what there is of it is not to be shown.
+        let complete = match kind {
+            SpaceKind::User | SpaceKind::Group => ObjsetFlags::USERACCOUNTING_COMPLETE,
+            SpaceKind::Project => ObjsetFlags::PROJECTQUOTA_COMPLETE,
+        };
+        if !phys.flags.contains(complete) {
+            return Ok(uses);
+        }
+        let counts_objects = phys.flags.contains(ObjsetFlags::USEROBJACCOUNTING_COMPLETE);
+        if let Some(dnode) = dnode {
+            let zap = Zap::open(self.objset().special_dnode(id, dnode)).await?;
+            let mut listing = zap.listing();
+            while let Some(batch) = listing.next().await? {
+                for entry in batch {
+                    let Some(value) = entry.value.as_u64() else { continue };
+                    match entry.name().strip_prefix(OBJECT_PREFIX) {
+                        Some(name) if counts_objects => {
+                            with_id(name, |id| uses.entry(id).or_default().used_objects = Some(value));
+                        }
+                        Some(_) => {}
+                        None => with_id(entry.name(), |id| uses.entry(id).or_default().used_bytes = value),
+                    }
+                }
+            }
+        }
+        for (index, is_objects) in [(quota, false), (object_quota, true)] {
+            let Some(object) = self.quota_objects()[index] else { continue };
+            let zap = Zap::open(self.dnode(object).await?).await?;
+            let mut listing = zap.listing();
+            while let Some(batch) = listing.next().await? {
+                for entry in batch {
+                    let Some(value) = entry.value.as_u64() else { continue };
+                    with_id(entry.name(), |id| {
+                        let use_ = uses.entry(id).or_default();
+                        if is_objects {
+                            use_.quota_objects = value;
+                        } else {
+                            use_.quota_bytes = value;
+                        }
+                    });
+                }
+            }
+        }
+        if counts_objects {
+            uses.values_mut().for_each(|space| space.used_objects = Some(space.used_objects.unwrap_or(0)));
+        }
+        Ok(uses)
+    }
+}
+
+fn with_id(name: &[u8], mut action: impl FnMut(u64)) {
+    if let Some(id) = std::str::from_utf8(name).ok().and_then(|name| u64::from_str_radix(name, 16).ok()) {
+        action(id);
+    }
+}

@@ -1,0 +1,84 @@
+//! Volumes of a pool as block devices.
+//!
+//! # Theory
+//!
+//! **Need.** A volume is an objset with one large object; clients want its size and its bytes at any offset, and which
+//! ranges are holes, so that they can be skipped.
+//!
+//! **On disk.** Object 1 is the data, with blocks of `volblocksize`; object 2 is a ZAP whose entry `size` is `volsize`
+//! in bytes. A snapshot of a volume is the same, frozen.
+//!
+//! **Life of a read.** Offset and length to the data object, which reads the blocks concurrently and returns one buffer;
+//! within one block nothing is copied.
+//!
+//! **Invariants.** Nothing is read past `volsize`. The size comes from the pool and is not trusted for any allocation.
+//!
+//! **Rejected.** A layer of its own for caching: the block cache is below.
+
+use std::ops::Range;
+
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{DataStream, DmuError, Dnode, Objset};
+use cenote_format::ids::{BlockId, ObjectId};
+use cenote_taskq::buf::Block;
+
+/// The object with the data, fixed by the format.
+const DATA_OBJECT: ObjectId = ObjectId(1);
+/// The object with the properties, fixed by the format.
+const PROPERTIES_OBJECT: ObjectId = ObjectId(2);
+
+/// An opened volume or snapshot of one. Cheap to clone.
+#[derive(Clone)]
+pub struct Volume {
+    data: Dnode,
+    size_bytes: u64,
+}
+
+impl Volume {
+    /// Opens the volume in `objset`.
+    pub async fn open(objset: Objset) -> Result<Self, DmuError> {
+        let properties = Zap::open(objset.object(PROPERTIES_OBJECT).await?).await?;
+        let size_bytes = properties.lookup_u64("size").await?;
+        Ok(Self { data: objset.object(DATA_OBJECT).await?, size_bytes })
+    }
+
+    /// Its size (`volsize`) in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The size of its blocks (`volblocksize`) in bytes.
+    #[must_use]
+    pub fn block_size_bytes(&self) -> u64 {
+        self.data.data_block_size_bytes()
+    }
+
+    /// Up to `len` bytes at `offset_bytes`; fewer only at the end.
+    pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        let left = self.size_bytes.saturating_sub(offset_bytes);
+        self.data.read(offset_bytes, len.min(usize::try_from(left).unwrap_or(usize::MAX))).await
+    }
+
+    /// The whole content in order, with `window_bytes` of reads in flight; holes as runs of their own.
+    #[must_use]
+    pub fn stream(&self, window_bytes: u64) -> DataStream {
+        self.data.stream(0..self.size_bytes, window_bytes)
+    }
+
+    /// The extent that `offset_bytes` lies in, up to `limit_bytes`: its end, and whether it is a hole.
+    pub async fn extent(&self, offset_bytes: u64, limit_bytes: u64) -> Result<(Range<u64>, bool), DmuError> {
+        let limit = limit_bytes.min(self.size_bytes);
+        let size = self.block_size_bytes().max(1);
+        let block = BlockId(offset_bytes / size);
+        let data = self.data.next_data_block(block).await?;
+        let data_start = data.map_or(limit, |data| data.0.saturating_mul(size)).min(limit);
+        if data_start > offset_bytes {
+            return Ok((offset_bytes..data_start, true));
+        }
+        let hole = self.data.next_hole_block(block).await?;
+        let past_last = self.data.last_block().0.saturating_add(1).saturating_mul(size);
+        let hole_start = hole.map_or(past_last, |hole| hole.0.saturating_mul(size)).min(limit);
+        Ok((offset_bytes..hole_start.max(offset_bytes), false))
+    }
+}

@@ -1,0 +1,191 @@
+//! House rules that a program can check. The others are in CONTRIBUTING.md.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use cenote_testkit::repository_root;
+
+use crate::steps::{Context, Outcome, Tally};
+
+/// A file past this is two ideas.
+const LINES_MAX: usize = 1500;
+
+/// The layers, lowest first; crates on one line do not know each other.
+const LAYERS: &[&[&str]] = &[
+    &["format"],
+    &["codec"],
+    &["taskq"],
+    &["vdev"],
+    &["zio"],
+    &["arc", "metaslab"],
+    &["dmu"],
+    &["dsl"],
+    &["spa"],
+    &["zpl", "zvol", "send", "scan"],
+    &["fuse", "nbd"],
+    &["cli"],
+];
+
+/// Crates of the engine that the runtime stands on.
+pub(crate) fn crates_below_runtime() -> Vec<&'static str> {
+    let runtime = layer_of("taskq");
+    LAYERS[..runtime].concat()
+}
+
+/// Crates of the engine that stand on the runtime, up to the front ends.
+pub(crate) fn crates_above_runtime() -> Vec<&'static str> {
+    LAYERS[layer_of("taskq") + 1..layer_of("fuse")].concat()
+}
+
+fn layer_of(krate: &str) -> usize {
+    LAYERS.iter().position(|layer| layer.contains(&krate)).expect("the crate is in the list")
+}
+/// What has no business in a file that is kept.
+const WORDS: &[(&str, &str)] = &[("<<<<<<< ", "a merge was not finished"), ("todo!(", "unfinished")];
+
+/// The step.
+pub(crate) fn step(_: &Context) -> Result<Outcome> {
+    let mut faults = Vec::new();
+    let mut tally = Tally::default();
+    let root = repository_root();
+    for file in files(root)? {
+        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let before = faults.len();
+        check_text(&name, &text, &mut faults);
+        tally.count(faults.len() == before);
+    }
+    for (rank, layer) in LAYERS.iter().enumerate() {
+        for krate in *layer {
+            let manifest = root.join("crates").join(krate).join("Cargo.toml");
+            let text = fs::read_to_string(&manifest).with_context(|| format!("no {}", manifest.display()))?;
+            let before = faults.len();
+            check_layer(krate, rank, &text, &mut faults);
+            tally.count(faults.len() == before);
+        }
+    }
+    let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
+    let architecture = fs::read_to_string(root.join("ARCHITECTURE.md")).context("no ARCHITECTURE.md")?;
+    for name in libraries(&manifest) {
+        let told = architecture.contains(&format!("`{name}`"));
+        if !told {
+            faults.push(format!("ARCHITECTURE.md does not say why {name} is used"));
+        }
+        tally.count(told);
+    }
+    for fault in &faults {
+        println!("{fault}");
+    }
+    Ok(Outcome::Done(tally))
+}
+
+/// All text files that are ours.
+fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                if !["target", ".git", "testdata", "corpus", "artifacts", "proptest-regressions"]
+                    .contains(&name.as_str())
+                {
+                    folders.push(path);
+                }
+            } else if [".rs", ".md", ".toml", ".sh", ".yml"].iter().any(|end| name.ends_with(end)) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn check_text(name: &str, text: &str, faults: &mut Vec<String>) {
+    let lines = text.lines().count();
+    if name.ends_with(".rs") && lines > LINES_MAX {
+        faults.push(format!("{name}: {lines} lines; split it by idea"));
+    }
+    if name.ends_with("src/lib.rs") && !text.starts_with("//!") {
+        faults.push(format!("{name}: a crate opens with its theory"));
+    }
+    // This file names the words.
+    if name != "xtask/src/house.rs" {
+        for (word, why) in WORDS {
+            if let Some((line, _)) = text.lines().enumerate().find(|(_, line)| line.contains(word)) {
+                faults.push(format!("{name}:{}: {word}: {why}", line + 1));
+            }
+        }
+    }
+}
+
+/// The libraries of others that the workspace declares.
+fn libraries(manifest: &str) -> Vec<&str> {
+    let (_, rest) = manifest.split_once("[workspace.dependencies]").unwrap_or_default();
+    let body = rest.split_once("\n[").map_or(rest, |(body, _)| body);
+    body.lines()
+        .filter_map(|line| Some(line.split_once(" = ")?.0))
+        .filter(|name| !name.starts_with("cenote-") && !name.starts_with('#'))
+        .collect()
+}
+
+/// A crate may depend on layers below its own, and on what serves tests while testing.
+fn check_layer(krate: &str, rank: usize, manifest: &str, faults: &mut Vec<String>) {
+    let mut section = "";
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+            continue;
+        }
+        let Some(rest) = line.strip_prefix("cenote-") else { continue };
+        let used = rest.split(['.', ' ', '=']).next().unwrap_or_default();
+        if section == "[dev-dependencies]" {
+            continue;
+        }
+        match LAYERS.iter().position(|layer| layer.contains(&used)) {
+            Some(below) if below < rank => {}
+            Some(_) => faults.push(format!("crates/{krate} must not depend on {used}, which is not below it")),
+            None => faults.push(format!("crates/{krate} must not depend on {used}, which is no layer")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer_faults(krate: &str, rank: usize, manifest: &str) -> usize {
+        let mut faults = Vec::new();
+        check_layer(krate, rank, manifest, &mut faults);
+        faults.len()
+    }
+
+    #[test]
+    fn an_arrow_that_points_up_or_sideways_is_a_fault() {
+        assert_eq!(layer_faults("zio", 4, "[dependencies]\ncenote-vdev.workspace = true\n"), 0);
+        assert_eq!(layer_faults("zio", 4, "[dependencies]\ncenote-dmu.workspace = true\n"), 1);
+        assert_eq!(layer_faults("arc", 5, "[dependencies]\ncenote-metaslab.workspace = true\n"), 1);
+        assert_eq!(layer_faults("zio", 4, "[dependencies]\ncenote-testkit.workspace = true\n"), 1);
+        assert_eq!(layer_faults("zio", 4, "[dev-dependencies]\ncenote-testkit.workspace = true\n"), 0);
+    }
+
+    #[test]
+    fn libraries_are_those_of_others() {
+        let manifest =
+            "[workspace.dependencies]\ncenote-a = { path = \"a\" }\n\n# Why.\nserde = \"1\"\n\n[profile.dev]\nx = 1\n";
+        assert_eq!(libraries(manifest), ["serde"]);
+    }
+
+    #[test]
+    fn a_crate_without_theory_and_a_file_without_end_are_faults() {
+        let mut faults = Vec::new();
+        check_text("crates/x/src/lib.rs", "mod a;\n", &mut faults);
+        check_text("crates/x/src/a.rs", &"\n".repeat(LINES_MAX + 1), &mut faults);
+        assert_eq!(faults.len(), 2);
+    }
+}

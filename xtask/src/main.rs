@@ -1,0 +1,86 @@
+//! Chores of the project, so that nobody has to remember them: `cargo xtask help`.
+//!
+//! A chore is a module here. Those that make up the project's test are *steps* ([`steps`]); `cargo xtask test` runs all of
+//! them in order ([`mod@test`]), prints each with its time and ends with one line, `N passed, N failed`.
+
+mod fuzz;
+mod golden;
+mod house;
+mod licences;
+mod packages;
+mod process;
+mod steps;
+mod test;
+mod tour;
+mod vm;
+mod zdb;
+mod ztest;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const HELP: &str = "\
+Usage: cargo xtask CHORE
+
+  test [--list] [--only STEP,…] [--skip STEP,…]
+                         all checks of the project; installs what they need where it may
+  golden [DIR] [--theme NAME,…] [--datasets]
+                         read all golden pools of a folder and compare with their manifests
+  zdb [DIR]              compare 'cenote verify' with zdb on the golden pools of a folder
+  openzfs-vm setup|run|smoke [ARG…]
+                         the real OpenZFS in a virtual machine (tools/openzfs-vm)
+  fuzz [TARGET] [SECONDS]
+                         coverage-guided fuzzing (needs cargo-fuzz and a nightly toolchain)
+  fuzz-budget [COUNT]    the same targets with COUNT made-up inputs each, on any toolchain
+  ztest-pools COUNT DIR  pools made by OpenZFS's own stress test
+  licences               licences and sources of all dependencies against deny.toml
+  house                  the house rules that a program can check
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (chore, rest) = match args.split_first() {
+        Some((chore, rest)) => (chore.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let result = match chore {
+        "test" => test::main(rest),
+        "golden" => golden::main(rest),
+        "zdb" => zdb::main(rest),
+        "openzfs-vm" => vm::main(rest),
+        "fuzz" => fuzz::main(rest),
+        "fuzz-budget" => fuzz::main_budget(rest),
+        "ztest-pools" => ztest::main(rest),
+        "licences" | "deny" => step_alone("licences"),
+        "house" => step_alone("house"),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => {
+            eprint!("{HELP}");
+            eprintln!("\nxtask: there is no chore {other}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn step_alone(name: &str) -> Result<()> {
+    test::main(&["--only".to_owned(), name.to_owned()])
+}
+
+/// The value that follows an option, taken from the arguments.
+fn value_of(option: &str, rest: &mut std::slice::Iter<'_, String>) -> Result<String> {
+    match rest.next() {
+        Some(value) => Ok(value.clone()),
+        None => bail!("{option} wants a value"),
+    }
+}

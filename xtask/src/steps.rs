@@ -1,0 +1,122 @@
+//! Steps of the project's test, and the account of a run.
+//!
+//! A step ends in one of three ways: it was done, with so many checks good and so many bad; it was left out, with a reason;
+//! or it could not be carried out, which counts as one bad check. In continuous integration leaving out counts as bad too:
+//! there every check must be run, or the green light means less than it says.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// How a step went.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Carried out.
+    Done(Tally),
+    /// Not carried out, and why.
+    LeftOut(String),
+}
+
+/// Checks counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+}
+
+impl Tally {
+    /// One check that held.
+    pub(crate) const ONE: Tally = Tally { passed: 1, failed: 0 };
+
+    /// Counts one more check.
+    pub(crate) fn count(&mut self, good: bool) {
+        if good { self.passed += 1 } else { self.failed += 1 }
+    }
+
+    /// Takes another tally in.
+    pub(crate) fn absorb(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+/// What a step may want to know about the run.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// Whether this is continuous integration (`CI=true`).
+    pub(crate) ci: bool,
+}
+
+/// One step.
+pub(crate) struct Step {
+    /// The word for `--only` and `--skip`.
+    pub(crate) name: &'static str,
+    /// What it checks, in a few words.
+    pub(crate) about: &'static str,
+    /// Carries it out.
+    pub(crate) run: fn(&Context) -> Result<Outcome>,
+}
+
+/// Runs the steps in order, all of them whatever happens; returns whether all was good.
+pub(crate) fn run_all(steps: &[&Step], context: &Context) -> bool {
+    let mut total = Tally::default();
+    let mut lines = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        println!("\n=== {}/{} {}: {}", index + 1, steps.len(), step.name, step.about);
+        let begin = Instant::now();
+        let outcome = (step.run)(context);
+        let (tally, line) = judge(outcome, context.ci);
+        total.absorb(tally);
+        let line = format!("{:<10} {:>7}  {line}", step.name, seconds(begin.elapsed()));
+        println!("--- {line}");
+        lines.push(line);
+    }
+    println!("\n=== summary");
+    for line in &lines {
+        println!("{line}");
+    }
+    println!("{} passed, {} failed", total.passed, total.failed);
+    total.failed == 0 && total.passed > 0
+}
+
+/// What an outcome counts for, and how to say it.
+fn judge(outcome: Result<Outcome>, ci: bool) -> (Tally, String) {
+    match outcome {
+        Ok(Outcome::Done(tally)) if tally == Tally::default() => {
+            (Tally { passed: 0, failed: 1 }, "FAILED: nothing was checked".to_owned())
+        }
+        Ok(Outcome::Done(tally)) if tally.failed == 0 => (tally, format!("{} passed", tally.passed)),
+        Ok(Outcome::Done(tally)) => (tally, format!("FAILED: {} of {}", tally.failed, tally.passed + tally.failed)),
+        Ok(Outcome::LeftOut(reason)) if ci => (Tally { passed: 0, failed: 1 }, format!("FAILED: left out: {reason}")),
+        Ok(Outcome::LeftOut(reason)) => (Tally::default(), format!("left out: {reason}")),
+        Err(error) => (Tally { passed: 0, failed: 1 }, format!("FAILED: {error:#}")),
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn leaving_out_is_bad_only_in_continuous_integration() {
+        let left_out = || Ok(Outcome::LeftOut("no zdb".to_owned()));
+        assert_eq!(judge(left_out(), false).0, Tally::default());
+        assert_eq!(judge(left_out(), true).0, Tally { passed: 0, failed: 1 });
+    }
+
+    #[test]
+    fn a_step_that_checked_nothing_or_broke_off_is_bad() {
+        assert_eq!(judge(Ok(Outcome::Done(Tally::default())), false).0.failed, 1);
+        assert_eq!(judge(Err(anyhow!("no")), false).0.failed, 1);
+    }
+
+    #[test]
+    fn a_run_in_which_nothing_ran_is_not_good() {
+        assert!(!run_all(&[], &Context { ci: false }));
+    }
+}

@@ -1,0 +1,211 @@
+//! `cargo xtask test`: the steps, in the order in which they are most likely to say no soonest.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+use cenote_testkit::{Golden, repository_root};
+
+use crate::steps::{Context, Outcome, Step, Tally, run_all};
+use crate::{fuzz, golden, house, licences, packages, process, tour, value_of, vm, zdb, ztest};
+
+const STEPS: &[Step] = &[
+    Step { name: "packages", about: "programs that the tests need", run: packages::step },
+    Step { name: "fmt", about: "formatting", run: fmt },
+    Step { name: "house", about: "layers, file sizes, words", run: house::step },
+    Step { name: "licences", about: "licences and sources of dependencies", run: licences::step },
+    Step { name: "clippy", about: "lints, warnings denied", run: clippy },
+    Step {
+        name: "determinism",
+        about: "no clock, chance, thread or file in the engine but through taskq",
+        run: determinism,
+    },
+    Step { name: "tests", about: "tests of all crates", run: tests },
+    Step { name: "doctests", about: "examples in the documentation", run: doctests },
+    Step { name: "docs", about: "documentation, warnings denied", run: docs },
+    Step { name: "shuttle", about: "the runtime's primitives under many random schedules", run: shuttle },
+    Step { name: "loom", about: "the runtime's lock-free protocols over all interleavings", run: loom },
+    Step { name: "fuzz", about: "fuzz targets with a fixed number of made-up inputs", run: fuzz::step },
+    Step { name: "golden", about: "golden pools against their manifests", run: golden::step },
+    Step { name: "zdb", about: "verify against zdb", run: zdb::step },
+    Step { name: "demo", about: "the README's first command", run: demo },
+    Step { name: "tour", about: "the README's tour, word for word", run: tour::step },
+    Step { name: "vm", about: "the real OpenZFS in a virtual machine", run: vm::step },
+    Step { name: "ztest", about: "verify against zdb on pools fresh from OpenZFS's stress test", run: ztest::step },
+];
+
+/// Carries out the chore.
+pub(crate) fn main(args: &[String]) -> Result<()> {
+    let mut only: Vec<String> = Vec::new();
+    let mut skip: Vec<String> = Vec::new();
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        let words = |list: String| list.split(',').map(str::to_owned).collect::<Vec<_>>();
+        match arg.as_str() {
+            "--list" => {
+                for step in STEPS {
+                    println!("{:<10} {}", step.name, step.about);
+                }
+                return Ok(());
+            }
+            "--only" => only.extend(words(value_of(arg, &mut rest)?)),
+            "--skip" => skip.extend(words(value_of(arg, &mut rest)?)),
+            other => bail!("test: unknown argument {other}"),
+        }
+    }
+    for name in only.iter().chain(&skip) {
+        if !STEPS.iter().any(|step| step.name == name) {
+            bail!("there is no step {name}; cargo xtask test --list names them");
+        }
+    }
+    let wanted = |step: &&Step| {
+        (only.is_empty() || only.iter().any(|name| name == step.name)) && !skip.iter().any(|name| name == step.name)
+    };
+    let steps: Vec<&Step> = STEPS.iter().filter(wanted).collect();
+    let context = Context { ci: std::env::var("CI").is_ok_and(|value| value == "true" || value == "1") };
+    if let Ok(golden) = Golden::find() {
+        println!("golden pools: {}", golden.root().display());
+    }
+    if !run_all(&steps, &context) {
+        bail!("not all checks passed");
+    }
+    Ok(())
+}
+
+/// A step that is one command.
+fn whole(command: &mut Command) -> Result<Outcome> {
+    process::run(command)?;
+    Ok(Outcome::Done(Tally::ONE))
+}
+
+fn fmt(_: &Context) -> Result<Outcome> {
+    whole(process::cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn clippy(_: &Context) -> Result<Outcome> {
+    whole(process::cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+}
+
+/// The bans of `clippy.toml`, for the libraries between the codecs and the front ends. Tests may do as they like, and what
+/// lies below the runtime has to take the standard library's locks.
+fn determinism(_: &Context) -> Result<Outcome> {
+    let mut tally = Tally::default();
+    for (crates, lints) in [
+        (house::crates_below_runtime(), &["clippy::disallowed_methods"][..]),
+        (house::crates_above_runtime(), &["clippy::disallowed_methods", "clippy::disallowed_types"]),
+    ] {
+        let mut command = process::cargo();
+        command.args(["clippy", "--no-deps", "--lib", "--locked"]);
+        for krate in crates {
+            command.arg("--package").arg(format!("cenote-{krate}"));
+        }
+        command.arg("--");
+        for lint in lints {
+            command.arg("-D").arg(lint);
+        }
+        process::run(&mut command)?;
+        tally.count(true);
+    }
+    Ok(Outcome::Done(tally))
+}
+
+fn docs(_: &Context) -> Result<Outcome> {
+    whole(
+        process::cargo()
+            .args(["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"])
+            // Private items are documented too, so links to them lead somewhere.
+            .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
+    )
+}
+
+fn tests(_: &Context) -> Result<Outcome> {
+    counted(process::cargo().args(["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-fail-fast"]))
+}
+
+fn doctests(_: &Context) -> Result<Outcome> {
+    counted(process::cargo().args(["test", "--workspace", "--doc", "--locked", "--no-fail-fast"]))
+}
+
+/// Runs Cargo's tests and counts them by the line that each test program ends with.
+fn counted(command: &mut Command) -> Result<Outcome> {
+    let mut tally = Tally::default();
+    let mut ignored = 0;
+    let good = process::run_and_read(command, |line| {
+        if let Some(result) = TestResult::parse(line) {
+            tally.absorb(Tally { passed: result.passed, failed: result.failed });
+            ignored += result.ignored;
+        }
+    })?;
+    if !good && tally.failed == 0 {
+        // It did not build, or a test program died.
+        tally.failed = 1;
+    }
+    if ignored > 0 {
+        println!("{ignored} tests are marked to be run by hand (#[ignore])");
+    }
+    if good && tally.passed == 0 {
+        // No examples in the documentation yet is not a fault.
+        tally.passed = 1;
+    }
+    Ok(Outcome::Done(tally))
+}
+
+fn shuttle(_: &Context) -> Result<Outcome> {
+    checked("shuttle", "schedules")
+}
+
+fn loom(_: &Context) -> Result<Outcome> {
+    checked("loom", "models")
+}
+
+/// Runs the runtime's tests named `module` with its locks and atomics replaced by a model checker's. The flag rebuilds
+/// everything, so it has a target folder of its own.
+fn checked(checker: &str, module: &str) -> Result<Outcome> {
+    let mut command = process::cargo();
+    command.env("RUSTFLAGS", format!("--cfg {checker}"));
+    command.args(["test", "--release", "--package", "cenote-taskq", "--lib", "--locked"]);
+    command.arg("--target-dir").arg(repository_root().join("target").join(checker));
+    counted(command.arg(module))
+}
+
+fn demo(_: &Context) -> Result<Outcome> {
+    let temp = tempfile::tempdir()?;
+    // From an empty folder, as a newcomer's clone would be: nothing may depend on where it is run.
+    whole(Command::new(golden::built_program()?).arg("demo").current_dir(temp.path()))
+}
+
+/// The figures of a line `test result: ok. 18 passed; 0 failed; 0 ignored; …`.
+#[derive(Debug, PartialEq, Eq)]
+struct TestResult {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl TestResult {
+    fn parse(line: &str) -> Option<TestResult> {
+        let rest = line.trim_start().strip_prefix("test result: ")?;
+        let (_, figures) = rest.split_once(". ")?;
+        let figure =
+            |word: &str| figures.split(';').find_map(|part| part.trim().strip_suffix(word)?.trim().parse::<u64>().ok());
+        Some(TestResult { passed: figure("passed")?, failed: figure("failed")?, ignored: figure("ignored")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_programs_last_line_is_counted() {
+        let line = "test result: FAILED. 18 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.93s";
+        assert_eq!(TestResult::parse(line), Some(TestResult { passed: 18, failed: 2, ignored: 1 }));
+        assert_eq!(TestResult::parse("test result is good"), None);
+    }
+
+    #[test]
+    fn step_names_are_unique() {
+        for (index, step) in STEPS.iter().enumerate() {
+            assert!(STEPS[..index].iter().all(|other| other.name != step.name), "{}", step.name);
+        }
+    }
+}

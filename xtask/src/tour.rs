@@ -1,0 +1,87 @@
+//! The README's tour, word for word: every indented block of that section, in one shell, in order.
+//!
+//! What a newcomer is told to type must work as it stands. The only liberties: the tour's folder is a fresh one, and blocks
+//! that mount are left out where the system has no `/dev/fuse`.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use cenote_testkit::repository_root;
+
+use crate::process;
+use crate::steps::{Context, Outcome, Tally};
+
+/// The folder that the README uses.
+const FOLDER: &str = "/tmp/tour";
+
+/// The step.
+pub(crate) fn step(_: &Context) -> Result<Outcome> {
+    let readme = std::fs::read_to_string(repository_root().join("README.md"))?;
+    let mut blocks = blocks(&readme, "A tour").context("the README has no tour")?;
+    if !Path::new("/dev/fuse").exists() {
+        let before = blocks.len();
+        blocks.retain(|block| !block.contains(" mount "));
+        println!("no /dev/fuse here: {} blocks that mount are left out", before - blocks.len());
+    }
+    let temp = tempfile::tempdir()?;
+    let folder = temp.path().join("tour");
+    let mut script = "set -eu\nshopt -s expand_aliases\n".to_owned();
+    for block in &blocks {
+        for line in block.lines() {
+            // Shown before it is run, as a reader would see it.
+            script.push_str(&format!("printf '$ %s\\n' {}\n{line}\n", quoted(line)));
+        }
+    }
+    let script = script.replace(FOLDER, &folder.display().to_string());
+    let path = temp.path().join("tour.sh");
+    std::fs::write(&path, script)?;
+    process::run(Command::new("bash").arg(&path).current_dir(repository_root()))?;
+    Ok(Outcome::Done(Tally { passed: blocks.len() as u64, failed: 0 }))
+}
+
+/// The indented blocks of a section, without their indentation.
+fn blocks(text: &str, section: &str) -> Option<Vec<String>> {
+    let (_, rest) = text.split_once(&format!("\n## {section}\n"))?;
+    let body = rest.split_once("\n## ").map_or(rest, |(body, _)| body);
+    let mut blocks: Vec<String> = Vec::new();
+    let mut open = false;
+    for line in body.lines() {
+        match line.strip_prefix("    ") {
+            Some(command) if open => {
+                let block = blocks.last_mut().expect("a block is open");
+                block.push('\n');
+                block.push_str(command);
+            }
+            Some(command) => {
+                blocks.push(command.to_owned());
+                open = true;
+            }
+            None => open = false,
+        }
+    }
+    (!blocks.is_empty()).then_some(blocks)
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_indented_blocks_of_the_section_are_taken() {
+        let text = "# T\n    no\n## A tour\nsay\n\n    a\n    b 'c'\n\nmore\n\n    d\n\n## Next\n\n    e\n";
+        assert_eq!(blocks(text, "A tour").unwrap(), ["a\nb 'c'", "d"]);
+        assert_eq!(blocks(text, "Other"), None);
+        assert_eq!(quoted("b 'c'"), r"'b '\''c'\'''");
+    }
+
+    #[test]
+    fn the_readme_has_a_tour_in_its_own_folder() {
+        let readme = std::fs::read_to_string(repository_root().join("README.md")).unwrap();
+        assert!(blocks(&readme, "A tour").unwrap().iter().any(|block| block.contains(FOLDER)));
+    }
+}
