@@ -2,7 +2,8 @@
 //!
 //! For each theme the images are unpacked and `cenote manifest` describes the pool; the description is compared, dataset by
 //! dataset and field by field, with the section `contents` of the theme's manifest. Where the pool has redundancy the same
-//! is asked again with as many images missing as it can bear ([`degraded`]): the answer must not change.
+//! is asked again with as many images missing as it can bear ([`degraded`]): the answer must not change. Each time a sample
+//! goes through the front ends too ([`crate::frontends`]).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,11 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use cenote_testkit::compare::{Options, Report, compare};
 use cenote_testkit::manifest::{Manifest, Section};
-use cenote_testkit::{Golden, Theme, repository_root};
+use cenote_testkit::{Golden, Theme, Unpacked, repository_root};
 use serde_json::Value;
+use tempfile::TempDir;
 
+use crate::frontends::{self, Available, Subject};
 use crate::steps::{Context, Outcome, Tally};
 use crate::{process, value_of};
 
@@ -38,7 +41,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         }
     }
     let golden = dir.as_deref().map_or_else(Golden::find, Golden::at)?;
-    let tally = run(&golden, &themes)?;
+    let (front_ends, _) = Available::find();
+    let tally = run(&golden, &themes, front_ends)?;
     println!("{} passed, {} failed", tally.passed, tally.failed);
     if tally.failed > 0 || tally.passed == 0 {
         bail!("golden pools are not read as OpenZFS reads them");
@@ -50,10 +54,14 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
 pub(crate) fn step(context: &Context) -> Result<Outcome> {
     let largest = Golden::find()?;
     let own = Golden::selection()?;
-    let mut tally = run(&largest, &[])?;
+    let (front_ends, left_out) = Available::find();
+    let mut tally = run(&largest, &[], front_ends)?;
+    if context.ci {
+        tally.failed += left_out.len() as u64;
+    }
     // Packed differently, but the same pools; worth a second look only where nothing is hurried.
     if context.ci && own.root() != largest.root() {
-        tally.absorb(run(&own, &[])?);
+        tally.absorb(run(&own, &[], Available::default())?);
     }
     Ok(Outcome::Done(tally))
 }
@@ -77,7 +85,7 @@ pub(crate) fn built_program() -> Result<PathBuf> {
     program()
 }
 
-fn run(golden: &Golden, only: &[String]) -> Result<Tally> {
+fn run(golden: &Golden, only: &[String], front_ends: Available) -> Result<Tally> {
     let cenote = built_program()?;
     let mut tally = Tally::default();
     let mut total = Report::default();
@@ -85,7 +93,7 @@ fn run(golden: &Golden, only: &[String]) -> Result<Tally> {
         if !only.is_empty() && !only.iter().any(|name| name == theme.name()) {
             continue;
         }
-        match run_theme(&cenote, &theme, &mut total) {
+        match run_theme(&cenote, &theme, front_ends, &mut total) {
             Ok(theme_tally) => tally.absorb(theme_tally),
             Err(error) => {
                 println!("FAILED  {}: {error:#}", theme.name());
@@ -97,7 +105,7 @@ fn run(golden: &Golden, only: &[String]) -> Result<Tally> {
     Ok(tally)
 }
 
-fn run_theme(cenote: &Path, theme: &Theme, total: &mut Report) -> Result<Tally> {
+fn run_theme(cenote: &Path, theme: &Theme, front_ends: Available, total: &mut Report) -> Result<Tally> {
     let manifest = theme.manifest()?;
     let json = theme.manifest_json()?;
     let unpacked = theme.unpacked()?;
@@ -114,8 +122,9 @@ fn run_theme(cenote: &Path, theme: &Theme, total: &mut Report) -> Result<Tally> 
         variants.extend(degraded(&manifest, section));
         for missing in variants {
             let name = variant_name(theme, section, &manifest, &missing);
+            let present = Present::new(&unpacked, &missing)?;
             let begin = Instant::now();
-            let report = describe(cenote, &unpacked.dir, &unpacked.images, &missing, &keys, &section.pool)
+            let report = describe(cenote, present.dir(), &keys, &section.pool)
                 .map(|got| compare(expected, &without_unrecorded(expected, got), &Options::default()));
             let seconds = begin.elapsed().as_secs_f64();
             match report {
@@ -131,6 +140,9 @@ fn run_theme(cenote: &Path, theme: &Theme, total: &mut Report) -> Result<Tally> 
                     tally.failed += 1;
                 }
             }
+            let images = present.dir();
+            let subject = Subject { cenote, images, keys: &keys, pool: &section.pool, expected };
+            tally.absorb(frontends::run(&name, &subject, front_ends));
         }
     }
     if tally == Tally::default() {
@@ -197,36 +209,41 @@ fn show(report: &Report) {
     }
 }
 
-/// Asks the program what the pool contains.
-fn describe(
-    cenote: &Path,
-    dir: &Path,
-    images: &[PathBuf],
-    missing: &BTreeSet<String>,
-    keys: &[(String, PathBuf)],
-    pool: &str,
-) -> Result<Value> {
-    let mut command = Command::new(cenote);
-    command.arg("manifest");
-    // A folder with links to those that are not missing.
-    let present;
-    if missing.is_empty() {
-        command.arg("-d").arg(dir);
-    } else {
-        present = tempfile::tempdir()?;
-        for image in images {
-            let name = image.file_name().context("an image has a name")?;
-            if !missing.contains(&*name.to_string_lossy()) {
-                std::os::unix::fs::symlink(image, present.path().join(name))?;
-            }
-        }
-        command.arg("-d").arg(present.path());
-        return answer(command, keys, pool);
-    }
-    answer(command, keys, pool)
+/// The folder with the images that are not missing.
+enum Present {
+    /// All are there: the folder itself.
+    All(PathBuf),
+    /// A folder with links to those that are.
+    Some(TempDir),
 }
 
-fn answer(mut command: Command, keys: &[(String, PathBuf)], pool: &str) -> Result<Value> {
+impl Present {
+    fn new(unpacked: &Unpacked, missing: &BTreeSet<String>) -> Result<Self> {
+        if missing.is_empty() {
+            return Ok(Self::All(unpacked.dir.clone()));
+        }
+        let dir = tempfile::tempdir()?;
+        for image in &unpacked.images {
+            let name = image.file_name().context("an image has a name")?;
+            if !missing.contains(&*name.to_string_lossy()) {
+                std::os::unix::fs::symlink(image, dir.path().join(name))?;
+            }
+        }
+        Ok(Self::Some(dir))
+    }
+
+    fn dir(&self) -> &Path {
+        match self {
+            Self::All(dir) => dir,
+            Self::Some(dir) => dir.path(),
+        }
+    }
+}
+
+/// Asks the program what the pool contains.
+fn describe(cenote: &Path, images: &Path, keys: &[(String, PathBuf)], pool: &str) -> Result<Value> {
+    let mut command = Command::new(cenote);
+    command.arg("manifest").arg("-d").arg(images);
     for (dataset, file) in keys {
         command.arg("--key").arg(format!("{dataset}={}", file.display()));
     }

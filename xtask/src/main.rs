@@ -3,6 +3,7 @@
 //! A chore is a module here. Those that make up the project's test are *steps* ([`steps`]); `cargo xtask test` runs all of
 //! them in order ([`mod@test`]), prints each with its time and ends with one line, `N passed, N failed`.
 
+mod frontends;
 mod fuzz;
 mod golden;
 mod house;

@@ -10,8 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use cenote_testkit::{Golden, zdb};
-use sha2::{Digest, Sha256};
+use cenote_testkit::{Golden, walk, zdb};
 
 struct Serving(Child);
 
@@ -84,9 +83,7 @@ fn volumes_read_over_nbd_equal_what_openzfs_saw() -> Result<()> {
             let copy = scratch.path().join("copy.img");
             let output = Command::new("nbdcopy").arg(&uri).arg(&copy).output()?;
             ensure!(output.status.success(), "{uri}: {}", String::from_utf8_lossy(&output.stderr));
-            let mut hash = Sha256::new();
-            std::io::copy(&mut std::fs::File::open(&copy)?, &mut HashWriter(&mut hash))?;
-            let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            let found = walk::sha256(&copy)?;
             ensure!(found == sha256, "{}: {name} over NBD is {found}, OpenZFS saw {sha256}", theme.name());
             std::fs::remove_file(&copy)?;
             compared += 1;
@@ -95,17 +92,4 @@ fn volumes_read_over_nbd_equal_what_openzfs_saw() -> Result<()> {
     }
     ensure!(compared > 0, "no volume was compared");
     Ok(())
-}
-
-struct HashWriter<'a>(&'a mut Sha256);
-
-impl std::io::Write for HashWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }

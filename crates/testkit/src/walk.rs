@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::compare::{Options, Report, compare};
 use crate::manifest::hex;
 
 /// Files larger than this are described by their data segments instead of one hash.
@@ -47,6 +48,45 @@ pub fn entries(root: &Path) -> Result<Value> {
         todo.extend(folders.into_iter().rev());
     }
     Ok(Value::Array(out))
+}
+
+/// Compares what [`entries`] found in a mount of a dataset with the manifest's `entries` of it.
+///
+/// What differs between any two mounts is not compared: the mount's own part of inode numbers, when `.zfs` came to be, and
+/// what stands in the folder of a snapshot before somebody enters it. Nor is what `stat` does not tell.
+pub fn compare_mount(dataset: &str, expected: &Value, found: &Value) -> Report {
+    let account = |entries: &Value| {
+        let mut entries = entries.clone();
+        entries.as_array_mut().into_iter().flatten().for_each(without_mount);
+        json!({"datasets": {dataset: {"entries": entries}}})
+    };
+    let ignore = ["projid", "flags"].map(str::to_owned).into_iter().collect();
+    compare(&account(expected), &account(found), &Options { ignore, ..Options::default() })
+}
+
+/// Takes out of an entry what differs between any two mounts.
+fn without_mount(entry: &mut Value) {
+    // The slot above the object number, in nested datasets and snapshots.
+    if let Some(number) = entry["ino"].as_u64() {
+        entry["ino"] = json!(number & 0xffff_ffff_ffff);
+    }
+    let path = entry["path"].as_str().unwrap_or_default().to_owned();
+    let Some(object) = entry.as_object_mut() else { return };
+    if [".zfs", ".zfs/shares"].contains(&&*path) {
+        // The time of mounting.
+        object.retain(|key, _| !["mtime", "ctime"].contains(&key.as_str()));
+    }
+    if path.strip_prefix(".zfs/snapshot/").is_some_and(|rest| !rest.contains('/')) {
+        // OpenZFS mounts a snapshot when it is entered, and the manifest has what is there before.
+        object.retain(|key, _| ["path", "type", "ino"].contains(&key.as_str()));
+    }
+}
+
+/// The SHA-256 of a whole file, in hex.
+pub fn sha256(path: &Path) -> Result<String> {
+    let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let size_bytes = file.metadata()?.len();
+    hash(&mut file, 0, size_bytes).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn entry(path: &Path, relative: &[u8]) -> io::Result<Value> {

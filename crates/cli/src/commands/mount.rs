@@ -22,8 +22,9 @@ use crate::outcome::{Outcome, usage};
 pub(crate) struct Args {
     #[command(flatten)]
     search: Search,
-    /// Mount options, separated by commas: allow_other, allow_root, auto_unmount, [no_]default_permissions, [no]dev,
-    /// [no]suid, [no]exec, threads=N, read_ahead=KIB, layout=mountpoints|names|alone.
+    /// Mount options, separated by commas: allow_other, allow_root, auto_unmount, default_permissions or
+    /// no_default_permissions, dev or nodev, suid or nosuid, exec or noexec, threads=N, read_ahead=KIB,
+    /// layout=mountpoints|names|alone.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// The dataset, or dataset@snapshot.

@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -10,10 +9,9 @@ use cenote_dsl::Secret;
 use cenote_fuse::{Layout, MountHandle, MountOptions, Report, Tree, TreeOptions, Unmount};
 use cenote_spa::{ImportOptions, Pool, find, import};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
-use cenote_testkit::compare::{Options, compare};
 use cenote_testkit::manifest::Manifest;
-use cenote_testkit::{Golden, Theme};
-use serde_json::{Value, json};
+use cenote_testkit::{Golden, Theme, walk};
+use serde_json::Value;
 
 /// A golden pool, opened.
 pub(crate) struct Opened {
@@ -98,34 +96,9 @@ impl Opened {
 
     /// Compares a folder's entries with the manifest's of a dataset.
     pub(crate) fn compare(&self, dataset: &str, found: Value) {
-        let mut expected = self.expected(dataset)["entries"].clone();
-        let mut found = found;
-        for entries in [&mut expected, &mut found] {
-            entries.as_array_mut().unwrap().iter_mut().for_each(comparable);
-        }
-        let expected = json!({"datasets": {dataset: {"entries": expected}}});
-        let found = json!({"datasets": {dataset: {"entries": found}}});
-        // `stat` has neither.
-        let ignore = ["projid", "flags"].map(str::to_owned).into_iter().collect::<BTreeSet<_>>();
-        let report = compare(&expected, &found, &Options { ignore, ..Options::default() });
+        let report = walk::compare_mount(dataset, &self.expected(dataset)["entries"], &found);
         let first: Vec<_> = report.differences.iter().take(10).collect();
         assert!(report.is_match(), "{dataset}: {report}: {first:#?}");
-    }
-}
-
-/// Takes out of an entry what differs between any two mounts.
-fn comparable(entry: &mut Value) {
-    // The slot above the object number, in nested datasets and snapshots.
-    entry["ino"] = json!(entry["ino"].as_u64().unwrap() & 0xffff_ffff_ffff);
-    let path = entry["path"].as_str().unwrap_or_default().to_owned();
-    let object = entry.as_object_mut().unwrap();
-    if [".zfs", ".zfs/shares"].contains(&&*path) {
-        // The time of mounting.
-        object.retain(|key, _| !["mtime", "ctime"].contains(&key.as_str()));
-    }
-    if path.strip_prefix(".zfs/snapshot/").is_some_and(|rest| !rest.contains('/')) {
-        // OpenZFS mounts a snapshot when it is entered, and the manifest has what is there before.
-        object.retain(|key, _| ["path", "type", "ino"].contains(&key.as_str()));
     }
 }
 
