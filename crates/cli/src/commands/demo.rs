@@ -1,10 +1,15 @@
 //! `cenote demo`.
 
 use std::fs::File;
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use cenote_fuse::{Layout, MountOptions, Unmount};
 use clap::Parser;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -24,7 +29,10 @@ const IMAGES: [(&str, &[u8]); 3] = [
 /// What OpenZFS saw in it.
 const MANIFEST: &[u8] = include_bytes!("../../../../testdata/golden/mirror3/manifest.json.zst");
 
-/// Open a small pool made by OpenZFS, show it, verify it, copy a tree out of it, and say how it went.
+/// Bytes compared at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Open a small pool made by OpenZFS, show it, verify it, copy a tree out of it, mount it, and say how it went.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {}
 
@@ -62,6 +70,7 @@ impl Demo<'_> {
         self.say("Copying a tree out, with attributes, holes and links:")?;
         self.command(&["cp", "-d", &images, "-a", "-v", POOL, "/", &out]).await?;
         self.compare(&images).await?;
+        self.mount(&images, folder).await?;
         self.say("Losing two of the three disks:")?;
         for name in ["a.img", "c.img"] {
             std::fs::remove_file(Path::new(&images).join(name))?;
@@ -120,6 +129,32 @@ impl Demo<'_> {
         Ok(())
     }
 
+    /// Mounts the pool where this machine lets us, and reads through the kernel what was copied out before.
+    async fn mount(&mut self, images: &str, folder: &Path) -> Result<()> {
+        self.say("Mounting it, read-only, and reading the same tree through the kernel:")?;
+        let at = folder.join("mnt");
+        std::fs::create_dir(&at)?;
+        let pool = self.open(images).await?;
+        let options = MountOptions { layout: Layout::Alone, ..MountOptions::default() };
+        let report = self.context.clone();
+        let report = Arc::new(move |line: &str| report.err(line));
+        let mount = match cenote_fuse::mount(self.context.handle(), &pool, POOL, &at, &options, report).await {
+            Ok(mount) => mount,
+            Err(error) => return self.context.out(format!("left out: {error}\n")),
+        };
+        let copy = folder.join("copy");
+        // The mount is served by the workers of this runtime: who reads from it must not hold one of them.
+        let walked = self.context.handle().spawn_blocking(move || same_trees(&at, &copy)).await;
+        mount.unmount(Unmount::Detach).await?;
+        let (files, different, bytes) = walked??;
+        self.failed += different;
+        self.context.out(format!(
+            "{} of {files} files have the contents that were copied out ({})\n",
+            files - different,
+            nicebytes(bytes)
+        ))
+    }
+
     async fn open(&self, images: &str) -> Result<cenote_spa::Pool> {
         let search = Search { paths: vec![images.into()], force: true };
         self.context.with(&search).open_pool(POOL).await
@@ -151,6 +186,55 @@ impl Demo<'_> {
             nicebytes(bytes)
         ))
     }
+}
+
+/// Walks a folder and compares the contents of its files with those of another: files, how many differ, bytes.
+fn same_trees(folder: &Path, other: &Path) -> Result<(u64, u64, u64)> {
+    let (mut files, mut different, mut bytes) = (0, 0, 0);
+    let mut pending = vec![PathBuf::new()];
+    while let Some(relative) = pending.pop() {
+        let at = folder.join(&relative);
+        for entry in std::fs::read_dir(&at).with_context(|| format!("cannot list {}", at.display()))? {
+            let entry = entry?;
+            let (kind, relative) = (entry.file_type()?, relative.join(entry.file_name()));
+            if kind.is_dir() {
+                pending.push(relative);
+            } else if kind.is_file() {
+                let size = same_contents(&entry.path(), &other.join(&relative))?;
+                files += 1;
+                different += u64::from(size.is_none());
+                bytes += size.unwrap_or(0);
+            }
+        }
+    }
+    Ok((files, different, bytes))
+}
+
+/// The bytes of data that two files have in common, if they are equal. Holes are not read: a file of holes may be larger
+/// than anybody would wait for.
+fn same_contents(path: &Path, other: &Path) -> Result<Option<u64>> {
+    let (file, other) = (File::open(path)?, File::open(other)?);
+    let size_bytes = file.metadata()?.len();
+    let mut is_same = other.metadata()?.len() == size_bytes;
+    let (mut at, mut data_bytes) = (0, 0);
+    let (mut ours, mut theirs) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
+    while is_same && at < size_bytes {
+        at = match seek(&file, SeekFrom::Data(at)) {
+            Ok(begin) => begin,
+            Err(Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let end = seek(&file, SeekFrom::Hole(at))?;
+        while is_same && at < end {
+            let len = CHUNK_BYTES.min(usize::try_from(end - at).unwrap_or(CHUNK_BYTES));
+            file.read_exact_at(&mut ours[..len], at)?;
+            other.read_exact_at(&mut theirs[..len], at)?;
+            is_same = ours[..len] == theirs[..len];
+            at += len as u64;
+            data_bytes += len as u64;
+        }
+    }
+    Ok(is_same.then_some(data_bytes))
 }
 
 fn unpack(packed: &[u8], target: &Path) -> Result<u64> {
