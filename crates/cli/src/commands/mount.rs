@@ -34,10 +34,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let mut options = MountOptions::default();
-    for list in &args.options {
-        options.parse(list).map_err(usage)?;
-    }
+    let options = parse_options(&args.options)?;
     let context = context.with(&args.search);
     // Before anything is mounted: an interrupt from now on ends the mount and not the program.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
@@ -51,9 +48,27 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
+/// The mount options of a command line.
+pub(crate) fn parse_options(lists: &[String]) -> Result<MountOptions> {
+    let mut options = MountOptions::default();
+    for list in lists {
+        options.parse(list).map_err(usage)?;
+    }
+    Ok(options)
+}
+
+/// Who ended a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// A signal to this process.
+    Signal,
+    /// Somebody else, as with `umount`.
+    Elsewhere,
+}
+
 /// Waits until the mount has ended, by others or by a signal. An interrupt unmounts what is not in use; a second one, or
 /// a request to end, detaches what is.
-async fn wait(context: &Context, mount: &MountHandle, mut signals: Signals) -> Result<()> {
+pub(crate) async fn wait(context: &Context, mount: &MountHandle, mut signals: Signals) -> Result<Ended> {
     let mut is_second = false;
     loop {
         let closing = signals.handle();
@@ -64,7 +79,8 @@ async fn wait(context: &Context, mount: &MountHandle, mut signals: Signals) -> R
         let signal = match cenote_taskq::race(mount.ended(), waiting).await {
             Either::Left(ended) => {
                 closing.close();
-                return Ok(ended?);
+                ended?;
+                return Ok(Ended::Elsewhere);
             }
             Either::Right(waited) => {
                 let (signal, back) = waited?;
@@ -73,10 +89,10 @@ async fn wait(context: &Context, mount: &MountHandle, mut signals: Signals) -> R
             }
         };
         match mount.unmount(Unmount::Unused).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(Ended::Signal),
             Err(MountError::Busy(_)) if is_second || signal != Some(SIGINT) => {
                 mount.unmount(Unmount::Detach).await?;
-                return Ok(());
+                return Ok(Ended::Signal);
             }
             Err(error @ MountError::Busy(_)) => context.err(format!("{error}; interrupt again to detach it")),
             Err(error) => return Err(error.into()),

@@ -10,14 +10,17 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::Search;
+use crate::commands::mount::{self, Ended, parse_options};
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
 use crate::volumes::PoolVolumes;
+use cenote_spa::Pool;
 
-/// Serve a pool's volumes and their snapshots over NBD, read-only, until interrupted.
+/// Serve a pool from one process, read-only, until interrupted: its volumes over NBD, its file systems as a mount.
 ///
-/// Every volume is an export under its name. Attach one with `nbd-client`, read it with `nbdcopy` or `qemu-img`:
-/// `nbdcopy 'nbd+unix:///tank/vol?socket=/run/tank.sock' vol.img`.
+/// Every volume and snapshot of one is an export under its name. Attach one with `nbd-client`, read it with `nbdcopy` or
+/// `qemu-img`: `nbdcopy 'nbd+unix:///tank/vol?socket=/run/tank.sock' vol.img`. With `--mount` the dataset, those below it
+/// and their snapshots are shown in a folder as well, as `cenote mount` does; both share one cache.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -28,18 +31,56 @@ pub(crate) struct Args {
     /// Listen on a TCP address, such as 127.0.0.1:10809. There is no authentication: keep it to a trusted network.
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Vec<String>,
-    /// The pool, or the dataset below which volumes are served.
+    /// Mount the dataset at this folder too.
+    #[arg(long, value_name = "FOLDER")]
+    mount: Option<PathBuf>,
+    /// Mount options, as `cenote mount` takes them.
+    #[arg(short = 'o', value_name = "OPTIONS", requires = "mount")]
+    options: Vec<String>,
+    /// The pool, or the dataset below which all is served.
     dataset: String,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.unix.is_empty() && args.tcp.is_empty() {
-        return Err(usage("nothing to listen on: give --unix SOCKET or --tcp HOST:PORT"));
+    let has_listener = !args.unix.is_empty() || !args.tcp.is_empty();
+    if !has_listener && args.mount.is_none() {
+        return Err(usage("nothing to serve by: give --unix SOCKET, --tcp HOST:PORT or --mount FOLDER"));
     }
+    let mount_options = parse_options(&args.options)?;
     let context = context.with(&args.search);
+    // Before anything is mounted: an interrupt from now on ends what is served, and not the program.
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let pool_name = args.dataset.split('/').next().unwrap_or(&args.dataset);
     let pool = context.open_pool(pool_name).await?;
-    let volumes = PoolVolumes::new(pool, &args.dataset);
+    let report = context.clone();
+    let report: cenote_fuse::Report = Arc::new(move |line: &str| report.err(line));
+    let server = if has_listener { Some(volumes_server(&context, &args, &pool).await?) } else { None };
+    let mut waiting = signals;
+    if let Some(at) = &args.mount {
+        let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &mount_options, report).await?;
+        context.err(format!("'{}' is mounted at {}; interrupt to end", args.dataset, mount.mountpoint().display()));
+        let ended = mount::wait(&context, &mount, waiting).await?;
+        if ended == Ended::Signal || server.is_none() {
+            shutdown(server);
+            return Ok(Outcome::Good);
+        }
+        context.err("unmounted; volumes are still served");
+        waiting = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    }
+    context.handle().spawn_blocking(move || waiting.forever().next()).await?;
+    shutdown(server);
+    Ok(Outcome::Good)
+}
+
+fn shutdown(server: Option<Server>) {
+    if let Some(server) = server {
+        server.shutdown();
+    }
+}
+
+/// Starts to serve the volumes.
+async fn volumes_server(context: &Context, args: &Args, pool: &Pool) -> Result<Server> {
+    let volumes = PoolVolumes::new(pool.clone(), &args.dataset);
     let names = volumes.names().await?;
     if names.is_empty() {
         bail!("'{}' has no volumes", args.dataset);
@@ -63,15 +104,5 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     for line in lines {
         context.err(format!("serving {} exports at {line}", names.len()));
     }
-    wait_for_signal(&context).await?;
-    server.shutdown();
-    Ok(Outcome::Good)
-}
-
-/// Waits for an interrupt or a request to end.
-async fn wait_for_signal(context: &Context) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
-    let waiting = context.handle().spawn_blocking(move || signals.forever().next());
-    waiting.await?;
-    Ok(())
+    Ok(server)
 }
