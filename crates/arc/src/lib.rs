@@ -9,14 +9,21 @@
 //!
 //! **In memory.** The cache is split into shards by a hash of the block's identity; a shard is one short mutex around a
 //! hash table, a slab of entries and four lists: `T1` (seen once), `T2` (seen again), and the ghosts `B1`, `B2` of what
-//! they evicted, which hold keys but no bytes. Within a shard this is the ARC of Megiddo and Modha with byte sizes in
-//! place of page counts: a hit in `B1` grows the target of `T1`, a hit in `B2` shrinks it.
+//! they evicted, which hold keys but no bytes. Within a shard this is ARC (Megiddo and Modha 2003) in the form of CAR
+//! (Bansal and Modha 2004) with byte sizes in place of page counts: `T1` and `T2` are clocks. A use only marks its entry;
+//! when room is needed the hand of a clock takes what is not marked, and moves what is marked to `T2`. A hit in `B1`
+//! grows the target of `T1`, a hit in `B2` shrinks it.
+//!
+//! **What counts.** The limit is on memory, not on content: a block counts with all of its buffer; a load in flight counts
+//! from before it allocates, with what it will need; the cache's own tables count. What buffers' pool keeps between two
+//! uses is left out of it, [`POOL_SHARE`] of the limit, for whoever opens the cache to bound it by. A block that a client
+//! still holds is evicted only when little else is left, since dropping it would free nothing.
 //!
 //! **Identity.** A block on disk never changes while it is referenced, and its place is reused only with a later birth
 //! txg, so (vdev, offset, birth txg) names its content for ever. Nothing needs to be invalidated in a pool that is only
 //! read; a writer drops the key of what it frees.
 //!
-//! **Life of a block.** [`Cache::get_or_load`] looks in the table. Present: the entry moves to the head of `T2` and a
+//! **Life of a block.** [`Cache::get_or_load`] looks in the table. Present: the entry is marked and a
 //! counted reference is returned. Absent: the caller becomes the *loader*: a `Loading` entry is left in the table, the
 //! lock is released, the read runs. Who comes meanwhile finds the loading entry and waits on it. The loader's result goes
 //! to all waiters, and on success into `T1` (or `T2` if a ghost was hit). A loader that is dropped half-way (a cancelled
@@ -24,20 +31,26 @@
 //!
 //! **Invariants.**
 //! 1. At most one load of a key runs at a time.
-//! 2. The bytes held by a shard never exceed its limit after an operation; a block larger than half a shard's limit is
-//!    passed through and not kept.
-//! 3. No lock is held across an await, and no caller's code (load, waker) runs under a shard's lock.
-//! 4. Ghosts are bounded by the limit in the bytes that they stand for and by a count.
+//! 2. The memory held by a shard never exceeds its limit after an operation, unless loads in flight alone do; a block
+//!    larger than half a shard's limit is passed through and not kept.
+//! 3. No lock is held across an await, and no caller's code (load, waker) runs under a shard's lock, nor is memory freed.
+//! 4. Ghosts are bounded by the limit in the bytes that they stand for, and to a small part of it in their own.
 //!
 //! Blocks handed out stay valid after eviction, since they are counted references; what clients hold is their memory,
 //! not the cache's.
 //!
 //! **Crash.** Nothing to leave behind.
 //!
-//! **Rejected.** One global list (the lock and the cache line that OpenZFS spent years splitting); caching compressed
+//! **Loading ahead.** [`Cache::prefetch`] loads what nobody has asked for yet. The first use of such a block does not mark
+//! it, so that a file read once, ahead, passes through `T1` as one read on demand does; a block evicted unused is counted
+//! and leaves no ghost.
+//!
+//! **Rejected.** Lists in the order of use, as ARC has them (a hit then writes its entry, both neighbours and the list's
+//! head, each in another cache line); one global list (the lock and the cache line that OpenZFS spent years splitting); caching compressed
 //! bytes (saves memory, costs a decompression on each hit; indirect blocks are hit thousands of times); sampling
 //! eviction (no scan resistance without a second queue).
 
+mod index;
 mod list;
 mod shard;
 
@@ -50,7 +63,7 @@ use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
 
 pub use shard::Stats;
-use shard::{Begin, Load, Shard};
+use shard::{Begin, Evicted, Load, Shard};
 
 /// The identity of a block's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,49 +90,87 @@ pub const LIMIT_MIN_BYTES: usize = 1 << 20;
 /// A shard is not made smaller than this, so that large records still fit into one.
 const SHARD_MIN_BYTES: usize = 64 << 20;
 const SHARDS_MAX: usize = 64;
+/// The part of the limit that is left for buffers between two uses: one in so many.
+pub const POOL_SHARE: usize = 64;
+
+/// What may be used of a limit by the shards, in all.
+fn usable(limit_bytes: usize) -> usize {
+    let limit_bytes = limit_bytes.max(LIMIT_MIN_BYTES);
+    limit_bytes - limit_bytes / POOL_SHARE
+}
+
+/// A shard alone on its cache lines: neighbours' locks are taken by other cores.
+#[repr(align(128))]
+struct Slot<E>(Mutex<Shard<E>>);
 
 /// A cache of blocks, whose loads fail with `E`.
 pub struct Cache<E> {
-    shards: Box<[Mutex<Shard<E>>]>,
+    shards: Box<[Slot<E>]>,
     mask: u64,
 }
 
 impl<E: Clone> Cache<E> {
-    /// A cache that holds at most `limit_bytes` of blocks (at least [`LIMIT_MIN_BYTES`]).
+    /// A cache whose blocks, loads and tables take at most `limit_bytes` of memory (at least [`LIMIT_MIN_BYTES`]),
+    /// [`POOL_SHARE`] left out.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
-        let limit_bytes = limit_bytes.max(LIMIT_MIN_BYTES);
+        let usable = usable(limit_bytes);
         let wanted = (limit_bytes / SHARD_MIN_BYTES).clamp(1, SHARDS_MAX);
         let count = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
-        let shards: Box<[_]> = (0..count).map(|_| Mutex::new(Shard::new(limit_bytes / count))).collect();
+        let shards: Box<[_]> = (0..count).map(|_| Slot(Mutex::new(Shard::new(usable / count)))).collect();
         Self { mask: count as u64 - 1, shards }
     }
 
     /// The block of `key`: from the cache, from a load already in flight, or from `load`, which is then called once.
+    /// `memory_bytes` is what the load will take: the block's buffer, and others that it needs meanwhile.
     ///
     /// Cancel safe: dropping the future withdraws its load and lets a waiter take over.
-    pub async fn get_or_load<F, Fut>(&self, key: BlockKey, load: F) -> Result<Block, E>
+    pub async fn get_or_load<F, Fut>(&self, key: BlockKey, memory_bytes: usize, load: F) -> Result<Block, E>
     where
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<Block, E>>,
     {
         let hash = key.hash();
         loop {
-            let begin = self.shard(hash).lock().begin(key, hash);
-            match begin {
+            match self.begin(key, hash, memory_bytes, false) {
                 Begin::Hit(block) => return Ok(block),
                 Begin::Wait(wait) => match (Waiting { load: wait }).await {
                     Some(result) => return result,
                     None => continue, // the loader was cancelled: try to become it
                 },
                 Begin::Load(ticket) => {
-                    let mut guard = LoadGuard { cache: self, key, hash, load: Some(ticket) };
+                    let mut guard = LoadGuard { cache: self, key, hash, ticket: Some(ticket) };
                     let result = load().await;
-                    guard.finish(result.clone());
+                    guard.finish(Some(&result));
                     return result;
                 }
             }
         }
+    }
+
+    /// As [`Cache::get_or_load`] for a block that nobody has asked for yet: nothing happens if it is here or on its way.
+    /// Whether a load was begun, and has ended well.
+    pub async fn prefetch<F, Fut>(&self, key: BlockKey, memory_bytes: usize, load: F) -> Result<bool, E>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<Block, E>>,
+    {
+        let hash = key.hash();
+        if self.shard(hash).lock().is_here(key, hash) {
+            return Ok(false);
+        }
+        // Someone may have come in between; then this is a use too many, which does no harm.
+        let Begin::Load(ticket) = self.begin(key, hash, memory_bytes, true) else { return Ok(false) };
+        let mut guard = LoadGuard { cache: self, key, hash, ticket: Some(ticket) };
+        let result = load().await;
+        guard.finish(Some(&result));
+        result.map(|_| true)
+    }
+
+    fn begin(&self, key: BlockKey, hash: u64, memory_bytes: usize, ahead: bool) -> Begin<E> {
+        let mut evicted = Evicted::default();
+        // Dropped in this order: the lock, then what was evicted.
+        self.shard(hash).lock().begin(key, hash, memory_bytes, ahead, &mut evicted)
     }
 
     /// The block if it is here now; counts as a use.
@@ -129,17 +180,29 @@ impl<E: Clone> Cache<E> {
         self.shard(hash).lock().get(key, hash)
     }
 
+    /// Whether the block is here or on its way. No use.
+    #[must_use]
+    pub fn contains(&self, key: BlockKey) -> bool {
+        let hash = key.hash();
+        self.shard(hash).lock().is_here(key, hash)
+    }
+
     /// Forgets the block, if it is here.
     pub fn remove(&self, key: BlockKey) {
         let hash = key.hash();
-        self.shard(hash).lock().remove(key, hash);
+        let mut evicted = Evicted::default();
+        let waiters = self.shard(hash).lock().remove(key, hash, &mut evicted);
+        if let Some(waiters) = waiters {
+            waiters.complete(None);
+        }
     }
 
     /// Changes the memory limit, evicting at once what no longer fits.
     pub fn set_limit_bytes(&self, limit_bytes: usize) {
-        let each = limit_bytes.max(LIMIT_MIN_BYTES) / self.shards.len();
+        let each = usable(limit_bytes) / self.shards.len();
         for shard in &self.shards {
-            shard.lock().set_limit(each);
+            let mut evicted = Evicted::default();
+            shard.0.lock().set_limit(each, &mut evicted);
         }
     }
 
@@ -148,13 +211,13 @@ impl<E: Clone> Cache<E> {
     pub fn stats(&self) -> Stats {
         let mut total = Stats::default();
         for shard in &self.shards {
-            total.add(&shard.lock().stats());
+            total.add(&shard.0.lock().stats());
         }
         total
     }
 
     fn shard(&self, hash: u64) -> &Mutex<Shard<E>> {
-        &self.shards[((hash >> 48) & self.mask) as usize]
+        &self.shards[((hash >> 48) & self.mask) as usize].0
     }
 }
 
@@ -163,24 +226,24 @@ struct LoadGuard<'a, E: Clone> {
     cache: &'a Cache<E>,
     key: BlockKey,
     hash: u64,
-    load: Option<Arc<Load<E>>>,
+    ticket: Option<u64>,
 }
 
 impl<E: Clone> LoadGuard<'_, E> {
-    fn finish(&mut self, result: Result<Block, E>) {
-        if let Some(load) = self.load.take() {
-            self.cache.shard(self.hash).lock().finish(self.key, self.hash, &load, result.as_ref().ok());
-            load.complete(Some(result));
+    fn finish(&mut self, result: Option<&Result<Block, E>>) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let block = result.and_then(|result| result.as_ref().ok());
+        let mut evicted = Evicted::default();
+        let waiters = self.cache.shard(self.hash).lock().finish(self.key, self.hash, ticket, block, &mut evicted);
+        if let Some(waiters) = waiters {
+            waiters.complete(result.cloned());
         }
     }
 }
 
 impl<E: Clone> Drop for LoadGuard<'_, E> {
     fn drop(&mut self) {
-        if let Some(load) = self.load.take() {
-            self.cache.shard(self.hash).lock().finish(self.key, self.hash, &load, None);
-            load.complete(None);
-        }
+        self.finish(None);
     }
 }
 

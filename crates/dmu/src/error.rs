@@ -39,6 +39,9 @@ pub enum DmuErrorKind {
     /// The task that read it ended early: the program is shutting down, or a defect of ours made it panic.
     #[error("the read did not come to an end: {0}")]
     Interrupted(String),
+    /// A single read of more than [`READ_SIZE_MAX_BYTES`](crate::READ_SIZE_MAX_BYTES).
+    #[error("{0} bytes are too many for one read; read it in pieces")]
+    TooLarge(usize),
     /// A structure refers to something that contradicts it (a cycle, a wrong level, an entry out of range).
     #[error("{0}")]
     Corrupt(String),

@@ -48,14 +48,15 @@ use std::sync::Arc;
 
 use cenote_arc::{BlockKey, Cache};
 use cenote_format::blkptr::Blkptr;
+use cenote_format::enums::Compress;
 use cenote_taskq::Handle;
-use cenote_taskq::buf::Block;
+use cenote_taskq::buf::{Block, memory_bytes_of};
 use cenote_zio::{ReadContext, Zio, ZioError};
 
 pub use dnode::Dnode;
 pub use error::{DmuError, DmuErrorKind};
 pub use objset::{KeyAccess, Objset};
-pub use read::{DataStream, Run};
+pub use read::{DataStream, READ_SIZE_MAX_BYTES, Run};
 
 /// The way to blocks: pipeline and cache. Cheap to clone.
 #[derive(Clone)]
@@ -95,7 +96,7 @@ impl Dmu {
         match Self::cache_key(bp) {
             // A block that needs a key is in the cache in the clear; whoever has no key must not find it there.
             Some(key) if !(bp.is_encrypted() && context.key.is_none()) => {
-                self.cache.get_or_load(key, || self.zio.read(bp, context)).await
+                self.cache.get_or_load(key, Self::memory_bytes(bp), || self.zio.read(bp, context)).await
             }
             _ => self.zio.read(bp, context).await,
         }
@@ -109,6 +110,13 @@ impl Dmu {
             return Ok(block);
         }
         self.zio.read(bp, context).await
+    }
+
+    /// What reading the block takes of memory: its own, and that of its physical bytes where they are not the same.
+    fn memory_bytes(bp: &Blkptr) -> usize {
+        let of = |len: u64| memory_bytes_of(usize::try_from(len).unwrap_or(usize::MAX));
+        let transformed = bp.compress() != Some(Compress::Off) || bp.uses_crypt();
+        of(bp.lsize_bytes()).saturating_add(if transformed { of(bp.psize_bytes()) } else { 0 })
     }
 
     fn cache_key(bp: &Blkptr) -> Option<BlockKey> {

@@ -10,6 +10,9 @@ use cenote_taskq::{Class, Join, JoinError};
 use crate::dnode::Dnode;
 use crate::{DmuError, DmuErrorKind};
 
+/// The most that one read gives, in bytes.
+pub const READ_SIZE_MAX_BYTES: usize = 1 << 30;
+
 /// A piece of an object's data, in order.
 #[derive(Clone, Debug)]
 pub enum Run {
@@ -32,12 +35,15 @@ pub enum Run {
 impl Dnode {
     /// `len` bytes at `offset_bytes`; what lies in holes or past the last block is zeros.
     ///
-    /// Within one block nothing is copied. Blocks of a longer range are read concurrently. The caller bounds `len`: the
-    /// result is one buffer.
+    /// Within one block nothing is copied. Blocks of a longer range are read concurrently. The caller bounds `len`, to
+    /// [`READ_SIZE_MAX_BYTES`] at most: the result is one buffer.
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
         let size = self.data_block_size_bytes();
+        if len > READ_SIZE_MAX_BYTES {
+            return Err(self.error(DmuErrorKind::TooLarge(len)));
+        }
         if len == 0 || size == 0 {
-            return Ok(Block::from(vec![0; len]));
+            return Ok(Buf::zeroed(len).freeze());
         }
         let first = offset_bytes / size;
         let end = offset_bytes.saturating_add(len as u64);
@@ -45,14 +51,7 @@ impl Dnode {
         let start_in_block = (offset_bytes % size) as usize;
         if first == last {
             return Ok(match self.block(BlockId(first)).await? {
-                Some((block, _)) if block.len() >= start_in_block + len => {
-                    block.slice(start_in_block..start_in_block + len)
-                }
-                Some((block, _)) => {
-                    let mut target = Buf::zeroed(len);
-                    copy_into(&mut target, 0, block.get(start_in_block..).unwrap_or_default());
-                    target.freeze()
-                }
+                Some((block, _)) => part_of(block, start_in_block..start_in_block + len),
                 None => Buf::zeroed(len).freeze(),
             });
         }
@@ -92,6 +91,16 @@ impl Dnode {
     }
 }
 
+/// A part of a block. A short block stands for zeros beyond its end.
+fn part_of(block: Block, range: Range<usize>) -> Block {
+    if block.len() >= range.end {
+        return block.try_into_slice(range).unwrap_or_default();
+    }
+    let mut padded = Buf::zeroed(range.len());
+    copy_into(&mut padded, 0, block.get(range.start..).unwrap_or_default());
+    padded.freeze()
+}
+
 fn copy_into(target: &mut [u8], at: usize, source: &[u8]) {
     let Some(target) = target.get_mut(at..) else { return };
     let len = source.len().min(target.len());
@@ -126,13 +135,7 @@ impl DataStream {
                 self.pending_bytes -= len as u64;
                 let read = read.await.map_err(|error| self.dnode.interrupted(&error))?;
                 Ok(Some(match read? {
-                    Some(block) if block.len() >= range.end => Run::Data { offset_bytes, block: block.slice(range) },
-                    // A short block stands for zeros beyond its end.
-                    Some(block) => {
-                        let mut padded = Buf::zeroed(len);
-                        copy_into(&mut padded, 0, block.get(range.start..).unwrap_or_default());
-                        Run::Data { offset_bytes, block: padded.freeze() }
-                    }
+                    Some(block) => Run::Data { offset_bytes, block: part_of(block, range) },
                     None => Run::Hole { offset_bytes, len_bytes: len as u64 },
                 }))
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_arc::Cache;
+use cenote_arc::{Cache, POOL_SHARE};
 use cenote_codec::checksum::Salt;
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Dmu, KeyAccess, Objset};
@@ -15,7 +15,7 @@ use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::{Class, Handle};
+use cenote_taskq::{Class, Handle, buf};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
 use cenote_vdev::layout::raidz::Reflow;
@@ -47,6 +47,11 @@ pub enum Rewind {
 /// Txgs whose frees are still deferred: how far `-F` goes back without risk (`TXG_DEFER_SIZE` and a margin for the txgs
 /// in flight).
 const RECENT_TXGS: u64 = 3;
+
+/// Bounds of the pool of buffers: below, a queue of small reads would go to the kernel for each buffer; above, nothing is
+/// gained.
+const BUFFER_POOL_MIN_BYTES: usize = 1 << 20;
+const BUFFER_POOL_MAX_BYTES: usize = 64 << 20;
 
 /// How to import.
 #[derive(Clone, Debug, Default)]
@@ -282,6 +287,11 @@ impl Import<'_> {
         let tree = Arc::new(tree);
         let zio = Zio::new(tree.clone());
         let cache = Arc::new(Cache::<ZioError>::new(self.options.cache_bytes));
+        // The part of the limit that the cache leaves for it. The pool is the process's: with several pools open the last
+        // one's limit holds.
+        buf::set_pool_limit_bytes(
+            (self.options.cache_bytes / POOL_SHARE).clamp(BUFFER_POOL_MIN_BYTES, BUFFER_POOL_MAX_BYTES),
+        );
         let dmu = Dmu::new(self.handle.clone(), zio.clone(), cache);
         let open = Objset::open(dmu.clone(), ObjsetId(0), uberblock.rootbp, KeyAccess::None).await;
         let mos = open.map_err(|error| self.dmu(error))?;
