@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use cenote_taskq::Device;
-use cenote_taskq::buf::Buf;
+use cenote_taskq::buf::{Block, Buf};
 
 use crate::partition::Partition;
 
@@ -65,6 +65,25 @@ impl Disk {
             return (Err(io::ErrorKind::UnexpectedEof.into()), buf);
         }
         self.device.read(self.start_bytes + address_bytes, buf).await
+    }
+
+    /// Writes all of `block` at `address_bytes`, or fails. It is stable after the next [`Disk::flush`].
+    ///
+    /// # Errors
+    /// The device's; also where the disk was opened read-only, or the range lies outside it.
+    pub async fn write(&self, address_bytes: u64, block: Block) -> io::Result<()> {
+        if address_bytes.checked_add(block.len() as u64).is_none_or(|end| end > self.size_bytes) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.device.write(self.start_bytes + address_bytes, block).await
+    }
+
+    /// Makes stable every write that was done before this began.
+    ///
+    /// # Errors
+    /// The device's.
+    pub async fn flush(&self) -> io::Result<()> {
+        self.device.flush().await
     }
 }
 

@@ -34,6 +34,18 @@ pub enum VdevError {
         /// What each device's part in it was, at most [`VdevError::FAULTS_MAX`].
         faults: Vec<Fault>,
     },
+    /// Too few devices took a write for it to be there afterwards.
+    #[error("vdev {vdev}: cannot write at offset {offset_bytes:#x}, {size_bytes:#x} bytes{}", list(faults))]
+    Unwritable {
+        /// The top-level vdev.
+        vdev: VdevId,
+        /// Offset on it, as DVAs count.
+        offset_bytes: u64,
+        /// Bytes to write.
+        size_bytes: u64,
+        /// What each device's part in it was, at most [`VdevError::FAULTS_MAX`].
+        faults: Vec<Fault>,
+    },
     /// The vdev was removed and its mapping has no entry for this place.
     #[error("vdev {vdev} was removed and its mapping does not cover offset {offset_bytes:#x}")]
     Unmapped {

@@ -1,4 +1,4 @@
-//! Devices: leaves, mirror, raidz, draid, indirect; reads that end in a verified block.
+//! Devices: leaves, mirror, raidz, draid, indirect; reads that end in a verified block, writes that every child gets.
 //!
 //! # Theory
 //!
@@ -24,9 +24,13 @@
 //! is reported when it is noticed: into its counts and the bounded [`fault::FaultLog`]. An error lists what each
 //! device's part in it was.
 //!
+//! **The life of a write.** `VdevTree::write` goes the same ways with a block that is as long as it will be on disk. A mirror
+//! gives it to every child, a stripe computes parity and gives each child its column, all at once. Who cannot take it has
+//! missed the txg, and readers ask it last; the caller is told. The write is good while the block could be read back.
+//!
 //! **Invariants.**
 //! 1. Nothing is returned that the caller's `verify` did not accept.
-//! 2. No read leaves a leaf's data area, except for the scratch area of a raidz expansion; labels are never data.
+//! 2. No read or write leaves a leaf's data area, except for the scratch area of a raidz expansion; labels are never data.
 //! 3. Every loop that a configuration or mapping can drive is bounded: nesting, spares that stand for each other, chained
 //!    mappings, sets of suspects, combinations of copies, faults kept.
 //! 4. A device is blamed for wrong bytes only after the right ones are known, or when it alone was asked for all of them.
@@ -36,8 +40,8 @@
 //! reflow offset are behind read-write locks that are never held across an await, the former only looked at when a flag says
 //! that there are any.
 //!
-//! **Crash.** Reading leaves nothing behind. Writing, when it comes, uses the same maps ([`layout::StripeMap`] names
-//! padding and skip sectors for it) and the same nodes.
+//! **Crash.** Reading leaves nothing behind. A write that a crash cuts short is part of a txg that never was: nothing
+//! points to it yet. What was flushed is stable; nothing here promises more.
 //!
 //! **Rejected.** A trait object for each kind of vdev, as OpenZFS has: reads differ in shape, not only in detail, and one
 //! `match` keeps the leaf's path free of boxes. Rebuilding parity columns in place of reading on: every stage keeps what

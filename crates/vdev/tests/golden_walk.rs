@@ -3,6 +3,7 @@
 //!
 //! That parity computed from the data equals what OpenZFS wrote, column by column, shows that the layouts are OpenZFS's.
 
+#[allow(dead_code, reason = "each test binary uses a part")]
 mod common;
 
 use cenote_format::ids::Guid;

@@ -2,6 +2,7 @@
 //! what cannot be had fails with its reasons.
 
 mod common {
+    #[allow(dead_code, reason = "each test binary uses a part")]
     pub(crate) mod made;
 }
 

@@ -1,4 +1,4 @@
-//! An open pool's vdevs, and how a block is read through them.
+//! An open pool's vdevs, and how a block is read and written through them.
 //!
 //! The tree is an arena of nodes, fixed while the pool is open. Reading goes by the kind of the top-level vdev:
 //!
@@ -14,6 +14,8 @@
 //! A mirror's child may itself be a raidz or draid. It sees the same offset and size as the mirror: the label area that
 //! addresses count stands in front of each leaf's data once, however many vdevs are above the leaf.
 //!
+//! Writing goes the same ways ([`write`]): every child of a mirror, every column with its parity.
+//!
 //! Every answer that turns out wrong is reported where it is noticed: with the leaf's identity, place and kind to the fault
 //! log and the leaf's counts, whether or not the read as a whole succeeded.
 
@@ -23,6 +25,7 @@ mod mirror;
 mod node;
 mod status;
 mod stripe;
+mod write;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -38,6 +41,7 @@ pub use indirect::{IndirectMap, Segment};
 pub use mirror::{LeastLoaded, ReadChoice};
 pub use node::{LeafLoad, LeafState};
 pub use status::{VdevState, VdevStatus};
+pub use write::Written;
 
 use crate::config::{VdevConfig, VdevKind};
 use crate::disk::Disk;

@@ -83,6 +83,12 @@ impl Missed {
         self.any.store(any, Ordering::Release);
     }
 
+    /// One txg more.
+    pub(super) fn insert(&self, txg: Txg) {
+        self.txgs.write().insert(txg.0..txg.0.saturating_add(1));
+        self.any.store(true, Ordering::Release);
+    }
+
     pub(super) fn contains(&self, txg: Txg) -> bool {
         self.any.load(Ordering::Acquire) && self.txgs.read().contains(txg)
     }

@@ -31,7 +31,7 @@ pub(crate) struct TestDisk {
 struct DiskState {
     /// 512-byte sectors that are not zero.
     sectors: HashMap<u64, [u8; 512]>,
-    /// Ranges that fail to be read.
+    /// Ranges that fail to be read and written.
     broken: Vec<std::ops::Range<u64>>,
     reads: u64,
 }
@@ -77,6 +77,11 @@ impl TestDisk {
         self.state.write().broken.push(range);
     }
 
+    /// Everything that was ever written, by sector.
+    pub(crate) fn sectors(&self) -> HashMap<u64, [u8; 512]> {
+        self.state.read().sectors.clone()
+    }
+
     pub(crate) fn reads(&self) -> u64 {
         self.state.read().reads
     }
@@ -101,6 +106,10 @@ impl Driver for TestDisk {
 
     fn write(&self, offset_bytes: u64, block: Block) -> BoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
+            let end = offset_bytes + block.len() as u64;
+            if self.state.read().broken.iter().any(|range| range.start < end && range.end > offset_bytes) {
+                return Err(io::Error::from_raw_os_error(5));
+            }
             TestDisk::write(self, offset_bytes, &block);
             Ok(())
         })

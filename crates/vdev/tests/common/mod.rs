@@ -14,7 +14,7 @@ use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::dnodes_in_block;
 use cenote_format::enums::{Checksum, Compress};
-use cenote_format::ids::{Guid, VdevId};
+use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::indirect::IndirectMappingEntry;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::objset::ObjsetPhys;
@@ -95,6 +95,8 @@ pub(crate) struct Walk {
     pub(crate) copies: u64,
     pub(crate) bad: Vec<Fault>,
     pub(crate) errors: Vec<String>,
+    /// What was read: vdev, offset, birth, bytes as they are stored.
+    pub(crate) stored: Vec<(VdevId, u64, Txg, Vec<u8>)>,
 }
 
 impl Pool {
@@ -215,6 +217,18 @@ impl Pool {
         tree
     }
 
+    /// The same vdevs on empty disks of the same sizes.
+    pub(crate) fn blank(&self) -> (VdevTree, HashMap<Guid, Disk>) {
+        let blank = |disk: &Disk| {
+            let size = disk.size_bytes() as usize;
+            Disk::whole(Device::from_driver(RamDevice::new(&**disk.path(), vec![0; size])))
+        };
+        let disks: HashMap<Guid, Disk> = self.disks.iter().map(|(guid, disk)| (*guid, blank(disk))).collect();
+        let tree = VdevTree::open(&self.config, disks.clone()).unwrap();
+        tree.set_reflow(Reflow::of(&self.uberblock));
+        (tree, disks)
+    }
+
     /// Reads everything.
     pub(crate) fn walk(&self, tree: &VdevTree, mode: Mode) -> Walk {
         let mut walker = Walker::new(self, tree, mode);
@@ -319,7 +333,11 @@ impl<'a> Walker<'a> {
             }
         };
         match read {
-            Ok(buf) => Some(buf.to_vec()),
+            Ok(buf) => {
+                let bytes = buf.to_vec();
+                self.walk.stored.push((dva.vdev, dva.offset_bytes, bp.physical_birth(), bytes.clone()));
+                Some(bytes)
+            }
             Err(error) => {
                 self.fail(bp, &error);
                 None

@@ -1,0 +1,250 @@
+//! Writing a block through the tree.
+//!
+//! ```text
+//!   write(VdevId, offset, block, birth)
+//!     leaf            one write
+//!     mirror          every child at once; good while one child has it
+//!     raidz, draid    data columns are slices of the block, parity is computed here; good while no more columns fail
+//!                     than there is parity
+//! ```
+//!
+//! A child that is not there or fails has *missed* the block's txg: that is noted with the child, so that from then on a
+//! reader asks it last, and told in the [`Written`] of the write, so that the pool can put it into the child's dirty time
+//! log. A write that too few children took is an error: the caller allocates elsewhere or stops.
+//!
+//! What is written becomes stable with [`VdevTree::flush`], which asks every leaf that may be written. Nothing here
+//! orders writes: whoever needs an order waits.
+//!
+//! A raidz vdev's skip sectors stay unwritten; a draid's padding is written as the zeros that its parity counts it as.
+
+use cenote_codec::raidz;
+use cenote_format::ids::{Guid, Txg, VdevId};
+use cenote_format::label::START_BYTES;
+use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::{BoxFuture, join_all};
+
+use super::node::{Kind, Leaf, Node};
+use super::{Depth, Extent, Faults, ReadContext, VdevTree};
+use crate::error::VdevError;
+use crate::fault::{FaultKind, IoCause};
+use crate::layout::{Column, LayoutError, StripeMap};
+
+/// What became of a write that is good.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The leaves that should have it and have not. Empty on a healthy pool.
+    pub missed: Vec<Guid>,
+}
+
+/// A write's part below some vdev: who has missed it, and whether the vdev as a whole has it.
+struct Part {
+    missed: Vec<Guid>,
+    faults: Faults,
+    is_good: bool,
+}
+
+impl Part {
+    fn good() -> Self {
+        Self { missed: Vec::new(), faults: Faults::default(), is_good: true }
+    }
+
+    /// Takes in what happened below.
+    fn absorb(&mut self, other: Part) {
+        self.missed.extend(other.missed);
+        self.faults.extend(other.faults);
+    }
+}
+
+impl VdevTree {
+    /// Writes a block at `offset_bytes` of a top-level vdev, as DVAs count, with all the copies or parity that the vdev
+    /// keeps. The length of `block` is a multiple of the vdev's sector: the block's physical size, padded with zeros.
+    /// `birth` is the txg that it is written in.
+    ///
+    /// # Errors
+    /// [`VdevError::Unwritable`] when too few children took it; others as their names say.
+    pub async fn write(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        block: &Block,
+        birth: Txg,
+    ) -> Result<Written, VdevError> {
+        let size_bytes = block.len() as u64;
+        let (node, extent) = self.locate(vdev, offset_bytes, size_bytes)?;
+        if extent.len != size_bytes {
+            return Err(VdevError::BadRange { vdev, source: LayoutError::BadRange { offset_bytes, size_bytes } });
+        }
+        let part = match &node.kind {
+            Kind::Leaf(leaf) => self.write_leaf(node, leaf, extent.address, block.clone(), birth).await,
+            Kind::Mirror => self.write_mirror(node, extent.address, block, birth, Depth::START).await,
+            Kind::Raidz(_) | Kind::Draid(_) => self.write_stripe(node, extent, block, birth, Depth::START).await?,
+            Kind::Indirect => return Err(VdevError::Unsupported("writing to a removed vdev".into())),
+            Kind::Missing => return Err(VdevError::Missing(vdev)),
+            Kind::Hole | Kind::DraidSpare { .. } => return Err(VdevError::NoSuchVdev(vdev)),
+        };
+        if part.is_good {
+            return Ok(Written { missed: part.missed });
+        }
+        // A leaf at the top has been counted already.
+        let kind = FaultKind::Write(IoCause { kind: std::io::ErrorKind::Other, errno: None });
+        if !matches!(node.kind, Kind::Leaf(_)) {
+            node.errors.count(kind);
+        }
+        self.root.errors.count(kind);
+        Err(VdevError::Unwritable { vdev, offset_bytes, size_bytes, faults: part.faults.0 })
+    }
+
+    /// Makes all that was written before stable, on every leaf that can be written. Leaves that fail are returned: what
+    /// they were told since the last flush may be lost.
+    pub async fn flush(&self) -> Vec<Guid> {
+        let leaves = self.nodes.iter().filter_map(|node| match &node.kind {
+            Kind::Leaf(leaf) => leaf.readable_disk().map(|disk| (node, disk)),
+            _ => None,
+        });
+        let flushes = leaves.map(|(node, disk)| async move {
+            let error = disk.flush().await.err()?;
+            let extent = Extent { address: 0, len: 0 };
+            self.report(node, extent, FaultKind::Write(IoCause::from(&error)), ReadContext::new(Txg(0)));
+            Some(node.guid)
+        });
+        join_all(flushes).await.into_iter().flatten().collect()
+    }
+
+    async fn write_leaf(&self, node: &Node, leaf: &Leaf, address: u64, block: Block, birth: Txg) -> Part {
+        let extent = Extent { address, len: block.len() as u64 };
+        let context = ReadContext::new(birth);
+        let fault = match leaf.readable_disk() {
+            None => self.fault(node, extent, FaultKind::Unavailable),
+            Some(_) if !leaf.holds(address, extent.len) => {
+                let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };
+                self.report(node, extent, FaultKind::Write(cause), context)
+            }
+            Some(disk) => match disk.write(address, block).await {
+                Ok(()) => return Part::good(),
+                Err(error) => self.report(node, extent, FaultKind::Write(IoCause::from(&error)), context),
+            },
+        };
+        node.missed.insert(birth);
+        Part { missed: vec![node.guid], faults: fault.into(), is_good: false }
+    }
+
+    /// Every child gets the block; one is enough.
+    async fn write_mirror(&self, node: &Node, address: u64, block: &Block, birth: Txg, depth: Depth) -> Part {
+        let writes = node
+            .children
+            .iter()
+            .map(|child| self.write_nested(self.node(*child), address, block.clone(), birth, depth));
+        let mut all = Part { is_good: false, ..Part::good() };
+        for part in join_all(writes).await {
+            all.is_good |= part.is_good;
+            all.absorb(part);
+        }
+        all
+    }
+
+    /// Writes to a vdev that is not top-level.
+    fn write_nested<'a>(
+        &'a self,
+        node: &'a Node,
+        address: u64,
+        block: Block,
+        birth: Txg,
+        depth: Depth,
+    ) -> BoxFuture<'a, Part> {
+        Box::pin(async move {
+            let extent = Extent { address, len: block.len() as u64 };
+            let lost =
+                |kind| Part { missed: Vec::new(), faults: self.fault(node, extent, kind).into(), is_good: false };
+            let Some(depth) = depth.below() else { return lost(FaultKind::Unavailable) };
+            match &node.kind {
+                Kind::Leaf(leaf) => self.write_leaf(node, leaf, address, block, birth).await,
+                Kind::Mirror => self.write_mirror(node, address, &block, birth, depth).await,
+                Kind::DraidSpare { .. } => match self.spare_target(node, address) {
+                    Some(target) => self.write_nested(target, address, block, birth, depth).await,
+                    None => lost(FaultKind::Unavailable),
+                },
+                Kind::Raidz(_) | Kind::Draid(_) => match self.write_stripe(node, extent, &block, birth, depth).await {
+                    Ok(part) => part,
+                    Err(_) => Part { missed: Vec::new(), faults: self.misplaced(node, extent), is_good: false },
+                },
+                Kind::Indirect | Kind::Hole | Kind::Missing => lost(FaultKind::Unavailable),
+            }
+        })
+    }
+
+    /// Writes data and parity columns, all at once.
+    async fn write_stripe(
+        &self,
+        node: &Node,
+        extent: Extent,
+        block: &Block,
+        birth: Txg,
+        depth: Depth,
+    ) -> Result<Part, VdevError> {
+        let vdev = node.top;
+        let offset_bytes = extent.address - START_BYTES;
+        let map = match &node.kind {
+            Kind::Raidz(raidz) => raidz.map(offset_bytes, extent.len, birth, *self.reflow.read()),
+            Kind::Draid(draid) => draid.map(offset_bytes, extent.len),
+            _ => return Err(VdevError::NoSuchVdev(vdev)),
+        }
+        .map_err(|source| VdevError::BadRange { vdev, source })?;
+        let parity = parity_columns(&map, block)?;
+        let mut writes = Vec::new();
+        let mut rows = Vec::new();
+        for (index, (column, parity)) in map.columns().iter().zip(parity).enumerate() {
+            let Some(bytes) = column_bytes(column, parity, block) else { continue };
+            let child = self.node(node.children[column.child as usize]);
+            writes.push(self.write_nested(child, column.address_bytes, bytes, birth, depth));
+            rows.push(index / map.row_width());
+        }
+        let mut all = Part::good();
+        let mut failed = vec![0_usize; map.rows().len()];
+        for (row, part) in rows.into_iter().zip(join_all(writes).await) {
+            failed[row] += usize::from(!part.is_good);
+            all.absorb(part);
+        }
+        // A child may have columns in several rows.
+        all.missed.sort_unstable();
+        all.missed.dedup();
+        all.is_good = failed.iter().all(|count| *count <= map.parity_count());
+        Ok(all)
+    }
+}
+
+/// The parity of each row, at the places of the parity columns; nothing at those of data.
+fn parity_columns(map: &StripeMap, block: &Block) -> Result<Vec<Option<Buf>>, VdevError> {
+    let mut all = Vec::with_capacity(map.columns().len());
+    for row in map.rows() {
+        let (parity, data) = row.split_at(map.parity_count());
+        let data: Vec<&[u8]> = data.iter().map(|column| &block[place(column)]).collect();
+        let mut made: Vec<Buf> = parity.iter().map(|column| Buf::unfilled(column.size_bytes as usize)).collect();
+        let mut spaces: Vec<&mut [u8]> = made.iter_mut().map(|buf| &mut buf[..]).collect();
+        raidz::generate(&data, &mut spaces)
+            .map_err(|error| VdevError::BadConfig { guid: None, reason: format!("parity cannot be made: {error}") })?;
+        all.extend(made.into_iter().map(Some));
+        all.extend(data.iter().map(|_| None));
+    }
+    Ok(all)
+}
+
+/// Where a data column stands in the block.
+fn place(column: &Column) -> std::ops::Range<usize> {
+    let start = column.block_offset_bytes as usize;
+    start..start + column.size_bytes as usize
+}
+
+/// What a child is to write, its padding included; nothing where the block does not reach it.
+fn column_bytes(column: &Column, parity: Option<Buf>, block: &Block) -> Option<Block> {
+    let size = column.size_bytes as usize + column.padding_bytes as usize;
+    if size == 0 {
+        return None;
+    }
+    if column.padding_bytes == 0 {
+        return Some(parity.map_or_else(|| block.slice(place(column)), Buf::freeze));
+    }
+    // Of a row's columns only the shorter data columns are padded.
+    let mut padded = Buf::zeroed(size);
+    padded[..column.size_bytes as usize].copy_from_slice(&block[place(column)]);
+    Some(padded.freeze())
+}
