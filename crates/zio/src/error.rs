@@ -32,6 +32,23 @@ pub enum ZioErrorKind {
         /// Why the last failed.
         last: VdevError,
     },
+    /// No copy of a new block could be written; the error of the last one tried.
+    #[error("none of {copies} copies could be written: {last}")]
+    NoCopyWritten {
+        /// Copies that were to be written.
+        copies: usize,
+        /// Why the last failed.
+        last: VdevError,
+    },
+    /// There is no room for a new block, not even in pieces.
+    #[error("no space for {size_bytes} bytes")]
+    NoSpace {
+        /// Bytes to be stored.
+        size_bytes: u64,
+    },
+    /// What is to be written cannot be a block.
+    #[error("{0}")]
+    Unwritable(&'static str),
     /// A field of the pointer, or of a gang header, is not valid.
     #[error("{0}")]
     Format(#[from] FormatError),

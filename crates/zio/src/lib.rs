@@ -21,13 +21,20 @@
 //! children or parity reconstructions remain to be tried. What was wrong on the way is reported to the tree's fault
 //! log with its place, even if the read succeeds in the end.
 //!
+//! **Life of a write.** [`Zio::write`] goes the other way: zeros become a hole, what compresses well enough is compressed,
+//! what is tiny goes into the pointer; the rest is checksummed, gets places from the layer above through [`Allocator`], and
+//! is written to all of them at once. Where no place is large enough it is written in pieces, as a gang.
+//!
 //! **Invariants.**
 //! 1. No byte leaves this crate that did not pass its checksum (and, where the dataset's key is loaded, its MAC).
 //! 2. The memory of one read is bounded by the sizes in the pointer, which the format bounds by 16 MiB (32 MiB where a
 //!    pool's feature allows it): physical, logical, and at most one decrypted copy.
 //! 3. A gang tree is at most [`gang::DEPTH_MAX`] headers deep and its pieces never exceed the pointer's physical size.
 //!
-//! **Crash.** Reads leave nothing. (Writing comes with the transactional core.)
+//! 4. A write that fails has given back all that it allocated.
+//!
+//! **Crash.** Reads leave nothing. Writes go to space that is free in the txg on disk, so a crash leaves bytes that nothing
+//! points to; what points to them is written later, by the same means, up to the uberblock.
 //!
 //! **Rejected.** A stage machine with a bit mask, as the original has it: its stages exist to hand an I/O from thread
 //! to thread; an async function keeps the same stages in order with the compiler checking the hand-overs.
@@ -38,6 +45,7 @@ pub mod gang;
 pub mod mutation;
 mod read;
 mod transform;
+mod write;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -49,6 +57,7 @@ use cenote_vdev::tree::VdevTree;
 
 pub use error::{ZioError, ZioErrorKind};
 pub use read::Copies;
+pub use write::{AllocationRequest, AllocationUnits, Allocator, NoSpace, ORDER, WritePolicy, Written};
 
 /// Where a block belongs logically: dataset, object, level, block. For errors, and for what ciphers bind to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,421 @@
+//! Writing: logical bytes to a block pointer.
+//!
+//! ```text
+//! all zeros? ── yes ─► a hole
+//!     │ no
+//! compress, if that saves an eighth ─► fits the pointer? ── yes ─► embedded
+//!     │ no
+//! pad to the allocation unit ─► checksum ─► same as before, by a strong checksum? ── yes ─► the old pointer
+//!     │ no
+//! allocate the copies ── no room in one piece ─► gang: pieces first, then headers that point to them
+//!     │
+//! write all copies at once ─► good while one copy is whole
+//! ```
+//!
+//! Space comes from above through [`Allocator`]. What was allocated for a write that failed is given back, so an error
+//! leaves no trace but bytes that nothing points to.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use cenote_codec::checksum::{self, embedded};
+use cenote_codec::compress::{self, CompressLevel};
+use cenote_format::blkptr::{Blkptr, Dva};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::eck::EmbeddedChecksum;
+use cenote_format::endian::Endian;
+use cenote_format::enums::{Checksum, Compress};
+use cenote_format::gang::{GangHeader, MIN_BYTES as GANG_HEADER_BYTES};
+use cenote_format::ids::{Guid, Txg};
+use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::{BoxFuture, join_all};
+
+use crate::gang::DEPTH_MAX;
+use crate::{Bookmark, Zio, ZioError, ZioErrorKind};
+
+/// The byte order of everything that Cenote writes, on any machine: the same input gives the same bytes.
+pub const ORDER: Endian = Endian::Little;
+
+/// The largest payload of an embedded pointer (`BPE_PAYLOAD_SIZE`).
+const EMBEDDED_MAX_BYTES: usize = 112;
+/// Pointers in a gang header of the old size.
+const GANG_PIECES: usize = 3;
+/// The most copies of a block (`SPA_DVAS_PER_BP`).
+const COPIES_MAX: u8 = 3;
+
+/// What space is wanted for.
+#[derive(Clone, Copy, Debug)]
+pub struct AllocationRequest {
+    /// Bytes to be stored in each copy.
+    pub psize_bytes: u64,
+    /// How many copies, on different vdevs where there are.
+    pub copies: u8,
+    /// The txg in which it becomes allocated.
+    pub txg: Txg,
+    /// What the block holds: decides on its allocation class.
+    pub object_type: DmuType,
+    /// The block's level in its tree: likewise.
+    pub level: u8,
+}
+
+/// In which units blocks are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocationUnits {
+    /// The smallest allocation in bytes (`spa_min_alloc`).
+    pub min_bytes: u64,
+    /// Larger ones are multiples of this (`spa_gcd_alloc`).
+    pub step_bytes: u64,
+}
+
+impl AllocationUnits {
+    /// The bytes that a block of `psize_bytes` is padded to.
+    #[must_use]
+    pub const fn round(self, psize_bytes: u64) -> u64 {
+        if psize_bytes <= self.min_bytes { self.min_bytes } else { psize_bytes.next_multiple_of(self.step_bytes) }
+    }
+}
+
+/// There is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSpace {
+    /// Not in one piece, but smaller pieces can be had.
+    Fragmented,
+    /// Not at all.
+    Full,
+}
+
+/// Where new blocks get their places: the space layer, as far as this one must know it.
+pub trait Allocator: Send + Sync {
+    /// The units of allocation.
+    fn units(&self) -> AllocationUnits;
+
+    /// Places for the copies of one block, first copy first, each with the bytes it takes on its vdev. All or nothing.
+    fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>>;
+
+    /// Gives back what was allocated in the same txg and is not pointed to by anything.
+    fn release(&self, dva: Dva, txg: Txg);
+}
+
+/// How a block is to be written. The values come from the dataset's properties, resolved: nothing says `on` or `inherit`.
+#[derive(Clone, Debug)]
+pub struct WritePolicy {
+    /// Where the block belongs, for errors.
+    pub bookmark: Bookmark,
+    /// What it holds.
+    pub object_type: DmuType,
+    /// Its level in its tree; 0 is data.
+    pub level: u8,
+    /// The txg that writes it: its birth.
+    pub txg: Txg,
+    /// The compression.
+    pub compress: Compress,
+    /// The level of the compression, for those that have any.
+    pub compress_level: CompressLevel,
+    /// The checksum.
+    pub checksum: Checksum,
+    /// How many copies: 1 to 3.
+    pub copies: u8,
+    /// Blocks in use below: 1 for data, dnodes in use for blocks of dnodes, the sum of the children's above.
+    pub fill: u64,
+    /// Small data may go into the pointer (feature `embedded_data`).
+    pub may_embed: bool,
+    /// Holes say when they came to be (feature `hole_birth`).
+    pub holes_have_births: bool,
+    /// The pointer that this write replaces, a hole if there was none.
+    pub previous: Blkptr,
+    /// Unchanged content need not be written again: nothing else may change with it (as a new checksum would).
+    pub nopwrite: bool,
+    /// For tests: blocks above this many bytes are written as gangs (`metaslab_force_ganging`).
+    pub force_gang_above_bytes: Option<u64>,
+}
+
+/// A block that was written.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Where and what it is.
+    pub bp: Blkptr,
+    /// Leaves that should have it and have not: their dirty time logs get the txg.
+    pub missed: Vec<Guid>,
+}
+
+impl Written {
+    fn unstored(bp: Blkptr) -> Self {
+        Self { bp, missed: Vec::new() }
+    }
+}
+
+impl Zio {
+    /// Writes a block of logical bytes, whose multi-byte fields are in [`ORDER`], and says how to find it again. Its length is the block's logical size: a multiple of 512.
+    ///
+    /// # Errors
+    /// No space, or too few devices took it; the pointer's place is named. What was allocated is given back.
+    pub async fn write(
+        &self,
+        allocator: &dyn Allocator,
+        data: &Block,
+        policy: &WritePolicy,
+    ) -> Result<Written, ZioError> {
+        let fail = |kind| ZioError::new(policy.bookmark, kind);
+        check(data, policy).map_err(fail)?;
+        let lsize = data.len() as u64;
+        let mut physical = data.clone();
+        let mut compress = Compress::Off;
+        if policy.compress != Compress::Off {
+            if compress::is_all_zero(data) {
+                return Ok(Written::unstored(hole(policy, lsize)));
+            }
+            let target_max = data.len() - data.len() / 8;
+            if let Some(packed) = compress::compress(policy.compress, policy.compress_level, data, target_max) {
+                if can_embed(policy, &packed) {
+                    let (kind, birth) = (policy.compress, policy.txg);
+                    let bp = Blkptr::embedded(policy.object_type, policy.level, kind, lsize, &packed, birth, ORDER);
+                    return Ok(Written::unstored(bp));
+                }
+                let rounded = allocator.units().round(packed.len() as u64);
+                if rounded < lsize {
+                    physical = padded(&packed, rounded as usize).freeze();
+                    compress = policy.compress;
+                }
+            }
+        }
+        let mut bp = self.pointer(policy, compress, lsize, &physical).map_err(fail)?;
+        if is_unchanged(policy, &bp) {
+            return Ok(Written::unstored(policy.previous));
+        }
+        let mut space = Space { allocator, txg: policy.txg, taken: Vec::new(), missed: Vec::new() };
+        let placed = self.place(&mut space, &mut bp, &physical, policy, policy.copies, 1).await;
+        match placed {
+            Ok(()) => {
+                space.missed.sort_unstable();
+                space.missed.dedup();
+                Ok(Written { bp, missed: space.missed })
+            }
+            Err(kind) => {
+                space.taken.iter().for_each(|dva| allocator.release(*dva, policy.txg));
+                Err(fail(kind))
+            }
+        }
+    }
+
+    /// A pointer with everything but a place.
+    fn pointer(
+        &self,
+        policy: &WritePolicy,
+        compress: Compress,
+        lsize_bytes: u64,
+        physical: &[u8],
+    ) -> Result<Blkptr, ZioErrorKind> {
+        let words = checksum::compute(policy.checksum, physical, ORDER, self.salt())
+            .ok_or(ZioErrorKind::Unwritable("the checksum cannot be computed: no such kind, or no salt"))?;
+        let mut bp = Blkptr::HOLE;
+        bp.set_dmu_type(policy.object_type);
+        bp.set_level(policy.level);
+        bp.set_byte_order(ORDER);
+        bp.set_lsize_bytes(lsize_bytes);
+        bp.set_psize_bytes(physical.len() as u64);
+        bp.set_compress(compress);
+        bp.set_checksum(policy.checksum);
+        bp.set_checksum_words(words);
+        bp.set_births(policy.txg, policy.txg);
+        bp.set_fill(policy.fill);
+        Ok(bp)
+    }
+
+    /// Finds places for a block and writes it there: whole, or as a gang.
+    fn place<'a>(
+        &'a self,
+        space: &'a mut Space<'_>,
+        bp: &'a mut Blkptr,
+        physical: &'a Block,
+        policy: &'a WritePolicy,
+        copies: u8,
+        depth: usize,
+    ) -> Placing<'a> {
+        Box::pin(async move {
+            let psize_bytes = physical.len() as u64;
+            let is_forced = policy.force_gang_above_bytes.is_some_and(|limit| psize_bytes > limit);
+            let units = space.allocator.units();
+            let can_gang = psize_bytes > units.min_bytes && depth < DEPTH_MAX;
+            if !(is_forced && can_gang) {
+                match space.take(psize_bytes, copies, policy).await {
+                    Ok(dvas) => return self.store(space, bp, &dvas, physical).await,
+                    Err(NoSpace::Fragmented) if can_gang => {}
+                    Err(_) => return Err(ZioErrorKind::NoSpace { size_bytes: psize_bytes }),
+                }
+            }
+            self.gang(space, bp, physical, policy, copies, depth).await
+        })
+    }
+
+    /// Writes a gang: pieces of about a third each, and a header that points to them.
+    async fn gang(
+        &self,
+        space: &mut Space<'_>,
+        bp: &mut Blkptr,
+        physical: &Block,
+        policy: &WritePolicy,
+        copies: u8,
+        depth: usize,
+    ) -> Result<(), ZioErrorKind> {
+        let units = space.allocator.units();
+        // A header lost is a block lost, so there is one copy more of it than of the pieces.
+        let header_copies = (copies + 1).min(COPIES_MAX);
+        let size_bytes = GANG_HEADER_BYTES as u64;
+        let headers = space
+            .take(size_bytes, header_copies, policy)
+            .await
+            .map_err(|_| ZioErrorKind::NoSpace { size_bytes: physical.len() as u64 })?;
+        let mut header = GangHeader {
+            blkptrs: Vec::with_capacity(GANG_PIECES),
+            checksum: EmbeddedChecksum { endian: ORDER, words: [0; 4] },
+        };
+        let mut asizes: Vec<u64> = headers.iter().map(|dva| dva.asize_bytes).collect();
+        let mut start = 0;
+        while start < physical.len() {
+            let left = physical.len() - start;
+            let pieces_left = GANG_PIECES.saturating_sub(header.blkptrs.len()).max(1);
+            let share = units.round(left.div_ceil(pieces_left) as u64) as usize;
+            let piece = physical.slice(start..start + share.min(left));
+            // What is checksummed, padded and compressed is the whole; a piece is just bytes.
+            let mut child = self.pointer(policy, Compress::Off, piece.len() as u64, &piece)?;
+            child.set_fill(0);
+            self.place(space, &mut child, &piece, policy, copies, depth + 1).await?;
+            for (asize, dva) in asizes.iter_mut().zip(child.dvas()) {
+                *asize += dva.asize_bytes;
+            }
+            header.blkptrs.push(child);
+            start += piece.len();
+        }
+        let mut bytes = header.emit(GANG_HEADER_BYTES);
+        let first = headers[0];
+        let verifier = embedded::gang_verifier(u64::from(first.vdev.0), first.offset_bytes, policy.txg.0);
+        embedded::seal_embedded(Checksum::GangHeader, &mut bytes, verifier, ORDER, None)
+            .map_err(|_| ZioErrorKind::Unwritable("the gang header cannot be sealed"))?;
+        self.store(space, bp, &headers, &Block::from(bytes)).await?;
+        for (index, (dva, asize_bytes)) in headers.into_iter().zip(asizes).enumerate() {
+            bp.set_dva(index, Some(Dva { gang: true, asize_bytes, ..dva }));
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes to all places at once. Good while one of them has them.
+    async fn store(
+        &self,
+        space: &mut Space<'_>,
+        bp: &mut Blkptr,
+        dvas: &[Dva],
+        physical: &Block,
+    ) -> Result<(), ZioErrorKind> {
+        let txg = space.txg;
+        let tree = self.tree();
+        let writes = dvas.iter().map(|dva| async move {
+            let sector = 1_usize << tree.ashift(dva.vdev).unwrap_or(0);
+            let block = if physical.len().is_multiple_of(sector) {
+                physical.clone()
+            } else {
+                padded(physical, physical.len().next_multiple_of(sector)).freeze()
+            };
+            tree.write(dva.vdev, dva.offset_bytes, &block, txg).await
+        });
+        let mut last = None;
+        let mut good = 0;
+        for written in join_all(writes).await {
+            match written {
+                Ok(written) => {
+                    good += 1;
+                    space.missed.extend(written.missed);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(last) if good == 0 => return Err(ZioErrorKind::NoCopyWritten { copies: dvas.len(), last }),
+            _ => {}
+        }
+        dvas.iter().enumerate().for_each(|(index, dva)| bp.set_dva(index, Some(*dva)));
+        Ok(())
+    }
+}
+
+type Placing<'a> = Pin<Box<dyn Future<Output = Result<(), ZioErrorKind>> + Send + 'a>>;
+
+/// What one write has allocated, in case it fails.
+struct Space<'a> {
+    allocator: &'a dyn Allocator,
+    txg: Txg,
+    taken: Vec<Dva>,
+    missed: Vec<Guid>,
+}
+
+impl Space<'_> {
+    async fn take(&mut self, psize_bytes: u64, copies: u8, policy: &WritePolicy) -> Result<Vec<Dva>, NoSpace> {
+        let WritePolicy { txg, object_type, level, .. } = *policy;
+        let request = AllocationRequest { psize_bytes, copies, txg, object_type, level };
+        let dvas = self.allocator.allocate(request).await?;
+        self.taken.extend(&dvas);
+        if dvas.is_empty() { Err(NoSpace::Full) } else { Ok(dvas) }
+    }
+}
+
+fn check(data: &Block, policy: &WritePolicy) -> Result<(), ZioErrorKind> {
+    let is_sized = !data.is_empty() && data.len().is_multiple_of(512) && data.len() as u64 <= 1 << 24;
+    if !is_sized {
+        return Err(ZioErrorKind::Unwritable("a block is a multiple of 512 bytes, at most 16 MiB"));
+    }
+    if !(1..=COPIES_MAX).contains(&policy.copies) {
+        return Err(ZioErrorKind::Unwritable("a block has 1 to 3 copies"));
+    }
+    if matches!(policy.compress, Compress::On | Compress::Inherit) {
+        return Err(ZioErrorKind::Unwritable("the compression is not resolved"));
+    }
+    Ok(())
+}
+
+/// What a block of zeros becomes. A hole has a birth only where there was something before it.
+fn hole(policy: &WritePolicy, lsize_bytes: u64) -> Blkptr {
+    if policy.holes_have_births && policy.previous.logical_birth() != Txg(0) {
+        Blkptr::hole_with_birth(policy.object_type, policy.level, lsize_bytes, policy.txg)
+    } else {
+        Blkptr::HOLE
+    }
+}
+
+/// Whether compressed data goes into the pointer: data only, and not what must count its fill.
+fn can_embed(policy: &WritePolicy, packed: &[u8]) -> bool {
+    policy.may_embed
+        && policy.level == 0
+        && !policy.object_type.has_fill()
+        && (1..=EMBEDDED_MAX_BYTES).contains(&packed.len())
+}
+
+/// Whether the block that is there already is this one, as a checksum that nobody can forge says.
+fn is_unchanged(policy: &WritePolicy, bp: &Blkptr) -> bool {
+    let previous = &policy.previous;
+    policy.nopwrite
+        && identifies(policy.checksum)
+        && policy.compress != Compress::Off
+        && !previous.is_hole()
+        && !previous.is_embedded()
+        && !previous.is_gang()
+        && !previous.dedup()
+        && previous.checksum() == bp.checksum()
+        && previous.compress() == bp.compress()
+        && previous.dvas().count() == usize::from(policy.copies)
+        && previous.lsize_bytes() == bp.lsize_bytes()
+        && previous.psize_bytes() == bp.psize_bytes()
+        && previous.checksum_words() == bp.checksum_words()
+}
+
+/// Whether two blocks with this checksum in common may be taken for one (`ZCHECKSUM_FLAG_NOPWRITE`).
+const fn identifies(kind: Checksum) -> bool {
+    matches!(kind, Checksum::Sha256 | Checksum::Sha512 | Checksum::Skein | Checksum::Edonr | Checksum::Blake3)
+}
+
+/// The bytes with zeros behind them.
+fn padded(bytes: &[u8], len: usize) -> Buf {
+    let mut buf = Buf::unfilled(len);
+    let (head, tail) = buf.split_at_mut(bytes.len());
+    head.copy_from_slice(bytes);
+    tail.fill(0);
+    buf
+}

@@ -1,0 +1,314 @@
+//! Writing blocks and reading them back: whatever the compression, checksum, copies and pieces, the logical bytes come back,
+//! the pointer is one that the format allows, and space is taken for what was written and for nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use cenote_codec::compress::CompressLevel;
+use cenote_format::blkptr::{Blkptr, Dva};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::enums::{Checksum, Compress};
+use cenote_format::ids::{BlockId, Guid, ObjectId, ObjsetId, Txg, VdevId};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_taskq::buf::Block;
+use cenote_taskq::{BoxFuture, Device, RamDevice, Runtime};
+use cenote_vdev::config::VdevConfig;
+use cenote_vdev::disk::Disk;
+use cenote_vdev::tree::VdevTree;
+use cenote_zio::{
+    AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, ORDER, ReadContext, WritePolicy, Zio,
+    ZioErrorKind,
+};
+use proptest::prelude::*;
+
+const TXG: Txg = Txg(77);
+const DISK_BYTES: usize = 48 << 20;
+
+/// Hands out space from the front of each vdev, in turn, in pieces of at most `largest_bytes`.
+struct Bump {
+    tree: Arc<VdevTree>,
+    largest_bytes: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: Vec<u64>,
+    turn: usize,
+    taken: BTreeMap<(u32, u64), u64>,
+    left_bytes: u64,
+}
+
+impl Bump {
+    fn new(tree: &Arc<VdevTree>, largest_bytes: u64, left_bytes: u64) -> Self {
+        let state = State { next: vec![0; tree.top_count()], left_bytes, ..State::default() };
+        Self { tree: tree.clone(), largest_bytes, state: Mutex::new(state) }
+    }
+
+    fn taken(&self) -> BTreeMap<(u32, u64), u64> {
+        self.state.lock().unwrap().taken.clone()
+    }
+}
+
+impl Allocator for Bump {
+    fn units(&self) -> AllocationUnits {
+        AllocationUnits { min_bytes: 4096, step_bytes: 4096 }
+    }
+
+    fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
+        let mut state = self.state.lock().unwrap();
+        let result = if request.psize_bytes > self.largest_bytes {
+            Err(NoSpace::Fragmented)
+        } else {
+            let mut dvas = Vec::new();
+            for _ in 0..request.copies {
+                let vdev = state.turn % state.next.len();
+                state.turn += 1;
+                let id = VdevId(vdev as u32);
+                let asize = self.tree.psize_to_asize(id, request.psize_bytes, request.txg).unwrap();
+                let dva = Dva { vdev: id, offset_bytes: state.next[vdev], asize_bytes: asize, gang: false };
+                dvas.push(dva);
+                state.next[vdev] += asize;
+            }
+            let total: u64 = dvas.iter().map(|dva| dva.asize_bytes).sum();
+            if total > state.left_bytes {
+                Err(NoSpace::Full)
+            } else {
+                state.left_bytes -= total;
+                dvas.iter().for_each(|dva| {
+                    state.taken.insert((dva.vdev.0, dva.offset_bytes), dva.asize_bytes);
+                });
+                Ok(dvas)
+            }
+        };
+        Box::pin(async move { result })
+    }
+
+    fn release(&self, dva: Dva, txg: Txg) {
+        assert_eq!(txg, TXG);
+        let released = self.state.lock().unwrap().taken.remove(&(dva.vdev.0, dva.offset_bytes));
+        assert_eq!(released, Some(dva.asize_bytes), "given back what was not taken");
+    }
+}
+
+/// A pool of a mirror and a raidz vdev; `without` some of its disks.
+fn pipeline(without: &[u64]) -> Zio {
+    let list = |kind: &str, guid: u64, id: u64| {
+        let mut list = NvList::new();
+        list.push("type", kind);
+        list.push("guid", guid);
+        list.push("id", id);
+        list
+    };
+    let top = |kind: &str, id: u64, first: u64, count: u64| {
+        let mut top = list(kind, 100 + id, id);
+        top.push("ashift", 12_u64);
+        if kind == "raidz" {
+            top.push("nparity", 1_u64);
+        }
+        let leaves = (0..count).map(|index| list("file", first + index, index)).collect();
+        top.push("children", NvValue::NvlistArray(leaves));
+        top
+    };
+    let mut root = list("root", 1, 0);
+    root.push("children", NvValue::NvlistArray(vec![top("mirror", 0, 10, 2), top("raidz", 1, 20, 3)]));
+    let config = VdevConfig::parse(&root).unwrap();
+    let disks = config.leaves().into_iter().filter(|leaf| !without.contains(&leaf.guid.0)).map(|leaf| {
+        let device = Device::from_driver(RamDevice::new(format!("disk{}", leaf.guid), vec![0; DISK_BYTES]));
+        (leaf.guid, Disk::whole(device))
+    });
+    let zio = Zio::new(Arc::new(VdevTree::open(&config, disks.collect::<Vec<_>>()).unwrap()));
+    zio.set_salt(&[7; 32]);
+    zio
+}
+
+fn policy(compress: Compress, checksum: Checksum) -> WritePolicy {
+    WritePolicy {
+        bookmark: Bookmark { objset: ObjsetId(5), object: ObjectId(6), level: 0, block: BlockId(7) },
+        object_type: DmuType::PLAIN_FILE_CONTENTS,
+        level: 0,
+        txg: TXG,
+        compress,
+        compress_level: CompressLevel::DEFAULT,
+        checksum,
+        copies: 1,
+        fill: 1,
+        may_embed: true,
+        holes_have_births: true,
+        previous: Blkptr::HOLE,
+        nopwrite: true,
+        force_gang_above_bytes: None,
+    }
+}
+
+/// Bytes of which about one in `rarity` is not what was there before.
+fn data(sectors: usize, rarity: u64, seed: u64) -> Block {
+    let mut state = seed | 1;
+    let mut last = 0;
+    let bytes: Vec<u8> = (0..sectors * 512)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if rarity != 0 && (state >> 33).is_multiple_of(rarity) {
+                last = (state >> 56) as u8;
+            }
+            last
+        })
+        .collect();
+    Block::from(bytes)
+}
+
+const COMPRESSIONS: [Compress; 7] =
+    [Compress::Off, Compress::Lzjb, Compress::Zle, Compress::Lz4, Compress::Gzip6, Compress::Zstd, Compress::Empty];
+const CHECKSUMS: [Checksum; 8] = [
+    Checksum::Off,
+    Checksum::Fletcher2,
+    Checksum::Fletcher4,
+    Checksum::Sha256,
+    Checksum::Sha512,
+    Checksum::Skein,
+    Checksum::Edonr,
+    Checksum::Blake3,
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(160))]
+
+    #[test]
+    fn what_was_written_is_read_back(
+        compress in 0..COMPRESSIONS.len(), checksum in 0..CHECKSUMS.len(), copies in 1_u8..=3, sectors in 1_usize..600,
+        rarity in prop::sample::select(vec![0_u64, 1, 3, 40, 4000]), seed: u64,
+        largest in prop::sample::select(vec![4096_u64, 12 << 10, 64 << 10, 1 << 30]), force: bool,
+    ) {
+        let (zio, runtime) = (pipeline(&[]), Runtime::simulated(seed));
+        let allocator = Bump::new(zio.tree(), largest, u64::MAX);
+        let block = data(sectors, rarity, seed);
+        let mut policy = policy(COMPRESSIONS[compress], CHECKSUMS[checksum]);
+        policy.copies = copies;
+        policy.force_gang_above_bytes = force.then_some(20_000);
+        let written = runtime.block_on(zio.write(&allocator, &block, &policy)).unwrap();
+        let bp = written.bp;
+        prop_assert!(written.missed.is_empty());
+
+        let taken: u64 = allocator.taken().values().sum();
+        prop_assert_eq!(bp.asize_bytes(), taken, "the pointer accounts for what was taken");
+        if bp.is_hole() {
+            prop_assert!(block.iter().all(|byte| *byte == 0) && policy.compress != Compress::Off);
+            return Ok(());
+        }
+        bp.verify().unwrap();
+        // The pointer survives being stored.
+        let bp = Blkptr::from_array(&bp.emit(ORDER), ORDER);
+        prop_assert_eq!(bp.lsize_bytes(), block.len() as u64);
+        prop_assert_eq!(bp.logical_birth(), TXG);
+        if bp.is_embedded() {
+            prop_assert!(taken == 0);
+        } else {
+            prop_assert_eq!(bp.dvas().count() >= usize::from(copies), true);
+            prop_assert_eq!(bp.is_gang(), bp.psize_bytes() > largest.min(if force { 20_000 } else { u64::MAX }));
+            if bp.compress() == Some(Compress::Off) {
+                prop_assert_eq!(bp.psize_bytes(), bp.lsize_bytes());
+            } else {
+                prop_assert!(bp.psize_bytes() < bp.lsize_bytes() && bp.psize_bytes().is_multiple_of(4096));
+            }
+        }
+        let context = ReadContext { bookmark: policy.bookmark, key: None };
+        let read = runtime.block_on(zio.read(&bp, context)).unwrap();
+        prop_assert!(read == block);
+        if !bp.is_embedded() {
+            let copies = runtime.block_on(zio.read_copies(&bp, context)).unwrap();
+            prop_assert_eq!(copies.bad, Vec::<String>::new());
+        }
+    }
+
+    /// However little space there is: the block is whole, or an error and nothing taken.
+    #[test]
+    fn a_write_without_room_takes_nothing(sectors in 1_usize..300, left in 0_u64..400_000, largest in 1_u64..5, seed: u64) {
+        let (zio, runtime) = (pipeline(&[]), Runtime::simulated(seed));
+        let allocator = Bump::new(zio.tree(), largest * 4096, left);
+        let block = data(sectors, 1, seed);
+        match runtime.block_on(zio.write(&allocator, &block, &policy(Compress::Off, Checksum::Fletcher4))) {
+            Ok(written) => prop_assert!(written.bp.asize_bytes() <= left),
+            Err(error) => {
+                prop_assert!(matches!(error.kind(), ZioErrorKind::NoSpace { .. }), "{}", error);
+                prop_assert!(allocator.taken().is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hole_has_a_birth_only_where_something_was_before() {
+    let (zio, runtime) = (pipeline(&[]), Runtime::simulated(1));
+    let allocator = Bump::new(zio.tree(), 1 << 30, u64::MAX);
+    let mut policy = policy(Compress::Lz4, Checksum::Fletcher4);
+    let write =
+        |policy: &WritePolicy, block: &Block| runtime.block_on(zio.write(&allocator, block, policy)).unwrap().bp;
+    let (zeros, ones) = (Block::from(vec![0; 8192]), data(16, 1, 1));
+    assert_eq!(write(&policy, &zeros), Blkptr::HOLE);
+    policy.previous = write(&policy, &ones);
+    policy.txg = Txg(78);
+    let hole = write(&policy, &zeros);
+    assert!(hole.is_hole());
+    assert_eq!((hole.logical_birth(), hole.lsize_bytes()), (Txg(78), 8192));
+    policy.holes_have_births = false;
+    assert_eq!(write(&policy, &zeros), Blkptr::HOLE);
+    // Without compression nobody looks for zeros.
+    policy.compress = Compress::Off;
+    assert!(!write(&policy, &zeros).is_hole());
+}
+
+#[test]
+fn unchanged_content_is_not_written_again_where_the_checksum_identifies_it() {
+    for (checksum, is_kept) in [(Checksum::Sha256, true), (Checksum::Blake3, true), (Checksum::Fletcher4, false)] {
+        let (zio, runtime) = (pipeline(&[]), Runtime::simulated(1));
+        let allocator = Bump::new(zio.tree(), 1 << 30, u64::MAX);
+        let mut policy = policy(Compress::Lz4, checksum);
+        let block = data(256, 40, 9);
+        let first = runtime.block_on(zio.write(&allocator, &block, &policy)).unwrap().bp;
+        (policy.previous, policy.txg) = (first, Txg(78));
+        let again = runtime.block_on(zio.write(&allocator, &block, &policy)).unwrap().bp;
+        assert_eq!(again == first, is_kept, "{checksum:?}");
+        // Another number of copies is a change.
+        policy.copies = 2;
+        let again = runtime.block_on(zio.write(&allocator, &block, &policy)).unwrap().bp;
+        assert_eq!(again.dvas().count(), 2);
+    }
+}
+
+#[test]
+fn a_copy_that_fails_is_missed_and_all_that_fail_are_an_error() {
+    let block = data(64, 1, 3);
+    let mut policy = policy(Compress::Off, Checksum::Fletcher4);
+    policy.copies = 2;
+    // The mirror lost a child, the raidz all but one.
+    let (zio, runtime) = (pipeline(&[10, 21, 22]), Runtime::simulated(1));
+    let allocator = Bump::new(zio.tree(), 1 << 30, u64::MAX);
+    let written = runtime.block_on(zio.write(&allocator, &block, &policy)).unwrap();
+    assert_eq!(written.missed, [Guid(10)]);
+    let context = ReadContext { bookmark: policy.bookmark, key: None };
+    assert!(runtime.block_on(zio.read(&written.bp, context)).unwrap() == block);
+
+    let (zio, runtime) = (pipeline(&[10, 11, 21, 22]), Runtime::simulated(1));
+    let allocator = Bump::new(zio.tree(), 1 << 30, u64::MAX);
+    let error = runtime.block_on(zio.write(&allocator, &block, &policy)).unwrap_err();
+    assert!(matches!(error.kind(), ZioErrorKind::NoCopyWritten { copies: 2, .. }), "{error}");
+    assert!(error.to_string().contains("object 6"), "{error}");
+    assert!(allocator.taken().is_empty());
+}
+
+#[test]
+fn what_cannot_be_a_block_is_refused() {
+    let (zio, runtime) = (pipeline(&[]), Runtime::simulated(1));
+    let allocator = Bump::new(zio.tree(), 1 << 30, u64::MAX);
+    let refuse = |block: Block, policy: WritePolicy| {
+        let error = runtime.block_on(zio.write(&allocator, &block, &policy)).unwrap_err();
+        assert!(matches!(error.kind(), ZioErrorKind::Unwritable(_)), "{error}");
+    };
+    let good = policy(Compress::Lz4, Checksum::Fletcher4);
+    refuse(Block::from(vec![1; 100]), good.clone());
+    refuse(Block::from(vec![]), good.clone());
+    refuse(data(1, 1, 1), WritePolicy { copies: 0, ..good.clone() });
+    refuse(data(1, 1, 1), WritePolicy { copies: 4, ..good.clone() });
+    refuse(data(1, 1, 1), WritePolicy { compress: Compress::On, ..good.clone() });
+    refuse(data(1, 1, 1), WritePolicy { checksum: Checksum::On, ..good });
+}
