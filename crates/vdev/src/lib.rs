@@ -41,12 +41,14 @@
 //! that there are any.
 //!
 //! **Crash.** Reading leaves nothing behind. A write that a crash cuts short is part of a txg that never was: nothing
-//! points to it yet. What was flushed is stable; nothing here promises more.
+//! points to it yet. What was flushed is stable. [`commit`] makes a txg the pool's newest, in an order that leaves the old
+//! pool or the new one on the disks whenever the power goes.
 //!
 //! **Rejected.** A trait object for each kind of vdev, as OpenZFS has: reads differ in shape, not only in detail, and one
 //! `match` keeps the leaf's path free of boxes. Rebuilding parity columns in place of reading on: every stage keeps what
 //! was read, so that the audit can compare it with the truth.
 
+pub mod commit;
 pub mod config;
 pub mod disk;
 pub mod error;

@@ -1,0 +1,231 @@
+//! Writing labels: how a txg comes to be the pool's newest.
+//!
+//! A txg's blocks are written to free space, so nothing sees them until an uberblock says that they are the pool. That
+//! uberblock, and a configuration that fits it, go to the labels in an order that leaves a good pool behind whenever the
+//! power goes:
+//!
+//! ```text
+//! flush                     the txg's blocks are stable
+//! labels 0 and 2, flush     the new configuration; labels 1 and 3 still have the old one, and the old uberblock
+//! uberblocks, flush         the txg is the pool's newest from here on
+//! labels 1 and 3, flush     all labels agree again
+//! ```
+//!
+//! Only top-level vdevs whose configuration changed have their labels written, and only some leaves need to take the
+//! uberblock: the caller chooses, and takes all where the configuration changed. A step is good when, of each top-level
+//! vdev it writes to, one leaf took it; the uberblock, when one leaf of the pool did.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use cenote_codec::checksum::embedded::{label_verifier, seal_embedded};
+use cenote_format::endian::Endian;
+use cenote_format::enums::Checksum;
+use cenote_format::ids::{Guid, VdevId};
+use cenote_format::label::{
+    BOOT_ENV_OFFSET, BootEnv, DeviceLayout, LABEL_BYTES, LABEL_COUNT, RING_OFFSET, VDEV_PHYS_OFFSET, emit_vdev_phys,
+    slot_bytes, slot_of_txg,
+};
+use cenote_format::nvlist::NvList;
+use cenote_format::uberblock::Uberblock;
+use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::join_all;
+
+use crate::disk::Disk;
+
+/// The byte order of labels written here, on any machine.
+const ORDER: Endian = Endian::Little;
+
+/// A leaf's part in a commit.
+#[derive(Clone, Debug)]
+pub struct LeafCommit {
+    /// The leaf.
+    pub guid: Guid,
+    /// Its disk.
+    pub disk: Disk,
+    /// The top-level vdev that it belongs to; none for spares and cache devices, which nothing depends on.
+    pub top: Option<VdevId>,
+    /// The top-level vdev's sector size as a power of two: the ring's slots follow from it.
+    pub ashift: u32,
+    /// What its labels are to say; none if that did not change.
+    pub config: Option<NvList>,
+    /// Whether it takes the uberblock.
+    pub takes_uberblock: bool,
+}
+
+/// A commit that did not get through. Up to the uberblocks the pool on disk is the old one, whole; after, the new one.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// A configuration does not fit a label.
+    #[error("the configuration does not fit a label: {0}")]
+    TooLarge(#[from] cenote_format::FormatError),
+    /// No leaf of a top-level vdev took its labels.
+    #[error("no device of vdev {vdev} could be labelled: {source}")]
+    Label {
+        /// The top-level vdev.
+        vdev: VdevId,
+        /// What the last of its leaves said.
+        source: io::Error,
+    },
+    /// No leaf took the uberblock.
+    #[error("no device took the uberblock of txg {txg}: {source}")]
+    Uberblock {
+        /// The txg.
+        txg: u64,
+        /// What the last leaf said.
+        source: io::Error,
+    },
+}
+
+/// Makes `uberblock` the newest of the pool; see the module comment. The txg's blocks are stable already. Returns the
+/// leaves that failed while others sufficed. `multihost`: the ring's last slots are kept for multihost writes.
+///
+/// # Errors
+/// [`CommitError`] says how far it got.
+pub async fn commit(leaves: &[LeafCommit], uberblock: &Uberblock, multihost: bool) -> Result<Vec<Guid>, CommitError> {
+    let mut configs = Vec::with_capacity(leaves.len());
+    for leaf in leaves {
+        configs.push(leaf.config.as_ref().map(emit_vdev_phys).transpose()?);
+    }
+    let mut failed = label(leaves, &configs, [0, 2]).await?;
+
+    let writes = leaves
+        .iter()
+        .filter(|leaf| leaf.takes_uberblock)
+        .map(|leaf| async move { (leaf, write_uberblock(&leaf.disk, leaf.ashift, uberblock, multihost).await) });
+    let (mut good, mut last) = (0, None);
+    for (leaf, result) in join_all(writes).await {
+        match result {
+            Ok(()) => good += 1,
+            Err(source) => {
+                failed.push(leaf.guid);
+                last = Some(source);
+            }
+        }
+    }
+    if good == 0 {
+        let source = last.unwrap_or_else(|| io::Error::other("no device was chosen to take it"));
+        return Err(CommitError::Uberblock { txg: uberblock.txg.0, source });
+    }
+    failed.extend(label(leaves, &configs, [1, 3]).await?);
+    failed.sort_unstable();
+    failed.dedup();
+    Ok(failed)
+}
+
+/// Writes two of the labels of all leaves whose configuration changed, and makes them stable.
+async fn label(
+    leaves: &[LeafCommit],
+    configs: &[Option<Vec<u8>>],
+    indexes: [usize; 2],
+) -> Result<Vec<Guid>, CommitError> {
+    let writes = leaves.iter().zip(configs).filter_map(|(leaf, config)| {
+        let config = config.as_deref()?;
+        Some(async move { (leaf, write_configs(&leaf.disk, config, &indexes).await) })
+    });
+    let mut failed = Vec::new();
+    // Of each top-level vdev: whether a leaf took it, and the last error.
+    let mut tops = BTreeMap::<VdevId, (bool, Option<io::Error>)>::new();
+    for (leaf, result) in join_all(writes).await {
+        let is_good = result.is_ok();
+        if !is_good {
+            failed.push(leaf.guid);
+        }
+        if let Some(top) = leaf.top {
+            let entry = tops.entry(top).or_insert((false, None));
+            entry.0 |= is_good;
+            entry.1 = result.err().or(entry.1.take());
+        }
+    }
+    for (vdev, (is_good, error)) in tops {
+        if let (false, Some(source)) = (is_good, error) {
+            return Err(CommitError::Label { vdev, source });
+        }
+    }
+    Ok(failed)
+}
+
+/// Puts a configuration into some of a disk's labels, and makes them stable.
+async fn write_configs(disk: &Disk, config: &[u8], indexes: &[usize]) -> io::Result<()> {
+    let layout = layout(disk)?;
+    let writes = indexes.iter().map(|&index| {
+        let address = layout.label_offset(index) + VDEV_PHYS_OFFSET as u64;
+        disk.write(address, sealed(config.to_vec(), address))
+    });
+    first_error(join_all(writes).await)?;
+    disk.flush().await
+}
+
+/// Puts an uberblock into its slot of all of a disk's rings, and makes it stable.
+async fn write_uberblock(disk: &Disk, ashift: u32, uberblock: &Uberblock, multihost: bool) -> io::Result<()> {
+    let layout = layout(disk)?;
+    let size = slot_bytes(ashift);
+    let slot = RING_OFFSET + slot_of_txg(uberblock.txg.0, ashift, multihost) * size;
+    let mut bytes = uberblock.emit().to_vec();
+    bytes.resize(size, 0);
+    let writes = layout.label_offsets().map(|label| {
+        let address = label + slot as u64;
+        disk.write(address, sealed(bytes.clone(), address))
+    });
+    first_error(join_all(writes).await)?;
+    disk.flush().await
+}
+
+/// Prepares a disk for a pool: four labels with `config`, an empty boot environment and a ring without uberblocks. What was
+/// in the labels before is gone. They are stable when this is done.
+///
+/// # Errors
+/// The disk's, or that it is too small for labels.
+pub async fn initialize(disk: &Disk, config: &NvList) -> Result<(), InitializeError> {
+    let config = emit_vdev_phys(config)?;
+    let boot_env = BootEnv::Raw(Vec::new()).emit()?;
+    let layout = layout(disk)?;
+    let writes = layout.label_offsets().map(|label| {
+        let mut bytes = Buf::zeroed(LABEL_BYTES);
+        for (offset, part) in [(BOOT_ENV_OFFSET, &boot_env), (VDEV_PHYS_OFFSET, &config)] {
+            bytes[offset..offset + part.len()].copy_from_slice(&sealed(part.clone(), label + offset as u64));
+        }
+        disk.write(label, bytes.freeze())
+    });
+    first_error(join_all(writes).await)?;
+    Ok(disk.flush().await?)
+}
+
+/// Clears a disk's labels, so that it belongs to no pool (`zpool labelclear`). Stable when this is done.
+///
+/// # Errors
+/// The disk's, or that it is too small for labels.
+pub async fn clear(disk: &Disk) -> io::Result<()> {
+    let layout = layout(disk)?;
+    let zeros = Buf::zeroed(LABEL_BYTES).freeze();
+    let writes: [_; LABEL_COUNT] = layout.label_offsets().map(|label| disk.write(label, zeros.clone()));
+    first_error(join_all(writes).await)?;
+    disk.flush().await
+}
+
+/// Why a disk could not be prepared for a pool.
+#[derive(Debug, thiserror::Error)]
+pub enum InitializeError {
+    /// The configuration does not fit a label.
+    #[error("the configuration does not fit a label: {0}")]
+    TooLarge(#[from] cenote_format::FormatError),
+    /// The disk failed, or is too small.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+fn layout(disk: &Disk) -> io::Result<DeviceLayout> {
+    DeviceLayout::new(disk.size_bytes())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} is too small for labels", disk.path())))
+}
+
+/// A part of a label with the checksum that it must have at `address`.
+fn sealed(mut part: Vec<u8>, address: u64) -> Block {
+    seal_embedded(Checksum::Label, &mut part, label_verifier(address), ORDER, None)
+        .expect("a part of a label has room for its checksum");
+    Block::from(part)
+}
+
+fn first_error(results: impl IntoIterator<Item = io::Result<()>>) -> io::Result<()> {
+    results.into_iter().collect()
+}
