@@ -173,7 +173,9 @@ impl Dsl {
             let zap = Zap::open(self.mos_object(dataset.phys.next_clones).await?).await?;
             for entry in zap.entries(SNAPSHOTS_MAX).await? {
                 if let Some(object) = entry.value.as_u64() {
-                    names.push(self.dataset_name(ObjectId(object)).await?);
+                    // The first dataset after the snapshot in the clone's line: its head, or its oldest snapshot.
+                    let name = self.dataset_name(ObjectId(object)).await?;
+                    names.push(name.split('@').next().unwrap_or(&name).to_owned());
                 }
             }
         }

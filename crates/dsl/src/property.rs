@@ -111,6 +111,7 @@ impl Dsl {
         if object.0 == 0 {
             return Ok(entries);
         }
+        let mut meant = BTreeMap::new();
         let zap = Zap::open(self.mos_object(object).await?).await?;
         for entry in zap.entries(PROPERTIES_MAX).await? {
             let name = String::from_utf8_lossy(entry.name()).into_owned();
@@ -120,9 +121,11 @@ impl Dsl {
                 PropertyEntry::Local => drop(entries.local.insert(property.to_owned(), value)),
                 PropertyEntry::Received => drop(entries.received.insert(property.to_owned(), value)),
                 PropertyEntry::Inherited => drop(entries.inherit.insert(property.to_owned(), ())),
-                PropertyEntry::InitialUnsetValue => {}
+                // What newer software means; the plain entry beside it is what older software is to make of it.
+                PropertyEntry::IgnoreUnknownValue => drop(meant.insert(property.to_owned(), value)),
             }
         }
+        entries.local.extend(meant);
         Ok(entries)
     }
 

@@ -6,7 +6,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DeadlistPhys, dataset_field};
 use cenote_format::ids::{ObjectId, Txg};
 
-use crate::{DEPTH_MAX, Dataset, Dir, Dsl, DslError};
+use crate::{Bookmark, DEPTH_MAX, Dataset, Dir, Dsl, DslError};
 
 /// Ranges of a deadlist at most: one a snapshot.
 const RANGES_MAX: usize = 1 << 24;
@@ -91,6 +91,42 @@ impl Dsl {
         Err(DslError::Corrupt { object: dataset.object.0, what: "its snapshots form a cycle".into() })
     }
 
+    /// Bytes written since a bookmark of this dataset or its origin. The bookmark must have the sizes that newer ones keep
+    /// (its flag says so).
+    pub async fn written_since_bookmark_bytes(&self, dataset: &Dataset, bookmark: &Bookmark) -> Result<u64, DslError> {
+        let since = &bookmark.phys;
+        let mut written = dataset.phys.referenced_bytes.wrapping_sub(since.referenced_bytes);
+        let mut at = dataset.clone();
+        for _ in 0..CHAIN_MAX {
+            if at.phys.prev_snapshot_txg <= since.creation_txg {
+                // What died until the next snapshot was made is only known to the bookmark once its own is gone.
+                return Ok(written.wrapping_add(since.referenced_freed_bytes));
+            }
+            written = written.wrapping_add(self.deadlist_bytes(at.phys.deadlist, Some(since.creation_txg)).await?);
+            at = self.dataset_object(at.phys.prev_snapshot, at.dir.clone(), None).await?;
+        }
+        Err(DslError::Corrupt { object: dataset.object.0, what: "its snapshots form a cycle".into() })
+    }
+
+    /// Whether `earlier` is a snapshot in the line that leads to `later`: of the same dataset, or of its origin's.
+    pub async fn is_before(&self, earlier: &Dataset, later: &Dataset) -> Result<bool, DslError> {
+        let mut at = later.phys.prev_snapshot;
+        for _ in 0..CHAIN_MAX {
+            if at == earlier.object {
+                return Ok(true);
+            }
+            if at.0 == 0 {
+                return Ok(false);
+            }
+            let snapshot = self.dataset_object(at, later.dir.clone(), None).await?;
+            if snapshot.phys.creation_txg < earlier.phys.creation_txg {
+                return Ok(false);
+            }
+            at = snapshot.phys.prev_snapshot;
+        }
+        Err(DslError::Corrupt { object: later.object.0, what: "its snapshots form a cycle".into() })
+    }
+
     /// Bytes in a deadlist: of all blocks, or of those in ranges that begin before `limit`.
     async fn deadlist_bytes(&self, object: ObjectId, limit: Option<Txg>) -> Result<u64, DslError> {
         if object.0 == 0 {
@@ -134,7 +170,20 @@ impl Dsl {
         dataset: &Dataset,
         field: &str,
     ) -> Result<Option<cenote_format::zap::ZapValue>, DslError> {
-        let dnode = self.mos_object(dataset.object).await?;
+        self.object_value(dataset.object, field).await
+    }
+
+    /// A field of a zapified directory, of whatever form.
+    pub async fn dir_value(&self, dir: &Dir, field: &str) -> Result<Option<cenote_format::zap::ZapValue>, DslError> {
+        self.object_value(dir.object, field).await
+    }
+
+    async fn object_value(
+        &self,
+        object: ObjectId,
+        field: &str,
+    ) -> Result<Option<cenote_format::zap::ZapValue>, DslError> {
+        let dnode = self.mos_object(object).await?;
         if !dnode.phys().object_type.is_zap() {
             return Ok(None);
         }

@@ -2,8 +2,9 @@
 //!
 //! A property ZAP maps a property's name to its value: one 64-bit integer (sizes, switches, indices) or text as bytes
 //! with a terminating zero. Suffixes tell variants apart: `compression` was set here, `compression$recvd` came with a
-//! stream, `compression$inherit` (whatever its value) says that a received value is not to count, and
-//! `mountpoint$iuv` is kept until the property is next set here.
+//! stream, `compression$inherit` (whatever its value) says that a received value is not to count. `snapdir$iuv` (ignore
+//! unknown values) is a local value that older software does not know; beside it stands `snapdir` with the default, for
+//! that software's sake.
 //!
 //! A hold is an entry of the snapshot's ZAP of holds, tag to time in seconds; temporary holds, to be dropped at the next
 //! import, are listed in the pool's `tmp_userrefs` too, as `<dataset in hexadecimal>-<tag>`.
@@ -19,8 +20,8 @@ pub enum PropertyEntry {
     Received,
     /// Inherited in spite of a received value.
     Inherited,
-    /// A value kept from before a receive.
-    InitialUnsetValue,
+    /// Set here, to a value that older software does not know.
+    IgnoreUnknownValue,
 }
 
 impl PropertyEntry {
@@ -31,7 +32,7 @@ impl PropertyEntry {
             Self::Local => "",
             Self::Received => "$recvd",
             Self::Inherited => "$inherit",
-            Self::InitialUnsetValue => "$iuv",
+            Self::IgnoreUnknownValue => "$iuv",
         }
     }
 
@@ -45,7 +46,7 @@ impl PropertyEntry {
 /// Parts an entry's name into property and variant.
 #[must_use]
 pub fn split_property(name: &str) -> (&str, PropertyEntry) {
-    for entry in [PropertyEntry::Received, PropertyEntry::Inherited, PropertyEntry::InitialUnsetValue] {
+    for entry in [PropertyEntry::Received, PropertyEntry::Inherited, PropertyEntry::IgnoreUnknownValue] {
         if let Some(property) = name.strip_suffix(entry.suffix()) {
             return (property, entry);
         }

@@ -72,7 +72,7 @@ fn short_bookmarks_are_filled_with_zeros_and_written_short() {
 #[test]
 fn property_names_part_into_name_and_variant() {
     for entry in
-        [PropertyEntry::Local, PropertyEntry::Received, PropertyEntry::Inherited, PropertyEntry::InitialUnsetValue]
+        [PropertyEntry::Local, PropertyEntry::Received, PropertyEntry::Inherited, PropertyEntry::IgnoreUnknownValue]
     {
         assert_eq!(split_property(&entry.name("org.example:x")), ("org.example:x", entry));
     }
