@@ -8,7 +8,7 @@ use cenote_dsl::{Dataset, Secret};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_scan::{VerifyOptions, verify};
-use cenote_spa::{ImportOptions, Pool, find, import, status_advice};
+use cenote_spa::{ImportOptions, Pool, condition, find, import};
 use cenote_taskq::Handle;
 use cenote_zpl::{Cursor, FileSystem, SpaceKind};
 use cenote_zvol::Volume;
@@ -96,7 +96,7 @@ impl Walk<'_> {
             let loaded = pool.dsl().load_key(dataset, Secret::new(key.clone())).await;
             self.ok(loaded);
         }
-        let result = status_advice(pool).await;
+        let result = condition(pool).await;
         self.ok(result);
         let result = pool.properties().await;
         self.ok(result);

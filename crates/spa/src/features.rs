@@ -416,6 +416,17 @@ pub fn by_guid(guid: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|feature| feature.guid == guid)
 }
 
+/// Features of releases after OpenZFS 2.3.
+const NEWER: [&str; 4] = ["draid_failure_domains", "block_cloning_endian", "dynamic_gang_header", "physical_rewrite"];
+
+impl Feature {
+    /// Whether releases after OpenZFS 2.3 brought it: a pool without it is not out of date.
+    #[must_use]
+    pub fn is_newer(&self) -> bool {
+        NEWER.contains(&self.name)
+    }
+}
+
 /// The feature with this short name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static Feature> {

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use cenote_format::ids::{Guid, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::{Class, Direct, Handle, OpenOptions};
+use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
+use cenote_vdev::error::VdevError;
 use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe_device};
+use cenote_vdev::tree::{VdevStatus, VdevTree};
 
-use crate::config::PoolState;
+use crate::config::{LabelConfig, PoolState, provisional};
 
 /// Devices probed at once.
 const PROBES_MAX: usize = 64;
@@ -72,6 +75,19 @@ impl FoundPool {
     #[must_use]
     pub fn name(&self) -> &str {
         self.newest().and_then(|leaf| leaf.config.str("name")).unwrap_or("?")
+    }
+
+    /// The tree of vdevs that the labels describe, with placeholders for what none of them does.
+    pub fn vdevs(&self) -> Result<VdevConfig, VdevError> {
+        let labels: Vec<_> =
+            self.leaves.values().map(|leaf| LabelConfig { txg: leaf.txg.0, list: &leaf.config }).collect();
+        VdevConfig::parse(&provisional(self.guid, &labels))
+    }
+
+    /// The health of that tree, by which devices were found.
+    pub fn status(&self) -> Result<VdevStatus, VdevError> {
+        let disks = self.leaves.iter().map(|(guid, leaf)| (*guid, leaf.disk.clone()));
+        Ok(VdevTree::open(&self.vdevs()?, disks)?.status())
     }
 
     /// The state that the newest label records.

@@ -1,5 +1,6 @@
 //! The pool's history: commands and events, in a ring in the MOS.
 
+use cenote_format::history::{HistoryPhys, RECORD_MAX_BYTES};
 use cenote_format::nvlist::NvList;
 
 use crate::{Pool, SpaError};
@@ -7,51 +8,47 @@ use crate::{Pool, SpaError};
 /// Bytes of history at most: OpenZFS limits the ring to 1 GiB.
 const HISTORY_MAX_BYTES: u64 = 1 << 30;
 /// Bytes read at a time.
-const CHUNK_BYTES: usize = 1 << 20;
+const CHUNK_BYTES: u64 = 1 << 20;
 
 impl Pool {
-    /// Calls `visit` with each record of the history, oldest first.
+    /// Calls `visit` with each record of the history, oldest first: the pool's creation, which is never overwritten, and
+    /// what the ring holds. Records that are no lists are left out.
     pub async fn history(&self, mut visit: impl FnMut(NvList)) -> Result<(), SpaError> {
         let Some(dnode) = self.directory_object(cenote_format::dsl::pool_directory::HISTORY).await? else {
             return Ok(());
         };
-        let words = word_array::<5>(dnode.bonus(), dnode.byte_order());
-        let [pool_create_end, ring_size, start, end, _lost] =
-            words.ok_or_else(|| self.corrupt("its history has no header"))?;
-        // The part up to `pool_create_end` (the command that made the pool) is never overwritten; the rest is a ring.
-        let ring = ring_size.saturating_sub(pool_create_end);
-        let length = end.saturating_sub(start);
-        if ring_size > HISTORY_MAX_BYTES || length > ring || pool_create_end > ring_size {
-            return Err(self.corrupt("its history's header contradicts itself"));
+        let format = |error| SpaError::Format { pool: self.name().to_owned(), error };
+        let phys = HistoryPhys::parse(dnode.bonus(), dnode.byte_order()).map_err(format)?;
+        if phys.ring_end > HISTORY_MAX_BYTES {
+            return Err(self.corrupt(format!("its history claims a size of {} bytes", phys.ring_end)));
         }
-        let physical = |logical: u64| {
-            if ring == 0 { logical } else { (logical.saturating_sub(pool_create_end)) % ring + pool_create_end }
-        };
         let mut pending: Vec<u8> = Vec::new();
-        let kept = if start > pool_create_end { pool_create_end } else { 0 };
-        let spans = [(0, kept), (start, length)];
-        for (span_start, span_length) in spans {
+        for (start, length) in phys.ranges().map_err(format)? {
             let mut done = 0;
-            while done < span_length {
-                let at = if span_start < pool_create_end { span_start + done } else { physical(span_start + done) };
-                let to_wrap = if at < pool_create_end { pool_create_end - at } else { ring_size - at };
-                let len = (CHUNK_BYTES as u64).min(span_length - done).min(to_wrap.max(1));
-                let bytes = dnode.read(at, len as usize).await.map_err(|error| self.dmu_error(error))?;
+            while done < length {
+                let len = CHUNK_BYTES.min(length - done);
+                let bytes = dnode.read(start + done, len as usize).await.map_err(|error| self.dmu_error(error))?;
                 pending.extend_from_slice(&bytes);
                 done += len;
-                take_records(&mut pending, &mut visit);
+                if !take_records(&mut pending, &mut visit) {
+                    return Err(self.corrupt("a record of its history has no sensible length"));
+                }
             }
         }
         Ok(())
     }
 }
 
-/// Takes whole records off the front: each is a length in little-endian bytes and a packed nvlist.
-fn take_records(pending: &mut Vec<u8>, visit: &mut impl FnMut(NvList)) {
+/// Takes whole records off the front: each is a length in little-endian bytes and a packed nvlist. False where a length
+/// makes no sense.
+fn take_records(pending: &mut Vec<u8>, visit: &mut impl FnMut(NvList)) -> bool {
     let mut at = 0;
     while let Some(length) = pending.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let length = u64::from_le_bytes(*length);
-        let Some(end) = usize::try_from(length).ok().and_then(|length| (at + 8).checked_add(length)) else { break };
+        if length == 0 || length > RECORD_MAX_BYTES {
+            return false;
+        }
+        let end = at + 8 + length as usize;
         let Some(record) = pending.get(at + 8..end) else { break };
         if let Ok(list) = NvList::parse(record) {
             visit(list);
@@ -59,12 +56,5 @@ fn take_records(pending: &mut Vec<u8>, visit: &mut impl FnMut(NvList)) {
         at = end;
     }
     pending.drain(..at);
-}
-
-pub(crate) fn word_array<const N: usize>(bytes: &[u8], order: cenote_format::Endian) -> Option<[u64; N]> {
-    let mut words = [0; N];
-    for (index, word) in words.iter_mut().enumerate() {
-        *word = order.u64(bytes.get(index * 8..index * 8 + 8)?.try_into().ok()?);
-    }
-    Some(words)
+    true
 }

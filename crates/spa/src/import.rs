@@ -332,7 +332,8 @@ impl Import<'_> {
         let Opened { uberblock, zio, dmu, mos, mappings: removed, directory, config } = opened;
         let tree = zio.tree().clone();
         let vdevs = config.list("vdev_tree").ok_or_else(|| self.corrupt("its configuration has no vdev tree"))?;
-        let vdevs = VdevConfig::parse(vdevs).map_err(|error| self.vdev(error))?;
+        let mut vdevs = VdevConfig::parse(vdevs).map_err(|error| self.vdev(error))?;
+        self.load_classes(&mos, &mut vdevs).await;
         self.check_features(&mos, &directory, &zio).await?;
         self.check_devices(&vdevs, &tree.status())?;
         if let Some(salt) =
@@ -418,6 +419,24 @@ impl Import<'_> {
             return Ok(());
         }
         Err(SpaError::MissingDevices { pool: self.name.clone(), missing })
+    }
+
+    /// Completes the classes of top-level vdevs: that one is for special blocks or dedup tables stands in its ZAP, not in
+    /// the configuration.
+    async fn load_classes(&mut self, mos: &Objset, vdevs: &mut VdevConfig) {
+        const ALLOCATION_BIAS: &[u8] = b"org.zfsonlinux:allocation_bias";
+        for top in vdevs.children.iter_mut().filter(|top| top.top_zap.0 != 0 && top.class == AllocationClass::Normal) {
+            let bias = async {
+                let value = Zap::open(mos.object(top.top_zap).await?).await?.lookup(ALLOCATION_BIAS).await?;
+                Ok::<_, cenote_dmu::DmuError>(value.and_then(|value| AllocationClass::from_name(value.as_text()?)))
+            };
+            match bias.await {
+                Ok(class) => top.class = class.unwrap_or_default(),
+                Err(error) => {
+                    self.notes.push(format!("what {} is used for cannot be read: {error}", top.display_name()));
+                }
+            }
+        }
     }
 
     /// Tells the tree what each leaf has missed. A log that cannot be read is noted: checksums still catch stale blocks.

@@ -35,7 +35,7 @@
 //! **Rejected.** Two passes (try, then import) as the original's command line has them: one open serves both.
 
 mod config;
-pub mod errlog;
+mod errlog;
 mod error;
 pub mod features;
 mod figures;
@@ -48,9 +48,10 @@ mod space;
 mod status;
 
 pub use config::PoolState;
+pub use errlog::LoggedError;
 pub use error::SpaError;
 pub use figures::{Checkpoint, CloneFigures, DedupFigures};
 pub use find::{FoundAuxiliary, FoundLeaf, FoundPool, Skipped, find};
 pub use import::{ImportOptions, Rewind, import};
 pub use pool::{FeatureName, Pool};
-pub use status::{Advice, status_advice};
+pub use status::{Condition, condition, device_condition};

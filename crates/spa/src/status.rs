@@ -1,65 +1,117 @@
-//! What `zpool status` says about a pool's health, in words.
+//! What is to be said about a pool's health, as `zpool status` judges it.
 
+use cenote_format::dsl::{ScanFunction, ScanState};
 use cenote_vdev::tree::{VdevState, VdevStatus};
 
-use crate::{Pool, SpaError};
+use crate::features::FeatureState;
+use crate::{FeatureName, Pool, SpaError};
 
-/// Why a pool needs attention and what to do: the lines `status:` and `action:` of `zpool status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advice {
-    /// What is wrong.
-    pub status: &'static str,
-    /// What to do.
-    pub action: &'static str,
-    /// The number of the message at the OpenZFS documentation, if there is one.
-    pub message: Option<&'static str>,
+/// The version of pools whose format features describe.
+const FEATURES_VERSION: u64 = 5000;
+
+/// What needs attention, the most urgent first: one is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Condition {
+    /// A resilver is under way.
+    Resilvering,
+    /// Faulted devices that the pool cannot do without.
+    LostToFaults,
+    /// Missing devices that the pool cannot do without.
+    LostDevices,
+    /// Blocks that could not be read, in the error log.
+    DataErrors,
+    /// Faulted devices that the pool can do without.
+    FaultedDevice,
+    /// Missing devices that the pool can do without.
+    MissingDevice,
+    /// Devices that gave errors, which were put right.
+    DeviceErrors,
+    /// Devices that were taken offline.
+    OfflineDevice,
+    /// A version before features.
+    OldVersion,
+    /// Features that are known here and not enabled there.
+    FeaturesDisabled,
 }
 
-/// What is to be said about the pool; `None` when all is well.
-pub async fn status_advice(pool: &Pool) -> Result<Option<Advice>, SpaError> {
-    let status = pool.tree().status();
-    if any(&status, &|vdev| vdev.state == VdevState::Unavailable) {
-        let is_lost = status.state == VdevState::Unavailable;
-        return Ok(Some(if is_lost { LOST_DEVICES } else { MISSING_DEVICE }));
+impl Condition {
+    /// Whether it is a remark on a pool that is well.
+    #[must_use]
+    pub const fn is_remark(self) -> bool {
+        matches!(self, Self::OldVersion | Self::FeaturesDisabled)
     }
-    if any(&status, &|vdev| vdev.state == VdevState::Faulted) {
-        return Ok(Some(FAULTED_DEVICE));
+
+    /// The number of the message in OpenZFS's documentation, if there is one.
+    #[must_use]
+    pub const fn message(self) -> Option<&'static str> {
+        match self {
+            Self::MissingDevice => Some("ZFS-8000-2Q"),
+            Self::LostDevices => Some("ZFS-8000-3C"),
+            Self::DataErrors => Some("ZFS-8000-8A"),
+            Self::DeviceErrors => Some("ZFS-8000-9P"),
+            _ => None,
+        }
     }
-    if any(&status, &|vdev| vdev.errors.checksum + vdev.errors.read + vdev.errors.write > 0) {
-        return Ok(Some(ERRORS_CORRECTED));
-    }
-    if any(&status, &|vdev| vdev.state == VdevState::Offline) {
-        return Ok(Some(OFFLINE_DEVICE));
-    }
-    Ok(None)
 }
 
-fn any(status: &VdevStatus, test: &dyn Fn(&VdevStatus) -> bool) -> bool {
-    test(status) || status.children.iter().any(|child| any(child, test))
+/// What is to be said about an open pool; `None` when all is well.
+pub async fn condition(pool: &Pool) -> Result<Option<Condition>, SpaError> {
+    if let Some(scan) = pool.scan().await?
+        && scan.function == ScanFunction::RESILVER
+        && scan.state == ScanState::SCANNING
+    {
+        return Ok(Some(Condition::Resilvering));
+    }
+    let of_devices = device_condition(&pool.tree().status());
+    if of_devices.is_some_and(|condition| condition < Condition::DataErrors) {
+        return Ok(of_devices);
+    }
+    if pool.error_count().await? > 0 {
+        return Ok(Some(Condition::DataErrors));
+    }
+    if of_devices.is_some() {
+        return Ok(of_devices);
+    }
+    let config = pool.config();
+    if config.u64("version") != Some(FEATURES_VERSION) {
+        return Ok(Some(Condition::OldVersion));
+    }
+    // Where a list of features was asked for, those that are not in it are disabled on purpose; the list itself is a file
+    // of another system.
+    if config.str("compatibility").is_some_and(|set| set != "off") {
+        return Ok(None);
+    }
+    let features = pool.features().await?;
+    let is_disabled = |(name, state): &(FeatureName, FeatureState)| {
+        matches!(name, FeatureName::Known(feature) if !feature.is_newer()) && *state == FeatureState::Disabled
+    };
+    Ok(features.iter().any(is_disabled).then_some(Condition::FeaturesDisabled))
 }
 
-const MISSING_DEVICE: Advice = Advice {
-    status: "One or more devices could not be opened.  Sufficient replicas exist for\nthe pool to continue functioning in a degraded state.",
-    action: "Attach the missing device and online it using 'zpool online'.",
-    message: Some("ZFS-8000-2Q"),
-};
-const LOST_DEVICES: Advice = Advice {
-    status: "One or more devices could not be opened.  There are insufficient\nreplicas for the pool to continue functioning.",
-    action: "Attach the missing device and online it using 'zpool online'.",
-    message: Some("ZFS-8000-3C"),
-};
-const FAULTED_DEVICE: Advice = Advice {
-    status: "One or more devices are faulted in response to persistent errors.\nSufficient replicas exist for the pool to continue functioning in a\ndegraded state.",
-    action: "Replace the faulted device, or use 'zpool clear' to mark the device\nrepaired.",
-    message: None,
-};
-const ERRORS_CORRECTED: Advice = Advice {
-    status: "One or more devices has experienced an unrecoverable error.  An\nattempt was made to correct the error.  Applications are unaffected.",
-    action: "Determine if the device needs to be replaced, and clear the errors\nusing 'zpool clear' or replace the device with 'zpool replace'.",
-    message: Some("ZFS-8000-9P"),
-};
-const OFFLINE_DEVICE: Advice = Advice {
-    status: "One or more devices has been taken offline by the administrator.\nSufficient replicas exist for the pool to continue functioning in a\ndegraded state.",
-    action: "Online the device using 'zpool online' or replace the device with\n'zpool replace'.",
-    message: None,
-};
+/// What is to be said about devices alone.
+#[must_use]
+pub fn device_condition(status: &VdevStatus) -> Option<Condition> {
+    let has = |state| any_leaf(status, &|vdev| vdev.state == state);
+    let (is_faulted, is_missing) = (has(VdevState::Faulted), has(VdevState::Unavailable));
+    let is_lost = status.state == VdevState::Unavailable;
+    if is_lost && is_faulted {
+        return Some(Condition::LostToFaults);
+    }
+    if is_lost {
+        return Some(Condition::LostDevices);
+    }
+    if is_faulted {
+        return Some(Condition::FaultedDevice);
+    }
+    if is_missing {
+        return Some(Condition::MissingDevice);
+    }
+    if any_leaf(status, &|vdev| vdev.errors.checksum + vdev.errors.read + vdev.errors.write > 0) {
+        return Some(Condition::DeviceErrors);
+    }
+    has(VdevState::Offline).then_some(Condition::OfflineDevice)
+}
+
+fn any_leaf(status: &VdevStatus, test: &dyn Fn(&VdevStatus) -> bool) -> bool {
+    if status.children.is_empty() { test(status) } else { status.children.iter().any(|child| any_leaf(child, test)) }
+}
