@@ -14,7 +14,7 @@ const LINES_MAX: usize = 1500;
 /// The layers, lowest first; crates on one line do not know each other.
 const LAYERS: &[&[&str]] = &[
     &["format"],
-    &["codec"],
+    &["codec", "props"],
     &["taskq"],
     &["vdev"],
     &["zio"],

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
 use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
@@ -155,11 +155,7 @@ impl Context {
         if let Some((name, entry)) = pools.get_key_value(name).or_else(by_guid) {
             return self.open_entry(name, entry, options).await;
         }
-        let absent = || anyhow!("cannot open '{name}': no such pool");
-        let found = choose(self.find_pools().await?, name).map_err(|error| match error.downcast_ref() {
-            Some(SpaError::NoSuchPool(_)) => absent(),
-            _ => error,
-        })?;
+        let found = choose(self.find_pools().await?, name)?;
         Ok(import(&self.handle, found, &options).await?)
     }
 
@@ -254,6 +250,23 @@ impl Context {
     }
 }
 
+/// Whether an error says that no pool has the name that was given.
+pub(crate) fn is_no_such_pool(error: &anyhow::Error) -> bool {
+    error.is::<NoSuchPool>()
+}
+
+/// No pool of this name was found.
+#[derive(Debug)]
+struct NoSuchPool(String);
+
+impl std::fmt::Display for NoSuchPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot open '{}': no such pool", self.0)
+    }
+}
+
+impl std::error::Error for NoSuchPool {}
+
 /// The one pool of that name or guid.
 pub(crate) fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool, anyhow::Error> {
     if let Some(index) = pools.iter().position(|found| name.parse() == Ok(found.guid.0)) {
@@ -264,7 +277,7 @@ pub(crate) fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool,
         let guids = pools.iter().map(|found| found.guid.0).collect();
         return Err(SpaError::Ambiguous { name: name.to_owned(), guids }.into());
     }
-    pools.pop().ok_or_else(|| SpaError::NoSuchPool(name.to_owned()).into())
+    pools.pop().ok_or_else(|| NoSuchPool(name.to_owned()).into())
 }
 
 fn key_bytes(file: &str) -> Result<Vec<u8>> {

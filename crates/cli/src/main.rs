@@ -31,11 +31,14 @@ mod commands;
 #[allow(dead_code, reason = "some of what commands share waits for its first user")]
 mod context;
 mod copy;
+mod datasets;
 mod files;
 mod manifest;
 mod outcome;
 #[allow(dead_code, unused_imports, reason = "some of what commands share waits for its first user")]
 mod output;
+mod pools;
+mod properties;
 mod request;
 mod time;
 mod volumes;

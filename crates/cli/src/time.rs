@@ -16,3 +16,13 @@ pub(crate) fn format(seconds: u64, form: &str) -> String {
         None => seconds.to_string(),
     }
 }
+
+/// The time now for `-T`: `u` in seconds since 1970, `d` as `date` writes it.
+pub(crate) fn stamp(handle: &cenote_taskq::Handle, how: &str) -> anyhow::Result<String> {
+    let seconds = handle.unix_time().as_secs();
+    match how.bytes().next() {
+        Some(b'u') => Ok(seconds.to_string()),
+        Some(b'd') => Ok(format(seconds, "%a %b %e %H:%M:%S %Z %Y")),
+        _ => Err(crate::outcome::usage(format!("invalid timestamp format '{how}': u or d"))),
+    }
+}

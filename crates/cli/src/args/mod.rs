@@ -1,6 +1,7 @@
 //! Options that many commands share, and the table that lists commands.
 
 mod size;
+mod sort;
 
 use std::path::PathBuf;
 
@@ -8,6 +9,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use size::parse_size;
+pub(crate) use sort::SortKeys;
 
 /// Options that any command takes, anywhere on the line. Long names only, so that none collides with a flag of OpenZFS's
 /// tools.

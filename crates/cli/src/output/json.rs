@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::datasets::{Cell, Source};
+
 /// How numbers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Json {
@@ -14,6 +16,14 @@ impl Json {
     pub(crate) fn number(self, number: u64) -> Value {
         if self.is_integer { json!(number) } else { json!(number.to_string()) }
     }
+
+    /// A number that is known as text.
+    pub(crate) fn text(self, digits: &str) -> Value {
+        match digits.parse::<u64>() {
+            Ok(number) if self.is_integer => json!(number),
+            _ => json!(digits),
+        }
+    }
 }
 
 /// The head of every document: which command, and the version of its output.
@@ -21,4 +31,20 @@ pub(crate) fn output_version(command: &str) -> Map<String, Value> {
     let mut map = Map::new();
     map.insert("output_version".into(), json!({ "command": command, "vers_major": 0, "vers_minor": 1 }));
     map
+}
+
+/// A property's value and source.
+pub(crate) fn property(json: Json, cell: &Cell) -> Value {
+    let is_number = !cell.text.is_empty() && cell.text.bytes().all(|byte| byte.is_ascii_digit());
+    let value = match cell.text.parse::<u64>() {
+        Ok(number) if is_number => json.number(number),
+        _ => json!(cell.text),
+    };
+    let data = match &cell.source {
+        Source::Inherited(from) => from,
+        Source::Received => cell.received.as_deref().unwrap_or("-"),
+        _ => "-",
+    };
+    let kind = cell.source.word().to_ascii_uppercase();
+    json!({ "value": value, "source": { "type": kind, "data": data } })
 }

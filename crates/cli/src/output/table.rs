@@ -13,13 +13,21 @@ pub(crate) enum Align {
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     columns: Vec<(String, Align)>,
+    /// Each column's least width, and whether that is its width.
+    least: Vec<(usize, bool)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these headings.
     pub(crate) fn new(columns: impl IntoIterator<Item = (impl Into<String>, Align)>) -> Self {
-        Self { columns: columns.into_iter().map(|(name, align)| (name.into(), align)).collect(), rows: Vec::new() }
+        let columns: Vec<(String, Align)> = columns.into_iter().map(|(name, align)| (name.into(), align)).collect();
+        Self { least: vec![(0, false); columns.len()], columns, rows: Vec::new() }
+    }
+
+    /// Makes a column at least as wide; or exactly, and cells that do not fit stand over.
+    pub(crate) fn width(&mut self, column: usize, width: usize, is_fixed: bool) {
+        self.least[column] = (width, is_fixed);
     }
 
     /// Adds a row.
@@ -40,8 +48,12 @@ impl Table {
         }
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|index| {
+                let (least, is_fixed) = self.least[index];
+                if is_fixed {
+                    return least;
+                }
                 let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| width(cell));
-                cells.chain([width(&self.columns[index].0)]).max().unwrap_or(0)
+                cells.chain([width(&self.columns[index].0), least]).max().unwrap_or(0)
             })
             .collect();
         let mut text = String::new();

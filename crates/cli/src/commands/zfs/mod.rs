@@ -1,6 +1,8 @@
 //! `cenote zfs …`: datasets, in OpenZFS's grammar.
 
+mod get;
 mod holds;
+mod list;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,9 @@ pub(crate) struct Args {
 crate::args::commands! {
     /// What to do with datasets.
     enum Zfs {
+        Get => get,
         Holds => holds,
+        List => list,
     }
 }
 

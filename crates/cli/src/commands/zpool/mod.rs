@@ -1,6 +1,11 @@
 //! `cenote zpool …`: pools, in OpenZFS's grammar.
 
 mod export;
+mod get;
+mod history;
+mod import;
+mod list;
+mod status;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -22,9 +27,24 @@ crate::args::commands! {
     /// What to do with pools.
     enum Zpool {
         Export => export,
+        Get => get,
+        History => history,
+        Import => import,
+        List => list,
+        Status => status,
     }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     args.command.run(&context.with(&args.search)).await
+}
+
+/// Refuses the interval (and count) at which OpenZFS's commands repeat their output: a pool that is opened read-only does
+/// not change under the command. Numbers that are too large for an interval may be a pool's guid.
+fn refuse_interval(arguments: &[String]) -> Result<()> {
+    const INTERVAL_MAX: f64 = 1e6;
+    match arguments.last().and_then(|last| last.parse::<f64>().ok()) {
+        Some(seconds) if seconds < INTERVAL_MAX => anyhow::bail!("not supported yet: repeating at an interval"),
+        _ => Ok(()),
+    }
 }

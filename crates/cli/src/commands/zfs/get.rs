@@ -1,0 +1,136 @@
+//! `zfs get`: properties of datasets, and where they come from.
+
+use anyhow::Result;
+use cenote_props::Types;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::list::{depth, user_columns};
+use crate::context::Context;
+use crate::datasets::{Cell, Column, Item, Selection, parse_columns, parse_types, select};
+use crate::outcome::{Outcome, usage};
+use crate::output::{Json, output_version, property};
+use crate::properties::{Field, GetTable, check_sources, parse_fields};
+
+/// Show properties of datasets.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    /// Also what is below.
+    #[arg(short = 'r')]
+    recursive: bool,
+    /// Also what is below, at most as deep.
+    #[arg(short = 'd', value_name = "DEPTH")]
+    depth: Option<u64>,
+    /// Tabs in place of columns, no heading.
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Exact numbers.
+    #[arg(short = 'p')]
+    exact: bool,
+    /// Print JSON.
+    #[arg(short = 'j', long)]
+    json: bool,
+    /// In JSON, numbers as numbers.
+    #[arg(long)]
+    json_int: bool,
+    /// The columns, separated by commas: name, property, value, received, source, all.
+    #[arg(short = 'o', value_name = "FIELDS", default_value = "name,property,value,source")]
+    fields: String,
+    /// Only values from these sources, separated by commas: local, default, inherited, temporary, received, none.
+    #[arg(short = 's', value_name = "SOURCES")]
+    sources: Option<String>,
+    /// Only datasets of these types, separated by commas: filesystem, volume, snapshot, bookmark, all.
+    #[arg(short = 't', value_name = "TYPES")]
+    types: Option<String>,
+    /// The properties, separated by commas; `all` for all.
+    #[arg(value_name = "PROPERTIES")]
+    properties: String,
+    /// Datasets, or paths in mounted ones.
+    #[arg(value_name = "DATASET|PATH")]
+    datasets: Vec<String>,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let mut types = Types::DATASET | Types::BOOKMARK;
+    if let Some(list) = &args.types {
+        types = parse_types(list)?;
+    }
+    if args.json_int && !args.json {
+        return Err(usage("'--json-int' only works with '-j' option"));
+    }
+    let fields = parse_fields(&args.fields, &Field::OF_DATASETS)?;
+    let sources = args.sources.as_deref().map(check_sources).transpose()?;
+    let depth = depth(args.recursive, args.depth, types, !args.datasets.is_empty());
+    let asked = parse_columns(&args.properties)?;
+    let selection = Selection { names: args.datasets, types, may_list_snapshots: false, depth };
+    let (items, mut failed) = select(context, selection, &[]).await?;
+    let is_all = asked.is_none();
+    let columns = match asked {
+        Some(columns) => columns,
+        None => {
+            let visible = cenote_props::dataset::PROPERTIES.iter().filter(|property| property.is_visible);
+            visible.map(Column::Native).chain(user_columns(&items).await?).collect()
+        }
+    };
+
+    let json = Json { is_integer: args.json_int };
+    let exact = args.exact || args.json_int;
+    let wants_received = fields.contains(&Field::Received);
+    let mut table = GetTable::new(fields);
+    for item in &items {
+        table.name(&item.name);
+    }
+    for column in &columns {
+        table.property(column.name(), column.width());
+    }
+    let mut datasets = Map::new();
+    for item in &items {
+        let mut properties = Map::new();
+        for column in &columns {
+            let cell = match cell(item, column, exact, wants_received).await {
+                Ok(Some(cell)) => cell,
+                Ok(None) if is_all => continue,
+                Ok(None) => Column::absent(),
+                Err(error) => {
+                    context.err(format!("cannot read '{}' of '{}': {error:#}", column.name(), item.name));
+                    failed = true;
+                    continue;
+                }
+            };
+            if !column.is_fixed(exact) {
+                table.value(&cell);
+            }
+            if sources.as_ref().is_some_and(|sources| !sources.contains(&cell.source.word())) {
+                continue;
+            }
+            if args.json {
+                properties.insert(column.name().into(), property(json, &cell));
+            } else {
+                table.row(&item.name, column.name(), cell);
+            }
+        }
+        if !properties.is_empty() {
+            let mut object = item.json(json);
+            object.insert("properties".into(), Value::Object(properties));
+            datasets.insert(item.name.clone(), Value::Object(object));
+        }
+    }
+    if args.json {
+        if !failed {
+            let mut document = output_version("zfs get");
+            document.insert("datasets".into(), Value::Object(datasets));
+            context.out(format!("{}\n", json!(document)))?;
+        }
+    } else {
+        context.out(table.text(args.scripted))?;
+    }
+    Ok(Outcome::unless(failed))
+}
+
+async fn cell(item: &Item, column: &Column, is_exact: bool, wants_received: bool) -> Result<Option<Cell>> {
+    let Some(mut cell) = column.cell(item, is_exact).await? else { return Ok(None) };
+    if wants_received {
+        cell.received = item.received(column.name(), is_exact).await?;
+    }
+    Ok(Some(cell))
+}

@@ -1,0 +1,159 @@
+//! `zfs list`: datasets and some of their properties.
+
+use anyhow::Result;
+use cenote_props::Types;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::args::SortKeys;
+use crate::context::Context;
+use crate::datasets::{Column, Selection, SortKey, parse_columns, parse_types, select};
+use crate::outcome::{Outcome, usage};
+use crate::output::{Align, Json, Table, output_version, property};
+
+/// What is shown where nothing else is asked for.
+const COLUMNS: &str = "name,used,available,referenced,mountpoint";
+
+/// List datasets.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    /// Also what is below.
+    #[arg(short = 'r')]
+    recursive: bool,
+    /// Also what is below, at most as deep.
+    #[arg(short = 'd', value_name = "DEPTH")]
+    depth: Option<u64>,
+    /// Tabs in place of columns, no heading.
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Exact numbers.
+    #[arg(short = 'p')]
+    exact: bool,
+    /// Print JSON.
+    #[arg(short = 'j', long)]
+    json: bool,
+    /// In JSON, numbers as numbers.
+    #[arg(long)]
+    json_int: bool,
+    /// The properties to show, separated by commas; `space` stands for those about space, `all` for all.
+    #[arg(short = 'o', value_name = "PROPERTIES", default_value = COLUMNS)]
+    columns: String,
+    #[command(flatten)]
+    sort: SortKeys,
+    /// The types to show, separated by commas: filesystem, volume, snapshot, bookmark, all.
+    #[arg(short = 't', value_name = "TYPES")]
+    types: Option<String>,
+    /// Datasets, or paths in mounted ones.
+    #[arg(value_name = "DATASET|PATH")]
+    datasets: Vec<String>,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let mut types = Types::DATASET;
+    if let Some(list) = &args.types {
+        types = parse_types(list)?;
+    }
+    if args.json_int && !args.json {
+        return Err(usage("'--json-int' only works with '-j' option"));
+    }
+    let may_list_snapshots = args.types.is_none();
+    if args.columns == "space" && may_list_snapshots {
+        types -= Types::SNAPSHOT;
+    }
+    let depth = depth(args.recursive, args.depth, types, !args.datasets.is_empty());
+    let columns = parse_columns(&args.columns)?;
+    let mut keys = Vec::new();
+    for (name, is_descending) in &args.sort.keys {
+        let column = match Column::find(name) {
+            Some(column @ (Column::Native(_) | Column::User(_))) => column,
+            _ => return Err(usage(format!("invalid property '{name}'"))),
+        };
+        keys.push(SortKey { column, is_descending: *is_descending });
+    }
+    let selection = Selection { names: args.datasets, types, may_list_snapshots, depth };
+    let (items, mut failed) = select(context, selection, &keys).await?;
+    let columns = match columns {
+        Some(columns) => columns,
+        None => all(&items).await?,
+    };
+
+    let json = Json { is_integer: args.json_int };
+    let exact = args.exact || args.json_int;
+    let mut table = Table::new(columns.iter().map(|column| {
+        let align = if column.is_right_aligned() { Align::Right } else { Align::Left };
+        (column.heading(), align)
+    }));
+    for (index, column) in columns.iter().enumerate() {
+        table.width(index, column.width(), column.is_fixed(exact));
+    }
+    let mut datasets = Map::new();
+    for item in &items {
+        let (mut row, mut properties) = (Vec::new(), Map::new());
+        for column in &columns {
+            let cell = column.cell(item, exact).await.unwrap_or_else(|error| {
+                context.err(format!("cannot read '{}' of '{}': {error:#}", column.name(), item.name));
+                failed = true;
+                None
+            });
+            let cell = cell.unwrap_or_else(Column::absent);
+            if args.json && column.name() != "name" {
+                properties.insert(column.name().into(), property(json, &cell));
+            }
+            row.push(cell.text);
+        }
+        if args.json {
+            let mut object = item.json(json);
+            object.insert("properties".into(), Value::Object(properties));
+            datasets.insert(item.name.clone(), Value::Object(object));
+        } else {
+            table.row(row);
+        }
+    }
+    if args.json {
+        if !failed {
+            let mut document = output_version("zfs list");
+            document.insert("datasets".into(), Value::Object(datasets));
+            context.out(format!("{}\n", json!(document)))?;
+        }
+    } else if !items.is_empty() {
+        context.out(table.text(args.scripted))?;
+    }
+    if items.is_empty() && !failed && !args.scripted {
+        context.err("no datasets available");
+    }
+    Ok(Outcome::unless(failed))
+}
+
+/// How far to go down. Snapshots or bookmarks alone are those of the datasets named.
+pub(super) fn depth(is_recursive: bool, depth: Option<u64>, types: Types, has_names: bool) -> Option<u64> {
+    let is_part = types == Types::SNAPSHOT || types == Types::BOOKMARK;
+    match depth {
+        Some(depth) => Some(depth),
+        None if is_recursive => Some(u64::MAX),
+        None if is_part && has_names => Some(1),
+        None => None,
+    }
+}
+
+/// What `all` means for these: the name, every property of the table that is not hidden, the user properties they have.
+async fn all(items: &[crate::datasets::Item]) -> Result<Vec<Column>> {
+    let name = cenote_props::dataset::find("name");
+    let visible = cenote_props::dataset::PROPERTIES.iter().filter(|property| property.is_visible);
+    let mut columns: Vec<Column> = name.into_iter().chain(visible).map(Column::Native).collect();
+    columns.extend(user_columns(items).await?);
+    Ok(columns)
+}
+
+/// The user properties that these have, in the order in which they are met.
+pub(super) async fn user_columns(items: &[crate::datasets::Item]) -> Result<Vec<Column>> {
+    let mut columns = Vec::new();
+    for item in items {
+        for name in item.user_properties().await? {
+            let column = Column::User(name);
+            if !columns.contains(&column) {
+                columns.push(column);
+            }
+        }
+    }
+    Ok(columns)
+}

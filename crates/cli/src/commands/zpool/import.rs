@@ -1,0 +1,387 @@
+//! `zpool import`: which pools are there, and opening them.
+//!
+//! Opening a pool is reading it: what is imported is noted in the cache file, where other commands find it, and nothing on
+//! the pool's devices changes. An import therefore never competes with another system's, but what is read of a pool that
+//! changes meanwhile need not be consistent, which is why `-f` is asked for all the same.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use cenote_format::ids::Txg;
+use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, device_condition, import};
+use serde::{Deserialize, Serialize};
+
+use super::status::width;
+use crate::args::Search;
+use crate::cachefile::{CacheFile, Entry};
+use crate::context::Context;
+use crate::outcome::{Outcome, usage};
+use crate::pools::advice::{self, ImportAdvice};
+use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev, found_tree};
+use crate::pools::{Names, View};
+
+/// Where OpenZFS explains its messages.
+const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
+/// The least width of names.
+const NAME_WIDTH_MIN: usize = 10;
+
+/// List pools that can be imported, or import some: check that they open, and note where they are.
+///
+/// Every pool is opened read-only, whatever the options say; nothing is written to its devices.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
+pub(crate) struct Args {
+    /// Look for devices in this directory, or at this file or device.
+    #[arg(id = "import-dir", short = 'd', value_name = "DIR|FILE")]
+    paths: Vec<PathBuf>,
+    /// Import all pools that are found.
+    #[arg(short = 'a')]
+    all: bool,
+    /// Only destroyed pools.
+    #[arg(short = 'D')]
+    destroyed: bool,
+    /// Import although the pool was last in use by another system.
+    #[arg(short = 'f')]
+    force: bool,
+    /// Go back to an earlier txg if the newest cannot be read.
+    #[arg(short = 'F')]
+    rewind: bool,
+    /// With -F, only say whether that would work.
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// With -F, go back as far as it takes.
+    #[arg(short = 'X')]
+    extreme: bool,
+    /// Import at this txg, or the newest before it.
+    #[arg(short = 'T', value_name = "TXG")]
+    txg: Option<String>,
+    /// Go on without log devices that are missing.
+    #[arg(short = 'm')]
+    missing_log: bool,
+    /// Do not mount anything: nothing is ever mounted by an import here.
+    #[arg(short = 'N')]
+    no_mount: bool,
+    /// Put mount points below this directory, and leave the import out of the cache file.
+    #[arg(short = 'R', value_name = "ROOT")]
+    root: Option<String>,
+    /// Properties for this import, such as readonly=on or cachefile=none.
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    options: Vec<String>,
+    /// Search devices: this is always done.
+    #[arg(short = 's')]
+    scan: bool,
+    /// The new name is for this import alone: it always is.
+    #[arg(short = 't')]
+    temporary: bool,
+    /// Import the pool as of its checkpoint.
+    #[arg(long)]
+    rewind_to_checkpoint: bool,
+    /// The pool's name or guid.
+    pool: Option<String>,
+    /// A name to have here.
+    #[arg(value_name = "NEWPOOL")]
+    new_name: Option<String>,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    check(&args)?;
+    let context = context.with(&Search { paths: args.paths.clone(), force: args.force });
+    let noted = CacheFile::of_user()?.pools()?;
+    let mut found = context.find_pools().await?;
+    found.retain(|pool| (pool.state() == PoolState::Destroyed) == args.destroyed);
+    if let Some(name) = &args.pool {
+        let target = args.new_name.as_ref().unwrap_or(name);
+        let is_noted = noted.contains_key(target) || noted.values().any(|entry| target.parse() == Ok(entry.guid));
+        let found =
+            crate::context::choose(found, name).map_err(|error| match crate::context::is_no_such_pool(&error) {
+                true => SpaError::NoSuchPool(name.clone()).into(),
+                false => error,
+            })?;
+        if is_noted {
+            bail!(
+                "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
+            );
+        }
+        return import_one(&context, &args, found).await;
+    }
+    // What is imported is not there to be imported.
+    found.retain(|pool| !noted.values().any(|entry| entry.guid == pool.guid.0));
+    found.sort_by(|a, b| (a.name(), a.guid).cmp(&(b.name(), b.guid)));
+    if found.is_empty() {
+        context.err("no pools available to import");
+        return Ok(Outcome::unless(args.all));
+    }
+    let mut failed = false;
+    let mut text = String::new();
+    for pool in found {
+        if args.all {
+            if let Err(error) = import_one(&context, &args, pool).await {
+                context.err(format!("{error:#}"));
+                failed = true;
+            }
+            continue;
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        show(&context, &mut text, pool).await;
+    }
+    context.out(text)?;
+    Ok(Outcome::unless(failed))
+}
+
+/// Refuses what contradicts itself, and what cannot be done.
+fn check(args: &Args) -> Result<()> {
+    if (args.dry_run || args.extreme) && !args.rewind {
+        return Err(usage("-n or -X only meaningful with -F"));
+    }
+    if args.all && args.pool.is_some() {
+        return Err(usage("too many arguments"));
+    }
+    if let Some(txg) = &args.txg {
+        parse_txg(txg)?;
+    }
+    for option in &args.options {
+        let Some((name, value)) = option.split_once('=') else {
+            bail!("not supported yet: mount options ('{option}')");
+        };
+        match name {
+            "readonly" if value == "on" => {}
+            "readonly" => bail!("not supported yet: importing for writing; every import is read-only"),
+            "cachefile" | "altroot" => {}
+            _ if cenote_props::pool::find(name).is_some() => {
+                bail!("not supported yet: the property '{name}' for an import")
+            }
+            _ => return Err(usage(format!("property '{name}' is not a valid pool or vdev property"))),
+        }
+    }
+    Ok(())
+}
+
+/// A txg, decimal or hexadecimal.
+fn parse_txg(text: &str) -> Result<u64> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| usage("invalid txg value"))
+}
+
+fn option<'a>(args: &'a Args, name: &str) -> Option<&'a str> {
+    args.options.iter().rev().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
+}
+
+async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<Outcome> {
+    let mut options = context.import_options();
+    options.destroyed = args.destroyed;
+    options.missing_log |= args.missing_log;
+    options.checkpoint |= args.rewind_to_checkpoint;
+    options.altroot = args.root.as_deref().or_else(|| option(args, "altroot")).map(str::to_owned);
+    options.new_name.clone_from(&args.new_name);
+    if let Some(root) = &options.altroot
+        && !root.starts_with('/')
+    {
+        bail!("cannot import '{}': bad alternate root '{root}'", found.name());
+    }
+    if let Some(txg) = &args.txg {
+        options.rewind = Rewind::ToTxg(Txg(parse_txg(txg)?));
+    } else if args.rewind {
+        options.rewind = if args.extreme { Rewind::Extreme } else { Rewind::Recent };
+    }
+    let own_name = found.name().to_owned();
+    let entry = Entry {
+        guid: found.guid.0,
+        paths: devices(&found)?,
+        force: options.force,
+        destroyed: options.destroyed,
+        missing_log: options.missing_log,
+        altroot: options.altroot.clone(),
+        rewind: match options.rewind {
+            Rewind::None => None,
+            Rewind::Recent => Some("recent".into()),
+            Rewind::Extreme => Some("extreme".into()),
+            Rewind::ToTxg(txg) => Some(txg.0.to_string()),
+        },
+        checkpoint: options.checkpoint,
+        own_name: args.new_name.is_some().then_some(own_name),
+        ..Entry::default()
+    };
+    let pool = import(context.handle(), found, &options).await?;
+    context.load_keys(&pool).await?;
+    let is_noted = !args.dry_run && args.root.is_none() && option(args, "cachefile") != Some("none");
+    if is_noted {
+        CacheFile::of_user()?.update(|pools| {
+            pools.insert(pool.name().to_owned(), entry);
+            Ok(())
+        })?;
+    }
+    summary(context, args, &pool, is_noted);
+    Ok(Outcome::Good)
+}
+
+/// Says what was opened.
+fn summary(context: &Context, args: &Args, pool: &Pool, is_noted: bool) {
+    let state = pool.tree().status().state.name();
+    let did = if args.dry_run { "would be" } else { "is" };
+    context.err(format!("pool '{}' {did} open read-only at txg {}, {state}", pool.name(), pool.txg()));
+    pool.notes().iter().for_each(|note| context.err(format!("  {note}")));
+    if !is_noted && !args.dry_run {
+        context.err("  the import is not noted: name its devices with -d, or import it without -R and cachefile=none");
+    }
+}
+
+/// The devices to look at again. Partitions are found through what they are on.
+fn devices(found: &FoundPool) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for leaf in found.leaves.values() {
+        let path = leaf.disk.device().path();
+        let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    for auxiliary in found.auxiliaries.values() {
+        let path = auxiliary.disk.device().path();
+        let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
+/// Describes a pool that could be imported.
+async fn show(context: &Context, text: &mut String, found: FoundPool) {
+    let (name, guid) = (found.name().to_owned(), found.guid.0);
+    let is_destroyed = found.state() == PoolState::Destroyed;
+    let names = Names::default().with_paths();
+    // Looks as hard as it can: what stands in the way of an import is what is to be shown.
+    let looking = ImportOptions {
+        force: true,
+        destroyed: true,
+        missing_log: true,
+        missing_tops: true,
+        skip_activity_check: true,
+        ..context.import_options()
+    };
+    let is_elsewhere = is_elsewhere(&found, &looking);
+    let opened = import(context.handle(), found.clone(), &looking).await;
+    let (tree, state, mut advice, unknown) = match opened {
+        Ok(pool) => {
+            let status = pool.tree().status();
+            let state = status.state.name();
+            let condition = cenote_spa::condition(&pool).await.ok().flatten();
+            let condition = device_condition(&status).or(condition);
+            let advice = advice::of_import(condition, state == "ONLINE", state == "UNAVAIL");
+            let view = View::new(pool);
+            (view.tree(names).await.ok(), state, advice, Vec::new())
+        }
+        Err(error) => {
+            let (advice, unknown) = refusal(error);
+            let tree = match (found.vdevs(), found.status()) {
+                (Ok(config), Ok(status)) => {
+                    let root = found_tree(&found, &name, &config, &status, names);
+                    Some(Tree { root, caches: Vec::new(), spares: Vec::new() })
+                }
+                _ => None,
+            };
+            (tree, "UNAVAIL", advice, unknown)
+        }
+    };
+    if is_elsewhere && state != "UNAVAIL" {
+        advice = advice::OTHER_SYSTEM;
+    }
+    let _ = writeln!(text, "  pool: {name}\n    id: {guid}");
+    let _ = writeln!(text, " state: {state}{}", if is_destroyed { " (DESTROYED)" } else { "" });
+    if let Some(status) = advice.status {
+        let _ = writeln!(text, "status: {status}");
+        for feature in unknown {
+            let _ = writeln!(text, "\t{feature}");
+        }
+    }
+    let _ = writeln!(text, "action: {}", advice.action);
+    if let Some(comment) = found.newest().and_then(|leaf| leaf.config.str("comment")) {
+        let _ = writeln!(text, "comment: {comment}");
+    }
+    if is_destroyed {
+        text.push_str("\tThe pool was destroyed, but can be imported using the '-Df' flags.\n");
+    }
+    if let Some(message) = advice.message {
+        let _ = writeln!(text, "   see: {MESSAGES}/{message}");
+    }
+    text.push_str("config:\n\n");
+    if let Some(tree) = &tree {
+        let mut rows = Rows { width: width(tree).max(NAME_WIDTH_MIN), text };
+        rows.all(tree, state);
+    }
+    if advice.message == advice::UNKNOWN_DEVICES.message {
+        text.push_str(
+            "\n\tAdditional devices are known to be part of this pool, though their\n\texact configuration cannot be determined.\n",
+        );
+    }
+}
+
+/// Whether another system had the pool open.
+fn is_elsewhere(found: &FoundPool, options: &ImportOptions) -> bool {
+    let hostid = found.newest().and_then(|leaf| leaf.config.u64("hostid")).unwrap_or(0);
+    found.state() == PoolState::Active && hostid != 0 && hostid != options.host_id
+}
+
+/// What to say of a pool that does not open, and which features are to blame.
+fn refusal(error: SpaError) -> (ImportAdvice, Vec<String>) {
+    match error {
+        SpaError::UnsupportedFeatures { features, .. } => (advice::UNKNOWN_FEATURES, features),
+        SpaError::UnsupportedVersion { .. } => (advice::UNKNOWN_VERSION, Vec::new()),
+        SpaError::MissingDevices { .. } | SpaError::MissingLog { .. } => (advice::UNKNOWN_DEVICES, Vec::new()),
+        _ => (advice::DAMAGED_ROOT, Vec::new()),
+    }
+}
+
+/// The lines under `config:`.
+struct Rows<'a> {
+    width: usize,
+    text: &'a mut String,
+}
+
+impl Rows<'_> {
+    fn all(&mut self, tree: &Tree, state: &str) {
+        let width = self.width;
+        let root = &tree.root;
+        let _ = write!(self.text, "\t{:width$}  {state}", root.name);
+        match root.reason {
+            Some(reason) => {
+                let _ = writeln!(self.text, "  {}", reason.text());
+            }
+            None if state == "UNAVAIL" => self.text.push_str("  corrupted data\n"),
+            None => self.text.push('\n'),
+        }
+        let tops = || root.children.iter().filter(|top| !top.is_placeholder && top.kind != "missing");
+        tops().filter(|top| top.heading().is_none()).for_each(|top| self.vdev(top, 2));
+        for (heading, members) in [("cache", &tree.caches), ("spares", &tree.spares)] {
+            if !members.is_empty() {
+                let _ = writeln!(self.text, "\t{heading}");
+                members.iter().for_each(|member| {
+                    let _ = writeln!(self.text, "\t  {}", member.name);
+                });
+            }
+        }
+        for class in [DEDUP, SPECIAL, LOGS] {
+            let members: Vec<&Vdev> = tops().filter(|top| top.heading() == Some(class)).collect();
+            if !members.is_empty() {
+                let _ = writeln!(self.text, "\t{class}\t");
+                members.into_iter().for_each(|member| self.vdev(member, 2));
+            }
+        }
+    }
+
+    fn vdev(&mut self, vdev: &Vdev, depth: usize) {
+        let width = self.width.saturating_sub(depth);
+        let _ = write!(self.text, "\t{:depth$}{:width$}  {}", "", vdev.name, vdev.state);
+        if let Some(reason) = vdev.reason {
+            let _ = write!(self.text, "  {}", reason.text());
+        }
+        self.text.push('\n');
+        vdev.children.iter().for_each(|child| self.vdev(child, depth + 2));
+    }
+}

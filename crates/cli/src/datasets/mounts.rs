@@ -1,0 +1,86 @@
+//! Which datasets are mounted where, by the system's mount table.
+
+use std::path::{Path, PathBuf};
+
+/// Types of file systems whose source is a dataset: our own mounts, and OpenZFS's.
+const TYPES: [&str; 2] = ["fuse.cenote", "zfs"];
+
+/// A mounted dataset.
+#[derive(Debug)]
+struct Mounted {
+    dataset: String,
+    at: PathBuf,
+    options: Vec<String>,
+}
+
+/// Mounted datasets.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts(Vec<Mounted>);
+
+impl Mounts {
+    /// Reads the mount table; nothing is mounted where there is none.
+    pub(crate) fn read() -> Self {
+        Self::parse(&std::fs::read_to_string("/proc/self/mounts").unwrap_or_default())
+    }
+
+    fn parse(table: &str) -> Self {
+        let mounted = |line: &str| {
+            let mut fields = line.split(' ');
+            let (dataset, at, kind, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+            TYPES.contains(&kind).then(|| Mounted {
+                dataset: unescaped(dataset),
+                at: unescaped(at).into(),
+                options: options.split(',').map(str::to_owned).collect(),
+            })
+        };
+        Self(table.lines().filter_map(mounted).collect())
+    }
+
+    /// The options with which a dataset is mounted; `None` where it is not.
+    pub(crate) fn options(&self, dataset: &str) -> Option<&[String]> {
+        self.0.iter().find(|mounted| mounted.dataset == dataset).map(|mounted| &*mounted.options)
+    }
+
+    /// The dataset that a path is in.
+    pub(crate) fn dataset_at(&self, path: &Path) -> Option<&str> {
+        let path = std::fs::canonicalize(path).ok()?;
+        let within = self.0.iter().filter(|mounted| path.starts_with(&mounted.at));
+        within.max_by_key(|mounted| mounted.at.as_os_str().len()).map(|mounted| &*mounted.dataset)
+    }
+}
+
+/// Takes back the `\040` for spaces and the like.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_datasets_count_and_escapes_are_undone() {
+        let mounts = Mounts::parse(
+            "tmpfs /tmp tmpfs rw 0 0\ntank/a\\040b /mnt/x fuse.cenote ro,nosuid 0 0\ntank /tank zfs rw,xattr 0 0\n",
+        );
+        assert_eq!(mounts.options("tank/a b"), Some(&["ro".to_owned(), "nosuid".to_owned()][..]));
+        assert!(mounts.options("tank").is_some());
+        assert!(mounts.options("tmpfs").is_none());
+        assert_eq!(unescaped("a\\134b\\"), "a\\b\\");
+    }
+}

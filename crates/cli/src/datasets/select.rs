@@ -1,0 +1,379 @@
+//! Which datasets a command is about, and in which order.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use cenote_dsl::name::{Name, Tail};
+use cenote_dsl::{Dataset, DslError};
+use cenote_props::{Property, Types};
+
+use super::values::{Caches, Raw, type_of};
+use super::{Column, Item, Mounts, PoolView};
+use crate::context::{Context, is_no_such_pool};
+use crate::files::pool_of;
+
+/// What is asked for.
+pub(crate) struct Selection {
+    /// Names of datasets, or paths in mounted ones; all pools where there are none.
+    pub(crate) names: Vec<String>,
+    /// Types to show.
+    pub(crate) types: Types,
+    /// Show snapshots too where the pool's `listsnapshots` says so.
+    pub(crate) may_list_snapshots: bool,
+    /// Go down from the names, as far as this; not at all where it is `None`.
+    pub(crate) depth: Option<u64>,
+}
+
+/// What to sort by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SortKey {
+    pub(crate) column: Column,
+    pub(crate) is_descending: bool,
+}
+
+struct Walk<'a> {
+    context: &'a Context,
+    selection: &'a Selection,
+    items: Vec<Item>,
+    names: BTreeSet<String>,
+    failed: bool,
+}
+
+/// What was selected, sorted; and whether something could not be opened, which has been reported.
+pub(crate) async fn select(context: &Context, mut selection: Selection, keys: &[SortKey]) -> Result<(Vec<Item>, bool)> {
+    let mounts = Arc::new(Mounts::read());
+    let is_all = selection.names.is_empty();
+    if is_all {
+        selection.depth = selection.depth.or(Some(u64::MAX));
+    }
+    let selection = &selection;
+    let mut walk = Walk { context, selection, items: Vec::new(), names: BTreeSet::new(), failed: false };
+    if is_all {
+        let (pools, failed) = context.open_pools(&[]).await?;
+        walk.failed = failed;
+        for pool in pools {
+            let view = Arc::new(PoolView::new(pool, mounts.clone()).await?);
+            let name = view.pool.name().to_owned();
+            walk.argument(&view, &name, Types::all()).await?;
+        }
+    }
+    // A pool is opened once, however many arguments are in it.
+    let mut views: Vec<Arc<PoolView>> = Vec::new();
+    for argument in &selection.names {
+        let name = match named(argument, &mounts) {
+            Ok(name) => name,
+            Err(error) => {
+                walk.report(&error);
+                continue;
+            }
+        };
+        let types = selection.argument_types();
+        if let Err(reason) = check_name(&name, types) {
+            walk.report(&anyhow!("cannot open '{name}': {reason}"));
+            continue;
+        }
+        let pool_name = pool_of(&name);
+        let view = match views.iter().find(|view| view.pool.name() == pool_name) {
+            Some(view) => view.clone(),
+            None => match context.open_pool(pool_name).await {
+                Ok(pool) => {
+                    let view = Arc::new(PoolView::new(pool, mounts.clone()).await?);
+                    views.push(view.clone());
+                    view
+                }
+                Err(error) if is_no_such_pool(&error) => {
+                    walk.report(&anyhow!("cannot open '{name}': dataset does not exist"));
+                    continue;
+                }
+                Err(error) => {
+                    walk.report(&error);
+                    continue;
+                }
+            },
+        };
+        walk.argument(&view, &name, types).await?;
+    }
+    let Walk { items, failed, .. } = walk;
+    Ok((sort(items, keys).await?, failed))
+}
+
+impl Selection {
+    /// Types that an argument may have: going down from a file system is always possible.
+    fn argument_types(&self) -> Types {
+        let mut types = self.types;
+        if self.depth.is_some() {
+            types |= Types::FILESYSTEM;
+            if types.intersects(Types::SNAPSHOT | Types::BOOKMARK) {
+                types |= Types::VOLUME;
+            }
+        }
+        types
+    }
+
+    fn wants_snapshots(&self, view: &PoolView) -> bool {
+        if self.may_list_snapshots { view.lists_snapshots } else { self.types.contains(Types::SNAPSHOT) }
+    }
+}
+
+/// The dataset that an argument names: itself, or where a mount has it, if it is a path.
+fn named(argument: &str, mounts: &Mounts) -> Result<String> {
+    if !["/", "./", "../"].iter().any(|start| argument.starts_with(start)) {
+        return Ok(argument.to_owned());
+    }
+    if let Err(error) = std::fs::metadata(argument) {
+        return Err(anyhow!("cannot open '{argument}': {error}"));
+    }
+    let dataset = mounts.dataset_at(Path::new(argument));
+    dataset.map(str::to_owned).ok_or_else(|| anyhow!("cannot open '{argument}': not a ZFS filesystem"))
+}
+
+/// Whether a name can be that of something of these types.
+fn check_name(name: &str, types: Types) -> Result<(), &'static str> {
+    let parsed = match Name::parse(name) {
+        Ok(parsed) => parsed,
+        Err(DslError::BadName { reason, .. }) => return Err(reason),
+        Err(_) => return Err("invalid dataset name"),
+    };
+    match parsed.tail {
+        Tail::Snapshot(_) if !types.contains(Types::SNAPSHOT) => Err("snapshot delimiter '@' is not expected here"),
+        Tail::Bookmark(_) if !types.contains(Types::BOOKMARK) => Err("bookmark delimiter '#' is not expected here"),
+        Tail::Snapshot(_) | Tail::Bookmark(_) => Ok(()),
+        Tail::Head if types == Types::SNAPSHOT => {
+            Err("missing '@' delimiter in snapshot name, did you mean to use -r?")
+        }
+        Tail::Head if types == Types::BOOKMARK => {
+            Err("missing '#' delimiter in bookmark name, did you mean to use -r?")
+        }
+        Tail::Head => Ok(()),
+    }
+}
+
+impl Walk<'_> {
+    fn report(&mut self, error: &anyhow::Error) {
+        self.context.err(format!("{error:#}"));
+        self.failed = true;
+    }
+
+    /// What an argument names, and what is below it as far as was asked for.
+    async fn argument(&mut self, view: &Arc<PoolView>, name: &str, types: Types) -> Result<()> {
+        let dsl = view.pool.dsl();
+        if let Some((head, _)) = name.split_once('#') {
+            let bookmarks = async {
+                let head = dsl.dataset(head).await?;
+                Ok::<_, DslError>((dsl.bookmarks(&head).await?, head))
+            };
+            match bookmarks.await {
+                Ok((bookmarks, head)) => match bookmarks.into_iter().find(|bookmark| bookmark.name == name) {
+                    Some(bookmark) => self.add_bookmark(view, &head, bookmark),
+                    None => self.report(&DslError::NoSuchDataset(name.to_owned()).into()),
+                },
+                Err(DslError::NoSuchDataset(_)) => self.report(&DslError::NoSuchDataset(name.to_owned()).into()),
+                Err(error) => self.report(&anyhow::Error::from(error).context(format!("cannot open '{name}'"))),
+            }
+            return Ok(());
+        }
+        let dataset = match dsl.dataset(name).await {
+            Ok(dataset) => dataset,
+            Err(error @ DslError::NoSuchDataset(_)) => {
+                self.report(&error.into());
+                return Ok(());
+            }
+            Err(error) => {
+                self.report(&anyhow::Error::from(error).context(format!("cannot open '{name}'")));
+                return Ok(());
+            }
+        };
+        if dataset.is_snapshot() {
+            if let Some(head_kind) = self.head_kind(view, &dataset).await {
+                self.add(view, dataset, Types::SNAPSHOT, head_kind);
+            }
+            return Ok(());
+        }
+        let Some(kind) = self.head_kind(view, &dataset).await else { return Ok(()) };
+        if !types.contains(kind) {
+            self.report(&anyhow!("cannot open '{name}': operation not applicable to datasets of this type"));
+            return Ok(());
+        }
+        self.down(view, dataset, kind).await
+    }
+
+    /// The type of a dataset or of the head of a snapshot; what cannot be read is reported.
+    async fn head_kind(&mut self, view: &PoolView, dataset: &Dataset) -> Option<Types> {
+        let kind = async { type_of(view.pool.dsl().kind(dataset).await?) };
+        match kind.await {
+            Ok(kind) => Some(kind),
+            Err(error) => {
+                let error = anyhow::Error::from(error).context(format!("cannot open '{}'", dataset.name()));
+                self.report(&error);
+                None
+            }
+        }
+    }
+
+    /// A head and what is below it.
+    async fn down(&mut self, view: &Arc<PoolView>, top: Dataset, kind: Types) -> Result<()> {
+        let dsl = view.pool.dsl();
+        let mut pending = vec![(top, kind, 0_u64)];
+        while let Some((head, kind, depth)) = pending.pop() {
+            if self.selection.types.contains(kind) {
+                self.add(view, head.clone(), kind, kind);
+            }
+            let Some(limit) = self.selection.depth.filter(|limit| depth < *limit) else { continue };
+            // At the last level only what is itself to be shown is looked at.
+            let is_last = depth.saturating_add(1) >= limit;
+            if kind == Types::FILESYSTEM
+                && (!is_last || self.selection.types.intersects(Types::FILESYSTEM | Types::VOLUME))
+            {
+                for (name, object) in dsl.children(&head.dir, false).await?.into_iter().rev() {
+                    let name = format!("{}/{name}", head.dir.name);
+                    let child = async {
+                        let dir = dsl.dir_object(object, name.clone()).await?;
+                        if dir.phys.parent != head.dir.object {
+                            let what = format!("'{name}' has another parent");
+                            return Err(DslError::Corrupt { object: object.0, what });
+                        }
+                        dsl.head(&dir).await
+                    };
+                    match child.await {
+                        Ok(Some(child)) if depth < cenote_dsl::DEPTH_MAX as u64 => {
+                            if let Some(kind) = self.head_kind(view, &child).await {
+                                pending.push((child, kind, depth + 1));
+                            }
+                        }
+                        Ok(_) => {}
+                        Err(error) => {
+                            self.report(&anyhow::Error::from(error).context(format!("cannot open '{name}'")));
+                        }
+                    }
+                }
+            }
+            if self.selection.wants_snapshots(view) {
+                match dsl.snapshots(&head).await {
+                    Ok(snapshots) => {
+                        snapshots.into_iter().for_each(|snapshot| self.add(view, snapshot, Types::SNAPSHOT, kind));
+                    }
+                    Err(error) => {
+                        let what = format!("cannot list the snapshots of '{}'", head.dir.name);
+                        self.report(&anyhow::Error::from(error).context(what));
+                    }
+                }
+            }
+            if self.selection.types.contains(Types::BOOKMARK) {
+                match dsl.bookmarks(&head).await {
+                    Ok(bookmarks) => {
+                        bookmarks.into_iter().for_each(|bookmark| self.add_bookmark(view, &head, bookmark));
+                    }
+                    Err(error) => {
+                        let what = format!("cannot list the bookmarks of '{}'", head.dir.name);
+                        self.report(&anyhow::Error::from(error).context(what));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, view: &Arc<PoolView>, dataset: Dataset, kind: Types, head_kind: Types) {
+        let name = dataset.name();
+        self.push(Item {
+            view: view.clone(),
+            name,
+            kind,
+            head_kind,
+            dataset,
+            bookmark: None,
+            caches: Caches::default(),
+        });
+    }
+
+    fn add_bookmark(&mut self, view: &Arc<PoolView>, head: &Dataset, bookmark: cenote_dsl::Bookmark) {
+        self.push(Item {
+            view: view.clone(),
+            name: bookmark.name.clone(),
+            kind: Types::BOOKMARK,
+            head_kind: Types::FILESYSTEM,
+            dataset: head.clone(),
+            bookmark: Some(bookmark),
+            caches: Caches::default(),
+        });
+    }
+
+    fn push(&mut self, item: Item) {
+        if self.names.insert(item.name.clone()) {
+            self.items.push(item);
+        }
+    }
+}
+
+/// Sorts by the keys, what has no value last in either direction; then by name, snapshots after their head by age.
+async fn sort(items: Vec<Item>, keys: &[SortKey]) -> Result<Vec<Item>> {
+    let mut rows = Vec::with_capacity(items.len());
+    for item in items {
+        let mut values = Vec::with_capacity(keys.len());
+        for key in keys {
+            values.push(match &key.column {
+                Column::Native(property) => sort_value(&item, property).await?,
+                other => other.cell(&item, true).await?.map(|cell| Raw::Text(cell.text)),
+            });
+        }
+        rows.push((values, item));
+    }
+    rows.sort_by(|(a_values, a), (b_values, b)| {
+        let pairs = keys.iter().zip(a_values.iter().zip(b_values));
+        let by_keys = pairs.map(|(key, pair)| compare(pair, key.is_descending));
+        by_keys.fold(Ordering::Equal, Ordering::then).then_with(|| by_name(a, b))
+    });
+    Ok(rows.into_iter().map(|(_, item)| item).collect())
+}
+
+async fn sort_value(item: &Item, property: &'static Property) -> Result<Option<Raw>> {
+    item.sort_value(property).await
+}
+
+fn compare((a, b): (&Option<Raw>, &Option<Raw>), is_descending: bool) -> Ordering {
+    let order = match (a, b) {
+        (None, None) => return Ordering::Equal,
+        (None, Some(_)) => return Ordering::Greater,
+        (Some(_), None) => return Ordering::Less,
+        (Some(Raw::Number(a)), Some(Raw::Number(b))) => a.cmp(b),
+        (Some(Raw::Text(a)), Some(Raw::Text(b))) => a.cmp(b),
+        (Some(Raw::Number(_)), Some(Raw::Text(_))) => Ordering::Less,
+        (Some(Raw::Text(_)), Some(Raw::Number(_))) => Ordering::Greater,
+    };
+    if is_descending { order.reverse() } else { order }
+}
+
+fn by_name(a: &Item, b: &Item) -> Ordering {
+    let parts = |item: &'_ Item| match item.name.split_once('@') {
+        Some((head, snapshot)) => (head.to_owned(), Some((item.creation_txg(), snapshot.to_owned()))),
+        None => (item.name.clone(), None),
+    };
+    parts(a).cmp(&parts(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_against_the_types_that_are_wanted() {
+        assert_eq!(check_name("tank/a", Types::FILESYSTEM), Ok(()));
+        assert_eq!(check_name("tank@s", Types::FILESYSTEM), Err("snapshot delimiter '@' is not expected here"));
+        assert!(check_name("tank", Types::SNAPSHOT).is_err());
+        assert!(check_name("tank//a", Types::all()).is_err());
+        assert_eq!(check_name("tank#b", Types::DATASET | Types::BOOKMARK), Ok(()));
+    }
+
+    #[test]
+    fn what_has_no_value_comes_last_either_way() {
+        let (none, one, two) = (None, Some(Raw::Number(1)), Some(Raw::Number(2)));
+        for is_descending in [false, true] {
+            assert_eq!(compare((&none, &one), is_descending), Ordering::Greater);
+            assert_eq!(compare((&one, &none), is_descending), Ordering::Less);
+        }
+        assert_eq!(compare((&one, &two), true), Ordering::Greater);
+    }
+}

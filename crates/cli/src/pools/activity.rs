@@ -1,0 +1,113 @@
+//! How far leaves are initialized and trimmed: what OpenZFS keeps of it in each leaf's ZAP.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use cenote_dmu::zap::Zap;
+use cenote_format::ids::Guid;
+use cenote_spa::Pool;
+
+use crate::time;
+
+/// What is done to all of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Initialize,
+    Trim,
+}
+
+impl Kind {
+    /// Entries of the ZAP: state, time of the last change of it, how far it has come.
+    const fn entries(self) -> [&'static str; 3] {
+        match self {
+            Self::Initialize => [
+                "com.delphix:vdev_initialize_state",
+                "com.delphix:vdev_initialize_action_time",
+                "com.delphix:next_offset_to_initialize",
+            ],
+            Self::Trim => [
+                "org.zfsonlinux:vdev_trim_state",
+                "org.zfsonlinux:vdev_trim_action_time",
+                "org.zfsonlinux:next_offset_to_trim",
+            ],
+        }
+    }
+}
+
+/// What was done to a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Activity {
+    state: u64,
+    time_s: u64,
+    offset_bytes: u64,
+}
+
+const ACTIVE: u64 = 1;
+const CANCELED: u64 = 2;
+const SUSPENDED: u64 = 3;
+const COMPLETE: u64 = 4;
+
+impl Activity {
+    /// In parentheses behind a leaf of `size_bytes`.
+    pub(crate) fn text(self, kind: Kind, size_bytes: u64) -> String {
+        let did = match kind {
+            Kind::Initialize => "initialized",
+            Kind::Trim => "trimmed",
+        };
+        let when = match self.state {
+            ACTIVE => "started at",
+            SUSPENDED => "suspended, started at",
+            COMPLETE => "completed at",
+            _ => return format!("un{did}"),
+        };
+        let share = u128::from(self.offset_bytes) * 100 / u128::from(size_bytes.max(1));
+        let percent = if self.state == COMPLETE { 100 } else { share.min(100) };
+        format!("{percent}% {did}, {when} {}", time::format(self.time_s, "%a %b %e %H:%M:%S %Y"))
+    }
+
+    /// The state's name in JSON.
+    pub(crate) const fn word(self, kind: Kind) -> &'static str {
+        match (self.state, kind) {
+            (ACTIVE, _) => "ACTIVE",
+            (CANCELED, _) => "CANCELED",
+            (SUSPENDED, _) => "SUSPENDED",
+            (COMPLETE, _) => "COMPLETE",
+            (_, Kind::Initialize) => "UNINITIALIZED",
+            (_, Kind::Trim) => "UNTRIMMED",
+        }
+    }
+}
+
+/// Every leaf's activity of this kind.
+pub(crate) async fn activities(pool: &Pool, kind: Kind) -> Result<BTreeMap<Guid, Activity>> {
+    let mut found = BTreeMap::new();
+    for leaf in pool.vdevs().leaves() {
+        if leaf.leaf_zap.0 == 0 {
+            continue;
+        }
+        let zap = Zap::open(pool.mos().object(leaf.leaf_zap).await?).await?;
+        let [state, time, offset] = kind.entries();
+        let activity = Activity {
+            state: zap.find_u64(state).await?.unwrap_or(0),
+            time_s: zap.find_u64(time).await?.unwrap_or(0),
+            offset_bytes: zap.find_u64(offset).await?.unwrap_or(0),
+        };
+        found.insert(leaf.guid, activity);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_begun_has_a_share() {
+        assert_eq!(Activity::default().text(Kind::Trim, 100), "untrimmed");
+        let half = Activity { state: SUSPENDED, time_s: 0, offset_bytes: 50 };
+        assert!(half.text(Kind::Initialize, 100).starts_with("50% initialized, suspended, started at "));
+        let done = Activity { state: COMPLETE, ..half };
+        assert!(done.text(Kind::Trim, 0).starts_with("100% trimmed, completed at "));
+        assert_eq!(done.word(Kind::Trim), "COMPLETE");
+    }
+}

@@ -1,0 +1,122 @@
+//! What OpenZFS's tools say about a pool that needs attention. Scripts look for these words, so they are the same.
+
+use cenote_spa::Condition;
+
+/// The lines `status:` and `action:` of `zpool status`.
+pub(crate) const fn of_status(condition: Condition) -> (&'static str, &'static str) {
+    match condition {
+        Condition::Resilvering => (
+            "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.",
+            "Wait for the resilver to complete.",
+        ),
+        Condition::LostToFaults => (
+            "One or more devices are faulted in response to persistent errors.  There are insufficient replicas for the pool to\n\tcontinue functioning.",
+            "Destroy and re-create the pool from a backup source.  Manually marking the device\n\trepaired using 'zpool clear' may allow some data to be recovered.",
+        ),
+        Condition::LostDevices => (
+            "One or more devices could not be opened.  There are insufficient\n\treplicas for the pool to continue functioning.",
+            "Attach the missing device and online it using 'zpool online'.",
+        ),
+        Condition::DataErrors => (
+            "One or more devices has experienced an error resulting in data\n\tcorruption.  Applications may be affected.",
+            "Restore the file in question if possible.  Otherwise restore the\n\tentire pool from backup.",
+        ),
+        Condition::FaultedDevice => (
+            "One or more devices are faulted in response to persistent errors.\n\tSufficient replicas exist for the pool to continue functioning in a\n\tdegraded state.",
+            "Replace the faulted device, or use 'zpool clear' to mark the device\n\trepaired.",
+        ),
+        Condition::MissingDevice => (
+            "One or more devices could not be opened.  Sufficient replicas exist for\n\tthe pool to continue functioning in a degraded state.",
+            "Attach the missing device and online it using 'zpool online'.",
+        ),
+        Condition::DeviceErrors => (
+            "One or more devices has experienced an unrecoverable error.  An\n\tattempt was made to correct the error.  Applications are unaffected.",
+            "Determine if the device needs to be replaced, and clear the errors\n\tusing 'zpool clear' or replace the device with 'zpool replace'.",
+        ),
+        Condition::OfflineDevice => (
+            "One or more devices has been taken offline by the administrator.\n\tSufficient replicas exist for the pool to continue functioning in a\n\tdegraded state.",
+            "Online the device using 'zpool online' or replace the device with\n\t'zpool replace'.",
+        ),
+        Condition::OldVersion => (
+            "The pool is formatted using a legacy on-disk format.  The pool can\n\tstill be used, but some features are unavailable.",
+            "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\n\tpool will no longer be accessible on software that does not support\n\tfeature flags.",
+        ),
+        Condition::FeaturesDisabled => (
+            "Some supported and requested features are not enabled on the pool.\n\tThe pool can still be used, but some features are unavailable.",
+            "Enable all features using 'zpool upgrade'. Once this is done,\n\tthe pool may no longer be accessible by software that does not support\n\tthe features. See zpool-features(7) for details.",
+        ),
+    }
+}
+
+/// What `zpool import` says of a pool that it found.
+pub(crate) struct ImportAdvice {
+    pub(crate) status: Option<&'static str>,
+    pub(crate) action: &'static str,
+    pub(crate) message: Option<&'static str>,
+}
+
+const BY_NAME: &str = "The pool can be imported using its name or numeric identifier.";
+const DESPITE_DAMAGE: &str = "The pool can be imported despite missing or damaged devices.  The\n\tfault tolerance of the pool may be compromised if imported.";
+const ATTACH: &str = "The pool cannot be imported. Attach the missing\n\tdevices and try again.";
+const DAMAGED: &str = "The pool cannot be imported due to damaged devices or data.";
+
+/// For a pool whose devices are all there or enough of them, and which was not in use elsewhere.
+pub(crate) const fn of_import(condition: Option<Condition>, is_online: bool, is_lost: bool) -> ImportAdvice {
+    let Some(condition) = condition else {
+        return ImportAdvice { status: None, action: if is_online { BY_NAME } else { DESPITE_DAMAGE }, message: None };
+    };
+    let status = match condition {
+        Condition::Resilvering => "One or more devices were being resilvered.",
+        Condition::LostToFaults | Condition::FaultedDevice => "One or more devices are faulted.",
+        Condition::LostDevices | Condition::MissingDevice => "One or more devices are missing from the system.",
+        Condition::DataErrors => "The pool data is corrupted.",
+        Condition::DeviceErrors => "One or more devices contains corrupted data.",
+        Condition::OfflineDevice => "One or more devices are offlined.",
+        Condition::OldVersion => "The pool is formatted using a legacy on-disk version.",
+        Condition::FeaturesDisabled => {
+            "Some supported features are not enabled on the pool.\n\t(Note that they may be intentionally disabled if the\n\t'compatibility' property is set.)"
+        }
+    };
+    let action = match condition {
+        Condition::OldVersion | Condition::FeaturesDisabled if is_online => {
+            "The pool can be imported using its name or numeric identifier, though\n\tsome features will not be available without an explicit 'zpool upgrade'."
+        }
+        Condition::LostDevices => ATTACH,
+        _ if is_online => BY_NAME,
+        _ if is_lost => DAMAGED,
+        _ => DESPITE_DAMAGE,
+    };
+    ImportAdvice { status: Some(status), action, message: condition.message() }
+}
+
+/// For a pool that another system had open.
+pub(crate) const OTHER_SYSTEM: ImportAdvice = ImportAdvice {
+    status: Some("The pool was last accessed by another system."),
+    action: "The pool can be imported using its name or numeric identifier and\n\tthe '-f' flag.",
+    message: Some("ZFS-8000-EY"),
+};
+
+/// For a pool that lacks devices that nothing describes.
+pub(crate) const UNKNOWN_DEVICES: ImportAdvice = ImportAdvice {
+    status: Some("One or more devices are missing from the system."),
+    action: ATTACH,
+    message: Some("ZFS-8000-6X"),
+};
+
+/// For a pool with features that cannot be read here.
+pub(crate) const UNKNOWN_FEATURES: ImportAdvice = ImportAdvice {
+    status: Some("The pool uses the following feature(s) not supported on this system:"),
+    action: "The pool cannot be imported. Access the pool on a system that supports\n\tthe required feature(s), or recreate the pool from backup.",
+    message: None,
+};
+
+/// For a pool of a version that is not known here.
+pub(crate) const UNKNOWN_VERSION: ImportAdvice = ImportAdvice {
+    status: Some("The pool is formatted using an incompatible version."),
+    action: "The pool cannot be imported.  Access the pool on a system running newer\n\tsoftware, or recreate the pool from backup.",
+    message: Some("ZFS-8000-A5"),
+};
+
+/// For a pool whose root cannot be read.
+pub(crate) const DAMAGED_ROOT: ImportAdvice =
+    ImportAdvice { status: Some("The pool metadata is corrupted."), action: DAMAGED, message: Some("ZFS-8000-72") };

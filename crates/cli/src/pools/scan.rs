@@ -1,0 +1,132 @@
+//! What is said of the last scrub or resilver, and of a checkpoint.
+
+use anyhow::Result;
+use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
+use serde_json::{Map, Value, json};
+
+use super::View;
+use crate::output::{Json, nicebytes, nicenum};
+use crate::time;
+
+/// As `ctime` writes it.
+const CTIME: &str = "%a %b %e %H:%M:%S %Y";
+
+/// Hours, minutes and seconds, with days where there are some.
+fn duration(seconds: u64) -> String {
+    let (minutes, hours) = (seconds / 60, seconds / 3600);
+    let clock = format!("{:02}:{:02}:{:02}", hours % 24, minutes % 60, seconds % 60);
+    if hours >= 24 { format!("{} days {clock}", hours / 24) } else { clock }
+}
+
+/// The line `scan:`, with what follows it; nothing where nothing was ever scanned.
+pub(crate) async fn text(view: &View) -> Result<String> {
+    let mut text = String::new();
+    let scan = view.pool.scan().await?;
+    if let Some(scan) = &scan
+        && let Some(line) = scan_line(scan, view.pool.dmu().handle().unix_time().as_secs())
+    {
+        text.push_str(&line);
+    }
+    if let Some(checkpoint) = view.pool.checkpoint().await? {
+        let date = time::format(checkpoint.time_s, CTIME);
+        let space = view.space().await?.figures().checkpoint_bytes;
+        if let Some(scan) = scan.filter(|scan| scan.end_time >= checkpoint.time_s) {
+            let did = if scan.state == ScanState::SCANNING { "skipping" } else { "skipped" };
+            text.push_str(&format!("    scan warning: {did} blocks that are only referenced by the checkpoint.\n"));
+        }
+        text.push_str(&format!("checkpoint: created {date}, consumes {}\n", nicenum(space)));
+    }
+    Ok(text)
+}
+
+fn scan_line(scan: &ScanPhys, now: u64) -> Option<String> {
+    let (what, did) = match scan.function {
+        ScanFunction::SCRUB => ("scrub", "repaired"),
+        ScanFunction::RESILVER => ("resilver", "resilvered"),
+        _ => return None,
+    };
+    let date = |seconds| time::format(seconds, CTIME);
+    let processed = nicebytes(scan.processed_bytes);
+    Some(match scan.state {
+        ScanState::FINISHED => {
+            let done =
+                if what == "scrub" { format!("scrub repaired {processed}") } else { format!("resilvered {processed}") };
+            format!(
+                "  scan: {done} in {} with {} errors on {}\n",
+                duration(scan.end_time.saturating_sub(scan.start_time)),
+                scan.error_count,
+                date(scan.end_time)
+            )
+        }
+        ScanState::CANCELED => format!("  scan: {what} canceled on {}\n", date(scan.end_time)),
+        ScanState::SCANNING => {
+            // Nothing goes on in a pool that is opened read-only; what was read since the last restart is not recorded.
+            let start = date(scan.start_time);
+            let since = if scan.flags.contains(ScanFlags::SCRUB_PAUSED) && what == "scrub" {
+                format!("scrub paused since {}\n\tscrub started on {start}", date(now))
+            } else {
+                format!("{what} in progress since {start}")
+            };
+            let all = scan.to_examine_bytes;
+            let to_read = nicebytes(all.saturating_sub(scan.skipped_bytes));
+            let scanned = nicebytes(scan.examined_bytes);
+            format!(
+                "  scan: {since}\n\t{scanned} / {} scanned, 0B / {to_read} issued\n\t{processed} {did}, 0.00% done, no estimated completion time\n",
+                nicebytes(all)
+            )
+        }
+        _ => return None,
+    })
+}
+
+/// The same in JSON: what is recorded of the scan.
+pub(crate) async fn json(view: &View, json: Json, exact: bool) -> Result<Option<Value>> {
+    let Some(scan) = view.pool.scan().await?.filter(|scan| scan.function != ScanFunction::NONE) else {
+        return Ok(None);
+    };
+    let word = |words: &[&'static str], number: u64| {
+        usize::try_from(number).ok().and_then(|number| words.get(number)).copied().unwrap_or("UNKNOWN")
+    };
+    let mut map = Map::new();
+    map.insert("function".into(), json!(word(&["NONE", "SCRUB", "RESILVER", "ERRORSCRUB"], scan.function.0)));
+    map.insert("state".into(), json!(word(&["NONE", "SCANNING", "FINISHED", "CANCELED"], scan.state.0)));
+    let shown = |number: u64, nice: fn(u64) -> String| {
+        if exact { json.number(number) } else { json!(nice(number)) }
+    };
+    let date: fn(u64) -> String = |seconds| time::format(seconds, CTIME);
+    for (key, number, nice) in [
+        ("start_time", scan.start_time, date),
+        ("end_time", scan.end_time, date),
+        ("to_examine", scan.to_examine_bytes, nicebytes),
+        ("examined", scan.examined_bytes, nicebytes),
+        ("skipped", scan.skipped_bytes, nicebytes),
+        ("processed", scan.processed_bytes, nicebytes),
+        ("errors", scan.error_count, nicenum),
+    ] {
+        map.insert(key.into(), shown(number, nice));
+    }
+    Ok(Some(Value::Object(map)))
+}
+
+/// The checkpoint in JSON.
+pub(crate) async fn checkpoint_json(view: &View, json: Json, exact: bool) -> Result<Option<Value>> {
+    let Some(checkpoint) = view.pool.checkpoint().await? else { return Ok(None) };
+    let space = view.space().await?.figures().checkpoint_bytes;
+    let (start, space) = match exact {
+        true => (json.number(checkpoint.time_s), json.number(space)),
+        false => (json!(time::format(checkpoint.time_s, CTIME)), json!(nicebytes(space))),
+    };
+    Ok(Some(json!({ "state": "EXISTS", "start_time": start, "space": space })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_days_only_where_there_are_some() {
+        assert_eq!(duration(1), "00:00:01");
+        assert_eq!(duration(86_399), "23:59:59");
+        assert_eq!(duration(90_061), "1 days 01:01:01");
+    }
+}

@@ -1,0 +1,367 @@
+//! The tree of vdevs that is shown.
+
+use anyhow::Result;
+use cenote_format::ids::{Guid, VdevId};
+use cenote_metaslab::class_fragmentation;
+use cenote_spa::{FoundPool, Pool};
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::fault::ErrorTotals;
+use cenote_vdev::tree::{VdevState, VdevStatus};
+use serde_json::{Map, Value, json};
+
+use super::{Names, View};
+use crate::output::Json;
+
+/// Bytes of a device that are labels and boot block, and not the vdev's.
+const LABEL_BYTES: u64 = (4 << 20) + (512 << 10);
+/// A leaf's size is a multiple of a label's.
+const LABEL_ALIGNMENT: u64 = 256 << 10;
+
+/// Why a vdev is as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Its device was not found.
+    CannotOpen,
+    /// Too many of its children cannot be used.
+    NoReplicas,
+    /// It was faulted by the administrator.
+    External,
+    /// Nothing that was found describes it.
+    Missing,
+}
+
+impl Reason {
+    /// In words.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::CannotOpen => "cannot open",
+            Self::NoReplicas => "insufficient replicas",
+            Self::External => "external device fault",
+            Self::Missing => "missing device",
+        }
+    }
+
+    /// In JSON.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::CannotOpen => "OPEN_FAILED",
+            Self::NoReplicas => "NO_REPLICAS",
+            Self::External => "EXTERNAL",
+            Self::Missing => "BAD_GUID_SUM",
+        }
+    }
+}
+
+/// Sizes of a vdev, as far as it has them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sizes {
+    /// Bytes of its metaslabs.
+    pub(crate) space: u64,
+    /// Bytes allocated.
+    pub(crate) allocated: u64,
+    /// Of those, what only the checkpoint holds.
+    pub(crate) checkpoint: u64,
+    /// The same space as datasets count it.
+    pub(crate) deflated: u64,
+    /// Bytes that it would gain if it took all of its devices.
+    pub(crate) expandable: u64,
+    /// Bytes that a device in its place must have.
+    pub(crate) replacement: u64,
+    /// Bytes of its device.
+    pub(crate) device: u64,
+    /// Fragmentation of its free space in per cent.
+    pub(crate) fragmentation: Option<u64>,
+}
+
+/// A vdev.
+#[derive(Clone, Debug)]
+pub(crate) struct Vdev {
+    /// What it is called here.
+    pub(crate) name: String,
+    /// Its type's name in the configuration.
+    pub(crate) kind: &'static str,
+    pub(crate) guid: Guid,
+    /// Where a leaf was found, else where it was last.
+    pub(crate) path: Option<String>,
+    pub(crate) phys_path: Option<String>,
+    pub(crate) devid: Option<String>,
+    pub(crate) class: &'static str,
+    /// What is shown as its state.
+    pub(crate) state: &'static str,
+    pub(crate) reason: Option<Reason>,
+    /// It was not found at import; it was here.
+    pub(crate) was: Option<String>,
+    pub(crate) errors: ErrorTotals,
+    pub(crate) is_removing: bool,
+    pub(crate) is_allocating: bool,
+    pub(crate) sizes: Sizes,
+    pub(crate) children: Vec<Vdev>,
+    /// A hole, or a removed vdev: not shown.
+    pub(crate) is_placeholder: bool,
+    /// A hot spare in the list of spares.
+    pub(crate) is_listed_spare: bool,
+}
+
+/// All that is shown of a pool's devices.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    pub(crate) root: Vdev,
+    pub(crate) caches: Vec<Vdev>,
+    pub(crate) spares: Vec<Vdev>,
+}
+
+/// The classes that are listed apart, in an order of their own in each command.
+pub(crate) const DEDUP: &str = "dedup";
+pub(crate) const SPECIAL: &str = "special";
+pub(crate) const LOGS: &str = "logs";
+
+impl Vdev {
+    /// The class under whose heading it is listed; `None` for what is listed first.
+    pub(crate) fn heading(&self) -> Option<&'static str> {
+        match self.class {
+            "log" => Some(LOGS),
+            SPECIAL => Some(SPECIAL),
+            DEDUP => Some(DEDUP),
+            _ => None,
+        }
+    }
+
+    /// Whether something is wrong with it or below it.
+    pub(crate) fn is_unhealthy(&self) -> bool {
+        let has_errors = self.errors.read + self.errors.write + self.errors.checksum > 0;
+        (self.children.is_empty() && (has_errors || !matches!(self.state, "ONLINE" | "AVAIL" | "INUSE")))
+            || self.children.iter().any(Self::is_unhealthy)
+    }
+
+    /// What it is, in JSON.
+    pub(crate) fn json(&self, json: Json) -> Map<String, Value> {
+        let mut map = Map::new();
+        map.insert("name".into(), json!(self.name));
+        map.insert("vdev_type".into(), json!(self.kind));
+        map.insert("guid".into(), json.number(self.guid.0));
+        for (key, value) in [("path", &self.path), ("phys_path", &self.phys_path), ("devid", &self.devid)] {
+            if let Some(value) = value {
+                map.insert(key.into(), json!(value));
+            }
+        }
+        map.insert("class".into(), json!(self.class));
+        map.insert("state".into(), json!(self.json_state()));
+        map
+    }
+
+    /// In JSON, missing and faulted devices have the kernel's words.
+    fn json_state(&self) -> &'static str {
+        match self.state {
+            "UNAVAIL" => "CANT_OPEN",
+            "AVAIL" => "ONLINE",
+            other => other,
+        }
+    }
+
+    /// The reason, in JSON.
+    pub(crate) fn reason_word(&self) -> Option<&'static str> {
+        self.reason.map(Reason::word)
+    }
+}
+
+struct Builder<'a> {
+    found: &'a FoundPool,
+    names: Names,
+    /// The pool and its space, where it is open.
+    open: Option<(&'a Pool, &'a cenote_metaslab::PoolSpace)>,
+}
+
+impl View {
+    /// The tree of this pool.
+    pub(crate) async fn tree(&self, names: Names) -> Result<Tree> {
+        let (pool, space) = (&self.pool, self.space().await?);
+        let builder = Builder { found: pool.found(), names, open: Some((pool, space)) };
+        let status = pool.tree().status();
+        let mut root = builder.root(pool.name(), pool.vdevs(), &status);
+        let shown = root.children.iter().filter(|top| top.class != "log");
+        let sum = |of: fn(&Sizes) -> u64| shown.clone().map(|top| of(&top.sizes)).sum();
+        root.sizes = Sizes {
+            space: sum(|sizes| sizes.space),
+            allocated: sum(|sizes| sizes.allocated),
+            checkpoint: sum(|sizes| sizes.checkpoint),
+            deflated: sum(|sizes| sizes.deflated),
+            ..Sizes::default()
+        };
+        let mut in_use = Vec::new();
+        pool.vdevs().walk(&mut |vdev| {
+            if vdev.kind == VdevKind::Spare {
+                in_use.extend(vdev.children.iter().skip(1).map(|child| child.guid));
+            }
+        });
+        let caches = pool.cache_devices().await?;
+        let caches = caches.iter().map(|config| builder.auxiliary(config, "l2cache", "ONLINE")).collect();
+        let spares = pool.spares().await?;
+        let spares = spares.iter().map(|config| {
+            let is_used = in_use.contains(&config.guid);
+            builder.auxiliary(config, "spare", if is_used { "INUSE" } else { "AVAIL" })
+        });
+        Ok(Tree { root, caches, spares: spares.collect() })
+    }
+}
+
+/// The tree of a pool that is found but not open, by its configuration.
+pub(crate) fn found_tree(
+    found: &FoundPool,
+    name: &str,
+    config: &VdevConfig,
+    status: &VdevStatus,
+    names: Names,
+) -> Vdev {
+    Builder { found, names, open: None }.root(name, config, status)
+}
+
+impl Builder<'_> {
+    fn root(&self, name: &str, config: &VdevConfig, status: &VdevStatus) -> Vdev {
+        let mut root = self.vdev(config, status, None);
+        name.clone_into(&mut root.name);
+        root
+    }
+
+    fn vdev(&self, config: &VdevConfig, status: &VdevStatus, top: Option<&VdevConfig>) -> Vdev {
+        let is_leaf = config.kind.is_leaf();
+        let is_missing = is_leaf && status.state == VdevState::Unavailable;
+        let recorded = config.path.as_deref().map(str::to_owned);
+        let disk = self.found.leaves.get(&config.guid).map(|leaf| &leaf.disk);
+        let path = disk.map(|disk| disk.path().to_string()).or_else(|| recorded.clone());
+        let class = match (top.unwrap_or(config).class, &config.kind) {
+            (_, VdevKind::Hole) => "hole",
+            _ if config.is_spare => "spare",
+            (AllocationClass::Log, _) => "log",
+            (AllocationClass::Special, _) => SPECIAL,
+            (AllocationClass::Dedup, _) => DEDUP,
+            (AllocationClass::Normal, _) => "normal",
+        };
+        let reason = match status.state {
+            VdevState::Unavailable if config.kind == VdevKind::Missing => Some(Reason::Missing),
+            VdevState::Unavailable if is_leaf => Some(Reason::CannotOpen),
+            VdevState::Unavailable => Some(Reason::NoReplicas),
+            VdevState::Faulted => Some(Reason::External),
+            _ => None,
+        };
+        let next = |child| match config.kind {
+            VdevKind::Root => Some(child),
+            _ => top,
+        };
+        let children: Vec<Vdev> = config
+            .children
+            .iter()
+            .zip(&status.children)
+            .map(|(child, status)| self.vdev(child, status, next(child)))
+            .collect();
+        let is_removed_place = matches!(config.kind, VdevKind::Hole | VdevKind::Indirect(_));
+        let mut vdev = Vdev {
+            name: self.names.of(config, path.as_deref(), is_missing),
+            kind: config.kind.name(),
+            guid: config.guid,
+            was: (is_missing && self.names.hides_missing()).then(|| recorded.clone().unwrap_or_default()),
+            path,
+            phys_path: config.phys_path.as_deref().map(str::to_owned),
+            devid: config.devid.as_deref().map(str::to_owned),
+            class,
+            state: status.state.name(),
+            reason,
+            errors: status.errors,
+            is_removing: config.removing,
+            is_allocating: !config.non_allocating,
+            sizes: Sizes::default(),
+            children,
+            is_placeholder: is_removed_place,
+            is_listed_spare: false,
+        };
+        if let Some(disk) = disk {
+            vdev.sizes.device = disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT;
+        }
+        let is_top = top.is_some_and(|top| top.guid == config.guid);
+        if is_top && !is_removed_place {
+            self.size(&mut vdev, config);
+        }
+        vdev
+    }
+
+    /// The sizes of a top-level vdev and of what stands below it.
+    fn size(&self, vdev: &mut Vdev, config: &VdevConfig) {
+        let Ok(id) = u32::try_from(config.id).map(VdevId) else { return };
+        if let Some((pool, space)) = self.open
+            && let Some(space) = space.vdev(id)
+        {
+            let figures = space.figures();
+            vdev.sizes.space = figures.size_bytes;
+            vdev.sizes.allocated = figures.allocated_bytes;
+            vdev.sizes.checkpoint = figures.checkpoint_bytes;
+            vdev.sizes.deflated = pool.deflated_bytes(id, figures.size_bytes);
+            vdev.sizes.fragmentation = class_fragmentation(std::iter::once(space));
+        }
+        let metaslab = 1_u64.checked_shl(config.metaslab_shift).unwrap_or(1);
+        let aligned = |bytes: u64| bytes / metaslab * metaslab;
+        let most = most_bytes(vdev);
+        if most > 0 {
+            vdev.sizes.expandable = aligned(most.saturating_sub(config.asize_bytes));
+        }
+        replacements(vdev, aligned(config.asize_bytes));
+    }
+
+    fn auxiliary(&self, config: &VdevConfig, class: &'static str, state: &'static str) -> Vdev {
+        let disk = self.found.auxiliaries.get(&config.guid).map(|found| &found.disk);
+        let is_distributed = matches!(config.kind, VdevKind::DraidSpare { .. });
+        let is_missing = disk.is_none() && !is_distributed;
+        let recorded = config.path.as_deref().map(str::to_owned);
+        let path = disk.map(|disk| disk.path().to_string()).or(recorded);
+        let device = disk.map_or(0, |disk| disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT);
+        let names = self.names.with_paths();
+        let is_spare = class == "spare";
+        // What a cache device holds is lost whenever the pool is opened.
+        let sizes = match is_spare {
+            true => Sizes::default(),
+            false => Sizes { space: device.saturating_sub(LABEL_BYTES), device, ..Sizes::default() },
+        };
+        Vdev {
+            name: names.of(config, path.as_deref(), is_missing),
+            kind: config.kind.name(),
+            guid: config.guid,
+            path,
+            phys_path: config.phys_path.as_deref().map(str::to_owned),
+            devid: config.devid.as_deref().map(str::to_owned),
+            class,
+            state: if is_missing { "UNAVAIL" } else { state },
+            reason: is_missing.then_some(Reason::CannotOpen),
+            was: None,
+            errors: ErrorTotals::default(),
+            is_removing: false,
+            is_allocating: true,
+            sizes,
+            children: Vec::new(),
+            is_placeholder: false,
+            is_listed_spare: is_spare,
+        }
+    }
+}
+
+/// The size that a vdev could have on its devices; 0 where none of them is there.
+fn most_bytes(vdev: &Vdev) -> u64 {
+    if vdev.children.is_empty() {
+        return vdev.sizes.device.saturating_sub(LABEL_BYTES);
+    }
+    let least = vdev.children.iter().map(most_bytes).filter(|bytes| *bytes > 0).min().unwrap_or(0);
+    match vdev.kind {
+        "raidz" | "draid" => least.saturating_mul(vdev.children.len() as u64),
+        _ => least,
+    }
+}
+
+/// What a replacement must at least have, from the top down.
+fn replacements(vdev: &mut Vdev, bytes: u64) {
+    let count = vdev.children.len() as u64;
+    vdev.sizes.replacement = if vdev.children.is_empty() { bytes.saturating_add(LABEL_BYTES) } else { bytes };
+    let each = match vdev.kind {
+        "raidz" | "draid" => bytes.div_ceil(count.max(1)),
+        _ => bytes,
+    };
+    for child in &mut vdev.children {
+        replacements(child, each);
+    }
+}
