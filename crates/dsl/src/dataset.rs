@@ -7,11 +7,14 @@ use cenote_format::dsl::{DatasetFlags, DslDatasetPhys};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, ObjsetId};
 
+use crate::dir::Names;
 use crate::name::Tail;
 use crate::{Dir, Dsl, DslError};
 
 /// Snapshots of one dataset at most, as a bound on memory.
 const SNAPSHOTS_MAX: usize = 1 << 24;
+/// Clones of one snapshot at most: each is a directory.
+const CLONES_MAX: usize = 1 << 22;
 /// Holds of one snapshot at most.
 const HOLDS_MAX: usize = 1 << 20;
 
@@ -166,21 +169,29 @@ impl Dsl {
         Ok(holds)
     }
 
-    /// Names of the clones of a snapshot.
+    /// Names of the clones of a snapshot, sorted.
     pub async fn clones(&self, dataset: &Dataset) -> Result<Vec<String>, DslError> {
-        let mut names = Vec::new();
+        let mut clones = Vec::new();
+        let mut names = Names::default();
         if dataset.phys.next_clones.0 != 0 {
+            let nameless = Dir { object: ObjectId(0), name: String::new(), phys: self.root_dir().await?.phys };
             let zap = Zap::open(self.mos_object(dataset.phys.next_clones).await?).await?;
-            for entry in zap.entries(SNAPSHOTS_MAX).await? {
-                if let Some(object) = entry.value.as_u64() {
-                    // The first dataset after the snapshot in the clone's line: its head, or its oldest snapshot.
-                    let name = self.dataset_name(ObjectId(object)).await?;
-                    names.push(name.split('@').next().unwrap_or(&name).to_owned());
+            let mut listing = zap.listing();
+            while let Some(batch) = listing.next().await? {
+                for object in batch.iter().filter_map(|entry| entry.value.as_u64()) {
+                    // The first dataset after the snapshot: the clone, or the oldest snapshot of it.
+                    let first = self.dataset_object(ObjectId(object), nameless.clone(), None).await?;
+                    clones.push(names.dir_name(self, first.phys.dir).await?);
+                    if clones.len() > CLONES_MAX {
+                        let what = format!("more than {CLONES_MAX} clones");
+                        return Err(DslError::Corrupt { object: dataset.object.0, what });
+                    }
                 }
             }
         }
-        names.sort();
-        Ok(names)
+        clones.sort();
+        clones.dedup();
+        Ok(clones)
     }
 
     /// A numeric field of a zapified dataset.

@@ -1,5 +1,7 @@
 //! DSL directories: the tree of names.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use cenote_dmu::zap::Zap;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DslDirPhys, dir_field};
@@ -10,6 +12,10 @@ use crate::{DEPTH_MAX, Dsl, DslError};
 
 /// Children of one directory at most, as a bound on memory.
 const CHILDREN_MAX: usize = 1 << 22;
+
+/// Children looked through to find names, in one go. More than any pool has directories; a hostile one must not have us
+/// read the same long list for ever.
+const LOOKED_THROUGH_MAX: usize = CHILDREN_MAX;
 
 /// A directory: a place in the tree of names, with what is inherited along it.
 #[derive(Clone, Debug)]
@@ -98,6 +104,9 @@ impl Dsl {
     /// `dir` and all directories below it, parents first and siblings by name.
     pub async fn tree(&self, dir: Dir, hidden: bool) -> Result<Vec<Dir>, DslError> {
         let mut found = Vec::new();
+        // Each directory names one parent, but a parent can list a child many times, and so can the child its own: the
+        // walk would not end in a lifetime.
+        let mut seen = BTreeSet::from([dir.object]);
         let mut pending = vec![(dir, 0)];
         while let Some((dir, depth)) = pending.pop() {
             if depth > DEPTH_MAX {
@@ -106,6 +115,10 @@ impl Dsl {
             }
             for (name, object) in self.children(&dir, hidden).await?.into_iter().rev() {
                 let child = self.dir_object(object, format!("{}/{name}", dir.name)).await?;
+                if !seen.insert(object) {
+                    let what = format!("'{}' is listed twice", child.name);
+                    return Err(DslError::Corrupt { object: object.0, what });
+                }
                 pending.push((self.check_parent(&dir, child)?, depth + 1));
             }
             found.push(dir);
@@ -141,31 +154,74 @@ impl Dsl {
         Ok(self.dir_field(dir, dir_field::CRYPTO_KEY_OBJECT).await?.map(ObjectId))
     }
 
-    /// The full name of the directory in `object`, found by walking up.
+    /// The full name of the directory in `object`, found by walking up. For many names at once see [`Names`].
     pub async fn dir_name(&self, object: ObjectId) -> Result<String, DslError> {
-        let mut parts: Vec<String> = Vec::new();
-        let mut at = object;
-        for _ in 0..DEPTH_MAX {
-            if at == self.shared.root {
-                parts.push(self.pool().to_owned());
-                parts.reverse();
-                return Ok(parts.join("/"));
-            }
-            let dir = self.dir_object(at, String::new()).await?;
-            let parent = self.dir_object(dir.phys.parent, String::new()).await?;
-            let children = self.children(&parent, true).await?;
-            let Some((name, _)) = children.into_iter().find(|(_, child)| *child == at) else {
-                return Err(DslError::Corrupt { object: at.0, what: "its parent does not list it".into() });
-            };
-            parts.push(name);
-            at = dir.phys.parent;
+        Names::default().dir_name(self, object).await
+    }
+
+    /// The full name of the directory in `object`, which is likely to be `dir` or one above it.
+    pub(crate) async fn name_of_ancestor(&self, dir: &Dir, object: ObjectId) -> Result<String, DslError> {
+        if dir.object == object {
+            return Ok(dir.name.clone());
         }
-        Err(DslError::Corrupt { object: object.0, what: "its parents form a cycle".into() })
+        let mut at = dir.clone();
+        for _ in 0..DEPTH_MAX {
+            match self.parent(&at).await? {
+                Some(parent) if parent.object == object => return Ok(parent.name),
+                Some(parent) => at = parent,
+                None => break,
+            }
+        }
+        self.dir_name(object).await
     }
 
     /// What a full name refers to: its directory and the rest, parsed.
     pub async fn resolve<'a>(&self, name: &'a str) -> Result<(Dir, Tail<'a>), DslError> {
         let parsed = Name::parse(name)?;
         Ok((self.dir(parsed.dir).await?, parsed.tail))
+    }
+}
+
+/// Finds the names of many directories. A directory does not know its name; its parent's list of children does. Each list
+/// is read once here, however many of its children are asked for.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// The names of directories' children, by parent.
+    children: BTreeMap<ObjectId, BTreeMap<ObjectId, String>>,
+    /// Children looked through so far.
+    looked_through: usize,
+}
+
+impl Names {
+    /// The full name of the directory in `object`.
+    pub(crate) async fn dir_name(&mut self, dsl: &Dsl, object: ObjectId) -> Result<String, DslError> {
+        let mut parts: Vec<String> = Vec::new();
+        let mut at = object;
+        for _ in 0..DEPTH_MAX {
+            if at == dsl.shared.root {
+                parts.push(dsl.pool().to_owned());
+                parts.reverse();
+                return Ok(parts.join("/"));
+            }
+            let dir = dsl.dir_object(at, String::new()).await?;
+            let parent = dir.phys.parent;
+            if !self.children.contains_key(&parent) {
+                let listed = dsl.children(&dsl.dir_object(parent, String::new()).await?, true).await?;
+                self.looked_through += listed.len();
+                if self.looked_through > LOOKED_THROUGH_MAX {
+                    let what = format!("more than {LOOKED_THROUGH_MAX} directories beside it and above it");
+                    return Err(DslError::Corrupt { object: object.0, what });
+                }
+                // Of several names for one child the first counts.
+                let by_object = listed.into_iter().rev().map(|(name, child)| (child, name)).collect();
+                self.children.insert(parent, by_object);
+            }
+            let Some(name) = self.children.get(&parent).and_then(|children| children.get(&at)) else {
+                return Err(DslError::Corrupt { object: at.0, what: "its parent does not list it".into() });
+            };
+            parts.push(name.clone());
+            at = parent;
+        }
+        Err(DslError::Corrupt { object: object.0, what: "its parents form a cycle".into() })
     }
 }

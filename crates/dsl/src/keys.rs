@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-pub use cenote_codec::crypt::KeyFormat;
-use cenote_codec::crypt::{CryptError, CryptSuite as CodecSuite, DatasetKey, WrappedKey, WrappingKey};
+use cenote_codec::crypt::{CryptError, DatasetKey, WrappedKey, WrappingKey};
 use cenote_dmu::zap::Zap;
 use cenote_format::dsl::CryptoKeyPhys;
+pub use cenote_format::dsl::KeyFormat;
 use cenote_format::ids::ObjectId;
 use zeroize::Zeroizing;
 
@@ -48,7 +48,7 @@ impl Dsl {
     pub async fn encryption(&self, dir: &Dir) -> Result<Option<Encryption>, DslError> {
         let Some(key_object) = self.key_object(dir).await? else { return Ok(None) };
         let phys = self.key_phys(key_object).await?;
-        let root = self.dir_name(phys.root_dir).await?;
+        let root = self.name_of_ancestor(dir, phys.root_dir).await?;
         Ok(Some(Encryption { key_object, phys, root, is_loaded: self.loaded_key(key_object).is_some() }))
     }
 
@@ -122,9 +122,8 @@ impl Dsl {
 }
 
 fn unwrap(phys: &CryptoKeyPhys, wrapping: &WrappingKey) -> Result<DatasetKey, CryptError> {
-    let suite = CodecSuite::from_number(phys.suite.number()).ok_or(CryptError::Unsupported("this cipher suite"))?;
     let wrapped = WrappedKey {
-        suite,
+        suite: phys.suite,
         guid: phys.guid,
         version: phys.version,
         iv: phys.iv,

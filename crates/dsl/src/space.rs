@@ -86,7 +86,12 @@ impl Dsl {
             if is_last {
                 return Ok(written);
             }
-            at = self.dataset_object(at.phys.prev_snapshot, at.dir.clone(), None).await?;
+            let previous = self.dataset_object(at.phys.prev_snapshot, at.dir.clone(), None).await?;
+            // Each was taken before the next one, so the chain ends, and never meets a dataset twice.
+            if previous.phys.prev_snapshot_txg >= at.phys.prev_snapshot_txg {
+                break;
+            }
+            at = previous;
         }
         Err(DslError::Corrupt { object: dataset.object.0, what: "its snapshots form a cycle".into() })
     }

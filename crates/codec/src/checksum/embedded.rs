@@ -50,7 +50,8 @@ pub const fn label_verifier(offset_bytes: u64) -> Words {
 }
 
 /// The verifier of a gang header: the vdev and offset of the gang pointer's first DVA and its birth txg. The offset is
-/// the DVA's (from the start of the allocatable space).
+/// the DVA's (from the start of the allocatable space). The sum is compared by [`verify_embedded`], which has to be told
+/// whether the pointer is of an encrypted block: of such a header only half the sum is kept, beside a MAC.
 #[must_use]
 pub const fn gang_verifier(vdev: u64, offset_bytes: u64, physical_birth: u64) -> Words {
     [vdev, offset_bytes, physical_birth, 0]
@@ -60,11 +61,6 @@ pub const fn gang_verifier(vdev: u64, offset_bytes: u64, physical_birth: u64) ->
 /// in which the block was written.
 pub fn verify_label(block: &[u8], offset_bytes: u64) -> Result<Endian, ChecksumError> {
     verify_embedded(Checksum::Label, block, label_verifier(offset_bytes), false)
-}
-
-/// Verifies a gang header; see [`gang_verifier`].
-pub fn verify_gang(block: &[u8], vdev: u64, offset_bytes: u64, physical_birth: u64) -> Result<Endian, ChecksumError> {
-    verify_embedded(Checksum::GangHeader, block, gang_verifier(vdev, offset_bytes, physical_birth), false)
 }
 
 /// Verifies an intent log block of either kind against the checksum words of the pointer that led to it.

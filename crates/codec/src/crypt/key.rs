@@ -24,6 +24,7 @@ use subtle::ConstantTimeEq;
 use super::block::{self, BlockLayout};
 use super::cipher::Cipher;
 use super::derived::DerivedKeys;
+use super::suite::wrapping_suite;
 use super::{BlockParams, CryptError, CryptSuite, IV_BYTES, MAC_BYTES, SALT_BYTES, Secret, WrappingKey, objset};
 
 /// Longest master key; the stored one is padded to it.
@@ -64,7 +65,7 @@ impl WrappedKey {
         let message = &mut message.0[..master_len + HMAC_KEY_BYTES];
         message[..master_len].copy_from_slice(&self.master_key[..master_len]);
         message[master_len..].copy_from_slice(&self.hmac_key);
-        Cipher::new(self.suite.wrapping(), wrapping.bytes())?.open(&self.iv, &extra, message, &self.mac).map_err(
+        Cipher::new(wrapping_suite(self.suite), wrapping.bytes())?.open(&self.iv, &extra, message, &self.mac).map_err(
             |error| match error {
                 CryptError::Authentication => CryptError::WrongKey,
                 error => error,
@@ -136,7 +137,7 @@ impl DatasetKey {
         let message = &mut message.0[..master_len + HMAC_KEY_BYTES];
         message[..master_len].copy_from_slice(&self.master_key.0[..master_len]);
         message[master_len..].copy_from_slice(&*self.hmac_key.0);
-        let mac = Cipher::new(self.suite.wrapping(), wrapping.bytes())?.seal(&iv, &extra, message)?;
+        let mac = Cipher::new(wrapping_suite(self.suite), wrapping.bytes())?.seal(&iv, &extra, message)?;
         let mut wrapped = WrappedKey {
             suite: self.suite,
             guid: self.guid,
@@ -280,7 +281,7 @@ mod tests {
     fn a_key_survives_wrapping_in_every_suite_and_both_versions() {
         let wrapping = WrappingKey::from_raw(&[9; 32]).unwrap();
         let other = WrappingKey::from_raw(&[8; 32]).unwrap();
-        for suite in CryptSuite::ALL {
+        for &suite in CryptSuite::ALL {
             for version in [0, 1] {
                 let mut key = DatasetKey::generate(suite, Guid(77), &mut counting()).unwrap();
                 key.version = version;
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn blocks_round_trip_in_every_suite_and_refuse_alteration() {
-        for suite in CryptSuite::ALL {
+        for &suite in CryptSuite::ALL {
             let mut random = counting();
             let key = DatasetKey::generate(suite, Guid(1), &mut random).unwrap();
             for len in [0, 1, 512, 4096, 131_072] {

@@ -1,5 +1,6 @@
 //! The key that wraps a dataset's key: from raw bytes, hexadecimal text or a passphrase.
 
+use cenote_format::dsl::KeyFormat;
 use sha1::Sha1;
 
 use super::{CryptError, Secret};
@@ -17,52 +18,6 @@ pub const PBKDF2_ITERATIONS_MIN: u64 = 100_000;
 /// Most iterations we do. The number comes from the pool, and a hostile one must not stop us for days; chosen by eye as
 /// a few minutes of one core, hundreds of times what people use.
 pub const PBKDF2_ITERATIONS_MAX: u64 = 200_000_000;
-
-/// The `keyformat` property.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KeyFormat {
-    /// 32 bytes.
-    Raw = 1,
-    /// 64 hexadecimal digits.
-    Hex = 2,
-    /// Text, through PBKDF2.
-    Passphrase = 3,
-}
-
-impl KeyFormat {
-    /// From the stored number; `None` for 0 (not encrypted) and unknown ones.
-    #[must_use]
-    pub const fn from_number(number: u64) -> Option<Self> {
-        match number {
-            1 => Some(Self::Raw),
-            2 => Some(Self::Hex),
-            3 => Some(Self::Passphrase),
-            _ => None,
-        }
-    }
-
-    /// The stored number.
-    #[must_use]
-    pub const fn number(self) -> u64 {
-        self as u64
-    }
-
-    /// The property's text.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::Hex => "hex",
-            Self::Passphrase => "passphrase",
-        }
-    }
-
-    /// From the property's text.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Raw, Self::Hex, Self::Passphrase].into_iter().find(|format| format.name() == name)
-    }
-}
 
 /// The user's key. Wiped when dropped.
 pub struct WrappingKey(Secret<WRAPPING_KEY_BYTES>);

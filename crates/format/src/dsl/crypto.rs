@@ -46,7 +46,10 @@ macro_rules! numbered {
         pub enum $name { $($(#[$vdoc])* $variant = $number,)* }
 
         impl $name {
-            /// The member with this number.
+            /// Every member, in the order of the numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The member with this number; `None` for 0 and other numbers that stand for none, and for unknown ones.
             #[must_use]
             pub const fn from_number(number: u64) -> Option<Self> {
                 match number { $($number => Some(Self::$variant),)* _ => None }
@@ -62,6 +65,12 @@ macro_rules! numbered {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
+            }
+
+            /// The member of this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|member| member.name() == name)
             }
         }
     };
@@ -86,7 +95,10 @@ numbered! {
 }
 
 impl CryptSuite {
-    /// The length of the keys in bytes.
+    /// What `encryption=on` means.
+    pub const ON: Self = Self::Aes256Gcm;
+
+    /// The length in bytes of the master key and of the blocks' keys.
     #[must_use]
     pub const fn key_bytes(self) -> usize {
         match self {

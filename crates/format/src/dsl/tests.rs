@@ -105,6 +105,24 @@ fn wrapped_keys_round_trip_and_wrong_sizes_are_errors() {
     assert!(CryptoKeyPhys::from_zap(|name| entries.get(name).cloned()).is_err());
 }
 
+#[test]
+fn suites_and_key_formats_have_a_number_and_a_name_each() {
+    for suite in CryptSuite::ALL {
+        assert_eq!(CryptSuite::from_number(suite.number()), Some(*suite));
+        assert_eq!(CryptSuite::from_name(suite.name()), Some(*suite));
+    }
+    for format in KeyFormat::ALL {
+        assert_eq!(KeyFormat::from_number(format.number()), Some(*format));
+        assert_eq!(KeyFormat::from_name(format.name()), Some(*format));
+    }
+    assert_eq!((CryptSuite::ALL.len(), KeyFormat::ALL.len()), (6, 3));
+    // 0 to 2 are inherit, on and off.
+    for number in [0, 1, 2, 9, 256 + 8, u64::MAX] {
+        assert_eq!(CryptSuite::from_number(number), None);
+    }
+    assert_eq!(KeyFormat::from_number(0), None);
+}
+
 proptest! {
     #[test]
     fn redaction_lists_round_trip(
