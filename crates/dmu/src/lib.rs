@@ -42,6 +42,7 @@ mod objset;
 mod read;
 pub mod sa;
 mod walk;
+mod window;
 pub mod zap;
 
 use std::sync::Arc;

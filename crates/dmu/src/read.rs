@@ -1,13 +1,14 @@
 //! Reading ranges of an object's data.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use cenote_format::ids::BlockId;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{Class, Join, JoinError};
 
 use crate::dnode::Dnode;
+use crate::window::{READS_MAX, in_order};
 use crate::{DmuError, DmuErrorKind};
 
 /// The most that one read gives, in bytes.
@@ -35,20 +36,17 @@ pub enum Run {
 impl Dnode {
     /// `len` bytes at `offset_bytes`; what lies in holes or past the last block is zeros.
     ///
-    /// Within one block nothing is copied. Blocks of a longer range are read concurrently. The caller bounds `len`, to
-    /// [`READ_SIZE_MAX_BYTES`] at most: the result is one buffer.
+    /// Within one block nothing is copied. Blocks of a longer range are read concurrently, a bounded number at a time. The
+    /// caller bounds `len`, to [`READ_SIZE_MAX_BYTES`] at most: the result is one buffer.
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
         let size = self.data_block_size_bytes();
         if len > READ_SIZE_MAX_BYTES {
             return Err(self.error(DmuErrorKind::TooLarge(len)));
         }
-        if len == 0 || size == 0 {
+        let Some((blocks, start_in_block)) = blocks_of(offset_bytes, len, size, self.last_block()) else {
             return Ok(Buf::zeroed(len).freeze());
-        }
-        let first = offset_bytes / size;
-        let end = offset_bytes.saturating_add(len as u64);
-        let last = (end - 1) / size;
-        let start_in_block = (offset_bytes % size) as usize;
+        };
+        let (first, last) = (*blocks.start(), *blocks.end());
         if first == last {
             return Ok(match self.block(BlockId(first)).await? {
                 Some((block, _)) => part_of(block, start_in_block..start_in_block + len),
@@ -56,20 +54,22 @@ impl Dnode {
             });
         }
         let mut target = Buf::zeroed(len);
-        let mut reads = Vec::with_capacity((last - first + 1) as usize);
-        for block in first..=last {
+        let start = |block| {
             let dnode = self.clone();
             let handle = self.objset().dmu().handle();
-            reads.push(handle.spawn(Class::Issue, async move { dnode.block(BlockId(block)).await }));
-        }
-        for (index, read) in (first..=last).zip(reads) {
-            let read = read.await.map_err(|error| self.interrupted(&error))?;
-            let Some((block, _)) = read? else { continue };
+            handle.spawn(Class::Issue, async move { dnode.block(BlockId(block)).await })
+        };
+        let take = |index: u64, read: Result<_, JoinError>| {
+            let read: Result<Option<(Block, _)>, DmuError> = read.map_err(|error| self.interrupted(&error))?;
+            let Some((block, _)) = read? else { return Ok(()) };
+            // Inside the range, so these neither overflow nor exceed `len`.
             let block_start = index * size;
             let skip = offset_bytes.saturating_sub(block_start) as usize;
             let at = block_start.saturating_sub(offset_bytes) as usize;
             copy_into(&mut target, at, block.get(skip..).unwrap_or_default());
-        }
+            Ok(())
+        };
+        in_order(blocks, READS_MAX, start, take).await?;
         Ok(target.freeze())
     }
 
@@ -99,6 +99,15 @@ fn part_of(block: Block, range: Range<usize>) -> Block {
     let mut padded = Buf::zeroed(range.len());
     copy_into(&mut padded, 0, block.get(range.start..).unwrap_or_default());
     padded.freeze()
+}
+
+/// The blocks, of `size` bytes each, that a range reaches up to the object's last one, and where in the first it begins.
+/// `None` if it reaches none.
+fn blocks_of(offset_bytes: u64, len: usize, size: u64, last: BlockId) -> Option<(RangeInclusive<u64>, usize)> {
+    let first = offset_bytes.checked_div(size)?;
+    let last_byte = offset_bytes.saturating_add((len as u64).checked_sub(1)?);
+    let end = (last_byte / size).min(last.0);
+    (first <= end).then(|| (first..=end, (offset_bytes % size) as usize))
 }
 
 fn copy_into(target: &mut [u8], at: usize, source: &[u8]) {
@@ -147,7 +156,10 @@ impl DataStream {
         if size == 0 {
             self.at = self.end;
         }
-        while self.at < self.end && (self.pending_bytes < self.window_bytes || self.pending.is_empty()) {
+        while self.at < self.end
+            && self.pending.len() < READS_MAX
+            && (self.pending_bytes < self.window_bytes || self.pending.is_empty())
+        {
             let block_id = BlockId(self.at / size);
             let data = self.dnode.next_data_block(block_id).await?;
             let hole_end = data.map_or(self.end, |data| data.0.saturating_mul(size)).min(self.end);
@@ -168,5 +180,24 @@ impl DataStream {
             self.at += len as u64;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_at_the_end_of_all_offsets_are_blocks_that_exist_or_none() {
+        let last = BlockId(u64::MAX / 512);
+        assert_eq!(blocks_of(u64::MAX, 1, 512, last), Some((last.0..=last.0, 511)));
+        assert_eq!(blocks_of(u64::MAX, usize::MAX, 512, last), Some((last.0..=last.0, 511)));
+        assert_eq!(blocks_of(u64::MAX - 512, 1 << 20, 512, last), Some((last.0 - 1..=last.0, 511)));
+        assert_eq!(blocks_of(u64::MAX - 512, 1 << 20, 512, BlockId(7)), None);
+        assert_eq!(blocks_of(0, usize::MAX, 512, BlockId(7)), Some((0..=7, 0)));
+        assert_eq!(blocks_of(1000, 24, 512, BlockId(u64::MAX)), Some((1..=1, 488)));
+        assert_eq!(blocks_of(1000, 25, 512, BlockId(u64::MAX)), Some((1..=2, 488)));
+        assert_eq!(blocks_of(5, 0, 512, last), None);
+        assert_eq!(blocks_of(5, 10, 0, last), None);
     }
 }

@@ -4,9 +4,9 @@
 //! block or a fat ZAP; a fat one is looked up as hash -> pointer table -> leaf block -> chain of chunks, and listed leaf
 //! by leaf.
 //!
-//! A listing visits each leaf once, in the order of hash prefixes, whatever number of table slots point to it. Slots of
-//! one leaf are neighbours, so remembering the last one is enough; what a hostile table repeats is caught by the count
-//! of leaves that the object's size allows.
+//! A listing visits each leaf once, in the order of hash prefixes, whatever number of table slots point to it: a leaf says
+//! by its prefix which slots are its own, and the listing goes on behind them. A leaf that is met again there contradicts
+//! itself. A hostile table can have as many slots as there are hashes, so leaves without entries are counted too.
 
 use cenote_format::ids::BlockId;
 use cenote_format::zap::{
@@ -17,6 +17,10 @@ use cenote_taskq::buf::Block;
 
 use crate::dnode::Dnode;
 use crate::{DmuError, DmuErrorKind};
+
+/// Leaves without an entry that a listing passes over in a row, before the ZAP is called corrupt. A directory that had two
+/// hundred million files and lost them all has about as many.
+const EMPTY_LEAVES_MAX: u64 = 1 << 22;
 
 /// An opened ZAP object.
 #[derive(Clone)]
@@ -193,7 +197,7 @@ impl Zap {
     /// A listing of all entries, ordered by (hash, differentiator).
     #[must_use]
     pub fn listing(&self) -> ZapListing {
-        ZapListing { zap: self.clone(), next_index: 0, last_leaf: None, leaves_seen: 0, done: false }
+        ZapListing { zap: self.clone(), next_index: 0, last_leaf: None, leaves_seen: 0, empty_in_a_row: 0, done: false }
     }
 
     /// All entries at once, for ZAPs that are small by nature. `limit` bounds them.
@@ -216,6 +220,7 @@ pub struct ZapListing {
     next_index: u64,
     last_leaf: Option<u64>,
     leaves_seen: u64,
+    empty_in_a_row: u64,
     done: bool,
 }
 
@@ -228,7 +233,7 @@ impl ZapListing {
         }
     }
 
-    /// The entries of the next leaf (sorted); `None` at the end.
+    /// The entries of the next leaf that has any (sorted); `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<ZapEntry>>, DmuError> {
         let zap = self.zap.clone();
         if self.done {
@@ -252,8 +257,8 @@ impl ZapListing {
         while self.next_index < header.pointer_count() {
             let leaf_id = zap.leaf_of(header, header.index_place(self.next_index)).await?;
             if self.last_leaf == Some(leaf_id) {
-                self.next_index += 1;
-                continue;
+                let what = format!("leaf {leaf_id} stands at pointers that its prefix says are another's");
+                return Err(zap.dnode.error(DmuErrorKind::Corrupt(what)));
             }
             let (block, order) = zap.leaf_block(leaf_id).await?;
             let fail = |error: FormatError| zap.dnode.error(error);
@@ -277,7 +282,15 @@ impl ZapListing {
                     cd: entry.cd,
                 });
             }
-            return Ok(Some(entries));
+            if !entries.is_empty() {
+                self.empty_in_a_row = 0;
+                return Ok(Some(entries));
+            }
+            self.empty_in_a_row += 1;
+            if self.empty_in_a_row > EMPTY_LEAVES_MAX {
+                let what = format!("more than {EMPTY_LEAVES_MAX} leaves in a row without an entry");
+                return Err(zap.dnode.error(DmuErrorKind::Corrupt(what)));
+            }
         }
         self.done = true;
         Ok(None)
