@@ -403,6 +403,33 @@ fn spares_that_lead_to_themselves_end() {
     assert!(read_copies(&made, &tree, 0, &pattern(4096, 1)).is_err());
 }
 
+/// A hostile configuration: every child of a draid is a mirror of many of that draid's spares, each of which stands for
+/// such a child again. A walk from spare to child to spare branched forty ways at each of sixteen steps.
+#[test]
+fn mirrors_of_spares_of_their_own_draid_are_not_a_maze() {
+    let dspare = |guid: u64, id: u64| {
+        let mut spare = vdev("dspare", guid);
+        spare.push("top_guid", 500_u64);
+        spare.push("spare_id", id);
+        spare
+    };
+    let maze = |child: u64| {
+        let spares = (0..40).map(|id| dspare(1000 + child * 40 + id, id % 2)).collect();
+        with_children(vdev("spare", 60 + child), spares)
+    };
+    let made = Made::new(vec![draid(1, 2, 2, (0..5).map(maze).collect())]);
+    let tree = made.tree(&[]);
+    let want = pattern(4096, 1);
+    assert!(read(&made, &tree, 0, &want).is_err());
+    assert!(read_copies(&made, &tree, 0, &want).is_err());
+    // What can be read beside the maze is read.
+    let children = leaves(10, 4).into_iter().chain([maze(4)]).collect();
+    let made = Made::new(vec![draid(1, 2, 2, children)]);
+    made.put(0, &want, BIRTH);
+    assert_eq!(read(&made, &made.tree(&[]), 0, &want).unwrap()[..], want);
+    assert_eq!(read_copies(&made, &made.tree(&[]), 0, &want).unwrap().block[..], want);
+}
+
 #[test]
 fn a_child_being_replaced_is_read_from_either_device() {
     let mut children = leaves(10, 3);

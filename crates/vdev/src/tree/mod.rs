@@ -27,7 +27,7 @@ mod status;
 mod stripe;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use cenote_format::ids::{Guid, Txg, VdevId};
@@ -124,7 +124,8 @@ impl From<Fault> for Faults {
 }
 
 /// How many vdevs a read may still pass through. Configurations are no deeper than a few levels, but a distributed spare
-/// stands for another child, which may have another spare: this ends loops that a hostile configuration could lay.
+/// stands for another child, which may have another spare: this ends loops that a hostile configuration could lay. That
+/// the ways are few as well as short is seen to when the tree is made ([`Builder::spare_is_in_place`]).
 #[derive(Clone, Copy)]
 struct Depth(u8);
 
@@ -185,6 +186,7 @@ impl VdevTree {
             by_guid: BTreeMap::new(),
             disks: disks.into_iter().collect(),
             spares: Vec::new(),
+            spares_seen: BTreeSet::new(),
         };
         let mut tops = Vec::with_capacity(config.children.len());
         for (position, top) in config.children.iter().enumerate() {
@@ -194,7 +196,7 @@ impl VdevTree {
                 return Err(bad(top.guid, format!("top-level vdev {id} says that it is {}", top.id)));
             }
             let ashift = top.ashift.max(ASHIFT_MIN);
-            tops.push(Top { node: builder.add(top, VdevId(id), ashift)?, ashift });
+            tops.push(Top { node: builder.add(top, VdevId(id), ashift, None)?, ashift });
         }
         let mut root = new_node(config, Kind::Mirror, VdevId(u32::MAX), "root".into());
         root.children = tops.iter().map(|top| top.node).collect();
@@ -532,11 +534,30 @@ struct Builder {
     disks: BTreeMap<Guid, Disk>,
     /// Distributed spares and the draids that they name.
     spares: Vec<(NodeIndex, Guid)>,
+    /// Draids and numbers of the distributed spares that were met.
+    spares_seen: BTreeSet<(Guid, u64)>,
 }
 
 impl Builder {
-    /// Adds a vdev and what is below it. Recursion is as deep as the configuration, which is bounded.
-    fn add(&mut self, config: &VdevConfig, top: VdevId, ashift: u32) -> Result<NodeIndex, VdevError> {
+    /// Whether a distributed spare stands where one can: in a child of its own draid, below mirrors only (`spare`,
+    /// `replacing`), and nowhere else. One that does not is as good as absent.
+    ///
+    /// So at any address each child of a draid is stood for by at most one spare in one place, and the ways from spare to
+    /// child to spare are chains. Without this, a mirror of a hundred spares of the draid that it is a child of has
+    /// 100^depth of them.
+    fn spare_is_in_place(&mut self, draid: Guid, spare_id: u64, draid_above: Option<Guid>) -> bool {
+        draid_above == Some(draid) && self.spares_seen.insert((draid, spare_id))
+    }
+
+    /// Adds a vdev and what is below it. Recursion is as deep as the configuration, which is bounded. `draid_above` is the
+    /// draid in one of whose children it is, below mirrors only.
+    fn add(
+        &mut self,
+        config: &VdevConfig,
+        top: VdevId,
+        ashift: u32,
+        draid_above: Option<Guid>,
+    ) -> Result<NodeIndex, VdevError> {
         let child_count = config.children.len();
         if child_count > MAX_CHILDREN {
             return Err(bad(config.guid, "too many children"));
@@ -571,9 +592,16 @@ impl Builder {
             VdevKind::Root => return Err(bad(config.guid, "a root below the root")),
         };
         let index = NodeIndex(u32::try_from(self.nodes.len()).map_err(|_| bad(config.guid, "too many vdevs"))?);
-        if let VdevKind::DraidSpare { top_guid, .. } = config.kind {
+        if let VdevKind::DraidSpare { top_guid, spare_id } = config.kind
+            && self.spare_is_in_place(top_guid, spare_id, draid_above)
+        {
             self.spares.push((index, top_guid));
         }
+        let draid_above = match kind {
+            Kind::Draid(_) => Some(config.guid),
+            Kind::Mirror => draid_above,
+            _ => None,
+        };
         self.nodes.push(new_node(config, kind, top, path));
         let is_placeholder = matches!(config.kind, VdevKind::Hole | VdevKind::Missing);
         if !is_placeholder && self.by_guid.insert(config.guid, index).is_some() {
@@ -581,7 +609,7 @@ impl Builder {
         }
         let mut children = Vec::with_capacity(child_count);
         for child in &config.children {
-            children.push(self.add(child, top, ashift)?);
+            children.push(self.add(child, top, ashift, draid_above)?);
         }
         self.nodes[index.0 as usize].children = children;
         Ok(index)
