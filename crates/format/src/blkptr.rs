@@ -516,6 +516,13 @@ impl Blkptr {
         }
     }
 
+    /// As an entry of a livelist: whether it is a free rather than an allocation. The entry is a copy of the pointer whose
+    /// word for the fill count is 0 but for this bit, of a pointer with its data inside too.
+    #[must_use]
+    pub const fn is_livelist_free(&self) -> bool {
+        self.words[FILL] & 1 != 0
+    }
+
     /// When what is on disk was written; 0 if embedded. Earlier than the logical birth for deduplicated and cloned
     /// blocks, later for blocks moved by device removal or rewritten.
     #[inline]

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Children may have children; a reader keeps its own list of what is left to visit, and visits each object once, since
-//! the numbers are disk bytes. In a livelist the block pointer's dedup bit, otherwise unused there, marks a free.
+//! the numbers are disk bytes. In a livelist the lowest bit of the pointer's fill count, otherwise 0 there, marks a free.
 
 use crate::blkptr::Blkptr;
 use crate::endian::{Endian, Fields, put_u64};

@@ -20,8 +20,8 @@
 //! **Life of a block.** pointer on the stack -> visit (reads, verifies, parses) -> claim -> children on the stack.
 //!
 //! **Invariants.**
-//! 1. A block whose ranges were claimed before is not descended into, unless the dedup table or the clone table explains
-//!    it; so a pool of shared or cyclic pointers ends in reports, not in a walk without end.
+//! 1. A block that holds pointers is visited once, wherever it lies and whether or not space is accounted for; so a pool
+//!    of shared or cyclic pointers ends in reports, not in a walk without end.
 //! 2. The stack is last in, first out: its size is bounded by depth times fan-out, not by the pool.
 //! 3. Memory for reports is bounded; counts are exact.
 //!
@@ -31,6 +31,8 @@
 //! a bitmap of claims (the set of ranges shrinks as the walk goes on, and says where leaks are).
 
 mod account;
+mod freeing;
+mod resume;
 mod roots;
 mod shared;
 mod stats;

@@ -8,7 +8,7 @@ use cenote_format::brt::{BrtVdevPhys, reference_count};
 use cenote_format::ddt::{DdtKey, DdtLogRecords, DdtPacked, DdtPhys};
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::{Checksum, Compress};
-use cenote_format::ids::{ObjectId, VdevId};
+use cenote_format::ids::{BlockId, ObjectId, VdevId};
 use cenote_format::zap::ZapKeyBuf;
 use cenote_spa::Pool;
 
@@ -127,15 +127,18 @@ impl SharedBlocks {
     async fn load_ddt_log(&mut self, pool: &Pool, name: &str, checksum: &str) -> Result<(), String> {
         let Some(dnode) = Self::ddt_object(pool, name, checksum).await? else { return Ok(()) };
         let order = dnode.byte_order();
-        let last = dnode.last_block();
         let mut latest: BTreeMap<DdtKey, DdtPhys> = BTreeMap::new();
-        for block in 0..=last.0 {
-            let found = dnode.block(cenote_format::ids::BlockId(block)).await.map_err(|error| error.to_string())?;
-            let Some((bytes, _)) = found else { continue };
-            for record in DdtLogRecords::new(&bytes, order).map_err(|error| error.to_string())? {
-                let record = record.map_err(|error| error.to_string())?;
-                latest.insert(record.key, record.phys);
+        // From data to data: a hostile log can be holes for as long as there are block numbers.
+        let mut from = BlockId(0);
+        while let Some(block) = dnode.next_data_block(from).await.map_err(|error| error.to_string())? {
+            if let Some((bytes, _)) = dnode.block(block).await.map_err(|error| error.to_string())? {
+                for record in DdtLogRecords::new(&bytes, order).map_err(|error| error.to_string())? {
+                    let record = record.map_err(|error| error.to_string())?;
+                    latest.insert(record.key, record.phys);
+                }
             }
+            let Some(next) = block.0.checked_add(1) else { break };
+            from = BlockId(next);
         }
         for (key, phys) in &latest {
             self.insert(key, phys);

@@ -1,10 +1,11 @@
 //! The walk itself: stack, visits in flight, account.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cenote_dmu::DmuError;
 use cenote_format::blkptr::Blkptr;
-use cenote_format::dsl::pool_directory;
-use cenote_format::ids::VdevId;
+use cenote_format::ids::{ObjectId, VdevId};
 use cenote_metaslab::PoolSpace;
 use cenote_spa::{Pool, SpaError};
 use cenote_taskq::{Class, Handle, JoinSet};
@@ -12,10 +13,11 @@ use cenote_zio::Bookmark;
 use thiserror::Error;
 
 use crate::account::{Account, Claim, Leak, Misuse, MisuseKind};
+use crate::freeing::{self, LivelistPart, PointerLists};
 use crate::roots;
 use crate::shared::{Reference, SharedBlocks};
 use crate::stats::BlockStatistics;
-use crate::visit::{Item, Visited, claim_of_copy, claims_of, visit};
+use crate::visit::{Item, Visited, claim_of_copy, claims_of, is_tree, visit};
 
 /// Reports kept of each kind; counts go on.
 const REPORTS_MAX: usize = 1000;
@@ -118,13 +120,11 @@ pub async fn verify(
 ) -> Result<VerifyReport, VerifyError> {
     let mut walk = Walk::new(pool, options).await?;
     walk.freed().await;
+    walk.deleted_clones().await;
     walk.removing().await;
     let mut problems = std::mem::take(&mut walk.report.problems);
-    let mut stack = roots::destroyed(pool, &mut problems).await;
+    let mut stack = freeing::destroyed(pool, &mut problems).await;
     let objsets = roots::objsets(pool, &mut problems).await;
-    if pool.directory_object(pool_directory::DELETED_CLONES).await?.is_some() {
-        problems.push("not supported yet: clones being deleted; their space is reported as leaked".into());
-    }
     walk.report.problems = problems;
     walk.intent_logs(&objsets).await;
     stack.extend(objsets.into_iter().rev().filter(|root| root.has_blocks).map(|root| root.item));
@@ -138,6 +138,8 @@ struct Walk<'a> {
     space: Option<Arc<PoolSpace>>,
     account: Option<Account>,
     shared: SharedBlocks,
+    /// The places of blocks with pointers that were visited.
+    trees: BTreeSet<(VdevId, u64)>,
     report: VerifyReport,
 }
 
@@ -156,7 +158,7 @@ impl<'a> Walk<'a> {
             shared = SharedBlocks::load(pool).await;
             report.problems.append(&mut shared.problems);
         }
-        Ok(Self { pool, options, space, account, shared, report })
+        Ok(Self { pool, options, space, account, shared, trees: BTreeSet::new(), report })
     }
 
     /// Claims a block's ranges. `false` if the account does not allow them, or if the block was visited before.
@@ -206,14 +208,45 @@ impl<'a> Walk<'a> {
         if self.account.is_none() {
             return;
         }
-        let pool = self.pool;
-        let mut problems = Vec::new();
-        let mut all: Vec<Blkptr> = Vec::new();
-        roots::freed(pool, &mut problems, async |batch: Vec<Blkptr>| all.extend(batch)).await;
-        self.report.problems.append(&mut problems);
-        for bp in all {
-            self.loose_block(&bp, true).await;
+        for name in freeing::LISTS {
+            if let Err(error) = self.freed_list(name).await {
+                self.report.problems.push(format!("{name}: {error}"));
+            }
         }
+    }
+
+    async fn freed_list(&mut self, name: &str) -> Result<(), String> {
+        let list = self.pool.directory_object(name).await.map_err(|error| error.to_string())?;
+        let Some(list) = list else { return Ok(()) };
+        let mut lists = PointerLists::open(self.pool, list).await.map_err(|error| error.to_string())?;
+        while let Some(batch) = lists.next().await.map_err(|error| error.to_string())? {
+            for bp in batch {
+                self.loose_block(&bp, true).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left of destroyed clones.
+    async fn deleted_clones(&mut self) {
+        if self.account.is_none() {
+            return;
+        }
+        for part in freeing::deleted_clones(self.pool, &mut self.report.problems).await {
+            if let Err(error) = self.livelist_part(part).await {
+                self.report.problems.push(format!("deleted clones: {error}"));
+            }
+        }
+    }
+
+    async fn livelist_part(&mut self, part: ObjectId) -> Result<(), DmuError> {
+        let mut part = LivelistPart::open(self.pool, part).await?;
+        while let Some(batch) = part.next().await? {
+            for bp in batch {
+                self.loose_block(&bp, true).await;
+            }
+        }
+        Ok(())
     }
 
     /// Counts and claims a block that is not read.
@@ -296,7 +329,7 @@ impl<'a> Walk<'a> {
                     self.error(format!("{}: {error}", item.bookmark));
                     continue;
                 }
-                if item.bp.is_embedded() {
+                if item.bp.is_embedded() || self.is_tree_again(&item) {
                     continue;
                 }
                 bytes_in_flight += item.bp.psize_bytes();
@@ -323,6 +356,27 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+    }
+
+    /// Whether the block holds pointers and was visited before, in any of its copies. A sound pool refers to such a block
+    /// once; in a hostile one indirect blocks that all point to each other, in places that are free or where no account is
+    /// kept, could be walked for ever.
+    fn is_tree_again(&mut self, item: &Item) -> bool {
+        if !is_tree(item) {
+            return false;
+        }
+        let mut again = None;
+        for dva in item.bp.dvas() {
+            if !self.trees.insert((dva.vdev, dva.offset_bytes)) {
+                again = Some(dva);
+            }
+        }
+        let Some(dva) = again else { return false };
+        self.report.misuse_count += 1;
+        let range = dva.offset_bytes..dva.offset_bytes.saturating_add(dva.asize_bytes);
+        let misuse = Misuse { bookmark: item.bookmark, vdev: dva.vdev, range, kind: MisuseKind::Twice };
+        keep(&mut self.report.misuses, misuse);
+        true
     }
 
     async fn take(&mut self, visited: Visited, stack: &mut Vec<Item>) {

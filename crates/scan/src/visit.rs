@@ -14,6 +14,7 @@ use cenote_taskq::buf::Block;
 use cenote_zio::{Bookmark, ReadContext, gang};
 
 use crate::account::Claim;
+use crate::resume::{Resume, SPILL_BLOCK};
 
 /// What all blocks of one walk share: the objset and its key.
 pub(crate) struct Origin {
@@ -21,6 +22,8 @@ pub(crate) struct Origin {
     pub(crate) key: Option<Arc<DatasetKey>>,
     /// Blocks born up to this txg belong to an older snapshot.
     pub(crate) min_txg: Txg,
+    /// How far a destroyed dataset's blocks are freed.
+    pub(crate) resume: Option<Resume>,
 }
 
 /// A pointer to visit.
@@ -52,7 +55,7 @@ pub(crate) async fn visit(pool: Pool, item: Item, read: bool) -> Visited {
         Ok(claims) => visited.claims = claims,
         Err(error) => visited.error = Some(error),
     }
-    let is_tree = item.bp.level() > 0 || holds_pointers(&item);
+    let is_tree = is_tree(&item);
     if !read && !is_tree {
         return visited;
     }
@@ -84,9 +87,10 @@ pub(crate) async fn visit(pool: Pool, item: Item, read: bool) -> Visited {
     visited
 }
 
-/// Whether a level-0 block holds pointers: objsets and blocks of dnodes.
-fn holds_pointers(item: &Item) -> bool {
-    item.bookmark.level == Bookmark::LEVEL_OBJSET
+/// Whether a block holds pointers: indirect blocks, objsets and blocks of dnodes.
+pub(crate) fn is_tree(item: &Item) -> bool {
+    item.bp.level() > 0
+        || item.bookmark.level == Bookmark::LEVEL_OBJSET
         || item.bookmark.object == ObjectId(0) && item.bp.dmu_type() == DmuType::DNODE
 }
 
@@ -94,6 +98,7 @@ fn holds_pointers(item: &Item) -> bool {
 fn children(item: &Item, bytes: &Block, into: &mut Vec<Item>) -> Result<(), String> {
     let order = item.bp.byte_order();
     let bookmark = item.bookmark;
+    let resume = item.origin.resume;
     if bookmark.level == Bookmark::LEVEL_OBJSET {
         let phys = ObjsetPhys::parse(bytes, order).map_err(|error| error.to_string())?;
         dnode_pointers(item, ObjectId(0), &phys.meta_dnode, into);
@@ -106,11 +111,16 @@ fn children(item: &Item, bytes: &Block, into: &mut Vec<Item>) -> Result<(), Stri
         return Ok(());
     }
     if bookmark.level > 0 {
-        let first = bookmark.block.0.saturating_mul(bytes.len() as u64 / Blkptr::SIZE as u64);
+        let count = bytes.len() as u64 / Blkptr::SIZE as u64;
+        let first = bookmark.block.0.saturating_mul(count);
         for (index, bp) in Blkptr::array(bytes, order).enumerate() {
             let block = BlockId(first.saturating_add(index as u64));
-            push(item, bp, Bookmark { level: bookmark.level - 1, block, ..bookmark }, into);
+            let below = Bookmark { level: bookmark.level - 1, block, ..bookmark };
+            push(item, bp, below, count.max(1).ilog2(), into);
         }
+        return Ok(());
+    }
+    if resume.is_some_and(|resume| resume.is_at(bookmark.object.0, 0, bookmark.block.0)) {
         return Ok(());
     }
     let slots = bytes.len() as u64 / cenote_format::dnode::SLOT_BYTES as u64;
@@ -127,18 +137,27 @@ fn children(item: &Item, bytes: &Block, into: &mut Vec<Item>) -> Result<(), Stri
 
 fn dnode_pointers(item: &Item, object: ObjectId, dnode: &DnodePhys, into: &mut Vec<Item>) {
     let objset = item.origin.objset;
+    if item.origin.resume.is_some_and(|resume| resume.is_past_object(object.0)) {
+        return;
+    }
+    let shift = dnode.blkptrs_per_indirect_shift();
     let level = i8::try_from(dnode.levels).unwrap_or(i8::MAX) - 1;
     for (index, bp) in dnode.blkptrs().iter().enumerate() {
-        push(item, *bp, Bookmark { objset, object, level, block: BlockId(index as u64) }, into);
+        push(item, *bp, Bookmark { objset, object, level, block: BlockId(index as u64) }, shift, into);
     }
     if let Some(spill) = dnode.spill {
         // A spill block has no place in the tree of blocks; its id is out of the way of any.
-        push(item, spill, Bookmark { objset, object, level: 0, block: BlockId(u64::MAX) }, into);
+        push(item, spill, Bookmark { objset, object, level: 0, block: BlockId(SPILL_BLOCK) }, shift, into);
     }
 }
 
-fn push(parent: &Item, bp: Blkptr, bookmark: Bookmark, into: &mut Vec<Item>) {
+/// `shift`: pointers in an indirect block of the object, as a power of two.
+fn push(parent: &Item, bp: Blkptr, bookmark: Bookmark, shift: u32, into: &mut Vec<Item>) {
     if bp.is_hole() || bp.is_redacted() || bp.birth() <= parent.origin.min_txg {
+        return;
+    }
+    let level = bookmark.level.unsigned_abs();
+    if parent.origin.resume.is_some_and(|resume| resume.is_past(bookmark.object.0, level, bookmark.block.0, shift)) {
         return;
     }
     into.push(Item { bp, bookmark, origin: parent.origin.clone() });
@@ -169,7 +188,12 @@ pub(crate) async fn claims_of(pool: &Pool, bp: &Blkptr) -> Result<Vec<Claim>, St
             }
         }
         let header = header.map_err(|error| error.to_string())?;
-        pending.extend(header.children().filter(|piece| !piece.is_hole()).map(|piece| (*piece, depth + 1)));
+        // What the pieces come to bounds how many there are: at most as many as the block has sectors, on each level.
+        let sum = header.children().fold(0, |sum: u64, piece| sum.saturating_add(piece.psize_bytes()));
+        if sum > bp.psize_bytes() {
+            return Err("the pieces of a gang exceed the block's size".into());
+        }
+        pending.extend(header.children().map(|piece| (*piece, depth + 1)));
     }
     Ok(claims)
 }

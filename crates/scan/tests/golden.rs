@@ -120,3 +120,22 @@ fn verify_agrees_with_openzfs_on_every_golden_pool() -> Result<()> {
     ensure!(failures.is_empty(), "{} of {checked} themes differ\n{}", failures.len(), failures.join("\n"));
     Ok(())
 }
+
+/// Destroys that are part-way: a dataset's tree of which some is freed, another not begun, and the livelist of a clone. All of it
+/// is allocated still, and OpenZFS counts it.
+#[test]
+fn what_is_being_destroyed_is_accounted_for() -> Result<()> {
+    let runtime = Runtime::real(RuntimeOptions::default())?;
+    let handle = runtime.handle();
+    let theme = Golden::selection()?.theme("destroying")?;
+    let differences = check(&handle, &runtime, &theme)?;
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    let images = theme.unpacked()?.images;
+    runtime.block_on(async {
+        let pool = open(&handle, &images, &[]).await?;
+        for name in ["bptree_obj", "com.delphix:deleted_clones"] {
+            ensure!(pool.directory_object(name).await?.is_some(), "the pool has no {name}");
+        }
+        Ok(())
+    })
+}

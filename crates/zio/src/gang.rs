@@ -29,11 +29,25 @@ const OLD_HEADER_BYTES: u64 = 512;
 /// Headers below headers: a 16 MiB block in 512-byte pieces needs 10 levels of 3; more is not a pool's doing.
 pub const DEPTH_MAX: usize = 12;
 
+/// Headers read for one block at most, all copies counted: one for each piece as small as they come, and a chain of
+/// headers as deep as is allowed. Without this, a hostile header whose every copy leads to another such one would be
+/// read 3^12 times.
+const fn headers_max(size_bytes: usize) -> usize {
+    3 * (size_bytes / 512 + DEPTH_MAX)
+}
+
+/// Where in a tree of headers a read is, and how many more it may read.
+struct Nesting<'a> {
+    depth: usize,
+    headers_left: &'a mut usize,
+}
+
 /// Reads the pieces of the gang at `dva`, one copy of the block `bp`, and concatenates them.
 pub(crate) async fn read(zio: &Zio, bp: &Blkptr, dva: Dva) -> Result<Buf, ZioErrorKind> {
     let size_bytes = usize::try_from(bp.psize_bytes()).unwrap_or(usize::MAX);
     let mut target = Buf::zeroed(size_bytes);
-    let filled = fill(zio, bp, dva, &mut target, 0, 1).await?;
+    let mut headers_left = headers_max(size_bytes);
+    let filled = fill(zio, bp, dva, &mut target, 0, Nesting { depth: 1, headers_left: &mut headers_left }).await?;
     if filled == size_bytes {
         Ok(target)
     } else {
@@ -67,18 +81,29 @@ pub async fn read_header(zio: &Zio, bp: &Blkptr, dva: Dva) -> Result<GangHeader,
 
 type Filling<'a> = Pin<Box<dyn Future<Output = Result<usize, ZioErrorKind>> + Send + 'a>>;
 
-fn fill<'a>(zio: &'a Zio, bp: &'a Blkptr, dva: Dva, target: &'a mut Buf, start: usize, depth: usize) -> Filling<'a> {
+fn fill<'a>(
+    zio: &'a Zio,
+    bp: &'a Blkptr,
+    dva: Dva,
+    target: &'a mut Buf,
+    start: usize,
+    mut nesting: Nesting<'a>,
+) -> Filling<'a> {
     Box::pin(async move {
-        if depth > DEPTH_MAX {
+        if nesting.depth > DEPTH_MAX {
             return Err(FormatError::malformed("gang header", 0, "headers nested deeper than any block needs").into());
         }
+        let Some(left) = nesting.headers_left.checked_sub(1) else {
+            return Err(FormatError::malformed("gang header", 0, "more headers than any block needs").into());
+        };
+        *nesting.headers_left = left;
         let header = read_header(zio, bp, dva).await?;
         let mut at = start;
         for piece in header.children() {
             if piece.is_hole() {
                 continue;
             }
-            at += fill_piece(zio, piece, target, at, depth).await?;
+            at += fill_piece(zio, piece, target, at, &mut nesting).await?;
         }
         Ok(at - start)
     })
@@ -90,7 +115,7 @@ async fn fill_piece(
     piece: &Blkptr,
     target: &mut Buf,
     at: usize,
-    depth: usize,
+    nesting: &mut Nesting<'_>,
 ) -> Result<usize, ZioErrorKind> {
     let size_bytes = usize::try_from(piece.psize_bytes()).unwrap_or(usize::MAX);
     let Some(end) = at.checked_add(size_bytes).filter(|end| *end <= target.len()) else {
@@ -102,7 +127,8 @@ async fn fill_piece(
     if piece.is_gang() {
         let mut last = None;
         for dva in piece.dvas() {
-            match fill(zio, piece, dva, target, at, depth + 1).await {
+            let below = Nesting { depth: nesting.depth + 1, headers_left: &mut *nesting.headers_left };
+            match fill(zio, piece, dva, target, at, below).await {
                 Ok(filled) if filled == size_bytes => return Ok(filled),
                 Ok(_) => {
                     last = Some(FormatError::malformed("gang header", 0, "the pieces do not add up").into());

@@ -1,0 +1,275 @@
+//! What is freed but not yet returned to the space maps: it is allocated still, and only these lists refer to it.
+//!
+//! ```text
+//! sync_bplist      bpobj: frees put off to the next txg
+//! free_bpobj       bpobj: blocks of destroyed snapshots and datasets
+//! bptree_obj       roots of destroyed datasets, each with how far its walk has come     crate::resume
+//! deleted_clones   ZAP of livelists of destroyed clones: a livelist is a ZAP of bpobjs
+//! ```
+//!
+//! Lists are read a piece at a time: a hostile one can be as long as it likes without taking memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_dmu::zap::Zap;
+use cenote_dmu::{DataStream, DmuError, DmuErrorKind, Dnode, Run};
+use cenote_format::Endian;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::bpobj::{self, BpobjPhys};
+use cenote_format::bptree::{BptreeEntry, BptreePhys};
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{ObjectId, ObjsetId, VdevId};
+use cenote_spa::Pool;
+
+use crate::resume::Resume;
+use crate::roots::root;
+use crate::visit::Item;
+
+/// Bytes of a list of pointers read at a time.
+const CHUNK_BYTES: u64 = 128 << 10;
+/// Lists below one list at most; the real depth is small.
+const LISTS_MAX: usize = 1 << 20;
+/// Entries of one part of a livelist at most. OpenZFS begins a new part after 500 000 (`zfs_livelist_max_entries`).
+const LIVELIST_ENTRIES_MAX: u64 = 1 << 24;
+/// Frees of one part that wait for their allocation at most.
+const LIVELIST_FREES_MAX: usize = 1 << 21;
+
+/// The names of the lists of pointers.
+pub(crate) const LISTS: [&str; 2] = [pool_directory::SYNC_BPOBJ, pool_directory::FREE_BPOBJ];
+
+/// The pointers of a list and of those below it, a piece at a time.
+pub(crate) struct PointerLists<'a> {
+    pool: &'a Pool,
+    pending: Vec<ObjectId>,
+    seen: BTreeSet<ObjectId>,
+    current: Option<(DataStream, Endian)>,
+}
+
+impl<'a> PointerLists<'a> {
+    pub(crate) async fn open(pool: &'a Pool, list: Dnode) -> Result<Self, DmuError> {
+        let mut lists = Self { pool, pending: Vec::new(), seen: BTreeSet::from([list.id()]), current: None };
+        lists.begin(&list).await?;
+        Ok(lists)
+    }
+
+    async fn begin(&mut self, list: &Dnode) -> Result<(), DmuError> {
+        let order = list.byte_order();
+        let phys = BpobjPhys::parse(list.bonus(), order).map_err(|error| list.error(error))?;
+        self.current = Some((list.stream(0..size_bytes(list, &phys), CHUNK_BYTES), order));
+        let Some((object, count)) = phys.children.filter(|(_, count)| *count > 0) else { return Ok(()) };
+        let array = self.pool.mos().object(object).await?;
+        let size = count.min(LISTS_MAX as u64 + 1) * 8;
+        let bytes = array.read(0, size as usize).await?;
+        // Each list is in one list, once.
+        for child in bpobj::children(&bytes, array.byte_order()) {
+            if !self.seen.insert(child) {
+                return Err(array.error(DmuErrorKind::Corrupt(format!("list {child} is listed twice"))));
+            }
+            if self.seen.len() > LISTS_MAX {
+                return Err(array.error(DmuErrorKind::Corrupt(format!("more than {LISTS_MAX} lists"))));
+            }
+            self.pending.push(child);
+        }
+        Ok(())
+    }
+
+    /// The next pointers; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Blkptr>>, DmuError> {
+        loop {
+            if let Some((stream, order)) = &mut self.current {
+                match stream.next().await? {
+                    Some(Run::Data { block, .. }) => return Ok(Some(bpobj::blkptrs(&block, *order).collect())),
+                    Some(Run::Hole { .. }) => continue,
+                    None => self.current = None,
+                }
+            }
+            let Some(list) = self.pending.pop() else { return Ok(None) };
+            let list = self.pool.mos().object(list).await?;
+            self.begin(&list).await?;
+        }
+    }
+}
+
+/// How much of a list's data is pointers.
+fn size_bytes(list: &Dnode, phys: &BpobjPhys) -> u64 {
+    let stored = list.last_block().0.saturating_add(1).saturating_mul(list.data_block_size_bytes());
+    phys.blkptr_count.saturating_mul(Blkptr::SIZE as u64).min(stored)
+}
+
+/// The trees of destroyed datasets, each as far as it is not yet freed.
+pub(crate) async fn destroyed(pool: &Pool, problems: &mut Vec<String>) -> Vec<Item> {
+    let mut roots = Vec::new();
+    let tree = match pool.directory_object(pool_directory::BPTREE).await {
+        Ok(Some(tree)) => tree,
+        Ok(None) => return roots,
+        Err(error) => {
+            problems.push(format!("destroyed datasets: {error}"));
+            return roots;
+        }
+    };
+    let order = tree.byte_order();
+    let Ok(phys) = BptreePhys::parse(tree.bonus(), order) else {
+        problems.push("destroyed datasets: their list has no header".into());
+        return roots;
+    };
+    if phys.end.saturating_sub(phys.begin) > LISTS_MAX as u64 {
+        problems.push(format!("destroyed datasets: more than {LISTS_MAX}; the rest is reported as leaked"));
+    }
+    for index in phys.begin..phys.end.min(phys.begin.saturating_add(LISTS_MAX as u64)) {
+        let at = index.saturating_mul(BptreeEntry::SIZE_BYTES as u64);
+        let entry = match tree.read(at, BptreeEntry::SIZE_BYTES).await {
+            Ok(bytes) => BptreeEntry::parse(&bytes, order).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let entry = entry.and_then(|entry| Ok((entry.bp, entry.birth_txg, Resume::of(&entry.bookmark)?)));
+        match entry {
+            // What is as old as the previous snapshot is that snapshot's; an entry that is done is marked so too.
+            Ok((bp, birth_txg, _)) if bp.is_hole() || bp.birth() <= birth_txg => {}
+            Ok((bp, birth_txg, resume)) => roots.push(root(bp, ObjsetId(u64::MAX), birth_txg, None, resume)),
+            Err(error) => problems.push(format!("destroyed dataset {index}: {error}")),
+        }
+    }
+    roots
+}
+
+/// The parts of the livelists of destroyed clones: bpobjs.
+pub(crate) async fn deleted_clones(pool: &Pool, problems: &mut Vec<String>) -> Vec<ObjectId> {
+    let mut parts = Vec::new();
+    if let Err(error) = collect_parts(pool, &mut parts).await {
+        problems.push(format!("deleted clones: {error}"));
+    }
+    parts
+}
+
+async fn collect_parts(pool: &Pool, parts: &mut Vec<ObjectId>) -> Result<(), String> {
+    let text = |error: DmuError| error.to_string();
+    let clones = pool.directory_object(pool_directory::DELETED_CLONES).await.map_err(|error| error.to_string())?;
+    let Some(clones) = clones else { return Ok(()) };
+    let mut seen = BTreeSet::new();
+    let mut listing = Zap::open(clones).await.map_err(text)?.listing();
+    while let Some(batch) = listing.next().await.map_err(text)? {
+        for livelist in batch.iter().filter_map(|entry| entry.value.as_u64()) {
+            if !seen.insert(livelist) {
+                return Err(format!("livelist {livelist} is listed twice"));
+            }
+            let livelist = pool.mos().object(ObjectId(livelist)).await.map_err(text)?;
+            let mut listing = Zap::open(livelist).await.map_err(text)?.listing();
+            while let Some(batch) = listing.next().await.map_err(text)? {
+                parts.extend(batch.iter().filter_map(|entry| entry.value.as_u64()).map(ObjectId));
+                if parts.len() > LISTS_MAX {
+                    return Err(format!("more than {LISTS_MAX} lists"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A part of a livelist: what a clone allocated and freed, in order. What it allocated and did not free is still its own.
+///
+/// Read from the end, so that a free comes before its allocation. A block that was deduplicated or cloned may be there
+/// several times; each free takes one allocation away.
+pub(crate) struct LivelistPart {
+    list: Dnode,
+    /// What is not read yet ends here.
+    end_bytes: u64,
+    frees: BTreeMap<Place, u64>,
+}
+
+/// A block's first copy, which is what the frees of a livelist are matched by. Pointers with their data inside have none.
+type Place = Option<(VdevId, u64)>;
+
+impl LivelistPart {
+    pub(crate) async fn open(pool: &Pool, object: ObjectId) -> Result<Self, DmuError> {
+        let list = pool.mos().object(object).await?;
+        let phys = BpobjPhys::parse(list.bonus(), list.byte_order()).map_err(|error| list.error(error))?;
+        if phys.blkptr_count > LIVELIST_ENTRIES_MAX {
+            let what = format!("a livelist of {} entries in one part", phys.blkptr_count);
+            return Err(list.error(DmuErrorKind::Corrupt(what)));
+        }
+        if phys.children.is_some_and(|(_, count)| count > 0) {
+            return Err(list.error(DmuErrorKind::Corrupt("a livelist with lists below it".into())));
+        }
+        let end_bytes = size_bytes(&list, &phys) / Blkptr::SIZE as u64 * Blkptr::SIZE as u64;
+        Ok(Self { list, end_bytes, frees: BTreeMap::new() })
+    }
+
+    /// More pointers to what is still allocated; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Blkptr>>, DmuError> {
+        if self.end_bytes == 0 {
+            return Ok(None);
+        }
+        let start = (self.end_bytes - 1) / CHUNK_BYTES * CHUNK_BYTES;
+        let bytes = self.list.read(start, (self.end_bytes - start) as usize).await?;
+        self.end_bytes = start;
+        let mut kept = Vec::new();
+        for bp in Blkptr::array(&bytes, self.list.byte_order()).rev() {
+            if let Some(bp) = take(&mut self.frees, bp) {
+                kept.push(bp);
+            }
+        }
+        if self.frees.len() > LIVELIST_FREES_MAX {
+            return Err(self.list.error(DmuErrorKind::Corrupt("a livelist of frees without allocations".into())));
+        }
+        Ok(Some(kept))
+    }
+}
+
+/// Takes the next entry from the end: gives back an allocation that nothing after it frees.
+fn take(frees: &mut BTreeMap<Place, u64>, bp: Blkptr) -> Option<Blkptr> {
+    let place = bp.dvas().next().map(|dva| (dva.vdev, dva.offset_bytes));
+    if bp.is_livelist_free() {
+        *frees.entry(place).or_default() += 1;
+        return None;
+    }
+    let Some(count) = frees.get_mut(&place) else { return Some(bp) };
+    *count -= 1;
+    if *count == 0 {
+        frees.remove(&place);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// An entry of a livelist: place and whether it is a free.
+    fn entry(place: u64, is_free: bool) -> Blkptr {
+        let mut bytes = [0; Blkptr::SIZE];
+        bytes[0..8].copy_from_slice(&1_u64.to_le_bytes());
+        bytes[8..16].copy_from_slice(&place.to_le_bytes());
+        bytes[80..88].copy_from_slice(&7_u64.to_le_bytes());
+        bytes[88] = u8::from(is_free);
+        Blkptr::from_array(&bytes, Endian::Little)
+    }
+
+    proptest! {
+        /// However allocations and frees of blocks are mixed, a block is left as often as it was allocated and not freed.
+        #[test]
+        fn a_livelist_leaves_what_was_not_freed(steps in prop::collection::vec((0_u64..6, any::<bool>()), 0..60)) {
+            let mut held: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut list = Vec::new();
+            for (place, is_free) in steps {
+                let count = held.entry(place).or_default();
+                if is_free && *count > 0 {
+                    *count -= 1;
+                    list.push(entry(place, true));
+                } else {
+                    *count += 1;
+                    list.push(entry(place, false));
+                }
+            }
+            let (mut frees, mut left) = (BTreeMap::new(), BTreeMap::new());
+            for bp in list.into_iter().rev() {
+                if let Some(bp) = take(&mut frees, bp) {
+                    *left.entry(bp.dvas().next().unwrap().offset_bytes >> 9).or_default() += 1_u64;
+                }
+            }
+            held.retain(|_, count| *count > 0);
+            prop_assert_eq!(left, held);
+            prop_assert!(frees.is_empty());
+        }
+    }
+}
