@@ -115,9 +115,18 @@ impl Import<'_> {
         let uberblocks = self.uberblocks()?;
         let newest = uberblocks[0];
         self.check_activity(&newest).await?;
-        let opened = self.open_newest(&provisional, &uberblocks).await?;
+        let opened = match self.open_newest(&provisional, &uberblocks).await {
+            Ok(opened) => opened,
+            Err(error) => return Err(self.missing_devices(&provisional).unwrap_or(error)),
+        };
         let opened = if self.options.checkpoint { self.open_checkpoint(&provisional, opened).await? } else { opened };
         self.finish(opened).await
+    }
+
+    /// What cannot be read because devices are missing is told of by their names, not by what lies on them.
+    fn missing_devices(&mut self, vdevs: &VdevConfig) -> Option<SpaError> {
+        let status = VdevTree::open(vdevs, self.disks()).ok()?.status();
+        self.check_devices(vdevs, &status).err()
     }
 
     fn vdev(&self, error: cenote_vdev::error::VdevError) -> SpaError {
@@ -216,10 +225,8 @@ impl Import<'_> {
             for leaf in self.found.leaves.values() {
                 let report = probe(&leaf.disk).await;
                 let Some(seen) = report.best_uberblock().map(|copy| copy.uberblock) else { continue };
-                if seen.txg > newest.txg
-                    || seen.timestamp_s > newest.timestamp_s
-                    || seen.mmp != newest.mmp && seen.txg == newest.txg
-                {
+                // Each multihost write goes to one leaf, so others are older than the newest without being written.
+                if seen.cmp_age(newest).is_gt() {
                     return Err(SpaError::Active {
                         pool: self.name.clone(),
                         hostname: leaf.config.str("hostname").unwrap_or("an unknown host").to_owned(),
@@ -334,8 +341,8 @@ impl Import<'_> {
         let vdevs = config.list("vdev_tree").ok_or_else(|| self.corrupt("its configuration has no vdev tree"))?;
         let mut vdevs = VdevConfig::parse(vdevs).map_err(|error| self.vdev(error))?;
         self.load_classes(&mos, &mut vdevs).await;
-        self.check_features(&mos, &directory, &zio).await?;
         self.check_devices(&vdevs, &tree.status())?;
+        self.check_features(&mos, &directory, &zio).await?;
         if let Some(salt) =
             directory.lookup(pool_directory::CHECKSUM_SALT.as_bytes()).await.map_err(|error| self.dmu(error))?
         {
