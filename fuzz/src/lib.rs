@@ -8,8 +8,8 @@
 //!
 //! # Two drivers
 //!
-//! * `any`: libFuzzer, coverage-guided, a nightly toolchain; takes the target's name from the environment, so that a new
-//!   target is one line below and nothing else. `cargo xtask fuzz [TARGET] [SECONDS]`.
+//! * `any`: libFuzzer, coverage-guided, for as long as one likes; takes the target's name from the environment, so that a
+//!   new target is one line below and nothing else. `cargo xtask fuzz [TARGET,…] [SECONDS]`.
 //! * `budget`: a fixed number of inputs made from a seed by mutating what lies in `corpus/TARGET/` and from nothing, the
 //!   same on every machine, on stable. It runs in every test. `cargo xtask fuzz-budget [COUNT]`.
 //!

@@ -8,6 +8,7 @@ mod fuzz;
 mod golden;
 mod house;
 mod licences;
+mod mutate;
 mod packages;
 mod process;
 mod steps;
@@ -31,9 +32,10 @@ Usage: cargo xtask CHORE
   zdb [DIR]              compare 'cenote verify' with zdb on the golden pools of a folder
   openzfs-vm setup|run|smoke [ARG…]
                          the real OpenZFS in a virtual machine (tools/openzfs-vm)
-  fuzz [TARGET] [SECONDS]
-                         coverage-guided fuzzing (needs cargo-fuzz and a nightly toolchain)
-  fuzz-budget [COUNT]    the same targets with COUNT made-up inputs each, on any toolchain
+  fuzz [TARGET,…] [SECONDS]
+                         coverage-guided fuzzing, SECONDS for each target
+  fuzz-budget [COUNT]    the same targets with COUNT made-up inputs each, the same every time
+  mutate [COUNT] [SEED]  golden pools, damaged in COUNT ways, through the whole read path
   ztest-pools COUNT DIR  pools made by OpenZFS's own stress test
   licences               licences and sources of all dependencies against deny.toml
   house                  the house rules that a program can check
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         "openzfs-vm" => vm::main(rest),
         "fuzz" => fuzz::main(rest),
         "fuzz-budget" => fuzz::main_budget(rest),
+        "mutate" => mutate::main(rest),
         "ztest-pools" => ztest::main(rest),
         "licences" | "deny" => step_alone("licences"),
         "house" => step_alone("house"),

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use cenote_testkit::{Golden, repository_root};
 
 use crate::steps::{Context, Outcome, Step, Tally, run_all};
-use crate::{fuzz, golden, house, licences, packages, process, tour, value_of, vm, zdb, ztest};
+use crate::{fuzz, golden, house, licences, mutate, packages, process, tour, value_of, vm, zdb, ztest};
 
 const STEPS: &[Step] = &[
     Step { name: "packages", about: "programs that the tests need", run: packages::step },
@@ -25,6 +25,7 @@ const STEPS: &[Step] = &[
     Step { name: "shuttle", about: "the runtime's primitives under many random schedules", run: shuttle },
     Step { name: "loom", about: "the runtime's lock-free protocols over all interleavings", run: loom },
     Step { name: "fuzz", about: "fuzz targets with a fixed number of made-up inputs", run: fuzz::step },
+    Step { name: "mutate", about: "damaged golden pools through the whole read path", run: mutate::step },
     Step { name: "golden", about: "golden pools against their manifests", run: golden::step },
     Step { name: "zdb", about: "verify against zdb", run: zdb::step },
     Step { name: "demo", about: "the README's first command", run: demo },

@@ -1,4 +1,6 @@
-//! `mutate [--count N] [--seed N] [--pools A,B…] [--verbose]`: N mutations from the seed on.
+//! `mutate [--count N] [--seed N] [--pools A,B…] [--every SECONDS] [--verbose]`: N mutations from the seed on.
+//!
+//! Mutation *i* is seed + *i*, so a run that was ended goes on at the seed that its last line names.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,18 +14,20 @@ use cenote_mutate::trial::{Done, SECONDS_MAX, mutate, note_panics, survey};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const USAGE: &str = "usage: mutate [--count N] [--seconds N] [--seed N] [--pools A,B…] [--verbose]";
+const USAGE: &str = "usage: mutate [--count N] [--seconds N] [--seed N] [--pools A,B…] [--every SECONDS] [--verbose]";
 
 struct Arguments {
     count: u64,
     seconds: u64,
     seed: u64,
     pools: Vec<String>,
+    /// Seconds between two lines that say how far it is; never if 0.
+    every: u64,
     verbose: bool,
 }
 
 fn arguments() -> Option<Arguments> {
-    let mut found = Arguments { count: 1, seconds: u64::MAX, seed: 1, pools: Vec::new(), verbose: false };
+    let mut found = Arguments { count: 1, seconds: u64::MAX, seed: 1, pools: Vec::new(), every: 0, verbose: false };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -31,6 +35,7 @@ fn arguments() -> Option<Arguments> {
             "--seconds" => found.seconds = args.next()?.parse().ok()?,
             "--seed" => found.seed = args.next()?.parse().ok()?,
             "--pools" => found.pools = args.next()?.split(',').map(str::to_owned).collect(),
+            "--every" => found.every = args.next()?.parse().ok()?,
             "--verbose" => found.verbose = true,
             _ => return None,
         }
@@ -83,6 +88,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let current = Arc::new(AtomicU64::new(0));
     watch(Arc::clone(&current));
     let started = Instant::now();
+    let mut said = started;
     let (mut done, mut failed, mut imported, mut errors, mut peak_bytes, mut steps) = (0, 0, 0, 0, 0, 0);
     for index in 0..arguments.count {
         if started.elapsed().as_secs() >= arguments.seconds {
@@ -106,6 +112,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
             }
         }
         done += 1;
+        if arguments.every > 0 && said.elapsed().as_secs() >= arguments.every {
+            said = Instant::now();
+            let seconds = started.elapsed().as_secs();
+            println!("{done} done in {seconds} s, {failed} failed; next is seed {}", seed.wrapping_add(1));
+        }
     }
     let seconds = started.elapsed().as_secs_f64();
     println!(
