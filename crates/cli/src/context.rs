@@ -27,13 +27,14 @@ pub(crate) struct Context {
     handle: Handle,
     globals: Globals,
     search: Search,
+    altroot: Option<String>,
     output: Output,
 }
 
 impl Context {
     /// With the options of the whole line.
     pub(crate) fn new(handle: Handle, globals: Globals, search: Search, output: Output) -> Self {
-        Self { handle, globals, search, output }
+        Self { handle, globals, search, altroot: None, output }
     }
 
     /// With what a command's own line adds.
@@ -42,6 +43,11 @@ impl Context {
         context.search.paths.extend(search.paths.iter().cloned());
         context.search.force |= search.force;
         context
+    }
+
+    /// With mount points of pools below a directory, whatever was said at their import.
+    pub(crate) fn with_altroot(&self, altroot: Option<String>) -> Self {
+        Self { altroot, ..self.clone() }
     }
 
     /// The runtime.
@@ -94,6 +100,7 @@ impl Context {
             missing_tops: globals.allow_missing,
             checkpoint: globals.at_checkpoint,
             rewind,
+            altroot: self.altroot.clone(),
             host_id: host_id(),
             cache_bytes: globals.cache_bytes.map_or_else(default_cache_bytes, usable),
             ..ImportOptions::default()
@@ -211,7 +218,7 @@ impl Context {
         options.destroyed |= entry.destroyed;
         options.missing_log |= entry.missing_log;
         options.checkpoint |= entry.checkpoint;
-        options.altroot.clone_from(&entry.altroot);
+        options.altroot = options.altroot.or_else(|| entry.altroot.clone());
         if entry.own_name.is_some() {
             options.new_name = Some(name.to_owned());
         }

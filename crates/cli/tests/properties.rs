@@ -314,9 +314,11 @@ fn an_import_is_noted_until_it_is_forgotten() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("a pool with that name already exists"));
     common::good(&mut command(&["zpool", "export", "other"]));
     assert_eq!(list(&["zpool", "list"]), "no pools available\n");
-    // Below another root, and not noted.
-    common::good(&mut command(&["zpool", "import", "-d", dir, "-R", "/mnt", &pool]));
+    common::good(&mut command(&["zpool", "import", "-d", dir, "-F", "-n", &pool]));
     assert_eq!(list(&["zpool", "list"]), "no pools available\n");
+    common::good(&mut command(&["zpool", "import", "-d", dir, "-R", "/mnt", &pool]));
+    assert_eq!(list(&["zfs", "get", "-H", "-o", "value", "mountpoint", &pool]), format!("/mnt/{pool}\n"));
+    common::good(&mut command(&["zpool", "export", "-a"]));
     for (words, code) in [
         (&["zpool", "import", "-X", "x"][..], 2),
         (&["zpool", "import", "-a", "x"], 2),
@@ -328,6 +330,51 @@ fn an_import_is_noted_until_it_is_forgotten() {
     ] {
         let output = command(words).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{words:?}: {}", common::said(&output));
+    }
+}
+
+/// Mounts as a user would, looks, and interrupts. Left out where the system has no FUSE.
+#[test]
+fn file_systems_are_mounted_at_their_mount_points() {
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        assert!(std::env::var_os("CI").is_none(), "no /dev/fuse");
+        eprintln!("left out: no /dev/fuse");
+        return;
+    }
+    let subject = subjects().into_iter().find(|subject| subject.theme.name() == "basic").unwrap();
+    let pool = subject.sections[0]["pool"].as_str().unwrap().to_owned();
+    let root = tempfile::tempdir().unwrap();
+    let at = root.path().join(&pool);
+    let mut words = vec!["mount", "-a", "--altroot", root.path().to_str().unwrap()];
+    let mut child = subject.command("zfs", &words).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while std::fs::read_dir(&at).map_or(true, |mut entries| entries.next().is_none()) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        assert!(std::time::Instant::now() < deadline, "nothing is mounted after a minute");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let mounted = String::from_utf8(common::good(common::program().args(["zfs", "mount"]))).unwrap();
+    let line = format!("{pool:30}  {}", at.display());
+    assert!(mounted.lines().any(|each| each == line), "{mounted}");
+    let got = subject.text("zfs", &["get", "-H", "-o", "value,source", "mounted,readonly", &pool]);
+    assert_eq!(got, "yes\t-\non\ttemporary\n");
+    // A path in it names it.
+    assert_eq!(subject.text("zfs", &["list", "-H", "-o", "name", at.to_str().unwrap()]), format!("{pool}\n"));
+    // One below it is there, in the same mount.
+    assert!(std::fs::read_dir(at.join("quinbehol1")).unwrap().next().is_some());
+    let id = child.id().to_string();
+    common::good(std::process::Command::new("kill").args(["-INT", &id]));
+    assert!(child.wait().unwrap().success());
+    assert!(std::fs::read_dir(&at).unwrap().next().is_none(), "still mounted");
+    // What cannot be mounted says why.
+    words = vec!["mount", "--altroot", "/nonexistent"];
+    for (name, reason) in [
+        (format!("{pool}/jorganjor3"), "no mountpoint set"),
+        (format!("{pool}/elalwil4"), "operation not applicable to datasets of this type"),
+    ] {
+        let output = subject.command("zfs", &[&words[..], &[&name]].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(reason), "{}", common::said(&output));
     }
 }
 

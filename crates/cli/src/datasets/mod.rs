@@ -90,6 +90,16 @@ impl Item {
         self.view.pool.name()
     }
 
+    /// The pool that it is in.
+    pub(crate) fn opened_pool(&self) -> &Pool {
+        &self.view.pool
+    }
+
+    /// Whether it is half-received or half-destroyed.
+    pub(crate) fn is_inconsistent(&self) -> bool {
+        self.dataset.is_inconsistent()
+    }
+
     /// Its txg of creation, by which snapshots are sorted.
     pub(crate) fn creation_txg(&self) -> u64 {
         self.bookmark.as_ref().map_or(self.dataset.phys.creation_txg.0, |bookmark| bookmark.phys.creation_txg.0)

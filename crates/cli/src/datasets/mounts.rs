@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-/// Types of file systems whose source is a dataset: our own mounts, and OpenZFS's.
+use cenote_dsl::name::Name;
+
+/// Types of file systems whose source is a dataset: our own mounts by fusermount3, and OpenZFS's.
 const TYPES: [&str; 2] = ["fuse.cenote", "zfs"];
+/// What root mounts directly has a type without our name: then the source has to look like a dataset.
+const BARE_TYPE: &str = "fuse";
 
 /// A mounted dataset.
 #[derive(Debug)]
@@ -27,8 +31,10 @@ impl Mounts {
         let mounted = |line: &str| {
             let mut fields = line.split(' ');
             let (dataset, at, kind, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
-            TYPES.contains(&kind).then(|| Mounted {
-                dataset: unescaped(dataset),
+            let dataset = unescaped(dataset);
+            let is_ours = TYPES.contains(&kind) || kind == BARE_TYPE && Name::parse(&dataset).is_ok();
+            is_ours.then(|| Mounted {
+                dataset,
                 at: unescaped(at).into(),
                 options: options.split(',').map(str::to_owned).collect(),
             })
@@ -39,6 +45,11 @@ impl Mounts {
     /// The options with which a dataset is mounted; `None` where it is not.
     pub(crate) fn options(&self, dataset: &str) -> Option<&[String]> {
         self.0.iter().find(|mounted| mounted.dataset == dataset).map(|mounted| &*mounted.options)
+    }
+
+    /// Every mounted dataset and where it is.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.0.iter().map(|mounted| (&*mounted.dataset, &*mounted.at))
     }
 
     /// The dataset that a path is in.
@@ -76,11 +87,13 @@ mod tests {
     #[test]
     fn only_datasets_count_and_escapes_are_undone() {
         let mounts = Mounts::parse(
-            "tmpfs /tmp tmpfs rw 0 0\ntank/a\\040b /mnt/x fuse.cenote ro,nosuid 0 0\ntank /tank zfs rw,xattr 0 0\n",
+            "tmpfs /tmp tmpfs rw 0 0\ntank/a\\040b /mnt/x fuse.cenote ro,nosuid 0 0\ntank /tank zfs rw,xattr 0 0\n\
+             tank/b /mnt/y fuse ro 0 0\n/dev/fuse /run/doc fuse rw 0 0\n",
         );
         assert_eq!(mounts.options("tank/a b"), Some(&["ro".to_owned(), "nosuid".to_owned()][..]));
         assert!(mounts.options("tank").is_some());
-        assert!(mounts.options("tmpfs").is_none());
+        assert!(mounts.options("tank/b").is_some());
+        assert!(mounts.options("tmpfs").is_none() && mounts.options("/dev/fuse").is_none());
         assert_eq!(unescaped("a\\134b\\"), "a\\b\\");
     }
 }

@@ -3,6 +3,7 @@
 mod get;
 mod holds;
 mod list;
+mod mount;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,7 @@ crate::args::commands! {
         Get => get,
         Holds => holds,
         List => list,
+        Mount => mount,
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Do not mount anything: nothing is ever mounted by an import here.
     #[arg(short = 'N')]
     no_mount: bool,
-    /// Put mount points below this directory, and leave the import out of the cache file.
+    /// Put mount points below this directory.
     #[arg(short = 'R', value_name = "ROOT")]
     root: Option<String>,
     /// Properties for this import, such as readonly=on or cachefile=none.
@@ -209,26 +209,24 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
     };
     let pool = import(context.handle(), found, &options).await?;
     context.load_keys(&pool).await?;
-    let is_noted = !args.dry_run && args.root.is_none() && option(args, "cachefile") != Some("none");
-    if is_noted {
+    // The note is what makes it imported. A file from which a kernel would import it at its next start, which `cachefile`
+    // is about, does not exist here.
+    if !args.dry_run {
         CacheFile::of_user()?.update(|pools| {
             pools.insert(pool.name().to_owned(), entry);
             Ok(())
         })?;
     }
-    summary(context, args, &pool, is_noted);
+    summary(context, args, &pool);
     Ok(Outcome::Good)
 }
 
 /// Says what was opened.
-fn summary(context: &Context, args: &Args, pool: &Pool, is_noted: bool) {
+fn summary(context: &Context, args: &Args, pool: &Pool) {
     let state = pool.tree().status().state.name();
     let did = if args.dry_run { "would be" } else { "is" };
     context.err(format!("pool '{}' {did} open read-only at txg {}, {state}", pool.name(), pool.txg()));
     pool.notes().iter().for_each(|note| context.err(format!("  {note}")));
-    if !is_noted && !args.dry_run {
-        context.err("  the import is not noted: name its devices with -d, or import it without -R and cachefile=none");
-    }
 }
 
 /// The devices to look at again. Partitions are found through what they are on.
