@@ -197,7 +197,16 @@ impl Zap {
     /// A listing of all entries, ordered by (hash, differentiator).
     #[must_use]
     pub fn listing(&self) -> ZapListing {
-        ZapListing { zap: self.clone(), next_index: 0, last_leaf: None, leaves_seen: 0, empty_in_a_row: 0, done: false }
+        ZapListing {
+            zap: self.clone(),
+            next_index: 0,
+            last_leaf: None,
+            at: (0, None),
+            bad_leaf: None,
+            leaves_seen: 0,
+            empty_in_a_row: 0,
+            done: false,
+        }
     }
 
     /// All entries at once, for ZAPs that are small by nature. `limit` bounds them.
@@ -219,12 +228,26 @@ pub struct ZapListing {
     zap: Zap,
     next_index: u64,
     last_leaf: Option<u64>,
+    /// The slot and leaf at hand, which a failure is about.
+    at: (u64, Option<u64>),
+    /// The leaf that was given up, whose other slots are passed over.
+    bad_leaf: Option<u64>,
     leaves_seen: u64,
     empty_in_a_row: u64,
     done: bool,
 }
 
 impl ZapListing {
+    /// After a failure: goes on behind the leaf (or the slot of the pointer table) that could not be read. `false` where
+    /// nothing is left.
+    pub fn skip(&mut self) -> bool {
+        let Form::Fat(header) = &self.zap.form else { return false };
+        // What fails behind a leaf's first look has moved on already.
+        self.next_index = self.next_index.max(self.at.0.saturating_add(1));
+        self.bad_leaf = self.at.1.take();
+        self.next_index < header.pointer_count()
+    }
+
     /// Goes on at the leaf that holds `hash`: what comes before it in that leaf is listed again.
     pub fn seek(&mut self, hash: u64) {
         if let Form::Fat(header) = &self.zap.form {
@@ -255,7 +278,13 @@ impl ZapListing {
             ));
         };
         while self.next_index < header.pointer_count() {
+            self.at = (self.next_index, None);
             let leaf_id = zap.leaf_of(header, header.index_place(self.next_index)).await?;
+            self.at.1 = Some(leaf_id);
+            if self.bad_leaf == Some(leaf_id) {
+                self.next_index += 1;
+                continue;
+            }
             if self.last_leaf == Some(leaf_id) {
                 let what = format!("leaf {leaf_id} stands at pointers that its prefix says are another's");
                 return Err(zap.dnode.error(DmuErrorKind::Corrupt(what)));

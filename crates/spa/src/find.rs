@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use cenote_format::ids::{Guid, Txg};
 use cenote_format::nvlist::NvList;
+use cenote_format::uberblock::Uberblock;
 use cenote_taskq::{Class, Direct, Handle, OpenOptions};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::error::VdevError;
+use cenote_vdev::layout::raidz::Reflow;
 use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe_device};
 use cenote_vdev::tree::{VdevStatus, VdevTree};
 
@@ -86,8 +88,19 @@ impl FoundPool {
 
     /// The health of that tree, by which devices were found.
     pub fn status(&self) -> Result<VdevStatus, VdevError> {
+        Ok(self.tree_of_labels()?.status())
+    }
+
+    /// That tree with the devices that were found: enough to read blocks of a pool that cannot be imported. What the
+    /// labels do not know (removed vdevs' mappings, what a leaf has missed) is not in it.
+    pub fn tree_of_labels(&self) -> Result<Arc<VdevTree>, VdevError> {
         let disks = self.leaves.iter().map(|(guid, leaf)| (*guid, leaf.disk.clone()));
-        Ok(VdevTree::open(&self.vdevs()?, disks)?.status())
+        let tree = VdevTree::open(&self.vdevs()?, disks)?;
+        let newest = self.leaves.values().flat_map(|leaf| &leaf.uberblocks).map(|copy| copy.uberblock);
+        if let Some(newest) = newest.max_by(Uberblock::cmp_age) {
+            tree.set_reflow(Reflow::of(&newest));
+        }
+        Ok(Arc::new(tree))
     }
 
     /// The state that the newest label records.
