@@ -4,6 +4,7 @@ mod cat;
 mod completions;
 mod cp;
 mod demo;
+mod inspect;
 mod ls;
 mod man;
 mod manifest;
@@ -11,8 +12,10 @@ mod mount;
 mod serve;
 mod tar;
 mod verify;
+mod zdb;
 mod zfs;
 mod zpool;
+mod zstream;
 
 crate::args::commands! {
     /// What to do.
@@ -22,6 +25,7 @@ crate::args::commands! {
         Completions => completions,
         Cp => cp,
         Demo => demo,
+        Inspect => inspect,
         Ls => ls,
         #[command(hide = true)]
         Man => man,
@@ -30,7 +34,9 @@ crate::args::commands! {
         Serve => serve,
         Tar => tar,
         Verify => verify,
+        Zdb => zdb,
         Zfs => zfs,
         Zpool => zpool,
+        Zstream => zstream,
     }
 }

@@ -36,6 +36,13 @@ pub(crate) struct Args {
     pool: String,
 }
 
+impl Args {
+    /// For commands that verify in another grammar.
+    pub(crate) fn of(pool: String, no_space: bool, json: bool) -> Self {
+        Self { search: Search::default(), metadata_only: false, no_space, json, pool }
+    }
+}
+
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     // Only looks: a pool that some system has left open is judged as it lies there.
     let context = context.with(&Search { force: true, ..args.search });

@@ -20,6 +20,7 @@
 //! (where `/etc` leads depends on where it would be mounted).
 
 pub(crate) mod content;
+mod name;
 mod objects;
 mod path;
 pub(crate) mod walk;
@@ -32,6 +33,7 @@ use cenote_zpl::FileSystem;
 
 use crate::context::Context;
 
+pub(crate) use name::PathFinder;
 pub(crate) use objects::ObjectSet;
 pub(crate) use path::{bytes_of, follow, shown};
 

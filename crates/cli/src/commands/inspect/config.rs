@@ -1,0 +1,39 @@
+//! `cenote inspect config`.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::report::{Common, Report};
+use super::{open, values};
+use crate::context::Context;
+use crate::outcome::Outcome;
+
+/// The pool's configuration, from the MOS; from the newest label where the MOS cannot be read.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// A file or device, or a pool's name or guid.
+    #[arg(value_name = "FILE|POOL")]
+    pub(crate) source: String,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let context = open::context_of(context, &args.common);
+    let mut report = Report::new(&args.common);
+    match open::pool(&context, &mut report, &args.source).await {
+        Ok(pool) => {
+            report.put("source", format!("MOS at txg {}", pool.txg()));
+            report.put("config", values::nvlist(pool.config()));
+        }
+        Err(error) => {
+            let found = open::found_pool(&context, &args.source).await?;
+            report.problem(format_args!("{error:#}"));
+            if let Some(leaf) = found.newest() {
+                report.put("source", format!("label of {} at txg {}", leaf.disk.path(), leaf.txg));
+                report.put("config", values::nvlist(&leaf.config));
+            }
+        }
+    }
+    report.finish(&context)
+}

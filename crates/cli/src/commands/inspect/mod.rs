@@ -1,0 +1,77 @@
+//! `cenote inspect`: looking inside a pool, however damaged.
+//!
+//! # Theory
+//!
+//! **Need.** Someone with a pool that misbehaves, or who wants to see how one works, looks at it piece by piece: labels,
+//! roots, objects, pointers, maps. A program that gives up at the first bad block is of no use to them.
+//!
+//! **Shape.** A file for each kind of piece. Each opens what it needs and no more ([`open`]), gathers a [`report`] and
+//! prints it: text or JSON of the same tree. What cannot be read becomes a problem with its place in the report, and
+//! the command goes on behind it. `cenote zdb` is a grammar over the same functions.
+//!
+//! **Invariants.**
+//! 1. Lists are bounded, and a list that was cut says so.
+//! 2. A problem makes the exit status 1, and never ends the report where there is more to show.
+//! 3. Numbers from the disk are added and shifted with checks: a hostile pool can make a report wrong, not a panic.
+//!
+//! **Rejected.** The text of `zdb`, letter by letter: scripts have JSON here, and people units.
+
+pub(crate) mod blocks;
+pub(crate) mod bp;
+mod bpobj;
+pub(crate) mod config;
+pub(crate) mod datasets;
+mod deadlists;
+pub(crate) mod dedup;
+mod features;
+pub(crate) mod history;
+pub(crate) mod labels;
+mod mos;
+pub(crate) mod object;
+mod objects;
+mod open;
+pub(crate) mod report;
+pub(crate) mod spacemaps;
+pub(crate) mod uberblocks;
+mod values;
+pub(crate) mod zil;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::outcome::Outcome;
+
+/// Look inside a pool: labels, roots, objects, block pointers, space maps.
+///
+/// Works on damaged pools, as far as that is possible at all: what cannot be read is reported, and the exit status is 1.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+crate::args::commands! {
+    /// What to look at.
+    enum What {
+        Blocks => blocks,
+        Bp => bp,
+        Bpobj => bpobj,
+        Config => config,
+        Datasets => datasets,
+        Deadlists => deadlists,
+        Dedup => dedup,
+        Features => features,
+        History => history,
+        Labels => labels,
+        Mos => mos,
+        Object => object,
+        Spacemaps => spacemaps,
+        Uberblocks => uberblocks,
+        Zil => zil,
+    }
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    args.what.run(context).await
+}

@@ -1,0 +1,184 @@
+//! Opening what is to be inspected, however damaged: a file, a pool's devices, a pool, an objset of it.
+//!
+//! An inspection only looks, so it goes where an import would not: into pools that another system has open or that were
+//! destroyed, without devices that are missing, and back to an older root where the newest does not hold. What it took
+//! to get there is said in the report.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use cenote_arc::Cache;
+use cenote_dmu::{Dmu, KeyAccess, Objset};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::DslDatasetPhys;
+use cenote_format::ids::{ObjectId, ObjsetId};
+use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
+use cenote_taskq::{Direct, OpenOptions};
+use cenote_vdev::leaf::{LabelReport, probe, probe_device};
+use cenote_zio::Zio;
+
+use super::report::{Common, Report};
+use crate::args::Search;
+use crate::cachefile::CacheFile;
+use crate::context::{Context, choose};
+use crate::files::pool_of;
+
+/// The context of an inspection.
+pub(crate) fn context_of(context: &Context, common: &Common) -> Context {
+    context.with(&Search { force: true, ..common.search.clone() })
+}
+
+/// Whether `source` names a file or device rather than a pool.
+pub(crate) fn is_file(source: &str) -> bool {
+    source.contains('/') && Path::new(source).exists() || Path::new(source).is_file()
+}
+
+/// The labels of a file or device (with those of its partitions), or of all devices of a pool that can be found.
+pub(crate) async fn label_reports(context: &Context, source: &str) -> Result<Vec<LabelReport>> {
+    if is_file(source) {
+        let options = OpenOptions { write: false, direct: Direct::Auto };
+        let device = context.handle().open(Path::new(source), options).await;
+        let device = device.with_context(|| format!("cannot open '{source}'"))?;
+        let report = probe_device(&device).await;
+        let mut reports: Vec<LabelReport> = report.labelled().cloned().collect();
+        if reports.is_empty() {
+            // Nothing valid anywhere: what is wrong with the whole device's labels is the finding.
+            reports.push(report.whole);
+        }
+        return Ok(reports);
+    }
+    let found = found_pool(context, source).await?;
+    let mut reports = Vec::new();
+    for leaf in found.leaves.values() {
+        reports.push(probe(&leaf.disk).await);
+    }
+    Ok(reports)
+}
+
+/// Opens a pool (or the pool that a file or device is part of, with that alone), as far back as it takes. Notes of the
+/// import go into the report as problems.
+pub(crate) async fn pool(context: &Context, report: &mut Report, name: &str) -> Result<Pool> {
+    let found = found_pool(context, name).await?;
+    let options = ImportOptions {
+        force: true,
+        destroyed: true,
+        missing_log: true,
+        missing_tops: true,
+        skip_activity_check: true,
+        ..context.import_options()
+    };
+    let opened = match import(context.handle(), found.clone(), &options).await {
+        Err(SpaError::NoRoot { last, .. }) if options.rewind == Rewind::None => {
+            report.problem(format_args!("the newest root cannot be read ({last}); trying older ones"));
+            import(context.handle(), found, &ImportOptions { rewind: Rewind::Extreme, ..options }).await
+        }
+        opened => opened,
+    };
+    let pool = opened.context("the pool cannot be opened; 'cenote inspect labels', 'uberblocks' and 'bp' need less")?;
+    for note in pool.notes() {
+        report.problem(note);
+    }
+    if let Err(error) = context.load_keys(&pool).await {
+        report.problem(format_args!("{error:#}"));
+    }
+    Ok(pool)
+}
+
+/// The devices of a pool: of the one file or device that `name` names, else as the cache file has them, else found.
+pub(crate) async fn found_pool(context: &Context, name: &str) -> Result<FoundPool> {
+    if is_file(name) {
+        let (pools, _) = find(context.handle(), &[PathBuf::from(name)]).await;
+        return pools.into_iter().next().with_context(|| format!("'{name}' is not part of a pool"));
+    }
+    let name = pool_of(name);
+    if context.search().paths.is_empty() {
+        let pools = CacheFile::of_user()?.pools()?;
+        let entry = pools.iter().find(|(own, entry)| *own == name || name.parse() == Ok(entry.guid));
+        if let Some((_, entry)) = entry {
+            let (pools, _) = find(context.handle(), &entry.paths).await;
+            if let Some(found) = pools.into_iter().find(|found| found.guid.0 == entry.guid) {
+                return Ok(found);
+            }
+        }
+    }
+    choose(context.find_pools().await?, name).map_err(|error| match error.downcast_ref() {
+        Some(SpaError::NoSuchPool(_)) => {
+            anyhow!("'{name}' is no file, and no pool of that name or guid can be found; -d says where to look")
+        }
+        _ => error,
+    })
+}
+
+/// A way to the blocks of a pool that needs no more than labels.
+pub(crate) fn dmu_of_labels(context: &Context, found: &FoundPool) -> Result<Dmu> {
+    let zio = Zio::new(found.tree_of_labels()?);
+    let cache = Cache::new(context.import_options().cache_bytes);
+    Ok(Dmu::new(context.handle().clone(), zio, Arc::new(cache)))
+}
+
+/// An objset to look into.
+pub(crate) struct Target {
+    /// What it is called in messages.
+    pub(crate) name: String,
+    /// The objset. Where the key of an encrypted dataset is missing, dnodes can be read, their contents not.
+    pub(crate) objset: Objset,
+    /// Whether contents are out of reach for want of a key.
+    pub(crate) is_locked: bool,
+}
+
+/// The MOS.
+pub(crate) fn mos(pool: &Pool) -> Target {
+    Target { name: format!("{} MOS", pool.name()), objset: pool.mos().clone(), is_locked: false }
+}
+
+/// The objset of a dataset: by name, or by the number of its object in the MOS as `POOL/objset-NUMBER` (decimal, or
+/// hexadecimal with `0x`), which works where the tree of names is damaged. `POOL/$MOS` is the MOS.
+pub(crate) async fn target(pool: &Pool, name: &str) -> Result<Target> {
+    let below = name.split_once('/').map(|(_, below)| below);
+    if below == Some("$MOS") {
+        return Ok(mos(pool));
+    }
+    if let Some(number) = below.and_then(|below| below.strip_prefix("objset-")) {
+        return objset_by_number(pool, parse_number(number)?).await;
+    }
+    let name = name.strip_suffix('/').unwrap_or(name);
+    let dataset = pool.dsl().dataset(name).await?;
+    let encryption = pool.dsl().encryption(&dataset.dir).await?;
+    let Some(objset) = pool.dsl().open(&dataset).await? else { bail!("'{name}' has no contents") };
+    let is_locked = encryption.is_some_and(|encryption| !encryption.is_loaded);
+    let objset = if is_locked { objset.without_key() } else { objset };
+    Ok(Target { name: dataset.name(), objset, is_locked })
+}
+
+async fn objset_by_number(pool: &Pool, number: u64) -> Result<Target> {
+    if number == 0 {
+        return Ok(mos(pool));
+    }
+    let dnode = pool.mos().object(ObjectId(number)).await?;
+    if dnode.phys().bonus_type != DmuType::DSL_DATASET {
+        bail!("object {number} of the MOS is no dataset but {}", dnode.phys().object_type);
+    }
+    let phys = DslDatasetPhys::parse(dnode.bonus(), dnode.byte_order())?;
+    if phys.bp.is_hole() {
+        bail!("dataset object {number} has no contents");
+    }
+    let key = pool.dsl().loaded_key_of_dir(phys.dir).await.ok().flatten();
+    let is_locked = phys.bp.uses_crypt() && key.is_none();
+    let access = match key {
+        Some(key) => KeyAccess::Loaded(key),
+        None if is_locked => KeyAccess::Without,
+        None => KeyAccess::None,
+    };
+    let objset = Objset::open(pool.dmu().clone(), ObjsetId(number), phys.bp, access).await?;
+    Ok(Target { name: format!("{}/objset-{number}", pool.name()), objset, is_locked })
+}
+
+/// A number, decimal or with `0x`.
+pub(crate) fn parse_number(text: &str) -> Result<u64> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| crate::outcome::usage(format!("'{text}' is not a number")))
+}

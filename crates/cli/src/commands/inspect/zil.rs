@@ -1,0 +1,225 @@
+//! `cenote inspect zil`.
+
+use anyhow::Result;
+use cenote_dmu::{KeyAccess, Objset};
+use cenote_format::ids::ObjsetId;
+use cenote_format::zil::{ChainLayout, CreateKind, LogBlock, LogRecord, RenameKind, Tx, ZilHeader};
+use cenote_spa::Pool;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::datasets::{Found, all};
+use super::open;
+use super::report::{Common, Report, cut, map};
+use crate::context::Context;
+use crate::outcome::Outcome;
+
+/// Blocks of one log followed at most.
+const BLOCKS_MAX: usize = 1 << 20;
+
+/// Intent logs: what was promised to be durable and is in no transaction group yet.
+///
+/// A log ends where the next block is not there: that is no damage. Only heads are shown: what a snapshot's header
+/// says of a log is history.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// The records of each log.
+    #[arg(short = 'v', long)]
+    pub(crate) verbose: bool,
+    /// Logs that are empty too.
+    #[arg(short = 'a', long)]
+    pub(crate) all: bool,
+    /// A pool (its name, guid, or a device of it), or one dataset.
+    #[arg(value_name = "POOL|DATASET")]
+    pub(crate) source: String,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let context = open::context_of(context, &args.common);
+    let mut report = Report::new(&args.common);
+    let pool = open::pool(&context, &mut report, &args.source).await?;
+    let wanted = args.source.contains('/') && !open::is_file(&args.source);
+    let mut logs = Vec::new();
+    for found in all(&mut report, &pool).await {
+        let is_wanted = !wanted || found.name.as_ref() == Some(&args.source);
+        if found.phys.is_snapshot() || found.phys.bp.is_hole() || !is_wanted {
+            continue;
+        }
+        if let Some(log) = log(&mut report, &pool, &found, &args).await {
+            logs.push(log);
+        }
+    }
+    report.list("logs", logs);
+    report.finish(&context)
+}
+
+async fn log(report: &mut Report, pool: &Pool, found: &Found, args: &Args) -> Option<Value> {
+    let name = found.name();
+    let id = ObjsetId(found.object.0);
+    let opened = Objset::open(pool.dmu().clone(), id, found.phys.bp, KeyAccess::Without).await;
+    let objset = report.take(&name, opened)?;
+    let header = objset.phys().zil_header;
+    if header.log.is_hole() && header.claim_txg.0 == 0 && !args.all {
+        return None;
+    }
+    let mut shown = map([
+        ("dataset", name.clone().into()),
+        ("claim_txg", header.claim_txg.0.into()),
+        ("replay_sequence", header.replay_seq.into()),
+        ("claim_block_sequence", header.claim_block_seq.into()),
+        ("claim_record_sequence", header.claim_record_seq.into()),
+        ("flags", format!("{:#x}", header.flags).into()),
+        ("replay_needed", (header.flags & ZilHeader::REPLAY_NEEDED != 0).into()),
+        ("first", header.log.to_string().into()),
+    ]);
+    chain(report, pool, &name, &header, args, &mut shown).await;
+    Some(Value::Object(shown))
+}
+
+async fn chain(
+    report: &mut Report,
+    pool: &Pool,
+    name: &str,
+    header: &ZilHeader,
+    args: &Args,
+    shown: &mut Map<String, Value>,
+) {
+    let (mut blocks, mut records, limit) = (Vec::new(), Vec::new(), report.limit);
+    let (mut block_count, mut record_count) = (0_u64, 0_u64);
+    let mut pointer = header.log;
+    let mut end = "an empty pointer";
+    while !pointer.is_hole() {
+        if block_count >= BLOCKS_MAX as u64 {
+            report.problem(format_args!("{name}: more than {BLOCKS_MAX} blocks of intent log; the rest is left out"));
+            break;
+        }
+        let Some(layout) = pointer.checksum().and_then(ChainLayout::of) else {
+            report.problem(format_args!("{name}: a log block with the checksum number {}", pointer.checksum_number()));
+            break;
+        };
+        let Some(bytes) = pool.dmu().zio().read_speculative(&pointer).await else {
+            end = "a block that is not there";
+            break;
+        };
+        let log = match LogBlock::parse(&bytes, layout, pointer.byte_order()) {
+            Ok(log) => log,
+            Err(error) => {
+                report.problem(format_args!("{name}: {error}"));
+                break;
+            }
+        };
+        block_count += 1;
+        let [.., sequence] = pointer.checksum_words();
+        if blocks.len() < limit {
+            blocks.push(
+                json!({ "sequence": sequence, "used_bytes": log.chain.used_bytes, "pointer": pointer.to_string() }),
+            );
+        }
+        if pointer.is_encrypted() {
+            shown.insert("records".into(), "not supported yet: records of encrypted datasets".into());
+        } else {
+            for record in log.records() {
+                match record {
+                    Ok(record) => {
+                        record_count += 1;
+                        if records.len() < limit && args.verbose {
+                            records.push(describe(&record));
+                        }
+                    }
+                    Err(error) => {
+                        report.problem(format_args!("{name}: log block {sequence}: {error}"));
+                        break;
+                    }
+                }
+            }
+        }
+        if !log.continues(&pointer) {
+            end = "a link that does not continue it";
+            break;
+        }
+        pointer = log.chain.next;
+    }
+    shown.insert("ends_at".into(), end.into());
+    shown.insert("block_count".into(), block_count.into());
+    shown.insert("record_count".into(), record_count.into());
+    cut(shown, "blocks", &mut blocks, limit, block_count);
+    if args.verbose && !shown.contains_key("records") {
+        cut(shown, "records", &mut records, limit, record_count);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// One record in a row.
+fn describe(record: &LogRecord<'_>) -> Value {
+    let (operation, object, what) = match &record.tx {
+        Tx::Commit => ("commit", None, String::new()),
+        Tx::Create(create) => {
+            let kind = match &create.kind {
+                CreateKind::Symlink { target } => format!("symlink to {}", text(target)),
+                other => format!("{other:?}").to_lowercase(),
+            };
+            let what = format!("{kind} {:?} in {} mode {:o}", text(&create.name), create.directory, create.mode);
+            ("create", Some(create.object), what)
+        }
+        Tx::Remove { directory, name } => ("remove", None, format!("{:?} from {directory}", text(name))),
+        Tx::Rmdir { directory, name } => ("rmdir", None, format!("{:?} from {directory}", text(name))),
+        Tx::Link { directory, object, name } => ("link", Some(*object), format!("{:?} in {directory}", text(name))),
+        Tx::Rename(rename) => {
+            let kind = match rename.kind {
+                RenameKind::Plain => "rename",
+                _ => "rename (exchange or whiteout)",
+            };
+            let (from, to) = (text(&rename.source_name), text(&rename.target_name));
+            let what = format!("{from:?} in {} to {to:?} in {}", rename.source_directory, rename.target_directory);
+            (kind, None, what)
+        }
+        Tx::Write(write) => {
+            let place = match &write.data {
+                Some(data) => format!("{} bytes in the record", data.len()),
+                None => write.pointer.to_string(),
+            };
+            (
+                "write",
+                Some(write.object),
+                format!("offset {} length {} {place}", write.offset_bytes, write.length_bytes),
+            )
+        }
+        Tx::Truncate { object, offset_bytes, length_bytes } => {
+            ("truncate", Some(*object), format!("offset {offset_bytes} length {length_bytes}"))
+        }
+        Tx::SetAttr(attributes) => {
+            let what = format!(
+                "mask {:#x} mode {:o} uid {} gid {} size {}",
+                attributes.mask, attributes.mode, attributes.uid, attributes.gid, attributes.size_bytes
+            );
+            ("setattr", Some(attributes.object), what)
+        }
+        Tx::AclV0 { object, entries } => ("acl", Some(*object), format!("{} entries", entries.len())),
+        Tx::Acl(acl) => ("acl", Some(acl.object), String::new()),
+        Tx::SetSaXattr(xattr) => {
+            ("setxattr", Some(xattr.object), format!("{:?} {} bytes", text(&xattr.name), xattr.value.len()))
+        }
+        Tx::CloneRange(clone) => {
+            let what = format!(
+                "offset {} length {} {} blocks of {}",
+                clone.offset_bytes,
+                clone.length_bytes,
+                clone.pointers.len(),
+                clone.block_bytes
+            );
+            ("clone", Some(clone.object), what)
+        }
+    };
+    json!({
+        "sequence": record.sequence,
+        "txg": record.txg.0,
+        "operation": operation,
+        "object": object.map(|object| object.0),
+        "what": what,
+    })
+}
