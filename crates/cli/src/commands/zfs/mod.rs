@@ -1,12 +1,15 @@
 //! `cenote zfs …`: datasets, in OpenZFS's grammar.
 
+mod diff;
 mod get;
 mod holds;
 mod list;
 mod mount;
+mod space;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use space::{groupspace, projectspace, userspace};
 
 use crate::args::Search;
 use crate::context::Context;
@@ -24,10 +27,14 @@ pub(crate) struct Args {
 crate::args::commands! {
     /// What to do with datasets.
     enum Zfs {
+        Diff => diff,
         Get => get,
+        Groupspace => groupspace,
         Holds => holds,
         List => list,
         Mount => mount,
+        Projectspace => projectspace,
+        Userspace => userspace,
     }
 }
 
