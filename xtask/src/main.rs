@@ -37,6 +37,7 @@ Usage: cargo xtask CHORE
   fuzz-budget [COUNT]    the same targets with COUNT made-up inputs each, the same every time
   mutate [COUNT] [SEED]  golden pools, damaged in COUNT ways, through the whole read path
   ztest-pools COUNT DIR  pools made by OpenZFS's own stress test
+  ztest-judge DIR        compare 'cenote verify' with zdb on such pools
   licences               licences and sources of all dependencies against deny.toml
   house                  the house rules that a program can check
 ";
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         "fuzz-budget" => fuzz::main_budget(rest),
         "mutate" => mutate::main(rest),
         "ztest-pools" => ztest::main(rest),
+        "ztest-judge" => ztest::main_judge(rest),
         "licences" | "deny" => step_alone("licences"),
         "house" => step_alone("house"),
         "help" | "--help" | "-h" => {

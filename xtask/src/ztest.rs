@@ -1,4 +1,5 @@
-//! `cargo xtask ztest-pools COUNT DIR`: fresh pools by OpenZFS's own stress test, as further reading matter.
+//! `cargo xtask ztest-pools COUNT DIR`: fresh pools by OpenZFS's own stress test, as further reading matter; and
+//! `cargo xtask ztest-judge DIR`: what `cenote verify` says of them, against zdb.
 //!
 //! `ztest` builds a random topology on files and works on it with many threads, killing itself now and then. It runs in
 //! userspace, but asks `/dev/zfs` whether a pool is in use elsewhere; where no module is loaded a link to `/dev/null` there
@@ -62,6 +63,28 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Carries out the chore that judges pools made before: what `cenote verify` says of each, against zdb.
+pub(crate) fn main_judge(args: &[String]) -> Result<()> {
+    let [dir] = args else { bail!("usage: cargo xtask ztest-judge DIR") };
+    let cenote = golden::built_program()?;
+    let mut places: Vec<PathBuf> = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    places.retain(|place| place.is_dir());
+    places.sort();
+    let mut tally = Tally::default();
+    places.iter().for_each(|place| tally.count(judge(&cenote, place)));
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    if tally.failed > 0 || tally.passed == 0 {
+        bail!("not all pools are judged as zdb judges them");
+    }
+    Ok(())
+}
+
+/// Whether `cenote verify` says of a pool what zdb says.
+fn judge(cenote: &Path, place: &Path) -> bool {
+    let name = place.file_name().unwrap_or_default().to_string_lossy();
+    zdb::judge(&name, vdevs(place).and_then(|vdevs| zdb::compare(cenote, &vdevs, POOL)))
+}
+
 /// The step: fresh pools, each judged by zdb and by us.
 pub(crate) fn step(_: &Context) -> Result<Outcome> {
     if program("ztest").is_none() || program("zdb").is_none() {
@@ -74,8 +97,7 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     let temp = tempfile::tempdir()?;
     let mut tally = Tally::default();
     for place in make(POOLS_IN_STEP, temp.path())? {
-        let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        tally.count(zdb::judge(&name, vdevs(&place).and_then(|vdevs| zdb::compare(&cenote, &vdevs, POOL))));
+        tally.count(judge(&cenote, &place));
     }
     Ok(Outcome::Done(tally))
 }
