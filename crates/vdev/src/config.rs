@@ -380,7 +380,7 @@ fn parse_kind(list: &NvList, name: &str, guid: Option<Guid>) -> Result<VdevKind,
                 groups: need("draid_ngroups")?,
             }
         }
-        "dspare" => VdevKind::DraidSpare { top_guid: Guid(need("top_guid")?), spare_id: need("spare_id")? },
+        "dspare" => VdevKind::DraidSpare { top_guid: Guid(need("top_guid")?), spare_id: need("spareid")? },
         "indirect" => VdevKind::Indirect(IndirectConfig {
             mapping: ObjectId(list.u64("com.delphix:indirect_object").unwrap_or(0)),
             births: ObjectId(list.u64("com.delphix:indirect_births").unwrap_or(0)),
@@ -428,4 +428,24 @@ fn check_children(kind: &VdevKind, guid: Guid, depth: usize, children: &[VdevCon
         return Err(bad(Some(guid), format!("a stripe below a {}", kind.name())));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found on a pool fresh from ztest: the field is written without an underscore (`ZPOOL_CONFIG_SPARE_ID`).
+    #[test]
+    fn a_distributed_spare_in_use_is_described_in_openzfs_words() {
+        let mut list = NvList::new();
+        list.push("type", "dspare");
+        list.push("id", 1_u64);
+        list.push("guid", 3_247_254_265_968_738_433_u64);
+        list.push("path", "draid1-0-0");
+        list.push("top_guid", 10_839_561_040_548_715_160_u64);
+        list.push("spareid", 2_u64);
+        list.push("is_spare", 1_u64);
+        let kind = VdevKind::DraidSpare { top_guid: Guid(10_839_561_040_548_715_160), spare_id: 2 };
+        assert_eq!(parse_kind(&list, "dspare", None).unwrap(), kind);
+    }
 }

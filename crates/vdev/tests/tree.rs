@@ -358,7 +358,7 @@ fn one_bad_sector_costs_one_sector() {
 fn a_distributed_spare_stands_in_for_a_lost_child() {
     let mut spare = vdev("dspare", 60);
     spare.push("top_guid", 500_u64);
-    spare.push("spare_id", 0_u64);
+    spare.push("spareid", 0_u64);
     let mut children = leaves(10, 4);
     children[2] = with_children(vdev("spare", 50), vec![vdev("file", 12), spare]);
     let made = Made::new(vec![draid(1, 2, 1, children)]);
@@ -393,7 +393,7 @@ fn spares_that_lead_to_themselves_end() {
     let dspare = |guid: u64, id: u64| {
         let mut spare = vdev("dspare", guid);
         spare.push("top_guid", 500_u64);
-        spare.push("spare_id", id);
+        spare.push("spareid", id);
         spare
     };
     let children = (0..5).map(|id| dspare(60 + id, id % 2)).collect();
@@ -410,7 +410,7 @@ fn mirrors_of_spares_of_their_own_draid_are_not_a_maze() {
     let dspare = |guid: u64, id: u64| {
         let mut spare = vdev("dspare", guid);
         spare.push("top_guid", 500_u64);
-        spare.push("spare_id", id);
+        spare.push("spareid", id);
         spare
     };
     let maze = |child: u64| {
