@@ -238,8 +238,11 @@ fn a_leaf_at_pointers_that_are_not_its_own_is_an_error() {
                     }
                     *target.borrow_mut() = Some(id);
                     let zap = Zap::open(dnode).await.unwrap();
-                    if zap.header().is_some_and(|header| header.leaf_count == 1) {
-                        return zap.entries(1 << 20).await.unwrap_err();
+                    // What the import has read is in the cache as it was.
+                    if zap.header().is_some_and(|header| header.leaf_count == 1)
+                        && let Err(error) = zap.entries(1 << 20).await
+                    {
+                        return error;
                     }
                 }
             }
