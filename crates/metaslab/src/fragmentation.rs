@@ -3,16 +3,15 @@
 //! Each power of two of a free run's size has a weight, from 100 for 512 bytes to 0 for 16 MiB; a metaslab's
 //! fragmentation is the mean over its free bytes, a vdev's the mean over its metaslabs, a class's over its vdevs by size.
 
+use cenote_format::spacemap::HISTOGRAM_BUCKETS;
+
 use crate::{MetaslabSpace, VdevSpace};
 
 /// Weights by size from 512 bytes to 16 MiB (OpenZFS 2.3).
 const WEIGHTS: [u64; 16] = [100, 100, 98, 95, 90, 80, 70, 60, 50, 40, 30, 20, 15, 10, 5, 0];
 
-fn metaslab_fragmentation(metaslab: &MetaslabSpace, ashift: u32) -> Option<u64> {
-    if metaslab.object.0 == 0 {
-        return Some(0);
-    }
-    let histogram = metaslab.histogram.as_ref()?;
+/// Fragmentation by a space map's counts of free runs.
+pub(crate) fn of_histogram(histogram: &[u64; HISTOGRAM_BUCKETS], ashift: u32) -> u64 {
     let (mut weighted, mut total) = (0_u128, 0_u128);
     for (bucket, count) in histogram.iter().enumerate().filter(|(_, count)| **count > 0) {
         let shift = ashift as usize + bucket;
@@ -21,7 +20,14 @@ fn metaslab_fragmentation(metaslab: &MetaslabSpace, ashift: u32) -> Option<u64> 
         weighted += space * u128::from(WEIGHTS[index]);
         total += space;
     }
-    Some(weighted.checked_div(total).unwrap_or(0) as u64)
+    weighted.checked_div(total).unwrap_or(0) as u64
+}
+
+fn metaslab_fragmentation(metaslab: &MetaslabSpace, ashift: u32) -> Option<u64> {
+    if metaslab.object.0 == 0 {
+        return Some(0);
+    }
+    metaslab.histogram.as_ref().map(|histogram| of_histogram(histogram, ashift))
 }
 
 /// Fragmentation of one vdev; `None` where too few metaslabs have histograms to tell.

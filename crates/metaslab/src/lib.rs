@@ -1,44 +1,108 @@
-//! Space: range sets, space maps, log space maps, allocation classes.
+//! Space: range sets, space maps, log space maps, allocation classes; reading and writing them.
 //!
 //! # Theory
 //!
 //! **Need.** A pool must know which bytes of each top-level vdev are taken: to report space, to find leaks and double
-//! references, and (with the write path) to allocate. The knowledge is kept as logs of changes, since rewriting a map of
-//! a large vdev for each change would cost more than the change.
+//! references, and to find room for the next block. The knowledge is kept as logs of changes, since rewriting a map of a
+//! large vdev for each change would cost more than the change. On an old, fragmented pool even appending costs: each txg
+//! frees a little everywhere, so each metaslab's log grows by a block, each block drags its indirect blocks along. Hence one
+//! log for all of them, from which the metaslabs' own maps catch up a few at a time.
 //!
 //! **On disk.**
 //! ```text
 //! top-level vdev ── metaslab_array ─► object number of each metaslab's space map      (0: nothing was ever allocated)
 //!                                       space map: log of allocations and frees within the metaslab
+//!                                       its bonus: length, bytes allocated, counts of free runs by power of two
 //!                ── top ZAP: ms_unflushed_phys_txgs ─► for each metaslab, the first txg that its own map lacks
 //!                            pool_checkpoint_sm     ─► what was freed since the checkpoint, and is still kept for it
 //! MOS directory  ── log_spacemap_zap ─► txg ─► log space map: that txg's changes of all metaslabs of all vdevs
 //! ```
 //! What is allocated in a metaslab is its own map, then the entries about it of every log from its unflushed txg on.
 //!
-//! **In memory.** [`RangeSet`]: disjoint ranges in order, merged where they touch; adding what is there and removing what
-//! is not are errors, which is how a double allocation or free shows. [`VdevSpace`] is a vdev's set with its classes and
-//! figures; [`PoolSpace`] all of them.
+//! **In memory, for reading.** [`RangeSet`]: disjoint ranges in order, merged where they touch; adding what is there and
+//! removing what is not are errors, which is how a double allocation or free shows. [`VdevSpace`] is a vdev's set with its
+//! classes and figures; [`PoolSpace`] all of them. Space maps are read and replayed a metaslab a task, all vdevs at once;
+//! then the logs in the order of their txgs. A map that contradicts itself is reported with its vdev, metaslab and place,
+//! and the rest goes on.
 //!
-//! **Life of a load.** Space maps are read and replayed a metaslab a task, all vdevs at once; then the logs in the order
-//! of their txgs. A map that contradicts itself is reported with its vdev, metaslab and place, and the rest goes on.
+//! **In memory, for writing.**
+//! ```text
+//! Allocator ── classes: normal, log, special, dedup, embedded log ── ring of groups, a rotor for each allocator
+//!   │                                                                 throttle: bytes reserved
+//!   ├─ vdevs ── group(s): metaslabs by weight, the active ones of each allocator
+//!   │    └─ metaslabs, each:   free (if loaded)   allocating[4]   freeing   freed   deferred[2]
+//!   │                          unflushed allocs and frees; its SpaceMap
+//!   ├─ LogSpace: logs by txg, metaslabs by when they were flushed, the summary
+//!   └─ ExtentCheck: a second book of extents in use, in tests and debug builds
+//! ```
+//! All of it is plain data: no clock, no thread, no I/O; the same calls give the same places. Sets of a metaslab are
+//! [`RangeTree`]s, whose memory is bounded by a bitmap's at any fragmentation.
+//!
+//! **Life of an allocation.**
+//! 1. [`Allocator::reserve`] admits the block, or tells the caller to wait for earlier ones.
+//! 2. [`Allocator::allocate`] takes the group whose turn it is, in it the allocator's active metaslab or the best one, and
+//!    in that the next free range after the last allocation of the same alignment (or, when little is left, one by size). The
+//!    range moves from *free* to *allocating* of its txg. A metaslab that is not loaded is an answer,
+//!    [`AllocError::NeedsLoad`]: the caller reads its map ([`Loading`]) and asks again. When nothing fits the answer names
+//!    the longest free run, and the caller makes a gang block.
+//! 3. [`Allocator::sync`] in the txg's passes writes *allocating* and *freeing*: to the txg's log and into the unflushed
+//!    sets, or with `log_spacemap` off to the metaslab's own map. The header's counts are brought up to date.
+//! 4. [`Allocator::free`], in a later txg's sync: the range stands in *freeing*, then (written) in *freed*.
+//! 5. [`Allocator::sync_done`]: the txg is on disk. *Freed* becomes *deferred*, what was deferred two txgs ago becomes *free*.
+//!    So an import of any of the last three txgs finds its blocks untouched.
+//! 6. Meanwhile, at the start of each txg, the metaslabs flushed longest ago append their unflushed sets to their own map,
+//!    or, if the map is twice as long as it had to be, *condense* it: all allocated, then what is free. As many as
+//!    [`LogSpace::flushes_wanted`] plans so that the logs' blocks stay within their limit, more while memory is short. Logs
+//!    that nobody lacks any more are freed.
 //!
 //! **Invariants.**
 //! 1. A range set never holds overlapping or touching ranges.
 //! 2. No entry reaches outside its metaslab (space map) or its vdev (log): one that does is an error, not a panic.
-//! 3. Memory is proportional to the number of segments, never to the length of the logs.
+//! 3. Memory is proportional to the number of segments, never to the length of the logs; and for what is loaded at most
+//!    32 MiB for each TB of the pool ([`Tunables::metaslab_mem_per_tb`]) whatever the fragmentation.
+//! 4. Free, allocating, freed, deferred and (synced) allocated are disjoint and make up the metaslab.
+//! 5. Own map, plus unflushed allocations, less unflushed frees, is what is allocated as of the last sync. Unflushed
+//!    allocations and frees are disjoint.
+//! 6. A log is kept while any metaslab's unflushed txg is not past it. Blocks and metaslabs of logs and summary agree.
+//! 7. Only a loaded metaslab is condensed, so a map that someone is loading is only appended to.
+//! 8. What was freed in a txg is not handed out before the second txg after it is on disk, unless the caller says that space
+//!    is short.
 //!
-//! **Layering.** Space maps are objects, and objects are above this crate: it reads them through [`SpaceObjects`], which
-//! the pool implements.
+//! [`Allocator::verify`] checks 4 to 6, [`ExtentCheck`] 8 and that nobody writes where he has no extent.
 //!
-//! **Crash.** Nothing to leave behind: reading only, so far.
+//! **Layering.** Space maps are objects, and objects are above this crate: it reads them through [`SpaceObjects`] and writes
+//! them through [`SpaceStore`], which the pool implements. How a block becomes larger on raidz or draid is a
+//! [`SizeRule`] of the vdev.
 //!
-//! **Rejected.** Bitmaps (32 MiB a TB whether fragmented or not) for reading; they may serve as the bound under the
-//! allocator.
+//! **Crash.** Nothing here is on disk before the uberblock of its txg. An import begins with the last synced state: own maps
+//! and logs as of it. Allocations of lost txgs were never written down, so they are free again; deferred frees were written
+//! down as freed, and can be used at once, since the states that needed them are older than the one imported. A crash
+//! between flush and retirement cannot be: both are of one txg.
+//!
+//! **Rejected.** *A B-tree of segments with a second one by size* (as OpenZFS): both grow with fragmentation, to gigabytes a
+//! TB at worst. *One bitmap*: bounded, but as large for an empty pool, and slow to search where space is whole. *Exact best
+//! fit*: needs the second tree; a fit within the same power of two does. *Logs encoded by each metaslab on its own*: the
+//! order of entries between metaslabs is free, so it could be parallel, but encoding is 16 bytes an entry and was not worth a
+//! merge. *Waiting inside `allocate` for a load*: would make the allocator a task with locks; an answer is simpler to test.
+//!
+//! **Not here yet.** Frees that a checkpoint keeps, trim, removal and expansion of vdevs, the `cursor` and `new-dynamic`
+//! selectors.
 
+mod allocator;
+mod check;
+mod class;
+mod error;
 mod fragmentation;
+mod group;
 mod load;
+mod logs;
+mod map;
+mod metaslab;
 mod ranges;
+mod store;
+mod tree;
+mod tunables;
+mod weight;
 
 use std::fmt;
 use std::ops::Range;
@@ -49,9 +113,21 @@ use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
 use cenote_vdev::config::AllocationClass;
 
+pub use allocator::{AllocError, Allocator, Extent, FlushMode, Request, SpaceFeatures, TxgWork};
+pub use check::{CheckError, ExtentCheck};
+pub use class::ClassKind;
+pub use error::SpaceError;
 pub use fragmentation::class_fragmentation;
+pub use group::{SizeRule, VdevSetup};
 pub use load::load;
+pub use logs::{FoundLog, Log, LogSpace, SummaryRow};
+pub use map::{Batch, SpaceMap, entries_bytes, map_histogram};
+pub use metaslab::{Flushed, LoadStep, Loading, Metaslab, SizeRange, SyncTarget, TXG_DEFER_SIZE, TXG_SIZE};
 pub use ranges::{RangeError, RangeSet};
+pub use store::{MetaslabId, SpaceStore};
+pub use tree::{RangeTree, TREE_HISTOGRAM_BUCKETS};
+pub use tunables::Tunables;
+pub use weight::Weight;
 
 /// The objects that hold space maps, as the pool gives access to them. Errors are text for a person.
 pub trait SpaceObjects: Send + Sync + 'static {

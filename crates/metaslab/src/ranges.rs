@@ -36,6 +36,14 @@ pub enum RangeError {
         /// Where the part that is missing begins.
         at: u64,
     },
+    /// It does not lie within the set's window, or has no whole units.
+    #[error("{start:#x}..{end:#x} lies outside, or between units")]
+    Misplaced {
+        /// Start of the range.
+        start: u64,
+        /// Its end.
+        end: u64,
+    },
 }
 
 impl RangeSet {

@@ -1,0 +1,110 @@
+//! A second book, kept apart from the first: which extents are in use. On in debug builds and tests.
+//!
+//! The allocator's own sets could agree with each other and be wrong. This one knows nothing of metaslabs: an extent
+//! that was handed out is in use until two txgs after it was freed, nobody gets it twice, and nobody writes outside.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use cenote_format::ids::{Txg, VdevId};
+use thiserror::Error;
+
+use crate::{RangeError, RangeSet, TXG_DEFER_SIZE};
+
+/// The book.
+#[derive(Clone, Debug, Default)]
+pub struct ExtentCheck {
+    vdevs: BTreeMap<VdevId, Book>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Book {
+    /// Referenced by the pool's newest state.
+    live: RangeSet,
+    /// Freed, but still referenced by states that must stay readable: by txg.
+    kept: BTreeMap<Txg, RangeSet>,
+}
+
+/// Someone got or wrote what is not theirs.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CheckError {
+    /// An extent was handed out that is in use.
+    #[error("vdev {vdev}: allocated twice: {error}")]
+    Twice {
+        /// The vdev.
+        vdev: VdevId,
+        /// Where.
+        error: RangeError,
+    },
+    /// An extent was freed that is not in use.
+    #[error("vdev {vdev}: freed without being allocated: {error}")]
+    NotAllocated {
+        /// The vdev.
+        vdev: VdevId,
+        /// Where.
+        error: RangeError,
+    },
+    /// A device write outside every extent in use.
+    #[error("vdev {vdev}: write of {start:#x}..{end:#x} outside the extents allocated")]
+    Write {
+        /// The vdev.
+        vdev: VdevId,
+        /// From.
+        start: u64,
+        /// To.
+        end: u64,
+    },
+}
+
+impl ExtentCheck {
+    /// An empty book.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An extent was handed out, or was in use when the pool was opened.
+    pub fn allocated(&mut self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
+        let book = self.vdevs.entry(vdev).or_default();
+        let Range { start, end } = range;
+        if book.kept.values().any(|kept| kept.overlaps(start..end)) {
+            return Err(CheckError::Twice { vdev, error: RangeError::Overlap { start, end, at: start } });
+        }
+        book.live.add(range).map_err(|error| CheckError::Twice { vdev, error })
+    }
+
+    /// An extent was freed in the txg that syncs.
+    pub fn freed(&mut self, vdev: VdevId, txg: Txg, range: Range<u64>) -> Result<(), CheckError> {
+        let book = self.vdevs.entry(vdev).or_default();
+        let wrong = |error| CheckError::NotAllocated { vdev, error };
+        book.live.remove(range.clone()).map_err(wrong)?;
+        book.kept.entry(txg).or_default().add(range).map_err(wrong)
+    }
+
+    /// An extent was given back before anything referenced it.
+    pub fn unallocated(&mut self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
+        let book = self.vdevs.entry(vdev).or_default();
+        book.live.remove(range).map_err(|error| CheckError::NotAllocated { vdev, error })
+    }
+
+    /// A txg is on disk. Without `may_defer` its frees can be used at once, else those of two txgs before.
+    pub fn synced(&mut self, txg: Txg, may_defer: bool) {
+        let due = Txg(txg.0.saturating_sub(TXG_DEFER_SIZE as u64));
+        for book in self.vdevs.values_mut() {
+            book.kept.retain(|freed, _| *freed > due && (may_defer || *freed != txg));
+        }
+    }
+
+    /// Before a device write of a pool's block: it must lie in one extent in use.
+    pub fn write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
+        if self.vdevs.get(&vdev).is_some_and(|book| book.live.contains(range.clone())) {
+            return Ok(());
+        }
+        Err(CheckError::Write { vdev, start: range.start, end: range.end })
+    }
+
+    /// What is in use, by vdev: ranges that touch are one.
+    pub fn live(&self) -> impl Iterator<Item = (VdevId, &RangeSet)> {
+        self.vdevs.iter().map(|(vdev, book)| (*vdev, &book.live))
+    }
+}

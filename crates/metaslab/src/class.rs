@@ -1,0 +1,274 @@
+//! A class: the groups that serve one kind of blocks, whose turn it is, and how much may be in flight.
+//!
+//! **Rotor.** Each allocator has a place in the ring of groups and moves on when it has allocated the group's *aliquot*:
+//! 2 MiB for each data disk of an average vdev, more for larger vdevs and for those with a larger part free than the rest,
+//! so that all fill up together. A vdev that is faster than others shows it by a short queue: while the pool is
+//! busy it may go on until the queue target, up to two and a half aliquots. The fuller it is the less that is.
+//!
+//! **Throttle.** Blocks wait to be allocated while four rounds of the ring are reserved and not written, so that fast vdevs
+//! are not starved by a backlog on slow ones.
+
+use cenote_format::ids::VdevId;
+
+use crate::Tunables;
+use crate::group::Which;
+
+/// What kinds of blocks a class serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ClassKind {
+    /// Everything.
+    Normal,
+    /// The intent log, on a log vdev.
+    Log,
+    /// Metadata, and small blocks where asked.
+    Special,
+    /// The dedup table.
+    Dedup,
+    /// The intent log, on a metaslab of a normal vdev.
+    EmbeddedLog,
+}
+
+impl ClassKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Normal, Self::Log, Self::Special, Self::Dedup, Self::EmbeddedLog];
+
+    /// Where to look when this class has no space or no vdev, in order: what OpenZFS falls back to.
+    #[must_use]
+    pub const fn fallbacks(self) -> &'static [Self] {
+        match self {
+            Self::Log => &[Self::EmbeddedLog, Self::Normal],
+            Self::Dedup => &[Self::Special, Self::Normal],
+            Self::EmbeddedLog | Self::Special => &[Self::Normal],
+            Self::Normal => &[],
+        }
+    }
+}
+
+/// A member of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Member {
+    pub(crate) vdev: VdevId,
+    pub(crate) which: Which,
+}
+
+/// An allocator's place.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    rotor: usize,
+    /// Bytes allocated since it came there.
+    done: u64,
+    /// Bytes reserved and not written.
+    reserved: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    pub(crate) kind: ClassKind,
+    pub(crate) ring: Vec<Member>,
+    turns: Vec<Turn>,
+    /// A moving average of the largest requests.
+    io_size: u64,
+    reserved_max: u64,
+}
+
+/// A member's figures, for balance.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    pub(crate) size_bytes: u64,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) data_disks: u64,
+}
+
+/// What a group may take: bytes a turn, and bytes in flight for going on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Quota {
+    pub(crate) aliquot: u64,
+    pub(crate) queue_target: u64,
+}
+
+/// An attempt to allocate from the group whose turn it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) psize: u64,
+    pub(crate) placed: bool,
+    pub(crate) quota: Quota,
+    /// Bytes in flight of this allocator there.
+    pub(crate) queued: u64,
+    /// Whether the pool writes as fast as it can.
+    pub(crate) busy: bool,
+}
+
+fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
+    let scaled = u128::from(value) * u128::from(numerator) / u128::from(denominator.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+impl Class {
+    pub(crate) fn new(kind: ClassKind, allocators: usize) -> Self {
+        Self { kind, ring: Vec::new(), turns: vec![Turn::default(); allocators], io_size: 0, reserved_max: u64::MAX }
+    }
+
+    pub(crate) fn join(&mut self, member: Member) {
+        self.ring.push(member);
+        let len = self.ring.len();
+        // Allocators start apart.
+        for (number, turn) in self.turns.iter_mut().enumerate() {
+            turn.rotor = number % len;
+        }
+    }
+
+    pub(crate) fn leave(&mut self, vdev: VdevId) {
+        self.ring.retain(|member| member.vdev != vdev);
+        for turn in &mut self.turns {
+            turn.rotor = turn.rotor.checked_rem(self.ring.len()).unwrap_or(0);
+        }
+    }
+
+    pub(crate) fn rotor(&self, allocator: usize) -> usize {
+        self.turns.get(allocator).map_or(0, |turn| turn.rotor)
+    }
+
+    /// Computes everyone's quota. `settle`: a txg has passed, so the average of large requests decays.
+    pub(crate) fn balance(&mut self, shares: &[Share], settle: bool, tunables: &Tunables) -> Vec<Quota> {
+        if settle {
+            self.io_size = (self.io_size.saturating_mul(3) + tunables.metaslab_aliquot / 8) / 4;
+        }
+        let count = shares.len() as u64;
+        let sum = |of: fn(&Share) -> u64| shares.iter().map(of).fold(0_u64, u64::saturating_add);
+        let (size, allocated) = (sum(|share| share.size_bytes), sum(|share| share.allocated_bytes));
+        let disks = sum(|share| share.data_disks.max(1));
+        let mut total = 0_u64;
+        let mut quotas = Vec::with_capacity(shares.len());
+        for share in shares {
+            let per_turn = scale(tunables.metaslab_aliquot, disks, count).max(self.io_size.saturating_mul(4));
+            let by_size = scale(per_turn, share.size_bytes.saturating_mul(count), size);
+            let mut quota = Quota { aliquot: by_size, queue_target: by_size.saturating_mul(2) };
+            if tunables.metaslab_bias_enabled && size > 0 && share.size_bytes > 0 {
+                // Free parts in 65 536ths.
+                let mine = scale(65_536, share.size_bytes.saturating_sub(share.allocated_bytes), share.size_bytes);
+                let all = scale(65_536, size.saturating_sub(allocated), size);
+                quota.aliquot = scale(by_size, mine, all.max(1));
+                // From two and a half turns while three quarters are free down to one when only a quarter is.
+                let turns = (mine * 3 + 16_384).min(163_840);
+                quota.queue_target = quota.aliquot.max(scale(quota.aliquot, turns, 65_536));
+            }
+            total = total.saturating_add(quota.aliquot);
+            quotas.push(quota);
+        }
+        self.reserved_max = if shares.is_empty() { u64::MAX } else { total.saturating_mul(4) };
+        quotas
+    }
+
+    /// After an attempt at the group whose turn it is: the next one's comes if this one had its share.
+    pub(crate) fn rotate(&mut self, allocator: usize, attempt: Attempt, tunables: &Tunables) {
+        let Attempt { psize, placed, quota, queued, busy } = attempt;
+        let (len, kind) = (self.ring.len(), self.kind);
+        let Some(turn) = self.turns.get_mut(allocator).filter(|_| len > 1) else { return };
+        let done = turn.done.saturating_add(psize);
+        // Whether the next block, if as large as this, would still be for the greater part within.
+        let next = done.saturating_add(psize / 2);
+        let stay = placed
+            && !matches!(kind, ClassKind::Log | ClassKind::EmbeddedLog)
+            && (next < quota.aliquot
+                || (next < quota.queue_target
+                    && queued.saturating_add(psize + psize / 2) < quota.queue_target
+                    && (tunables.metaslab_perf_bias >= 2 || (tunables.metaslab_perf_bias == 1 && busy))));
+        if stay {
+            turn.done = done;
+        } else {
+            *turn = Turn { rotor: (turn.rotor + 1) % len, done: 0, reserved: turn.reserved };
+        }
+    }
+
+    /// Reserves for a block before it is allocated. `None`: wait until something was written. Else whether there is room for
+    /// more. `must`: reserve whatever there is.
+    pub(crate) fn reserve(&mut self, allocator: usize, bytes: u64, must: bool) -> Option<bool> {
+        let max = self.reserved_max;
+        let turn = self.turns.get_mut(allocator)?;
+        if !must && turn.reserved > max {
+            return None;
+        }
+        turn.reserved = turn.reserved.saturating_add(bytes);
+        Some(turn.reserved <= max)
+    }
+
+    /// Takes a reservation back: the block was written. Whether there is room again.
+    pub(crate) fn unreserve(&mut self, allocator: usize, bytes: u64) -> bool {
+        let max = self.reserved_max;
+        let Some(turn) = self.turns.get_mut(allocator) else { return true };
+        turn.reserved = turn.reserved.saturating_sub(bytes);
+        turn.reserved <= max
+    }
+
+    /// Notes a request. Whether it is the largest for long, so that the balance is to be computed anew.
+    pub(crate) fn note_io_size(&mut self, bytes: u64) -> bool {
+        let grows = self.io_size < bytes;
+        self.io_size = self.io_size.max(bytes);
+        grows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(size_gib: u64, full_percent: u64) -> Share {
+        let size_bytes = size_gib << 30;
+        Share { size_bytes, allocated_bytes: size_bytes / 100 * full_percent, data_disks: 1 }
+    }
+
+    #[test]
+    fn larger_and_emptier_vdevs_get_more() {
+        let mut class = Class::new(ClassKind::Normal, 1);
+        let tunables = Tunables::default();
+        let even = class.balance(&[share(100, 30), share(100, 30)], true, &tunables);
+        assert_eq!(even[0], even[1]);
+        assert!(even[0].aliquot.abs_diff(2 << 20) < 1 << 10, "{even:?}");
+        let by_size = class.balance(&[share(100, 30), share(300, 30)], true, &tunables);
+        assert!(by_size[1].aliquot.abs_diff(3 * by_size[0].aliquot) < 1 << 10, "{by_size:?}");
+        let by_free = class.balance(&[share(100, 80), share(100, 40)], true, &tunables);
+        assert!(by_free[1].aliquot.abs_diff(3 * by_free[0].aliquot) < 1 << 10, "{by_free:?}");
+        let unbiased = Tunables { metaslab_bias_enabled: false, ..tunables };
+        let flat = class.balance(&[share(100, 80), share(100, 40)], true, &unbiased);
+        assert_eq!(flat[0], flat[1]);
+    }
+
+    #[test]
+    fn a_fast_vdev_goes_on_while_the_pool_is_busy() {
+        let quota = Quota { aliquot: 1000, queue_target: 2500 };
+        let count = |queued, busy, bias| {
+            let mut class = Class::new(ClassKind::Normal, 1);
+            let member = |id| Member { vdev: VdevId(id), which: Which::Main };
+            (0..2).for_each(|id| class.join(member(id)));
+            let tunables = Tunables { metaslab_perf_bias: bias, ..Tunables::default() };
+            let mut count = 0;
+            while class.rotor(0) == 0 {
+                class.rotate(0, Attempt { psize: 100, placed: true, quota, queued, busy }, &tunables);
+                count += 1;
+            }
+            count
+        };
+        let plain = count(0, false, 1);
+        assert_eq!(plain, 10);
+        assert!(count(0, true, 1) > 2 * plain, "a short queue");
+        assert_eq!(count(2400, true, 1), plain, "a long queue");
+        assert_eq!(count(0, true, 0), plain, "turned off");
+        assert!(count(0, false, 2) > 2 * plain, "always");
+    }
+
+    #[test]
+    fn reservations_are_bounded_and_come_back() {
+        let mut class = Class::new(ClassKind::Normal, 2);
+        class.balance(&[share(100, 0)], true, &Tunables::default());
+        let mut granted = 0;
+        while class.reserve(0, 1 << 20, false).is_some() {
+            granted += 1;
+            assert!(granted < 100);
+        }
+        assert!(granted >= 8, "four rounds of 2 MiB");
+        assert_eq!(class.reserve(0, 1 << 20, true), Some(false), "what must be is");
+        assert!(class.reserve(1, 1 << 20, false).is_some(), "allocators do not wait for each other");
+        assert!((0..=granted).any(|_| class.unreserve(0, 1 << 20)));
+        assert!(class.reserve(0, 1 << 20, false).is_some());
+    }
+}

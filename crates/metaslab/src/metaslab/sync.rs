@@ -1,0 +1,233 @@
+//! Writing a metaslab's changes: to the log and into the unflushed sets, or to its own map; flushing; condensing.
+
+use cenote_format::spacemap::SpaceMapType;
+
+use super::{Metaslab, TXG_DEFER_SIZE, slot};
+use crate::logs::LogSpace;
+use crate::map::{Batch, entries_bytes};
+use crate::{RangeTree, SpaceError, SpaceMap, SpaceStore, Tunables};
+use cenote_format::ids::Txg;
+
+/// A map of at most this many blocks is not worth rewriting (OpenZFS's number).
+const CONDENSE_BLOCKS_MIN: u64 = 4;
+
+/// Where a txg's changes go.
+pub struct SyncTarget<'a> {
+    /// The objects.
+    pub store: &'a mut dyn SpaceStore,
+    /// The txg and its pass.
+    pub batch: Batch,
+    /// The log space maps, unless the pool does without.
+    pub logs: Option<&'a mut LogSpace>,
+    /// The numbers.
+    pub tunables: &'a Tunables,
+}
+
+/// What a flush did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// Unflushed changes were appended.
+    Appended,
+    /// The map was rewritten.
+    Condensed,
+}
+
+impl SyncTarget<'_> {
+    fn block_size_bytes(&self) -> u64 {
+        if self.logs.is_some() {
+            self.tunables.zfs_metaslab_sm_blksz_with_log
+        } else {
+            self.tunables.zfs_metaslab_sm_blksz_no_log
+        }
+    }
+}
+
+impl Metaslab {
+    /// Whether the map should be rewritten: there is nothing free, it is wanted, or it is much longer than it could be.
+    #[must_use]
+    pub fn should_condense(&self, two_words: bool, tunables: &Tunables) -> bool {
+        let (Some(map), Some(loaded)) = (&self.map, &self.loaded) else { return false };
+        if loaded.free.is_empty() || self.condense_wanted {
+            return true;
+        }
+        let optimal = u128::from(entries_bytes(&loaded.free, two_words));
+        let record = map.block_size_bytes.max(1 << self.ashift);
+        u128::from(map.length_bytes) >= optimal * u128::from(tunables.zfs_metaslab_condense_pct.max(100)) / 100
+            && map.length_bytes > CONDENSE_BLOCKS_MIN * record
+    }
+
+    /// Writes what this pass allocated and freed. Called in every pass in which the metaslab is dirty. Whether it had
+    /// anything to do.
+    pub fn sync(&mut self, target: &mut SyncTarget<'_>) -> Result<bool, SpaceError> {
+        let (txg, pass) = (target.batch.txg, target.batch.pass);
+        let condense_only = self.loaded.is_some() && self.condense_wanted && pass == 1 && self.map.is_some();
+        if self.is_new || (!self.is_dirty(txg) && !condense_only) {
+            return Ok(false);
+        }
+        if self.map.is_none() {
+            let block_size = target.block_size_bytes();
+            let map = SpaceMap::create(target.store, block_size, self.range.start, self.ashift)?;
+            self.enter_object(target.store, &map)?;
+            self.map = Some(map);
+        }
+        if pass == 1 && self.should_condense(target.batch.two_words, target.tunables) {
+            self.condense(target)?;
+        }
+        let allocated = self.allocating[slot(txg)].take();
+        let freeing = self.freeing.take();
+        let (store, batch) = (&mut *target.store, target.batch);
+        if let Some(logs) = target.logs.as_deref_mut() {
+            logs.open(txg, store, target.tunables)?;
+            if self.unflushed_txg == Txg(0) || !self.unflushed_dirty {
+                logs.enter(self.id, self.unflushed_txg, self.unflushed_dirty, true)?;
+                self.set_unflushed(store, txg, true)?;
+            }
+            logs.append(store, batch, SpaceMapType::Alloc, self.id.vdev, allocated.iter())?;
+            logs.append(store, batch, SpaceMapType::Free, self.id.vdev, freeing.iter())?;
+            let before = self.unflushed_memory_bytes();
+            allocated
+                .cancel_or_add(&mut self.unflushed_frees, &mut self.unflushed_allocs)
+                .map_err(SpaceError::tree(self.id, "unflushed allocations"))?;
+            freeing
+                .cancel_or_add(&mut self.unflushed_allocs, &mut self.unflushed_frees)
+                .map_err(SpaceError::tree(self.id, "unflushed frees"))?;
+            logs.account_memory(before, self.unflushed_memory_bytes());
+        } else if let Some(map) = &mut self.map {
+            map.append(store, batch, SpaceMapType::Alloc, None, allocated.iter())?;
+            map.append(store, batch, SpaceMapType::Free, None, freeing.iter())?;
+        }
+        self.allocated_bytes =
+            (self.allocated_bytes + allocated.total()).checked_sub(freeing.total()).ok_or_else(|| {
+                SpaceError::Figures {
+                    metaslab: self.id,
+                    what: format!("{} bytes are freed, more than are allocated", freeing.total()),
+                }
+            })?;
+        self.count_free(Some(&freeing));
+        if let Some(map) = &self.map {
+            map.put_header(store)?;
+        }
+        if self.freed.is_empty() {
+            self.freed = freeing;
+        } else {
+            self.freed.add_all(&freeing).map_err(SpaceError::tree(self.id, "space freed in this txg"))?;
+        }
+        Ok(true)
+    }
+
+    fn enter_object(&self, store: &mut dyn SpaceStore, map: &SpaceMap) -> Result<(), SpaceError> {
+        store
+            .set_metaslab_object(self.id, map.object)
+            .map_err(SpaceError::store(map.object, "enter the space map into the metaslab array"))
+    }
+
+    fn set_unflushed(&mut self, store: &mut dyn SpaceStore, txg: Txg, dirty: bool) -> Result<(), SpaceError> {
+        self.unflushed_dirty = dirty;
+        if self.unflushed_txg != txg {
+            self.unflushed_txg = txg;
+            let object = self.map.as_ref().map_or(cenote_format::ids::ObjectId(0), |map| map.object);
+            store
+                .set_unflushed_txg(self.id, txg)
+                .map_err(SpaceError::store(object, "enter the metaslab's unflushed txg"))?;
+        }
+        Ok(())
+    }
+
+    /// Brings the map's counts of free runs up to date. Exact where it is loaded; else what is freed is added, until the
+    /// next time that it is loaded.
+    fn count_free(&mut self, freeing: Option<&RangeTree>) {
+        let Some(map) = &mut self.map else { return };
+        if let Some(loaded) = &self.loaded {
+            map.clear_histogram();
+            for tree in [&loaded.free, &self.freed, &self.deferred[0], &self.deferred[1]] {
+                map.count_free(tree);
+            }
+        }
+        if let Some(freeing) = freeing {
+            map.count_free(freeing);
+        }
+    }
+
+    /// Rewrites the map as of the txgs before this one: everything allocated, then what is free.
+    fn condense(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
+        debug_assert!(self.freed.is_empty(), "only the first pass condenses");
+        let block_size = target.block_size_bytes();
+        let (store, batch) = (&mut *target.store, target.batch);
+        let (Some(map), Some(loaded)) = (&mut self.map, &self.loaded) else { return Ok(()) };
+        // What is being allocated is free as far as the txgs before are concerned; what is deferred is free for good.
+        let mut rest = loaded.free.emptied();
+        for tree in self.deferred.iter().chain(&self.allocating) {
+            rest.add_all(tree).map_err(SpaceError::tree(self.id, "free space to be written"))?;
+        }
+        let moved = map.truncate(store, block_size)?;
+        map.append(store, batch, SpaceMapType::Alloc, None, std::iter::once(self.range.clone()))?;
+        map.append(store, batch, SpaceMapType::Free, None, loaded.free.iter())?;
+        map.append(store, batch, SpaceMapType::Free, None, rest.iter())?;
+        if moved {
+            let map = map.clone();
+            self.enter_object(store, &map)?;
+        }
+        self.condense_wanted = false;
+        self.rewrites += 1;
+        self.count_free(None);
+        self.flushed(target)
+    }
+
+    /// The own map has everything of the txgs before this one.
+    fn flushed(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
+        let before = self.unflushed_memory_bytes();
+        drop((self.unflushed_allocs.take(), self.unflushed_frees.take()));
+        let Some(logs) = target.logs.as_deref_mut() else { return Ok(()) };
+        logs.account_memory(before, 0);
+        if self.unflushed_txg == Txg(0) {
+            return Ok(());
+        }
+        logs.open(target.batch.txg, target.store, target.tunables)?;
+        logs.enter(self.id, self.unflushed_txg, self.unflushed_dirty, false)?;
+        self.set_unflushed(target.store, target.batch.txg, false)?;
+        logs.retire(target.store)
+    }
+
+    /// Appends the unflushed changes to the own map, or rewrites it. In the first pass, before the txg's own changes.
+    pub fn flush(&mut self, target: &mut SyncTarget<'_>) -> Result<Flushed, SpaceError> {
+        debug_assert_eq!(target.batch.pass, 1);
+        let condense = self.should_condense(target.batch.two_words, target.tunables);
+        if condense {
+            self.condense(target)?;
+        } else {
+            if let Some(map) = &mut self.map {
+                let (store, batch) = (&mut *target.store, target.batch);
+                map.append(store, batch, SpaceMapType::Alloc, None, self.unflushed_allocs.iter())?;
+                map.append(store, batch, SpaceMapType::Free, None, self.unflushed_frees.iter())?;
+            }
+            self.flushed(target)?;
+        }
+        if let Some(map) = &self.map {
+            map.put_header(target.store)?;
+        }
+        Ok(if condense { Flushed::Condensed } else { Flushed::Appended })
+    }
+
+    /// Moves a metaslab without unflushed changes to this txg: no log has anything that it needs.
+    pub fn skip_flush(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
+        debug_assert!(!self.unflushed_dirty);
+        self.flushed(target)
+    }
+
+    /// The txg is on disk: what was freed two txgs ago can be used. Without `may_defer` (the pool is nearly full, or the
+    /// vdev is leaving) all that is freed can be, at once. Whether something is still deferred, so that the metaslab is to
+    /// be synced in the next txg too.
+    pub fn sync_done(&mut self, txg: Txg, may_defer: bool) -> Result<bool, SpaceError> {
+        self.is_new = false;
+        let index = (txg.0 % TXG_DEFER_SIZE as u64) as usize;
+        let freed = self.freed.take();
+        let due = std::mem::replace(&mut self.deferred[index], freed);
+        let early = if may_defer { None } else { Some(self.deferred[index].take()) };
+        if let Some(loaded) = &mut self.loaded {
+            for tree in std::iter::once(&due).chain(&early) {
+                loaded.free.add_all(tree).map_err(SpaceError::tree(self.id, "free space"))?;
+            }
+        }
+        Ok(self.deferred.iter().any(|tree| !tree.is_empty()))
+    }
+}

@@ -1,0 +1,5 @@
+//! The write side of space accounting, on objects in memory.
+
+mod common;
+mod history;
+mod placing;

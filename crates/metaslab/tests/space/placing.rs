@@ -1,0 +1,257 @@
+//! Where blocks go: copies apart, classes apart, full pools, loads, limits.
+
+use std::collections::BTreeSet;
+
+use cenote_format::ids::{Txg, VdevId};
+use cenote_metaslab::*;
+use cenote_vdev::config::AllocationClass;
+
+use crate::common::*;
+
+const FEATURES: SpaceFeatures = SpaceFeatures { spacemap_v2: true, log_spacemap: true };
+
+fn pool(vdevs: &[VdevSetup], tunables: Tunables) -> Allocator {
+    let mut allocator = Allocator::new(FEATURES, tunables, true);
+    vdevs.iter().for_each(|setup| allocator.add_vdev(setup.clone(), true).unwrap());
+    allocator
+}
+
+fn one_txg(allocator: &mut Allocator, disk: &mut Disk, txg: Txg) {
+    allocator.sync(disk, txg, 1).unwrap();
+    allocator.close_txg(disk).unwrap();
+    allocator.sync_done(txg, true, txg.0 * 5000).unwrap();
+    allocator.verify().unwrap();
+}
+
+#[test]
+fn copies_lie_on_different_vdevs_or_else_in_different_metaslabs() {
+    let disk = Disk::default();
+    let normal = AllocationClass::Normal;
+    let three = [vdev(0, normal, 12, 24, 8), vdev(1, normal, 12, 24, 8), vdev(2, normal, 12, 24, 8)];
+    let mut allocator = pool(&three, Tunables::default());
+    for _ in 0..50 {
+        let extents = allocate(&mut allocator, &disk, &request(Txg(4), 8192, 3)).unwrap();
+        let vdevs: BTreeSet<VdevId> = extents.iter().map(|extent| extent.vdev).collect();
+        assert_eq!(vdevs.len(), 3, "{extents:?}");
+    }
+    let mut allocator = pool(&three[..1], Tunables::default());
+    for _ in 0..50 {
+        let extents = allocate(&mut allocator, &disk, &request(Txg(4), 8192, 3)).unwrap();
+        let metaslabs: BTreeSet<u64> = extents.iter().map(|extent| extent.offset_bytes >> 24).collect();
+        assert_eq!(metaslabs.len(), 3, "{extents:?}");
+    }
+}
+
+#[test]
+fn classes_have_vdevs_of_their_own_and_a_metaslab_for_the_embedded_log() {
+    let disk = Disk::default();
+    let vdevs = [
+        vdev(0, AllocationClass::Normal, 12, 20, 70),
+        vdev(1, AllocationClass::Special, 12, 24, 8),
+        vdev(2, AllocationClass::Log, 12, 24, 8),
+    ];
+    let mut allocator = pool(&vdevs, Tunables::default());
+    let mut place = |class, count| {
+        let wish = Request { class, ..request(Txg(4), 65536, 1) };
+        (0..count).map(|_| allocate(&mut allocator, &disk, &wish).map(|extents| extents[0])).collect::<Vec<_>>()
+    };
+    let normal: BTreeSet<_> = place(ClassKind::Normal, 40).into_iter().map(|it| it.unwrap().vdev.0).collect();
+    assert_eq!(normal, BTreeSet::from([0]));
+    assert_eq!(place(ClassKind::Special, 1)[0].as_ref().unwrap().vdev, VdevId(1));
+    assert_eq!(place(ClassKind::Log, 1)[0].as_ref().unwrap().vdev, VdevId(2));
+    assert_eq!(place(ClassKind::Dedup, 1)[0], Err(AllocError::NoVdev));
+    // One metaslab of 1 MiB: sixteen blocks, all in it, and no more.
+    let log = place(ClassKind::EmbeddedLog, 17);
+    let metaslabs: BTreeSet<u64> = log[..16].iter().map(|it| it.as_ref().unwrap().offset_bytes >> 20).collect();
+    assert_eq!(metaslabs.len(), 1);
+    assert_eq!(log[16], Err(AllocError::NoSpace { largest_bytes: 0 }));
+    let rest: BTreeSet<u64> =
+        place(ClassKind::Normal, 200).into_iter().map(|it| it.unwrap().offset_bytes >> 20).collect();
+    assert!(rest.is_disjoint(&metaslabs));
+    assert_eq!(ClassKind::Dedup.fallbacks(), [ClassKind::Special, ClassKind::Normal]);
+}
+
+/// Fills a pool to the last sector, says what still fits when it is in pieces, and gives everything back.
+#[test]
+fn a_full_pool_says_so_and_empties_again() {
+    let mut disk = Disk::default();
+    let vdevs = [vdev(0, AllocationClass::Normal, 12, 22, 6), vdev(1, AllocationClass::Normal, 12, 22, 3)];
+    let mut allocator = pool(&vdevs, Tunables::default());
+    let mut live = Vec::new();
+    let mut txg = Txg(4);
+    loop {
+        match allocate(&mut allocator, &disk, &request(txg, 4096, 1)) {
+            Ok(extents) => live.extend(extents),
+            Err(AllocError::NoSpace { largest_bytes }) => {
+                assert_eq!(largest_bytes, 0);
+                break;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(live.len(), 9 << 10, "every sector");
+    one_txg(&mut allocator, &mut disk, txg);
+    // Every third goes: no two neighbours, so nothing but single sectors is free.
+    txg = Txg(5);
+    live.sort();
+    let (gone, kept): (Vec<_>, Vec<_>) = live.into_iter().enumerate().partition(|(number, _)| number % 3 == 0);
+    gone.iter().for_each(|(_, extent)| allocator.free(txg, extent).unwrap());
+    one_txg(&mut allocator, &mut disk, txg);
+    txg = Txg(6);
+    assert!(matches!(
+        allocate(&mut allocator, &disk, &request(txg, 4096, 1)),
+        Err(AllocError::NoSpace { largest_bytes: 0 })
+    ));
+    one_txg(&mut allocator, &mut disk, txg);
+    txg = Txg(7);
+    one_txg(&mut allocator, &mut disk, txg);
+    txg = Txg(8);
+    let large = allocate(&mut allocator, &disk, &request(txg, 8192, 1));
+    assert_eq!(large, Err(AllocError::NoSpace { largest_bytes: 4096 }), "parts of a gang block would fit");
+    let small = allocate(&mut allocator, &disk, &request(txg, 4096, 3)).unwrap();
+    kept.iter().map(|(_, extent)| extent).chain(&small).for_each(|extent| allocator.free(txg, extent).unwrap());
+    for number in 8..12 {
+        one_txg(&mut allocator, &mut disk, Txg(number));
+    }
+    let (size, allocated, deferred) = allocator.class_figures(ClassKind::Normal);
+    assert_eq!((size, allocated, deferred), (9 << 22, 0, 0));
+    assert!(allocator.metaslabs().filter(|it| it.is_loaded()).all(|it| it.free_space().unwrap().segments() == 1));
+}
+
+#[test]
+fn what_was_freed_is_not_used_for_two_txgs() {
+    let mut disk = Disk::default();
+    let mut allocator = pool(&[vdev(0, AllocationClass::Normal, 12, 22, 3)], Tunables::default());
+    let all: Vec<Extent> =
+        std::iter::from_fn(|| allocate(&mut allocator, &disk, &request(Txg(4), 4096, 1)).ok().map(|it| it[0]))
+            .collect();
+    one_txg(&mut allocator, &mut disk, Txg(4));
+    allocator.free(Txg(5), &all[7]).unwrap();
+    assert!(matches!(allocator.free(Txg(5), &all[7]), Err(AllocError::Space(_))), "a second free is refused");
+    one_txg(&mut allocator, &mut disk, Txg(5));
+    for txg in [6, 7] {
+        assert!(allocate(&mut allocator, &disk, &request(Txg(txg), 4096, 1)).is_err(), "txg {txg}");
+        assert!(allocator.free(Txg(txg), &all[7]).is_err(), "a second free is refused in txg {txg}");
+        one_txg(&mut allocator, &mut disk, Txg(txg));
+    }
+    assert_eq!(allocate(&mut allocator, &disk, &request(Txg(8), 4096, 1)).unwrap(), [all[7]]);
+}
+
+#[test]
+fn writes_outside_extents_are_seen() {
+    let disk = Disk::default();
+    let mut allocator = pool(&[vdev(0, AllocationClass::Normal, 12, 22, 3)], Tunables::default());
+    let extent = allocate(&mut allocator, &disk, &request(Txg(4), 16384, 1)).unwrap()[0];
+    let range = extent.range();
+    allocator.check_write(extent.vdev, range.start + 4096..range.end).unwrap();
+    assert!(allocator.check_write(extent.vdev, range.start..range.end + 4096).is_err());
+    assert!(allocator.check_write(VdevId(3), range.clone()).is_err());
+    allocator.free(Txg(4), &extent).unwrap();
+    assert!(allocator.check_write(extent.vdev, range).is_err());
+}
+
+/// Space in use follows the rotor: over a long run the emptier vdev catches up.
+#[test]
+fn vdevs_fill_up_together() {
+    let mut disk = Disk::default();
+    let normal = AllocationClass::Normal;
+    let vdevs = [vdev(0, normal, 12, 26, 16), vdev(1, normal, 12, 26, 16)];
+    let tunables = Tunables { metaslab_aliquot: 256 << 10, ..Tunables::default() };
+    let mut allocator = pool(&vdevs[..1], tunables);
+    let fill = |allocator: &mut Allocator, disk: &mut Disk, txg, bytes: u64| {
+        (0..bytes / 65536).for_each(|_| drop(allocate(allocator, disk, &request(txg, 65536, 1)).unwrap()));
+        one_txg(allocator, disk, txg);
+    };
+    fill(&mut allocator, &mut disk, Txg(4), 512 << 20);
+    allocator.add_vdev(vdevs[1].clone(), false).unwrap();
+    assert_eq!(allocate(&mut allocator, &disk, &request(Txg(5), 4096, 1)).unwrap()[0].vdev, VdevId(0), "not yet");
+    for txg in 5..25 {
+        fill(&mut allocator, &mut disk, Txg(txg), 50 << 20);
+    }
+    let used = |vdev| -> u64 {
+        allocator.metaslabs().filter(|it| it.vdev() == VdevId(vdev)).map(Metaslab::allocated_bytes).sum()
+    };
+    let (old, new) = (used(0), used(1));
+    assert!(new > 512 << 20, "the new vdev got {new} of 1000 MiB, the old one has {old}");
+    assert!(old.abs_diff(new) < 400 << 20, "{old} and {new}");
+}
+
+#[test]
+fn memory_of_loaded_metaslabs_is_kept_by_unloading() {
+    let mut disk = Disk::default();
+    let vdevs = [vdev(0, AllocationClass::Normal, 9, 24, 8)];
+    // Units of 512 bytes, every second one free: more than the bound allows if all were loaded.
+    let tunables = Tunables { metaslab_mem_min: 0, metaslab_mem_per_tb: 1 << 50, ..Tunables::default() };
+    let mut allocator = pool(&vdevs, tunables);
+    let mut blocks = Vec::new();
+    while let Ok(extents) = allocate(&mut allocator, &disk, &request(Txg(4), 512, 1)) {
+        blocks.extend(extents);
+    }
+    one_txg(&mut allocator, &mut disk, Txg(4));
+    blocks.sort();
+    blocks.iter().step_by(2).for_each(|extent| allocator.free(Txg(5), extent).unwrap());
+    (5..10).for_each(|txg| one_txg(&mut allocator, &mut disk, Txg(txg)));
+    let all = allocator.loaded_memory_bytes();
+    assert!(all > 8 * ((1 << 24) / 512 / 8), "all bitmaps: {all} bytes");
+    allocator.tunables().metaslab_mem_per_tb = (all / 2) * 1_000_000_000_000 / (8 << 24);
+    let max = allocator.loaded_memory_bytes_max();
+    for txg in 10..60 {
+        let extents = allocate(&mut allocator, &disk, &request(Txg(txg), 512, 1)).unwrap();
+        assert_eq!(extents.len(), 1);
+        one_txg(&mut allocator, &mut disk, Txg(txg));
+        let now = allocator.loaded_memory_bytes();
+        assert!(now <= max, "{now} bytes of {max} at txg {txg}");
+    }
+    assert!(allocator.metaslabs().any(|it| !it.is_loaded()) && allocator.metaslabs().any(Metaslab::is_loaded));
+}
+
+/// An error of the store comes out as it is, naming the object.
+#[test]
+fn a_store_that_fails_is_reported() {
+    let mut disk = Disk::default();
+    let mut allocator = pool(&[vdev(0, AllocationClass::Normal, 12, 22, 3)], Tunables::default());
+    allocate(&mut allocator, &disk, &request(Txg(4), 4096, 1)).unwrap();
+    disk.fault = Some(2);
+    let error = allocator.sync(&mut disk, Txg(4), 1).unwrap_err();
+    assert!(matches!(error, SpaceError::Store { .. }), "{error}");
+    assert!(error.to_string().contains("injected"), "{error}");
+}
+
+/// The limits of the log hold under steady churn, and flushing is even: no txg flushes much more than the others.
+#[test]
+fn logs_stay_within_their_limits_at_an_even_pace() {
+    let mut disk = Disk::default();
+    let tunables = Tunables {
+        zfs_log_sm_blksz: 512,
+        zfs_unflushed_log_block_min: 60,
+        zfs_unflushed_log_block_pct: 100,
+        ..Tunables::default()
+    };
+    let vdevs = [vdev(0, AllocationClass::Normal, 12, 22, 64)];
+    let mut allocator = pool(&vdevs, tunables);
+    let mut random = Random(7);
+    let mut live = Vec::new();
+    for _ in 0..9000 {
+        live.extend(allocate(&mut allocator, &disk, &request(Txg(4), 16384, 1)).unwrap());
+    }
+    one_txg(&mut allocator, &mut disk, Txg(4));
+    let mut flushed = Vec::new();
+    for txg in 5..205 {
+        for _ in 0..60 {
+            let index = random.below(live.len() as u64) as usize;
+            allocator.free(Txg(txg), &live.swap_remove(index)).unwrap();
+            live.extend(allocate(&mut allocator, &disk, &request(Txg(txg), 16384, 1)).unwrap());
+        }
+        one_txg(&mut allocator, &mut disk, Txg(txg));
+        let work = allocator.work();
+        if txg >= 105 {
+            flushed.push(work.flushed + work.condensed);
+            let (blocks, limit) = (allocator.logs().blocks(), allocator.logs().block_limit());
+            assert!(blocks <= limit + 6, "{blocks} blocks of {limit} at txg {txg}");
+        }
+    }
+    let (least, most) = (flushed.iter().min().unwrap(), flushed.iter().max().unwrap());
+    let mean = flushed.iter().sum::<u64>() as f64 / flushed.len() as f64;
+    assert!(*most as f64 <= 3.0 * mean + 2.0, "{least} to {most} metaslabs a txg, {mean} on average");
+    assert!(mean < 32.0, "half of the metaslabs each txg is no log: {mean}");
+}
