@@ -34,7 +34,8 @@
 //! # The life of a device request
 //!
 //! [`Device::read`] takes a [`Buf`]. On a worker the request becomes an entry in the worker's ring and waits there until
-//! the worker has run dry, or 16 tasks have run, or 32 entries have gathered: then one system call passes all of them.
+//! the worker has run dry and has no completion to deliver, or 16 tasks have run, or 32 entries have gathered: then one
+//! system call passes all of them, the same one that sleeps if there is nothing else to do.
 //! The ring owns the buffer until the completion is reaped, on the same worker, which hands it back through a oneshot
 //! and thereby wakes the task. The future may be dropped at any moment; the kernel's buffer stays the ring's. Without a
 //! ring the same request goes to a thread of the pool. Alignment for direct I/O is dealt with in `real/file`.
@@ -43,7 +44,8 @@
 //!
 //! 1. A task is in at most one queue, once, and is polled by one thread at a time.
 //! 2. A wake is never lost: after it, the task is polled, and that poll sees what was written before the wake.
-//! 3. When there is work and a worker sleeps, some worker is searching or has been unparked (`real/idle`).
+//! 3. When there is work and a worker sleeps, some worker is searching or has been unparked (`real/idle`), or the work is
+//!    what completions have just brought to a worker that is about to do it, and less than waking another would cost.
 //! 4. One dispatch unparks at most one worker, holding no lock, and none while one is searching.
 //! 5. After [`Group::close`] has returned the group has no member and admits none.
 //! 6. Memory that the kernel may write is owned by the ring until the kernel is done with it (`real/ring`).

@@ -280,6 +280,12 @@ impl Ring {
         !self.uring.completion().is_empty() || self.uring.submission().taskrun()
     }
 
+    /// Whether completions can be had by a system call and not without.
+    pub(super) fn needs_enter(&mut self) -> bool {
+        self.uring.completion().is_empty()
+            && (self.uring.submission().taskrun() || self.uring.submission().cq_overflow())
+    }
+
     /// Moves what is complete to `finished`.
     pub(super) fn reap(&mut self, finished: &mut Vec<Finished>) {
         let mut again = Vec::new();

@@ -25,6 +25,7 @@ use super::ring::{Finished, Ring, Work};
 use crate::handle::Class;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::task::{Reason, Task};
+use crate::time::Instant;
 
 /// Queues of a worker, first to last.
 pub(super) const LEVELS: usize = 5;
@@ -48,6 +49,10 @@ const FAIR_TICKS: u32 = 61;
 const RING_TICKS: u32 = 16;
 /// How many entries are collected before they are submitted although there is work to run.
 const PENDING_MAX: usize = 32;
+
+/// Work that completions bring and that a worker does alone, in nanoseconds: about what it costs to wake another. When
+/// tasks become long the first of them are waited for; the look after that counts them as long.
+const HELP_NS: u64 = 15_000;
 
 /// What others reach of a thread.
 pub(crate) struct Home {
@@ -140,9 +145,13 @@ pub(super) fn push_local(runtime_id: u64, task: Arc<Task>, level: usize) -> Push
 }
 
 impl Local {
-    /// Passes on what is pending and delivers what is complete, without blocking.
-    fn turn(&self) -> bool {
-        if let Some(ring) = self.ring.borrow_mut().as_mut() {
+    /// Delivers what is complete, without blocking, and passes on what is pending if it is `urgent` or the system call is
+    /// made anyway. What stays pending goes with the next sleep, in the call that sleeps: where a device is another
+    /// machine's, each call that passes on requests costs a trip out of this one.
+    fn turn(&self, urgent: bool) -> bool {
+        if let Some(ring) = self.ring.borrow_mut().as_mut()
+            && (urgent || ring.needs_enter())
+        {
             ring.submit();
         }
         self.deliver()
@@ -244,7 +253,18 @@ impl Settled {
         let local = self.local;
         LOCAL.with(|slot| *slot.borrow_mut() = Some(Rc::clone(&local)));
         if let Some(worker) = &local.worker {
-            Turn { real, local: &local, worker, tick: 0, searching: false, random: worker.index as u64 + 1 }.work();
+            let mut turn = Turn {
+                real,
+                local: &local,
+                worker,
+                tick: 0,
+                searching: false,
+                random: worker.index as u64 + 1,
+                since: real.now(),
+                ran: 0,
+                step_ns: 0,
+            };
+            turn.work();
             for queue in &worker.queues {
                 while let Some(task) = queue.pop() {
                     task.cancel();
@@ -269,6 +289,10 @@ struct Turn<'a> {
     tick: u32,
     searching: bool,
     random: u64,
+    /// When the worker last looked at its ring, how many tasks it has run since, and what one takes, by the latest looks.
+    since: Instant,
+    ran: u32,
+    step_ns: u64,
 }
 
 impl Turn<'_> {
@@ -278,12 +302,12 @@ impl Turn<'_> {
                 self.run(task);
                 continue;
             }
-            if self.complete() {
+            if self.complete(false) {
                 continue;
             }
             if let Some(task) = self.search() {
                 // What is pending waits no longer than it must: others' work may be long.
-                self.complete();
+                self.complete(true);
                 self.run(task);
                 continue;
             }
@@ -297,22 +321,32 @@ impl Turn<'_> {
         }
         self.tick = self.tick.wrapping_add(1);
         task.run();
+        self.ran += 1;
         if self.tick.is_multiple_of(RING_TICKS) {
-            self.complete();
+            self.complete(true);
         }
     }
 
-    /// Submits, reaps and fires timers, without blocking. Whether any task may have been woken.
-    fn complete(&self) -> bool {
+    /// Reaps and fires timers, without blocking, and submits what is `urgent`. Whether any task may have been woken.
+    fn complete(&mut self, urgent: bool) -> bool {
+        let now = self.real.now();
+        if self.ran > 0 {
+            let each = now.since(self.since).as_nanos() as u64 / u64::from(self.ran);
+            self.step_ns = (self.step_ns + each) / 2;
+        }
+        (self.since, self.ran) = (now, 0);
         self.worker.delivering.set(true);
         self.worker.woken.set(0);
         let in_use =
             self.local.ring.borrow_mut().as_mut().is_some_and(|ring| ring.in_flight() > 0 || ring.has_completions());
-        let any = (in_use && self.local.turn()) | self.local.fire_timers(self.real);
+        let any = (in_use && self.local.turn(urgent)) | self.local.fire_timers(self.real);
         self.worker.delivering.set(false);
-        // The first that was woken is for this worker; the rest may be more than it can do at once.
-        if self.worker.woken.get() > 0 && self.worker.queues.iter().map(Queue::len).sum::<usize>() > 1 {
-            self.real.wake_one();
+        // The first that was woken is for this worker; the rest may be more than it should do alone.
+        if self.worker.woken.get() > 0 {
+            let waiting = self.worker.queues.iter().map(Queue::len).sum::<usize>().saturating_sub(1);
+            if (waiting as u64).saturating_mul(self.step_ns) > HELP_NS {
+                self.real.wake_one();
+            }
         }
         any
     }
@@ -372,7 +406,9 @@ impl Turn<'_> {
             parker.finish();
         }
         self.searching = self.real.idle.leave(index);
-        self.complete();
+        // Sleep is no work.
+        self.ran = 0;
+        self.complete(false);
     }
 }
 
