@@ -16,7 +16,7 @@
 //!
 //! **What counts.** The limit is on memory, not on content: a block counts with all of its buffer; a load in flight counts
 //! from before it allocates, with what it will need; the cache's own tables count. What buffers' pool keeps between two
-//! uses is left out of it, [`POOL_SHARE`] of the limit, for whoever opens the cache to bound it by. A block that a client
+//! uses is left out of it ([`pool_bytes`]), for whoever opens the cache to bound it by. A block that a client
 //! still holds is evicted only when little else is left, since dropping it would free nothing.
 //!
 //! **Identity.** A block on disk never changes while it is referenced, and its place is reused only with a later birth
@@ -62,8 +62,8 @@ use std::task::{Context, Poll};
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
 
-pub use shard::Stats;
 use shard::{Begin, Evicted, Load, Shard};
+pub use shard::{Source, Stats};
 
 /// The identity of a block's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,13 +90,24 @@ pub const LIMIT_MIN_BYTES: usize = 1 << 20;
 /// A shard is not made smaller than this, so that large records still fit into one.
 const SHARD_MIN_BYTES: usize = 64 << 20;
 const SHARDS_MAX: usize = 64;
-/// The part of the limit that is left for buffers between two uses: one in so many.
-pub const POOL_SHARE: usize = 64;
+/// The part of a cache's limit that the cache leaves for buffers between two uses, in bytes: a 64th, but enough for a few
+/// large blocks, since without a place to wait each one's memory goes to the kernel and comes back page by page.
+#[must_use]
+pub const fn pool_bytes(limit_bytes: usize) -> usize {
+    let share = limit_bytes / 64;
+    let enough = if limit_bytes / 8 < POOL_MIN_BYTES { limit_bytes / 8 } else { POOL_MIN_BYTES };
+    let bytes = if share < enough { enough } else { share };
+    if bytes > POOL_MAX_BYTES { POOL_MAX_BYTES } else { bytes }
+}
+
+const POOL_MIN_BYTES: usize = 4 << 20;
+/// More than this gains nothing.
+const POOL_MAX_BYTES: usize = 64 << 20;
 
 /// What may be used of a limit by the shards, in all.
 fn usable(limit_bytes: usize) -> usize {
     let limit_bytes = limit_bytes.max(LIMIT_MIN_BYTES);
-    limit_bytes - limit_bytes / POOL_SHARE
+    limit_bytes - pool_bytes(limit_bytes)
 }
 
 /// A shard alone on its cache lines: neighbours' locks are taken by other cores.
@@ -111,7 +122,7 @@ pub struct Cache<E> {
 
 impl<E: Clone> Cache<E> {
     /// A cache whose blocks, loads and tables take at most `limit_bytes` of memory (at least [`LIMIT_MIN_BYTES`]),
-    /// [`POOL_SHARE`] left out.
+    /// [`pool_bytes`] left out.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
         let usable = usable(limit_bytes);
@@ -130,19 +141,28 @@ impl<E: Clone> Cache<E> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<Block, E>>,
     {
+        Ok(self.find_or_load(key, memory_bytes, load).await?.0)
+    }
+
+    /// As [`Cache::get_or_load`], and where the block came from.
+    pub async fn find_or_load<F, Fut>(&self, key: BlockKey, memory_bytes: usize, load: F) -> Result<(Block, Source), E>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<Block, E>>,
+    {
         let hash = key.hash();
         loop {
             match self.begin(key, hash, memory_bytes, false) {
-                Begin::Hit(block) => return Ok(block),
+                Begin::Hit(block, source) => return Ok((block, source)),
                 Begin::Wait(wait) => match (Waiting { load: wait }).await {
-                    Some(result) => return result,
+                    Some(result) => return Ok((result?, Source::Joined)),
                     None => continue, // the loader was cancelled: try to become it
                 },
                 Begin::Load(ticket) => {
                     let mut guard = LoadGuard { cache: self, key, hash, ticket: Some(ticket) };
                     let result = load().await;
                     guard.finish(Some(&result));
-                    return result;
+                    return Ok((result?, Source::Loaded));
                 }
             }
         }

@@ -111,9 +111,22 @@ impl<E: Clone> Load<E> {
     }
 }
 
+/// Where a block that was asked for came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// It was here.
+    Resident,
+    /// It was here, loaded ahead; this was its first use.
+    Ahead,
+    /// It was on its way.
+    Joined,
+    /// It was loaded now.
+    Loaded,
+}
+
 /// What a look-up found.
 pub(crate) enum Begin<E> {
-    Hit(Block),
+    Hit(Block, Source),
     Wait(Arc<Load<E>>),
     /// The caller is the loader; the number tells its load from a later one of the same key.
     Load(u64),
@@ -224,22 +237,22 @@ impl<E: Clone> Shard<E> {
 
     pub(crate) fn get(&mut self, key: BlockKey, hash: u64) -> Option<Block> {
         let index = self.find(key, hash)?;
-        self.touch(index)
+        Some(self.touch(index)?.0)
     }
 
     /// A use of a resident entry. Only the entry itself is touched: its place on the lists is looked at when the hand
     /// comes by.
-    fn touch(&mut self, index: u32) -> Option<Block> {
+    fn touch(&mut self, index: u32) -> Option<(Block, Source)> {
         let entry = &mut self.slab[index as usize];
         let Content::Block(block) = &entry.content else { return None };
         self.stats.hits += 1;
         // The first use of a block that was loaded ahead is what a load on demand would have been.
         if std::mem::take(&mut entry.prefetched) {
             self.stats.prefetch_used += 1;
-        } else {
-            entry.referenced = true;
+            return Some((block.clone(), Source::Ahead));
         }
-        Some(block.clone())
+        entry.referenced = true;
+        Some((block.clone(), Source::Resident))
     }
 
     /// Looks up `key`. If it is not here the caller becomes its loader, and `memory_bytes` are kept free for the load.
@@ -269,8 +282,8 @@ impl<E: Clone> Shard<E> {
             self.slab[index as usize].size_bytes = size_bytes;
             return Begin::Load(ticket);
         };
-        if let Some(block) = self.touch(index) {
-            return Begin::Hit(block);
+        if let Some((block, source)) = self.touch(index) {
+            return Begin::Hit(block, source);
         }
         let entry = &mut self.slab[index as usize];
         if let Content::Loading { waiters, .. } = &mut entry.content {

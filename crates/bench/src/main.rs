@@ -23,7 +23,7 @@ struct Arguments {
     /// Where the results go.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Run only these: memory-random, cache-hit, sequential, random, limit, codec.
+    /// Run only these: memory-random, cache-hit, sequential, ahead, random, direct, limit, codec.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Rounds of each.
@@ -35,6 +35,9 @@ struct Arguments {
     /// How many reads are in flight in memory-random.
     #[arg(long, default_value_t = 1)]
     tasks: u64,
+    /// Worker threads in memory-random and cache-hit.
+    #[arg(long, default_value_t = 1)]
+    workers: usize,
     /// Bytes in flight in sequential.
     #[arg(long, default_value_t = 8 << 20)]
     window: u64,
@@ -47,10 +50,13 @@ fn main() -> Result<()> {
     let mut results = Map::new();
     results.insert("machine".into(), others::machine());
     if wants("memory-random") {
-        results.insert("memory-random".into(), reads::memory_random(image, arguments.tasks, rounds, seconds)?);
+        results.insert(
+            "memory-random".into(),
+            reads::memory_random(image, arguments.tasks, arguments.workers, rounds, seconds)?,
+        );
     }
     if wants("cache-hit") {
-        results.insert("cache-hit".into(), reads::cache_hit(image, rounds, seconds)?);
+        results.insert("cache-hit".into(), reads::cache_hit(image, arguments.workers, rounds, seconds)?);
     }
     if wants("sequential") {
         // In turns, so that both meet the same noise.
@@ -68,11 +74,36 @@ fn main() -> Result<()> {
         for round in 0..rounds {
             let raw = others::fio(image, "randread", "4k", 32, seconds)?;
             let seed = u64::from(round) * 1000;
-            let one = reads::device_random(image, 32, 1, seconds, seed)?;
-            let two = reads::device_random(image, 32, 2, seconds, seed + 500)?;
+            let one = reads::device_random(image, 32, 1, seconds, seed, false)?;
+            let two = reads::device_random(image, 32, 2, seconds, seed + 500, false)?;
             all.push(json!({ "raw": raw, "ours": one, "ours_two_workers": two }));
         }
         results.insert("random".into(), Value::Array(all));
+    }
+    if wants("ahead") {
+        let mut all = Vec::new();
+        for _ in 0..rounds {
+            let raw = others::fio(image, "read", "1M", 8, seconds)?;
+            let mut ours = Vec::new();
+            for len in [128 << 10, 1 << 20] {
+                for ahead in [false, true] {
+                    ours.push(reads::one_at_a_time(image, len, ahead)?);
+                }
+            }
+            all.push(json!({ "raw": raw, "ours": ours }));
+        }
+        results.insert("ahead".into(), Value::Array(all));
+    }
+    if wants("direct") {
+        let mut all = Vec::new();
+        for round in 0..rounds {
+            let raw = others::fio(image, "randread", "4k", 64, seconds)?;
+            let seed = u64::from(round) * 1000;
+            let cached = reads::device_random(image, 64, 2, seconds, seed, false)?;
+            let direct = reads::device_random(image, 64, 2, seconds, seed + 500, true)?;
+            all.push(json!({ "raw": raw, "cached": cached, "direct": direct }));
+        }
+        results.insert("direct".into(), Value::Array(all));
     }
     if wants("limit") {
         results.insert("limit".into(), reads::memory_limit(image, 512 << 20)?);

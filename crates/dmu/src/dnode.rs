@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cenote_arc::Source;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::DnodePhys;
 use cenote_format::ids::{BlockId, ObjectId};
@@ -149,17 +150,48 @@ impl Dnode {
 
     /// The data block at `pointer`, which is the pointer of `block`.
     pub(crate) async fn data(&self, pointer: &Blkptr, block: BlockId) -> Result<Option<(Block, Endian)>, DmuError> {
+        Ok(self.find_data(pointer, block, || ()).await?.map(|(block, _)| (block, pointer.byte_order())))
+    }
+
+    /// As [`Dnode::data`], and where the block came from. `on_miss` is called when it is about to be read.
+    pub(crate) async fn find_data(
+        &self,
+        pointer: &Blkptr,
+        block: BlockId,
+        on_miss: impl FnOnce(),
+    ) -> Result<Option<(Block, Source)>, DmuError> {
         if pointer.is_hole() {
             return Ok(None);
         }
         let context = self.objset().context(self.id(), 0, block);
         let dmu = self.objset().dmu();
-        let bytes = if self.walks_without_key(pointer) {
-            dmu.zio().read_physical(pointer, context).await
+        let found = if self.walks_without_key(pointer) {
+            dmu.zio().read_physical(pointer, context).await.map(|block| (block, Source::Resident))
         } else {
-            dmu.read(pointer, context).await
+            dmu.find(pointer, context, on_miss).await
         };
-        let bytes = bytes.map_err(|error| self.error(error))?;
+        let found = found.map_err(|error| self.error(error))?;
+        self.check_data(pointer, &found.0)?;
+        Ok(Some(found))
+    }
+
+    /// As [`Dnode::data`], past the cache.
+    pub(crate) async fn data_direct(&self, block: BlockId) -> Result<Option<Block>, DmuError> {
+        if block > self.last_block() {
+            return Ok(None);
+        }
+        let pointer = self.pointer(0, block).await?;
+        if pointer.is_hole() {
+            return Ok(None);
+        }
+        let context = self.objset().context(self.id(), 0, block);
+        let read = self.objset().dmu().zio().read(&pointer, context).await;
+        let bytes = read.map_err(|error| self.error(error))?;
+        self.check_data(&pointer, &bytes)?;
+        Ok(Some(bytes))
+    }
+
+    fn check_data(&self, pointer: &Blkptr, bytes: &Block) -> Result<(), DmuError> {
         let expected = self.data_block_size_bytes();
         if bytes.len() as u64 != expected && !pointer.is_embedded() {
             return Err(self.error(FormatError::invalid(
@@ -170,7 +202,15 @@ impl Dnode {
                 "a data block has the size that its dnode names",
             )));
         }
-        Ok(Some((bytes, pointer.byte_order())))
+        Ok(())
+    }
+
+    /// Loads data block `block` into the cache. What is wrong with it is left to whoever asks for it.
+    pub(crate) async fn load_ahead(&self, block: BlockId) {
+        let Ok(pointer) = self.pointer(0, block).await else { return };
+        if !pointer.is_hole() && !self.walks_without_key(&pointer) {
+            self.objset().dmu().load_ahead(&pointer, self.objset().context(self.id(), 0, block)).await;
+        }
     }
 
     /// Blocks of dnodes are never compressed in an encrypted dataset and only their bonus areas are ciphertext, so the

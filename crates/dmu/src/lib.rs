@@ -24,6 +24,12 @@
 //! **Life of a read.** offset -> block id -> pointer (one cached indirect block per level, usually one look-up in all) ->
 //! cached data block or device read -> slice. A range over several blocks reads them concurrently.
 //!
+//! **Reading ahead.** Someone who reads an object piece by piece through an [`Ahead`] has its patterns recognised
+//! (`ahead/streams`), and what comes next is loaded into the cache before it is asked for.
+//!
+//! **Reading past the cache.** [`Dnode::read_direct`] goes from the pointer to the pipeline: no look-up, no entry, no lock
+//! but those of the indirect blocks above; as many are in flight as the caller asks for at once.
+//!
 //! **Invariants.**
 //! 1. Levels strictly decrease on the way down a tree, and each indirect block must have the level and size that its
 //!    place implies; so a cyclic or crossed pointer ends in an error, never in a loop.
@@ -36,6 +42,7 @@
 //! **Rejected.** A dbuf per block (state that only writers need); a generic "object" trait (there is one kind of
 //! object, and static types read better).
 
+mod ahead;
 mod dnode;
 mod error;
 mod objset;
@@ -47,13 +54,14 @@ pub mod zap;
 
 use std::sync::Arc;
 
-use cenote_arc::{BlockKey, Cache};
+use cenote_arc::{BlockKey, Cache, Source};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::enums::Compress;
 use cenote_taskq::Handle;
 use cenote_taskq::buf::{Block, memory_bytes_of};
 use cenote_zio::{ReadContext, Zio, ZioError};
 
+pub use ahead::Ahead;
 pub use dnode::Dnode;
 pub use error::{DmuError, DmuErrorKind};
 pub use objset::{KeyAccess, Objset};
@@ -65,13 +73,15 @@ pub struct Dmu {
     zio: Zio,
     cache: Arc<Cache<ZioError>>,
     handle: Handle,
+    ahead: Arc<ahead::Budget>,
 }
 
 impl Dmu {
     /// Joins a pipeline with a cache.
     #[must_use]
     pub fn new(handle: Handle, zio: Zio, cache: Arc<Cache<ZioError>>) -> Self {
-        Self { zio, cache, handle }
+        let ahead = Arc::new(ahead::Budget::of(cache.stats().limit_bytes));
+        Self { zio, cache, handle, ahead }
     }
 
     /// The pipeline.
@@ -94,20 +104,37 @@ impl Dmu {
 
     /// The logical bytes of the block at `bp`, from the cache or from the devices. See [`Zio::read`].
     pub async fn read(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
-        match Self::cache_key(bp) {
-            // A block that needs a key is in the cache in the clear; whoever has no key must not find it there.
-            Some(key) if !(bp.is_encrypted() && context.key.is_none()) => {
-                self.cache.get_or_load(key, Self::memory_bytes(bp), || self.zio.read(bp, context)).await
-            }
-            _ => self.zio.read(bp, context).await,
+        Ok(self.find(bp, context, || ()).await?.0)
+    }
+
+    /// As [`Dmu::read`], and where the block came from. `on_miss` is called when it is about to be read.
+    pub(crate) async fn find(
+        &self,
+        bp: &Blkptr,
+        context: ReadContext<'_>,
+        on_miss: impl FnOnce(),
+    ) -> Result<(Block, Source), ZioError> {
+        let Some(key) = Self::cache_key_with(bp, context) else {
+            return Ok((self.zio.read(bp, context).await?, Source::Resident));
+        };
+        let load = || {
+            on_miss();
+            self.zio.read(bp, context)
+        };
+        self.cache.find_or_load(key, Self::memory_bytes(bp), load).await
+    }
+
+    /// Loads the block at `bp` into the cache, for someone who will ask for it. What cannot be read now is left to them.
+    pub(crate) async fn load_ahead(&self, bp: &Blkptr, context: ReadContext<'_>) {
+        if let Some(key) = Self::cache_key_with(bp, context) {
+            // Whoever asks for the block reads it again, and is told.
+            let _ = self.cache.prefetch(key, Self::memory_bytes(bp), || self.zio.read(bp, context)).await;
         }
     }
 
     /// Like [`Dmu::read`], past the cache: for data that will not be read again.
     pub async fn read_uncached(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
-        if !(bp.is_encrypted() && context.key.is_none())
-            && let Some(block) = Self::cache_key(bp).and_then(|key| self.cache.get(key))
-        {
+        if let Some(block) = Self::cache_key_with(bp, context).and_then(|key| self.cache.get(key)) {
             return Ok(block);
         }
         self.zio.read(bp, context).await
@@ -118,6 +145,11 @@ impl Dmu {
         let of = |len: u64| memory_bytes_of(usize::try_from(len).unwrap_or(usize::MAX));
         let transformed = bp.compress() != Some(Compress::Off) || bp.uses_crypt();
         of(bp.lsize_bytes()).saturating_add(if transformed { of(bp.psize_bytes()) } else { 0 })
+    }
+
+    /// A block that needs a key is in the cache in the clear; whoever has no key must not find it there.
+    fn cache_key_with(bp: &Blkptr, context: ReadContext<'_>) -> Option<BlockKey> {
+        Self::cache_key(bp).filter(|_| !(bp.is_encrypted() && context.key.is_none()))
     }
 
     fn cache_key(bp: &Blkptr) -> Option<BlockKey> {

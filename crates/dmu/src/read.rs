@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 use cenote_format::ids::BlockId;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{Class, Join, JoinError};
 
+use crate::ahead::{Ahead, Watch};
 use crate::dnode::Dnode;
 use crate::window::{READS_MAX, in_order};
 use crate::{DmuError, DmuErrorKind};
@@ -33,12 +35,41 @@ pub enum Run {
     },
 }
 
+/// How a range is read.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    Plain,
+    Ahead(&'a Arc<Ahead>),
+    Direct,
+}
+
 impl Dnode {
     /// `len` bytes at `offset_bytes`; what lies in holes or past the last block is zeros.
     ///
     /// Within one block nothing is copied. Blocks of a longer range are read concurrently, a bounded number at a time. The
     /// caller bounds `len`, to [`READ_SIZE_MAX_BYTES`] at most: the result is one buffer.
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        self.read_by(offset_bytes, len, Way::Plain).await
+    }
+
+    /// As [`Dnode::read`], by a reader that has read before and will again: what it will probably want next is loaded
+    /// ahead.
+    pub async fn read_ahead(&self, offset_bytes: u64, len: usize, ahead: &Arc<Ahead>) -> Result<Block, DmuError> {
+        self.read_by(offset_bytes, len, Way::Ahead(ahead)).await
+    }
+
+    /// As [`Dnode::read`], past the cache: nothing is looked for there or left there but the indirect blocks. For clients
+    /// that keep what they read themselves. A range that is not made of whole blocks goes through the cache, since its
+    /// blocks will be asked for again.
+    pub async fn read_direct(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        let size = self.data_block_size_bytes().max(1);
+        let ends = offset_bytes.saturating_add(len as u64);
+        let end = self.last_block().0.saturating_add(1).saturating_mul(size);
+        let whole = offset_bytes.is_multiple_of(size) && (ends.is_multiple_of(size) || ends >= end);
+        self.read_by(offset_bytes, len, if whole { Way::Direct } else { Way::Plain }).await
+    }
+
+    async fn read_by(&self, offset_bytes: u64, len: usize, way: Way<'_>) -> Result<Block, DmuError> {
         let size = self.data_block_size_bytes();
         if len > READ_SIZE_MAX_BYTES {
             return Err(self.error(DmuErrorKind::TooLarge(len)));
@@ -48,20 +79,42 @@ impl Dnode {
         };
         let (first, last) = (*blocks.start(), *blocks.end());
         if first == last {
-            return Ok(match self.block(BlockId(first)).await? {
-                Some((block, _)) => part_of(block, start_in_block..start_in_block + len),
+            let block = match way {
+                Way::Plain => self.block(BlockId(first)).await?.map(|(block, _)| block),
+                Way::Direct => self.data_direct(BlockId(first)).await?,
+                Way::Ahead(ahead) => {
+                    let watch = Watch::new(first, 1);
+                    let block = watch.block(self, BlockId(first), ahead).await?;
+                    watch.tell(ahead);
+                    block
+                }
+            };
+            return Ok(match block {
+                Some(block) => part_of(block, start_in_block..start_in_block + len),
                 None => Buf::zeroed(len).freeze(),
             });
         }
+        let watch = match way {
+            Way::Ahead(ahead) => Some((Arc::new(Watch::new(first, last - first + 1)), ahead.clone())),
+            Way::Plain | Way::Direct => None,
+        };
+        let direct = matches!(way, Way::Direct);
         let mut target = Buf::zeroed(len);
         let start = |block| {
             let dnode = self.clone();
+            let watch = watch.clone();
             let handle = self.objset().dmu().handle();
-            handle.spawn(Class::Issue, async move { dnode.block(BlockId(block)).await })
+            handle.spawn(Class::Issue, async move {
+                match watch {
+                    Some((watch, ahead)) => watch.block(&dnode, BlockId(block), &ahead).await,
+                    None if direct => dnode.data_direct(BlockId(block)).await,
+                    None => Ok(dnode.block(BlockId(block)).await?.map(|(block, _)| block)),
+                }
+            })
         };
         let take = |index: u64, read: Result<_, JoinError>| {
-            let read: Result<Option<(Block, _)>, DmuError> = read.map_err(|error| self.interrupted(&error))?;
-            let Some((block, _)) = read? else { return Ok(()) };
+            let read: Result<Option<Block>, DmuError> = read.map_err(|error| self.interrupted(&error))?;
+            let Some(block) = read? else { return Ok(()) };
             // Inside the range, so these neither overflow nor exceed `len`.
             let block_start = index * size;
             let skip = offset_bytes.saturating_sub(block_start) as usize;
@@ -70,6 +123,9 @@ impl Dnode {
             Ok(())
         };
         in_order(blocks, READS_MAX, start, take).await?;
+        if let Some((watch, ahead)) = &watch {
+            watch.tell(ahead);
+        }
         Ok(target.freeze())
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_arc::{Cache, POOL_SHARE};
+use cenote_arc::{Cache, pool_bytes};
 use cenote_codec::checksum::Salt;
 use cenote_dmu::zap::Zap;
 use cenote_dmu::{Dmu, KeyAccess, Objset};
@@ -48,10 +48,8 @@ pub enum Rewind {
 /// in flight).
 const RECENT_TXGS: u64 = 3;
 
-/// Bounds of the pool of buffers: below, a queue of small reads would go to the kernel for each buffer; above, nothing is
-/// gained.
+/// The least that the pool of buffers is given, however small the cache: it is all readers'.
 const BUFFER_POOL_MIN_BYTES: usize = 1 << 20;
-const BUFFER_POOL_MAX_BYTES: usize = 64 << 20;
 
 /// How to import.
 #[derive(Clone, Debug, Default)]
@@ -296,9 +294,7 @@ impl Import<'_> {
         let cache = Arc::new(Cache::<ZioError>::new(self.options.cache_bytes));
         // The part of the limit that the cache leaves for it. The pool is the process's: with several pools open the last
         // one's limit holds.
-        buf::set_pool_limit_bytes(
-            (self.options.cache_bytes / POOL_SHARE).clamp(BUFFER_POOL_MIN_BYTES, BUFFER_POOL_MAX_BYTES),
-        );
+        buf::set_pool_limit_bytes(pool_bytes(self.options.cache_bytes).max(BUFFER_POOL_MIN_BYTES));
         let dmu = Dmu::new(self.handle.clone(), zio.clone(), cache);
         let open = Objset::open(dmu.clone(), ObjsetId(0), uberblock.rootbp, KeyAccess::None).await;
         let mos = open.map_err(|error| self.dmu(error))?;

@@ -1,9 +1,9 @@
 //! Files: data, holes and link targets.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use cenote_dmu::DataStream;
-use cenote_dmu::Dnode;
+use cenote_dmu::{Ahead, DataStream, Dnode};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::sa::ZplAttribute;
@@ -21,6 +21,8 @@ const ZNODE_BYTES: usize = 264;
 pub struct File {
     dnode: Dnode,
     attributes: Attributes,
+    /// What its reader does. Absent: nothing is loaded ahead.
+    ahead: Option<Arc<Ahead>>,
 }
 
 impl File {
@@ -32,9 +34,41 @@ impl File {
 
     /// Up to `len` bytes at `offset_bytes`; fewer only at the end of the file.
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, ZplError> {
+        let len = self.clip(offset_bytes, len);
+        Ok(match &self.ahead {
+            Some(ahead) => self.dnode.read_ahead(offset_bytes, len, ahead).await?,
+            None => self.dnode.read(offset_bytes, len).await?,
+        })
+    }
+
+    /// As [`File::read`], past the cache and with nothing loaded ahead, for whoever keeps what it reads: see
+    /// [`Dnode::read_direct`].
+    pub async fn read_direct(&self, offset_bytes: u64, len: usize) -> Result<Block, ZplError> {
+        let clipped = self.clip(offset_bytes, len);
+        // The file's end need not be a block's: what was asked for decides whether the last block is asked for whole.
+        let block_bytes = usize::try_from(self.block_size_bytes()).unwrap_or(usize::MAX).max(1);
+        let whole = clipped.checked_next_multiple_of(block_bytes).map_or(clipped, |whole| whole.min(len));
+        let block = self.dnode.read_direct(offset_bytes, whole).await?;
+        Ok(block.try_into_slice(..clipped).unwrap_or_default())
+    }
+
+    /// The same file for a reader of its own kind: what is read through the other has no bearing on what is loaded ahead
+    /// here, and nothing is if `ahead` is false.
+    #[must_use]
+    pub fn reopened(&self, ahead: bool) -> Self {
+        let ahead = ahead.then(|| Ahead::new(&self.dnode));
+        Self { dnode: self.dnode.clone(), attributes: self.attributes.clone(), ahead }
+    }
+
+    /// The size of its blocks in bytes: what reads past the cache are made of.
+    #[must_use]
+    pub fn block_size_bytes(&self) -> u64 {
+        self.dnode.data_block_size_bytes()
+    }
+
+    fn clip(&self, offset_bytes: u64, len: usize) -> usize {
         let left = self.attributes.size_bytes.saturating_sub(offset_bytes);
-        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
-        Ok(self.dnode.read(offset_bytes, len).await?)
+        len.min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
     /// The whole content in order, with `window_bytes` of reads in flight; holes as runs of their own.
@@ -90,7 +124,7 @@ impl FileSystem {
         let dnode = self.dnode(id).await?;
         let attributes = self.attributes_of(&dnode).await?;
         match attributes.kind {
-            FileKind::File => Ok(File { dnode, attributes }),
+            FileKind::File => Ok(File { ahead: Some(Ahead::new(&dnode)), dnode, attributes }),
             FileKind::Directory => Err(ZplError::IsDirectory),
             _ => Err(ZplError::Unsupported("not a regular file".into())),
         }

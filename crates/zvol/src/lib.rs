@@ -16,9 +16,10 @@
 //! **Rejected.** A layer of its own for caching: the block cache is below.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use cenote_dmu::zap::Zap;
-use cenote_dmu::{DataStream, DmuError, Dnode, Objset};
+use cenote_dmu::{Ahead, DataStream, DmuError, Dnode, Objset};
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_taskq::buf::Block;
 
@@ -32,6 +33,8 @@ const PROPERTIES_OBJECT: ObjectId = ObjectId(2);
 pub struct Volume {
     data: Dnode,
     size_bytes: u64,
+    /// What its readers do, taken together. Absent: nothing is loaded ahead.
+    ahead: Option<Arc<Ahead>>,
 }
 
 impl Volume {
@@ -39,7 +42,8 @@ impl Volume {
     pub async fn open(objset: Objset) -> Result<Self, DmuError> {
         let properties = Zap::open(objset.object(PROPERTIES_OBJECT).await?).await?;
         let size_bytes = properties.lookup_u64("size").await?;
-        Ok(Self { data: objset.object(DATA_OBJECT).await?, size_bytes })
+        let data = objset.object(DATA_OBJECT).await?;
+        Ok(Self { ahead: Some(Ahead::new(&data)), data, size_bytes })
     }
 
     /// Its size (`volsize`) in bytes.
@@ -56,8 +60,30 @@ impl Volume {
 
     /// Up to `len` bytes at `offset_bytes`; fewer only at the end.
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        let len = self.clip(offset_bytes, len);
+        match &self.ahead {
+            Some(ahead) => self.data.read_ahead(offset_bytes, len, ahead).await,
+            None => self.data.read(offset_bytes, len).await,
+        }
+    }
+
+    /// As [`Volume::read`], past the cache and with nothing loaded ahead, for whoever keeps what it reads: see
+    /// [`Dnode::read_direct`].
+    pub async fn read_direct(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        self.data.read_direct(offset_bytes, self.clip(offset_bytes, len)).await
+    }
+
+    /// The same volume for a reader of its own kind: what is read through the other has no bearing on what is loaded
+    /// ahead here, and nothing is if `ahead` is false.
+    #[must_use]
+    pub fn reopened(&self, ahead: bool) -> Self {
+        let ahead = ahead.then(|| Ahead::new(&self.data));
+        Self { data: self.data.clone(), size_bytes: self.size_bytes, ahead }
+    }
+
+    fn clip(&self, offset_bytes: u64, len: usize) -> usize {
         let left = self.size_bytes.saturating_sub(offset_bytes);
-        self.data.read(offset_bytes, len.min(usize::try_from(left).unwrap_or(usize::MAX))).await
+        len.min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
     /// The whole content in order, with `window_bytes` of reads in flight; holes as runs of their own.

@@ -1,7 +1,7 @@
 //! The pool: memory between two buffers.
 //!
 //! ```text
-//!   Buf --drop--> the thread's own store --full--> shared, warm --over the limit--> shared, cold (no pages) or a slab
+//!   Buf --drop--> the thread's own store --full--> shared, warm --over the limit--> shared, cold (no pages)
 //!   Buf <--take-- the thread's own store <-empty-- shared, warm <------ none ------ cold <-- none -- a new mapping
 //! ```
 //!
@@ -43,6 +43,9 @@ static POOL_LIMIT_BYTES: AtomicUsize = AtomicUsize::new(64 << 20);
 static LOCAL_LIMIT_BYTES: AtomicUsize = AtomicUsize::new(LOCAL_LIMIT_MAX_BYTES);
 static DEPOTS: [Mutex<Depot>; CLASS_COUNT] = [const { Mutex::new(Depot::new()) }; CLASS_COUNT];
 
+/// Runs in each class's shared store, so that whoever looks for some need not take every lock.
+static WARM_COUNTS: [AtomicUsize; CLASS_COUNT] = [const { AtomicUsize::new(0) }; CLASS_COUNT];
+
 thread_local! {
     static LOCAL: RefCell<Local> = RefCell::new(Local::default());
 }
@@ -70,13 +73,7 @@ pub fn stats() -> BufStats {
 pub fn set_pool_limit_bytes(limit_bytes: usize) {
     POOL_LIMIT_BYTES.store(limit_bytes, Ordering::Relaxed);
     LOCAL_LIMIT_BYTES.store((limit_bytes / 8).min(LOCAL_LIMIT_MAX_BYTES), Ordering::Relaxed);
-    for (class, depot) in DEPOTS.iter().enumerate().skip(SMALL_CLASS_COUNT) {
-        while POOLED_BYTES.load(Ordering::Relaxed) > limit_bytes {
-            let Some(run) = depot.lock().warm.pop() else { break };
-            POOLED_BYTES.fetch_sub(run.len(), Ordering::Relaxed);
-            cool(class, run);
-        }
-    }
+    trim(CLASS_COUNT, limit_bytes);
 }
 
 /// Bytes of memory that a buffer of `len` bytes takes, its share of a slab's waste included.
@@ -181,6 +178,7 @@ impl Local {
             let count = (BATCH_SIZE_MAX_BYTES / capacity).min(BATCH_COUNT_MAX);
             let warm = &mut DEPOTS[class].lock().warm;
             kept.extend(warm.drain(warm.len() - count.min(warm.len())..));
+            WARM_COUNTS[class].store(warm.len(), Ordering::Relaxed);
             let bytes = kept.len() * capacity;
             POOLED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
             self.held_bytes += bytes;
@@ -274,6 +272,7 @@ fn draw(class: usize, capacity: usize) -> (Run, bool) {
     if class >= SMALL_CLASS_COUNT {
         let mut depot = DEPOTS[class].lock();
         if let Some(run) = depot.warm.pop() {
+            WARM_COUNTS[class].store(depot.warm.len(), Ordering::Relaxed);
             POOLED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
             return (run, false);
         }
@@ -320,11 +319,34 @@ fn give(class: usize, run: Run) {
         return give(slab_class, Run::join(pieces, SLAB_BYTES));
     }
     let pooled = POOLED_BYTES.fetch_add(capacity, Ordering::Relaxed) + capacity;
-    if pooled <= POOL_LIMIT_BYTES.load(Ordering::Relaxed) {
-        DEPOTS[class].lock().warm.push(run);
-    } else {
-        POOLED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
-        cool(class, run);
+    let mut depot = DEPOTS[class].lock();
+    depot.warm.push(run);
+    WARM_COUNTS[class].store(depot.warm.len(), Ordering::Relaxed);
+    drop(depot);
+    let limit = POOL_LIMIT_BYTES.load(Ordering::Relaxed);
+    if pooled > limit {
+        trim(class, limit);
+    }
+}
+
+/// Cools shared memory until no more than `limit_bytes` are warm, of other classes than `class` first: what was just
+/// given will soon be wanted, what has lain there while it was not may not.
+fn trim(class: usize, limit_bytes: usize) {
+    for other in (SMALL_CLASS_COUNT..CLASS_COUNT).filter(|other| *other != class).chain([class]) {
+        while POOLED_BYTES.load(Ordering::Relaxed) > limit_bytes
+            && WARM_COUNTS.get(other).is_some_and(|count| count.load(Ordering::Relaxed) > 0)
+        {
+            let mut depot = DEPOTS[other].lock();
+            if depot.warm.is_empty() {
+                break;
+            }
+            // The one that has lain there longest, or nearly.
+            let run = depot.warm.swap_remove(0);
+            WARM_COUNTS[other].store(depot.warm.len(), Ordering::Relaxed);
+            drop(depot);
+            POOLED_BYTES.fetch_sub(run.len(), Ordering::Relaxed);
+            cool(other, run);
+        }
     }
 }
 
@@ -394,6 +416,22 @@ mod tests {
             touched.iter().all(|slab| !depot.slabs.contains_key(&(slab * SLAB_BYTES))),
             "a slab was not made whole"
         );
+    }
+
+    /// Sequential reads with a small cache: each block that is evicted makes room for the next. A pool that was full of
+    /// small memory and refused the large would have every page given to the kernel and taken back.
+    #[test]
+    fn what_was_given_last_is_kept_before_what_was_not_wanted() {
+        let (small, small_bytes) = class(40 << 10).expect("a class");
+        let (large, large_bytes) = class(7 << 20).expect("a class");
+        let limit = POOL_LIMIT_BYTES.load(Ordering::Relaxed);
+        let runs: Vec<_> = (0..2 * limit / small_bytes).map(|_| draw(small, small_bytes).0).collect();
+        runs.into_iter().for_each(|run| give(small, run));
+        for _ in 0..3 {
+            let (run, _) = draw(large, large_bytes);
+            give(large, run);
+            assert!(WARM_COUNTS[large].load(Ordering::Relaxed) > 0);
+        }
     }
 
     #[test]

@@ -1,0 +1,211 @@
+//! Loading blocks of an object before they are asked for.
+//!
+//! [`Streams`] says what; this carries it out. A reader keeps an [`Ahead`] for each object that it has open. Its lock is
+//! taken only when a block was not simply there: reads of what is in the cache pass by, so reading ahead costs nothing
+//! where it would bring nothing, and a stream that comes upon cached blocks sleeps until one is missing.
+//!
+//! Bounds: what is on its way for all readers together is at most [`Budget`]'s part of the cache's limit, what one stream
+//! has ahead another part of it. What is loaded and not wanted after all leaves the cache by its own rules, and makes its
+//! stream smaller (`Gone`).
+
+mod streams;
+
+use std::sync::{Arc, OnceLock};
+
+use cenote_arc::Source;
+use cenote_format::ids::BlockId;
+use cenote_taskq::buf::Block;
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use cenote_taskq::{Class, for_each_concurrent};
+
+use self::streams::{Found, Limits, Met, Plan, Streams};
+use crate::DmuError;
+use crate::dnode::Dnode;
+
+/// Loads on their way take at most this part of the cache's limit: one in so many.
+const BUDGET_SHARE: u64 = 16;
+/// A stream grows to at most this part of the cache's limit: one in so many, ...
+const STREAM_SHARE: u64 = 32;
+/// ... and to at most so many bytes: a disk array of 10 GB/s with 10 ms of latency needs 100 MB.
+const STREAM_MAX_BYTES: u64 = 128 << 20;
+/// How far a stream grows that has not been late. Like [`START_BYTES`] as kernels' own readahead goes.
+const EASY_BYTES: u64 = 2 << 20;
+/// What a new stream loads.
+const START_BYTES: u64 = 128 << 10;
+/// One task loads blocks of this many bytes together, so that small blocks do not cost a task each.
+const CHUNK_BYTES: u64 = 128 << 10;
+
+/// What may be on its way for all readers of a pool.
+pub(crate) struct Budget {
+    cache_limit_bytes: u64,
+    loading_bytes: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) fn of(cache_limit_bytes: u64) -> Self {
+        Self { cache_limit_bytes, loading_bytes: AtomicU64::new(0) }
+    }
+
+    fn room_bytes(&self) -> u64 {
+        (self.cache_limit_bytes / BUDGET_SHARE).saturating_sub(self.loading_bytes.load(Ordering::Relaxed))
+    }
+}
+
+/// A part of the budget, until it is dropped.
+struct Taken {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Taken {
+    fn from(budget: &Arc<Budget>, bytes: u64) -> Self {
+        budget.loading_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self { budget: budget.clone(), bytes }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.budget.loading_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What one reader of one object has been seen to do. To be given to each of its reads ([`Dnode::read_ahead`]).
+pub struct Ahead {
+    streams: Mutex<Streams>,
+}
+
+impl Ahead {
+    /// For a reader of `dnode`, which has not read anything yet.
+    #[must_use]
+    pub fn new(dnode: &Dnode) -> Arc<Self> {
+        let limit = dnode.objset().dmu().ahead.cache_limit_bytes;
+        let size = dnode.data_block_size_bytes().max(1);
+        let max = (limit / STREAM_SHARE).min(STREAM_MAX_BYTES) / size;
+        let blocks = |bytes: u64| (bytes / size).max(2).min(max);
+        let limits = Limits {
+            ahead_min: blocks(START_BYTES),
+            ahead_easy: blocks(EASY_BYTES),
+            ahead_max: max,
+            last: dnode.last_block().0,
+        };
+        Arc::new(Self { streams: Mutex::new(Streams::new(limits)) })
+    }
+
+    /// Takes note of an access and sets out to load what it lets expect.
+    fn access(self: &Arc<Self>, dnode: &Dnode, first: u64, count: u64) -> Found {
+        let room = dnode.objset().dmu().ahead.room_bytes() / dnode.data_block_size_bytes().max(1);
+        let found = self.streams.lock().access(first, count, room);
+        if let Some(plan) = found.plan {
+            self.load(dnode, plan);
+        }
+        found
+    }
+
+    fn load(self: &Arc<Self>, dnode: &Dnode, plan: Plan) {
+        let dmu = dnode.objset().dmu();
+        let size = dnode.data_block_size_bytes().max(1);
+        let steps_each = (CHUNK_BYTES / size / plan.span).max(1);
+        let mut from = 0;
+        while from < plan.count {
+            let steps = steps_each.min(plan.count - from);
+            let Some(first) = plan.first.checked_add_signed(plan.step.saturating_mul(from as i64)) else { return };
+            from += steps;
+            let part = Plan { first, count: steps, ..plan };
+            let beyond = (from == plan.count).then(|| plan.beyond(dnode.last_block().0)).flatten();
+            let taken = Taken::from(&dmu.ahead, steps.saturating_mul(plan.span).saturating_mul(size));
+            let (ahead, dnode) = (Arc::downgrade(self), dnode.clone());
+            drop(dmu.handle().spawn(Class::Background, async move {
+                // A reader that has gone wants nothing more.
+                if ahead.strong_count() == 0 {
+                    return;
+                }
+                for_each_concurrent(usize::MAX, part.blocks(), |block| dnode.load_ahead(BlockId(block))).await;
+                drop(taken);
+                if let Some(ahead) = ahead.upgrade() {
+                    ahead.streams.lock().loaded(part.stream, part.count);
+                }
+                if let Some(beyond) = beyond {
+                    // The indirect blocks that the next plan goes through. What is wrong with them it will meet.
+                    let _ = dnode.pointer(0, BlockId(beyond)).await;
+                }
+            }));
+        }
+    }
+}
+
+const UNREMARKABLE: u8 = 0;
+const LATE: u8 = 1;
+const GONE: u8 = 2;
+
+/// One access, watched for what is to be learnt from it.
+pub(crate) struct Watch {
+    first: u64,
+    count: u64,
+    found: OnceLock<Found>,
+    met: AtomicU8,
+}
+
+impl Watch {
+    pub(crate) fn new(first: u64, count: u64) -> Self {
+        Self { first, count, found: OnceLock::new(), met: AtomicU8::new(UNREMARKABLE) }
+    }
+
+    /// Takes note of the access, at the first of its blocks that was not simply there.
+    fn notice(&self, dnode: &Dnode, ahead: &Arc<Ahead>) -> Found {
+        *self.found.get_or_init(|| ahead.access(dnode, self.first, self.count))
+    }
+
+    /// The data block `block` of `dnode`, which is part of the access.
+    pub(crate) async fn block(
+        &self,
+        dnode: &Dnode,
+        block: BlockId,
+        ahead: &Arc<Ahead>,
+    ) -> Result<Option<Block>, DmuError> {
+        if block > dnode.last_block() {
+            return Ok(None);
+        }
+        let pointer = dnode.pointer(0, block).await?;
+        let found = dnode
+            .find_data(&pointer, block, || {
+                self.notice(dnode, ahead);
+            })
+            .await?;
+        let Some((block, source)) = found else { return Ok(None) };
+        let met = match source {
+            Source::Resident => UNREMARKABLE,
+            Source::Ahead => {
+                self.notice(dnode, ahead);
+                UNREMARKABLE
+            }
+            Source::Joined => {
+                if self.notice(dnode, ahead).planned {
+                    LATE
+                } else {
+                    UNREMARKABLE
+                }
+            }
+            Source::Loaded => match self.notice(dnode, ahead) {
+                Found { planned: true, loaded: true, .. } => GONE,
+                Found { planned: true, .. } => LATE,
+                _ => UNREMARKABLE,
+            },
+        };
+        self.met.fetch_max(met, Ordering::Relaxed);
+        Ok(Some(block))
+    }
+
+    /// Passes on what was learnt, once, when the access is over.
+    pub(crate) fn tell(&self, ahead: &Ahead) {
+        let met = match self.met.load(Ordering::Relaxed) {
+            LATE => Met::Late,
+            GONE => Met::Gone,
+            _ => return,
+        };
+        if let Some(stream) = self.found.get().and_then(|found| found.stream) {
+            ahead.streams.lock().met(stream, met);
+        }
+    }
+}
