@@ -18,7 +18,7 @@ fn resident_bytes() -> u64 {
 fn runs(ashift: u32, free: u64, taken: u64) -> impl Iterator<Item = Range<u64>> {
     let units = METASLAB_BYTES >> ashift;
     let (free, step) = if taken == 0 { (units, units) } else { (free, free + taken) };
-    (0..units / step).map(move |number| number * step << ashift..(number * step + free) << ashift)
+    (0..units / step).map(move |number| ((number * step) << ashift)..((number * step + free) << ashift))
 }
 
 fn main() {
