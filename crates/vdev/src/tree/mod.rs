@@ -14,7 +14,7 @@
 //! A mirror's child may itself be a raidz or draid. It sees the same offset and size as the mirror: the label area that
 //! addresses count stands in front of each leaf's data once, however many vdevs are above the leaf.
 //!
-//! Writing goes the same ways ([`write`]): every child of a mirror, every column with its parity.
+//! Writing goes the same ways ([`mod@write`]): every child of a mirror, every column with its parity.
 //!
 //! Every answer that turns out wrong is reported where it is noticed: with the leaf's identity, place and kind to the fault
 //! log and the leaf's counts, whether or not the read as a whole succeeded.

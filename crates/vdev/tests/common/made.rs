@@ -66,10 +66,11 @@ impl TestDisk {
         self.write(address, &bytes);
     }
 
-    /// Flips bits in everything that was ever written.
+    /// Flips a bit in everything that was ever written: in the first byte of each sector, since those behind it may be padding
+    /// that no checksum covers.
     pub(crate) fn spoil_all(&self) {
         for sector in self.state.write().sectors.values_mut() {
-            sector[17] ^= 0x80;
+            sector[0] ^= 0x80;
         }
     }
 
