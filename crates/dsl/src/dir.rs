@@ -154,7 +154,7 @@ impl Dsl {
         Ok(self.dir_field(dir, dir_field::CRYPTO_KEY_OBJECT).await?.map(ObjectId))
     }
 
-    /// The full name of the directory in `object`, found by walking up. For many names at once see [`Names`].
+    /// The full name of the directory in `object`, found by walking up. For many names at once see `Names`.
     pub async fn dir_name(&self, object: ObjectId) -> Result<String, DslError> {
         Names::default().dir_name(self, object).await
     }
