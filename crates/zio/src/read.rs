@@ -4,7 +4,7 @@ use cenote_codec::checksum;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::Checksum;
-use cenote_format::ids::{BlockId, ObjsetId};
+use cenote_format::ids::{BlockId, ObjsetId, VdevId};
 use cenote_taskq::buf::{Block, Buf};
 
 use crate::gang;
@@ -78,6 +78,24 @@ impl Zio {
         bp.verify().map_err(ZioErrorKind::Format)
     }
 
+    /// The copies, the one first that may be expected soonest; plainly in their order where there is one, or a gang.
+    fn copies_in_order(&self, bp: &Blkptr) -> impl Iterator<Item = Dva> {
+        let mut order: [Option<Dva>; 3] = [None; 3];
+        order.iter_mut().zip(bp.dvas()).for_each(|(slot, dva)| *slot = Some(dva));
+        if order[1].is_some() && !order.iter().flatten().any(|dva| dva.gang) {
+            let none = (VdevId(0), 0);
+            let mut places = [none; 3];
+            let mut count = 0;
+            for dva in order.iter().flatten() {
+                places[count] = (dva.vdev, dva.offset_bytes);
+                count += 1;
+            }
+            let best = self.shared.tree.best_copy(&places[..count], bp.psize_bytes());
+            order[..=best.min(2)].rotate_right(1);
+        }
+        order.into_iter().flatten()
+    }
+
     /// The physical bytes from the first copy that verifies.
     pub(crate) async fn read_verified(&self, bp: &Blkptr) -> Result<Buf, ZioErrorKind> {
         let kind =
@@ -86,7 +104,7 @@ impl Zio {
         let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
         let mut last = None;
         let mut copies = 0;
-        for dva in bp.dvas() {
+        for dva in self.copies_in_order(bp) {
             copies += 1;
             let result = if dva.gang {
                 gang::read(self, bp, dva).await
