@@ -28,6 +28,8 @@ pub(crate) enum Reason {
     External,
     /// Nothing that was found describes it.
     Missing,
+    /// It is a spare in use.
+    Spared,
 }
 
 impl Reason {
@@ -38,6 +40,7 @@ impl Reason {
             Self::NoReplicas => "insufficient replicas",
             Self::External => "external device fault",
             Self::Missing => "missing device",
+            Self::Spared => "currently in use",
         }
     }
 
@@ -48,6 +51,7 @@ impl Reason {
             Self::NoReplicas => "NO_REPLICAS",
             Self::External => "EXTERNAL",
             Self::Missing => "BAD_GUID_SUM",
+            Self::Spared => "SPARED",
         }
     }
 }
@@ -183,7 +187,6 @@ impl View {
         root.sizes = Sizes {
             space: sum(|sizes| sizes.space),
             allocated: sum(|sizes| sizes.allocated),
-            checkpoint: sum(|sizes| sizes.checkpoint),
             deflated: sum(|sizes| sizes.deflated),
             ..Sizes::default()
         };
@@ -306,7 +309,9 @@ impl Builder<'_> {
     }
 
     fn auxiliary(&self, config: &VdevConfig, class: &'static str, state: &'static str) -> Vdev {
-        let disk = self.found.auxiliaries.get(&config.guid).map(|found| &found.disk);
+        // A spare in use has the label of a leaf.
+        let leaf = self.found.leaves.get(&config.guid).map(|leaf| &leaf.disk);
+        let disk = self.found.auxiliaries.get(&config.guid).map(|found| &found.disk).or(leaf);
         let is_distributed = matches!(config.kind, VdevKind::DraidSpare { .. });
         let is_missing = disk.is_none() && !is_distributed;
         let recorded = config.path.as_deref().map(str::to_owned);
@@ -328,7 +333,11 @@ impl Builder<'_> {
             devid: config.devid.as_deref().map(str::to_owned),
             class,
             state: if is_missing { "UNAVAIL" } else { state },
-            reason: is_missing.then_some(Reason::CannotOpen),
+            reason: match state {
+                _ if is_missing => Some(Reason::CannotOpen),
+                "INUSE" => Some(Reason::Spared),
+                _ => None,
+            },
             was: None,
             errors: ErrorTotals::default(),
             is_removing: false,

@@ -372,8 +372,6 @@ impl Rows<'_> {
         }
         if let Some(was) = &vdev.was {
             let _ = write!(self.text, "  was {was}");
-        } else if vdev.is_listed_spare && vdev.state == "INUSE" {
-            self.text.push_str("  currently in use");
         } else if let Some(reason) = vdev.reason {
             let _ = write!(self.text, "  {}", reason.text());
         }
