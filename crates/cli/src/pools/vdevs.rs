@@ -321,7 +321,7 @@ impl Builder<'_> {
         let is_spare = class == "spare";
         // What a cache device holds is lost whenever the pool is opened.
         let sizes = match is_spare {
-            true => Sizes::default(),
+            true => Sizes { device, ..Sizes::default() },
             false => Sizes { space: device.saturating_sub(LABEL_BYTES), device, ..Sizes::default() },
         };
         Vdev {
