@@ -1,4 +1,4 @@
-//! A second book, kept apart from the first: which extents are in use. On in debug builds and tests.
+//! A second book, kept apart from the first: which extents are in use. Kept where the caller asks for it (`check: true`), as the tests do.
 //!
 //! The allocator's own sets could agree with each other and be wrong. This one knows nothing of metaslabs: an extent
 //! that was handed out is in use until two txgs after it was freed, nobody gets it twice, and nobody writes outside.
