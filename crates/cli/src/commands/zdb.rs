@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// The object of a path: DATASET PATH.
     #[arg(short = 'O')]
     path: bool,
-    /// Read a block: POOL VDEV:OFFSET:SIZE[:FLAGS].
+    /// Read a block: POOL VDEV:OFFSET:SIZE or VDEV:OFFSET:SIZE:FLAGS.
     #[arg(short = 'R')]
     read: bool,
     /// The uberblock; twice: all of them.

@@ -8,7 +8,7 @@
 //! ```text
 //! arguments, -r -d -t ─ select ─► Items, sorted ─ values ─► Fact (number or text, source) ─ shown ─► Cell ─► columns
 //! ```
-//! [`select`] walks the tree and orders what it finds. [`values`] knows where each property comes from: computed from
+//! [`mod@select`] walks the tree and orders what it finds. [`values`] knows where each property comes from: computed from
 //! what the MOS keeps of the dataset, stored in the MOS and inherited, the properties' defaults, or the mount table.
 //! [`shown`] turns a number into OpenZFS's text.
 //!

@@ -28,7 +28,7 @@ const BLOCK_MAX_BYTES: u64 = 32 << 20;
 
 /// Read one block, check it and decode it.
 ///
-/// VDEV:OFFSET:SIZE[:FLAGS] is a place as DVAs count (VDEV decimal, the others hexadecimal; SIZE may be LSIZE/PSIZE): there
+/// VDEV:OFFSET:SIZE or VDEV:OFFSET:SIZE:FLAGS is a place as DVAs count (VDEV decimal, the others hexadecimal; SIZE may be LSIZE/PSIZE): there
 /// is no checksum to check then, and the checksums of what was read are shown. OBJSET:OBJECT:LEVEL:BLOCK, all
 /// decimal as error messages have them, is a block by what it belongs to; level -1 is the objset's own block. FLAGS are
 /// those of `zdb -R`: r (raw), d (decompress), i (an indirect block), g (a gang header), c (checksums), v.
