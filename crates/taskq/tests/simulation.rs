@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDisk, SimDiskOptions};
-use cenote_taskq::{Block, Buf, Class, Device, JoinSet, OpenOptions, Rng, Runtime, Semaphore, join_all, yield_now};
+use cenote_taskq::sim::model::{Flash, FlashOptions, Rotating, RotatingOptions};
+use cenote_taskq::{
+    Block, Buf, Class, Device, Either, JoinSet, OpenOptions, Rng, Runtime, Semaphore, both, join_all, race, yield_now,
+};
 
 fn disk(runtime: &Runtime, options: SimDiskOptions) -> (Arc<SimDisk>, Device) {
     let handle = runtime.handle();
@@ -264,4 +267,85 @@ fn an_image_goes_from_one_simulation_to_another() {
     assert_eq!(disk.peek(4090, 12), [7, 7, 7, 7, 7, 7, 8, 8, 8, 8, 8, 8]);
     assert_eq!(disk.peek(4196, 1), [7]);
     assert_eq!(disk.peek(8192, 1), [0]);
+}
+
+/// A disk with a model answers when the model says, to the nanosecond, and requests wait for each other as on the device.
+#[test]
+fn a_modelled_disk_takes_the_times_of_its_model() {
+    let runtime = Runtime::simulated(3);
+    let sim = runtime.sim().expect("simulated");
+    sim.set_step_time_max(Duration::ZERO);
+    let (disk, device) = disk(&runtime, SimDiskOptions::default());
+    let options = FlashOptions { channels: 1, ..FlashOptions::sata() };
+    disk.set_model(Flash::new(options));
+    let handle = runtime.handle();
+    let alone = Duration::from_nanos(94_298);
+    runtime.block_on(async {
+        let began = handle.now();
+        device.read(0, Buf::unfilled(4096)).await.0.expect("a read");
+        assert_eq!(handle.now() - began, alone);
+        // Two at once: cells one after the other, and the second's transfer while nothing else is in the way.
+        let began = handle.now();
+        let (first, second) = (device.read(0, Buf::unfilled(4096)), device.read(8192, Buf::unfilled(4096)));
+        join_all([first, second]).await;
+        assert_eq!(handle.now() - began, alone + options.access);
+        // A later request may move the next event: the one that plugs an idle disk waits no longer once there are enough.
+        disk.set_model(Rotating::new(RotatingOptions {
+            plug_count: 2,
+            plug: Duration::from_secs(9),
+            ..RotatingOptions::desktop()
+        }));
+        let began = handle.now();
+        let late = async {
+            handle.sleep(Duration::from_millis(50)).await;
+            device.read(1 << 20, Buf::unfilled(4096)).await
+        };
+        join_all([Box::pin(device.read(0, Buf::unfilled(4096))) as cenote_taskq::BoxFuture<'_, _>, Box::pin(late)])
+            .await;
+        let took = handle.now() - began;
+        assert!(took > Duration::from_millis(50) && took < Duration::from_millis(100), "{took:?}");
+    });
+}
+
+/// Faults go with a model as they do without: an error and a delay after the model's time, a hang for ever, and a power cut
+/// fails what was under way.
+#[test]
+fn a_modelled_disk_fails_as_asked() {
+    let runtime = Runtime::simulated(4);
+    runtime.sim().expect("simulated").set_step_time_max(Duration::ZERO);
+    let (disk, device) = disk(&runtime, SimDiskOptions::default());
+    disk.set_model(Flash::new(FlashOptions::sata()));
+    disk.poke(0, &[7; 4096]);
+    let handle = runtime.handle();
+    let alone = Duration::from_nanos(94_298);
+    runtime.block_on(async {
+        disk.set_faults(|request, _| match request.sequence {
+            0 => Fault::Error(std::io::ErrorKind::Other),
+            1 => Fault::Delay(Duration::from_millis(3)),
+            2 => Fault::Hang,
+            _ => Fault::None,
+        });
+        let began = handle.now();
+        assert!(device.read(0, Buf::unfilled(4096)).await.0.is_err());
+        assert_eq!(handle.now() - began, alone);
+        let began = handle.now();
+        let (result, bytes) = device.read(0, Buf::unfilled(4096)).await;
+        assert!(result.is_ok() && bytes[..] == [7; 4096]);
+        assert_eq!(handle.now() - began, alone + Duration::from_millis(3));
+        let hung = race(device.read(0, Buf::unfilled(4096)), handle.sleep(Duration::from_secs(1000))).await;
+        assert!(matches!(hung, Either::Right(())));
+        // One that hangs is in nobody's way.
+        let began = handle.now();
+        assert!(device.read(0, Buf::unfilled(4096)).await.0.is_ok());
+        assert_eq!(handle.now() - began, alone);
+        let cut = async {
+            handle.sleep(Duration::from_micros(10)).await;
+            disk.crash(Crash::LoseAll);
+        };
+        let (read, ()) = both(device.read(0, Buf::unfilled(4096)), cut).await;
+        assert!(read.0.is_err(), "the power went");
+        assert!(device.read(0, Buf::unfilled(4096)).await.0.is_err(), "and is off");
+        disk.power_on();
+        assert!(device.read(0, Buf::unfilled(4096)).await.0.is_ok());
+    });
 }

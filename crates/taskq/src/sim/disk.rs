@@ -16,9 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::model::{Asked, DeviceModel, Done};
 use crate::buf::{Block, Buf};
+use crate::combine::race;
 use crate::device::{BoxFuture, Device, Driver};
-use crate::handle::Handle;
+use crate::event::Notify;
+use crate::handle::{Class, Handle};
+use crate::oneshot;
 use crate::rng::Rng;
 use crate::sync::Mutex;
 use crate::time::Instant;
@@ -166,6 +170,9 @@ impl Image {
 
     /// Fills `target` from `offset_bytes`; zeros where nothing was written.
     pub fn read(&self, offset_bytes: u64, target: &mut [u8]) {
+        if self.pages.is_empty() && self.base.is_empty() {
+            return target.fill(0);
+        }
         let mut done = 0;
         while done < target.len() {
             let at = offset_bytes + done as u64;
@@ -219,7 +226,24 @@ struct State {
     rng: Rng,
     fault: Option<Box<FaultHook>>,
     service: Option<Box<ServiceModel>>,
+    model: Option<Modelled>,
     counts: Counts,
+}
+
+/// A device model at work.
+struct Modelled {
+    model: Box<dyn DeviceModel>,
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+    /// Whether a task is driving the model. One does while there is anything to wait for.
+    driven: bool,
+}
+
+/// How long a request takes.
+enum Service {
+    /// This long.
+    For(Duration),
+    /// Until the model says so.
+    Until(oneshot::Receiver<()>),
 }
 
 /// What a disk was asked.
@@ -243,6 +267,8 @@ pub struct SimDisk {
     path: PathBuf,
     options: SimDiskOptions,
     state: Mutex<State>,
+    /// Tells whoever drives the model that its next event may have moved.
+    submitted: Notify,
 }
 
 impl std::fmt::Debug for SimDisk {
@@ -273,8 +299,10 @@ impl SimDisk {
                 rng: Rng::new(seed),
                 fault: None,
                 service: None,
+                model: None,
                 counts: Counts::default(),
             }),
+            submitted: Notify::new(),
         })
     }
 
@@ -291,6 +319,13 @@ impl SimDisk {
     /// Has `model` say how long each request takes, in place of the constant latency.
     pub fn set_service_model(&self, model: impl FnMut(&Request, Instant, &mut Rng) -> Duration + Send + 'static) {
         self.state.lock().service = Some(Box::new(model));
+    }
+
+    /// Has `model` say when each request is done, in place of the constant latency; requests then wait for each other as
+    /// they do on the device. For times that are exact, take the simulation's own steps out of them
+    /// ([`Sim::set_step_time_max`](super::Sim::set_step_time_max)). Set it while nothing is outstanding.
+    pub fn set_model(&self, model: impl DeviceModel + 'static) {
+        self.state.lock().model = Some(Modelled { model: Box::new(model), waiting: BTreeMap::new(), driven: false });
     }
 
     /// What the disk was asked so far.
@@ -385,7 +420,12 @@ impl SimDisk {
     }
 
     /// Admits a request: its sequence, the disk's life it began in, its fault, and how long it takes.
-    fn begin(&self, kind: RequestKind, offset_bytes: u64, size_bytes: u64) -> io::Result<(u64, u64, Fault, Duration)> {
+    fn begin(
+        self: &Arc<Self>,
+        kind: RequestKind,
+        offset_bytes: u64,
+        size_bytes: u64,
+    ) -> io::Result<(u64, u64, Fault, Service)> {
         let now = self.handle.now();
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -407,6 +447,20 @@ impl SimDisk {
             Some(hook) => hook(&request, &mut state.rng),
             None => Fault::None,
         };
+        if let Some(modelled) = &mut state.model
+            && fault != Fault::Hang
+        {
+            let (sender, receiver) = oneshot::channel();
+            modelled.settle(now);
+            modelled.waiting.insert(sequence, sender);
+            modelled.model.submit(now, Asked { id: sequence, kind, offset_bytes, size_bytes });
+            if std::mem::replace(&mut modelled.driven, true) {
+                self.submitted.all();
+            } else {
+                drop(self.handle.spawn(Class::Interrupt, Arc::clone(self).drive()));
+            }
+            return Ok((sequence, state.life, fault, Service::Until(receiver)));
+        }
         let latency = &self.options.latency;
         let time = match &mut state.service {
             Some(model) => model(&request, now, &mut state.rng),
@@ -421,11 +475,33 @@ impl SimDisk {
                     }
             }
         };
-        Ok((sequence, state.life, fault, time))
+        Ok((sequence, state.life, fault, Service::For(time)))
+    }
+
+    /// Drives the model until nothing is outstanding.
+    async fn drive(self: Arc<Self>) {
+        loop {
+            let submitted = self.submitted.wait();
+            let next = {
+                let now = self.handle.now();
+                let mut state = self.state.lock();
+                let Some(modelled) = &mut state.model else { return };
+                modelled.settle(now);
+                let next = modelled.model.next_event();
+                modelled.driven = next.is_some();
+                next
+            };
+            match next {
+                Some(next) => {
+                    race(self.handle.sleep_until(next), submitted).await;
+                }
+                None => return,
+            }
+        }
     }
 
     /// Waits out a request's time; fails if the power went meanwhile.
-    async fn serve(&self, life: u64, fault: Fault, time: Duration) -> io::Result<()> {
+    async fn serve(&self, life: u64, fault: Fault, service: Service) -> io::Result<()> {
         if fault == Fault::Hang {
             std::future::pending::<()>().await;
         }
@@ -433,7 +509,16 @@ impl SimDisk {
             Fault::Delay(extra) => extra,
             _ => Duration::ZERO,
         };
-        self.handle.sleep(time + extra).await;
+        match service {
+            Service::For(time) => self.handle.sleep(time + extra).await,
+            Service::Until(done) => {
+                // The sender goes when the model is replaced: then the request is done at once.
+                let _ = done.await;
+                if !extra.is_zero() {
+                    self.handle.sleep(extra).await;
+                }
+            }
+        }
         let same_life = self.state.lock().life == life;
         if !same_life {
             return Err(off());
@@ -459,7 +544,7 @@ impl SimDisk {
         }
     }
 
-    async fn read(&self, offset_bytes: u64, buf: &mut Buf) -> io::Result<()> {
+    async fn read(self: &Arc<Self>, offset_bytes: u64, buf: &mut Buf) -> io::Result<()> {
         let size_bytes = buf.len() as u64;
         let (_, life, fault, time) = self.begin(RequestKind::Read, offset_bytes, size_bytes)?;
         self.serve(life, fault, time).await?;
@@ -474,7 +559,7 @@ impl SimDisk {
         Ok(())
     }
 
-    async fn write(&self, offset_bytes: u64, block: Block) -> io::Result<()> {
+    async fn write(self: &Arc<Self>, offset_bytes: u64, block: Block) -> io::Result<()> {
         let size_bytes = block.len() as u64;
         let (sequence, life, fault, time) = self.begin(RequestKind::Write, offset_bytes, size_bytes)?;
         let block = match fault {
@@ -509,7 +594,7 @@ impl SimDisk {
         }
     }
 
-    async fn flush(&self) -> io::Result<()> {
+    async fn flush(self: &Arc<Self>) -> io::Result<()> {
         let (_, life, fault, time) = self.begin(RequestKind::Flush, 0, 0)?;
         // Writes done by now are covered. If a concurrent flush takes some of them out first, this one takes as many
         // newer ones instead, which a disk may do.
@@ -526,6 +611,19 @@ impl SimDisk {
             state.durable.write(write.offset_bytes, &write.block);
         }
         Ok(())
+    }
+}
+
+impl Modelled {
+    /// Lets happen what happens by `now`, and tells those who wait.
+    fn settle(&mut self, now: Instant) {
+        let mut done = Vec::new();
+        self.model.advance(now, &mut done);
+        for Done { id, .. } in done {
+            if let Some(sender) = self.waiting.remove(&id) {
+                let _ = sender.send(());
+            }
+        }
     }
 }
 

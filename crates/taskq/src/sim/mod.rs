@@ -8,6 +8,7 @@
 //! far, so two runs can be compared by one number.
 
 pub mod disk;
+pub mod model;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -45,6 +46,7 @@ struct State {
     live: BTreeMap<u64, Arc<Task>>,
     steps: u64,
     steps_max: u64,
+    step_time_max_ns: u64,
     trace_hash: u64,
     stopped: bool,
     disks: BTreeMap<PathBuf, Arc<SimDisk>>,
@@ -99,6 +101,7 @@ impl Sim {
                 live: BTreeMap::new(),
                 steps: 0,
                 steps_max: u64::MAX,
+                step_time_max_ns: STEP_TIME_MAX_NS,
                 trace_hash: seed,
                 stopped: false,
                 disks: BTreeMap::new(),
@@ -120,6 +123,11 @@ impl Sim {
     /// Calls the run deadlocked after `steps_max` polls: finds tasks that wake each other without end.
     pub fn set_steps_max(&self, steps_max: u64) {
         self.state.lock().steps_max = steps_max;
+    }
+
+    /// How much each poll adds to the clock at most, drawn from the seed; zero for times that come from device models alone.
+    pub fn set_step_time_max(&self, time: Duration) {
+        self.state.lock().step_time_max_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     }
 
     /// Registers a disk that [`Handle::open`](crate::Handle::open) finds at `path`. One that was there is replaced.
@@ -276,7 +284,7 @@ impl State {
         }
         let choices = self.runnable.len() + usize::from(self.main_runnable);
         let choice = self.rng.below(choices as u64) as usize;
-        let step_ns = self.rng.below(STEP_TIME_MAX_NS);
+        let step_ns = self.rng.below(self.step_time_max_ns.max(1));
         self.now = self.now + Duration::from_nanos(step_ns);
         let now_ns = self.now.as_ns();
         self.note(now_ns);
