@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use crate::combine::{Either, race};
 use crate::device::{Device, OpenOptions};
-use crate::group::Group;
+use crate::entry::Entry;
+use crate::group::{Group, Member};
 use crate::oneshot;
-use crate::real::Real;
+use crate::real::{Entrance, Real};
 use crate::sim::Sim;
 use crate::task::{Reason, Schedule, Task, panic_text};
 use crate::time::{Instant, Sleep, TimerKey};
@@ -65,7 +66,7 @@ pub struct IoMode {
 
 #[derive(Clone)]
 pub(crate) enum Core {
-    Real(Arc<Real>),
+    Real(Arc<Entrance>),
     Sim(Arc<Sim>),
 }
 
@@ -135,7 +136,7 @@ impl Handle {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.dispatch(class, Reason::New, future)
+        self.start(class, Reason::New, future)
     }
 
     /// As [`Handle::spawn`], ahead of everything that is queued.
@@ -144,27 +145,121 @@ impl Handle {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.dispatch(class, Reason::Front, future)
+        self.start(class, Reason::Front, future)
     }
 
-    fn dispatch<F>(&self, class: Class, reason: Reason, future: F) -> Join<F::Output>
+    /// As [`Handle::spawn`] for a task that nobody will join, which saves the place for what it comes to.
+    pub fn detach<F>(&self, class: Class, future: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.start_task(class, Reason::New, future);
+    }
+
+    /// Runs `work` once on some worker, soon: the cheapest way for a small piece of work that waits for nothing and that
+    /// nobody waits for. Work that many pieces belong to is a [`Group`], which says when all are done.
+    ///
+    /// Refused once the runtime has stopped; what stands in a queue when it stops is dropped.
+    pub fn dispatch<W>(&self, class: Class, work: W) -> Result<(), Stopped>
+    where
+        W: FnOnce() + Send + 'static,
+    {
+        self.dispatch_by(class, Reason::New, work)
+    }
+
+    /// As [`Handle::dispatch`], ahead of everything that is queued.
+    pub fn dispatch_front<W>(&self, class: Class, work: W) -> Result<(), Stopped>
+    where
+        W: FnOnce() + Send + 'static,
+    {
+        self.dispatch_by(class, Reason::Front, work)
+    }
+
+    fn dispatch_by<W>(&self, class: Class, reason: Reason, work: W) -> Result<(), Stopped>
+    where
+        W: FnOnce() + Send + 'static,
+    {
+        let queued = match &self.core {
+            Core::Real(real) => real.queue_job(class, reason, Box::new(work)),
+            Core::Sim(sim) => {
+                let running = !sim.is_stopped();
+                self.start_task(class, reason, async move { work() });
+                running
+            }
+        };
+        if queued { Ok(()) } else { Err(Stopped) }
+    }
+
+    /// Work that can be dispatched again and again, at any time, without taking memory: see [`Entry`].
+    pub fn entry<W>(&self, class: Class, work: W) -> Entry
+    where
+        W: FnMut() + Send + 'static,
+    {
+        Entry::new(self, class, work)
+    }
+
+    /// As [`Handle::spawn`] for a member of a group.
+    pub(crate) fn spawn_member<F>(&self, class: Class, member: Member, future: F) -> Join<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        let work = async move {
+        self.start_task(class, Reason::New, async move {
+            // The member goes last of all that the task has: an empty group holds nothing.
+            if member.is_cancelled() {
+                drop((future, sender));
+                drop(member);
+                return;
+            }
+            let output = catch_panic(future).await;
+            drop(member);
+            let _ = sender.send(output);
+        });
+        Join::new(receiver)
+    }
+
+    fn start<F>(&self, class: Class, reason: Reason, future: F) -> Join<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        self.start_task(class, reason, async move {
             let output = catch_panic(future).await;
             let _ = sender.send(output);
-        };
+        });
+        Join::new(receiver)
+    }
+
+    fn start_task(&self, class: Class, reason: Reason, work: impl Future<Output = ()> + Send + 'static) {
         match &self.core {
             Core::Real(real) => {
-                let task = real.register(|id| Task::new(id, class, Arc::clone(real) as _, work));
-                real.schedule(task, reason);
+                let ticket = real.ticket();
+                let task = Task::new(0, class, Arc::clone(&ticket) as _, work);
+                ticket.schedule(task, reason);
             }
             Core::Sim(sim) => sim.spawn(Task::new(sim.next_task_id(), class, Arc::clone(sim) as _, work), reason),
         }
-        Join::new(receiver)
+    }
+
+    /// A task that waits to be dispatched.
+    pub(crate) fn idle_task(&self, class: Class, work: impl Future<Output = ()> + Send + 'static) -> Arc<Task> {
+        match &self.core {
+            Core::Real(real) => Task::idle(0, class, real.ticket(), work),
+            Core::Sim(sim) => {
+                let task = Task::idle(sim.next_task_id(), class, Arc::clone(sim) as _, work);
+                sim.keep(&task);
+                task
+            }
+        }
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        match &self.core {
+            Core::Real(real) => real.is_stopped(),
+            Core::Sim(sim) => sim.is_stopped(),
+        }
     }
 
     /// Runs `work`, which takes the processor for long, where it does not hold up I/O.
@@ -342,8 +437,8 @@ pub enum JoinError {
     /// It panicked, which is a defect; the text is the panic's.
     #[error("a task panicked: {0}")]
     Panicked(String),
-    /// The runtime went away before it was done.
-    #[error("the runtime stopped before the task was done")]
+    /// The runtime went away before it was done, or its group was cancelled before it began.
+    #[error("the task was given up: its runtime stopped, or its group was cancelled")]
     Stopped,
 }
 
@@ -364,6 +459,11 @@ impl<T> Future for Join<T> {
         })
     }
 }
+
+/// The runtime has stopped and takes no more work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the runtime has stopped")]
+pub struct Stopped;
 
 /// Runs `future`; the text of its panic if it has one. The panic is caught inside the task, before anything of the
 /// task's is dropped, so that whoever joins it learns of the panic and not of its consequences.

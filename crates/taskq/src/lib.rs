@@ -26,10 +26,15 @@
 //!
 //! # The life of a task
 //!
-//! [`Handle::spawn`] makes a task of a future and queues it with the spawning worker, or in the shared queue of its class
-//! if the thread is no worker. The worker, or whoever steals it, polls it. When it waits, what it waits for holds its
-//! waker; the wake queues it again, in the interrupt queue, since work in progress should end before new work begins.
-//! When it is done its output goes to the [`Join`], if anyone kept it. See `task` for the states.
+//! [`Handle::spawn`] makes a task of a future and queues it with the spawning worker, or in a shared queue of its class
+//! if the thread is no worker. That worker most often runs it itself, as soon as its present task waits: handing a short
+//! task to another core costs more than doing it. Another worker is woken where many wait or where tasks have been taking
+//! long, and steals half of them. When a task waits, what it waits for holds its waker; the wake queues it again, in the
+//! interrupt queue, since work in progress should end before new work begins. When it is done its output goes to the
+//! [`Join`], if anyone kept it. See `task` for the states.
+//!
+//! What needs no future is cheaper: [`Handle::dispatch`] queues a closure, and an [`Entry`], made beforehand, is queued
+//! again and again without taking memory. Whether all of some work is done is a [`Group`]'s to say.
 //!
 //! # The life of a device request
 //!
@@ -44,10 +49,10 @@
 //!
 //! 1. A task is in at most one queue, once, and is polled by one thread at a time.
 //! 2. A wake is never lost: after it, the task is polled, and that poll sees what was written before the wake.
-//! 3. When there is work and a worker sleeps, some worker is searching or has been unparked (`real/idle`), or the work is
-//!    what completions have just brought to a worker that is about to do it, and less than waking another would cost.
+//! 3. When there is work and a worker sleeps, some worker is searching or has been unparked (`real/idle`), or the work
+//!    stands with a worker that is about to do it, and is less than waking another would cost, by its latest tasks.
 //! 4. One dispatch unparks at most one worker, holding no lock, and none while one is searching.
-//! 5. After [`Group::close`] has returned the group has no member and admits none.
+//! 5. After [`Group::close`] has returned the group has no member and admits none. [`Group::wait`] misses nobody who was in.
 //! 6. Memory that the kernel may write is owned by the ring until the kernel is done with it (`real/ring`).
 //! 7. A panic ends its task and nothing else, and whoever joins the task is told.
 //! 8. Two simulated runs of one seed take the same steps at the same times.
@@ -59,9 +64,10 @@
 //! # Locks
 //!
 //! Every lock in here is held for a few instructions and never across an await, a system call or a wake-up; the order
-//! does not matter because no two are held together, save a task's own around its poll. What is on the way of every task
-//! and request is per worker; what is shared (the idle set, groups' counters, the register of tasks) is sharded, or read
-//! far more often than written.
+//! does not matter because no two are held together, save a task's own around its poll. On the way of a task from its
+//! dispatch to its end no lock or counter is common to all workers: its hold on the runtime and on its group are counted in
+//! places of the worker that made it, the register (of tasks that wait) is one for each worker, and the idle set is read
+//! and only written where a worker falls asleep or is woken.
 //!
 //! # What was rejected
 //!
@@ -81,6 +87,7 @@
 pub mod buf;
 mod combine;
 mod device;
+mod entry;
 mod event;
 mod group;
 mod handle;
@@ -104,9 +111,10 @@ pub use combine::{
     yield_now,
 };
 pub use device::{BoxFuture, Device, Direct, Driver, OpenOptions, RamDevice};
+pub use entry::Entry;
 pub use event::{Event, EventWait, Notify, NotifyWait};
 pub use group::{Group, GroupClosed, Member};
-pub use handle::{Class, Deadlock, Handle, IoChoice, IoMode, Join, JoinError, Runtime, RuntimeOptions};
+pub use handle::{Class, Deadlock, Handle, IoChoice, IoMode, Join, JoinError, Runtime, RuntimeOptions, Stopped};
 pub use lock::{AsyncMutex, AsyncMutexGuard, AsyncReadGuard, AsyncRwLock, AsyncWriteGuard};
 pub use rng::Rng;
 pub use semaphore::{Acquire, OwnedPermit, Permit, Semaphore};

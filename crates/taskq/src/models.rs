@@ -125,15 +125,15 @@ fn a_closed_group_stays_empty() {
             .map(|hint| {
                 let (shards, inside, emptied) = (Arc::clone(&shards), Arc::clone(&inside), Arc::clone(&emptied));
                 thread::spawn(move || {
-                    let Some(shard) = shards.enter(hint) else { return };
+                    let Some((shard, turn)) = shards.enter(hint) else { return };
                     inside.fetch_add(1, Ordering::SeqCst);
                     // A child that outlives its parent.
-                    shards.fork(shard);
-                    if shards.leave(shard) {
+                    shard.fork(turn);
+                    if shard.leave(turn) {
                         emptied.fetch_add(1, Ordering::SeqCst);
                     }
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    if shards.leave(shard) {
+                    if shard.leave(turn) {
                         emptied.fetch_add(1, Ordering::SeqCst);
                     }
                 })
@@ -143,12 +143,55 @@ fn a_closed_group_stays_empty() {
         let empty_at_once = shards.members() == 0;
         if empty_at_once {
             assert_eq!(inside.load(Ordering::SeqCst), 0, "a member was missed");
-            assert_eq!(shards.enter(0), None);
+            assert!(shards.enter(0).is_none());
         }
         members.into_iter().for_each(|member| member.join().expect("no panic"));
         assert_eq!(shards.members(), 0);
         // A closer that had to wait is told to look again.
         assert!(empty_at_once || emptied.load(Ordering::SeqCst) > 0, "nobody told the closer");
+    });
+}
+
+/// Whoever was in before a wait has left when both turns have been seen empty, whatever others do meanwhile; and if one had
+/// to be waited for, somebody tells.
+#[test]
+fn a_wait_misses_nobody_who_was_in() {
+    model(3, || {
+        let shards = Arc::new(Shards::new(1));
+        let (early, turn) = shards.enter(0).expect("open");
+        let early = std::sync::Arc::clone(early);
+        let left = Arc::new(AtomicUsize::new(0));
+        let told = Arc::new(AtomicUsize::new(0));
+        let leaver = {
+            let (left, told) = (Arc::clone(&left), Arc::clone(&told));
+            thread::spawn(move || {
+                left.store(1, Ordering::SeqCst);
+                if early.leave(turn) {
+                    told.store(1, Ordering::SeqCst);
+                }
+            })
+        };
+        let comer = {
+            let (shards, told) = (Arc::clone(&shards), Arc::clone(&told));
+            thread::spawn(move || {
+                let (shard, turn) = shards.enter(0).expect("open");
+                if shard.leave(turn) {
+                    told.store(1, Ordering::SeqCst);
+                }
+            })
+        };
+        let (turn, other) = shards.turns();
+        assert_eq!(shards.members_of(other), 0);
+        shards.flip();
+        shards.set_waited(turn, true);
+        let empty_at_once = shards.members_of(turn) == 0;
+        if empty_at_once {
+            assert_eq!(left.load(Ordering::SeqCst), 1, "a member was missed");
+        }
+        leaver.join().expect("no panic");
+        comer.join().expect("no panic");
+        assert_eq!(shards.members(), 0);
+        assert!(empty_at_once || told.load(Ordering::SeqCst) == 1, "nobody told the waiter");
     });
 }
 
@@ -162,7 +205,11 @@ impl Schedule for Counting {
         self.queue.lock().push(task);
     }
 
-    fn finished(&self, _task: &Task) {}
+    fn waits(&self, _task: &std::sync::Arc<Task>) -> u64 {
+        0
+    }
+
+    fn finished(&self, _task: &Task, _place: Option<u64>) {}
 }
 
 /// Wakes race with a poll: the task is queued at most once, and what the waker wrote before is seen by a later poll.
@@ -198,7 +245,7 @@ fn a_wake_is_neither_lost_nor_doubled() {
             task.run();
         }
         assert_eq!(seen.load(Ordering::SeqCst), 2, "a wake was lost");
-        task.cancel();
+        let _ = task.cancel();
         Wake::wake(task);
     });
 }

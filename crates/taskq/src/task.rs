@@ -46,8 +46,41 @@ pub(crate) enum Reason {
 pub(crate) trait Schedule: Send + Sync {
     fn schedule(&self, task: Arc<Task>, reason: Reason);
 
-    /// The task has come to its end.
-    fn finished(&self, task: &Task);
+    /// The task has been polled and waits, for the first time: no queue will hold it any more. The result is what
+    /// [`Schedule::finished`] is told at its end.
+    fn waits(&self, task: &Arc<Task>) -> u64;
+
+    /// The task has come to its end, and waited before that if there is a `place`.
+    fn finished(&self, task: &Task, place: Option<u64>);
+}
+
+/// Work without a future, which is done once it has been called.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// What queues hold.
+pub(crate) enum Runnable {
+    Task(Arc<Task>),
+    Job(Job),
+}
+
+impl Runnable {
+    pub(crate) fn run(self) {
+        match self {
+            Runnable::Task(task) => task.run(),
+            // Nobody waits for it, so nobody can be told; the worker goes on.
+            Runnable::Job(job) => drop(catch_unwind(AssertUnwindSafe(job))),
+        }
+    }
+
+    /// Drops the work undone: the runtime is going away.
+    pub(crate) fn cancel(self) {
+        match self {
+            Runnable::Task(task) => {
+                let _ = task.cancel();
+            }
+            Runnable::Job(job) => drop(catch_unwind(AssertUnwindSafe(|| drop(job)))),
+        }
+    }
 }
 
 /// A spawned future.
@@ -55,8 +88,15 @@ pub(crate) struct Task {
     pub(crate) id: u64,
     pub(crate) class: Class,
     state: AtomicU8,
-    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    stage: Mutex<Stage>,
     scheduler: Arc<dyn Schedule>,
+}
+
+struct Stage {
+    /// Absent once done.
+    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// What [`Schedule::waits`] gave. A task that never waits is spared that.
+    place: Option<u64>,
 }
 
 impl Task {
@@ -67,13 +107,28 @@ impl Task {
         scheduler: Arc<dyn Schedule>,
         future: impl Future<Output = ()> + Send + 'static,
     ) -> Arc<Task> {
-        Arc::new(Task {
-            id,
-            class,
-            state: AtomicU8::new(QUEUED),
-            future: Mutex::new(Some(Box::pin(future))),
-            scheduler,
-        })
+        Task::in_state(QUEUED, id, class, scheduler, future)
+    }
+
+    /// A task that is Idle: it is polled when it is woken.
+    pub(crate) fn idle(
+        id: u64,
+        class: Class,
+        scheduler: Arc<dyn Schedule>,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) -> Arc<Task> {
+        Task::in_state(IDLE, id, class, scheduler, future)
+    }
+
+    fn in_state(
+        state: u8,
+        id: u64,
+        class: Class,
+        scheduler: Arc<dyn Schedule>,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) -> Arc<Task> {
+        let stage = Mutex::new(Stage { future: Some(Box::pin(future)), place: None });
+        Arc::new(Task { id, class, state: AtomicU8::new(state), stage, scheduler })
     }
 
     /// Polls the future once. Called by whoever took the task from a queue.
@@ -82,23 +137,28 @@ impl Task {
         self.state.swap(RUNNING, Ordering::AcqRel);
         let waker = Waker::from(Arc::clone(&self));
         let done = {
-            let mut slot = self.future.lock();
-            let Some(future) = slot.as_mut() else {
+            let mut stage = self.stage.lock();
+            let Some(future) = stage.future.as_mut() else {
                 self.state.store(DONE, Ordering::Release);
                 return;
             };
             let mut context = Context::from_waker(&waker);
             // The future catches its own panics, for whoever joins it; this is for what is left of it.
             match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context))) {
-                Ok(Poll::Pending) => None,
-                Ok(Poll::Ready(())) | Err(_) => Some(slot.take()),
+                Ok(Poll::Pending) => {
+                    if stage.place.is_none() {
+                        stage.place = Some(self.scheduler.waits(&self));
+                    }
+                    None
+                }
+                Ok(Poll::Ready(())) | Err(_) => Some((stage.future.take(), stage.place.take())),
             }
         };
-        if let Some(future) = done {
+        if let Some((future, place)) = done {
             self.state.store(DONE, Ordering::Release);
             // A destructor that panics must not take the worker with it.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
-            self.scheduler.finished(&self);
+            self.scheduler.finished(&self, place);
             return;
         }
         if self.state.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -109,11 +169,22 @@ impl Task {
         }
     }
 
-    /// Drops the future unrun: the runtime is going away.
-    pub(crate) fn cancel(&self) {
-        let future = self.future.lock().take();
+    /// Drops the future unrun: the runtime is going away. What [`Schedule::waits`] gave, for whoever keeps account.
+    pub(crate) fn cancel(&self) -> Option<u64> {
+        let (future, place) = {
+            let mut stage = self.stage.lock();
+            (stage.future.take(), stage.place.take())
+        };
         self.state.store(DONE, Ordering::Release);
         let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+        place
+    }
+
+    /// As a wake, of a task that is to be scheduled for another reason.
+    pub(crate) fn dispatch(self: &Arc<Self>, reason: Reason) {
+        if self.notify() {
+            self.scheduler.schedule(Arc::clone(self), reason);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use cenote_taskq::sim::disk::SimDiskOptions;
 use cenote_taskq::{
     AsyncMutex, AsyncRwLock, Block, Buf, Class, Device, Direct, Event, IoChoice, JoinError, JoinSet, Notify,
-    OpenOptions, Runtime, RuntimeOptions, Semaphore, for_each_concurrent, join_all, map_concurrent, oneshot, race,
+    OpenOptions, Runtime, RuntimeOptions, Semaphore, both, for_each_concurrent, join_all, map_concurrent, oneshot, race,
     yield_now,
 };
 
@@ -91,6 +91,12 @@ claims! {
     a_missing_device_is_not_found
     a_closed_group_is_empty_and_stays_so
     a_member_may_fork_while_its_group_closes
+    a_wait_is_for_those_who_are_in_and_refuses_nobody
+    a_cancelled_group_begins_nothing_and_waits_for_what_has_begun
+    what_is_dispatched_runs_once_and_a_panic_is_its_own
+    an_entry_runs_for_every_dispatch_that_stood_and_never_twice_at_a_time
+    a_dropped_entry_runs_what_stands_and_no_more
+    a_group_is_waited_for_by_many_at_a_time
     a_oneshot_tells_when_its_sender_left
     an_event_lets_all_go_on
     a_notification_is_not_lost
@@ -430,6 +436,180 @@ fn a_member_may_fork_while_its_group_closes(world: &World) {
         assert_eq!(group.members(), 1);
         drop(child);
         closed.await.expect("no panic");
+    });
+}
+
+fn a_wait_is_for_those_who_are_in_and_refuses_nobody(world: &World) {
+    let handle = world.runtime.handle();
+    world.runtime.block_on(async {
+        let group = handle.group();
+        for _ in 0..3 {
+            group.wait().await;
+            let early = Arc::new(AtomicU64::new(0));
+            for _ in 0..20 {
+                let (task, early) = (handle.clone(), Arc::clone(&early));
+                let work = async move {
+                    task.sleep(Duration::from_micros(300)).await;
+                    early.fetch_add(1, Ordering::SeqCst);
+                };
+                group.detach(Class::Background, work).expect("open");
+            }
+            // Newcomers without end, so that the group is never empty, do not hold the wait up.
+            let stop = Arc::new(AtomicU64::new(0));
+            let (inner, stopped, task) = (group.clone(), Arc::clone(&stop), handle.clone());
+            let comer = handle.spawn(Class::Issue, async move {
+                while stopped.load(Ordering::SeqCst) == 0 {
+                    let sleeper = task.clone();
+                    let work = async move { sleeper.sleep(Duration::from_micros(200)).await };
+                    inner.detach(Class::Issue, work).expect("open");
+                    task.sleep(Duration::from_micros(50)).await;
+                }
+            });
+            let member = group.enter().expect("open");
+            let waiting = group.clone();
+            let waited = handle.spawn(Class::Issue, async move { waiting.wait().await });
+            drop(member);
+            handle.timeout(Duration::from_secs(60), waited).await.expect("the wait ends").expect("no panic");
+            // Some of the newcomers may have come before the wait began; the first twenty all have.
+            assert_eq!(early.load(Ordering::SeqCst), 20);
+            stop.store(1, Ordering::SeqCst);
+            comer.await.expect("no panic");
+            assert!(!group.is_closed());
+        }
+        group.close().await;
+    });
+}
+
+fn a_group_is_waited_for_by_many_at_a_time(world: &World) {
+    let handle = world.runtime.handle();
+    world.runtime.block_on(async {
+        let group = handle.group();
+        let mut set = JoinSet::new();
+        for index in 0..30u64 {
+            let (group, task) = (group.clone(), handle.clone());
+            set.push(handle.spawn(Class::Issue, async move {
+                let done = Arc::new(AtomicU64::new(0));
+                for _ in 0..5 {
+                    let (sleeper, done) = (task.clone(), Arc::clone(&done));
+                    let work = async move {
+                        sleeper.sleep(Duration::from_micros(index * 7)).await;
+                        done.fetch_add(1, Ordering::SeqCst);
+                    };
+                    group.detach(Class::Background, work).expect("open");
+                }
+                group.wait().await;
+                assert_eq!(done.load(Ordering::SeqCst), 5);
+            }));
+        }
+        while let Some(result) = set.next().await {
+            result.expect("no panic");
+        }
+        assert_eq!(group.members(), 0);
+    });
+}
+
+fn a_cancelled_group_begins_nothing_and_waits_for_what_has_begun(world: &World) {
+    let handle = world.runtime.handle();
+    world.runtime.block_on(async {
+        let group = handle.group();
+        let (begun, release) = (Arc::new(Event::new()), Arc::new(Event::new()));
+        let ended = Arc::new(AtomicU64::new(0));
+        let (says, waits, ends) = (Arc::clone(&begun), Arc::clone(&release), Arc::clone(&ended));
+        let running = group.spawn(Class::Issue, async move {
+            says.set();
+            waits.wait().await;
+            ends.fetch_add(1, Ordering::SeqCst);
+        });
+        begun.wait().await;
+        let (cancelling, inner, letting) = (group.clone(), group.clone(), Arc::clone(&release));
+        let ran = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&ran);
+        // What one task queues and then cancels before it waits cannot have begun on its own worker; on another it can.
+        let cancelled = handle.spawn(Class::Interrupt, async move {
+            let mut joins = Vec::new();
+            for _ in 0..10 {
+                let counted = Arc::clone(&counted);
+                let work = async move { counted.fetch_add(1, Ordering::SeqCst) };
+                joins.push(inner.spawn(Class::Background, work).expect("open"));
+            }
+            let closing = both(cancelling.cancel(), async {
+                let mut given_up = 0;
+                for join in joins {
+                    given_up += u64::from(join.await == Err(JoinError::Stopped));
+                }
+                letting.set();
+                given_up
+            });
+            closing.await.1
+        });
+        let given_up = cancelled.await.expect("no panic");
+        assert_eq!(given_up + ran.load(Ordering::SeqCst), 10);
+        assert_eq!(ended.load(Ordering::SeqCst), 1, "what had begun was waited for");
+        running.expect("open").await.expect("no panic");
+        assert!(group.dispatch(Class::Issue, || ()).is_err());
+    });
+}
+
+fn what_is_dispatched_runs_once_and_a_panic_is_its_own(world: &World) {
+    let handle = world.runtime.handle();
+    world.runtime.block_on(async {
+        let (group, count) = (handle.group(), Arc::new(AtomicU64::new(0)));
+        for index in 0..500 {
+            let (inner, counted) = (Arc::clone(&count), Arc::clone(&count));
+            group
+                .dispatch(Class::Background, move || {
+                    inner.fetch_add(1, Ordering::SeqCst);
+                    assert!(index % 100 != 7, "on purpose");
+                })
+                .expect("open");
+            handle.dispatch_front(Class::Issue, move || _ = counted.fetch_add(0, Ordering::SeqCst)).expect("running");
+        }
+        group.close().await;
+        assert_eq!(count.load(Ordering::SeqCst), 500);
+    });
+}
+
+fn an_entry_runs_for_every_dispatch_that_stood_and_never_twice_at_a_time(world: &World) {
+    let handle = world.runtime.handle();
+    world.runtime.block_on(async {
+        let (runs, inside) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (ran, within) = (Arc::clone(&runs), Arc::clone(&inside));
+        let entry = handle.entry(Class::Issue, move || {
+            assert_eq!(within.fetch_add(1, Ordering::SeqCst), 0, "two runs at a time");
+            within.fetch_sub(1, Ordering::SeqCst);
+            assert!(ran.fetch_add(1, Ordering::SeqCst) != 3, "on purpose, once");
+        });
+        let mut stood = 0;
+        for index in 0..400 {
+            let dispatched = if index % 3 == 0 { entry.dispatch_front() } else { entry.dispatch() };
+            stood += u64::from(dispatched.expect("running"));
+            if index % 5 == 0 {
+                yield_now().await;
+            }
+        }
+        while runs.load(Ordering::SeqCst) < stood {
+            handle.sleep(Duration::from_micros(20)).await;
+        }
+        handle.sleep(Duration::from_millis(1)).await;
+        assert_eq!(runs.load(Ordering::SeqCst), stood);
+        assert!(stood >= 1);
+    });
+}
+
+fn a_dropped_entry_runs_what_stands_and_no_more(world: &World) {
+    let handle = world.runtime.handle();
+    world.runtime.block_on(async {
+        let held = Arc::new(AtomicU64::new(0));
+        let ran = Arc::clone(&held);
+        let entry = handle.entry(Class::Sync, move || _ = ran.fetch_add(1, Ordering::SeqCst));
+        assert_eq!(entry.dispatch(), Ok(true));
+        drop(entry);
+        let unused = Arc::clone(&held);
+        drop(handle.entry(Class::Sync, move || _ = unused.fetch_add(100, Ordering::SeqCst)));
+        while Arc::strong_count(&held) > 1 {
+            handle.sleep(Duration::from_micros(20)).await;
+        }
+        assert_eq!(held.load(Ordering::SeqCst), 1);
     });
 }
 

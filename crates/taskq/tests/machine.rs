@@ -128,6 +128,39 @@ fn dropping_a_runtime_ends_its_threads_and_cancels_its_tasks() {
 }
 
 #[test]
+fn a_stopped_runtime_refuses_dispatches_and_keeps_nothing_of_them() {
+    let held = Arc::new(());
+    let runtime = runtime(2, IoChoice::Auto);
+    let handle = runtime.handle();
+    let mine = Arc::clone(&held);
+    let entry = handle.entry(Class::Issue, move || assert!(Arc::strong_count(&mine) > 0));
+    assert_eq!(entry.dispatch(), Ok(true));
+    let group = handle.group();
+    // Threads that are no workers dispatch all through the stop: each item runs or is dropped, and none is kept.
+    let stopped = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stopped.load(Ordering::Acquire) {
+                    let (mine, also) = (Arc::clone(&held), Arc::clone(&held));
+                    let _ = handle.dispatch(Class::Issue, move || drop(mine));
+                    let _ = group.dispatch(Class::Background, move || drop(also));
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        drop(runtime);
+        stopped.store(true, Ordering::Release);
+    });
+    assert!(handle.dispatch(Class::Issue, || ()).is_err());
+    assert!(handle.dispatch_front(Class::Issue, || ()).is_err());
+    assert!(entry.dispatch().is_err());
+    drop(entry);
+    assert_eq!(group.members(), 0, "what was dropped undone has left its group");
+    assert_eq!(Arc::strong_count(&held), 1);
+}
+
+#[test]
 fn a_device_serves_threads_that_are_not_the_runtimes() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("file");

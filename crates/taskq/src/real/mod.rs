@@ -17,6 +17,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crossbeam_deque::{Injector, Stealer};
+use crossbeam_utils::CachePadded;
 
 use self::file::FileDevice;
 use self::idle::Idle;
@@ -26,11 +27,13 @@ use self::registry::Registry;
 pub(crate) use self::worker::Home;
 use self::worker::{Guest, LEVELS, Pushed, Seat};
 use crate::device::{Device, OpenOptions};
-use crate::handle::{Core, Handle, IoChoice, IoMode, Join, RuntimeOptions, enter, set_thread_shard, thread_shard};
+use crate::handle::{
+    Class, Core, Handle, IoChoice, IoMode, Join, RuntimeOptions, enter, set_thread_shard, thread_shard,
+};
 use crate::oneshot;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::task::{Reason, Schedule, Task, panic_text};
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::task::{Job, Reason, Runnable, Schedule, Task, panic_text};
 use crate::time::{Instant, TimerKey};
 
 /// The real runtime's shared part.
@@ -39,9 +42,10 @@ pub(crate) struct Real {
     id: u64,
     start: std::time::Instant,
     idle: Idle,
-    /// For tasks from threads that are no workers.
-    shared: [Injector<Arc<Task>>; LEVELS],
-    stealers: Box<[[Stealer<Arc<Task>>; LEVELS]]>,
+    /// For tasks from threads that are no workers: a set for each worker, which looks there first. Such threads go by turns
+    /// to one of them, so that few of them write the same cache lines.
+    shared: Box<[CachePadded<[Injector<Runnable>; LEVELS]>]>,
+    stealers: Box<[[Stealer<Runnable>; LEVELS]]>,
     homes: std::sync::OnceLock<Box<[Arc<Home>]>>,
     tasks: Registry,
     stopped: AtomicBool,
@@ -53,8 +57,37 @@ pub(crate) struct Real {
     cpu: Arc<Pool>,
 }
 
+/// The way to a runtime that a handle holds.
+///
+/// A task needs a way to the queues as well. If each counted its hold on the runtime in one place, every dispatch and every
+/// end on every core would write that place; so there is a ticket for each worker, and a task holds that of the thread that
+/// made it.
+pub(crate) struct Entrance {
+    real: Arc<Real>,
+    tickets: Box<[Arc<Ticket>]>,
+}
+
+/// Alone on its cache lines.
+#[repr(align(128))]
+pub(crate) struct Ticket(Arc<Real>);
+
+impl std::ops::Deref for Entrance {
+    type Target = Real;
+
+    fn deref(&self) -> &Real {
+        &self.real
+    }
+}
+
+impl Entrance {
+    /// The schedule for a task that the calling thread makes.
+    pub(crate) fn ticket(&self) -> Arc<Ticket> {
+        Arc::clone(&self.tickets[thread_shard() % self.tickets.len()])
+    }
+}
+
 impl Real {
-    pub(crate) fn start(options: RuntimeOptions) -> std::io::Result<Arc<Real>> {
+    pub(crate) fn start(options: RuntimeOptions) -> std::io::Result<Arc<Entrance>> {
         static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -69,7 +102,7 @@ impl Real {
             id,
             start: std::time::Instant::now(),
             idle: Idle::new(workers),
-            shared: std::array::from_fn(|_| Injector::new()),
+            shared: (0..workers).map(|_| CachePadded::new(std::array::from_fn(|_| Injector::new()))).collect(),
             stealers: stealers.into(),
             homes: std::sync::OnceLock::new(),
             tasks: Registry::new(workers),
@@ -81,16 +114,18 @@ impl Real {
             io: Arc::new(Io { runtime_id: id, pool: Pool::new("cenote-io", io::IO_THREADS_MAX) }),
             cpu: Pool::new("cenote-cpu", cores),
         });
+        let tickets = (0..workers).map(|_| Arc::new(Ticket(Arc::clone(&real)))).collect();
+        let entrance = Arc::new(Entrance { real: Arc::clone(&real), tickets });
         let (sender, receiver) = std::sync::mpsc::channel();
         for (index, seat) in seats.into_iter().enumerate() {
-            let (worker_real, sender) = (Arc::clone(&real), sender.clone());
+            let (worker_entrance, sender) = (Arc::clone(&entrance), sender.clone());
             let thread = std::thread::Builder::new().name(format!("cenote-{index}")).spawn(move || {
                 set_thread_shard(index);
-                let settled = worker::settle(seat, worker_real.id, worker_real.ring);
+                let settled = worker::settle(seat, worker_entrance.id, worker_entrance.ring);
                 let _ = sender.send((index, settled.home()));
                 drop(sender);
-                let _entered = enter(Handle { core: Core::Real(Arc::clone(&worker_real)) });
-                settled.work(&worker_real);
+                let _entered = enter(Handle { core: Core::Real(Arc::clone(&worker_entrance)) });
+                settled.work(&worker_entrance);
             });
             match thread {
                 Ok(thread) => real.threads.lock().push(thread),
@@ -109,20 +144,20 @@ impl Real {
         let rings = homes.iter().filter(|(_, home)| home.parker.has_ring()).count();
         let _ = real.mode.set(io::mode_found(mode, rings, workers));
         let _ = real.homes.set(homes.into_iter().map(|(_, home)| home).collect());
-        Ok(real)
+        Ok(entrance)
     }
 
     fn homes(&self) -> &[Arc<Home>] {
         self.homes.get().map_or(&[], |homes| homes)
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
 
     /// Whether a task is in any queue.
     fn has_work(&self) -> bool {
-        self.shared.iter().any(|queue| !queue.is_empty())
+        self.shared.iter().flat_map(|shard| shard.iter()).any(|queue| !queue.is_empty())
             || self.stealers.iter().flatten().any(|queue| !queue.is_empty())
     }
 
@@ -137,6 +172,7 @@ impl Real {
 
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         for home in self.homes() {
             home.parker.unpark();
         }
@@ -148,20 +184,49 @@ impl Real {
         }
         self.cpu.stop();
         self.io.pool.stop();
-        for queue in &self.shared {
-            while let Some(task) = worker::until_settled(|| queue.steal()) {
-                task.cancel();
-            }
-        }
+        self.cancel_shared();
         let guests = std::mem::take(&mut *self.guests.lock());
         drop(guests);
         // What is left waits for something that will not come; each may hold the last of what another waits for.
-        self.tasks.take_all().into_iter().for_each(|task| task.cancel());
+        self.tasks.take_all().into_iter().for_each(|task| {
+            let _ = task.cancel();
+        });
     }
 
-    /// Registers the task that `make` makes of its id.
-    pub(crate) fn register(&self, make: impl FnOnce(u64) -> Arc<Task>) -> Arc<Task> {
-        self.tasks.insert(thread_shard(), make)
+    /// Cancels what is in the shared queues, once no worker comes for it any more.
+    fn cancel_shared(&self) {
+        for queue in self.shared.iter().flat_map(|shard| shard.iter()) {
+            while let Some(item) = worker::until_settled(|| queue.steal()) {
+                item.cancel();
+            }
+        }
+    }
+
+    /// Queues a job; `false`, and it is dropped, if the runtime has stopped.
+    pub(crate) fn queue_job(&self, class: Class, reason: Reason, job: Job) -> bool {
+        self.queue(Runnable::Job(job), worker::level(class, reason))
+    }
+
+    /// Queues `item`, or drops it undone if the runtime has stopped: whether it was queued.
+    fn queue(&self, item: Runnable, level: usize) -> bool {
+        if self.is_stopped() {
+            item.cancel();
+            return false;
+        }
+        match worker::push_local(self.id, item, level) {
+            Pushed::Quietly => {}
+            Pushed::Dispatch => self.wake_one(),
+            Pushed::Not(item) => {
+                self.shared[thread_shard() % self.shared.len()][level].push(item);
+                self.wake_one();
+                // A stop empties these queues after it has said that it is one. Either it finds the item, or we find it.
+                fence(Ordering::SeqCst);
+                if self.is_stopped() {
+                    self.cancel_shared();
+                }
+            }
+        }
+        true
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -265,24 +330,26 @@ impl Real {
     }
 }
 
-impl Schedule for Real {
+impl Schedule for Ticket {
     fn schedule(&self, task: Arc<Task>, reason: Reason) {
-        if self.is_stopped() {
-            self.tasks.remove(task.id);
-            return task.cancel();
+        let real = &self.0;
+        if real.is_stopped() {
+            if let Some(place) = task.cancel() {
+                real.tasks.remove(place);
+            }
+            return;
         }
         let level = worker::level(task.class, reason);
-        match worker::push_local(self.id, task, level) {
-            Pushed::Quietly => {}
-            Pushed::Dispatch => self.wake_one(),
-            Pushed::Not(task) => {
-                self.shared[level].push(task);
-                self.wake_one();
-            }
-        }
+        let _ = real.queue(Runnable::Task(task), level);
     }
 
-    fn finished(&self, task: &Task) {
-        self.tasks.remove(task.id);
+    fn waits(&self, task: &Arc<Task>) -> u64 {
+        self.0.tasks.insert(thread_shard(), Arc::clone(task))
+    }
+
+    fn finished(&self, _task: &Task, place: Option<u64>) {
+        if let Some(place) = place {
+            self.0.tasks.remove(place);
+        }
     }
 }

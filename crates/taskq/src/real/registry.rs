@@ -1,8 +1,9 @@
-//! Every task that is not done, so that a runtime that stops can drop what they hold.
+//! Every task that waits or has waited and is not done, so that a runtime that stops can drop what they hold.
 //!
 //! A task that waits is held by what will wake it, and often holds that in turn: a loop that waits for a notification of
 //! the object it owns would outlive its runtime for ever, and with it open devices and their locks. So the runtime knows
-//! its tasks. The register is sharded by the spawning thread; a task's id is its place.
+//! its tasks: those in queues by the queues, those that wait by this register. A task that is done when it is first polled
+//! never comes here. The register is sharded by the polling worker.
 
 use std::sync::Arc;
 
@@ -26,23 +27,22 @@ impl Registry {
         Registry { shards: (0..shards.max(1)).map(|_| CachePadded::new(Mutex::default())).collect() }
     }
 
-    /// Registers the task that `make` makes of its id.
-    pub(super) fn insert(&self, hint: usize, make: impl FnOnce(u64) -> Arc<Task>) -> Arc<Task> {
+    /// Registers a task. Its place, to forget it by.
+    pub(super) fn insert(&self, hint: usize, task: Arc<Task>) -> u64 {
         let count = self.shards.len();
         let shard = hint % count;
         let mut locked = self.shards[shard].lock();
         let slot = locked.free.pop().unwrap_or(locked.slots.len());
-        let task = make((slot * count + shard) as u64);
         match locked.slots.get_mut(slot) {
-            Some(place) => *place = Some(Arc::clone(&task)),
-            None => locked.slots.push(Some(Arc::clone(&task))),
+            Some(place) => *place = Some(task),
+            None => locked.slots.push(Some(task)),
         }
-        task
+        (slot * count + shard) as u64
     }
 
     /// Forgets a task. Called once for each: its place is given to another.
-    pub(super) fn remove(&self, id: u64) {
-        let (slot, shard) = (id as usize / self.shards.len(), id as usize % self.shards.len());
+    pub(super) fn remove(&self, place: u64) {
+        let (slot, shard) = (place as usize / self.shards.len(), place as usize % self.shards.len());
         let task = {
             let mut locked = self.shards[shard].lock();
             let task = locked.slots.get_mut(slot).and_then(Option::take);
@@ -71,21 +71,25 @@ mod tests {
     impl Schedule for Nowhere {
         fn schedule(&self, _task: Arc<Task>, _reason: Reason) {}
 
-        fn finished(&self, _task: &Task) {}
+        fn waits(&self, _task: &Arc<Task>) -> u64 {
+            0
+        }
+
+        fn finished(&self, _task: &Task, _place: Option<u64>) {}
     }
 
     #[test]
     fn a_place_is_given_again_and_a_task_after_the_end_is_not_kept() {
         let registry = Registry::new(2);
-        let insert = || registry.insert(1, |id| Task::new(id, Class::Issue, Arc::new(Nowhere), async {}));
-        let (first, second) = (insert(), insert());
-        registry.remove(first.id);
-        assert_eq!(insert().id, first.id);
-        assert_ne!(first.id, second.id);
-        registry.remove(second.id);
+        let task = || Task::new(0, Class::Issue, Arc::new(Nowhere), async {});
+        let (first, second) = (registry.insert(1, task()), registry.insert(1, task()));
+        registry.remove(first);
+        assert_eq!(registry.insert(1, task()), first);
+        assert_ne!(first, second);
+        registry.remove(second);
         assert_eq!(registry.take_all().len(), 1);
-        let late = insert();
-        registry.remove(late.id);
+        let late = task();
+        registry.remove(registry.insert(1, Arc::clone(&late)));
         assert_eq!(Arc::strong_count(&late), 1);
     }
 }

@@ -24,7 +24,7 @@ use super::park::{Parker, Timers};
 use super::ring::{Finished, Ring, Work};
 use crate::handle::Class;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::task::{Reason, Task};
+use crate::task::{Reason, Runnable};
 use crate::time::Instant;
 
 /// Queues of a worker, first to last.
@@ -50,9 +50,12 @@ const RING_TICKS: u32 = 16;
 /// How many entries are collected before they are submitted although there is work to run.
 const PENDING_MAX: usize = 32;
 
-/// Work that completions bring and that a worker does alone, in nanoseconds: about what it costs to wake another. When
-/// tasks become long the first of them are waited for; the look after that counts them as long.
+/// Work that a worker does alone, in nanoseconds: about what it costs to wake another. When tasks become long the first of
+/// them are waited for; the look after that counts them as long.
 const HELP_NS: u64 = 15_000;
+/// Tasks that a worker queues for itself and does alone if they are short. So many may be the sign of a poll that spreads
+/// work and then goes on for long itself.
+const BATCH: usize = 16;
 
 /// What others reach of a thread.
 pub(crate) struct Home {
@@ -73,10 +76,18 @@ pub(super) struct Local {
 
 struct WorkerLocal {
     index: usize,
-    queues: [Queue<Arc<Task>>; LEVELS],
-    /// Set while the worker delivers completions: it will run what they wake, so a dispatch wakes nobody; these count.
+    queues: [Queue<Runnable>; LEVELS],
+    /// Set while the worker delivers completions: what that wakes is looked at afterwards, all together.
     delivering: Cell<bool>,
-    woken: Cell<u32>,
+    /// What a task takes, by the latest looks. As long as nothing is known, long.
+    step_ns: Cell<u64>,
+}
+
+impl WorkerLocal {
+    /// Whether `waiting` tasks are more than this worker should do alone.
+    fn is_much(&self, waiting: usize) -> bool {
+        (waiting as u64).saturating_mul(self.step_ns.get()) > HELP_NS
+    }
 }
 
 thread_local! {
@@ -124,21 +135,25 @@ pub(super) enum Pushed {
     /// In the queue of a worker that is about to look at it.
     Quietly,
     /// Nowhere: the thread is no worker of this runtime.
-    Not(Arc<Task>),
+    Not(Runnable),
 }
 
-/// Puts a task in the calling worker's queue.
-pub(super) fn push_local(runtime_id: u64, task: Arc<Task>, level: usize) -> Pushed {
-    let mut task = Some(task);
+/// Puts a task in the calling worker's queue. The worker is in a task now, and will most often run what that starts or wakes
+/// when it waits; another is woken where that would leave too much to this one.
+pub(super) fn push_local(runtime_id: u64, item: Runnable, level: usize) -> Pushed {
+    let mut item = Some(item);
     let quietly = LOCAL.try_with(|local| {
         let local = local.borrow();
         let worker = local.as_ref().filter(|local| local.runtime_id == runtime_id)?.worker.as_ref()?;
-        worker.queues[level].push(task.take()?);
-        worker.woken.set(worker.woken.get() + 1);
-        Some(worker.delivering.get())
+        worker.queues[level].push(item.take()?);
+        if worker.delivering.get() {
+            return Some(true);
+        }
+        let waiting = worker.queues[level].len();
+        Some(!waiting.is_multiple_of(BATCH) && !worker.is_much(waiting))
     });
-    match (task, quietly) {
-        (Some(task), _) => Pushed::Not(task),
+    match (item, quietly) {
+        (Some(item), _) => Pushed::Not(item),
         (None, Ok(Some(true))) => Pushed::Quietly,
         (None, _) => Pushed::Dispatch,
     }
@@ -212,11 +227,11 @@ fn new_ring_and_home(single_thread: bool, ring: bool) -> (Option<Ring>, Arc<Home
 /// What a worker's thread needs before the runtime around it exists.
 pub(super) struct Seat {
     index: usize,
-    queues: [Queue<Arc<Task>>; LEVELS],
+    queues: [Queue<Runnable>; LEVELS],
 }
 
 impl Seat {
-    pub(super) fn new(index: usize) -> (Seat, [Stealer<Arc<Task>>; LEVELS]) {
+    pub(super) fn new(index: usize) -> (Seat, [Stealer<Runnable>; LEVELS]) {
         let queues: [_; LEVELS] = std::array::from_fn(|_| Queue::new_fifo());
         let stealers = std::array::from_fn(|level| queues[level].stealer());
         (Seat { index, queues }, stealers)
@@ -226,8 +241,12 @@ impl Seat {
 /// Makes a worker's ring on the worker's own thread, as the kernel wants it, and says where to reach it.
 pub(super) fn settle(seat: Seat, runtime_id: u64, ring: bool) -> Settled {
     let (ring, home) = new_ring_and_home(true, ring);
-    let worker =
-        WorkerLocal { index: seat.index, queues: seat.queues, delivering: Cell::new(false), woken: Cell::new(0) };
+    let worker = WorkerLocal {
+        index: seat.index,
+        queues: seat.queues,
+        delivering: Cell::new(false),
+        step_ns: Cell::new(HELP_NS + 1),
+    };
     let local = Local {
         runtime_id,
         worker: Some(worker),
@@ -262,7 +281,6 @@ impl Settled {
                 random: worker.index as u64 + 1,
                 since: real.now(),
                 ran: 0,
-                step_ns: 0,
             };
             turn.work();
             for queue in &worker.queues {
@@ -289,10 +307,9 @@ struct Turn<'a> {
     tick: u32,
     searching: bool,
     random: u64,
-    /// When the worker last looked at its ring, how many tasks it has run since, and what one takes, by the latest looks.
+    /// When the worker last looked at its ring, and how many tasks it has run since.
     since: Instant,
     ran: u32,
-    step_ns: u64,
 }
 
 impl Turn<'_> {
@@ -315,12 +332,12 @@ impl Turn<'_> {
         }
     }
 
-    fn run(&mut self, task: Arc<Task>) {
+    fn run(&mut self, item: Runnable) {
         if std::mem::take(&mut self.searching) && self.real.idle.found() && self.real.has_work() {
             self.real.wake_one();
         }
         self.tick = self.tick.wrapping_add(1);
-        task.run();
+        item.run();
         self.ran += 1;
         if self.tick.is_multiple_of(RING_TICKS) {
             self.complete(true);
@@ -332,36 +349,43 @@ impl Turn<'_> {
         let now = self.real.now();
         if self.ran > 0 {
             let each = now.since(self.since).as_nanos() as u64 / u64::from(self.ran);
-            self.step_ns = (self.step_ns + each) / 2;
+            self.worker.step_ns.set((self.worker.step_ns.get() + each) / 2);
         }
         (self.since, self.ran) = (now, 0);
         self.worker.delivering.set(true);
-        self.worker.woken.set(0);
         let in_use =
             self.local.ring.borrow_mut().as_mut().is_some_and(|ring| ring.in_flight() > 0 || ring.has_completions());
         let any = (in_use && self.local.turn(urgent)) | self.local.fire_timers(self.real);
         self.worker.delivering.set(false);
-        // The first that was woken is for this worker; the rest may be more than it should do alone.
-        if self.worker.woken.get() > 0 {
-            let waiting = self.worker.queues.iter().map(Queue::len).sum::<usize>().saturating_sub(1);
-            if (waiting as u64).saturating_mul(self.step_ns) > HELP_NS {
-                self.real.wake_one();
-            }
+        // The first is for this worker; the rest may be more than it should do alone.
+        let waiting = self.worker.queues.iter().map(Queue::len).sum::<usize>().saturating_sub(1);
+        if self.worker.is_much(waiting) {
+            self.real.wake_one();
         }
         any
     }
 
-    fn next(&mut self) -> Option<Arc<Task>> {
+    fn next(&mut self) -> Option<Runnable> {
+        let index = self.worker.index;
         if self.tick.is_multiple_of(FAIR_TICKS) {
-            (0..LEVELS).rev().find_map(|level| self.shared(level).or_else(|| self.worker.queues[level].pop()))
+            // Also from a shared queue whose own worker may be busy for long, by turns.
+            let other = (self.tick / FAIR_TICKS) as usize % self.real.shared.len();
+            let levels = || (0..LEVELS).rev();
+            levels()
+                .find_map(|level| self.shared(other, level))
+                .or_else(|| levels().find_map(|level| self.shared(index, level).or_else(|| self.local(level))))
         } else {
-            (0..LEVELS).find_map(|level| self.worker.queues[level].pop().or_else(|| self.shared(level)))
+            (0..LEVELS).find_map(|level| self.local(level).or_else(|| self.shared(index, level)))
         }
     }
 
-    /// From the shared queue of a level, and a few more for later.
-    fn shared(&self, level: usize) -> Option<Arc<Task>> {
-        let shared = &self.real.shared[level];
+    fn local(&self, level: usize) -> Option<Runnable> {
+        self.worker.queues[level].pop()
+    }
+
+    /// From a shared queue of a level, and a few more for later.
+    fn shared(&self, shard: usize, level: usize) -> Option<Runnable> {
+        let shared = &self.real.shared[shard][level];
         if shared.is_empty() {
             return None;
         }
@@ -369,7 +393,7 @@ impl Turn<'_> {
     }
 
     /// From another worker's queues, and half of that queue for later.
-    fn search(&mut self) -> Option<Arc<Task>> {
+    fn search(&mut self) -> Option<Runnable> {
         if !self.searching {
             self.searching = self.real.idle.try_search();
         }
@@ -385,6 +409,9 @@ impl Turn<'_> {
                 continue;
             }
             for level in 0..LEVELS {
+                if let Some(task) = self.shared(other, level) {
+                    return Some(task);
+                }
                 let stealer = &others[other][level];
                 if stealer.is_empty() {
                     continue;
@@ -413,7 +440,7 @@ impl Turn<'_> {
 }
 
 /// Stealing may meet another thief and be told to try again; that is somebody else's progress.
-pub(super) fn until_settled(mut steal: impl FnMut() -> Steal<Arc<Task>>) -> Option<Arc<Task>> {
+pub(super) fn until_settled(mut steal: impl FnMut() -> Steal<Runnable>) -> Option<Runnable> {
     loop {
         match steal() {
             Steal::Success(task) => return Some(task),

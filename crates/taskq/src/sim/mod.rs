@@ -178,6 +178,15 @@ impl Sim {
         self.schedule(task, reason);
     }
 
+    /// Takes note of a task that does not run yet.
+    pub(crate) fn keep(&self, task: &Arc<Task>) {
+        self.state.lock().live.insert(task.id, Arc::clone(task));
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+
     pub(crate) fn arm(&self, deadline: Instant, waker: Waker) -> TimerKey {
         let mut state = self.state.lock();
         state.next_id += 1;
@@ -254,7 +263,9 @@ impl Sim {
                 std::mem::take(&mut state.disks),
             )
         };
-        live.into_values().for_each(|task| task.cancel());
+        live.into_values().for_each(|task| {
+            let _ = task.cancel();
+        });
         drop((runnable, timers, disks));
     }
 }
@@ -308,13 +319,18 @@ impl Schedule for Sim {
         let mut state = self.state.lock();
         if state.stopped {
             drop(state);
-            task.cancel();
+            let _ = task.cancel();
         } else {
             state.runnable.push(task);
         }
     }
 
-    fn finished(&self, task: &Task) {
+    /// Every task is known from the start.
+    fn waits(&self, task: &Arc<Task>) -> u64 {
+        task.id
+    }
+
+    fn finished(&self, task: &Task, _place: Option<u64>) {
         self.state.lock().live.remove(&task.id);
     }
 }
