@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
     &["dsl"],
     &["spa"],
     &["zpl", "zvol", "send", "scan"],
-    &["fuse", "nbd"],
+    &["fuse", "nbd", "bench"],
     &["cli"],
 ];
 

@@ -3,6 +3,7 @@
 //! A chore is a module here. Those that make up the project's test are *steps* ([`steps`]); `cargo xtask test` runs all of
 //! them in order ([`mod@test`]), prints each with its time and ends with one line, `N passed, N failed`.
 
+mod bench_table;
 mod frontends;
 mod fuzz;
 mod golden;
@@ -29,6 +30,7 @@ Usage: cargo xtask CHORE
                          all checks of the project; installs what they need where it may
   golden [DIR] [--theme NAME,…] [--datasets]
                          read all golden pools of a folder and compare with their manifests
+  bench-table            the results page again from what `cenote bench --json` recorded (docs/bench)
   zdb [DIR]              compare 'cenote verify' with zdb on the golden pools of a folder
   openzfs-vm setup|run|smoke [ARG…]
                          the real OpenZFS in a virtual machine (tools/openzfs-vm)
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
     };
     let result = match chore {
         "test" => test::main(rest),
+        "bench-table" => bench_table::main(rest),
         "golden" => golden::main(rest),
         "zdb" => zdb::main(rest),
         "openzfs-vm" => vm::main(rest),

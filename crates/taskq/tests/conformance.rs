@@ -13,8 +13,8 @@ use std::time::Duration;
 use cenote_taskq::sim::disk::SimDiskOptions;
 use cenote_taskq::{
     AsyncMutex, AsyncRwLock, Block, Buf, Class, Device, Direct, Event, IoChoice, JoinError, JoinSet, Notify,
-    OpenOptions, Runtime, RuntimeOptions, Semaphore, both, for_each_concurrent, join_all, map_concurrent, oneshot, race,
-    yield_now,
+    OpenOptions, Runtime, RuntimeOptions, Semaphore, both, for_each_concurrent, join_all, map_concurrent, oneshot,
+    race, yield_now,
 };
 
 struct World {

@@ -1,5 +1,6 @@
 //! The commands: a module and a line in the table each, in alphabetical order.
 
+mod bench;
 mod cat;
 mod completions;
 mod cp;
@@ -20,6 +21,7 @@ mod zstream;
 crate::args::commands! {
     /// What to do.
     enum Command {
+        Bench => bench,
         Cat => cat,
         #[command(hide = true)]
         Completions => completions,
