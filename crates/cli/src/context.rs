@@ -8,6 +8,7 @@ use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
 use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
 use cenote_taskq::Handle;
+use cenote_vdev::tunables::Tunables;
 
 use crate::args::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
@@ -103,8 +104,16 @@ impl Context {
             altroot: self.altroot.clone(),
             host_id: host_id(),
             cache_bytes: globals.cache_bytes.map_or_else(default_cache_bytes, usable),
+            tunables: self.tunables(),
             ..ImportOptions::default()
         }
+    }
+
+    /// What was tuned; the grammar has refused what cannot be.
+    fn tunables(&self) -> Tunables {
+        let mut tunables = Tunables::default();
+        self.globals.tunables.iter().for_each(|text| drop(tunables.set_from(text)));
+        tunables
     }
 
     /// The files and devices to probe: those of `-d`, else of `ZPOOL_IMPORT_PATH`, else the usual places.

@@ -21,6 +21,7 @@ use cenote_vdev::disk::Disk;
 use cenote_vdev::layout::raidz::Reflow;
 use cenote_vdev::leaf::probe;
 use cenote_vdev::tree::{VdevState, VdevStatus, VdevTree};
+use cenote_vdev::tunables::Tunables;
 use cenote_vdev::txgs::TxgSet;
 use cenote_zio::{Zio, ZioError};
 
@@ -74,6 +75,8 @@ pub struct ImportOptions {
     pub host_id: u64,
     /// Memory limit of the block cache in bytes.
     pub cache_bytes: usize,
+    /// How mirrors are read, and what else may be tuned about devices.
+    pub tunables: Tunables,
     /// Do not wait to see whether a protected pool is active elsewhere.
     pub skip_activity_check: bool,
 }
@@ -287,7 +290,9 @@ impl Import<'_> {
     }
 
     async fn open_over(&self, vdevs: &VdevConfig, uberblock: &Uberblock) -> Result<Opened, SpaError> {
-        let tree = VdevTree::open(vdevs, self.disks()).map_err(|error| self.vdev(error))?;
+        let clock = Some(self.handle.clone());
+        let tree = VdevTree::open_with(vdevs, self.disks(), &self.options.tunables, clock);
+        let tree = tree.map_err(|error| self.vdev(error))?;
         tree.set_reflow(Reflow::of(uberblock));
         let tree = Arc::new(tree);
         let zio = Zio::new(tree.clone());

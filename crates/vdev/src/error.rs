@@ -79,6 +79,15 @@ impl VdevError {
     /// How many faults an error carries at most; the pool's fault log has the others.
     pub const FAULTS_MAX: usize = 256;
 
+    /// Whether a device was given up on that had not failed: it may still be waited for.
+    #[must_use]
+    pub fn is_overdue(&self) -> bool {
+        match self {
+            Self::Unreadable { faults, .. } => faults.iter().any(|fault| fault.kind == FaultKind::Overdue),
+            _ => false,
+        }
+    }
+
     /// Whether bytes could be read but none were right, in contrast to bytes that could not be read.
     #[must_use]
     pub fn is_checksum(&self) -> bool {

@@ -44,6 +44,10 @@ pub enum FaultKind {
     /// The device was asked only after others, since its dirty time log says it has missed this txg, and its bytes were
     /// indeed old.
     Stale,
+    /// The device did not answer for so long that another one was asked. Its answer may still have come.
+    Overdue,
+    /// The device is far slower than its siblings, and is not read for a while: its data is reconstructed from theirs.
+    SatOut,
     /// The device failed the read.
     Read(IoCause),
     /// The device failed the write.
@@ -57,6 +61,8 @@ impl fmt::Display for FaultKind {
         match self {
             Self::Unavailable => f.write_str("device unavailable"),
             Self::Stale => f.write_str("stale (device missed the write)"),
+            Self::Overdue => f.write_str("no answer for long (another device was asked)"),
+            Self::SatOut => f.write_str("far slower than its siblings (sits out reads)"),
             Self::Read(cause) => write!(f, "read error: {cause}"),
             Self::Write(cause) => write!(f, "write error: {cause}"),
             Self::Checksum => f.write_str("checksum error"),
@@ -109,7 +115,7 @@ impl ErrorCounts {
     /// Counts one fault. What was not asked of a device is not its error.
     pub fn count(&self, kind: FaultKind) {
         let counter = match kind {
-            FaultKind::Unavailable | FaultKind::Stale => return,
+            FaultKind::Unavailable | FaultKind::Stale | FaultKind::Overdue | FaultKind::SatOut => return,
             FaultKind::Read(_) => &self.read,
             FaultKind::Write(_) => &self.write,
             FaultKind::Checksum => &self.checksum,

@@ -17,8 +17,8 @@
 //! txgs it has missed, and its error counts. Nodes do not move or change kind while the pool is open.
 //!
 //! **The life of a read.** `VdevTree::read` finds the top-level vdev and goes by its kind. A leaf is read once. A
-//! mirror asks one child, leaf or stripe, after another, by a policy and by resort (current children, then stale
-//! ones). A stripe reads its data columns; then parity, rebuilding what is known to be lost; then stale columns;
+//! mirror asks one child, leaf or stripe, after another, by a policy ([`mirror`]) and by resort (current children, then stale
+//! ones), and a second one when an answer is late. A stripe reads its data columns; then parity, rebuilding what is known to be lost; then stale columns;
 //! then it takes sets of columns for lost that no device admits to ([`tree`] has the stages). Whatever comes out is
 //! given to the caller's `verify`, and only accepted bytes are returned. Every leaf that failed or answered wrongly
 //! is reported when it is noticed: into its counts and the bounded [`fault::FaultLog`]. An error lists what each
@@ -57,6 +57,8 @@ pub mod fault;
 pub mod fuzz;
 pub mod layout;
 pub mod leaf;
+pub mod mirror;
 pub mod partition;
 pub mod tree;
+pub mod tunables;
 pub mod txgs;

@@ -1,10 +1,10 @@
 //! Reading: copies in turn, each verified, then made logical.
 
 use cenote_codec::checksum;
-use cenote_format::blkptr::{Blkptr, Dva};
+use cenote_format::blkptr::{Blkptr, DVAS_PER_BLKPTR, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::Checksum;
-use cenote_format::ids::{BlockId, ObjsetId};
+use cenote_format::ids::{BlockId, ObjsetId, VdevId};
 use cenote_taskq::buf::{Block, Buf};
 
 use crate::gang;
@@ -78,33 +78,75 @@ impl Zio {
         bp.verify().map_err(ZioErrorKind::Format)
     }
 
-    /// The physical bytes from the first copy that verifies.
-    pub(crate) async fn read_verified(&self, bp: &Blkptr) -> Result<Buf, ZioErrorKind> {
-        let kind =
-            bp.checksum().ok_or(ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() })?;
-        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth());
-        let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
-        let mut last = None;
-        let mut copies = 0;
+    /// The copies, the one first that may be expected soonest; plainly in their order where there is one, or a gang.
+    fn copies_in_order(&self, bp: &Blkptr) -> ([Option<Dva>; DVAS_PER_BLKPTR], usize) {
+        let mut order = [None; DVAS_PER_BLKPTR];
+        let mut places = [(VdevId(0), 0); DVAS_PER_BLKPTR];
+        let (mut count, mut is_gang) = (0, false);
         for dva in bp.dvas() {
+            order[count] = Some(dva);
+            places[count] = (dva.vdev, dva.offset_bytes);
+            is_gang |= dva.gang;
+            count += 1;
+        }
+        if count > 1 && !is_gang {
+            let best = self.shared.tree.best_copy(&places[..count], bp.psize_bytes());
+            order[..=best].rotate_right(1);
+        }
+        (order, count)
+    }
+
+    /// The physical bytes from the first copy that verifies.
+    ///
+    /// While there is another copy nobody waits long for a device that hangs. Only when no copy came, and one of them was
+    /// given up on, they are all asked again with as much patience as the only copy gets.
+    pub(crate) async fn read_verified(&self, bp: &Blkptr) -> Result<Buf, ZioErrorKind> {
+        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth());
+        let (order, count) = self.copies_in_order(bp);
+        if count > 1 {
+            match self.first_good(bp, &order, &place.elsewhere()).await {
+                Err((_, true)) => {}
+                Err((error, false)) => return Err(error),
+                Ok(buf) => return Ok(buf),
+            }
+        }
+        self.first_good(bp, &order, &place).await.map_err(|(error, _)| error)
+    }
+
+    /// The first of these copies that verifies; with the error, whether a device was given up on that had not failed.
+    async fn first_good(
+        &self,
+        bp: &Blkptr,
+        order: &[Option<Dva>],
+        place: &cenote_vdev::tree::ReadContext,
+    ) -> Result<Buf, (ZioErrorKind, bool)> {
+        let unknown = || ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() };
+        let kind = bp.checksum().ok_or_else(|| (unknown(), false))?;
+        let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
+        let (mut last, mut copies, mut is_overdue) = (None, 0, false);
+        for &dva in order.iter().flatten() {
             copies += 1;
             let result = if dva.gang {
                 gang::read(self, bp, dva).await
             } else {
                 let tree = &self.shared.tree;
-                let read = tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await;
-                read.map_err(|last| ZioErrorKind::NoGoodCopy { copies: 1, last })
+                let read = tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, place).await;
+                read.map_err(|last| {
+                    is_overdue |= last.is_overdue();
+                    ZioErrorKind::NoGoodCopy { copies: 1, last }
+                })
             };
             match result {
                 Ok(buf) => return Ok(buf),
                 Err(error) => last = Some(error),
             }
         }
-        match last {
-            Some(ZioErrorKind::NoGoodCopy { last, .. }) => Err(ZioErrorKind::NoGoodCopy { copies, last }),
-            Some(other) => Err(other),
-            None => Err(ZioErrorKind::Hole),
-        }
+        let error = match last {
+            Some(ZioErrorKind::NoGoodCopy { last, .. }) => ZioErrorKind::NoGoodCopy { copies, last },
+            Some(other) => other,
+            None => ZioErrorKind::Hole,
+        };
+        Err((error, is_overdue))
     }
 
     /// Reads one given copy and says whether it verifies; for tools and for checks of every copy. Gangs are followed.

@@ -5,6 +5,7 @@ mod sort;
 
 use std::path::PathBuf;
 
+use cenote_vdev::tunables::{TunableError, Tunables};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,10 @@ pub(crate) struct Globals {
     /// How devices are read.
     #[arg(id = "global-io", long = "io", value_name = "HOW", default_value = "auto", global = true)]
     pub(crate) io: Io,
+    /// Change how devices are read, as zfs_vdev_mirror_policy=locality; a wrong name lists them all.
+    #[arg(id = "global-tunable", long = "tunable", value_name = "NAME=VALUE", value_parser = parse_tunable, global = true)]
+    #[serde(default)]
+    pub(crate) tunables: Vec<String>,
     /// Which root to open where the newest does not hold.
     #[arg(id = "global-rewind", long = "rewind", value_name = "HOW", global = true)]
     pub(crate) rewind: Option<RewindHow>,
@@ -68,6 +73,11 @@ pub(crate) enum RewindHow {
     Recent,
     /// Any that leads to a pool.
     Extreme,
+}
+
+/// A tunable's setting that can be.
+fn parse_tunable(text: &str) -> Result<String, TunableError> {
+    Tunables::default().set_from(text).map(|()| text.to_owned())
 }
 
 /// Where to look for devices, for verbs of our own and in front of OpenZFS's (`cenote -d DIR zpool list`).

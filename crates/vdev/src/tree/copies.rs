@@ -6,7 +6,7 @@ use cenote_taskq::join_all;
 
 use super::node::{Kind, Node};
 use super::stripe::{Stripe, extent_of};
-use super::{Check, Depth, Extent, Faults, ReadContext, VdevTree, Verify};
+use super::{Check, Depth, Extent, Faults, Patience, ReadContext, VdevTree, Verify};
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind};
 
@@ -230,7 +230,8 @@ impl VdevTree {
         match &node.kind {
             Kind::Leaf(leaf) => {
                 let stale = node.missed.contains(context.birth);
-                self.read_leaf(node, leaf, extent, check, context, stale).await
+                let read = self.read_leaf(node, leaf, extent, check, context, stale);
+                self.bounded(node, extent, context, Patience::Long, read).await
             }
             _ => Err(self.fault(node, extent, FaultKind::Unavailable).into()),
         }

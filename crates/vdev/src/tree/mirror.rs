@@ -1,56 +1,35 @@
 //! Reading where every child has everything: mirror, replacing, spare.
 //!
-//! One child is asked. Which one is a policy ([`ReadChoice`]); what is not a matter of policy is the order of resort: first
+//! One child is asked. Which one is a policy ([`crate::mirror`]); what is not a matter of policy is the order of resort: first
 //! children that can be read and have not missed the block's txg, then those that have missed it, since stale bytes that pass
 //! verification are not stale. A child that fails or answers wrongly is reported, and the next is asked.
+//!
+//! ```text
+//!   sent ----- late ----------- rerouted ---------- dead
+//!    |          |                 |                   |
+//!   one child   a second as well, reported; another   failed: the next resort
+//!               if it is earned   as well, earned
+//!                                 or not
+//! ```
+//!
+//! The first good answer wins. A read that lost, or that nobody waits for any more, goes on counting as outstanding on its child
+//! ([`crate::mirror::Load`]). A child that has said nothing at all for the time after which reads are rerouted is reported even
+//! where a second read had made up for it.
+//!
+//! The last child that could be asked is waited for until the read is dead; not so long where the block has another copy on
+//! another vdev and the context says so.
 
-use super::node::{Kind, LeafLoad, Node, NodeIndex};
-use super::{Check, Depth, Extent, Faults, ReadContext, VdevTree};
-use crate::fault::FaultKind;
-use crate::layout::MAX_CHILDREN;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
 use cenote_taskq::buf::Buf;
+use cenote_taskq::{Either, Handle, race};
 
-/// How to choose among the children of a mirror that could serve a read.
-pub trait ReadChoice: Send + Sync + std::fmt::Debug {
-    /// What it would cost to ask this child; the cheapest is asked.
-    fn cost(&self, address_bytes: u64, load: &LeafLoad) -> u64;
-
-    /// Which of `count` equally cheap children to ask: a number below `count`.
-    fn among_equals(&self, address_bytes: u64, count: usize) -> usize;
-}
-
-/// The least busy child, a near one where heads must move; among equals, by regions of the address space, so that
-/// neighbouring blocks go to the same child and no child idles.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LeastLoaded;
-
-impl LeastLoaded {
-    /// Size of a region as a power of two (`vdev_mirror_shift` of OpenZFS before it counted pending reads).
-    const REGION_SHIFT: u32 = 21;
-    /// Price of a seek on a rotating device, in pending reads (`zfs_vdev_mirror_rotating_seek_inc`).
-    const SEEK: u64 = 5;
-    /// Seeks shorter than this cost half (`zfs_vdev_mirror_rotating_seek_offset`).
-    const NEAR_BYTES: u64 = 1 << 20;
-    /// Price of a discontinuity elsewhere: neighbours may be merged (`zfs_vdev_mirror_non_rotating_seek_inc`).
-    const JUMP: u64 = 1;
-}
-
-impl ReadChoice for LeastLoaded {
-    fn cost(&self, address_bytes: u64, load: &LeafLoad) -> u64 {
-        let distance = load.next_address().abs_diff(address_bytes);
-        let seek = match (distance, load.is_rotational()) {
-            (0, _) => 0,
-            (_, false) => Self::JUMP,
-            (1..Self::NEAR_BYTES, true) => Self::SEEK / 2,
-            (_, true) => Self::SEEK,
-        };
-        u64::from(load.pending()) + seek
-    }
-
-    fn among_equals(&self, address_bytes: u64, count: usize) -> usize {
-        ((address_bytes >> Self::REGION_SHIFT) % count.max(1) as u64) as usize
-    }
-}
+use super::node::{Kind, Node, NodeIndex};
+use super::{Check, Depth, Extent, Faults, Patience, ReadContext, VdevTree, outcome, poll_once};
+use crate::fault::{Fault, FaultKind, IoCause};
+use crate::layout::MAX_CHILDREN;
+use crate::mirror::{Ask, Candidate, Candidates, Load};
 
 /// A set of children, without allocation.
 #[derive(Clone, Copy, Default)]
@@ -66,128 +45,214 @@ impl ChildSet {
     }
 }
 
+/// A mirror's read: what it wants, and what was tried.
+struct Quest<'a> {
+    node: &'a Node,
+    extent: Extent,
+    check: Option<Check<'a>>,
+    context: ReadContext,
+    depth: Depth,
+    tried: ChildSet,
+    faults: Faults,
+}
+
+type Answer = Result<Buf, Faults>;
+
 impl VdevTree {
     /// Reads from any child whose bytes pass the check.
-    pub(super) async fn read_mirror(
-        &self,
-        node: &Node,
+    pub(super) async fn read_mirror<'a>(
+        &'a self,
+        node: &'a Node,
         extent: Extent,
-        check: Option<Check<'_>>,
+        check: Option<Check<'a>>,
         context: ReadContext,
         depth: Depth,
-    ) -> Result<Buf, Faults> {
-        let mut tried = ChildSet::default();
-        let mut faults = Faults::default();
+    ) -> Answer {
+        let (tried, faults) = (ChildSet::default(), Faults::default());
+        let mut quest = Quest { node, extent, check, context, depth, tried, faults };
         loop {
-            let Some((child, stale)) = self.choose_child(node, extent, context, &tried, &mut faults, depth) else {
-                return Err(faults);
-            };
-            tried.insert(child);
-            let child = self.node(node.children[child]);
-            let read = match &child.kind {
-                Kind::Leaf(leaf) => {
-                    let pending = leaf.load.begin(extent.address, extent.len);
-                    let read = self.read_leaf(child, leaf, extent, check, context, stale).await;
-                    drop(pending);
-                    read
-                }
-                _ => self.read_nested(child, extent, check, context, depth).await,
+            let Some((child, stale)) = self.choose_child(&mut quest) else { return Err(quest.faults) };
+            let chosen = self.node(node.children[child]);
+            quest.tried.insert(child);
+            let first = pin!(self.read_child(chosen, extent, check, context, stale, depth));
+            let read = match &self.clock {
+                Some(clock) => self.read_hedged(clock, &mut quest, chosen, first).await,
+                None => first.await,
             };
             match read {
                 Ok(buf) => return Ok(buf),
-                Err(more) => faults.extend(more),
+                Err(more) => quest.faults.extend(more),
             }
         }
+    }
+
+    /// Waits for the first child's answer, and asks a second one when that is late.
+    async fn read_hedged<'a>(
+        &'a self,
+        clock: &'a Handle,
+        quest: &mut Quest<'a>,
+        chosen: &'a Node,
+        mut first: Pin<&mut (impl Future<Output = Answer> + Send)>,
+    ) -> Answer {
+        // What is there at once needs no timer.
+        if let Some(answer) = poll_once(first.as_mut()).await {
+            return answer;
+        }
+        let began = clock.now();
+        let ask = Ask { address_bytes: quest.extent.address, size_bytes: quest.extent.len, now: began };
+        let (patience, dead) = (self.patience(Patience::Long, quest.context), began + self.deadman_after);
+        let last = began + patience;
+        let reroute = (began + self.reroute_after).min(last);
+        let mut second = None;
+        let late_ns = {
+            let others = self.candidates(quest);
+            if others.is_empty() { None } else { self.policy.second_after_ns(&ask, &chosen.load, &others) }
+        };
+        chosen.load.earn(self.hedge_percent);
+        if let Some(late_ns) = late_ns {
+            let late = (began + Duration::from_nanos(late_ns)).min(reroute);
+            match race(first.as_mut(), clock.sleep_until(late)).await {
+                Either::Left(answer) => return answer,
+                Either::Right(()) => second = self.other_child(quest, Some(&chosen.load)),
+            }
+            if chosen.load.take_hang(clock.now(), self.reroute_after) {
+                self.report(chosen, quest.extent, FaultKind::Overdue, quest.context);
+            }
+        }
+        if second.is_none() {
+            let has_others = !self.candidates(quest).is_empty();
+            let until = if has_others { reroute } else { last };
+            match race(first.as_mut(), clock.sleep_until(until)).await {
+                Either::Left(answer) => return answer,
+                Either::Right(()) if !has_others => return Err(self.late(chosen, quest, true).into()),
+                Either::Right(()) => {
+                    self.late(chosen, quest, false);
+                    second = self.other_child(quest, None);
+                }
+            }
+        }
+        // Nobody is left if the others went away meanwhile: this one is waited for until the read is dead.
+        let Some(other) = second else { return self.within(clock, last, chosen, quest, first).await };
+        // Rare from here on: on the heap, so that the usual read's future stays small.
+        let second = self.read_child(other, quest.extent, quest.check, quest.context, false, quest.depth);
+        let mut second = Box::pin(second);
+        let is_last = self.candidates(quest).is_empty();
+        // Whoever is asked has some time of its own, as long as the read is not dead.
+        let limit = (clock.now() + if is_last { patience } else { self.reroute_after }).min(dead);
+        match race(race(first.as_mut(), second.as_mut()), clock.sleep_until(limit)).await {
+            Either::Left(Either::Left(Ok(buf)) | Either::Right(Ok(buf))) => Ok(buf),
+            Either::Left(Either::Left(Err(faults))) => {
+                quest.faults.extend(faults);
+                self.within(clock, limit, other, quest, second.as_mut()).await
+            }
+            Either::Left(Either::Right(Err(faults))) => {
+                quest.faults.extend(faults);
+                self.within(clock, limit, chosen, quest, first).await
+            }
+            Either::Right(()) => {
+                let overdue = self.late(chosen, quest, is_last);
+                quest.faults.add(overdue);
+                Err(self.late(other, quest, is_last).into())
+            }
+        }
+    }
+
+    /// Waits for one answer until a moment.
+    async fn within(
+        &self,
+        clock: &Handle,
+        limit: cenote_taskq::Instant,
+        child: &Node,
+        quest: &Quest<'_>,
+        read: Pin<&mut (impl Future<Output = Answer> + Send)>,
+    ) -> Answer {
+        match race(read, clock.sleep_until(limit)).await {
+            Either::Left(answer) => answer,
+            Either::Right(()) => Err(self.late(child, quest, true).into()),
+        }
+    }
+
+    /// Reports a child that was given up on; as one that has failed, if it was the last resort of the whole block.
+    fn late(&self, child: &Node, quest: &Quest<'_>, is_last: bool) -> Fault {
+        let cause = IoCause { kind: std::io::ErrorKind::TimedOut, errno: None };
+        let kind = if is_last && !quest.context.elsewhere { FaultKind::Read(cause) } else { FaultKind::Overdue };
+        self.report(child, quest.extent, kind, quest.context)
+    }
+
+    /// Reads one child of any kind, and keeps its statistics.
+    async fn read_child<'a>(
+        &'a self,
+        child: &'a Node,
+        extent: Extent,
+        check: Option<Check<'a>>,
+        context: ReadContext,
+        stale: bool,
+        depth: Depth,
+    ) -> Answer {
+        match &child.kind {
+            Kind::Leaf(leaf) => self.read_counted_leaf(child, leaf, extent, check, context, stale).await,
+            _ => {
+                let flight = child.load.send(&self.ask(extent), self.clock.as_ref());
+                let read = self.read_nested(child, extent, check, context, depth).await;
+                flight.answered(outcome(&read, context));
+                read
+            }
+        }
+    }
+
+    /// A read as policies see it.
+    pub(super) fn ask(&self, extent: Extent) -> Ask {
+        let now = self.clock.as_ref().map_or_else(Default::default, Handle::now);
+        Ask { address_bytes: extent.address, size_bytes: extent.len, now }
+    }
+
+    /// The children that can be read, have not missed the block, and were not tried.
+    fn candidates<'a>(&'a self, quest: &Quest<'a>) -> Candidates<'a> {
+        let mut candidates = Candidates::new(quest.node.is_replacing);
+        for (position, child) in quest.node.children.iter().enumerate() {
+            let child = self.node(*child);
+            let is_candidate = !quest.tried.contains(position)
+                && self.is_readable(child, quest.extent.address, quest.depth)
+                && !self.has_missed(child, quest.extent.address, quest.context.birth, quest.depth);
+            if is_candidate && !candidates.push(Candidate { position, load: &child.load }) {
+                break;
+            }
+        }
+        candidates
+    }
+
+    /// A child to ask as well, if there is one and it is paid for. `payer`: the child whose answer is late; `None` where no
+    /// payment is asked.
+    fn other_child<'a>(&'a self, quest: &mut Quest<'a>, payer: Option<&Load>) -> Option<&'a Node> {
+        let candidates = self.candidates(quest);
+        if candidates.is_empty() {
+            return None;
+        }
+        let chosen = candidates.at(self.policy.choose(&self.ask(quest.extent), &candidates))?;
+        if payer.is_some_and(|payer| !payer.pay() && !chosen.load.pay()) {
+            return None;
+        }
+        quest.tried.insert(chosen.position);
+        Some(self.node(quest.node.children[chosen.position]))
     }
 
     /// The next child to ask, and whether it is stale. Children that cannot be asked are marked as tried.
-    fn choose_child(
-        &self,
-        node: &Node,
-        extent: Extent,
-        context: ReadContext,
-        tried: &ChildSet,
-        faults: &mut Faults,
-        depth: Depth,
-    ) -> Option<(usize, bool)> {
-        let policy = &*self.read_choice;
-        let is_candidate = |(position, child): (usize, &NodeIndex)| {
-            let child = self.node(*child);
-            (!tried.contains(position)
-                && self.is_readable(child, extent.address, depth)
-                && !self.has_missed(child, extent.address, context.birth, depth))
-            .then(|| (position, self.child_cost(child, extent.address)))
-        };
-        let (mut cheapest, mut equals) = (u64::MAX, 0);
-        for (_, cost) in node.children.iter().enumerate().filter_map(is_candidate) {
-            if cost < cheapest {
-                (cheapest, equals) = (cost, 0);
-            }
-            equals += usize::from(cost == cheapest);
-        }
-        if equals != 0 {
-            let pick = if equals == 1 { 0 } else { policy.among_equals(extent.address, equals).min(equals - 1) };
-            // Costs move while we look: whoever is now the pick-th candidate at that price, else the first candidate.
-            let mut candidates = node.children.iter().enumerate().filter_map(is_candidate);
-            let first = candidates.next();
-            let chosen = first.into_iter().chain(candidates).filter(|(_, cost)| *cost <= cheapest).nth(pick).or(first);
-            if let Some((position, _)) = chosen {
-                return Some((position, false));
-            }
+    fn choose_child(&self, quest: &mut Quest<'_>) -> Option<(usize, bool)> {
+        let candidates = self.candidates(quest);
+        if !candidates.is_empty() {
+            let index = self.policy.choose(&self.ask(quest.extent), &candidates);
+            let chosen = candidates.at(index).or_else(|| candidates.at(0))?;
+            return Some((chosen.position, false));
         }
         // Whoever is left is stale or cannot be read at all.
-        for (position, child) in node.children.iter().enumerate() {
+        let is_left = |(position, _): &(usize, &NodeIndex)| !quest.tried.contains(*position);
+        for (position, child) in quest.node.children.iter().enumerate().filter(is_left) {
             let child = self.node(*child);
-            if tried.contains(position) {
-                continue;
-            }
-            if self.is_readable(child, extent.address, depth) {
+            if self.is_readable(child, quest.extent.address, quest.depth) {
                 return Some((position, true));
             }
-            faults.add(self.fault(child, extent, FaultKind::Unavailable));
+            quest.faults.add(self.fault(child, quest.extent, FaultKind::Unavailable));
         }
         None
-    }
-
-    fn child_cost(&self, child: &Node, address: u64) -> u64 {
-        match &child.kind {
-            Kind::Leaf(leaf) => self.read_choice.cost(address, &leaf.load),
-            _ => 0,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use cenote_taskq::sync::atomic::{AtomicU32, AtomicU64};
-
-    fn load(rotational: bool, pending: u32, next_address: u64) -> LeafLoad {
-        LeafLoad { rotational, pending: AtomicU32::new(pending), next_address: AtomicU64::new(next_address) }
-    }
-
-    #[test]
-    fn busy_and_distant_children_cost_more() {
-        let cost = |load: &LeafLoad| LeastLoaded.cost(1 << 30, load);
-        assert_eq!(cost(&load(true, 0, 1 << 30)), 0);
-        assert_eq!(cost(&load(true, 0, (1 << 30) + 4096)), 2);
-        assert_eq!(cost(&load(true, 0, 0)), 5);
-        assert_eq!(cost(&load(false, 0, 0)), 1);
-        assert_eq!(cost(&load(false, 7, 1 << 30)), 7);
-    }
-
-    #[test]
-    fn equals_share_the_address_space_by_regions() {
-        let picks: Vec<_> = (0..6_u64).map(|region| LeastLoaded.among_equals((region << 21) + 5, 3)).collect();
-        assert_eq!(picks, [0, 1, 2, 0, 1, 2]);
-    }
-
-    #[test]
-    fn a_pending_read_counts_until_it_is_dropped() {
-        let load = load(false, 0, 0);
-        let pending = load.begin(100, 50);
-        assert_eq!((load.pending(), load.next_address()), (1, 150));
-        drop(pending);
-        assert_eq!(load.pending(), 0);
     }
 }

@@ -28,18 +28,20 @@ mod stripe;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
 
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
-use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sync::RwLock;
+use cenote_taskq::{BoxFuture, Either, Handle, race};
 
 pub use copies::CopiesReport;
 pub use indirect::{IndirectMap, Segment};
-pub use mirror::{LeastLoaded, ReadChoice};
-pub use node::{LeafLoad, LeafState};
+pub use node::LeafState;
 pub use status::{VdevState, VdevStatus};
 pub use write::Written;
 
@@ -50,6 +52,8 @@ use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
 use crate::layout::draid::Draid;
 use crate::layout::raidz::{Raidz, Reflow};
 use crate::layout::{ASHIFT_MIN, LayoutError, MAX_BLOCK_BYTES, MAX_CHILDREN};
+use crate::mirror::{Load, Outcome, ReadPolicy, Spread, policy};
+use crate::tunables::Tunables;
 use crate::txgs::TxgSet;
 use node::{Kind, Leaf, Missed, Node, NodeIndex};
 
@@ -65,19 +69,27 @@ pub struct ReadContext {
     pub birth: Txg,
     /// Failure is expected (a probe, the end of an intent log chain): nothing is reported or counted.
     pub speculative: bool,
+    /// The block has another copy on another vdev: a device that hangs is given up on early.
+    pub elsewhere: bool,
 }
 
 impl ReadContext {
     /// For a block of this physical birth.
     #[must_use]
     pub const fn new(birth: Txg) -> Self {
-        Self { birth, speculative: false }
+        Self { birth, speculative: false, elsewhere: false }
     }
 
     /// The same, with failure expected.
     #[must_use]
     pub const fn speculative(self) -> Self {
         Self { speculative: true, ..self }
+    }
+
+    /// The same, when another copy of the block is on another vdev.
+    #[must_use]
+    pub const fn elsewhere(self) -> Self {
+        Self { elsewhere: true, ..self }
     }
 }
 
@@ -137,6 +149,23 @@ impl Depth {
     }
 }
 
+/// When and for how long a slow child of a parity stripe is left out.
+#[derive(Debug)]
+struct SitOut {
+    duration: Duration,
+    interval_ns: u64,
+    times: u64,
+}
+
+/// How long one device's answer is waited for.
+#[derive(Clone, Copy)]
+enum Patience {
+    /// Until others should be asked: `zfs_vdev_mirror_reroute_ms`.
+    Short,
+    /// Until it has failed: `zfs_deadman_ziotime_ms`; no longer than the other where the block has another copy elsewhere.
+    Long,
+}
+
 /// A top-level vdev.
 #[derive(Debug)]
 struct Top {
@@ -153,7 +182,13 @@ pub struct VdevTree {
     root: Node,
     faults: FaultLog,
     reflow: RwLock<Reflow>,
-    read_choice: Box<dyn ReadChoice>,
+    policy: Box<dyn ReadPolicy>,
+    /// Where the time comes from; without one there are no limits on time.
+    clock: Option<Handle>,
+    reroute_after: Duration,
+    deadman_after: Duration,
+    hedge_percent: u32,
+    sit_out: SitOut,
     indirect: OnceLock<Arc<dyn IndirectMap>>,
 }
 
@@ -166,17 +201,19 @@ impl VdevTree {
     /// # Errors
     /// [`VdevError::BadConfig`] for parameters that contradict each other.
     pub fn open(config: &VdevConfig, disks: impl IntoIterator<Item = (Guid, Disk)>) -> Result<Self, VdevError> {
-        Self::open_with(config, disks, Box::new(LeastLoaded))
+        Self::open_with(config, disks, &Tunables::default(), Handle::current())
     }
 
-    /// As [`Self::open`], with a policy for mirrors.
+    /// As [`Self::open`], with tunables and a clock, which is otherwise that of the calling thread's runtime if it has one.
+    /// Without a clock nothing is measured, and a device that hangs is waited for.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_with(
         config: &VdevConfig,
         disks: impl IntoIterator<Item = (Guid, Disk)>,
-        read_choice: Box<dyn ReadChoice>,
+        tunables: &Tunables,
+        clock: Option<Handle>,
     ) -> Result<Self, VdevError> {
         if config.kind != VdevKind::Root {
             return Err(bad(config.guid, "the vdev tree does not start with a root"));
@@ -216,7 +253,16 @@ impl VdevTree {
             root,
             faults: FaultLog::default(),
             reflow: RwLock::new(Reflow::COMPLETE),
-            read_choice,
+            policy: policy(tunables),
+            clock,
+            reroute_after: Duration::from_millis(tunables.number("zfs_vdev_mirror_reroute_ms")),
+            deadman_after: Duration::from_millis(tunables.number("zfs_deadman_ziotime_ms")),
+            hedge_percent: tunables.number("zfs_vdev_mirror_hedge_percent") as u32,
+            sit_out: SitOut {
+                duration: Duration::from_secs(tunables.number("vdev_read_sit_out_secs")),
+                interval_ns: tunables.number("vdev_raidz_outlier_check_interval_ms") * 1_000_000,
+                times: tunables.number("vdev_raidz_outlier_times"),
+            },
             indirect: OnceLock::new(),
         })
     }
@@ -258,6 +304,18 @@ impl VdevTree {
     #[must_use]
     pub fn error_counts(&self, guid: Guid) -> Option<&ErrorCounts> {
         self.lookup(guid).map(|node| &node.errors)
+    }
+
+    /// How a vdev below a mirror or a parity stripe is doing, as the read policy sees it.
+    #[must_use]
+    pub fn load(&self, guid: Guid) -> Option<Spread> {
+        self.lookup(guid).map(|node| node.load.spread())
+    }
+
+    /// The word for the policy by which mirrors are read.
+    #[must_use]
+    pub fn policy_name(&self) -> &'static str {
+        self.policy.name()
     }
 
     /// Sets all error counts to zero (`zpool clear`).
@@ -319,7 +377,14 @@ impl VdevTree {
         let read = match &node.kind {
             Kind::Leaf(leaf) => {
                 let stale = node.missed.contains(context.birth);
-                self.read_leaf(node, leaf, extent, Some(check), *context, stale).await
+                if self.tops.len() > 1 {
+                    // A copy elsewhere may be the better one: that wants to be known.
+                    let read = self.read_counted_leaf(node, leaf, extent, Some(check), *context, stale);
+                    self.bounded(node, extent, *context, Patience::Long, read).await
+                } else {
+                    let read = self.read_leaf(node, leaf, extent, Some(check), *context, stale);
+                    self.bounded(node, extent, *context, Patience::Long, read).await
+                }
             }
             Kind::Mirror => self.read_mirror(node, extent, Some(check), *context, Depth::START).await,
             Kind::Raidz(_) | Kind::Draid(_) => Box::pin(self.read_stripe(node, extent, check, *context)).await?,
@@ -349,7 +414,9 @@ impl VdevTree {
         context: ReadContext,
     ) -> VdevError {
         let error = VdevError::Unreadable { vdev, offset_bytes, size_bytes, faults: faults.0 };
-        if !context.speculative {
+        // What was given up on for another copy has not failed.
+        let is_for_another = context.elsewhere && error.is_overdue();
+        if !context.speculative && !is_for_another {
             let kind = if error.is_checksum() {
                 FaultKind::Checksum
             } else {
@@ -402,6 +469,104 @@ impl VdevTree {
             return Err(self.report(node, extent, FaultKind::Read(cause), context).into());
         }
         let (result, buf) = disk.read(extent.address, Buf::unfilled(extent.len as usize)).await;
+        self.checked(node, result, buf, extent, check, context, stale)
+    }
+
+    /// As [`Self::read_leaf`], with statistics.
+    async fn read_counted_leaf(
+        &self,
+        node: &Node,
+        leaf: &Leaf,
+        extent: Extent,
+        check: Option<Check<'_>>,
+        context: ReadContext,
+        stale: bool,
+    ) -> Result<Buf, Faults> {
+        let flight = node.load.send(&self.ask(extent), self.clock.as_ref());
+        let read = self.read_leaf(node, leaf, extent, check, context, stale).await;
+        flight.answered(outcome(&read, context));
+        read
+    }
+
+    /// How long patience lasts.
+    fn patience(&self, patience: Patience, context: ReadContext) -> Duration {
+        match patience {
+            Patience::Long if !context.elsewhere => self.deadman_after,
+            _ => self.reroute_after.min(self.deadman_after),
+        }
+    }
+
+    /// Waits for a device's answer no longer than patience lasts.
+    async fn bounded(
+        &self,
+        node: &Node,
+        extent: Extent,
+        context: ReadContext,
+        patience: Patience,
+        read: impl Future<Output = Result<Buf, Faults>>,
+    ) -> Result<Buf, Faults> {
+        let mut read = pin!(read);
+        let Some(clock) = &self.clock else { return read.await };
+        // What is there at once needs no timer.
+        if let Some(answer) = poll_once(read.as_mut()).await {
+            return answer;
+        }
+        match race(read, clock.sleep(self.patience(patience, context))).await {
+            Either::Left(answer) => answer,
+            Either::Right(()) => {
+                let cause = IoCause { kind: std::io::ErrorKind::TimedOut, errno: None };
+                let kind = match patience {
+                    Patience::Long if !context.elsewhere => FaultKind::Read(cause),
+                    _ => FaultKind::Overdue,
+                };
+                Err(self.report(node, extent, kind, context).into())
+            }
+        }
+    }
+
+    /// Which of a block's copies to read first: an index into `places`, of which there is at least one. The first, unless
+    /// another may be expected in less than half its time.
+    #[must_use]
+    pub fn best_copy(&self, places: &[(VdevId, u64)], size_bytes: u64) -> usize {
+        let mut best = (0, u64::MAX);
+        for (index, (vdev, offset_bytes)) in places.iter().enumerate() {
+            let Ok((node, extent)) = self.locate(*vdev, *offset_bytes, size_bytes) else { continue };
+            let expected = self.expected_ns(node, extent, Depth::START);
+            if index == 0 {
+                best = (0, expected / 2);
+            } else if expected < best.1 {
+                best = (index, expected);
+            }
+        }
+        best.0
+    }
+
+    /// When an answer may be expected from a vdev; as long as there is, where nothing can be read.
+    fn expected_ns(&self, node: &Node, extent: Extent, depth: Depth) -> u64 {
+        let Some(depth) = depth.below().filter(|depth| self.is_readable(node, extent.address, *depth)) else {
+            return u64::MAX;
+        };
+        let children = || node.children.iter().map(|child| self.expected_ns(self.node(*child), extent, depth));
+        match &node.kind {
+            Kind::Leaf(_) => self.policy.expected_ns(&self.ask(extent), &node.load).unwrap_or(0),
+            Kind::Mirror => children().min().unwrap_or(u64::MAX),
+            // As long as the slowest column takes, of those that are read.
+            Kind::Raidz(_) | Kind::Draid(_) => children().filter(|ns| *ns != u64::MAX).max().unwrap_or(u64::MAX),
+            _ => 0,
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the tail of one function")]
+    fn checked(
+        &self,
+        node: &Node,
+        result: std::io::Result<()>,
+        buf: Buf,
+        extent: Extent,
+        check: Option<Check<'_>>,
+        context: ReadContext,
+        stale: bool,
+    ) -> Result<Buf, Faults> {
         if let Err(error) = result {
             return Err(self.report(node, extent, FaultKind::Read(IoCause::from(&error)), context).into());
         }
@@ -501,13 +666,36 @@ impl VdevTree {
     /// A fault, counted and logged unless it was to be expected.
     fn report(&self, node: &Node, extent: Extent, kind: FaultKind, context: ReadContext) -> Fault {
         let fault = self.fault(node, extent, kind);
-        let is_error = matches!(kind, FaultKind::Read(_) | FaultKind::Write(_) | FaultKind::Checksum);
-        if is_error && !context.speculative {
+        let is_noted = !matches!(kind, FaultKind::Unavailable | FaultKind::Stale);
+        if is_noted && !context.speculative {
             node.errors.count(kind);
             self.faults.push(fault.clone());
         }
         fault
     }
+}
+
+/// What a read says about the device that was asked.
+fn outcome(read: &Result<Buf, Faults>, context: ReadContext) -> Outcome {
+    let came = |fault: &Fault| matches!(fault.kind, FaultKind::Checksum | FaultKind::Stale);
+    match read {
+        Ok(_) => Outcome::Good,
+        // Wrong bytes take as long as right ones. Where failure is expected, or the bytes are just old, nothing is wrong.
+        Err(faults) if faults.0.iter().all(came) => {
+            let is_wrong = !context.speculative && faults.0.iter().any(|fault| fault.kind == FaultKind::Checksum);
+            if is_wrong { Outcome::Wrong } else { Outcome::Good }
+        }
+        Err(_) => Outcome::Failed,
+    }
+}
+
+/// A future's output if it is there at once.
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 fn bad(guid: Guid, reason: impl Into<String>) -> VdevError {
@@ -524,6 +712,8 @@ fn new_node(config: &VdevConfig, kind: Kind, top: VdevId, path: Arc<str>) -> Nod
         errors: ErrorCounts::default(),
         missed: Missed::default(),
         rebuilding: config.rebuild_txg.is_some(),
+        is_replacing: matches!(config.kind, VdevKind::Replacing | VdevKind::Spare),
+        load: Load::new(false, 1),
     }
 }
 
@@ -602,7 +792,11 @@ impl Builder {
             Kind::Mirror => draid_above,
             _ => None,
         };
-        self.nodes.push(new_node(config, kind, top, path));
+        let mut node = new_node(config, kind, top, path);
+        if let Kind::Leaf(Leaf { disk: Some(disk), .. }) = &node.kind {
+            node.load = Load::new(disk.device().is_rotational(), disk.device().size_bytes());
+        }
+        self.nodes.push(node);
         let is_placeholder = matches!(config.kind, VdevKind::Hole | VdevKind::Missing);
         if !is_placeholder && self.by_guid.insert(config.guid, index).is_some() {
             return Err(bad(config.guid, "two vdevs with one guid"));

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::{BOOT_AREA_OFFSET, DeviceLayout};
 use cenote_taskq::sync::RwLock;
-use cenote_taskq::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use cenote_taskq::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::disk::Disk;
 use crate::fault::ErrorCounts;
 use crate::layout::draid::Draid;
 use crate::layout::raidz::Raidz;
+use crate::mirror::Load;
 use crate::txgs::TxgSet;
 
 /// Index of a node in the tree's arena.
@@ -53,6 +54,10 @@ pub(super) struct Node {
     pub(super) missed: Missed,
     /// A sequential rebuild onto it has not finished: it may lack any block.
     pub(super) rebuilding: bool,
+    /// It is a replacing or a spare: a mirror for as long as its first child is being replaced.
+    pub(super) is_replacing: bool,
+    /// How busy it is and how it answers, where it is one of several.
+    pub(super) load: Load,
 }
 
 impl Node {
@@ -140,7 +145,6 @@ pub(super) struct Leaf {
     /// End of the data area, as an address.
     data_end: u64,
     state: AtomicU8,
-    pub(super) load: LeafLoad,
 }
 
 impl Leaf {
@@ -150,9 +154,7 @@ impl Leaf {
             .as_ref()
             .and_then(|disk| DeviceLayout::new(disk.size_bytes()))
             .map_or(0, |layout| layout.allocatable().end);
-        let rotational = disk.as_ref().is_some_and(|disk| disk.device().is_rotational());
-        let load = LeafLoad { rotational, pending: AtomicU32::new(0), next_address: AtomicU64::new(0) };
-        Self { disk, data_end, state: AtomicU8::new(state as u8), load }
+        Self { disk, data_end, state: AtomicU8::new(state as u8) }
     }
 
     pub(super) fn state(&self) -> LeafState {
@@ -175,50 +177,5 @@ impl Leaf {
             Some(end) => address >= BOOT_AREA_OFFSET && end <= self.data_end,
             None => false,
         }
-    }
-}
-
-/// How busy a leaf is: what a mirror looks at to choose. Leaves outside mirrors do not keep it.
-#[derive(Debug)]
-#[repr(align(128))]
-pub struct LeafLoad {
-    pub(super) rotational: bool,
-    pub(super) pending: AtomicU32,
-    pub(super) next_address: AtomicU64,
-}
-
-impl LeafLoad {
-    /// Whether distance costs time.
-    #[must_use]
-    pub const fn is_rotational(&self) -> bool {
-        self.rotational
-    }
-
-    /// Reads that were sent and have not come back.
-    #[must_use]
-    pub fn pending(&self) -> u32 {
-        self.pending.load(Ordering::Relaxed)
-    }
-
-    /// Where the latest read that was sent ends.
-    #[must_use]
-    pub fn next_address(&self) -> u64 {
-        self.next_address.load(Ordering::Relaxed)
-    }
-
-    /// Counts a read as pending until the guard is dropped.
-    pub(super) fn begin(&self, address: u64, len: u64) -> Pending<'_> {
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        self.next_address.store(address.wrapping_add(len), Ordering::Relaxed);
-        Pending(self)
-    }
-}
-
-/// A read that is on its way.
-pub(super) struct Pending<'a>(&'a LeafLoad);
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        self.0.pending.fetch_sub(1, Ordering::Relaxed);
     }
 }

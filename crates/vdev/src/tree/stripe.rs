@@ -10,6 +10,9 @@
 //!
 //! Then the columns that were read are compared with the truth, and those that differ are reported, parity included.
 //!
+//! A child that is far slower than its siblings *sits out*: its columns count as lost in stages 1 and 2, and are read before
+//! stage 3 if it must be. A column that does not come for `zfs_vdev_mirror_reroute_ms` is treated likewise. Scrubs read all.
+//!
 //! A suspect is a child. On a raidz vdev that was expanded it is also a child of an earlier, narrower shape: a disk that
 //! lied silently before the expansion had its lies copied, and they now lie diagonally across all children.
 //!
@@ -23,7 +26,7 @@ use cenote_taskq::buf::Buf;
 use cenote_taskq::{join_all, yield_now};
 
 use super::node::{Kind, Node};
-use super::{Check, Depth, Extent, Faults, ReadContext, VdevTree};
+use super::{Check, Depth, Extent, Faults, Patience, ReadContext, VdevTree};
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::layout::{Column, StripeMap};
@@ -37,6 +40,9 @@ const ATTEMPT_BYTES_MAX: u64 = 64 << 30;
 /// Attempts between two looks at what else is to do.
 const ATTEMPTS_PER_TURN: u64 = 16;
 
+/// How often in a row a child must come out far behind its siblings to sit out.
+const COMPARISONS: u32 = 3;
+
 /// What is known of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
@@ -44,6 +50,8 @@ enum Cell {
     Empty,
     /// Can be read.
     Untried,
+    /// Can be read, but its child is slow: others first.
+    Slow,
     /// Can be read, but its child has missed the txg.
     Stale,
     /// Cannot be had.
@@ -127,10 +135,48 @@ impl VdevTree {
     }
 
     /// Reads a range of a child of a raidz or draid vdev.
-    async fn read_column(&self, child: &Node, extent: Extent, context: ReadContext) -> Result<Buf, Faults> {
+    async fn read_column(
+        &self,
+        child: &Node,
+        extent: Extent,
+        context: ReadContext,
+        patience: Patience,
+    ) -> Result<Buf, Faults> {
         match &child.kind {
-            Kind::Leaf(leaf) => self.read_leaf(child, leaf, extent, None, context, false).await,
+            Kind::Leaf(leaf) => {
+                let read = self.read_counted_leaf(child, leaf, extent, None, context, false);
+                self.bounded(child, extent, context, patience, read).await
+            }
             _ => self.read_nested(child, extent, None, context, Depth::START).await,
+        }
+    }
+
+    /// Compares the answers of a stripe's children now and then, and has one that is far behind sit out.
+    fn compare_children(&self, node: &Node, size_bytes: u64, extent: Extent, context: ReadContext) {
+        let Some(clock) = self.clock.as_ref().filter(|_| self.sit_out.duration.as_nanos() != 0) else { return };
+        let now = clock.now();
+        if !node.load.take_comparison(now, self.sit_out.interval_ns) {
+            return;
+        }
+        let children = || node.children.iter().map(|child| self.node(*child));
+        let mut means: Vec<u64> =
+            children().filter_map(|child| child.load.answer_ns(size_bytes)).map(|(mean, _)| mean).collect();
+        // Too few to say what is usual.
+        if means.len() < 3 {
+            return;
+        }
+        means.sort_unstable();
+        let fence = means[means.len() / 2].saturating_mul(self.sit_out.times);
+        for child in children() {
+            let is_behind = child.load.answer_ns(size_bytes).is_some_and(|(mean, _)| mean > fence);
+            if child.load.is_sitting_out(now) || child.load.compared(is_behind) < COMPARISONS {
+                continue;
+            }
+            let sitting = children().filter(|child| child.load.is_sitting_out(now)).count();
+            if sitting < node.dispensable_children() {
+                child.load.sit_out(now + self.sit_out.duration);
+                self.report(child, extent, FaultKind::SatOut, context);
+            }
         }
     }
 }
@@ -210,16 +256,20 @@ impl<'a> Stripe<'a> {
                 let size = self.map.columns()[index].size_bytes as usize;
                 self.runs[run as usize].get(start as usize..)?.get(..size)
             }
-            Cell::Untried | Cell::Stale | Cell::Dead => None,
+            Cell::Untried | Cell::Slow | Cell::Stale | Cell::Dead => None,
         }
     }
 
     /// Brings the block, verified; see the module comment. `everything`: reads and audits all columns, as a scrub does.
     pub(super) async fn solve(&mut self, check: Check<'_>, everything: bool) -> Option<Buf> {
-        let is_lost = |cell: &Cell| matches!(cell, Cell::Dead | Cell::Stale);
+        let is_lost = |cell: &Cell| matches!(cell, Cell::Dead | Cell::Stale | Cell::Slow);
+        let patience = if everything { Patience::Long } else { Patience::Short };
+        if !everything {
+            self.sit_out();
+        }
         let data_lost = (0..self.cells.len()).any(|index| self.is_data(index) && is_lost(&self.cells[index]));
         let parity_too = everything || data_lost;
-        self.fetch(Cell::Untried, parity_too).await;
+        self.fetch(Cell::Untried, parity_too, patience).await;
         if !everything && self.is_whole() && check.passes(&self.runs[0]) {
             return self.runs.pop();
         }
@@ -231,7 +281,50 @@ impl<'a> Stripe<'a> {
             }
             return Some(block);
         }
-        self.fetch(Cell::Untried, true).await;
+        self.fetch(Cell::Untried, true, patience).await;
+        if let Some(block) = self.rebuilt_block(check, is_lost, everything) {
+            return Some(block);
+        }
+        if self.cells.contains(&Cell::Slow) {
+            self.fetch(Cell::Slow, true, Patience::Long).await;
+            if let Some(block) = self.rebuilt_block(check, is_lost, everything) {
+                return Some(block);
+            }
+        }
+        self.fetch(Cell::Stale, true, Patience::Long).await;
+        let block = self.try_suspects(check).await?;
+        self.audit(&block, true);
+        Some(block)
+    }
+
+    /// Leaves slow children's columns for later, as far as parity can stand in for them.
+    fn sit_out(&mut self) {
+        let Some(now) = self.tree.clock.as_ref().map(cenote_taskq::Handle::now) else { return };
+        let size_bytes = self.map.columns().iter().map(|column| column.size_bytes).max().unwrap_or(0);
+        self.tree.compare_children(self.node, size_bytes, self.extent, self.context);
+        let width = self.map.row_width();
+        for index in 0..self.cells.len() {
+            let is_slow = self.cells[index] == Cell::Untried && {
+                self.child(&self.map.columns()[index]).load.is_sitting_out(now)
+            };
+            let row = index / width * width;
+            let missing = self.cells[row..row + width]
+                .iter()
+                .filter(|cell| matches!(cell, Cell::Dead | Cell::Stale | Cell::Slow))
+                .count();
+            if is_slow && missing < self.map.parity_count() {
+                self.cells[index] = Cell::Slow;
+            }
+        }
+    }
+
+    /// The block, if what was read and what can be rebuilt from it come to it.
+    fn rebuilt_block(
+        &mut self,
+        check: Check<'_>,
+        is_lost: impl Fn(&Cell) -> bool + Copy,
+        everything: bool,
+    ) -> Option<Buf> {
         if let Some(rebuilt) = self.rebuild_lost(is_lost)
             && let Some(block) = self.assemble(&rebuilt)
             && check.passes(&block)
@@ -239,10 +332,7 @@ impl<'a> Stripe<'a> {
             self.audit(&block, everything);
             return Some(block);
         }
-        self.fetch(Cell::Stale, true).await;
-        let block = self.try_suspects(check).await?;
-        self.audit(&block, true);
-        Some(block)
+        None
     }
 
     /// Why the block could not be had. Where there are columns enough to make one, and it is wrong whoever is taken for
@@ -265,26 +355,26 @@ impl<'a> Stripe<'a> {
     }
 
     /// Reads the columns that are in `state`, data only or parity too. What fails is dead afterwards.
-    async fn fetch(&mut self, state: Cell, parity_too: bool) {
+    async fn fetch(&mut self, state: Cell, parity_too: bool, patience: Patience) {
         let wanted = |&index: &usize| self.cells[index] == state && (parity_too || self.is_data(index));
         let order = in_address_order(self.map.columns(), (0..self.cells.len()).filter(wanted));
         let columns = self.map.columns();
         let parts = neighbours(columns, &order);
-        let failed = self.fetch_parts(&parts).await;
+        let failed = self.fetch_parts(&parts, patience).await;
         // One bad sector must not cost all the columns that were read along with it.
         let singles: Vec<&[usize]> = failed.iter().flat_map(|part| part.chunks(1)).collect();
-        for part in self.fetch_parts(&singles).await {
+        for part in self.fetch_parts(&singles, patience).await {
             part.iter().for_each(|&index| self.cells[index] = Cell::Dead);
         }
     }
 
     /// Reads each part with one I/O, all at once; gives back those that failed, where they had several columns, and
     /// marks those dead that had one.
-    async fn fetch_parts<'p>(&mut self, parts: &[&'p [usize]]) -> Vec<&'p [usize]> {
+    async fn fetch_parts<'p>(&mut self, parts: &[&'p [usize]], patience: Patience) -> Vec<&'p [usize]> {
         let columns = self.map.columns();
-        let reads = parts
-            .iter()
-            .map(|part| self.tree.read_column(self.child(&columns[part[0]]), span(columns, part), self.context));
+        let reads = parts.iter().map(|part| {
+            self.tree.read_column(self.child(&columns[part[0]]), span(columns, part), self.context, patience)
+        });
         let results = join_all(reads).await;
         let mut failed = Vec::new();
         for (part, result) in parts.iter().zip(results) {
@@ -300,8 +390,11 @@ impl<'a> Stripe<'a> {
                     self.runs.push(buf);
                 }
                 Err(faults) => {
+                    let is_overdue = faults.0.iter().any(|fault| fault.kind == FaultKind::Overdue);
                     self.faults.extend(faults);
-                    if part.len() > 1 {
+                    if is_overdue {
+                        part.iter().for_each(|&index| self.cells[index] = Cell::Slow);
+                    } else if part.len() > 1 {
                         failed.push(*part);
                     } else {
                         self.cells[part[0]] = Cell::Dead;
