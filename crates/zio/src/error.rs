@@ -46,6 +46,9 @@ pub enum ZioErrorKind {
         /// Bytes to be stored.
         size_bytes: u64,
     },
+    /// A device write was stopped: the second book of extents says that it is not the block's to make.
+    #[error("write stopped: {0}")]
+    OutsideExtents(String),
     /// What is to be written cannot be a block.
     #[error("{0}")]
     Unwritable(&'static str),

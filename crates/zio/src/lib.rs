@@ -57,7 +57,9 @@ use cenote_vdev::tree::VdevTree;
 
 pub use error::{ZioError, ZioErrorKind};
 pub use read::Copies;
-pub use write::{AllocationRequest, AllocationUnits, Allocator, NoSpace, ORDER, WritePolicy, Written};
+pub use write::{
+    AllocationRequest, AllocationUnits, Allocator, NoSpace, ORDER, Placed, Prepared, WritePolicy, Written,
+};
 
 /// Where a block belongs logically: dataset, object, level, block. For errors, and for what ciphers bind to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

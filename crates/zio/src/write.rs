@@ -12,6 +12,15 @@
 //! write all copies at once ─► good while one copy is whole
 //! ```
 //!
+//! **Three steps.** A txg's sync takes them apart, since what they need differs: [`Zio::prepare`] computes (compression,
+//! checksum) and can run anywhere, in any order; [`Zio::place`] allocates, and whoever wants the same places for the same
+//! input calls it in an order of its own; [`Zio::store`] waits for devices. A pointer is complete once it is placed, so its
+//! parent can be prepared while the block is still on its way.
+//!
+//! **Rewriting.** A block that this txg wrote already is not part of any state of the pool yet. With
+//! [`WritePolicy::may_rewrite`] its successor takes its place if it has the same size, which is what makes a txg's passes
+//! come to an end.
+//!
 //! Space comes from above through [`Allocator`]. What was allocated for a write that failed is given back, so an error
 //! leaves no trace but bytes that nothing points to.
 
@@ -94,6 +103,15 @@ pub trait Allocator: Send + Sync {
 
     /// Gives back what was allocated in the same txg and is not pointed to by anything.
     fn release(&self, dva: Dva, txg: Txg);
+
+    /// Before a device write: whether the extent is one that was handed out and is in use, as far as a second book is kept.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn check_write(&self, dva: Dva) -> Result<(), String> {
+        let _ = dva;
+        Ok(())
+    }
 }
 
 /// How a block is to be written. The values come from the dataset's properties, resolved: nothing says `on` or `inherit`.
@@ -125,6 +143,8 @@ pub struct WritePolicy {
     pub previous: Blkptr,
     /// Unchanged content need not be written again: nothing else may change with it (as a new checksum would).
     pub nopwrite: bool,
+    /// The previous block is of this txg: take its place if the size is the same.
+    pub may_rewrite: bool,
     /// For tests: blocks above this many bytes are written as gangs (`metaslab_force_ganging`).
     pub force_gang_above_bytes: Option<u64>,
 }
@@ -138,9 +158,36 @@ pub struct Written {
     pub missed: Vec<Guid>,
 }
 
-impl Written {
-    fn unstored(bp: Blkptr) -> Self {
-        Self { bp, missed: Vec::new() }
+/// A block made ready: all but its place.
+#[derive(Clone, Debug)]
+pub struct Prepared(Content);
+
+#[derive(Clone, Debug)]
+enum Content {
+    /// Nothing has to be stored: a hole, an embedded pointer, or what is there already.
+    Unstored(Blkptr),
+    /// The pointer without its places, and the bytes.
+    Stored(Blkptr, Block),
+}
+
+/// A block that has its place. Its pointer is complete; its bytes are still to be stored.
+#[derive(Debug)]
+pub struct Placed {
+    /// Where and what it is.
+    pub bp: Blkptr,
+    /// Bytes and their places.
+    writes: Vec<(Vec<Dva>, Block)>,
+    /// What was allocated for it.
+    taken: Vec<Dva>,
+    bookmark: Bookmark,
+    txg: Txg,
+}
+
+impl Placed {
+    /// Bytes that are to be stored, for whoever bounds what is in flight.
+    #[must_use]
+    pub fn pending_bytes(&self) -> u64 {
+        self.writes.iter().map(|(dvas, block)| dvas.len() as u64 * block.len() as u64).sum()
     }
 }
 
@@ -155,6 +202,23 @@ impl Zio {
         data: &Block,
         policy: &WritePolicy,
     ) -> Result<Written, ZioError> {
+        let prepared = self.prepare(allocator.units(), data, policy)?;
+        let placed = self.place(allocator, prepared, policy).await?;
+        let (bp, taken) = (placed.bp, placed.taken.clone());
+        match self.store(allocator, placed).await {
+            Ok(missed) => Ok(Written { bp, missed }),
+            Err(error) => {
+                taken.iter().for_each(|dva| allocator.release(*dva, policy.txg));
+                Err(error)
+            }
+        }
+    }
+
+    /// Compresses and sums up a block: the part of [`Zio::write`] that only computes.
+    ///
+    /// # Errors
+    /// The policy asks for what there is not.
+    pub fn prepare(&self, units: AllocationUnits, data: &Block, policy: &WritePolicy) -> Result<Prepared, ZioError> {
         let fail = |kind| ZioError::new(policy.bookmark, kind);
         check(data, policy).map_err(fail)?;
         let lsize = data.len() as u64;
@@ -162,39 +226,82 @@ impl Zio {
         let mut compress = Compress::Off;
         if policy.compress != Compress::Off {
             if compress::is_all_zero(data) {
-                return Ok(Written::unstored(hole(policy, lsize)));
+                return Ok(Prepared(Content::Unstored(hole(policy, lsize))));
             }
             let target_max = data.len() - data.len() / 8;
             if let Some(packed) = compress::compress(policy.compress, policy.compress_level, data, target_max) {
                 if can_embed(policy, &packed) {
                     let (kind, birth) = (policy.compress, policy.txg);
                     let bp = Blkptr::embedded(policy.object_type, policy.level, kind, lsize, &packed, birth, ORDER);
-                    return Ok(Written::unstored(bp));
+                    return Ok(Prepared(Content::Unstored(bp)));
                 }
-                let rounded = allocator.units().round(packed.len() as u64);
+                let rounded = units.round(packed.len() as u64);
                 if rounded < lsize {
                     physical = padded(&packed, rounded as usize).freeze();
                     compress = policy.compress;
                 }
             }
         }
-        let mut bp = self.pointer(policy, compress, lsize, &physical).map_err(fail)?;
+        let bp = self.pointer(policy, compress, lsize, &physical).map_err(fail)?;
         if is_unchanged(policy, &bp) {
-            return Ok(Written::unstored(policy.previous));
+            return Ok(Prepared(Content::Unstored(policy.previous)));
         }
-        let mut space = Space { allocator, txg: policy.txg, taken: Vec::new(), missed: Vec::new() };
-        let placed = self.place(&mut space, &mut bp, &physical, policy, policy.copies, 1).await;
-        match placed {
-            Ok(()) => {
-                space.missed.sort_unstable();
-                space.missed.dedup();
-                Ok(Written { bp, missed: space.missed })
-            }
+        Ok(Prepared(Content::Stored(bp, physical)))
+    }
+
+    /// Finds the places of a prepared block. Nothing is written yet.
+    ///
+    /// # Errors
+    /// No space. What was allocated on the way is given back.
+    pub async fn place(
+        &self,
+        allocator: &dyn Allocator,
+        prepared: Prepared,
+        policy: &WritePolicy,
+    ) -> Result<Placed, ZioError> {
+        let mut space = Space { allocator, taken: Vec::new(), writes: Vec::new() };
+        let done = |bp, space: Space<'_>| Placed {
+            bp,
+            writes: space.writes,
+            taken: space.taken,
+            bookmark: policy.bookmark,
+            txg: policy.txg,
+        };
+        let (mut bp, physical) = match prepared.0 {
+            Content::Unstored(bp) => return Ok(done(bp, space)),
+            Content::Stored(bp, physical) => (bp, physical),
+        };
+        if can_rewrite(policy, &bp) {
+            let dvas: Vec<Dva> = policy.previous.dvas().collect();
+            space.put(&mut bp, &dvas, &physical);
+            return Ok(done(bp, space));
+        }
+        match self.find_place(&mut space, &mut bp, &physical, policy, policy.copies, 1).await {
+            Ok(()) => Ok(done(bp, space)),
             Err(kind) => {
                 space.taken.iter().for_each(|dva| allocator.release(*dva, policy.txg));
-                Err(fail(kind))
+                Err(ZioError::new(policy.bookmark, kind))
             }
         }
+    }
+
+    /// Writes a placed block to all its places at once. Of each part, one copy is enough. The leaves that should have it
+    /// and have not come back.
+    ///
+    /// # Errors
+    /// Too few devices took it. Its space stays allocated.
+    pub async fn store(&self, allocator: &dyn Allocator, placed: Placed) -> Result<Vec<Guid>, ZioError> {
+        let fail = |kind| ZioError::new(placed.bookmark, kind);
+        let mut missed = Vec::new();
+        for stored in
+            join_all(placed.writes.iter().map(|(dvas, block)| self.store_part(allocator, dvas, block, placed.txg)))
+                .await
+        {
+            missed.extend(stored.map_err(fail)?);
+        }
+        missed.sort_unstable();
+        missed.dedup();
+        Ok(missed)
     }
 
     /// A pointer with everything but a place.
@@ -221,8 +328,8 @@ impl Zio {
         Ok(bp)
     }
 
-    /// Finds places for a block and writes it there: whole, or as a gang.
-    fn place<'a>(
+    /// Finds places for a block: whole, or as a gang.
+    fn find_place<'a>(
         &'a self,
         space: &'a mut Space<'_>,
         bp: &'a mut Blkptr,
@@ -238,7 +345,10 @@ impl Zio {
             let can_gang = psize_bytes > units.min_bytes && depth < DEPTH_MAX;
             if !(is_forced && can_gang) {
                 match space.take(psize_bytes, copies, policy).await {
-                    Ok(dvas) => return self.store(space, bp, &dvas, physical).await,
+                    Ok(dvas) => {
+                        space.put(bp, &dvas, physical);
+                        return Ok(());
+                    }
                     Err(NoSpace::Fragmented) if can_gang => {}
                     Err(_) => return Err(ZioErrorKind::NoSpace { size_bytes: psize_bytes }),
                 }
@@ -247,7 +357,7 @@ impl Zio {
         })
     }
 
-    /// Writes a gang: pieces of about a third each, and a header that points to them.
+    /// Makes a gang: pieces of about a third each, and a header that points to them.
     async fn gang(
         &self,
         space: &mut Space<'_>,
@@ -279,7 +389,7 @@ impl Zio {
             // What is checksummed, padded and compressed is the whole; a piece is just bytes.
             let mut child = self.pointer(policy, Compress::Off, piece.len() as u64, &piece)?;
             child.set_fill(0);
-            self.place(space, &mut child, &piece, policy, copies, depth + 1).await?;
+            self.find_place(space, &mut child, &piece, policy, copies, depth + 1).await?;
             for (asize, dva) in asizes.iter_mut().zip(child.dvas()) {
                 *asize += dva.asize_bytes;
             }
@@ -291,7 +401,7 @@ impl Zio {
         let verifier = embedded::gang_verifier(u64::from(first.vdev.0), first.offset_bytes, policy.txg.0);
         embedded::seal_embedded(Checksum::GangHeader, &mut bytes, verifier, ORDER, None)
             .map_err(|_| ZioErrorKind::Unwritable("the gang header cannot be sealed"))?;
-        self.store(space, bp, &headers, &Block::from(bytes)).await?;
+        space.put(bp, &headers, &Block::from(bytes));
         for (index, (dva, asize_bytes)) in headers.into_iter().zip(asizes).enumerate() {
             bp.set_dva(index, Some(Dva { gang: true, asize_bytes, ..dva }));
         }
@@ -299,14 +409,13 @@ impl Zio {
     }
 
     /// Writes the bytes to all places at once. Good while one of them has them.
-    async fn store(
+    async fn store_part(
         &self,
-        space: &mut Space<'_>,
-        bp: &mut Blkptr,
+        allocator: &dyn Allocator,
         dvas: &[Dva],
         physical: &Block,
-    ) -> Result<(), ZioErrorKind> {
-        let txg = space.txg;
+        txg: Txg,
+    ) -> Result<Vec<Guid>, ZioErrorKind> {
         let tree = self.tree();
         let writes = dvas.iter().map(|dva| async move {
             let sector = 1_usize << tree.ashift(dva.vdev).unwrap_or(0);
@@ -315,36 +424,35 @@ impl Zio {
             } else {
                 padded(physical, physical.len().next_multiple_of(sector)).freeze()
             };
-            tree.write(dva.vdev, dva.offset_bytes, &block, txg).await
+            allocator.check_write(*dva).map_err(ZioErrorKind::OutsideExtents)?;
+            Ok::<_, ZioErrorKind>(tree.write(dva.vdev, dva.offset_bytes, &block, txg).await)
         });
+        let mut missed = Vec::new();
         let mut last = None;
         let mut good = 0;
         for written in join_all(writes).await {
-            match written {
+            match written? {
                 Ok(written) => {
                     good += 1;
-                    space.missed.extend(written.missed);
+                    missed.extend(written.missed);
                 }
                 Err(error) => last = Some(error),
             }
         }
         match last {
-            Some(last) if good == 0 => return Err(ZioErrorKind::NoCopyWritten { copies: dvas.len(), last }),
-            _ => {}
+            Some(last) if good == 0 => Err(ZioErrorKind::NoCopyWritten { copies: dvas.len(), last }),
+            _ => Ok(missed),
         }
-        dvas.iter().enumerate().for_each(|(index, dva)| bp.set_dva(index, Some(*dva)));
-        Ok(())
     }
 }
 
 type Placing<'a> = Pin<Box<dyn Future<Output = Result<(), ZioErrorKind>> + Send + 'a>>;
 
-/// What one write has allocated, in case it fails.
+/// What one write has allocated, in case it fails, and what is to be stored there.
 struct Space<'a> {
     allocator: &'a dyn Allocator,
-    txg: Txg,
     taken: Vec<Dva>,
-    missed: Vec<Guid>,
+    writes: Vec<(Vec<Dva>, Block)>,
 }
 
 impl Space<'_> {
@@ -354,6 +462,12 @@ impl Space<'_> {
         let dvas = self.allocator.allocate(request).await?;
         self.taken.extend(&dvas);
         if dvas.is_empty() { Err(NoSpace::Full) } else { Ok(dvas) }
+    }
+
+    /// Notes that the bytes belong at these places, and that the pointer says so.
+    fn put(&mut self, bp: &mut Blkptr, dvas: &[Dva], physical: &Block) {
+        dvas.iter().enumerate().for_each(|(index, dva)| bp.set_dva(index, Some(*dva)));
+        self.writes.push((dvas.to_vec(), physical.clone()));
     }
 }
 
@@ -404,6 +518,19 @@ fn is_unchanged(policy: &WritePolicy, bp: &Blkptr) -> bool {
         && previous.lsize_bytes() == bp.lsize_bytes()
         && previous.psize_bytes() == bp.psize_bytes()
         && previous.checksum_words() == bp.checksum_words()
+}
+
+/// Whether the block can take the place of its predecessor, which this txg wrote and which nothing on disk knows of.
+fn can_rewrite(policy: &WritePolicy, bp: &Blkptr) -> bool {
+    let previous = &policy.previous;
+    policy.may_rewrite
+        && !previous.is_hole()
+        && !previous.is_embedded()
+        && !previous.is_gang()
+        && previous.physical_birth() == policy.txg
+        && previous.logical_birth() == policy.txg
+        && previous.psize_bytes() == bp.psize_bytes()
+        && previous.dvas().count() == usize::from(policy.copies)
 }
 
 /// Whether two blocks with this checksum in common may be taken for one (`ZCHECKSUM_FLAG_NOPWRITE`).

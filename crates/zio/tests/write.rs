@@ -137,6 +137,7 @@ fn policy(compress: Compress, checksum: Checksum) -> WritePolicy {
         holes_have_births: true,
         previous: Blkptr::HOLE,
         nopwrite: true,
+        may_rewrite: false,
         force_gang_above_bytes: None,
     }
 }
