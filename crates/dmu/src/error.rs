@@ -42,6 +42,12 @@ pub enum DmuErrorKind {
     /// A single read of more than [`READ_SIZE_MAX_BYTES`](crate::READ_SIZE_MAX_BYTES).
     #[error("{0} bytes are too many for one read; read it in pieces")]
     TooLarge(usize),
+    /// What this version does not do.
+    #[error("not supported yet: {0}")]
+    Unsupported(String),
+    /// A ZAP could not be changed.
+    #[error("{0}")]
+    ZapEdit(#[from] cenote_format::zap::ZapEditError),
     /// A structure refers to something that contradicts it (a cycle, a wrong level, an entry out of range).
     #[error("{0}")]
     Corrupt(String),

@@ -37,7 +37,9 @@
 //! 3. Objects of an encrypted dataset whose key is not loaded give an error that says so; only their trees (not their
 //!    contents) can be walked, through [`Objset::without_key`].
 //!
-//! **Crash.** Nothing to leave behind yet: reading only.
+//! **Writing** has a theory of its own: [`mod@write`].
+//!
+//! **Crash.** Readers leave nothing behind; for writers see there.
 //!
 //! **Rejected.** A dbuf per block (state that only writers need); a generic "object" trait (there is one kind of
 //! object, and static types read better).
@@ -50,6 +52,7 @@ mod read;
 pub mod sa;
 mod walk;
 mod window;
+pub mod write;
 pub mod zap;
 
 use std::sync::Arc;
@@ -138,6 +141,13 @@ impl Dmu {
             return Ok(block);
         }
         self.zio.read(bp, context).await
+    }
+
+    /// Forgets a cached block whose place is written again.
+    pub(crate) fn forget(&self, bp: &Blkptr) {
+        if let Some(key) = Self::cache_key(bp) {
+            self.cache.remove(key);
+        }
     }
 
     /// What reading the block takes of memory: its own, and that of its physical bytes where they are not the same.

@@ -48,6 +48,11 @@ impl Objset {
         Ok(Self { shared: Arc::new(Shared { dmu, id, root, phys, key }) })
     }
 
+    /// An objset whose root block is known, or does not exist yet.
+    pub(crate) fn from_parts(dmu: Dmu, id: ObjsetId, root: Blkptr, phys: ObjsetPhys) -> Self {
+        Self { shared: Arc::new(Shared { dmu, id, root, phys, key: KeyAccess::None }) }
+    }
+
     /// The same objset with encrypted blocks treated as in [`KeyAccess::Without`].
     #[must_use]
     pub fn without_key(&self) -> Self {

@@ -1,0 +1,467 @@
+//! An object that is written: what txgs that are not on disk yet have made of it, over what is on disk.
+//!
+//! ```text
+//!   newest head ─► (txg 12) head, blocks, freed ─► (txg 11, syncing) head, blocks, freed ─► dnode on disk ─► its tree
+//! ```
+//! A reader asks from left to right; the first layer that knows of the block answers. A txg's layer is not changed once the
+//! txg is quiesced, so its sync needs no lock but the short one that takes the layer out.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_format::Endian;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dnode::{DnodeFlags, DnodePhys, MAX_BLKPTRS, bonus_capacity_bytes};
+use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_taskq::AsyncMutex;
+use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::sync::Mutex;
+use cenote_zio::ORDER;
+
+use super::objset::ObjsetMut;
+use crate::dnode::Dnode;
+use crate::{DmuError, DmuErrorKind};
+
+/// The usual size of indirect blocks, as a power of two.
+pub const INDIRECT_SHIFT: u8 = 17;
+/// The largest data block.
+const BLOCK_MAX_BYTES: u32 = 16 << 20;
+
+/// What a new object is to be.
+#[derive(Clone, Debug)]
+pub struct ObjectSpec {
+    /// What it holds.
+    pub kind: DmuType,
+    /// Bytes of a data block: a multiple of 512.
+    pub block_bytes: u32,
+    /// Indirect blocks, as a power of two.
+    pub indirect_shift: u8,
+    /// What its bonus holds.
+    pub bonus_kind: DmuType,
+    /// The bonus.
+    pub bonus: Vec<u8>,
+    /// Slots of 512 bytes for the dnode.
+    pub slots: u8,
+    /// Its blocks are never compressed, whatever the objset says.
+    pub uncompressed: bool,
+}
+
+impl ObjectSpec {
+    /// An object of this kind with blocks of this size, without a bonus.
+    #[must_use]
+    pub const fn new(kind: DmuType, block_bytes: u32) -> Self {
+        Self {
+            kind,
+            block_bytes,
+            indirect_shift: INDIRECT_SHIFT,
+            bonus_kind: DmuType::NONE,
+            bonus: Vec::new(),
+            slots: 1,
+            uncompressed: false,
+        }
+    }
+
+    /// The same with a bonus.
+    #[must_use]
+    pub fn with_bonus(self, bonus_kind: DmuType, bonus: Vec<u8>) -> Self {
+        Self { bonus_kind, bonus, ..self }
+    }
+
+    /// The dnode that it begins as.
+    pub(super) fn dnode(&self) -> Result<DnodePhys, DmuErrorKind> {
+        let bad = |what: &str| DmuErrorKind::WrongType(format!("a new object: {what}"));
+        if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(512) || self.block_bytes > BLOCK_MAX_BYTES {
+            return Err(bad("blocks are multiples of 512 bytes, 16 MiB at most"));
+        }
+        let room = bonus_capacity_bytes(usize::from(self.slots.max(1)));
+        let left = room.checked_sub(self.bonus.len()).ok_or_else(|| bad("the bonus does not fit"))?;
+        // System attributes change their size, so they get all the room there is.
+        let count = if self.bonus_kind == DmuType::SA { 1 } else { (1 + left / Blkptr::SIZE).min(MAX_BLKPTRS) };
+        Ok(DnodePhys {
+            object_type: self.kind,
+            indirect_block_shift: self.indirect_shift,
+            levels: 1,
+            blkptr_count: count as u8,
+            bonus_type: self.bonus_kind,
+            checksum: 0,
+            compress: if self.uncompressed { 2 } else { 0 },
+            flags: DnodeFlags::USED_BYTES,
+            data_block_sectors: (self.block_bytes >> 9) as u16,
+            extra_slots: self.slots.max(1) - 1,
+            max_block_id: 0,
+            used: 0,
+            blkptrs: [Blkptr::HOLE; MAX_BLKPTRS],
+            bonus: self.bonus.clone().into(),
+            spill: None,
+            endian: ORDER,
+        })
+    }
+}
+
+/// One txg's changes.
+#[derive(Clone, Debug)]
+pub(super) struct Dirty {
+    /// The dnode as of the end of the txg; its pointers mean nothing.
+    pub(super) head: DnodePhys,
+    /// Data blocks written.
+    pub(super) blocks: BTreeMap<u64, Block>,
+    /// Data blocks freed before those were written: in order, apart.
+    pub(super) freed: Vec<Range<u64>>,
+    /// The spill block: written, or freed.
+    pub(super) spill: Option<Option<Block>>,
+    /// The object as a whole is freed.
+    pub(super) is_freed: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The dnode as the newest change left it; its pointers mean nothing.
+    head: DnodePhys,
+    /// The dnode on disk.
+    synced: Option<DnodePhys>,
+    /// Changes that are not on disk, oldest first: three txgs at most.
+    txgs: Vec<(Txg, Dirty)>,
+}
+
+impl State {
+    fn dirty(&mut self, txg: Txg) -> &mut Dirty {
+        let at = match self.txgs.iter().position(|(other, _)| *other >= txg) {
+            Some(at) if self.txgs[at].0 == txg => at,
+            at => {
+                let at = at.unwrap_or(self.txgs.len());
+                let dirty = Dirty {
+                    head: self.head.clone(),
+                    blocks: BTreeMap::new(),
+                    freed: Vec::new(),
+                    spill: None,
+                    is_freed: false,
+                };
+                self.txgs.insert(at, (txg, dirty));
+                at
+            }
+        };
+        &mut self.txgs[at].1
+    }
+}
+
+/// What the layers in memory know of a block.
+enum Known {
+    Data(Block),
+    Hole,
+    /// Nothing: it is as on disk.
+    OnDisk(Option<Box<DnodePhys>>),
+}
+
+/// An object that can be written. Cheap to clone.
+#[derive(Clone)]
+pub struct Object {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    objset: ObjsetMut,
+    id: ObjectId,
+    state: Mutex<State>,
+    /// Whoever changes a part of a block reads the rest first; nobody comes in between.
+    changes: AsyncMutex<()>,
+}
+
+impl Object {
+    pub(super) fn new(objset: ObjsetMut, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Self {
+        let state = Mutex::new(State { head, synced, txgs: Vec::new() });
+        Self { shared: Arc::new(Shared { objset, id, state, changes: AsyncMutex::new(()) }) }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> ObjectId {
+        self.shared.id
+    }
+
+    /// The objset that it is of.
+    #[must_use]
+    pub fn objset(&self) -> &ObjsetMut {
+        &self.shared.objset
+    }
+
+    /// Its fields as of the newest change. The pointers mean nothing here.
+    #[must_use]
+    pub fn head(&self) -> DnodePhys {
+        self.shared.state.lock().head.clone()
+    }
+
+    /// Its bonus.
+    #[must_use]
+    pub fn bonus(&self) -> Vec<u8> {
+        self.shared.state.lock().head.bonus.to_vec()
+    }
+
+    /// Bytes of a data block.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        u64::from(self.shared.state.lock().head.data_block_bytes())
+    }
+
+    /// The dnode on disk, once there is one.
+    #[must_use]
+    pub fn synced(&self) -> Option<DnodePhys> {
+        self.shared.state.lock().synced.clone()
+    }
+
+    pub(super) fn error(&self, kind: impl Into<DmuErrorKind>) -> DmuError {
+        DmuError::new(self.objset().id(), self.id(), kind)
+    }
+
+    /// Whether nothing hangs on it: no change that is not on disk, no user but the table.
+    pub(super) fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1 && self.shared.state.lock().txgs.is_empty()
+    }
+
+    pub(super) fn is_freed(&self) -> bool {
+        self.shared.state.lock().txgs.iter().any(|(_, dirty)| dirty.is_freed)
+    }
+
+    /// Takes a txg's changes out, with the dnode that they are to be applied to.
+    pub(super) fn take(&self, txg: Txg) -> Option<(Dirty, Option<DnodePhys>)> {
+        let state = self.shared.state.lock();
+        let at = state.txgs.iter().position(|(other, _)| *other == txg)?;
+        // Readers go on asking this layer until the new tree is there.
+        Some((state.txgs[at].1.clone(), state.synced.clone()))
+    }
+
+    /// A txg's changes are on disk (as far as its passes have come): `synced` is what they made of the dnode.
+    pub(super) fn put_synced(&self, txg: Txg, synced: Option<DnodePhys>) {
+        let mut state = self.shared.state.lock();
+        state.txgs.retain(|(other, _)| *other != txg);
+        state.synced = synced;
+    }
+
+    fn change(&self, txg: Txg, change: impl FnOnce(&mut State)) {
+        change(&mut self.shared.state.lock());
+        self.objset().mark(txg, self.id());
+    }
+
+    /// Marks it as changed, though nothing is.
+    pub(super) fn touch(&self, txg: Txg) {
+        self.change(txg, |state| {
+            state.dirty(txg);
+        });
+    }
+
+    /// Changes its fields, those of its tree left out.
+    fn change_head(&self, txg: Txg, change: impl Fn(&mut DnodePhys)) {
+        self.change(txg, |state| {
+            change(&mut state.head);
+            change(&mut state.dirty(txg).head);
+        });
+    }
+
+    /// Replaces the bonus. Nothing happens if it is the same.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn set_bonus(&self, txg: Txg, bonus: &[u8]) -> Result<(), DmuError> {
+        let head = self.head();
+        if *head.bonus == *bonus {
+            return Ok(());
+        }
+        let pointers = (usize::from(head.blkptr_count) - 1) * Blkptr::SIZE;
+        let spill = if head.flags.contains(DnodeFlags::SPILL_BLKPTR) { Blkptr::SIZE } else { 0 };
+        if bonus.len() + pointers + spill > bonus_capacity_bytes(head.slots()) {
+            return Err(self.error(DmuErrorKind::TooLarge(bonus.len())));
+        }
+        self.change_head(txg, |head| head.bonus = bonus.into());
+        Ok(())
+    }
+
+    /// Gives an object that has no data on disk yet a bonus of another kind.
+    ///
+    /// # Errors
+    /// It does not fit, or the object is on disk.
+    pub fn set_bonus_kind(&self, txg: Txg, kind: DmuType, bonus: &[u8]) -> Result<(), DmuError> {
+        let head = self.head();
+        let left = bonus_capacity_bytes(head.slots()).checked_sub(bonus.len());
+        let left = left.ok_or_else(|| self.error(DmuErrorKind::TooLarge(bonus.len())))?;
+        if self.synced().is_some() || head.max_block_id > 0 {
+            return Err(self.error(DmuErrorKind::WrongType("its bonus has its kind for good".into())));
+        }
+        let count = if kind == DmuType::SA { 1 } else { (1 + left / Blkptr::SIZE).min(MAX_BLKPTRS) };
+        self.change_head(txg, |head| {
+            (head.bonus_type, head.bonus, head.blkptr_count) = (kind, bonus.into(), count as u8);
+        });
+        Ok(())
+    }
+
+    /// Changes what the object's data is taken for.
+    pub fn set_kind(&self, txg: Txg, kind: DmuType) {
+        self.change_head(txg, |head| head.object_type = kind);
+    }
+
+    /// Sets flags.
+    pub fn set_flags(&self, txg: Txg, flags: DnodeFlags) {
+        self.change_head(txg, |head| head.flags |= flags);
+    }
+
+    /// Writes the spill block, or frees it. The bonus must leave room for its pointer.
+    pub fn set_spill(&self, txg: Txg, spill: Option<Block>) {
+        let has = spill.is_some();
+        self.change(txg, |state| {
+            state.head.flags.set(DnodeFlags::SPILL_BLKPTR, has);
+            let dirty = state.dirty(txg);
+            dirty.head.flags.set(DnodeFlags::SPILL_BLKPTR, has);
+            dirty.spill = Some(spill);
+        });
+    }
+
+    fn known(&self, block: u64) -> Known {
+        let state = self.shared.state.lock();
+        for (_, dirty) in state.txgs.iter().rev() {
+            if let Some(data) = dirty.blocks.get(&block) {
+                return Known::Data(data.clone());
+            }
+            if dirty.freed.iter().any(|range| range.contains(&block)) {
+                return Known::Hole;
+            }
+        }
+        Known::OnDisk(state.synced.clone().map(Box::new))
+    }
+
+    /// A data block as of the newest change; `None` for a hole.
+    pub async fn block(&self, block: u64) -> Result<Option<Block>, DmuError> {
+        match self.known(block) {
+            Known::Data(data) => Ok(Some(data)),
+            Known::Hole | Known::OnDisk(None) => Ok(None),
+            Known::OnDisk(Some(phys)) => {
+                let dnode = Dnode::new(self.objset().reader(), self.id(), *phys);
+                match dnode.block(BlockId(block)).await? {
+                    Some((_, Endian::Big)) => {
+                        let what = "changing blocks that a big-endian machine wrote";
+                        Err(self.error(DmuErrorKind::Unsupported(what.into())))
+                    }
+                    Some((data, Endian::Little)) => Ok(Some(data)),
+                    None => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// `len` bytes at `offset_bytes`; holes and what lies behind the end are zeros.
+    pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        let size = self.block_bytes();
+        let mut target = Buf::zeroed(len);
+        let mut done = 0;
+        while done < len {
+            let at = offset_bytes + done as u64;
+            let (block, start) = (at / size, (at % size) as usize);
+            let part = (size as usize - start).min(len - done);
+            if let Some(data) = self.block(block).await? {
+                let from = data.get(start..).unwrap_or_default();
+                let part = part.min(from.len());
+                target[done..done + part].copy_from_slice(&from[..part]);
+            }
+            done += part;
+        }
+        Ok(target.freeze())
+    }
+
+    /// Replaces a whole data block. Its length is the object's block size.
+    pub fn write_block(&self, txg: Txg, block: u64, data: Block) {
+        debug_assert_eq!(data.len() as u64, self.block_bytes());
+        self.change(txg, |state| {
+            let max = state.head.max_block_id.max(block);
+            state.head.max_block_id = max;
+            let dirty = state.dirty(txg);
+            dirty.head.max_block_id = max;
+            dirty.blocks.insert(block, data);
+        });
+    }
+
+    /// Writes bytes; the object grows where they reach behind its last block.
+    pub async fn write(&self, txg: Txg, offset_bytes: u64, bytes: &[u8]) -> Result<(), DmuError> {
+        let _turn = self.shared.changes.lock().await;
+        let size = self.block_bytes();
+        let mut rest = bytes;
+        let mut at = offset_bytes;
+        while !rest.is_empty() {
+            let (block, start) = (at / size, (at % size) as usize);
+            let len = (size as usize - start).min(rest.len());
+            let mut buf = if len as u64 == size {
+                Buf::unfilled(len)
+            } else {
+                self.block(block).await?.map_or_else(|| Buf::zeroed(size as usize), Block::into_buf)
+            };
+            buf[start..start + len].copy_from_slice(&rest[..len]);
+            self.write_block(txg, block, buf.freeze());
+            rest = &rest[len..];
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Frees whole data blocks: they become holes.
+    pub fn free_blocks(&self, txg: Txg, blocks: Range<u64>) {
+        if blocks.is_empty() {
+            return;
+        }
+        self.change(txg, |state| {
+            let dirty = state.dirty(txg);
+            let written: Vec<u64> = dirty.blocks.range(blocks.clone()).map(|(block, _)| *block).collect();
+            for block in written {
+                dirty.blocks.remove(&block);
+            }
+            let Range { mut start, mut end } = blocks;
+            dirty.freed.retain(|other| {
+                let apart = other.end < start || end < other.start;
+                if !apart {
+                    (start, end) = (start.min(other.start), end.max(other.end));
+                }
+                apart
+            });
+            let at = dirty.freed.partition_point(|other| other.start < start);
+            dirty.freed.insert(at, start..end);
+        });
+    }
+
+    /// Frees all data; the object stays.
+    pub fn truncate(&self, txg: Txg) {
+        self.free_blocks(txg, 0..u64::MAX);
+        self.change_head(txg, |head| head.max_block_id = 0);
+    }
+
+    /// Frees the object.
+    pub fn free(&self, txg: Txg) {
+        self.change(txg, |state| {
+            let dirty = state.dirty(txg);
+            dirty.blocks.clear();
+            dirty.spill = None;
+            dirty.is_freed = true;
+        });
+    }
+
+    /// Changes the size of data blocks, while there is one at most; what it holds is kept.
+    ///
+    /// # Errors
+    /// There are more blocks, or the size is none that blocks have.
+    pub async fn set_block_bytes(&self, txg: Txg, bytes: u32) -> Result<(), DmuError> {
+        let _turn = self.shared.changes.lock().await;
+        let head = self.head();
+        if head.data_block_bytes() == bytes {
+            return Ok(());
+        }
+        let is_sized = bytes > 0 && bytes.is_multiple_of(512) && bytes <= BLOCK_MAX_BYTES;
+        if head.max_block_id > 0 || !is_sized {
+            return Err(self.error(DmuErrorKind::WrongType(format!("its blocks cannot have {bytes} bytes"))));
+        }
+        let content = self.block(0).await?;
+        self.change_head(txg, |head| head.data_block_sectors = (bytes >> 9) as u16);
+        if let Some(content) = content {
+            let mut grown = Buf::zeroed(bytes as usize);
+            let len = content.len().min(grown.len());
+            grown[..len].copy_from_slice(&content[..len]);
+            self.write_block(txg, 0, grown.freeze());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,287 @@
+//! An objset that is written: its objects in memory, which of them each txg has changed, and its root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dnode::{BLOCK_BYTES, DnodePhys, MAX_SLOTS, SLOT_SHIFT};
+use cenote_format::enums::ObjsetType;
+use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_format::objset::{MAC_BYTES, ObjsetFlags, ObjsetPhys, ObjsetVersion};
+use cenote_format::zil_header::ZilHeader;
+use cenote_taskq::sync::Mutex;
+
+use super::object::{INDIRECT_SHIFT, Object, ObjectSpec};
+use super::policy::ObjsetPolicy;
+use crate::objset::Objset;
+use crate::{Dmu, DmuError, DmuErrorKind, KeyAccess};
+
+/// Numbers of objects have 48 bits.
+const OBJECT_MAX: u64 = 1 << 48;
+/// Slots of dnodes in a block of the meta-dnode.
+const SLOTS: u64 = MAX_SLOTS as u64;
+
+/// The numbers under which the accounting objects of an objset are known; their dnodes stand in the root block.
+pub const USERUSED: ObjectId = ObjectId(u64::MAX);
+/// See [`USERUSED`].
+pub const GROUPUSED: ObjectId = ObjectId(u64::MAX - 1);
+/// See [`USERUSED`].
+pub const PROJECTUSED: ObjectId = ObjectId(u64::MAX - 2);
+
+/// An objset that can be written. Cheap to clone.
+#[derive(Clone)]
+pub struct ObjsetMut {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    dmu: Dmu,
+    id: ObjsetId,
+    /// What blocks on disk are read through.
+    reader: Objset,
+    state: Mutex<State>,
+}
+
+struct State {
+    policy: ObjsetPolicy,
+    objects: BTreeMap<ObjectId, Object>,
+    dirty: BTreeMap<Txg, BTreeSet<ObjectId>>,
+    /// The first number that no object was ever given.
+    next: u64,
+    root: Blkptr,
+    /// All of the root block but its dnodes.
+    phys: ObjsetPhys,
+}
+
+impl ObjsetMut {
+    /// A new objset, without objects.
+    #[must_use]
+    pub fn create(dmu: Dmu, id: ObjsetId, kind: ObjsetType, policy: ObjsetPolicy) -> Self {
+        let mut meta = ObjectSpec::new(DmuType::DNODE, BLOCK_BYTES as u32);
+        meta.indirect_shift = INDIRECT_SHIFT;
+        let mut meta = meta.dnode().expect("a meta-dnode is a dnode");
+        if kind != ObjsetType::Meta {
+            // As high as it will ever be, so that its growth never moves what is there.
+            meta.levels = levels_for(&meta, OBJECT_MAX >> (BLOCK_BYTES.ilog2() - SLOT_SHIFT));
+        }
+        let phys = ObjsetPhys {
+            version: ObjsetVersion::V3,
+            meta_dnode: meta.clone(),
+            zil_header: ZilHeader::default(),
+            type_number: u64::from(kind.number()),
+            flags: ObjsetFlags::empty(),
+            portable_mac: [0; MAC_BYTES],
+            local_mac: [0; MAC_BYTES],
+            userused_dnode: None,
+            groupused_dnode: None,
+            projectused_dnode: None,
+        };
+        let this = Self::new(dmu, id, Blkptr::HOLE, phys, policy, 1);
+        this.add(ObjectId(0), meta, None);
+        this
+    }
+
+    /// An objset that is on disk.
+    pub async fn open(dmu: Dmu, id: ObjsetId, root: Blkptr, policy: ObjsetPolicy) -> Result<Self, DmuError> {
+        let reader = Objset::open(dmu.clone(), id, root, KeyAccess::None).await?;
+        let phys = reader.phys().clone();
+        if phys.endian() != cenote_zio::ORDER {
+            let what = "changing objsets that a big-endian machine wrote";
+            return Err(DmuError::new(id, ObjectId(0), DmuErrorKind::Unsupported(what.into())));
+        }
+        let next = (phys.meta_dnode.max_block_id + 1) * SLOTS;
+        let this = Self::new(dmu, id, root, phys.clone(), policy, next);
+        this.add(ObjectId(0), phys.meta_dnode.clone(), Some(phys.meta_dnode));
+        let special =
+            [(USERUSED, phys.userused_dnode), (GROUPUSED, phys.groupused_dnode), (PROJECTUSED, phys.projectused_dnode)];
+        for (id, dnode) in special {
+            if let Some(dnode) = dnode {
+                this.add(id, dnode.clone(), Some(dnode));
+            }
+        }
+        Ok(this)
+    }
+
+    fn new(dmu: Dmu, id: ObjsetId, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
+        let reader = Objset::from_parts(dmu.clone(), id, root, phys.clone());
+        let (objects, dirty) = (BTreeMap::new(), BTreeMap::new());
+        let state = Mutex::new(State { policy, objects, dirty, next, root, phys });
+        Self { shared: Arc::new(Shared { dmu, id, reader, state }) }
+    }
+
+    fn add(&self, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Object {
+        let object = Object::new(self.clone(), id, head, synced);
+        self.shared.state.lock().objects.insert(id, object.clone());
+        object
+    }
+
+    /// Its number: its dataset's object in the MOS, 0 for the MOS.
+    #[must_use]
+    pub fn id(&self) -> ObjsetId {
+        self.shared.id
+    }
+
+    /// The way to blocks.
+    #[must_use]
+    pub fn dmu(&self) -> &Dmu {
+        &self.shared.dmu
+    }
+
+    pub(super) fn reader(&self) -> Objset {
+        self.shared.reader.clone()
+    }
+
+    /// How its blocks are written.
+    #[must_use]
+    pub fn policy(&self) -> ObjsetPolicy {
+        self.shared.state.lock().policy
+    }
+
+    /// Changes how its blocks are written, from the next sync on.
+    pub fn set_policy(&self, policy: ObjsetPolicy) {
+        self.shared.state.lock().policy = policy;
+    }
+
+    /// Its root on disk; a hole before the first sync.
+    #[must_use]
+    pub fn root(&self) -> Blkptr {
+        self.shared.state.lock().root
+    }
+
+    /// The root block's fields that are not dnodes.
+    #[must_use]
+    pub fn phys(&self) -> ObjsetPhys {
+        self.shared.state.lock().phys.clone()
+    }
+
+    /// Changes the root block's flags.
+    pub fn set_flags(&self, txg: Txg, flags: ObjsetFlags) {
+        self.shared.state.lock().phys.flags |= flags;
+        self.mark(txg, ObjectId(0));
+        self.meta().touch(txg);
+    }
+
+    pub(super) fn meta(&self) -> Object {
+        self.shared.state.lock().objects[&ObjectId(0)].clone()
+    }
+
+    pub(super) fn mark(&self, txg: Txg, id: ObjectId) {
+        self.shared.state.lock().dirty.entry(txg).or_default().insert(id);
+    }
+
+    /// Whether a txg has changes that are not written.
+    #[must_use]
+    pub fn is_dirty(&self, txg: Txg) -> bool {
+        self.shared.state.lock().dirty.get(&txg).is_some_and(|dirty| !dirty.is_empty())
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    /// What is asked for is no object.
+    pub fn create_object(&self, txg: Txg, spec: &ObjectSpec) -> Result<Object, DmuError> {
+        let id = {
+            let mut state = self.shared.state.lock();
+            let slots = u64::from(spec.slots.max(1));
+            // A dnode does not cross the end of its block.
+            if state.next % SLOTS + slots > SLOTS {
+                state.next = state.next.next_multiple_of(SLOTS);
+            }
+            let id = ObjectId(state.next);
+            state.next += slots;
+            id
+        };
+        self.create_at(txg, id, spec)
+    }
+
+    /// Makes an object with a given number, which is not in use.
+    ///
+    /// # Errors
+    /// What is asked for is no object, or the number is taken.
+    pub fn create_at(&self, txg: Txg, id: ObjectId, spec: &ObjectSpec) -> Result<Object, DmuError> {
+        let fail = |kind: DmuErrorKind| DmuError::new(self.id(), id, kind);
+        let head = spec.dnode().map_err(fail)?;
+        let is_special = is_special(id);
+        {
+            let mut state = self.shared.state.lock();
+            if state.objects.contains_key(&id) || (id.0 >= OBJECT_MAX && !is_special) {
+                return Err(fail(DmuErrorKind::WrongType("its number is taken".into())));
+            }
+            if !is_special {
+                state.next = state.next.max(id.0 + u64::from(spec.slots.max(1)));
+            }
+        }
+        let object = self.add(id, head, None);
+        object.touch(txg);
+        Ok(object)
+    }
+
+    /// An object by its number.
+    pub async fn object(&self, id: ObjectId) -> Result<Object, DmuError> {
+        let found = self.shared.state.lock().objects.get(&id).cloned();
+        if let Some(object) = found {
+            if object.is_freed() {
+                return Err(DmuError::new(self.id(), id, DmuErrorKind::NoSuchObject));
+            }
+            return Ok(object);
+        }
+        let phys = self.find(id).await?;
+        let mut state = self.shared.state.lock();
+        // Someone may have come first.
+        let object =
+            state.objects.entry(id).or_insert_with(|| Object::new(self.clone(), id, phys.clone(), Some(phys))).clone();
+        Ok(object)
+    }
+
+    /// An object's dnode, from the block of the meta-dnode that it stands in.
+    async fn find(&self, id: ObjectId) -> Result<DnodePhys, DmuError> {
+        let fail = |kind: DmuErrorKind| DmuError::new(self.id(), id, kind);
+        let (block, slot) = (id.0 / SLOTS, (id.0 % SLOTS) as usize);
+        let Some(bytes) = self.meta().block(block).await? else { return Err(fail(DmuErrorKind::NoSuchObject)) };
+        let found = cenote_format::dnode::dnodes_in_block(&bytes, cenote_zio::ORDER).find(|(at, _)| *at == slot);
+        let (_, dnode) = found.ok_or_else(|| fail(DmuErrorKind::NoSuchObject))?;
+        Ok(dnode.map_err(|error| fail(error.into()))?.to_value())
+    }
+
+    /// Takes the objects that a txg has changed, in the order of their numbers, the meta-dnode left out.
+    pub(super) fn take_dirty(&self, txg: Txg) -> Vec<Object> {
+        let mut state = self.shared.state.lock();
+        let mut ids = state.dirty.remove(&txg).unwrap_or_default();
+        ids.remove(&ObjectId(0));
+        ids.iter().filter_map(|id| state.objects.get(id).cloned()).collect()
+    }
+
+    /// A txg's changes are written: the root, and the fields that stand in it.
+    pub(super) fn put_synced(&self, txg: Txg, root: Blkptr, phys: ObjsetPhys) {
+        let mut state = self.shared.state.lock();
+        state.dirty.remove(&txg);
+        state.root = root;
+        // Flags may have been set for a later txg meanwhile.
+        let flags = state.phys.flags;
+        state.phys = ObjsetPhys { flags, ..phys };
+        state.objects.retain(|id, object| id.0 == 0 || is_special(*id) || !object.is_idle());
+    }
+
+    /// Forgets all objects. Nothing can be done with it afterwards; objects and objset keep each other in memory until then.
+    pub fn close(&self) {
+        let objects = std::mem::take(&mut self.shared.state.lock().objects);
+        drop(objects);
+    }
+}
+
+const fn is_special(id: ObjectId) -> bool {
+    id.0 >= PROJECTUSED.0
+}
+
+/// Levels of a tree that reaches `blocks` data blocks, from the dnode's own pointers on.
+pub(super) fn levels_for(dnode: &DnodePhys, blocks: u64) -> u8 {
+    let shift = dnode.blkptrs_per_indirect_shift();
+    let mut levels = 1_u8;
+    let mut reach = u128::from(dnode.blkptr_count);
+    while reach < u128::from(blocks) {
+        reach <<= shift;
+        levels += 1;
+    }
+    levels.max(dnode.levels)
+}

@@ -1,0 +1,127 @@
+//! How blocks are written: the dataset's properties, and what the kind of object and the level in its tree make of them.
+
+use cenote_codec::compress::CompressLevel;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::enums::{Checksum, Compress};
+use cenote_format::ids::Txg;
+use cenote_zio::{Bookmark, WritePolicy};
+
+/// From this pass on a block that this txg wrote is written in its own place again (`zfs_sync_pass_rewrite`).
+pub(super) const PASS_REWRITE: u32 = 2;
+/// From this pass on nothing is compressed, so that sizes stay what they are (`zfs_sync_pass_dont_compress`).
+const PASS_DONT_COMPRESS: u32 = 8;
+/// The most copies of a block.
+const COPIES_MAX: u8 = 3;
+
+/// What of an objset's metadata is kept in one copy more than its data (`redundant_metadata`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RedundantMetadata {
+    /// All of it.
+    #[default]
+    All,
+    /// What many blocks hang on: dnodes' indirect blocks and those high up in trees, directories.
+    Most,
+    /// What a dataset hangs on.
+    Some,
+    /// Nothing.
+    None,
+}
+
+/// How an objset's blocks are written: properties, resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjsetPolicy {
+    /// Data's compression.
+    pub compress: Compress,
+    /// Its level.
+    pub compress_level: CompressLevel,
+    /// Data's checksum.
+    pub checksum: Checksum,
+    /// Copies of data.
+    pub copies: u8,
+    /// Copies of metadata.
+    pub redundant_metadata: RedundantMetadata,
+    /// Feature `embedded_data`.
+    pub may_embed: bool,
+    /// Feature `hole_birth`.
+    pub holes_have_births: bool,
+}
+
+impl ObjsetPolicy {
+    /// What a dataset without properties of its own has, and the pool's own objects in three copies.
+    #[must_use]
+    pub const fn new(copies: u8) -> Self {
+        Self {
+            compress: Compress::Lz4,
+            compress_level: CompressLevel::INHERIT,
+            checksum: Checksum::Fletcher4,
+            copies,
+            redundant_metadata: RedundantMetadata::All,
+            may_embed: true,
+            holes_have_births: true,
+        }
+    }
+
+    /// How a block of this objset is written.
+    pub(super) fn of_block(&self, block: BlockKind, at: Bookmark, previous: Blkptr, now: Now) -> WritePolicy {
+        let is_metadata = block.level > 0 || block.kind.is_metadata();
+        let extra = match self.redundant_metadata {
+            RedundantMetadata::All => is_metadata,
+            RedundantMetadata::Most => block.level >= 2 || block.kind.is_metadata(),
+            RedundantMetadata::Some => block.kind.is_metadata() && !block.kind.is_zap(),
+            RedundantMetadata::None => false,
+        };
+        let (mut compress, mut compress_level) = (self.compress, self.compress_level);
+        let mut checksum = self.checksum;
+        if is_metadata {
+            (compress, compress_level) = (Compress::Lz4, CompressLevel::INHERIT);
+            if !protects_metadata(checksum) {
+                checksum = Checksum::Fletcher4;
+            }
+        }
+        if block.uncompressed || now.pass >= PASS_DONT_COMPRESS {
+            compress = Compress::Off;
+        }
+        WritePolicy {
+            bookmark: at,
+            object_type: block.kind,
+            level: block.level,
+            txg: now.txg,
+            compress,
+            compress_level,
+            checksum,
+            copies: (self.copies + u8::from(extra)).min(COPIES_MAX),
+            fill: block.fill,
+            may_embed: self.may_embed,
+            holes_have_births: self.holes_have_births,
+            previous,
+            nopwrite: !is_metadata && now.pass < PASS_REWRITE,
+            may_rewrite: now.pass >= PASS_REWRITE,
+            force_gang_above_bytes: None,
+        }
+    }
+}
+
+/// What of a block decides how it is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockKind {
+    pub(super) kind: DmuType,
+    pub(super) level: u8,
+    pub(super) fill: u64,
+    pub(super) uncompressed: bool,
+}
+
+/// The txg that syncs, and its pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    pub(super) txg: Txg,
+    pub(super) pass: u32,
+}
+
+/// Whether a checksum of data is good enough for metadata (`ZCHECKSUM_FLAG_METADATA`).
+const fn protects_metadata(checksum: Checksum) -> bool {
+    !matches!(
+        checksum,
+        Checksum::Inherit | Checksum::On | Checksum::Off | Checksum::Zilog | Checksum::Fletcher2 | Checksum::NoParity
+    )
+}

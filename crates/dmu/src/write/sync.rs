@@ -1,0 +1,463 @@
+//! Writing a txg's changes: from data blocks up to the roots of objsets.
+//!
+//! ```text
+//!   all objects of all objsets        prepare (any core, any order)     place (in order)     store (in the background)
+//!     level 0 ──────────────────────►  compress, sum up  ────────────►  pointer  ──────────►  devices
+//!     level 1: the pointers of level 0 ──► …
+//!     … up to the dnodes
+//!   meta-dnodes, likewise: dnodes are their data
+//!   root blocks
+//! ```
+//! The width of a level is that of all trees together. Only allocating is done one after the other, in the order of objset,
+//! object, block: it takes no longer than a look into a tree of free space, and the same changes get the same places
+//! however many cores there are and whichever is done first.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dnode::{DnodePhys, MAX_SLOTS, SLOT_BYTES};
+use cenote_format::ids::{BlockId, Guid, ObjectId, Txg, VdevId};
+use cenote_format::objset::ObjsetPhys;
+use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::{Class, Join, Semaphore};
+use cenote_vdev::tree::VdevTree;
+use cenote_zio::{Allocator, Bookmark, Placed, Prepared, WritePolicy, Zio, ZioError};
+
+use super::object::Object;
+use super::objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED};
+use super::policy::{BlockKind, Now, ObjsetPolicy};
+use super::tree::{Item, Tree};
+use crate::{Dmu, DmuError, DmuErrorKind};
+
+/// Blocks that are prepared ahead of their turn to be placed.
+const PREPARED_MAX: usize = 128;
+/// Bytes that are on their way to devices at once.
+const IN_FLIGHT_MAX_BYTES: u64 = 64 << 20;
+
+/// Bytes of blocks: as datasets count them, before allocation overhead, before compression.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceDelta {
+    /// Less what parity takes of a large block.
+    pub used_bytes: i64,
+    /// Physical sizes.
+    pub compressed_bytes: i64,
+    /// Logical sizes of data, physical ones of metadata.
+    pub uncompressed_bytes: i64,
+}
+
+impl SpaceDelta {
+    /// Takes another in.
+    pub fn add(&mut self, other: Self) {
+        self.used_bytes += other.used_bytes;
+        self.compressed_bytes += other.compressed_bytes;
+        self.uncompressed_bytes += other.uncompressed_bytes;
+    }
+
+    /// The same, taken away.
+    #[must_use]
+    pub const fn negated(self) -> Self {
+        Self {
+            used_bytes: -self.used_bytes,
+            compressed_bytes: -self.compressed_bytes,
+            uncompressed_bytes: -self.uncompressed_bytes,
+        }
+    }
+
+    /// Whether nothing changes.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What the sync of an objset did.
+#[derive(Clone, Debug)]
+pub struct Synced {
+    /// Its root.
+    pub root: Blkptr,
+    /// Blocks that are new.
+    pub born: SpaceDelta,
+    /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
+    pub killed: Vec<Blkptr>,
+    /// Leaves that have missed a block.
+    pub missed: Vec<Guid>,
+}
+
+/// Writes objsets. Cheap to clone.
+#[derive(Clone)]
+pub struct Writer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    dmu: Dmu,
+    allocator: Arc<dyn Allocator>,
+    /// For each top-level vdev, bytes that count for a sector of 512 allocated.
+    ratios: Vec<u64>,
+    in_flight: Arc<Semaphore>,
+}
+
+/// Device writes under way.
+struct Stores {
+    zio: Zio,
+    allocator: Arc<dyn Allocator>,
+    dmu: Dmu,
+    in_flight: Arc<Semaphore>,
+    joins: Vec<Join<Result<Vec<Guid>, ZioError>>>,
+}
+
+impl Stores {
+    /// Begins to store a block, once there is room for it.
+    async fn begin(&mut self, placed: Placed) {
+        let bytes = placed.pending_bytes().min(IN_FLIGHT_MAX_BYTES);
+        if bytes == 0 {
+            return;
+        }
+        let permit = self.in_flight.acquire_owned(bytes).await;
+        let (zio, allocator) = (self.zio.clone(), self.allocator.clone());
+        self.joins.push(self.dmu.handle().spawn(Class::Sync, async move {
+            let stored = zio.store(allocator.as_ref(), placed).await;
+            drop(permit);
+            stored
+        }));
+    }
+
+    /// Waits for all of them.
+    async fn finish(self) -> Result<Vec<Guid>, DmuErrorKind> {
+        let mut missed = Vec::new();
+        for join in self.joins {
+            let stored = join.await.map_err(|error| DmuErrorKind::Interrupted(error.to_string()))?;
+            missed.extend(stored?);
+        }
+        missed.sort_unstable();
+        missed.dedup();
+        Ok(missed)
+    }
+}
+
+/// An objset's part of a sync.
+struct Part {
+    objset: ObjsetMut,
+    policy: ObjsetPolicy,
+    born: SpaceDelta,
+    killed: Vec<Blkptr>,
+}
+
+/// What a level's block is called until it has its place.
+struct Turn {
+    part: usize,
+    tree: usize,
+    level: u8,
+    block: Option<u64>,
+    policy: WritePolicy,
+}
+
+impl Writer {
+    /// A writer that takes space from `allocator`.
+    #[must_use]
+    pub fn new(dmu: Dmu, allocator: Arc<dyn Allocator>) -> Self {
+        let tree = dmu.zio().tree();
+        let ratios = (0..tree.top_count()).map(|top| deflate_ratio(tree, VdevId(top as u32))).collect();
+        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX_BYTES));
+        Self { shared: Arc::new(Shared { dmu, allocator, ratios, in_flight }) }
+    }
+
+    /// The way to blocks.
+    #[must_use]
+    pub fn dmu(&self) -> &Dmu {
+        &self.shared.dmu
+    }
+
+    /// Bytes of a block as datasets count them.
+    #[must_use]
+    pub fn space_of(&self, bp: &Blkptr) -> SpaceDelta {
+        if bp.is_hole() || bp.is_redacted() {
+            return SpaceDelta::default();
+        }
+        let ratio = |vdev: VdevId| self.shared.ratios.get(vdev.0 as usize).copied().unwrap_or(512);
+        let used: u64 =
+            if bp.is_embedded() { 0 } else { bp.dvas().map(|dva| (dva.asize_bytes >> 9) * ratio(dva.vdev)).sum() };
+        let physical = if bp.is_embedded() { 0 } else { bp.psize_bytes() };
+        let is_metadata = bp.level() > 0 || bp.dmu_type().is_metadata();
+        SpaceDelta {
+            used_bytes: used as i64,
+            compressed_bytes: physical as i64,
+            uncompressed_bytes: (if is_metadata { physical } else { bp.lsize_bytes() }) as i64,
+        }
+    }
+
+    /// Writes what a txg has changed of these objsets, which nobody changes meanwhile, and waits until it is on devices
+    /// (not yet stable). `pass` counts from 1; from the second on blocks of this txg are written in place.
+    ///
+    /// # Errors
+    /// No space, or a device failure that the vdevs cannot make up for: the txg cannot be written.
+    pub async fn sync(&self, objsets: &[ObjsetMut], txg: Txg, pass: u32) -> Result<Vec<Synced>, DmuError> {
+        let now = Now { txg, pass };
+        let mut stores = Stores {
+            zio: self.shared.dmu.zio().clone(),
+            allocator: self.shared.allocator.clone(),
+            dmu: self.shared.dmu.clone(),
+            in_flight: self.shared.in_flight.clone(),
+            joins: Vec::new(),
+        };
+        let mut parts: Vec<Part> = objsets
+            .iter()
+            .map(|objset| Part {
+                objset: objset.clone(),
+                policy: objset.policy(),
+                born: SpaceDelta::default(),
+                killed: Vec::new(),
+            })
+            .collect();
+        let objects = parts.iter().map(|part| part.objset.take_dirty(txg)).collect();
+        let trees = self.write_trees(&mut parts, objects, now, &mut stores).await?;
+        let mut roots: Vec<BTreeMap<ObjectId, DnodePhys>> = vec![BTreeMap::new(); parts.len()];
+        for (part, trees) in trees.into_iter().enumerate() {
+            let objset = &parts[part].objset;
+            patch_dnodes(objset, trees, txg, &mut roots[part]).await?;
+        }
+        let metas = parts.iter().map(|part| vec![part.objset.meta()]).collect();
+        let metas = self.write_trees(&mut parts, metas, now, &mut stores).await?;
+        let mut pointers = Vec::with_capacity(parts.len());
+        for (at, mut meta) in metas.into_iter().enumerate() {
+            let meta = meta.pop().map(|tree| tree.head);
+            let dnodes = std::mem::take(&mut roots[at]);
+            pointers.push(self.write_root(&mut parts[at], meta, dnodes, now, &mut stores).await?);
+        }
+        let fail = |kind| DmuError::new(cenote_format::ids::ObjsetId(0), ObjectId(0), kind);
+        let missed = stores.finish().await.map_err(fail)?;
+        Ok(parts
+            .into_iter()
+            .zip(pointers)
+            .map(|(part, root)| Synced { root, born: part.born, killed: part.killed, missed: missed.clone() })
+            .collect())
+    }
+
+    /// Writes the trees of objects, and counts them into their objsets' parts.
+    async fn write_trees(
+        &self,
+        parts: &mut [Part],
+        objects: Vec<Vec<Object>>,
+        now: Now,
+        stores: &mut Stores,
+    ) -> Result<Vec<Vec<Tree>>, DmuError> {
+        let mut trees = Vec::with_capacity(objects.len());
+        for (part, objects) in parts.iter().zip(objects) {
+            trees.push(self.load_trees(part, objects, now.txg).await?);
+        }
+        let top = trees.iter().flatten().map(|tree| tree.head.levels).max().unwrap_or(0);
+        for level in 0..top {
+            let mut work = VecDeque::new();
+            for (part, trees) in trees.iter_mut().enumerate() {
+                for (at, tree) in trees.iter_mut().enumerate() {
+                    let items = tree.items(level);
+                    work.extend(items.into_iter().map(|item| (part, at, item)));
+                }
+            }
+            self.write_level(parts, &mut trees, work, now, stores).await?;
+        }
+        for (part, trees) in parts.iter_mut().zip(&mut trees) {
+            for tree in trees {
+                let mut used = 0;
+                for bp in std::mem::take(&mut tree.killed) {
+                    let space = self.space_of(&bp);
+                    used -= space.used_bytes;
+                    part.killed.push(bp);
+                }
+                tree.head.used = tree.head.used.saturating_add_signed(used);
+            }
+        }
+        Ok(trees)
+    }
+
+    async fn load_trees(&self, part: &Part, objects: Vec<Object>, txg: Txg) -> Result<Vec<Tree>, DmuError> {
+        let mut pending = VecDeque::new();
+        let mut trees = Vec::with_capacity(objects.len());
+        let mut objects = objects.into_iter();
+        loop {
+            while pending.len() < PREPARED_MAX {
+                let Some(object) = objects.next() else { break };
+                let Some((dirty, synced)) = object.take(txg) else { continue };
+                let births = part.policy.holes_have_births;
+                let join = self.shared.dmu.handle().spawn(Class::Sync, Tree::load(object, dirty, synced, txg, births));
+                pending.push_back(join);
+            }
+            let Some(join) = pending.pop_front() else { return Ok(trees) };
+            trees.push(joined(&part.objset, join).await??);
+        }
+    }
+
+    /// Writes the blocks of one level: prepared in parallel, placed in order, stored in the background.
+    async fn write_level(
+        &self,
+        parts: &mut [Part],
+        trees: &mut [Vec<Tree>],
+        mut work: VecDeque<(usize, usize, Item)>,
+        now: Now,
+        stores: &mut Stores,
+    ) -> Result<(), DmuError> {
+        let mut pending: VecDeque<(Turn, Join<Result<Prepared, ZioError>>)> = VecDeque::new();
+        loop {
+            while pending.len() < PREPARED_MAX {
+                let Some((part, tree, item)) = work.pop_front() else { break };
+                let object = &trees[part][tree];
+                let policy = policy_of(&parts[part], object, &item, now);
+                let turn = Turn { part, tree, level: item.level, block: item.block, policy: policy.clone() };
+                pending.push_back((turn, self.begin_prepare(item.content, policy)));
+            }
+            let Some((turn, join)) = pending.pop_front() else { return Ok(()) };
+            let prepared = joined(&parts[turn.part].objset, join).await?;
+            let tree = &mut trees[turn.part][turn.tree];
+            let prepared = prepared.map_err(|error| tree.object.error(error))?;
+            let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &turn.policy).await;
+            let placed = placed.map_err(|error| tree.object.error(error))?;
+            let bp = placed.bp;
+            let part = &mut parts[turn.part];
+            let used = self.count(part, &turn.policy.previous, &bp);
+            tree.head.used = tree.head.used.saturating_add_signed(used);
+            tree.put(turn.level, turn.block, bp);
+            self.forget_cached(&bp, now);
+            stores.begin(placed).await;
+        }
+    }
+
+    fn begin_prepare(&self, content: Block, policy: WritePolicy) -> Join<Result<Prepared, ZioError>> {
+        let zio = self.shared.dmu.zio().clone();
+        let units = self.shared.allocator.units();
+        self.shared.dmu.handle().spawn(Class::Sync, async move { zio.prepare(units, &content, &policy) })
+    }
+
+    /// Counts a block in the place of another; what it adds to the object's used bytes comes back.
+    fn count(&self, part: &mut Part, previous: &Blkptr, bp: &Blkptr) -> i64 {
+        let same_place = previous.dva(0).is_some() && previous.dva(0) == bp.dva(0) && !bp.is_embedded();
+        if same_place && previous.physical_birth() == bp.physical_birth() {
+            return 0;
+        }
+        let (born, gone) = (self.space_of(bp), self.space_of(previous));
+        part.born.add(born);
+        if !previous.is_hole() {
+            part.killed.push(*previous);
+        }
+        born.used_bytes - gone.used_bytes
+    }
+
+    /// What is written in place again must not be found in the cache as it was before.
+    fn forget_cached(&self, bp: &Blkptr, now: Now) {
+        if now.pass >= super::policy::PASS_REWRITE {
+            self.shared.dmu.forget(bp);
+        }
+    }
+
+    /// Writes an objset's root block.
+    async fn write_root(
+        &self,
+        part: &mut Part,
+        meta: Option<DnodePhys>,
+        mut dnodes: BTreeMap<ObjectId, DnodePhys>,
+        now: Now,
+        stores: &mut Stores,
+    ) -> Result<Blkptr, DmuError> {
+        let objset = part.objset.clone();
+        let mut phys: ObjsetPhys = objset.phys();
+        if let Some(meta) = meta {
+            objset.meta().put_synced(now.txg, Some(meta.clone()));
+            phys.meta_dnode = meta;
+        }
+        for (id, slot) in [
+            (USERUSED, &mut phys.userused_dnode),
+            (GROUPUSED, &mut phys.groupused_dnode),
+            (PROJECTUSED, &mut phys.projectused_dnode),
+        ] {
+            if let Some(dnode) = dnodes.remove(&id) {
+                *slot = Some(dnode);
+            }
+        }
+        let fail = |error: ZioError| DmuError::new(objset.id(), ObjectId(0), error);
+        let previous = objset.root();
+        let fill = phys.meta_dnode.blkptrs().iter().map(|bp| if bp.is_hole() { 0 } else { bp.fill() }).sum();
+        let block = BlockKind { kind: DmuType::OBJSET, level: 0, fill, uncompressed: false };
+        let policy = part.policy.of_block(block, Bookmark::objset(objset.id()), previous, now);
+        let prepared = self.begin_prepare(Block::from(phys.emit()), policy.clone());
+        let prepared = joined(&objset, prepared).await?.map_err(fail)?;
+        let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &policy).await;
+        let placed = placed.map_err(fail)?;
+        let root = placed.bp;
+        self.count(part, &previous, &root);
+        self.forget_cached(&root, now);
+        stores.begin(placed).await;
+        objset.put_synced(now.txg, root, phys);
+        Ok(root)
+    }
+}
+
+async fn joined<T>(objset: &ObjsetMut, join: Join<T>) -> Result<T, DmuError> {
+    let interrupted = |error: cenote_taskq::JoinError| DmuErrorKind::Interrupted(error.to_string());
+    join.await.map_err(|error| DmuError::new(objset.id(), ObjectId(0), interrupted(error)))
+}
+
+/// How a block of a tree is written.
+fn policy_of(part: &Part, tree: &Tree, item: &Item, now: Now) -> WritePolicy {
+    let bookmark = Bookmark {
+        objset: part.objset.id(),
+        object: tree.object.id(),
+        level: i8::try_from(item.level).unwrap_or(i8::MAX),
+        block: BlockId(item.block.unwrap_or(0)),
+    };
+    let uncompressed = item.level == 0 && tree.head.compress == 2;
+    let block = BlockKind { kind: item.kind, level: item.level, fill: item.fill, uncompressed };
+    part.policy.of_block(block, bookmark, item.previous, now)
+}
+
+/// Puts written objects' dnodes into the blocks of the meta-dnode; those that stand in the root block come back.
+async fn patch_dnodes(
+    objset: &ObjsetMut,
+    trees: Vec<Tree>,
+    txg: Txg,
+    roots: &mut BTreeMap<ObjectId, DnodePhys>,
+) -> Result<(), DmuError> {
+    const SLOTS: u64 = MAX_SLOTS as u64;
+    let meta = objset.meta();
+    let mut open: Option<(u64, Buf)> = None;
+    for tree in trees {
+        let id = tree.object.id();
+        if [USERUSED, GROUPUSED, PROJECTUSED].contains(&id) {
+            tree.object.put_synced(txg, Some(tree.head.clone()));
+            roots.insert(id, tree.head);
+            continue;
+        }
+        let (block, slot) = (id.0 / SLOTS, (id.0 % SLOTS) as usize);
+        if open.as_ref().is_none_or(|(at, _)| *at != block) {
+            if let Some((at, bytes)) = open.take() {
+                meta.write_block(txg, at, bytes.freeze());
+            }
+            let size = meta.block_bytes() as usize;
+            let bytes = meta.block(block).await?.map_or_else(|| Buf::zeroed(size), Block::into_buf);
+            open = Some((block, bytes));
+        }
+        let Some((_, bytes)) = &mut open else { continue };
+        let start = slot * SLOT_BYTES;
+        let target = bytes.get_mut(start..start + tree.head.slots() * SLOT_BYTES);
+        let target =
+            target.ok_or_else(|| tree.object.error(DmuErrorKind::Corrupt("a dnode beyond its block".into())))?;
+        if tree.is_freed {
+            target.fill(0);
+        } else {
+            target.copy_from_slice(&tree.head.emit());
+        }
+        let synced = (!tree.is_freed).then(|| tree.head.clone());
+        tree.object.put_synced(txg, synced);
+    }
+    if let Some((at, bytes)) = open {
+        meta.write_block(txg, at, bytes.freeze());
+    }
+    Ok(())
+}
+
+/// The logical share of allocated bytes on a vdev, by a block of 128 KiB: what 512 bytes allocated count.
+fn deflate_ratio(tree: &VdevTree, vdev: VdevId) -> u64 {
+    const BYTES: u64 = 128 << 10;
+    let asize = tree.psize_to_asize(vdev, BYTES, Txg(0)).unwrap_or(BYTES);
+    BYTES / (asize >> 9).max(1)
+}

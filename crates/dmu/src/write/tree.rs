@@ -1,0 +1,324 @@
+//! One object's tree while a txg is written into it: the pointers of the dnode, and of the indirect blocks on the way to
+//! what has changed. Nothing else of the tree is read.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dnode::{DnodePhys, MAX_BLKPTRS, dnodes_in_block};
+use cenote_format::ids::{BlockId, Txg};
+use cenote_taskq::BoxFuture;
+use cenote_taskq::buf::{Block, Buf};
+use cenote_zio::ORDER;
+
+use super::object::{Dirty, Object};
+use super::objset::levels_for;
+use crate::dnode::Dnode;
+use crate::{DmuError, DmuErrorKind};
+
+/// An indirect block.
+#[derive(Debug)]
+struct Indirect {
+    children: Vec<Blkptr>,
+    is_dirty: bool,
+}
+
+/// A tree in the making.
+pub(super) struct Tree {
+    pub(super) object: Object,
+    /// The dnode as it will be; its pointers are the tree's top.
+    pub(super) head: DnodePhys,
+    /// The dnode that is freed as a whole.
+    pub(super) is_freed: bool,
+    /// What is read through: the dnode as it is on disk.
+    reader: Option<Dnode>,
+    /// Indirect blocks by level and number; the first level is that of data, and stays empty.
+    indirects: Vec<BTreeMap<u64, Indirect>>,
+    /// Data blocks to write.
+    blocks: BTreeMap<u64, Block>,
+    /// The spill block to write, or to free.
+    spill: Option<Option<Block>>,
+    /// Blocks that the tree has lost.
+    pub(super) killed: Vec<Blkptr>,
+    txg: Txg,
+    holes_have_births: bool,
+}
+
+/// A block of the tree that is to be written.
+pub(super) struct Item {
+    pub(super) level: u8,
+    /// Its number at its level; nothing for the spill block.
+    pub(super) block: Option<u64>,
+    pub(super) kind: DmuType,
+    pub(super) previous: Blkptr,
+    pub(super) fill: u64,
+    pub(super) content: Block,
+}
+
+impl Tree {
+    /// The tree of an object with a txg's changes, its indirect blocks read as far as they matter.
+    pub(super) async fn load(
+        object: Object,
+        dirty: Dirty,
+        synced: Option<DnodePhys>,
+        txg: Txg,
+        holes_have_births: bool,
+    ) -> Result<Self, DmuError> {
+        let mut head = dirty.head;
+        head.used = 0;
+        head.levels = 1;
+        head.blkptrs = [Blkptr::HOLE; MAX_BLKPTRS];
+        head.spill = None;
+        if let Some(synced) = &synced {
+            (head.used, head.levels, head.blkptrs, head.spill) =
+                (synced.used, synced.levels, synced.blkptrs, synced.spill);
+            head.indirect_block_shift = synced.indirect_block_shift;
+        } else {
+            // The meta-dnode of a data set begins at its full height.
+            head.levels = head.levels.max(object.head().levels);
+        }
+        let reader = synced.map(|synced| Dnode::new(object.objset().reader(), object.id(), synced));
+        let mut tree = Self {
+            object,
+            is_freed: dirty.is_freed,
+            reader,
+            indirects: Vec::new(),
+            blocks: dirty.blocks,
+            spill: dirty.spill,
+            killed: Vec::new(),
+            txg,
+            holes_have_births,
+            head,
+        };
+        tree.indirects.resize_with(usize::from(tree.head.levels), BTreeMap::new);
+        if tree.is_freed {
+            tree.blocks.clear();
+            tree.free_range(0..u64::MAX).await?;
+            tree.spill = Some(None);
+        } else {
+            for range in dirty.freed {
+                tree.free_range(range).await?;
+            }
+        }
+        tree.grow();
+        let blocks: Vec<u64> = tree.blocks.keys().copied().collect();
+        let mut last = None;
+        for block in blocks {
+            let parent = block >> tree.shift();
+            if last != Some(parent) {
+                tree.open_path(block).await?;
+                last = Some(parent);
+            }
+        }
+        Ok(tree)
+    }
+
+    const fn top_level(&self) -> u8 {
+        self.head.levels - 1
+    }
+
+    fn shift(&self) -> u32 {
+        self.head.blkptrs_per_indirect_shift()
+    }
+
+    /// Adds levels until the last block has a place. What the dnode pointed to moves below a new indirect block.
+    fn grow(&mut self) {
+        let levels = levels_for(&self.head, self.head.max_block_id.saturating_add(1));
+        while self.head.levels < levels {
+            let width = 1_usize << self.shift();
+            let mut children = vec![Blkptr::HOLE; width];
+            let count = usize::from(self.head.blkptr_count);
+            children[..count].copy_from_slice(&self.head.blkptrs[..count]);
+            self.head.blkptrs = [Blkptr::HOLE; MAX_BLKPTRS];
+            let is_dirty = children.iter().any(|child| !child.is_hole());
+            let mut level = BTreeMap::new();
+            if is_dirty {
+                level.insert(0, Indirect { children, is_dirty });
+            }
+            self.indirects.push(level);
+            self.head.levels += 1;
+        }
+    }
+
+    /// The pointer to a block whose parent is there.
+    fn pointer(&self, level: u8, block: u64) -> Blkptr {
+        if level == self.top_level() {
+            return usize::try_from(block)
+                .ok()
+                .and_then(|at| self.head.blkptrs.get(at).copied())
+                .unwrap_or(Blkptr::HOLE);
+        }
+        let (parent, slot) = (block >> self.shift(), (block & ((1 << self.shift()) - 1)) as usize);
+        let found = self.indirects.get(usize::from(level) + 1).and_then(|level| level.get(&parent));
+        found.and_then(|indirect| indirect.children.get(slot).copied()).unwrap_or(Blkptr::HOLE)
+    }
+
+    fn set_pointer(&mut self, level: u8, block: u64, bp: Blkptr) {
+        if level == self.top_level() {
+            if let Some(slot) = usize::try_from(block).ok().and_then(|at| self.head.blkptrs.get_mut(at)) {
+                *slot = bp;
+            }
+            return;
+        }
+        let width = 1_usize << self.shift();
+        let (parent, slot) = (block >> self.shift(), (block as usize) & (width - 1));
+        let indirect = self.indirects[usize::from(level) + 1]
+            .entry(parent)
+            .or_insert_with(|| Indirect { children: vec![Blkptr::HOLE; width], is_dirty: true });
+        indirect.children[slot] = bp;
+        indirect.is_dirty = true;
+    }
+
+    /// Reads the indirect block, whose parent is there, unless it has been. What a hole points to are holes.
+    async fn open(&mut self, level: u8, block: u64) -> Result<(), DmuError> {
+        if self.indirects[usize::from(level)].contains_key(&block) {
+            return Ok(());
+        }
+        let bp = self.pointer(level, block);
+        let width = 1_usize << self.shift();
+        let children = match (&self.reader, bp.is_hole()) {
+            (Some(reader), false) => {
+                let bytes = reader.indirect(&bp, level, BlockId(block)).await?;
+                Blkptr::array(&bytes, bp.byte_order()).collect()
+            }
+            _ => vec![Blkptr::HOLE; width],
+        };
+        if children.len() != width {
+            return Err(self.object.error(DmuErrorKind::Corrupt("an indirect block of another size".into())));
+        }
+        self.indirects[usize::from(level)].insert(block, Indirect { children, is_dirty: false });
+        Ok(())
+    }
+
+    /// Reads the indirect blocks above a data block.
+    async fn open_path(&mut self, block: u64) -> Result<(), DmuError> {
+        for level in (1..=self.top_level()).rev() {
+            let at = block.checked_shr(self.shift() * u32::from(level)).unwrap_or(0);
+            self.open(level, at).await?;
+        }
+        Ok(())
+    }
+
+    /// A hole in the place of what was there.
+    fn hole(&self, level: u8, previous: &Blkptr) -> Blkptr {
+        if !self.holes_have_births || previous.birth() == Txg(0) {
+            return Blkptr::HOLE;
+        }
+        let bytes = if level == 0 { u64::from(self.head.data_block_bytes()) } else { self.indirect_bytes() };
+        Blkptr::hole_with_birth(self.head.object_type, level, bytes, self.txg)
+    }
+
+    fn indirect_bytes(&self) -> u64 {
+        1 << self.head.indirect_block_shift
+    }
+
+    /// Frees all data blocks of a range, and the indirect blocks that have nothing left.
+    async fn free_range(&mut self, range: Range<u64>) -> Result<(), DmuError> {
+        let top = self.top_level();
+        for slot in 0..u64::from(self.head.blkptr_count) {
+            self.free_below(top, slot, range.clone()).await?;
+        }
+        Ok(())
+    }
+
+    fn free_below(&mut self, level: u8, block: u64, range: Range<u64>) -> BoxFuture<'_, Result<(), DmuError>> {
+        Box::pin(async move {
+            let bits = self.shift() * u32::from(level);
+            let first = block.checked_shl(bits).unwrap_or(u64::MAX);
+            let behind = (block + 1).checked_shl(bits).filter(|end| end >> bits == block + 1).unwrap_or(u64::MAX);
+            let bp = self.pointer(level, block);
+            if bp.is_hole() || behind <= range.start || first >= range.end {
+                return Ok(());
+            }
+            if level > 0 {
+                self.open(level, block).await?;
+                for child in 0..1_u64 << self.shift() {
+                    self.free_below(level - 1, (block << self.shift()) + child, range.clone()).await?;
+                }
+                let indirect = &self.indirects[usize::from(level)][&block];
+                if indirect.children.iter().any(|child| !child.is_hole()) {
+                    return Ok(());
+                }
+                self.indirects[usize::from(level)].remove(&block);
+            }
+            self.killed.push(bp);
+            let hole = self.hole(level, &bp);
+            self.set_pointer(level, block, hole);
+            Ok(())
+        })
+    }
+
+    /// What is to be written at a level, in the order of the blocks' numbers.
+    pub(super) fn items(&mut self, level: u8) -> Vec<Item> {
+        if level > self.top_level() {
+            return Vec::new();
+        }
+        if level == 0 {
+            return self.data_items();
+        }
+        let mut items = Vec::new();
+        let mut emptied = Vec::new();
+        for (block, indirect) in &self.indirects[usize::from(level)] {
+            if !indirect.is_dirty {
+                continue;
+            }
+            let previous = self.pointer(level, *block);
+            if indirect.children.iter().all(Blkptr::is_hole) {
+                emptied.push((*block, previous));
+                continue;
+            }
+            let mut content = Buf::unfilled(self.indirect_bytes() as usize);
+            let mut fill = 0;
+            for (child, target) in indirect.children.iter().zip(content.chunks_exact_mut(Blkptr::SIZE)) {
+                target.copy_from_slice(&child.emit(ORDER));
+                fill += if child.is_hole() { 0 } else { child.fill() };
+            }
+            let kind = self.head.object_type;
+            items.push(Item { level, block: Some(*block), kind, previous, fill, content: content.freeze() });
+        }
+        for (block, previous) in emptied {
+            if !previous.is_hole() {
+                self.killed.push(previous);
+            }
+            let hole = self.hole(level, &previous);
+            self.set_pointer(level, block, hole);
+        }
+        items
+    }
+
+    fn data_items(&mut self) -> Vec<Item> {
+        let kind = self.head.object_type;
+        let mut items: Vec<Item> = std::mem::take(&mut self.blocks)
+            .into_iter()
+            .map(|(block, content)| {
+                let fill = if kind == DmuType::DNODE { dnodes_in_block(&content, ORDER).count() as u64 } else { 1 };
+                Item { level: 0, block: Some(block), kind, previous: self.pointer(0, block), fill, content }
+            })
+            .collect();
+        if let Some(spill) = self.spill.take() {
+            let previous = self.head.spill.unwrap_or(Blkptr::HOLE);
+            match spill {
+                Some(content) => {
+                    let kind = self.head.bonus_type;
+                    items.push(Item { level: 0, block: None, kind, previous, fill: 1, content });
+                }
+                None => {
+                    if !previous.is_hole() {
+                        self.killed.push(previous);
+                    }
+                    self.head.spill = None;
+                }
+            }
+        }
+        items
+    }
+
+    /// A block has its place.
+    pub(super) fn put(&mut self, level: u8, block: Option<u64>, bp: Blkptr) {
+        match block {
+            Some(block) => self.set_pointer(level, block, bp),
+            None => self.head.spill = Some(bp),
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Changing ZAP objects: micro while they can be, fat from then on.
+//!
+//! A [`ZapMut`] holds the blocks that it has looked at in memory; [`ZapMut::flush`] hands the changed ones to the object.
+//! Whoever changes a ZAP is alone with it until then: directories and the pool's tables have a lock above.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_format::ids::Txg;
+use cenote_format::zap::{
+    DEFAULT_BLOCK_SHIFT, FatHeader, Leaf, LeafEdit, MICRO_ENTRY_SIZE_BYTES, MICRO_NAME_MAX_BYTES, MicroZap,
+    MicroZapEdit, NormFlags, PointerPlace, ZapEditError, ZapFlags, ZapHasher, ZapKey, ZapShape, ZapValue,
+    double_pointers, hash_index,
+};
+use cenote_taskq::buf::{Block, Buf};
+use cenote_zio::ORDER;
+
+use super::object::Object;
+use crate::{DmuError, DmuErrorKind};
+
+/// A micro ZAP's block is no larger (`MZAP_MAX_BLKSZ`).
+const MICRO_MAX_BYTES: usize = 128 << 10;
+/// A micro ZAP grows by this much.
+const MICRO_STEP_BYTES: usize = 512;
+
+/// A ZAP being changed.
+pub struct ZapMut {
+    object: Object,
+    form: Form,
+}
+
+enum Form {
+    Micro(Micro),
+    Fat(Fat),
+}
+
+struct Micro {
+    block: Vec<u8>,
+    salt: u64,
+    names: BTreeMap<Vec<u8>, usize>,
+    /// Differentiators in use, by hash.
+    cds: BTreeMap<u64, BTreeSet<u32>>,
+    free: BTreeSet<usize>,
+    is_dirty: bool,
+}
+
+struct Fat {
+    header: FatHeader,
+    blocks: BTreeMap<u64, Vec<u8>>,
+    dirty: BTreeSet<u64>,
+}
+
+/// The salt of a new ZAP: any number, the same for the same place in the same pool.
+fn salt_of(object: &Object) -> u64 {
+    let mix = (object.id().0 ^ (object.objset().id().0 << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mix >> 20) | 1
+}
+
+impl Micro {
+    fn open(block: Vec<u8>) -> Result<Self, DmuErrorKind> {
+        let view = MicroZap::parse(&block, ORDER)?;
+        let (salt, hasher) = (view.salt(), view.hasher());
+        let mut free: BTreeSet<usize> = (0..view.slot_count()).collect();
+        let mut names = BTreeMap::new();
+        let mut cds = BTreeMap::<u64, BTreeSet<u32>>::new();
+        for entry in view.entries() {
+            free.remove(&entry.slot);
+            names.insert(entry.name.to_vec(), entry.slot);
+            cds.entry(hasher.name(entry.name)).or_default().insert(entry.cd);
+        }
+        Ok(Self { salt, names, cds, free, is_dirty: false, block })
+    }
+
+    fn hash(&self, name: &[u8]) -> u64 {
+        ZapHasher::new(self.salt, ZapFlags::empty()).name(name)
+    }
+
+    fn insert(&mut self, name: &[u8], value: u64) -> Result<(), ZapEditError> {
+        if self.names.contains_key(name) {
+            return Err(ZapEditError::Exists);
+        }
+        if name.len() > MICRO_NAME_MAX_BYTES {
+            return Err(ZapEditError::NameTooLong);
+        }
+        let Some(slot) = self.free.first().copied() else {
+            if self.block.len() + MICRO_STEP_BYTES > MICRO_MAX_BYTES {
+                return Err(ZapEditError::Full);
+            }
+            let slots = |len: usize| len / MICRO_ENTRY_SIZE_BYTES - 1;
+            let before = slots(self.block.len());
+            self.block.resize(self.block.len() + MICRO_STEP_BYTES, 0);
+            self.free.extend(before..slots(self.block.len()));
+            return self.insert(name, value);
+        };
+        let used = self.cds.entry(self.hash(name)).or_default();
+        let cd = (0..).find(|cd| !used.contains(cd)).unwrap_or(u32::MAX);
+        MicroZapEdit::open(&mut self.block, ORDER)?.put(slot, name, value, cd)?;
+        let hash = self.hash(name);
+        self.cds.entry(hash).or_default().insert(cd);
+        self.names.insert(name.to_vec(), slot);
+        self.free.remove(&slot);
+        self.is_dirty = true;
+        Ok(())
+    }
+
+    fn update(&mut self, name: &[u8], value: u64) -> Result<(), ZapEditError> {
+        MicroZapEdit::open(&mut self.block, ORDER)?.update(name, value)?;
+        self.is_dirty = true;
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Result<ZapValue, ZapEditError> {
+        let slot = *self.names.get(name).ok_or(ZapEditError::NotFound)?;
+        let cd = MicroZap::parse(&self.block, ORDER)?.entry(slot).map(|entry| entry.cd);
+        let value = MicroZapEdit::open(&mut self.block, ORDER)?.remove(name)?;
+        let hash = self.hash(name);
+        if let (Some(cd), Some(used)) = (cd, self.cds.get_mut(&hash)) {
+            used.remove(&cd);
+        }
+        self.names.remove(name);
+        self.free.insert(slot);
+        self.is_dirty = true;
+        Ok(ZapValue::from_u64(value))
+    }
+}
+
+impl ZapMut {
+    /// Makes an object that has no data yet an empty ZAP.
+    pub fn create(object: Object) -> Result<Self, DmuError> {
+        Self::create_with(object, NormFlags::empty())
+    }
+
+    /// As [`ZapMut::create`], for names that are normalised.
+    pub fn create_with(object: Object, norm: NormFlags) -> Result<Self, DmuError> {
+        let mut block = vec![0; object.block_bytes() as usize];
+        let made = MicroZapEdit::create(&mut block, ORDER, salt_of(&object), norm);
+        made.map_err(|error| object.error(error))?;
+        let mut micro = Micro::open(block).map_err(|error| object.error(error))?;
+        micro.is_dirty = true;
+        Ok(Self { object, form: Form::Micro(micro) })
+    }
+
+    /// Opens a ZAP.
+    pub async fn open(object: Object) -> Result<Self, DmuError> {
+        let Some(first) = object.block(0).await? else {
+            return Err(object.error(DmuErrorKind::Corrupt("a ZAP object without its first block".into())));
+        };
+        let fail = |error: DmuErrorKind| object.error(error);
+        let form = match ZapShape::of(&first, ORDER).map_err(|error| fail(error.into()))? {
+            ZapShape::Micro => Form::Micro(Micro::open(first.to_vec()).map_err(fail)?),
+            ZapShape::Fat => {
+                let header = FatHeader::parse(&first, ORDER).map_err(|error| fail(error.into()))?;
+                let blocks = BTreeMap::from([(0, first.to_vec())]);
+                Form::Fat(Fat { header, blocks, dirty: BTreeSet::new() })
+            }
+        };
+        Ok(Self { object, form })
+    }
+
+    fn fail(&self, error: impl Into<DmuErrorKind>) -> DmuError {
+        self.object.error(error)
+    }
+
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// It is there already, or it cannot be an entry.
+    pub async fn insert(&mut self, name: &[u8], value: &ZapValue) -> Result<(), DmuError> {
+        if let Form::Micro(micro) = &mut self.form {
+            let result = match value.as_u64() {
+                Some(word) => micro.insert(name, word),
+                None => Err(ZapEditError::Full),
+            };
+            match result {
+                Ok(()) => return Ok(()),
+                Err(ZapEditError::Full | ZapEditError::NameTooLong) => self.fatten().await?,
+                Err(error) => return Err(self.fail(error)),
+            }
+        }
+        self.insert_fat(name, None, value).await
+    }
+
+    /// Adds an entry with one 64-bit integer.
+    ///
+    /// # Errors
+    /// As [`ZapMut::insert`].
+    pub async fn insert_u64(&mut self, name: &str, value: u64) -> Result<(), DmuError> {
+        self.insert(name.as_bytes(), &ZapValue::from_u64(value)).await
+    }
+
+    /// Adds an entry, or replaces its value.
+    pub async fn set(&mut self, name: &[u8], value: &ZapValue) -> Result<(), DmuError> {
+        if self.lookup(name).await?.is_none() {
+            return self.insert(name, value).await;
+        }
+        if let (Form::Micro(micro), Some(word)) = (&mut self.form, value.as_u64()) {
+            return micro.update(name, word).map_err(|error| self.object.error(error));
+        }
+        // The longer way also when it is fat: the leaf may have to be split for a longer value.
+        self.remove(name).await?;
+        self.insert(name, value).await
+    }
+
+    /// The value of a name.
+    pub async fn lookup(&mut self, name: &[u8]) -> Result<Option<ZapValue>, DmuError> {
+        match &mut self.form {
+            Form::Micro(micro) => {
+                let Some(slot) = micro.names.get(name) else { return Ok(None) };
+                let view = MicroZap::parse(&micro.block, ORDER).map_err(|error| self.object.error(error))?;
+                Ok(view.entry(*slot).map(|entry| ZapValue::from_u64(entry.value)))
+            }
+            Form::Fat(fat) => {
+                let hash = fat.header.hasher().name(name);
+                let leaf = fat.leaf_of(&self.object, hash).await?;
+                let fail = |error| self.object.error(DmuErrorKind::Format(error));
+                let view = Leaf::parse(&fat.blocks[&leaf], ORDER).map_err(fail)?;
+                let entry = view.lookup(hash, ZapKey::Name(name)).map_err(fail)?;
+                entry.map(|entry| entry.value().map_err(fail)).transpose()
+            }
+        }
+    }
+
+    /// Takes an entry out; its value comes back.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub async fn remove(&mut self, name: &[u8]) -> Result<ZapValue, DmuError> {
+        match &mut self.form {
+            Form::Micro(micro) => micro.remove(name).map_err(|error| self.object.error(error)),
+            Form::Fat(fat) => {
+                let hash = fat.header.hasher().name(name);
+                let leaf = fat.leaf_of(&self.object, hash).await?;
+                let block = fat.change(leaf);
+                let mut edit = LeafEdit::open(block, ORDER).map_err(|error| self.object.error(error))?;
+                let removed = edit.remove(hash, ZapKey::Name(name)).map_err(|error| self.object.error(error))?;
+                fat.header.entry_count -= 1;
+                fat.put_header();
+                Ok(removed)
+            }
+        }
+    }
+
+    /// Writes what has changed into the object.
+    pub async fn flush(&mut self, txg: Txg) -> Result<(), DmuError> {
+        match &mut self.form {
+            Form::Micro(micro) => {
+                if micro.is_dirty {
+                    self.object.set_block_bytes(txg, micro.block.len() as u32).await?;
+                    self.object.write_block(txg, 0, Block::from(micro.block.clone()));
+                    micro.is_dirty = false;
+                }
+            }
+            Form::Fat(fat) => {
+                self.object.set_block_bytes(txg, 1 << fat.header.block_shift).await?;
+                for block in std::mem::take(&mut fat.dirty) {
+                    if let Some(bytes) = fat.blocks.get(&block) {
+                        self.object.write_block(txg, block, Buf::copied_from(bytes).freeze());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a micro ZAP a fat one. It keeps its salt, and so the order of its entries.
+    async fn fatten(&mut self) -> Result<(), DmuError> {
+        let Form::Micro(micro) = &self.form else { return Ok(()) };
+        let view = MicroZap::parse(&micro.block, ORDER).map_err(|error| self.fail(error))?;
+        let header = FatHeader::new(DEFAULT_BLOCK_SHIFT, view.salt(), view.norm_flags(), ZapFlags::empty());
+        let sorted = !view.norm_flags().is_empty();
+        let entries: Vec<(Vec<u8>, u64, u32)> =
+            view.sorted().into_iter().map(|(_, entry)| (entry.name.to_vec(), entry.value, entry.cd)).collect();
+        let mut leaf = vec![0; header.block_size_bytes()];
+        LeafEdit::create(&mut leaf, ORDER, 0, 0, sorted).map_err(|error| self.fail(error))?;
+        let blocks = BTreeMap::from([(0, header.emit_new(ORDER)), (1, leaf)]);
+        self.form = Form::Fat(Fat { header, blocks, dirty: BTreeSet::from([0, 1]) });
+        for (name, value, cd) in entries {
+            self.insert_fat(&name, Some(cd), &ZapValue::from_u64(value)).await?;
+        }
+        Ok(())
+    }
+
+    async fn insert_fat(&mut self, name: &[u8], cd: Option<u32>, value: &ZapValue) -> Result<(), DmuError> {
+        let Form::Fat(fat) = &mut self.form else { return Ok(()) };
+        let hash = fat.header.hasher().name(name);
+        loop {
+            let leaf = fat.leaf_of(&self.object, hash).await?;
+            let block = fat.blocks.get_mut(&leaf).expect("the leaf was read");
+            let mut edit = LeafEdit::open(block, ORDER).map_err(|error| self.object.error(error))?;
+            match edit.insert(hash, ZapKey::Name(name), cd, value) {
+                Ok(_) => {
+                    fat.dirty.insert(leaf);
+                    fat.header.entry_count += 1;
+                    fat.put_header();
+                    return Ok(());
+                }
+                Err(ZapEditError::Full) => {
+                    let prefix_len = u64::from(edit.header().prefix_len);
+                    if prefix_len >= fat.header.table.shift {
+                        fat.double_table(&self.object).await?;
+                    }
+                    fat.split(&self.object, leaf).await?;
+                }
+                Err(error) => return Err(self.object.error(error)),
+            }
+        }
+    }
+}
+
+impl Fat {
+    async fn read(&mut self, object: &Object, block: u64) -> Result<(), DmuError> {
+        if self.blocks.contains_key(&block) {
+            return Ok(());
+        }
+        let bytes = object.block(block).await?;
+        let bytes = bytes.ok_or_else(|| object.error(DmuErrorKind::Corrupt(format!("ZAP block {block} is a hole"))))?;
+        self.blocks.insert(block, bytes.to_vec());
+        Ok(())
+    }
+
+    fn change(&mut self, block: u64) -> &mut [u8] {
+        self.dirty.insert(block);
+        self.blocks.entry(block).or_insert_with(|| vec![0; 1 << self.header.block_shift])
+    }
+
+    fn put_header(&mut self) {
+        self.dirty.insert(0);
+        let header = &self.header;
+        if let Some(block) = self.blocks.get_mut(&0) {
+            header.emit_into(block, ORDER);
+        }
+    }
+
+    /// The block with the pointer of this index, read, and the offset in it.
+    async fn place(&mut self, object: &Object, index: u64) -> Result<(u64, usize), DmuError> {
+        let (block, offset) = match self.header.index_place(index) {
+            PointerPlace::Embedded { offset } => (0, offset),
+            PointerPlace::External { block, offset } => (block, offset),
+        };
+        self.read(object, block).await?;
+        Ok((block, offset))
+    }
+
+    /// The leaf of a hash, read.
+    async fn leaf_of(&mut self, object: &Object, hash: u64) -> Result<u64, DmuError> {
+        let index = hash_index(hash, self.header.table.shift as u32);
+        let (block, offset) = self.place(object, index).await?;
+        let leaf = self.header.leaf_block(&self.blocks[&block], offset, ORDER);
+        let leaf = leaf.map_err(|error| object.error(error))?;
+        self.read(object, leaf).await?;
+        Ok(leaf)
+    }
+
+    /// Splits a leaf on its next bit, which the table tells apart.
+    async fn split(&mut self, object: &Object, leaf: u64) -> Result<(), DmuError> {
+        let sibling = self.header.free_block;
+        self.header.free_block += 1;
+        self.header.leaf_count += 1;
+        let mut sibling_block = vec![0; self.header.block_size_bytes()];
+        let block = self.blocks.get_mut(&leaf).expect("the leaf was read");
+        let mut edit = LeafEdit::open(block, ORDER).map_err(|error| object.error(error))?;
+        let (prefix, prefix_len) = {
+            let made = edit.split(&mut sibling_block).map_err(|error| object.error(error))?;
+            (made.header().prefix, u64::from(made.header().prefix_len))
+        };
+        self.dirty.extend([leaf, sibling]);
+        self.blocks.insert(sibling, sibling_block);
+        let shift = self.header.table.shift - prefix_len;
+        for index in prefix << shift..(prefix + 1) << shift {
+            let (block, offset) = self.place(object, index).await?;
+            self.change(block)[offset..offset + 8].copy_from_slice(&ORDER.bytes64(sibling));
+        }
+        self.put_header();
+        Ok(())
+    }
+
+    /// Doubles the table, at once: it moves out of block 0, or to twice as many blocks.
+    async fn double_table(&mut self, object: &Object) -> Result<(), DmuError> {
+        let size = self.header.block_size_bytes();
+        if self.header.table.shift >= u64::from(self.header.hasher().bits()) {
+            return Err(object.error(ZapEditError::TooBig));
+        }
+        let old = self.header.table;
+        let first = self.header.free_block;
+        let mut table = Vec::new();
+        if self.header.is_embedded() {
+            table.extend_from_slice(&self.blocks[&0][size / 2..]);
+        } else {
+            for block in old.block..old.block + old.block_count {
+                self.read(object, block).await?;
+                table.extend_from_slice(&self.blocks[&block]);
+            }
+        }
+        let mut doubled = vec![0; table.len() * 2];
+        double_pointers(&table, &mut doubled);
+        let count = (doubled.len() / size) as u64;
+        for (block, bytes) in (first..).zip(doubled.chunks_exact(size)) {
+            self.change(block).copy_from_slice(bytes);
+        }
+        if self.header.is_embedded() {
+            self.change(0)[size / 2..].fill(0);
+        }
+        // The old blocks stay as they are: the object keeps them, as it keeps leaves that were emptied.
+        self.header.free_block += count;
+        self.header.table.block = first;
+        self.header.table.block_count = count;
+        self.header.table.shift += 1;
+        self.put_header();
+        Ok(())
+    }
+}
+
+/// Makes a new object that is a ZAP with these entries, in the order of their names' hashes.
+pub async fn create_zap(
+    objset: &super::ObjsetMut,
+    txg: Txg,
+    kind: cenote_format::dmu_type::DmuType,
+    entries: &[(&str, ZapValue)],
+) -> Result<Object, DmuError> {
+    let object = objset.create_object(txg, &super::ObjectSpec::new(kind, 512))?;
+    let mut zap = ZapMut::create(object.clone())?;
+    for (name, value) in entries {
+        zap.insert(name.as_bytes(), value).await?;
+    }
+    zap.flush(txg).await?;
+    Ok(object)
+}
+
+/// Changes one entry of a ZAP: sets it, or takes it out if it is there.
+pub async fn put_entry(object: &Object, txg: Txg, name: &str, value: Option<&ZapValue>) -> Result<(), DmuError> {
+    let mut zap = ZapMut::open(object.clone()).await?;
+    match value {
+        Some(value) => {
+            if zap.lookup(name.as_bytes()).await?.as_ref() == Some(value) {
+                return Ok(());
+            }
+            zap.set(name.as_bytes(), value).await?;
+        }
+        None => match zap.remove(name.as_bytes()).await {
+            Ok(_) => {}
+            Err(DmuError { kind: DmuErrorKind::ZapEdit(ZapEditError::NotFound), .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        },
+    }
+    zap.flush(txg).await
+}
