@@ -43,6 +43,7 @@ mod keys;
 pub mod name;
 pub mod property;
 mod space;
+pub mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
