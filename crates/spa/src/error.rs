@@ -56,6 +56,17 @@ pub enum SpaError {
         /// The features' guids, with their descriptions where the pool has them.
         features: Vec<String>,
     },
+    /// What is asked for is no pool.
+    #[error("{0}")]
+    CannotCreate(String),
+    /// A pool could not be written.
+    #[error("pool '{pool}': {what}")]
+    Write {
+        /// The pool.
+        pool: String,
+        /// What went wrong.
+        what: String,
+    },
     /// A version that is not known.
     #[error("cannot import '{pool}': pool is formatted using an unsupported ZFS version ({version})")]
     UnsupportedVersion {

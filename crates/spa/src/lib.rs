@@ -24,7 +24,7 @@
 //! version (one txg, read-only); devices are opened read-only.
 //!
 //! **Invariants.**
-//! 1. Nothing is written. A device opened here cannot be written through its descriptor.
+//! 1. An import writes nothing: a device opened here cannot be written through its descriptor. Writing is [`mod@write`].
 //! 2. A pool with an unknown feature that its rules say must not be read is refused with the feature's name.
 //! 3. A pool that another system may have open is refused unless forced, and watched for activity where it says that it
 //!    is protected (`multihost`).
@@ -46,6 +46,7 @@ mod indirect;
 mod pool;
 mod space;
 mod status;
+pub mod write;
 
 pub use config::PoolState;
 pub use errlog::LoggedError;

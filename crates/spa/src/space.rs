@@ -15,7 +15,7 @@ use cenote_vdev::config::VdevKind;
 use crate::{Pool, SpaError};
 
 /// Entry of a top-level vdev's ZAP: each metaslab's first txg that is only in the logs.
-const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
+pub(crate) const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// Entry of a top-level vdev's ZAP: what the checkpoint keeps.
 const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
 /// Log space maps at most: one a txg, retired after some thousands.

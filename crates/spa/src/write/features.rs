@@ -1,0 +1,129 @@
+//! Features of a pool that is written: which are enabled, and how many things use each.
+
+use std::collections::BTreeMap;
+
+use cenote_dmu::write::{Object, ObjsetMut, ZapMut};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::Txg;
+use cenote_format::zap::ZapValue;
+
+use crate::SpaError;
+use crate::features::{FEATURES, Feature, by_name};
+
+/// Registered after OpenZFS 2.3, which could not open a pool that uses them: not enabled unless asked for.
+const LATER: [&str; 4] = ["draid_failure_domains", "block_cloning_endian", "dynamic_gang_header", "physical_rewrite"];
+/// In use from the moment that they are enabled (`ZFEATURE_FLAG_ACTIVATE_ON_ENABLE`), and `vdev_zaps_v2`, by the root's ZAP.
+const ALWAYS: [&str; 6] = ["lz4_compress", "hole_birth", "embedded_data", "head_errlog", "spacemap_v2", "vdev_zaps_v2"];
+/// Enabled before the txgs of enabling were recorded.
+const BEFORE_TXGS: [&str; 5] =
+    ["async_destroy", "empty_bpobj", "lz4_compress", "multi_vdev_crash_dump", "spacemap_histogram"];
+/// Needed to read the MOS, so labels name them while they are in use (`ZFEATURE_FLAG_MOS`).
+const FOR_MOS: [&str; 4] = ["hole_birth", "embedded_data", "vdev_zaps_v2", "draid"];
+
+/// The features of a pool.
+#[derive(Clone)]
+pub(super) struct FeatureCounts {
+    counts: BTreeMap<&'static str, (&'static Feature, u64)>,
+    for_read: Object,
+    for_write: Object,
+    is_dirty: bool,
+}
+
+/// Which features a new pool gets.
+pub(super) fn of_new_pool(disabled: &[String]) -> Result<Vec<&'static Feature>, SpaError> {
+    for name in disabled {
+        by_name(name).ok_or_else(|| SpaError::CannotCreate(format!("feature '{name}' is not known")))?;
+    }
+    let mut enabled: Vec<&'static Feature> = FEATURES.iter().filter(|feature| !LATER.contains(&feature.name)).collect();
+    enabled.retain(|feature| !disabled.iter().any(|name| name == feature.name));
+    Ok(enabled)
+}
+
+impl FeatureCounts {
+    /// Enables features in a new pool.
+    pub(super) async fn create(
+        mos: &ObjsetMut,
+        directory: &mut ZapMut,
+        enabled: &[&'static Feature],
+        txg: Txg,
+    ) -> Result<Self, cenote_dmu::DmuError> {
+        let zap = |kind| {
+            let spec = cenote_dmu::write::ObjectSpec::new(kind, 512);
+            mos.create_object(txg, &spec)
+        };
+        let (for_read, for_write) = (zap(DmuType::ZAP_METADATA)?, zap(DmuType::ZAP_METADATA)?);
+        let (descriptions, txgs) = (zap(DmuType::ZAP_METADATA)?, zap(DmuType::ZAP_METADATA)?);
+        for (name, object) in [
+            (pool_directory::FEATURES_FOR_READ, &for_read),
+            (pool_directory::FEATURES_FOR_WRITE, &for_write),
+            (pool_directory::FEATURE_DESCRIPTIONS, &descriptions),
+            (pool_directory::FEATURE_ENABLED_TXG, &txgs),
+        ] {
+            directory.insert_u64(name, object.id().0).await?;
+        }
+        let mut counts = BTreeMap::new();
+        let mut descriptions = ZapMut::create(descriptions)?;
+        let mut enabled_txgs = ZapMut::create(txgs)?;
+        let mut recorded = 0;
+        for feature in enabled {
+            descriptions.insert(feature.guid.as_bytes(), &ZapValue::from_text(feature.description)).await?;
+            if !BEFORE_TXGS.contains(&feature.name) {
+                enabled_txgs.insert_u64(feature.guid, txg.0).await?;
+                recorded += 1;
+            }
+            counts.insert(feature.name, (*feature, u64::from(ALWAYS.contains(&feature.name))));
+        }
+        if let Some((_, count)) = counts.get_mut("enabled_txg") {
+            *count = recorded;
+        }
+        descriptions.flush(txg).await?;
+        enabled_txgs.flush(txg).await?;
+        for object in [&for_read, &for_write] {
+            ZapMut::create(object.clone())?.flush(txg).await?;
+        }
+        Ok(Self { counts, for_read, for_write, is_dirty: true })
+    }
+
+    /// Whether a feature is enabled.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.counts.contains_key(name)
+    }
+
+    /// More, or fewer, things use a feature.
+    pub(super) fn change(&mut self, name: &str, by: i64) {
+        if let Some((_, count)) = self.counts.get_mut(name) {
+            *count = count.saturating_add_signed(by);
+            self.is_dirty = true;
+        }
+    }
+
+    /// Guids of those in use that are needed to read the MOS.
+    pub(super) fn for_labels(&self) -> impl Iterator<Item = &'static str> {
+        FOR_MOS.iter().filter_map(|name| self.counts.get(name)).filter(|(_, count)| *count > 0).map(|(it, _)| it.guid)
+    }
+
+    /// Writes the counts, if they changed.
+    pub(super) async fn flush(&mut self, txg: Txg) -> Result<(), cenote_dmu::DmuError> {
+        if !std::mem::take(&mut self.is_dirty) {
+            return Ok(());
+        }
+        for (object, read_only_compatible) in [(&self.for_read, false), (&self.for_write, true)] {
+            let mut zap = ZapMut::open(object.clone()).await?;
+            let mut changed = false;
+            for (feature, count) in self.counts.values() {
+                let value = ZapValue::from_u64(*count);
+                if feature.read_only_compatible == read_only_compatible
+                    && zap.lookup(feature.guid.as_bytes()).await?.as_ref() != Some(&value)
+                {
+                    zap.set(feature.guid.as_bytes(), &value).await?;
+                    changed = true;
+                }
+            }
+            if changed {
+                zap.flush(txg).await?;
+            }
+        }
+        Ok(())
+    }
+}

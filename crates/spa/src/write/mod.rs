@@ -1,0 +1,195 @@
+//! A pool that is written: creation, and the loop that makes txgs durable.
+//!
+//! # Theory
+//!
+//! **Need.** Everything that changes in a txg becomes the pool at once, or not at all, and what is on disk is always a whole
+//! pool, whatever happens to the power.
+//!
+//! **In memory.**
+//! ```text
+//! PoolWriter
+//!   vdevs, disks, identity        what labels and the configuration in the MOS are made of
+//!   Space (space)                 the allocator of metaslab behind the trait of zio; blocks to free
+//!   MOS (ObjsetMut), DslMut       changed only by the sync, by one at a time
+//!   datasets (ObjsetMut)          changed by anyone who holds an open txg
+//!   Features                      counts, written when they change
+//! ```
+//!
+//! **Life of a txg's sync** (`sync`).
+//! 1. The datasets' objsets are written, all at once, and their new roots and accounts go into the MOS.
+//! 2. Pass by pass, until nothing changes: features and configuration, the MOS itself; then what space was taken and freed
+//!    by all that goes to log space maps and space maps, which are objects of the MOS, so it is dirty again. From the second
+//!    pass on a block of this txg is rewritten in its place, so each pass changes less; three or four do.
+//! 3. Every device is flushed.
+//! 4. The uberblock is written, and labels where the configuration changed, in an order that leaves a good pool behind
+//!    whenever it stops (`cenote_vdev::commit`).
+//! 5. Frees of two txgs ago can be used again.
+//!
+//! **Creation** is a txg like any other: the MOS is filled in memory, the devices get labels that no uberblock goes with,
+//! and the first sync makes it a pool.
+//!
+//! **Invariants.**
+//! 1. Before the uberblock of a txg is written, every block that it leads to is stable.
+//! 2. No block is written outside an extent that was allocated to it (checked by a second book where it is kept).
+//! 3. The sum of live blocks is what space maps say is allocated; so says `zdb`, and `verify`.
+//! 4. Given the same devices' sizes, the same changes, seed and time, the same bytes are written.
+//!
+//! **Crash.** Until step 4 has written its first uberblock the pool is the last txg's, whole: nothing that it leads to was
+//! overwritten, since freed space waits for two txgs. After it, it is this txg's.
+//!
+//! **Not here yet.** Opening a pool that exists for writing; several txgs at once (open, quiescing, syncing); deferred frees
+//! (passes converge without, by rewriting in place); dirty time logs of leaves that miss a write; the intent log.
+
+mod config;
+mod create;
+mod dataset;
+mod features;
+mod free;
+mod history;
+mod space;
+mod sync;
+mod vdevs;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cenote_dmu::write::{Object, ObjsetMut, Writer};
+use cenote_dsl::write::DslMut;
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_taskq::Handle;
+use cenote_vdev::tree::VdevTree;
+
+pub use create::{CreateOptions, create};
+pub use dataset::PropertyValue;
+pub use vdevs::{DiskSpec, TopKind, TopSpec};
+
+use crate::SpaError;
+use crate::config::PoolState;
+use features::FeatureCounts;
+use space::Space;
+use vdevs::MadeVdevs;
+
+/// Where time comes from that is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The machine's, or the simulation's.
+    Now,
+    /// Always the same, in seconds since 1970: for images that are made again.
+    Fixed(u64),
+}
+
+/// A pool that is open for writing, by this process alone.
+pub struct PoolWriter {
+    handle: Handle,
+    name: String,
+    guid: Guid,
+    host: Host,
+    clock: Clock,
+    vdevs: MadeVdevs,
+    tree: Arc<VdevTree>,
+    space: Arc<Space>,
+    writer: Writer,
+    mos: ObjsetMut,
+    directory: Object,
+    config: Object,
+    dsl: DslMut,
+    features: FeatureCounts,
+    datasets: Vec<Head>,
+    /// Which features each dataset uses.
+    used_features: BTreeSet<(ObjectId, &'static str)>,
+    /// The txg that changes go to.
+    txg: Txg,
+    state: PoolState,
+    /// The configuration has to be written.
+    config_changed: bool,
+    /// The MOS's own bytes that are not in the accounts yet.
+    mos_delta: cenote_dmu::write::SpaceDelta,
+    passes: u32,
+}
+
+/// Who writes the pool.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// The host id; 0 if it has none.
+    pub id: u64,
+    /// The host's name.
+    pub name: String,
+}
+
+/// A head dataset that is open.
+#[derive(Clone)]
+pub struct Head {
+    /// Its object in the MOS.
+    pub dataset: ObjectId,
+    /// Its objset.
+    pub objset: ObjsetMut,
+}
+
+impl PoolWriter {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The guid.
+    #[must_use]
+    pub const fn guid(&self) -> Guid {
+        self.guid
+    }
+
+    /// The txg that changes go to.
+    #[must_use]
+    pub const fn txg(&self) -> Txg {
+        self.txg
+    }
+
+    /// The root dataset.
+    #[must_use]
+    pub fn root(&self) -> Option<&Head> {
+        self.datasets.first()
+    }
+
+    /// Now, in seconds since 1970, as it is written down.
+    #[must_use]
+    pub fn time_s(&self) -> u64 {
+        match self.clock {
+            Clock::Now => self.handle.unix_time().as_secs(),
+            Clock::Fixed(time) => time,
+        }
+    }
+
+    /// The vdevs.
+    #[must_use]
+    pub fn tree(&self) -> &Arc<VdevTree> {
+        &self.tree
+    }
+
+    /// How many passes the last txg took.
+    #[must_use]
+    pub const fn passes(&self) -> u32 {
+        self.passes
+    }
+
+    fn fail(&self, what: impl std::fmt::Display) -> SpaError {
+        SpaError::Write { pool: self.name.clone(), what: what.to_string() }
+    }
+
+    /// Writes the last txg, which says that the pool is exported, and closes it.
+    ///
+    /// # Errors
+    /// As [`PoolWriter::sync`].
+    pub async fn export(mut self) -> Result<(), SpaError> {
+        self.state = PoolState::Exported;
+        self.config_changed = true;
+        let result = self.sync().await;
+        self.close();
+        result.map(drop)
+    }
+
+    /// Lets go of everything, without a word to the devices: what is not synced is lost.
+    fn close(&self) {
+        self.mos.close();
+        self.datasets.iter().for_each(|head| head.objset.close());
+    }
+}

@@ -1,0 +1,335 @@
+//! The pool's space: the allocator of `metaslab` behind the trait of `zio`, and its maps among the objects of the MOS.
+
+use std::sync::OnceLock;
+
+use cenote_dmu::write::{ObjectSpec, ObjsetMut, create_zap, put_entry};
+use cenote_format::blkptr::Dva;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{ObjectId, Txg, VdevId};
+use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapPhys};
+use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_metaslab::{AllocError, Allocator, ClassKind, Extent, LoadStep, MetaslabId, Request, SizeRange, SpaceStore};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{BoxFuture, Handle};
+use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace};
+
+use super::PoolWriter;
+use crate::SpaError;
+use crate::space::UNFLUSHED_TXGS;
+
+/// Indirect blocks of space maps, as a power of two (`space_map_ibs`).
+const INDIRECT_SHIFT: u8 = 14;
+/// Loads that one allocation asks for at most: more is a defect.
+const LOADS_MAX: usize = 1 << 16;
+
+/// The allocator, shared by the sync and by those who write blocks.
+pub(super) struct Space {
+    handle: Handle,
+    units: AllocationUnits,
+    allocator: Mutex<Allocator>,
+    /// What space maps are read from.
+    mos: OnceLock<ObjsetMut>,
+}
+
+impl Space {
+    pub(super) fn new(handle: Handle, units: AllocationUnits, allocator: Allocator) -> Self {
+        Self { handle, units, allocator: Mutex::new(allocator), mos: OnceLock::new() }
+    }
+
+    pub(super) fn set_mos(&self, mos: &ObjsetMut) {
+        let _ = self.mos.set(mos.clone());
+    }
+
+    /// Milliseconds, from any origin.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.handle.unix_time().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Works with the allocator; never across a wait.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Allocator) -> T) -> T {
+        work(&mut self.allocator.lock())
+    }
+
+    /// The txg is on disk.
+    pub(super) fn sync_done(&self, txg: Txg) -> Result<(), String> {
+        let now_ms = self.now_ms();
+        self.with(|allocator| allocator.sync_done(txg, true, now_ms)).map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn load(&self, id: MetaslabId, txg: Txg) -> Result<(), String> {
+        let mos = self.mos.get().ok_or("space maps cannot be read yet")?;
+        let mut loading = self.with(|allocator| allocator.begin_load(id)).map_err(|error| error.to_string())?;
+        loop {
+            let now_ms = self.now_ms();
+            let step = self.with(|allocator| allocator.end_load(id, loading, txg, now_ms));
+            match step.map_err(|error| error.to_string())? {
+                LoadStep::Done => return Ok(()),
+                LoadStep::More { loading: mut next, object, offset_bytes, len_bytes } => {
+                    let map = mos.object(object).await.map_err(|error| error.to_string())?;
+                    let bytes = map.read(offset_bytes, len_bytes as usize).await.map_err(|error| error.to_string())?;
+                    next.feed(&bytes, cenote_zio::ORDER).map_err(|error| error.to_string())?;
+                    loading = *next;
+                }
+            }
+        }
+    }
+}
+
+/// Which class a block belongs to.
+const fn class_of(request: &AllocationRequest) -> ClassKind {
+    if request.object_type.0 == DmuType::INTENT_LOG.0 {
+        return ClassKind::Log;
+    }
+    if request.object_type.0 == DmuType::DDT_ZAP.0 {
+        return ClassKind::Dedup;
+    }
+    if request.level > 0 || request.object_type.is_metadata() { ClassKind::Special } else { ClassKind::Normal }
+}
+
+const fn extent(dva: Dva) -> Extent {
+    Extent { vdev: dva.vdev, offset_bytes: dva.offset_bytes, asize_bytes: dva.asize_bytes }
+}
+
+impl cenote_zio::Allocator for Space {
+    fn units(&self) -> AllocationUnits {
+        self.units
+    }
+
+    fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
+        Box::pin(async move {
+            let class = class_of(&request);
+            let mut is_fragmented = false;
+            for class in [class].iter().chain(class.fallbacks()) {
+                let wish = Request {
+                    class: *class,
+                    psize: SizeRange::exactly(request.psize_bytes),
+                    copies: usize::from(request.copies),
+                    txg: request.txg,
+                    allocator: 0,
+                    near: Vec::new(),
+                    is_gang: false,
+                    is_log: false,
+                    now_ms: self.now_ms(),
+                    is_busy: false,
+                };
+                for _ in 0..LOADS_MAX {
+                    match self.with(|allocator| allocator.allocate(&wish)) {
+                        Ok(extents) => {
+                            let dva = |extent: Extent| Dva {
+                                vdev: extent.vdev,
+                                offset_bytes: extent.offset_bytes,
+                                asize_bytes: extent.asize_bytes,
+                                gang: false,
+                            };
+                            return Ok(extents.into_iter().map(dva).collect());
+                        }
+                        Err(AllocError::NeedsLoad(id)) => {
+                            // A map that cannot be read keeps its space to itself.
+                            if self.load(id, request.txg).await.is_err() {
+                                return Err(NoSpace::Full);
+                            }
+                        }
+                        Err(AllocError::NoSpace { largest_bytes }) => {
+                            is_fragmented |= largest_bytes >= self.units.min_bytes;
+                            break;
+                        }
+                        Err(_) => break,
+                    }
+                }
+            }
+            Err(if is_fragmented { NoSpace::Fragmented } else { NoSpace::Full })
+        })
+    }
+
+    fn release(&self, dva: Dva, txg: Txg) {
+        // It was handed out in this txg, so it can be given back; if not, it leaks, which verify would tell.
+        let _ = self.with(|allocator| allocator.unallocate(txg, &extent(dva)));
+    }
+
+    fn check_write(&self, dva: Dva) -> Result<(), String> {
+        let range = dva.offset_bytes..dva.offset_bytes + dva.asize_bytes;
+        self.with(|allocator| allocator.check_write(dva.vdev, range)).map_err(|error| error.to_string())
+    }
+}
+
+/// A change of an object of the MOS that space accounting asks for.
+enum Change {
+    Write { object: ObjectId, offset_bytes: u64, bytes: Vec<u8> },
+    Truncate(ObjectId),
+    Free(ObjectId),
+    Header { object: ObjectId, header: Box<SpaceMapPhys> },
+    MetaslabObject { metaslab: MetaslabId, object: ObjectId },
+    UnflushedTxg { metaslab: MetaslabId, txg: Txg },
+    Log { txg: Txg, object: Option<ObjectId> },
+}
+
+/// Takes changes down, to be made when the allocator's lock is not held.
+pub(super) struct Changes {
+    mos: ObjsetMut,
+    txg: Txg,
+    changes: Vec<Change>,
+    /// Space maps made.
+    made: i64,
+}
+
+impl Changes {
+    pub(super) const fn new(mos: ObjsetMut, txg: Txg) -> Self {
+        Self { mos, txg, changes: Vec::new(), made: 0 }
+    }
+}
+
+impl SpaceStore for Changes {
+    fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, String> {
+        let empty =
+            SpaceMapPhys { object: 0, length_bytes: 0, allocated_bytes: 0, histogram: Some([0; HISTOGRAM_BUCKETS]) };
+        let block = u32::try_from(block_size_bytes).map_err(|error| error.to_string())?;
+        let mut spec = ObjectSpec::new(DmuType::SPACE_MAP, block)
+            .with_bonus(DmuType::SPACE_MAP_HEADER, empty.emit(cenote_zio::ORDER));
+        spec.indirect_shift = INDIRECT_SHIFT;
+        let object = self.mos.create_object(self.txg, &spec).map_err(|error| error.to_string())?;
+        self.made += 1;
+        Ok(object.id())
+    }
+
+    fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), String> {
+        self.changes.push(Change::Write { object, offset_bytes, bytes: bytes.to_vec() });
+        Ok(())
+    }
+
+    fn truncate(&mut self, object: ObjectId) -> Result<(), String> {
+        self.changes.push(Change::Truncate(object));
+        Ok(())
+    }
+
+    fn free(&mut self, object: ObjectId) -> Result<(), String> {
+        self.made -= 1;
+        self.changes.push(Change::Free(object));
+        Ok(())
+    }
+
+    fn set_header(&mut self, object: ObjectId, header: &SpaceMapPhys) -> Result<(), String> {
+        self.changes.push(Change::Header { object, header: Box::new(header.clone()) });
+        Ok(())
+    }
+
+    fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), String> {
+        self.changes.push(Change::MetaslabObject { metaslab, object });
+        Ok(())
+    }
+
+    fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), String> {
+        self.changes.push(Change::UnflushedTxg { metaslab, txg });
+        Ok(())
+    }
+
+    fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), String> {
+        self.changes.push(Change::Log { txg, object });
+        Ok(())
+    }
+}
+
+impl PoolWriter {
+    /// Writes what a pass has allocated and freed into space maps and logs.
+    pub(super) async fn sync_space(&mut self, txg: Txg, pass: u32) -> Result<(), SpaError> {
+        let mut changes = Changes::new(self.mos.clone(), txg);
+        let pass = u16::try_from(pass).unwrap_or(u16::MAX);
+        let done = self.space.with(|allocator| allocator.sync(&mut changes, txg, pass));
+        done.map_err(|error| self.fail(error))?;
+        self.make_changes(changes).await
+    }
+
+    /// Ends the txg's log.
+    pub(super) async fn close_space(&mut self, txg: Txg) -> Result<(), SpaError> {
+        let mut changes = Changes::new(self.mos.clone(), txg);
+        let done = self.space.with(|allocator| allocator.close_txg(&mut changes));
+        done.map_err(|error| self.fail(error))?;
+        self.make_changes(changes).await
+    }
+
+    async fn make_changes(&mut self, changes: Changes) -> Result<(), SpaError> {
+        let txg = changes.txg;
+        if changes.made != 0 {
+            self.features.change("spacemap_histogram", changes.made);
+        }
+        for change in changes.changes {
+            self.make_change(txg, change).await?;
+        }
+        Ok(())
+    }
+
+    async fn make_change(&mut self, txg: Txg, change: Change) -> Result<(), SpaError> {
+        let mos = self.mos.clone();
+        let name = self.name.clone();
+        let fail = |error: cenote_dmu::DmuError| SpaError::Dmu { pool: name.clone(), error };
+        match change {
+            Change::Write { object, offset_bytes, bytes } => {
+                let object = mos.object(object).await.map_err(fail)?;
+                object.write(txg, offset_bytes, &bytes).await.map_err(fail)
+            }
+            Change::Truncate(object) => {
+                mos.object(object).await.map_err(fail)?.truncate(txg);
+                Ok(())
+            }
+            Change::Free(object) => {
+                mos.object(object).await.map_err(fail)?.free(txg);
+                Ok(())
+            }
+            Change::Header { object, header } => {
+                let object = mos.object(object).await.map_err(fail)?;
+                object.set_bonus(txg, &header.emit(cenote_zio::ORDER)).map_err(fail)
+            }
+            Change::MetaslabObject { metaslab, object } => {
+                let array = self.vdevs.tops[metaslab.vdev.0 as usize].metaslab_array;
+                self.put_word(txg, array, metaslab.index, object.0).await
+            }
+            Change::UnflushedTxg { metaslab, txg: unflushed } => {
+                let object = self.unflushed_object(txg, metaslab.vdev).await?;
+                self.put_word(txg, object, metaslab.index, unflushed.0).await
+            }
+            Change::Log { txg: of, object } => {
+                let zap = self.log_zap(txg).await?;
+                let value = object.map(|object| ZapValue::from_u64(object.0));
+                let zap = mos.object(zap).await.map_err(fail)?;
+                put_entry(&zap, txg, &int_key_name(of.0), value.as_ref()).await.map_err(fail)
+            }
+        }
+    }
+
+    async fn put_word(&self, txg: Txg, object: ObjectId, index: u64, word: u64) -> Result<(), SpaError> {
+        let fail = |error| SpaError::Dmu { pool: self.name.clone(), error };
+        let object = self.mos.object(object).await.map_err(fail)?;
+        object.write(txg, index * 8, &word.to_le_bytes()).await.map_err(fail)
+    }
+
+    /// The object with the metaslabs' unflushed txgs, made if there is none.
+    async fn unflushed_object(&mut self, txg: Txg, vdev: VdevId) -> Result<ObjectId, SpaError> {
+        let at = vdev.0 as usize;
+        if self.vdevs.tops[at].unflushed_txgs.0 == 0 {
+            let name = self.name.clone();
+            let fail = |error| SpaError::Dmu { pool: name.clone(), error };
+            let spec = ObjectSpec::new(DmuType::UINT64_METADATA, 128 << 10);
+            let object = self.mos.create_object(txg, &spec).map_err(fail)?.id();
+            let zap = self.mos.object(self.vdevs.tops[at].zap).await.map_err(fail)?;
+            put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await.map_err(fail)?;
+            self.vdevs.tops[at].unflushed_txgs = object;
+        }
+        Ok(self.vdevs.tops[at].unflushed_txgs)
+    }
+
+    /// The ZAP of log space maps, made with the first.
+    async fn log_zap(&mut self, txg: Txg) -> Result<ObjectId, SpaError> {
+        let name = self.name.clone();
+        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
+        let mut directory = cenote_dmu::write::ZapMut::open(self.directory.clone()).await.map_err(fail)?;
+        let found = directory.lookup(pool_directory::LOG_SPACEMAP_ZAP.as_bytes()).await.map_err(fail)?;
+        if let Some(object) = found.and_then(|value| value.as_u64()) {
+            return Ok(ObjectId(object));
+        }
+        let zap = create_zap(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
+        directory.insert_u64(pool_directory::LOG_SPACEMAP_ZAP, zap.0).await.map_err(fail)?;
+        directory.flush(txg).await.map_err(fail)?;
+        self.features.change("log_spacemap", 1);
+        Ok(zap)
+    }
+}

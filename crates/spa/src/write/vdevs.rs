@@ -1,0 +1,346 @@
+//! The vdevs of a new pool: what was asked for, and the configuration that it makes.
+
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::label::{DeviceLayout, LABEL_BYTES, MIN_DEVICE_BYTES};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_taskq::Rng;
+use cenote_vdev::disk::Disk;
+use cenote_vdev::layout::draid::Draid;
+
+use crate::SpaError;
+
+/// Metaslabs that a vdev should have (`zfs_vdev_default_ms_count`).
+const METASLABS_WANTED: u64 = 200;
+/// And at least (`zfs_vdev_min_ms_count`).
+const METASLABS_MIN: u64 = 16;
+/// A metaslab's size where the number of them does not decide (`zfs_vdev_default_ms_shift`).
+const METASLAB_SHIFT: u32 = 29;
+/// A metaslab holds a block of the largest size.
+const METASLAB_SHIFT_MIN: u32 = 24;
+/// A metaslab's size at most, while their number allows it (`zfs_vdev_max_ms_shift`).
+const METASLAB_SHIFT_MAX: u32 = 34;
+/// Metaslabs at most (`zfs_vdev_ms_count_limit`).
+const METASLABS_MAX: u64 = 1 << 17;
+
+/// A disk that a pool is to be made on.
+#[derive(Clone, Debug)]
+pub struct DiskSpec {
+    /// The disk, open for writing.
+    pub disk: Disk,
+    /// The path that labels are to name.
+    pub path: String,
+    /// Whether it is a file.
+    pub is_file: bool,
+}
+
+/// What a top-level vdev is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopKind {
+    /// One disk.
+    Single,
+    /// Every disk has everything.
+    Mirror,
+    /// Parity stripes over all disks.
+    Raidz {
+        /// Parity columns: 1 to 3.
+        parity: u64,
+    },
+    /// Parity groups spread over all disks.
+    Draid {
+        /// Parity columns: 1 to 3.
+        parity: u64,
+        /// Data columns in a group; as many as there is room for, eight at most, if not said.
+        data: Option<u64>,
+        /// Distributed spares.
+        spares: u64,
+    },
+}
+
+/// A top-level vdev that is to be made.
+#[derive(Clone, Debug)]
+pub struct TopSpec {
+    /// What it is.
+    pub kind: TopKind,
+    /// Its disks.
+    pub disks: Vec<DiskSpec>,
+}
+
+/// A leaf of a new pool.
+#[derive(Clone, Debug)]
+pub(super) struct MadeLeaf {
+    pub(super) guid: Guid,
+    pub(super) spec: DiskSpec,
+    pub(super) zap: ObjectId,
+}
+
+/// A top-level vdev of a new pool.
+#[derive(Clone, Debug)]
+pub(super) struct MadeTop {
+    pub(super) guid: Guid,
+    pub(super) kind: TopKind,
+    pub(super) ashift: u32,
+    pub(super) asize_bytes: u64,
+    pub(super) metaslab_shift: u32,
+    pub(super) leaves: Vec<MadeLeaf>,
+    pub(super) create_txg: Txg,
+    pub(super) metaslab_array: ObjectId,
+    pub(super) zap: ObjectId,
+    /// Object with each metaslab's unflushed txg; none yet where it is 0.
+    pub(super) unflushed_txgs: ObjectId,
+}
+
+/// The vdevs of a new pool.
+#[derive(Clone, Debug)]
+pub(super) struct MadeVdevs {
+    pub(super) tops: Vec<MadeTop>,
+    pub(super) root_zap: ObjectId,
+}
+
+fn refuse(what: impl Into<String>) -> SpaError {
+    SpaError::CannotCreate(what.into())
+}
+
+impl MadeVdevs {
+    /// Checks what is asked for and gives it identities.
+    pub(super) fn new(specs: Vec<TopSpec>, ashift: Option<u32>, txg: Txg, rng: &mut Rng) -> Result<Self, SpaError> {
+        if specs.is_empty() {
+            return Err(refuse("no vdevs are named"));
+        }
+        let tops = specs.into_iter().map(|spec| MadeTop::new(spec, ashift, txg, rng)).collect::<Result<_, _>>()?;
+        Ok(Self { tops, root_zap: ObjectId(0) })
+    }
+
+    pub(super) fn leaves(&self) -> impl Iterator<Item = (usize, &MadeLeaf)> {
+        self.tops.iter().enumerate().flat_map(|(at, top)| top.leaves.iter().map(move |leaf| (at, leaf)))
+    }
+
+    /// The sum of all guids, the pool's included.
+    pub(super) fn guid_sum(&self, pool: Guid) -> u64 {
+        let tops = self.tops.iter().map(|top| if top.is_leaf() { 0 } else { top.guid.0 });
+        tops.chain(self.leaves().map(|(_, leaf)| leaf.guid.0)).fold(pool.0, u64::wrapping_add)
+    }
+
+    /// The whole tree, as the MOS has it.
+    pub(super) fn tree(&self, pool: Guid) -> NvList {
+        let mut root = NvList::new();
+        root.push("type", "root");
+        root.push("id", 0_u64);
+        root.push("guid", pool.0);
+        root.push("create_txg", Txg::INITIAL.0);
+        if self.root_zap.0 != 0 {
+            root.push("com.klarasystems:vdev_zap_root", self.root_zap.0);
+        }
+        let children = self.tops.iter().enumerate().map(|(id, top)| top.config(id as u64, true)).collect();
+        root.push("children", NvValue::NvlistArray(children));
+        root
+    }
+}
+
+impl MadeTop {
+    fn new(spec: TopSpec, ashift: Option<u32>, txg: Txg, rng: &mut Rng) -> Result<Self, SpaError> {
+        let TopSpec { kind, disks } = spec;
+        let (least, what) = match kind {
+            TopKind::Single => (1, "a vdev of its own"),
+            TopKind::Mirror => (2, "mirror"),
+            TopKind::Raidz { parity } => (parity as usize + 1, "raidz"),
+            TopKind::Draid { parity, .. } => (parity as usize + 1, "draid"),
+        };
+        if disks.len() < least || (kind == TopKind::Single && disks.len() > 1) || disks.len() > 255 {
+            return Err(refuse(format!("invalid vdev specification: {what} requires at least {least} devices")));
+        }
+        let kind = settle(kind, disks.len() as u64)?;
+        let mut child_bytes = u64::MAX;
+        let mut sector_bytes = 512;
+        for disk in &disks {
+            let size = disk.disk.size_bytes();
+            let layout = DeviceLayout::new(size).filter(|_| size >= MIN_DEVICE_BYTES);
+            let layout = layout.ok_or_else(|| {
+                refuse(format!("'{}': device is too small: less than the minimum size (64M)", disk.path))
+            })?;
+            child_bytes = child_bytes.min(layout.allocatable_bytes());
+            sector_bytes = sector_bytes.max(disk.disk.device().sector_bytes());
+        }
+        let ashift = ashift.unwrap_or_else(|| sector_bytes.next_power_of_two().ilog2()).max(9);
+        if !(9..=16).contains(&ashift) || 1_u64 << ashift < u64::from(sector_bytes) {
+            return Err(refuse(format!("property 'ashift': {ashift} does not fit the devices")));
+        }
+        let asize_bytes = match kind {
+            TopKind::Single | TopKind::Mirror => child_bytes,
+            TopKind::Raidz { .. } => child_bytes * disks.len() as u64,
+            TopKind::Draid { parity, data, spares } => {
+                let data = data.unwrap_or(1);
+                let groups = draid_groups(data + parity, disks.len() as u64 - spares);
+                let draid = Draid::new(ashift, parity, data, spares, groups, disks.len());
+                draid.map_err(|error| refuse(error.to_string()))?.asize_bytes(child_bytes)
+            }
+        };
+        let asize_bytes = asize_bytes / LABEL_BYTES as u64 * LABEL_BYTES as u64;
+        let metaslab_shift = metaslab_shift(asize_bytes);
+        let mut guid = || Guid(rng.next_u64() | 1);
+        let leaves: Vec<MadeLeaf> =
+            disks.into_iter().map(|spec| MadeLeaf { guid: guid(), spec, zap: ObjectId(0) }).collect();
+        let guid = if kind == TopKind::Single { leaves[0].guid } else { guid() };
+        let none = ObjectId(0);
+        Ok(Self {
+            guid,
+            kind,
+            ashift,
+            asize_bytes,
+            metaslab_shift,
+            leaves,
+            create_txg: txg,
+            metaslab_array: none,
+            zap: none,
+            unflushed_txgs: none,
+        })
+    }
+
+    fn is_leaf(&self) -> bool {
+        self.kind == TopKind::Single
+    }
+
+    /// Bytes that metaslabs begin and end at multiples of.
+    pub(super) fn granule_bytes(&self) -> u64 {
+        match self.kind {
+            TopKind::Draid { parity, data, .. } => (parity + data.unwrap_or(1)) << self.ashift,
+            _ => 1,
+        }
+    }
+
+    /// Disks less parity.
+    pub(super) fn data_disks(&self) -> u64 {
+        match self.kind {
+            TopKind::Raidz { parity } => self.leaves.len() as u64 - parity,
+            TopKind::Draid { data, .. } => data.unwrap_or(1),
+            TopKind::Single | TopKind::Mirror => 1,
+        }
+    }
+
+    /// The vdev's configuration: for the MOS, or for labels, which do not name ZAPs.
+    pub(super) fn config(&self, id: u64, for_mos: bool) -> NvList {
+        let leaf_config = |leaf: &MadeLeaf, id: u64| {
+            let mut list = NvList::new();
+            list.push("type", if leaf.spec.is_file { "file" } else { "disk" });
+            list.push("id", id);
+            list.push("guid", leaf.guid.0);
+            list.push("path", leaf.spec.path.as_str());
+            if !leaf.spec.is_file {
+                list.push("whole_disk", 0_u64);
+            }
+            list
+        };
+        let mut list = NvList::new();
+        match self.kind {
+            TopKind::Single => list = leaf_config(&self.leaves[0], id),
+            TopKind::Mirror => list.push("type", "mirror"),
+            TopKind::Raidz { .. } => list.push("type", "raidz"),
+            TopKind::Draid { .. } => list.push("type", "draid"),
+        }
+        if !self.is_leaf() {
+            list.push("id", id);
+            list.push("guid", self.guid.0);
+        }
+        match self.kind {
+            TopKind::Raidz { parity } => list.push("nparity", parity),
+            TopKind::Draid { parity, data, spares } => {
+                let data = data.unwrap_or(1);
+                list.push("nparity", parity);
+                list.push("draid_ndata", data);
+                list.push("draid_nspares", spares);
+                list.push("draid_ngroups", draid_groups(data + parity, self.leaves.len() as u64 - spares));
+            }
+            TopKind::Single | TopKind::Mirror => {}
+        }
+        list.push("metaslab_array", self.metaslab_array.0);
+        list.push("metaslab_shift", u64::from(self.metaslab_shift));
+        list.push("ashift", u64::from(self.ashift));
+        list.push("asize", self.asize_bytes);
+        list.push("is_log", 0_u64);
+        list.push("create_txg", self.create_txg.0);
+        let zap = |list: &mut NvList, name: &str, object: ObjectId| {
+            if for_mos && object.0 != 0 {
+                list.push(name, object.0);
+            }
+        };
+        if self.is_leaf() {
+            zap(&mut list, "com.delphix:vdev_zap_leaf", self.leaves[0].zap);
+        } else {
+            let children = self.leaves.iter().enumerate().map(|(id, leaf)| {
+                let mut child = leaf_config(leaf, id as u64);
+                child.push("create_txg", self.create_txg.0);
+                zap(&mut child, "com.delphix:vdev_zap_leaf", leaf.zap);
+                child
+            });
+            list.push("children", NvValue::NvlistArray(children.collect()));
+        }
+        zap(&mut list, "com.delphix:vdev_zap_top", self.zap);
+        list
+    }
+}
+
+/// Fills in what was not said.
+fn settle(kind: TopKind, disks: u64) -> Result<TopKind, SpaError> {
+    Ok(match kind {
+        TopKind::Raidz { parity } if !(1..=3).contains(&parity) => return Err(refuse("raidz has 1 to 3 parity disks")),
+        TopKind::Draid { parity, data, spares } => {
+            let room = disks.checked_sub(parity + spares).filter(|room| *room > 0);
+            let room = room.ok_or_else(|| refuse("draid: too few devices for its parity and spares"))?;
+            if spares > 0 {
+                return Err(refuse("not supported yet: draid with distributed spares"));
+            }
+            TopKind::Draid { parity, data: Some(data.unwrap_or(8).min(room)), spares }
+        }
+        kind => kind,
+    })
+}
+
+/// Groups of a draid's slice: as many as fill whole rows.
+fn draid_groups(width: u64, positions: u64) -> u64 {
+    (1..=positions).find(|groups| (groups * width).is_multiple_of(positions.max(1))).unwrap_or(1)
+}
+
+/// The size of a vdev's metaslabs, as a power of two, as OpenZFS would choose it.
+fn metaslab_shift(asize_bytes: u64) -> u32 {
+    let bits = |bytes: u64| bytes.max(1).ilog2() + 1;
+    let count = asize_bytes >> METASLAB_SHIFT;
+    let shift = if count < METASLABS_MIN {
+        bits(asize_bytes / METASLABS_MIN)
+    } else if count > METASLABS_WANTED {
+        bits(asize_bytes / METASLABS_WANTED)
+    } else {
+        METASLAB_SHIFT
+    };
+    if shift < METASLAB_SHIFT_MIN {
+        return METASLAB_SHIFT_MIN;
+    }
+    if shift <= METASLAB_SHIFT_MAX {
+        return shift;
+    }
+    if asize_bytes >> METASLAB_SHIFT_MAX > METASLABS_MAX {
+        bits(asize_bytes / METASLABS_MAX)
+    } else {
+        METASLAB_SHIFT_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metaslabs_are_as_large_as_openzfs_makes_them() {
+        // The sizes of pools that OpenZFS made, and 10 TB.
+        assert_eq!(metaslab_shift(69_730_304), 24);
+        assert_eq!(metaslab_shift(79_167_488), 24);
+        assert_eq!(metaslab_shift(4 << 30), 29);
+        assert_eq!(metaslab_shift(64 << 30), 29);
+        assert_eq!(metaslab_shift(10_000_000_000_000), 34);
+    }
+
+    #[test]
+    fn draid_groups_fill_rows() {
+        assert_eq!(draid_groups(5, 10), 2);
+        assert_eq!(draid_groups(4, 6), 3);
+        assert_eq!(draid_groups(3, 3), 1);
+    }
+}
