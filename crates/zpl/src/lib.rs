@@ -34,6 +34,7 @@ mod file;
 mod filesystem;
 mod names;
 mod space;
+pub mod write;
 mod xattr;
 
 pub use attributes::{Attributes, FileKind, Flags, Time};

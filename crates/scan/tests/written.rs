@@ -1,0 +1,342 @@
+//! Goal: pools that we write are whole: an import finds them, every block is good in every copy, and the sum of blocks is
+//! what space maps say is allocated; after any number of txgs, on any layout, and wherever the power went. Method: pools on
+//! simulated disks, written with a second book of extents, then imported and verified by the read path, which was tested
+//! against OpenZFS's pools. The same seed must give the same bytes.
+
+#![allow(clippy::disallowed_methods)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_dmu::DmuError;
+use cenote_dmu::write::{Object, ObjectSpec};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::ids::Txg;
+use cenote_scan::{VerifyOptions, VerifyReport, verify};
+use cenote_spa::write::{Clock, CreateOptions, DiskSpec, Host, PoolWriter, TopKind, TopSpec, create};
+use cenote_spa::{ImportOptions, find, import};
+use cenote_taskq::sim::disk::{Crash, Latency, SimDisk, SimDiskOptions};
+use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime};
+use cenote_testkit::zdb::{BlockStatistics, Devices};
+use cenote_vdev::disk::Disk;
+use cenote_zpl::write::{FileSystemMut, NodeSpec};
+
+const DISK_BYTES: u64 = 80 << 20;
+
+/// A pool's layout: kinds with their numbers of disks.
+type Tops = &'static [(TopKind, usize)];
+
+const SINGLE: Tops = &[(TopKind::Single, 1)];
+const LAYOUTS: &[Tops] = &[
+    SINGLE,
+    &[(TopKind::Single, 1), (TopKind::Single, 1), (TopKind::Single, 1)],
+    &[(TopKind::Mirror, 3)],
+    &[(TopKind::Raidz { parity: 1 }, 3)],
+    &[(TopKind::Raidz { parity: 2 }, 5)],
+    &[(TopKind::Raidz { parity: 3 }, 4), (TopKind::Mirror, 2)],
+    &[(TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4)],
+    &[(TopKind::Draid { parity: 2, data: None, spares: 0 }, 6)],
+];
+
+struct Machine {
+    disks: Vec<Arc<SimDisk>>,
+    paths: Vec<PathBuf>,
+}
+
+impl Machine {
+    fn new(runtime: &Runtime, count: usize, latency: Latency) -> Self {
+        let handle = runtime.handle();
+        let sim = runtime.sim().unwrap();
+        let paths: Vec<PathBuf> = (0..count).map(|index| format!("/disk{index}").into()).collect();
+        let options = || SimDiskOptions { size_bytes: DISK_BYTES, latency, ..SimDiskOptions::default() };
+        let disks = paths.iter().map(|path| sim.add_disk(&handle, path, options())).collect();
+        Self { disks, paths }
+    }
+
+    async fn tops(&self, handle: &Handle, layout: Tops) -> Vec<TopSpec> {
+        let mut paths = self.paths.iter();
+        let mut tops = Vec::new();
+        for (kind, count) in layout {
+            let mut disks = Vec::new();
+            for path in paths.by_ref().take(*count) {
+                let options = OpenOptions { write: true, ..OpenOptions::default() };
+                let disk = Disk::whole(handle.open(path, options).await.unwrap());
+                disks.push(DiskSpec { disk, path: path.display().to_string(), is_file: true });
+            }
+            tops.push(TopSpec { kind: *kind, disks });
+        }
+        tops
+    }
+}
+
+fn options(tops: Vec<TopSpec>, ashift: u32) -> CreateOptions {
+    CreateOptions {
+        name: "written".into(),
+        tops,
+        ashift: Some(ashift),
+        disabled_features: Vec::new(),
+        properties: Vec::new(),
+        seed: Some(7),
+        clock: Clock::Fixed(1_700_000_000),
+        host: Host { id: 0, name: "here".into() },
+        command: "zpool create written".into(),
+        user: 0,
+        cache_bytes: 16 << 20,
+        check: true,
+    }
+}
+
+async fn make(handle: &Handle, options: CreateOptions) -> PoolWriter {
+    let mut pool = create(handle, options).await.unwrap();
+    let root = pool.root().unwrap().objset.clone();
+    FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
+    pool.sync().await.unwrap();
+    pool
+}
+
+async fn check(handle: &Handle, paths: &[PathBuf]) -> (Txg, VerifyReport) {
+    let (mut pools, skipped) = find(handle, paths).await;
+    assert_eq!(pools.len(), 1, "{skipped:?}");
+    let options = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    let pool = import(handle, pools.remove(0), &options).await.unwrap();
+    let report = verify(handle, &pool, VerifyOptions::default(), &mut |_| true).await.unwrap();
+    (pool.txg(), report)
+}
+
+fn assert_clean(report: &VerifyReport, what: &str) {
+    let accounted = report.statistics.accounted_bytes();
+    assert!(
+        report.is_clean(),
+        "{what}: errors {:?} bad {:?} misuses {:?} leaked {} {:?} problems {:?} accounted {accounted} allocated {}",
+        report.errors,
+        report.bad_copies,
+        report.misuses,
+        report.leaked_bytes,
+        report.leaks,
+        report.problems,
+        report.allocated_bytes
+    );
+}
+
+/// Changes this and that in the open txg: objects grow, shrink, come and go.
+async fn change(pool: &PoolWriter, objects: &mut Vec<Object>, rng: &mut Rng) -> Result<(), DmuError> {
+    let root = pool.root().unwrap().objset.clone();
+    let txg = pool.txg();
+    for _ in 0..1 + rng.below(4) {
+        match rng.below(6) {
+            0 | 1 => {
+                let block = 512 << rng.below(9);
+                let spec = ObjectSpec::new(DmuType::UINT8_DATA, block);
+                objects.push(root.create_object(txg, &spec)?);
+            }
+            2 if !objects.is_empty() => {
+                let object = objects.swap_remove(rng.below(objects.len() as u64) as usize);
+                object.free(txg);
+            }
+            3 if !objects.is_empty() => {
+                let object = &objects[rng.below(objects.len() as u64) as usize];
+                let from = rng.below(64);
+                object.free_blocks(txg, from..from + rng.below(2000));
+            }
+            _ if !objects.is_empty() => {
+                let object = &objects[rng.below(objects.len() as u64) as usize];
+                let mut bytes = vec![0; rng.below(200_000) as usize];
+                if rng.chance(2, 3) {
+                    rng.fill(&mut bytes);
+                }
+                let offset = if rng.chance(1, 8) { rng.below(1 << 34) } else { rng.below(1 << 20) };
+                object.write(txg, offset, &bytes).await?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_pool_of_any_layout_and_sector_size_is_whole_from_its_first_txg_on() {
+    for (index, layout) in LAYOUTS.iter().enumerate() {
+        for ashift in [9, 12, 13] {
+            let runtime = Runtime::simulated(index as u64);
+            let handle = runtime.handle();
+            let machine = Machine::new(&runtime, layout.iter().map(|(_, count)| count).sum(), Latency::default());
+            runtime.block_on(async {
+                let pool = make(&handle, options(machine.tops(&handle, layout).await, ashift)).await;
+                assert!(pool.passes() <= 6, "{} passes", pool.passes());
+                pool.export().await.unwrap();
+                let (txg, report) = check(&handle, &machine.paths).await;
+                assert_eq!(txg, Txg(5));
+                assert_clean(&report, &format!("{layout:?} ashift {ashift}"));
+            });
+        }
+    }
+}
+
+#[test]
+fn many_txgs_of_changes_leave_a_whole_pool_with_and_without_log_space_maps() {
+    for (seed, has_log) in [(1, true), (2, true), (3, false), (4, false)] {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = Machine::new(&runtime, 4, Latency::default());
+        runtime.block_on(async {
+            let layout: Tops = &[(TopKind::Raidz { parity: 1 }, 3), (TopKind::Single, 1)];
+            let mut wish = options(machine.tops(&handle, layout).await, 9);
+            if !has_log {
+                wish.disabled_features = vec!["log_spacemap".into()];
+            }
+            let mut pool = make(&handle, wish).await;
+            let (mut objects, mut rng) = (Vec::new(), Rng::new(seed));
+            for round in 0..40 {
+                change(&pool, &mut objects, &mut rng).await.unwrap();
+                pool.sync().await.unwrap();
+                assert!(pool.passes() <= 10, "round {round}: {} passes", pool.passes());
+                if round % 8 == 7 {
+                    let (_, report) = check(&handle, &machine.paths).await;
+                    assert_clean(&report, &format!("seed {seed} round {round}"));
+                }
+            }
+            pool.export().await.unwrap();
+            let (_, report) = check(&handle, &machine.paths).await;
+            assert_clean(&report, &format!("seed {seed} at the end"));
+        });
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_whatever_the_order_of_events() {
+    let image = |schedule: u64| {
+        let runtime = Runtime::simulated(schedule);
+        let handle = runtime.handle();
+        let latency = Latency { jitter: Duration::from_millis(3), ..Latency::default() };
+        let machine = Machine::new(&runtime, 1, latency);
+        runtime.block_on(async {
+            let mut pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
+            let (mut objects, mut rng) = (Vec::new(), Rng::new(5));
+            for _ in 0..6 {
+                change(&pool, &mut objects, &mut rng).await.unwrap();
+                pool.sync().await.unwrap();
+            }
+            pool.export().await.unwrap();
+        });
+        machine.disks[0].peek(0, DISK_BYTES as usize)
+    };
+    let (first, second) = (image(1), image(2));
+    assert!(first == second, "two runs differ");
+}
+
+#[test]
+fn wherever_the_power_goes_the_last_synced_txg_is_whole() {
+    let (mut cut, mut newest_seen) = (0, 0);
+    for seed in 0..60_u64 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let latency = Latency {
+            write: Duration::from_micros(100),
+            flush: Duration::from_micros(400),
+            jitter: Duration::from_micros(400),
+            ..Latency::default()
+        };
+        let machine = Machine::new(&runtime, 2, latency);
+        let layout: Tops =
+            if seed % 2 == 0 { &[(TopKind::Mirror, 2)] } else { &[(TopKind::Single, 1), (TopKind::Single, 1)] };
+        runtime.block_on(async {
+            let mut pool = make(&handle, options(machine.tops(&handle, layout).await, 12)).await;
+            let mut rng = Rng::new(seed);
+            let mut objects = Vec::new();
+            // What is on disk for sure, told by the writer.
+            let synced = Arc::new(cenote_taskq::sync::Mutex::new(Txg(4)));
+            let (told, mut dice) = (synced.clone(), Rng::new(seed ^ 0xff));
+            let writing = handle.spawn(Class::Sync, async move {
+                for _ in 0..12 {
+                    // What is not overwritten is read, which fails once the power is gone.
+                    if change(&pool, &mut objects, &mut rng).await.is_err() {
+                        return;
+                    }
+                    match pool.sync().await {
+                        Ok(txg) => *told.lock() = txg,
+                        Err(_) => return,
+                    }
+                }
+            });
+            handle.sleep(Duration::from_micros(dice.below(60_000))).await;
+            let promised = *synced.lock();
+            machine.disks.iter().for_each(|disk| disk.crash(Crash::Random));
+            let promised = promised.max(*synced.lock());
+            writing.await.unwrap();
+            cut += 1;
+            machine.disks.iter().for_each(|disk| disk.power_on());
+            let (txg, report) = check(&handle, &machine.paths).await;
+            assert!(txg == promised || txg.0 == promised.0 + 1, "seed {seed}: found {txg}, promised {promised}");
+            newest_seen += u64::from(txg != promised);
+            assert_clean(&report, &format!("seed {seed} txg {txg}"));
+        });
+    }
+    assert!(cut == 60 && newest_seen < 60);
+}
+
+#[test]
+fn a_full_pool_refuses_what_does_not_fit_and_stays_whole() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let mut pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
+        let root = pool.root().unwrap().objset.clone();
+        let object = root.create_object(pool.txg(), &ObjectSpec::new(DmuType::UINT8_DATA, 128 << 10)).unwrap();
+        let mut bytes = vec![0; DISK_BYTES as usize + (8 << 20)];
+        Rng::new(1).fill(&mut bytes);
+        object.write(pool.txg(), 0, &bytes).await.unwrap();
+        let error = pool.sync().await.unwrap_err();
+        assert!(error.to_string().contains("no space"), "{error}");
+        let (txg, report) = check(&handle, &machine.paths).await;
+        assert_eq!(txg, Txg(4));
+        assert_clean(&report, "after a txg that did not fit");
+    });
+}
+
+/// OpenZFS's own account of what we wrote: `zdb` reads every block, compares the sum of blocks with the space maps, and counts
+/// features. Left out where it is not installed.
+#[test]
+fn zdb_finds_no_fault_with_pools_of_any_layout() {
+    if cenote_testkit::zdb::program("zdb").is_none() {
+        eprintln!("left out: zdb is not installed");
+        return;
+    }
+    for (index, layout) in LAYOUTS.iter().enumerate() {
+        let ashift = [9, 12][index % 2];
+        let runtime = Runtime::simulated(index as u64);
+        let handle = runtime.handle();
+        let machine = Machine::new(&runtime, layout.iter().map(|(_, count)| count).sum(), Latency::default());
+        runtime.block_on(async {
+            let mut pool = make(&handle, options(machine.tops(&handle, layout).await, ashift)).await;
+            let (mut objects, mut rng) = (Vec::new(), Rng::new(index as u64));
+            for _ in 0..2 * index {
+                change(&pool, &mut objects, &mut rng).await.unwrap();
+                pool.sync().await.unwrap();
+            }
+            pool.export().await.unwrap();
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let images: Vec<PathBuf> = machine
+            .disks
+            .iter()
+            .enumerate()
+            .map(|(number, disk)| {
+                let path = dir.path().join(format!("{number}.img"));
+                std::fs::write(&path, disk.peek(0, DISK_BYTES as usize)).unwrap();
+                path
+            })
+            .collect();
+        let devices = Devices::of(&images).unwrap();
+        for flags in ["-bcc", "-d"] {
+            let told = cenote_testkit::zdb::run(&devices, &[flags], "written").unwrap();
+            let last: Vec<&str> = told.text.lines().rev().take(40).collect();
+            assert_eq!(told.status, Some(0), "{layout:?}: zdb {flags}: {last:#?}");
+            if flags == "-bcc" {
+                let figures = BlockStatistics::parse(&told.text).unwrap_or_else(|| panic!("{}", told.text));
+                assert!(figures.leak_free, "{layout:?}: {}", told.text);
+            }
+        }
+    }
+}

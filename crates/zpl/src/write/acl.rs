@@ -1,0 +1,65 @@
+//! The access control list that says what a mode says.
+
+use cenote_dmu::write::ORDER;
+use cenote_format::FormatError;
+use cenote_format::acl::{Ace, AceFlags, AclVersion, ace_type, emit_aces};
+
+const READ_DATA: u32 = 0x1;
+const WRITE_DATA: u32 = 0x2;
+const APPEND_DATA: u32 = 0x4;
+const READ_NAMED_ATTRS: u32 = 0x8;
+const WRITE_NAMED_ATTRS: u32 = 0x10;
+const EXECUTE: u32 = 0x20;
+const DELETE_CHILD: u32 = 0x40;
+const READ_ATTRIBUTES: u32 = 0x80;
+const WRITE_ATTRIBUTES: u32 = 0x100;
+const READ_ACL: u32 = 0x2_0000;
+const WRITE_ACL: u32 = 0x4_0000;
+const WRITE_OWNER: u32 = 0x8_0000;
+const SYNCHRONIZE: u32 = 0x10_0000;
+
+/// What everyone may.
+const COMMON: u32 = READ_ACL | READ_ATTRIBUTES | READ_NAMED_ATTRS | SYNCHRONIZE;
+/// What an owner may besides.
+const OWNERS: u32 = WRITE_ATTRIBUTES | WRITE_OWNER | WRITE_ACL | WRITE_NAMED_ATTRS;
+
+/// The entries of a mode, as bytes, and their number. A class that may less than the next is denied the difference first,
+/// since entries are looked at in order.
+pub(super) fn trivial(mode: u32, is_dir: bool) -> Result<(Vec<u8>, u64), FormatError> {
+    let write = WRITE_DATA | APPEND_DATA | if is_dir { DELETE_CHILD } else { 0 };
+    // The bits of one class, from its three mode bits.
+    let access = |bits: u32| {
+        (if bits & 4 != 0 { READ_DATA } else { 0 })
+            | (if bits & 2 != 0 { write } else { 0 })
+            | (if bits & 1 != 0 { EXECUTE } else { 0 })
+    };
+    let (owner, group, other) = (mode >> 6 & 7, mode >> 3 & 7, mode & 7);
+    let entries = [
+        (ace_type::ALLOW, AceFlags::OWNER, access(owner & !group & other)),
+        (ace_type::DENY, AceFlags::OWNER, access(!owner & (group | other))),
+        (ace_type::DENY, AceFlags::GROUP | AceFlags::IDENTIFIER_GROUP, access(!group & other)),
+        (ace_type::ALLOW, AceFlags::OWNER, COMMON | OWNERS | access(owner)),
+        (ace_type::ALLOW, AceFlags::GROUP | AceFlags::IDENTIFIER_GROUP, COMMON | access(group)),
+        (ace_type::ALLOW, AceFlags::EVERYONE, COMMON | access(other)),
+    ];
+    let aces: Vec<Ace> = entries
+        .into_iter()
+        .filter(|(.., mask)| *mask != 0)
+        .map(|(kind, flags, access_mask)| Ace { kind, flags, access_mask, id: 0, object_types: None })
+        .collect();
+    Ok((emit_aces(&aces, AclVersion::Fuid, ORDER)?, aces.len() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_modes_have_three_entries_and_odd_ones_denials() {
+        assert_eq!(trivial(0o755, true).unwrap().1, 3);
+        assert_eq!(trivial(0o644, false).unwrap().1, 3);
+        assert_eq!(trivial(0o077, false).unwrap().1, 4);
+        assert_eq!(trivial(0o604, false).unwrap().1, 5);
+        assert_eq!(trivial(0o755, false).unwrap().0.len(), 24);
+    }
+}
