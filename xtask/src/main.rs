@@ -17,6 +17,7 @@ mod test;
 mod tour;
 mod vm;
 mod zdb;
+mod zdb_check;
 mod ztest;
 
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ Usage: cargo xtask CHORE
                          read all golden pools of a folder and compare with their manifests
   bench-table            the results page again from what `cenote bench --json` recorded (docs/bench)
   zdb [DIR]              compare 'cenote verify' with zdb on the golden pools of a folder
+  zdb-check              judge pools that Cenote writes by zdb
   openzfs-vm setup|run|smoke [ARG…]
                          the real OpenZFS in a virtual machine (tools/openzfs-vm)
   fuzz [TARGET,…] [SECONDS]
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         "bench-table" => bench_table::main(rest),
         "golden" => golden::main(rest),
         "zdb" => zdb::main(rest),
+        "zdb-check" => zdb_check::main(rest),
         "openzfs-vm" => vm::main(rest),
         "fuzz" => fuzz::main(rest),
         "fuzz-budget" => fuzz::main_budget(rest),

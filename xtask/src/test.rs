@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use cenote_testkit::{Golden, repository_root};
 
 use crate::steps::{Context, Outcome, Step, Tally, run_all};
-use crate::{fuzz, golden, house, licences, mutate, packages, process, tour, value_of, vm, zdb, ztest};
+use crate::{fuzz, golden, house, licences, mutate, packages, process, tour, value_of, vm, zdb, zdb_check, ztest};
 
 const STEPS: &[Step] = &[
     Step { name: "packages", about: "programs that the tests need", run: packages::step },
@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
     Step { name: "mutate", about: "damaged golden pools through the whole read path", run: mutate::step },
     Step { name: "golden", about: "golden pools against their manifests", run: golden::step },
     Step { name: "zdb", about: "verify against zdb", run: zdb::step },
+    Step { name: "zdb-check", about: "pools that Cenote writes, judged by zdb", run: zdb_check::step },
     Step { name: "demo", about: "the README's first command", run: demo },
     Step { name: "tour", about: "the README's tour, word for word", run: tour::step },
     Step { name: "vm", about: "the real OpenZFS in a virtual machine", run: vm::step },

@@ -18,7 +18,7 @@
 //! **Invariants.**
 //! 1. Text goes out through [`output::Output`] alone, never through `println!`: a server has no terminal.
 //! 2. Exit statuses: 0 good, 1 the operation found or met an error (text on stderr), 2 wrong usage.
-//! 3. Every pool is opened read-only.
+//! 3. Every pool that exists is opened read-only.
 //! 4. What a reader of our output closes early (`| head`) ends the program without a word.
 //!
 //! **Rejected.** A hand-written parser after `getopt`, as the original's: one definition gives parsing, help, manual
@@ -26,6 +26,7 @@
 
 mod archive;
 mod args;
+mod build;
 mod cachefile;
 mod commands;
 #[allow(dead_code, reason = "some of what commands share waits for its first user")]
@@ -34,6 +35,7 @@ mod copy;
 mod datasets;
 mod files;
 mod manifest;
+mod newpool;
 mod outcome;
 #[allow(dead_code, unused_imports, reason = "some of what commands share waits for its first user")]
 mod output;
@@ -41,6 +43,7 @@ mod pools;
 mod properties;
 mod request;
 mod time;
+mod vdevspec;
 mod volumes;
 
 use std::process::ExitCode;

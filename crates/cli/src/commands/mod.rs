@@ -1,6 +1,7 @@
 //! The commands: a module and a line in the table each, in alphabetical order.
 
 mod bench;
+mod build;
 mod cat;
 mod completions;
 mod cp;
@@ -22,6 +23,7 @@ crate::args::commands! {
     /// What to do.
     enum Command {
         Bench => bench,
+        Build => build,
         Cat => cat,
         #[command(hide = true)]
         Completions => completions,

@@ -1,5 +1,6 @@
 //! `cenote zpool …`: pools, in OpenZFS's grammar.
 
+mod create;
 mod export;
 mod get;
 mod history;
@@ -14,7 +15,7 @@ use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Pools: import, list, status, properties, history.
+/// Pools: create, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -26,6 +27,7 @@ pub(crate) struct Args {
 crate::args::commands! {
     /// What to do with pools.
     enum Zpool {
+        Create => create,
         Export => export,
         Get => get,
         History => history,

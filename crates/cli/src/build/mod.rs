@@ -1,0 +1,273 @@
+//! Filling a new pool with files: what `cenote build` does with what a source gives it.
+//!
+//! A source names files one after the other, directories before what is in them. Files are written as they come; of
+//! directories the entries are kept in memory and written at the end, since only then it is known what is in them. While a
+//! txg is written the next one is filled.
+
+mod folder;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, bail};
+use cenote_dmu::write::Object;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_spa::SpaError;
+use cenote_spa::write::PoolWriter;
+use cenote_taskq::buf::Buf;
+use cenote_taskq::{Class, Handle, Join};
+use cenote_zpl::write::{FileSystemMut, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NewEntry, NodeSpec};
+
+use crate::newpool::NewPool;
+pub(crate) use folder::add_folder;
+
+/// Bytes that a txg gathers.
+const TXG_BYTES: u64 = 64 << 20;
+/// What an object counts towards that beside its data.
+const OBJECT_BYTES: u64 = 2 << 10;
+
+/// A directory that is being filled.
+struct Directory {
+    object: Object,
+    node: NodeSpec,
+    entries: BTreeMap<Vec<u8>, (ObjectId, u32)>,
+}
+
+/// Which directory; the root is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirectoryId(usize);
+
+/// The root directory.
+pub(crate) const ROOT: DirectoryId = DirectoryId(0);
+
+/// A file that has, or may have, several names.
+struct Linked {
+    object: Object,
+    node: NodeSpec,
+    is_changed: bool,
+}
+
+/// What was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) files: u64,
+    pub(crate) directories: u64,
+    pub(crate) others: u64,
+    pub(crate) bytes: u64,
+    pub(crate) txgs: u64,
+}
+
+/// Fills the root file system of a new pool.
+pub(crate) struct Builder {
+    handle: Handle,
+    pool: Option<PoolWriter>,
+    syncing: Option<Join<(PoolWriter, Result<Txg, SpaError>)>>,
+    files: FileSystemMut,
+    txg: Txg,
+    dirty_bytes: u64,
+    directories: Vec<Directory>,
+    linked: BTreeMap<ObjectId, Linked>,
+    /// No time that is written is later than this, in seconds.
+    latest_s: Option<u64>,
+    now: [u64; 2],
+    pub(crate) counts: Counts,
+}
+
+impl Builder {
+    /// A builder for a pool whose root file system was made in its open txg.
+    pub(crate) fn new(handle: Handle, new: NewPool) -> Self {
+        let NewPool { pool, files, root: (object, node), latest_s } = new;
+        Self {
+            handle,
+            txg: pool.txg(),
+            now: [pool.time_s(), 0],
+            pool: Some(pool),
+            syncing: None,
+            files,
+            dirty_bytes: 0,
+            directories: vec![Directory { object, node, entries: BTreeMap::new() }],
+            linked: BTreeMap::new(),
+            latest_s,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Sets the root directory's attributes.
+    pub(crate) fn set_root(&mut self, node: NodeSpec) {
+        let node = self.timed(node);
+        let root = &mut self.directories[0].node;
+        *root = NodeSpec { mode: node.mode & 0o7777 | MODE_DIR, parent: root.parent, ..node };
+    }
+
+    /// A node with times as they are written: access when it was modified (reading the source would change it), change and
+    /// creation now.
+    fn timed(&self, node: NodeSpec) -> NodeSpec {
+        let mtime = match self.latest_s {
+            Some(latest) if node.mtime[0] > latest => [latest, 0],
+            _ => node.mtime,
+        };
+        NodeSpec { mtime, atime: mtime, ctime: self.now, crtime: self.now, ..node }
+    }
+
+    fn enter(&mut self, parent: DirectoryId, name: &[u8], object: ObjectId, mode: u32) -> Result<()> {
+        let text = String::from_utf8_lossy(name);
+        if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+            bail!("'{text}' cannot be a file's name");
+        }
+        let directory = &mut self.directories[parent.0];
+        if directory.entries.insert(name.to_vec(), (object, mode)).is_some() {
+            bail!("the source has two files called '{text}' in one directory");
+        }
+        Ok(())
+    }
+
+    fn parent(&self, parent: DirectoryId) -> ObjectId {
+        self.directories[parent.0].object.id()
+    }
+
+    /// Makes a directory.
+    pub(crate) async fn directory(&mut self, parent: DirectoryId, name: &[u8], node: NodeSpec) -> Result<DirectoryId> {
+        let node = NodeSpec { mode: node.mode & 0o7777 | MODE_DIR, parent: self.parent(parent), ..self.timed(node) };
+        let object = self.files.new_node(self.txg, node.mode, 0)?;
+        self.enter(parent, name, object.id(), node.mode)?;
+        self.directories.push(Directory { object, node, entries: BTreeMap::new() });
+        self.counts.directories += 1;
+        self.dirtied(0).await?;
+        Ok(DirectoryId(self.directories.len() - 1))
+    }
+
+    /// Makes anything that is neither a directory nor a regular file: a link, a device, a pipe.
+    pub(crate) async fn special(&mut self, parent: DirectoryId, name: &[u8], node: NodeSpec) -> Result<ObjectId> {
+        let size_bytes = node.target.as_ref().map_or(0, |target| target.len() as u64);
+        let node = NodeSpec { parent: self.parent(parent), size_bytes, links: 1, ..self.timed(node) };
+        if node.mode & MODE_KIND == MODE_SYMLINK && node.target.as_ref().is_none_or(Vec::is_empty) {
+            bail!("a symbolic link without a target");
+        }
+        let object = self.files.new_node(self.txg, node.mode, 0)?;
+        self.enter(parent, name, object.id(), node.mode)?;
+        self.files.set_attributes(self.txg, &object, &node).await?;
+        self.counts.others += 1;
+        self.dirtied(0).await?;
+        Ok(object.id())
+    }
+
+    /// Makes a regular file of `node.size_bytes`. `read` gives its content piece by piece: an offset, and room for as many
+    /// bytes as are wanted there; it says where the next data is that it has, at or after the offset, and fills the room if
+    /// that is there.
+    pub(crate) async fn file(
+        &mut self,
+        parent: DirectoryId,
+        name: &[u8],
+        node: NodeSpec,
+        may_have_links: bool,
+        content: &mut dyn Content,
+    ) -> Result<ObjectId> {
+        let mode = node.mode & 0o7777 | MODE_FILE;
+        let node = NodeSpec { mode, parent: self.parent(parent), links: 1, ..self.timed(node) };
+        let size = node.size_bytes;
+        let object = self.files.new_node(self.txg, mode, size)?;
+        self.enter(parent, name, object.id(), mode)?;
+        let block_bytes = object.block_bytes();
+        let mut at = 0;
+        while at < size {
+            // Whole blocks without data are holes.
+            let data = content.next_data(at)?.min(size);
+            at = at.max(data / block_bytes * block_bytes);
+            if at >= size || data >= size {
+                break;
+            }
+            let len = block_bytes.min(size - at) as usize;
+            let mut buf = Buf::zeroed(block_bytes as usize);
+            content.read(at, &mut buf[..len])?;
+            object.write_block(self.txg, at / block_bytes, buf.freeze());
+            at += block_bytes;
+            self.counts.bytes += len as u64;
+            self.dirtied(block_bytes).await?;
+        }
+        self.files.set_attributes(self.txg, &object, &node).await?;
+        self.counts.files += 1;
+        let id = object.id();
+        if may_have_links {
+            self.linked.insert(id, Linked { object, node, is_changed: false });
+        }
+        self.dirtied(0).await?;
+        Ok(id)
+    }
+
+    /// Gives a file another name.
+    pub(crate) fn link(&mut self, parent: DirectoryId, name: &[u8], object: ObjectId) -> Result<()> {
+        let Some(linked) = self.linked.get_mut(&object) else { bail!("a hard link to something that cannot have any") };
+        linked.node.links += 1;
+        linked.is_changed = true;
+        let mode = linked.node.mode;
+        self.enter(parent, name, object, mode)
+    }
+
+    /// Counts what a txg gathers, and has it written when it is enough.
+    async fn dirtied(&mut self, bytes: u64) -> Result<()> {
+        self.dirty_bytes += if bytes == 0 { OBJECT_BYTES } else { bytes };
+        if self.dirty_bytes >= TXG_BYTES {
+            self.next_txg().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the txg that is written, if one is.
+    async fn settle(&mut self) -> Result<()> {
+        if let Some(join) = self.syncing.take() {
+            let (pool, result) = join.await?;
+            self.pool = Some(pool);
+            result?;
+            self.counts.txgs += 1;
+        }
+        Ok(())
+    }
+
+    /// Has the open txg written, and goes on in the next.
+    async fn next_txg(&mut self) -> Result<()> {
+        self.settle().await?;
+        let mut pool = self.pool.take().context("the pool is gone")?;
+        self.txg = Txg(pool.txg().0 + 1);
+        self.dirty_bytes = 0;
+        self.syncing = Some(self.handle.spawn(Class::Sync, async move {
+            let result = pool.sync().await;
+            (pool, result)
+        }));
+        Ok(())
+    }
+
+    /// Writes directories and what else had to wait, and closes the pool.
+    pub(crate) async fn finish(mut self) -> Result<Counts> {
+        for linked in std::mem::take(&mut self.linked).into_values() {
+            if linked.is_changed {
+                self.files.set_attributes(self.txg, &linked.object, &linked.node).await?;
+                self.dirtied(0).await?;
+            }
+        }
+        for directory in std::mem::take(&mut self.directories) {
+            let Directory { object, mut node, entries } = directory;
+            let subdirectories = entries.values().filter(|(_, mode)| mode & MODE_KIND == MODE_DIR).count() as u64;
+            node.links = 2 + subdirectories;
+            node.size_bytes = 2 + entries.len() as u64;
+            let bytes = entries.len() as u64 * 64;
+            let entries: Vec<NewEntry> =
+                entries.into_iter().map(|(name, (object, mode))| NewEntry { name, object, mode }).collect();
+            self.files.write_entries(self.txg, &object, &entries).await?;
+            self.files.set_attributes(self.txg, &object, &node).await?;
+            self.dirtied(bytes.max(OBJECT_BYTES)).await?;
+        }
+        self.next_txg().await?;
+        self.settle().await?;
+        let pool = self.pool.take().context("the pool is gone")?;
+        pool.export().await?;
+        self.counts.txgs += 1;
+        Ok(self.counts)
+    }
+}
+
+/// A file's content.
+pub(crate) trait Content {
+    /// Where the next data begins, at or after `offset`; [`u64::MAX`] if there is none.
+    fn next_data(&mut self, offset: u64) -> Result<u64>;
+    /// Fills `target` from `offset`; what is a hole there is zeros.
+    fn read(&mut self, offset: u64, target: &mut [u8]) -> Result<()>;
+}

@@ -1,0 +1,264 @@
+//! Making pools: what `zpool create` and `cenote build` have in common.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use cenote_dmu::write::Object;
+use cenote_props::{Kind, dataset, find, is_user_property};
+use cenote_spa::PoolState;
+use cenote_spa::write::{Clock, CreateOptions, Host, PoolWriter, PropertyValue, create};
+use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec, XattrMode};
+
+use crate::args::parse_size;
+use crate::context::Context;
+use crate::outcome::usage;
+use crate::vdevspec::Layout;
+
+/// Properties of datasets that are obeyed, or that only matter to whoever mounts them.
+const DATASET_PROPERTIES: [&str; 22] = [
+    "aclinherit",
+    "aclmode",
+    "acltype",
+    "atime",
+    "canmount",
+    "checksum",
+    "compression",
+    "copies",
+    "devices",
+    "dnodesize",
+    "exec",
+    "logbias",
+    "mountpoint",
+    "primarycache",
+    "readonly",
+    "recordsize",
+    "redundant_metadata",
+    "relatime",
+    "setuid",
+    "snapdir",
+    "sync",
+    "xattr",
+];
+
+/// What is asked for, as the command line has it.
+pub(crate) struct Wish<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) layout: &'a Layout,
+    /// `-o`.
+    pub(crate) pool: &'a [String],
+    /// `-O`.
+    pub(crate) dataset: &'a [String],
+    /// Size of files that do not exist.
+    pub(crate) size: Option<u64>,
+    pub(crate) seed: Option<u64>,
+    pub(crate) force: bool,
+    /// For the history.
+    pub(crate) command: String,
+}
+
+/// A pool whose first txg is not written yet, with an empty root file system.
+pub(crate) struct NewPool {
+    pub(crate) pool: PoolWriter,
+    pub(crate) files: FileSystemMut,
+    /// The root directory, and its attributes.
+    pub(crate) root: (Object, NodeSpec),
+    /// Times are to be no later than this.
+    pub(crate) latest_s: Option<u64>,
+}
+
+/// Files that were made for a pool, and go away again unless they are kept.
+pub(crate) struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Keeps them, whatever comes.
+    pub(crate) fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // What was made for nothing is in nobody's way.
+        self.0.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
+impl NewPool {
+    /// Makes it, in memory and in labels, and the files that it needs.
+    pub(crate) async fn make(context: &Context, wish: &Wish<'_>) -> Result<(Self, Made)> {
+        let settings = PoolSettings::parse(wish.pool)?;
+        let properties = wish.dataset.iter().map(|setting| dataset_property(setting)).collect::<Result<Vec<_>>>()?;
+        refuse_used(context, wish.layout, wish.force).await?;
+        let made = make_files(wish.layout, wish.size)?;
+        let clock = clock()?;
+        let options = CreateOptions {
+            name: wish.name.to_owned(),
+            tops: wish.layout.open(context.handle()).await?,
+            ashift: settings.ashift,
+            disabled_features: settings.disabled_features,
+            properties: settings.ashift.map(|ashift| ("ashift".to_owned(), u64::from(ashift))).into_iter().collect(),
+            seed: wish.seed,
+            clock,
+            host: host(context, wish.seed.is_some()),
+            command: wish.command.clone(),
+            user: 0,
+            cache_bytes: context.import_options().cache_bytes,
+            check: false,
+        };
+        let mut pool = create(context.handle(), options).await?;
+        let Some(head) = pool.root().cloned() else { bail!("the pool has no root dataset") };
+        for (name, value) in &properties {
+            pool.set_property(&head, name, value).await?;
+        }
+        let now = [pool.time_s(), 0];
+        let node =
+            NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
+        let mut files = FileSystemMut::create(&head.objset, pool.txg(), &node).await?;
+        for (name, value) in &properties {
+            let PropertyValue::Number(number) = value else { continue };
+            match name.as_str() {
+                "recordsize" => files.record_bytes = u32::try_from(*number)?,
+                "xattr" if *number == 1 => files.xattrs = XattrMode::Dir,
+                "dnodesize" => files.dnode_slots = slots(*number),
+                _ => {}
+            }
+        }
+        let root = files.objset().object(files.root()).await?;
+        let node = NodeSpec { parent: root.id(), size_bytes: 2, links: 2, ..node };
+        let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
+        Ok((Self { pool, files, root: (root, node), latest_s }, made))
+    }
+}
+
+/// Slots of a dnode by the property `dnodesize`.
+fn slots(number: u64) -> u8 {
+    match number {
+        // `auto` is 1 KiB, as in OpenZFS.
+        1 => 2,
+        bytes => u8::try_from(bytes / 512).unwrap_or(1).clamp(1, 32),
+    }
+}
+
+/// The clock that `SOURCE_DATE_EPOCH` asks for.
+fn clock() -> Result<Clock> {
+    match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => match text.parse() {
+            Ok(time) => Ok(Clock::Fixed(time)),
+            Err(_) => bail!("SOURCE_DATE_EPOCH is no number of seconds: '{text}'"),
+        },
+        Err(_) => Ok(Clock::Now),
+    }
+}
+
+/// Who makes the pool; nobody in particular where it is to be made again elsewhere.
+fn host(context: &Context, is_repeatable: bool) -> Host {
+    if is_repeatable {
+        return Host { id: 0, name: "localhost".to_owned() };
+    }
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Host { id: context.import_options().host_id, name }
+}
+
+/// What `-o` has said.
+struct PoolSettings {
+    ashift: Option<u32>,
+    disabled_features: Vec<String>,
+}
+
+impl PoolSettings {
+    fn parse(settings: &[String]) -> Result<Self> {
+        let mut this = Self { ashift: None, disabled_features: Vec::new() };
+        for setting in settings {
+            let (name, value) = setting.split_once('=').ok_or_else(|| usage("missing value in -o PROPERTY=VALUE"))?;
+            match (name, value) {
+                ("ashift", "0") => {}
+                ("ashift", value) => match value.parse() {
+                    Ok(ashift @ 9..=16) => this.ashift = Some(ashift),
+                    _ => bail!("property 'ashift' number {value} is invalid: between 9 and 16"),
+                },
+                (feature, value) if feature.starts_with("feature@") => {
+                    let feature = &feature["feature@".len()..];
+                    match value {
+                        "enabled" => {}
+                        "disabled" => this.disabled_features.push(feature.to_owned()),
+                        _ => bail!("property 'feature@{feature}' can only be set to 'enabled' or 'disabled'"),
+                    }
+                }
+                _ => bail!("not supported yet: -o {name}"),
+            }
+        }
+        Ok(this)
+    }
+}
+
+/// What `-O PROPERTY=VALUE` says, as it is kept.
+fn dataset_property(setting: &str) -> Result<(String, PropertyValue)> {
+    let (name, value) = setting.split_once('=').ok_or_else(|| usage("missing value in -O PROPERTY=VALUE"))?;
+    if is_user_property(name) {
+        return Ok((name.to_owned(), PropertyValue::Text(value.to_owned())));
+    }
+    let Some(property) = find(dataset::PROPERTIES, name) else {
+        bail!("cannot set property: invalid property '{name}'")
+    };
+    if !DATASET_PROPERTIES.contains(&property.name) {
+        bail!("not supported yet: -O {}", property.name);
+    }
+    let bad = || anyhow::anyhow!("'{value}' is no value of the property '{}'", property.name);
+    let kept = match property.kind {
+        Kind::Number(_) => PropertyValue::Number(parse_size(value).map_err(|_| bad())?),
+        Kind::Index(..) => PropertyValue::Number(property.number(value).ok_or_else(bad)?),
+        Kind::Text(_) => PropertyValue::Text(value.to_owned()),
+    };
+    Ok((property.name.to_owned(), kept))
+}
+
+/// Refuses devices that belong to a pool, unless forced.
+async fn refuse_used(context: &Context, layout: &Layout, force: bool) -> Result<()> {
+    let paths: Vec<PathBuf> = layout.paths().filter(|path| path.exists()).map(Path::to_owned).collect();
+    if force || paths.is_empty() {
+        return Ok(());
+    }
+    let (pools, _) = cenote_spa::find(context.handle(), &paths).await;
+    for pool in pools {
+        if pool.state() == PoolState::Destroyed {
+            continue;
+        }
+        let leaf = pool.leaves.values().next().map(|leaf| leaf.disk.path().to_string()).unwrap_or_default();
+        let name = pool.name();
+        bail!(
+            "invalid vdev specification\nuse '-f' to override the following errors:\n{leaf} is part of pool '{name}'"
+        );
+    }
+    Ok(())
+}
+
+/// Makes the files that do not exist.
+fn make_files(layout: &Layout, size: Option<u64>) -> Result<Made> {
+    let mut made = Made(Vec::new());
+    for path in layout.paths().filter(|path| !path.exists()) {
+        let Some(size) = size else {
+            bail!("cannot open '{}': no such device (--size makes files)", path.display());
+        };
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path)?;
+        made.0.push(path.to_owned());
+        file.set_len(size)?;
+    }
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_are_kept_as_numbers_and_text() {
+        let kept = |setting| dataset_property(setting).unwrap().1;
+        assert_eq!(kept("compression=zstd"), PropertyValue::Number(16));
+        assert_eq!(kept("recordsize=1M"), PropertyValue::Number(1 << 20));
+        assert_eq!(kept("mountpoint=/x"), PropertyValue::Text("/x".into()));
+        assert_eq!(kept("org.example:note=a"), PropertyValue::Text("a".into()));
+        for wrong in ["compression=best", "nothing=1", "encryption=on", "atime"] {
+            assert!(dataset_property(wrong).is_err(), "{wrong}");
+        }
+    }
+}
