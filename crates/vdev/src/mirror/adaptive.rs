@@ -4,8 +4,9 @@
 //!   expected = ratio(size) * (backlog + nominal(read))   + silence, if that is longer than the child's answers take
 //! ```
 //!
-//! The nominal time of a read that goes on with one of the child's recent runs is without a seek, and another child that would
-//! take the run over pays for [`RUN_SEEKS`] of them: that is the hysteresis, and it follows the device instead of the clock.
+//! The nominal time of a read that goes on with one of the child's recent runs is without a seek. Another child that would take
+//! the run over pays for [`RUN_SEEKS`] of them, and has to be done in half the time: that is the hysteresis, and it follows the
+//! devices instead of the clock. Where much is outstanding everywhere, runs would else change over by chance all the time.
 //! Where heads move, distance counts: from the head and from the middle of where the child has been reading, so that children
 //! come to have a region each and heads move less.
 //!
@@ -102,7 +103,9 @@ impl ReadPolicy for Adaptive {
             let ratio = if own <= lowest.saturating_mul(ALIKE) / ONE { lowest } else { own };
             let breaks_run = is_run && !continues[index];
             let price = if breaks_run { RUN_SEEKS * child.load.takeover_ns(ask.address_bytes) } else { 0 };
-            cost_ns(ask, child.load, ratio, continues[index]).saturating_add(price.saturating_mul(ratio) / ONE)
+            let cost = cost_ns(ask, child.load, ratio, continues[index]);
+            let cost = if breaks_run { cost.saturating_mul(2) } else { cost };
+            cost.saturating_add(price.saturating_mul(ratio) / ONE)
         };
         // Equals are idle ones: by regions, so that neighbours meet.
         candidates.cheapest(cost, |equals| ((ask.address_bytes >> 21) % equals as u64) as usize)

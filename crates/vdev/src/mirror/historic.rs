@@ -3,12 +3,19 @@
 use super::{Ask, Candidates, ReadPolicy};
 use crate::tunables::Tunables;
 
+/// What is outstanding counts up to this: OpenZFS looks at what its queue has passed on to the device, which was ten reads at
+/// most then, and is ten of a class now. So busy children are equals, and what is said of equals is what places their reads.
+const PASSED_ON_MAX: u32 = 10;
 /// Size of a region as a power of two.
 const REGION_SHIFT: u32 = 21;
 
 /// By regions of the address space, whoever is busy: what OpenZFS did until 2013.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offset;
+
+fn passed_on(load: &super::Load) -> u64 {
+    u64::from(load.pending().min(PASSED_ON_MAX))
+}
 
 fn region(address_bytes: u64, count: usize) -> usize {
     ((address_bytes >> REGION_SHIFT) % count.max(1) as u64) as usize
@@ -50,7 +57,7 @@ impl ReadPolicy for Pending {
             return 0;
         }
         let turn = ask.now.as_ns() / 1000 / self.switch_us;
-        candidates.cheapest(|_, child| u64::from(child.load.pending()), |equals| (turn % equals as u64) as usize)
+        candidates.cheapest(|_, child| passed_on(child.load), |equals| (turn % equals as u64) as usize)
     }
 }
 
@@ -93,7 +100,7 @@ impl ReadPolicy for Locality {
                 (false, 0) => self.solid,
                 (false, _) => self.solid_seek,
             };
-            u64::from(child.load.pending()) + price
+            passed_on(child.load) + price
         };
         candidates.cheapest(cost, |equals| region(ask.address_bytes, equals))
     }

@@ -65,7 +65,6 @@ pub struct Load {
     /// Of those, reads that nobody waits for any more.
     overdue: AtomicU32,
     backlog_ns: AtomicU64,
-    overdue_ns: AtomicU64,
     next_address: AtomicU64,
     /// The middle of where it has been reading, decayed.
     middle: AtomicU64,
@@ -137,7 +136,6 @@ impl Load {
             pending: AtomicU32::new(0),
             overdue: AtomicU32::new(0),
             backlog_ns: AtomicU64::new(0),
-            overdue_ns: AtomicU64::new(0),
             next_address: AtomicU64::new(0),
             middle: AtomicU64::new(0),
             continued: AtomicU32::new(0),
@@ -307,7 +305,7 @@ impl Load {
     }
 
     /// Counts a read as sent until the result is told of its answer, or dropped.
-    pub(crate) fn send<'a>(&'a self, ask: &Ask, clock: Option<&'a Handle>) -> Flight<'a> {
+    pub(crate) fn send(&self, ask: &Ask) -> Flight<'_> {
         let run = self.run(ask.address_bytes);
         let nominal_ns = self.nominal_ns(ask, run.is_some());
         let expected_ns = self.backlog_ns() + nominal_ns;
@@ -326,7 +324,30 @@ impl Load {
             self.continued.store(continued - (continued >> MIDDLE_SHIFT) + (this >> MIDDLE_SHIFT), Ordering::Relaxed);
             self.note_run(run, end);
         }
-        Flight { load: self, clock, ask: *ask, nominal_ns, expected_ns, is_over: false }
+        Flight { load: self, sent: Some(Sent { ask: *ask, nominal_ns, expected_ns }) }
+    }
+
+    /// A read is not outstanding any more.
+    fn forget(&self, sent: &Sent) {
+        self.pending.fetch_sub(1, Ordering::Relaxed);
+        self.backlog_ns.fetch_sub(sent.nominal_ns, Ordering::Relaxed);
+    }
+
+    fn settle(&self, sent: &Sent, outcome: Outcome, now: Option<Instant>) {
+        self.forget(sent);
+        self.note_failure(outcome != Outcome::Good);
+        let Some(now) = now else { return };
+        self.silent_since_ns.store(now.as_ns(), Ordering::Relaxed);
+        if outcome != Outcome::Failed {
+            let took_ns = now.as_ns().saturating_sub(sent.ask.now.as_ns());
+            self.sample(sent.ask.size_bytes, took_ns, sent.expected_ns, now);
+        }
+    }
+
+    /// The answer came to a read that was given up on.
+    pub(crate) fn settle_late(&self, sent: &Sent, outcome: Outcome, now: Instant) {
+        self.overdue.fetch_sub(1, Ordering::Relaxed);
+        self.settle(sent, outcome, Some(now));
     }
 
     /// Notes whether a read failed. Four in a row make it about 0.7, and as many good ones little again.
@@ -410,51 +431,41 @@ impl Load {
     }
 }
 
-/// A read on its way. Dropped without an answer it goes on counting until the device answers something.
-#[derive(Debug)]
-pub(crate) struct Flight<'a> {
-    load: &'a Load,
-    clock: Option<&'a Handle>,
+/// What a read that was sent adds to its device's work, and what to expect of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
     ask: Ask,
     nominal_ns: u64,
     expected_ns: u64,
-    is_over: bool,
+}
+
+/// A read on its way. Dropped without an answer it is as though it had not been sent.
+#[derive(Debug)]
+pub(crate) struct Flight<'a> {
+    load: &'a Load,
+    sent: Option<Sent>,
 }
 
 impl Flight<'_> {
     /// The device answered.
-    pub(crate) fn answered(mut self, outcome: Outcome) {
-        self.is_over = true;
-        let load = self.load;
-        let overdue = load.overdue.swap(0, Ordering::Relaxed);
-        let overdue_ns = load.overdue_ns.swap(0, Ordering::Relaxed);
-        load.pending.fetch_sub(1 + overdue, Ordering::Relaxed);
-        load.backlog_ns.fetch_sub(self.nominal_ns + overdue_ns, Ordering::Relaxed);
-        load.note_failure(outcome != Outcome::Good);
-        let Some(clock) = self.clock else { return };
-        let now = clock.now();
-        load.silent_since_ns.store(now.as_ns(), Ordering::Relaxed);
-        if outcome != Outcome::Failed {
-            let took_ns = now.as_ns().saturating_sub(self.ask.now.as_ns());
-            load.sample(self.ask.size_bytes, took_ns, self.expected_ns, now);
+    pub(crate) fn answered(mut self, outcome: Outcome, clock: Option<&Handle>) {
+        if let Some(sent) = self.sent.take() {
+            self.load.settle(&sent, outcome, clock.map(Handle::now));
         }
+    }
+
+    /// Nobody waits any more, but the device has not answered: it goes on counting until [`Load::settle_late`].
+    pub(crate) fn give_up(mut self) -> Option<Sent> {
+        let sent = self.sent.take();
+        self.load.overdue.fetch_add(u32::from(sent.is_some()), Ordering::Relaxed);
+        sent
     }
 }
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        let load = self.load;
-        load.overdue_ns.fetch_add(self.nominal_ns, Ordering::Relaxed);
-        load.overdue.fetch_add(1, Ordering::Relaxed);
-        // It took at least this long: if that is longer than usual, it says so.
-        let Some(clock) = self.clock else { return };
-        let now = clock.now();
-        let took_ns = now.as_ns().saturating_sub(self.ask.now.as_ns());
-        if load.answer_ns(self.ask.size_bytes).is_none_or(|(mean, deviation)| took_ns > mean + deviation) {
-            load.sample(self.ask.size_bytes, took_ns, self.expected_ns, now);
+        if let Some(sent) = &self.sent {
+            self.load.forget(sent);
         }
     }
 }

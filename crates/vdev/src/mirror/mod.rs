@@ -25,8 +25,8 @@
 //! sent, so that extra reads are bounded. Under every policy a read that is out for `zfs_vdev_mirror_reroute_ms` is reported
 //! and asked of another child without such a limit, and one that is out for `zfs_deadman_ziotime_ms` has failed.
 //!
-//! **Invariants.** A read that was given up on counts as outstanding until its device answers anything at all, so a device
-//! that hangs looks as busy as it is. A policy chooses among candidates and nothing else: order of resort, verification and
+//! **Invariants.** A read that nobody waits for any more goes on until its device answers, and counts as outstanding until then:
+//! a device that hangs looks as busy as it is, and one that was only late is known to be free, and how late it was. A policy chooses among candidates and nothing else: order of resort, verification and
 //! reports are the tree's.
 //!
 //! **Rejected.** A model for each kind of device, fitted to its answers: what matters is which child is sooner, and the ratio of
@@ -45,7 +45,7 @@ use cenote_taskq::Instant;
 
 pub use adaptive::Adaptive;
 pub use historic::{Locality, Offset, Pending};
-pub(crate) use load::Outcome;
+pub(crate) use load::{Flight, Outcome};
 pub use load::{Load, Spread};
 
 use crate::tunables::Tunables;

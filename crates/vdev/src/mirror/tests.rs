@@ -40,9 +40,9 @@ fn answer(runtime: &Runtime, load: &Load, count: u64, time: Duration) {
     let handle = runtime.handle();
     for index in 0..count {
         // Places that neither continue each other nor move the head far.
-        let flight = load.send(&ask((1 << 30) + (index % 7) * 64 * MIB, 4096, &handle), Some(&handle));
+        let flight = load.send(&ask((1 << 30) + (index % 7) * 64 * MIB, 4096, &handle));
         runtime.block_on(handle.sleep(time));
-        flight.answered(Outcome::Good);
+        flight.answered(Outcome::Good, Some(&handle));
     }
 }
 
@@ -64,7 +64,7 @@ fn pending_takes_the_least_busy_and_changes_between_equals_after_its_time() {
     let handle = runtime.handle();
     let list = candidates(&loads);
     let policy = Pending::new(&Tunables::default());
-    let busy = loads[1].send(&ask(0, 4096, &handle), None);
+    let busy = loads[1].send(&ask(0, 4096, &handle));
     let first = policy.choose(&ask(1, 4096, &handle), &list);
     assert_ne!(first, 1);
     for step in 0..9 {
@@ -74,7 +74,7 @@ fn pending_takes_the_least_busy_and_changes_between_equals_after_its_time() {
     runtime.block_on(handle.sleep(Duration::from_millis(2)));
     let second = policy.choose(&ask(1, 4096, &handle), &list);
     assert!(second != first && second != 1);
-    busy.answered(Outcome::Good);
+    busy.answered(Outcome::Good, Some(&handle));
 }
 
 #[test]
@@ -83,17 +83,17 @@ fn locality_prices_the_head_and_shares_equals_by_regions() {
     let handle = runtime.handle();
     let list = candidates(&loads);
     let policy = Locality::new(&Tunables::default());
-    loads[0].send(&ask(1 << 30, MIB, &handle), None).answered(Outcome::Good);
-    loads[1].send(&ask(1 << 35, MIB, &handle), None).answered(Outcome::Good);
+    loads[0].send(&ask(1 << 30, MIB, &handle)).answered(Outcome::Good, Some(&handle));
+    loads[1].send(&ask(1 << 35, MIB, &handle)).answered(Outcome::Good, Some(&handle));
     assert_eq!(policy.choose(&ask((1 << 30) + MIB, MIB, &handle), &list), 0, "it goes on there");
     assert_eq!(policy.choose(&ask((1 << 35) + MIB / 2, MIB, &handle), &list), 1, "it is near there");
-    let four: Vec<_> = (0..4).map(|index| loads[0].send(&ask(index << 33, 4096, &handle), None)).collect();
-    loads[0].send(&ask(1 << 30, MIB, &handle), None).answered(Outcome::Good);
+    let four: Vec<_> = (0..4).map(|index| loads[0].send(&ask(index << 33, 4096, &handle))).collect();
+    loads[0].send(&ask(1 << 30, MIB, &handle)).answered(Outcome::Good, Some(&handle));
     assert_eq!(policy.choose(&ask((1 << 30) + MIB, MIB, &handle), &list), 0, "four waiting are less than a seek");
-    let two: Vec<_> = (0..2).map(|index| loads[0].send(&ask(index << 33, 4096, &handle), None)).collect();
-    loads[0].send(&ask(1 << 30, MIB, &handle), None).answered(Outcome::Good);
+    let two: Vec<_> = (0..2).map(|index| loads[0].send(&ask(index << 33, 4096, &handle))).collect();
+    loads[0].send(&ask(1 << 30, MIB, &handle)).answered(Outcome::Good, Some(&handle));
     assert_eq!(policy.choose(&ask((1 << 30) + MIB, MIB, &handle), &list), 1, "six are more");
-    four.into_iter().chain(two).for_each(|flight| flight.answered(Outcome::Good));
+    four.into_iter().chain(two).for_each(|flight| flight.answered(Outcome::Good, Some(&handle)));
     let far = |region: u64| policy.choose(&ask((1 << 38) + (region << 21), 4096, &handle), &list);
     assert_eq!([far(0), far(1), far(2)], [0, 1, 0]);
 }
@@ -112,10 +112,10 @@ fn adaptive_prefers_the_child_that_answers_sooner() {
         let ask = ask((1 << 36) + index * 1024 * MIB, 4096, &handle);
         let chosen = policy.choose(&ask, &list);
         assert_ne!(chosen, 1, "ten times slower");
-        flights.push(loads[chosen].send(&ask, Some(&handle)));
+        flights.push(loads[chosen].send(&ask));
     }
     assert_eq!([loads[0].pending(), loads[2].pending()], [4, 4], "a tenth of a difference is chance");
-    flights.into_iter().for_each(|flight| flight.answered(Outcome::Good));
+    flights.into_iter().for_each(|flight| flight.answered(Outcome::Good, Some(&handle)));
 }
 
 #[test]
@@ -129,14 +129,14 @@ fn adaptive_leaves_a_sequential_run_on_its_child_until_that_is_far_behind() {
     for index in 0..32_u64 {
         let ask = ask((1 << 32) + index * (128 << 10), 128 << 10, &handle);
         assert_eq!(policy.choose(&ask, &list), first, "record {index} of 4 MiB");
-        flights.push(loads[first].send(&ask, Some(&handle)));
+        flights.push(loads[first].send(&ask));
     }
     // Eight other reads' seeks are more than the run is worth there.
     for index in 0..8_u64 {
-        flights.push(loads[first].send(&ask((1 << 38) + (index << 34), 4096, &handle), Some(&handle)));
+        flights.push(loads[first].send(&ask((1 << 38) + (index << 34), 4096, &handle)));
     }
     assert_ne!(policy.choose(&ask((1 << 32) + 4 * MIB, 128 << 10, &handle), &list), first);
-    flights.into_iter().for_each(|flight| flight.answered(Outcome::Good));
+    flights.into_iter().for_each(|flight| flight.answered(Outcome::Good, Some(&handle)));
 }
 
 #[test]
@@ -148,21 +148,21 @@ fn adaptive_turns_away_from_a_child_that_falls_silent_and_tries_it_again() {
     let policy = Adaptive::new(&tunables);
     answer(&runtime, &loads[0], 50, Duration::from_micros(90));
     answer(&runtime, &loads[1], 50, Duration::from_micros(100));
-    let hung = loads[0].send(&ask(1 << 33, 4096, &handle), Some(&handle));
+    let hung = loads[0].send(&ask(1 << 33, 4096, &handle));
     runtime.block_on(handle.sleep(Duration::from_millis(20)));
     for _ in 0..5 {
         assert_eq!(policy.choose(&ask(1 << 34, 4096, &handle), &list), 1);
     }
     // Nobody waits for it any more: it still counts as busy.
-    drop(hung);
+    let hung = hung.give_up().unwrap();
     assert_eq!((loads[0].pending(), loads[0].overdue()), (1, 1));
     let forget = Duration::from_millis(tunables.number("zfs_vdev_mirror_forget_ms"));
     runtime.block_on(handle.sleep(forget * 3));
     answer(&runtime, &loads[1], 1, Duration::from_micros(100));
     assert_eq!(policy.choose(&ask(1 << 34, 4096, &handle), &list), 0, "one read sees how it is doing");
     assert_eq!(policy.choose(&ask(1 << 34, 4096, &handle), &list), 1, "and only one");
-    // An answer settles what is owed.
-    answer(&runtime, &loads[0], 1, Duration::from_micros(90));
+    // Its answer, however late, settles what is owed.
+    loads[0].settle_late(&hung, Outcome::Good, handle.now());
     assert_eq!((loads[0].pending(), loads[0].overdue()), (0, 0));
 }
 
@@ -220,7 +220,7 @@ fn every_policy_chooses_among_the_candidates_whatever_they_are() {
             for address in [0, 1, u64::MAX - 4096, u64::MAX / 3] {
                 let index = policy.choose(&ask(address, 4096, &handle), &list);
                 assert!(list.at(index).is_some(), "{word}: {index} of {count}");
-                drop(loads[index].send(&ask(address, 4096, &handle), Some(&handle)));
+                drop(loads[index].send(&ask(address, 4096, &handle)));
             }
             if count == Candidates::MAX {
                 assert!(!list.push(Candidate { position: 99, load: &loads[0] }), "no more than there is room for");
@@ -242,19 +242,19 @@ fn adaptive_does_not_send_everything_to_a_child_that_fails_at_once() {
     for index in 0..200_u64 {
         let ask = ask((1 << 34) + index * 1024 * MIB, 4096, &handle);
         let chosen = policy.choose(&ask, &list);
-        let flight = loads[chosen].send(&ask, Some(&handle));
+        let flight = loads[chosen].send(&ask);
         if chosen == 0 {
             failed += 1;
-            flight.answered(Outcome::Failed);
+            flight.answered(Outcome::Failed, Some(&handle));
         } else {
             runtime.block_on(handle.sleep(Duration::from_micros(100)));
-            flight.answered(Outcome::Good);
+            flight.answered(Outcome::Good, Some(&handle));
         }
     }
     assert!((1..=5).contains(&failed), "{failed} reads of 200 failed");
     // It is forgiven once it brings data again.
     for _ in 0..12 {
-        loads[0].send(&ask(0, 4096, &handle), Some(&handle)).answered(Outcome::Good);
+        loads[0].send(&ask(0, 4096, &handle)).answered(Outcome::Good, Some(&handle));
     }
     assert!(loads[0].failing() < ONE / 1000, "{}", loads[0].failing());
 }
@@ -266,7 +266,7 @@ fn adaptive_turns_away_from_a_child_that_never_answered() {
     let list = candidates(&loads);
     let policy = Adaptive::new(&Tunables::default());
     runtime.block_on(handle.sleep(Duration::from_secs(1)));
-    let hung = loads[0].send(&ask(0, 4096, &handle), Some(&handle));
+    let hung = loads[0].send(&ask(0, 4096, &handle));
     runtime.block_on(handle.sleep(Duration::from_millis(300)));
     for region in 0..8 {
         assert_eq!(policy.choose(&ask(region << 21, 4096, &handle), &list), 1);
@@ -276,11 +276,11 @@ fn adaptive_turns_away_from_a_child_that_never_answered() {
     assert!(!loads[0].take_hang(handle.now(), limit));
     runtime.block_on(handle.sleep(limit));
     assert!(loads[0].take_hang(handle.now(), limit) && !loads[0].take_hang(handle.now(), limit));
-    hung.answered(Outcome::Good);
+    hung.answered(Outcome::Good, Some(&handle));
     runtime.block_on(handle.sleep(limit));
     assert!(!loads[0].take_hang(handle.now(), limit), "it owes nothing");
-    let again = loads[0].send(&ask(0, 4096, &handle), Some(&handle));
+    let again = loads[0].send(&ask(0, 4096, &handle));
     runtime.block_on(handle.sleep(limit));
     assert!(loads[0].take_hang(handle.now(), limit));
-    again.answered(Outcome::Good);
+    again.answered(Outcome::Good, Some(&handle));
 }

@@ -12,8 +12,7 @@
 //!                                 or not
 //! ```
 //!
-//! The first good answer wins. A read that lost, or that nobody waits for any more, goes on counting as outstanding on its child
-//! ([`crate::mirror::Load`]). A child that has said nothing at all for the time after which reads are rerouted is reported even
+//! The first good answer wins. A read that lost, or that nobody waits for any more, goes on by itself ([`super::detached`]). A child that has said nothing at all for the time after which reads are rerouted is reported even
 //! where a second read had made up for it.
 //!
 //! The last child that could be asked is waited for until the read is dead; not so long where the block has another copy on
@@ -192,9 +191,9 @@ impl VdevTree {
         match &child.kind {
             Kind::Leaf(leaf) => self.read_counted_leaf(child, leaf, extent, check, context, stale).await,
             _ => {
-                let flight = child.load.send(&self.ask(extent), self.clock.as_ref());
+                let flight = child.load.send(&self.ask(extent));
                 let read = self.read_nested(child, extent, check, context, depth).await;
-                flight.answered(outcome(&read, context));
+                flight.answered(outcome(&read, context), self.clock.as_ref());
                 read
             }
         }

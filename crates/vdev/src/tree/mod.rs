@@ -20,6 +20,7 @@
 //! log and the leaf's counts, whether or not the read as a whole succeeded.
 
 mod copies;
+mod detached;
 mod indirect;
 mod mirror;
 mod node;
@@ -55,6 +56,7 @@ use crate::layout::{ASHIFT_MIN, LayoutError, MAX_BLOCK_BYTES, MAX_CHILDREN};
 use crate::mirror::{Load, Outcome, ReadPolicy, Spread, policy};
 use crate::tunables::Tunables;
 use crate::txgs::TxgSet;
+use detached::Detached;
 use node::{Kind, Leaf, Missed, Node, NodeIndex};
 
 /// Says whether bytes are the block that was asked for; given exactly the size asked for.
@@ -461,6 +463,19 @@ impl VdevTree {
         context: ReadContext,
         stale: bool,
     ) -> Result<Buf, Faults> {
+        let disk = self.disk_for(node, leaf, extent, context)?;
+        let (result, buf) = disk.read(extent.address, Buf::unfilled(extent.len as usize)).await;
+        self.checked(node, result, buf, extent, check, context, stale)
+    }
+
+    /// The disk that a leaf's range is to be read from, if it can be.
+    fn disk_for<'a>(
+        &self,
+        node: &Node,
+        leaf: &'a Leaf,
+        extent: Extent,
+        context: ReadContext,
+    ) -> Result<&'a Disk, Faults> {
         let Some(disk) = leaf.readable_disk() else {
             return Err(self.fault(node, extent, FaultKind::Unavailable).into());
         };
@@ -468,11 +483,10 @@ impl VdevTree {
             let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };
             return Err(self.report(node, extent, FaultKind::Read(cause), context).into());
         }
-        let (result, buf) = disk.read(extent.address, Buf::unfilled(extent.len as usize)).await;
-        self.checked(node, result, buf, extent, check, context, stale)
+        Ok(disk)
     }
 
-    /// As [`Self::read_leaf`], with statistics.
+    /// As [`Self::read_leaf`], with statistics. Dropped before the device has answered, the read goes on until it does.
     async fn read_counted_leaf(
         &self,
         node: &Node,
@@ -482,9 +496,12 @@ impl VdevTree {
         context: ReadContext,
         stale: bool,
     ) -> Result<Buf, Faults> {
-        let flight = node.load.send(&self.ask(extent), self.clock.as_ref());
-        let read = self.read_leaf(node, leaf, extent, check, context, stale).await;
-        flight.answered(outcome(&read, context));
+        let disk = self.disk_for(node, leaf, extent, context)?;
+        let flight = node.load.send(&self.ask(extent));
+        let io = disk.read_detached(extent.address, Buf::unfilled(extent.len as usize));
+        let (flight, (result, buf)) = Detached::new(io, flight, &node.load, self.clock.as_ref()).await;
+        let read = self.checked(node, result, buf, extent, check, context, stale);
+        flight.answered(outcome(&read, context), self.clock.as_ref());
         read
     }
 
@@ -713,7 +730,7 @@ fn new_node(config: &VdevConfig, kind: Kind, top: VdevId, path: Arc<str>) -> Nod
         missed: Missed::default(),
         rebuilding: config.rebuild_txg.is_some(),
         is_replacing: matches!(config.kind, VdevKind::Replacing | VdevKind::Spare),
-        load: Load::new(false, 1),
+        load: Arc::new(Load::new(false, 1)),
     }
 }
 
@@ -794,7 +811,7 @@ impl Builder {
         };
         let mut node = new_node(config, kind, top, path);
         if let Kind::Leaf(Leaf { disk: Some(disk), .. }) = &node.kind {
-            node.load = Load::new(disk.device().is_rotational(), disk.device().size_bytes());
+            node.load = Arc::new(Load::new(disk.device().is_rotational(), disk.device().size_bytes()));
         }
         self.nodes.push(node);
         let is_placeholder = matches!(config.kind, VdevKind::Hole | VdevKind::Missing);

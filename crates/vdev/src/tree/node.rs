@@ -57,7 +57,7 @@ pub(super) struct Node {
     /// It is a replacing or a spare: a mirror for as long as its first child is being replaced.
     pub(super) is_replacing: bool,
     /// How busy it is and how it answers, where it is one of several.
-    pub(super) load: Load,
+    pub(super) load: Arc<Load>,
 }
 
 impl Node {

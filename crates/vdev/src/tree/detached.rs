@@ -1,0 +1,61 @@
+//! A device's read that goes on when nobody waits for it any more.
+//!
+//! When a second child has answered first, or a read was rerouted, the read that is still out is no longer wanted, but what its
+//! device does is: it is busy until it answers, and how long that took tells how it is doing. Dropping the read would leave
+//! both unknown, and a device that was late once would look as though it hung. So the rest of it becomes a task, which ends when
+//! the device answers, with its buffer. Where there is no clock, hence no runtime known, it is dropped.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cenote_taskq::buf::Buf;
+use cenote_taskq::{BoxFuture, Class, Handle};
+
+use crate::mirror::{Flight, Load, Outcome};
+
+type Io = BoxFuture<'static, (io::Result<()>, Buf)>;
+
+/// See the module comment.
+pub(super) struct Detached<'a> {
+    /// Until it is done.
+    pending: Option<(Io, Flight<'a>)>,
+    load: &'a Arc<Load>,
+    clock: Option<&'a Handle>,
+}
+
+impl<'a> Detached<'a> {
+    pub(super) fn new(io: Io, flight: Flight<'a>, load: &'a Arc<Load>, clock: Option<&'a Handle>) -> Self {
+        Self { pending: Some((io, flight)), load, clock }
+    }
+}
+
+impl<'a> Future for Detached<'a> {
+    type Output = (Flight<'a>, (io::Result<()>, Buf));
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some((mut io, flight)) = self.pending.take() else { return Poll::Pending };
+        match io.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready((flight, answer)),
+            Poll::Pending => {
+                self.pending = Some((io, flight));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Detached<'_> {
+    fn drop(&mut self) {
+        let (Some((io, flight)), Some(clock)) = (self.pending.take(), self.clock) else { return };
+        let Some(sent) = flight.give_up() else { return };
+        let (load, handle) = (Arc::clone(self.load), clock.clone());
+        let rest = async move {
+            let (result, _) = io.await;
+            let outcome = if result.is_ok() { Outcome::Good } else { Outcome::Failed };
+            load.settle_late(&sent, outcome, handle.now());
+        };
+        drop(clock.spawn(Class::Interrupt, rest));
+    }
+}
