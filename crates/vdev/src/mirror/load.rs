@@ -308,7 +308,10 @@ impl Load {
     pub(crate) fn send(&self, ask: &Ask) -> Flight<'_> {
         let run = self.run(ask.address_bytes);
         let nominal_ns = self.nominal_ns(ask, run.is_some());
-        let expected_ns = self.backlog_ns() + nominal_ns;
+        // A read near a run's end may still have to wait for the platter. What it adds to the backlog is little; measured against
+        // that little alone, one random read that happens to be near would make the device look hundreds of times slower.
+        let wait_ns = if run.is_some() { HALF_TURN_NS + SETTLE_NS } else { 0 };
+        let expected_ns = self.backlog_ns() + nominal_ns + wait_ns;
         if self.pending.fetch_add(1, Ordering::Relaxed) == 0 {
             self.silent_since_ns.store(ask.now.as_ns(), Ordering::Relaxed);
         }

@@ -284,3 +284,17 @@ fn adaptive_turns_away_from_a_child_that_never_answered() {
     assert!(loads[0].take_hang(handle.now(), limit));
     again.answered(Outcome::Good, Some(&handle));
 }
+
+/// A random read that happens to lie near a run's end takes as long as any other, and must not make its child look slow.
+#[test]
+fn a_random_read_near_a_run_does_not_make_its_child_look_slow() {
+    let (runtime, loads) = (runtime(), rotating(1));
+    let handle = runtime.handle();
+    for index in 0..100_u64 {
+        let near = (1 << 30) + (index * 7 % 5) * (MIB / 2);
+        let flight = loads[0].send(&ask(near, 4096, &handle));
+        runtime.block_on(handle.sleep(Duration::from_millis(7)));
+        flight.answered(Outcome::Good, Some(&handle));
+    }
+    assert!((ONE / 2..2 * ONE).contains(&loads[0].ratio(4096)), "{} of {ONE}", loads[0].ratio(4096));
+}
