@@ -37,6 +37,9 @@
 //! 3. Objects of an encrypted dataset whose key is not loaded give an error that says so; only their trees (not their
 //!    contents) can be walked, through [`Objset::without_key`].
 //!
+//! 4. Every task that a reader starts is a member of the pool's group of detached work: once that is closed none runs and
+//!    none starts.
+//!
 //! **Writing** has a theory of its own: [`mod@write`].
 //!
 //! **Crash.** Readers leave nothing behind; for writers see there.
@@ -60,8 +63,8 @@ use std::sync::Arc;
 use cenote_arc::{BlockKey, Cache, Source};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::enums::Compress;
-use cenote_taskq::Handle;
 use cenote_taskq::buf::{Block, memory_bytes_of};
+use cenote_taskq::{Class, Group, GroupClosed, Handle, Join};
 use cenote_zio::{ReadContext, Zio, ZioError};
 
 pub use ahead::Ahead;
@@ -77,6 +80,8 @@ pub struct Dmu {
     cache: Arc<Cache<ZioError>>,
     handle: Handle,
     ahead: Arc<ahead::Budget>,
+    /// All work on the pool that nobody need be waiting for.
+    detached: Group,
 }
 
 impl Dmu {
@@ -84,7 +89,24 @@ impl Dmu {
     #[must_use]
     pub fn new(handle: Handle, zio: Zio, cache: Arc<Cache<ZioError>>) -> Self {
         let ahead = Arc::new(ahead::Budget::of(cache.stats().limit_bytes));
-        Self { zio, cache, handle, ahead }
+        let detached = handle.group();
+        Self { zio, cache, handle, ahead, detached }
+    }
+
+    /// The group of the work that goes on when nobody waits for it: what is loaded ahead, and reads whose reader has given
+    /// up. Whoever exports the pool closes it.
+    #[must_use]
+    pub fn detached(&self) -> &Group {
+        &self.detached
+    }
+
+    /// A part of a read as a task of its own, which goes on if the reader does not wait for it.
+    pub(crate) fn spawn<F>(&self, future: F) -> Result<Join<F::Output>, GroupClosed>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.detached.spawn(Class::Issue, future)
     }
 
     /// The pipeline.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cenote_format::ids::BlockId;
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{Class, Join, JoinError};
+use cenote_taskq::{Join, JoinError};
 
 use crate::ahead::{Ahead, Watch};
 use crate::dnode::Dnode;
@@ -103,8 +103,7 @@ impl Dnode {
         let start = |block| {
             let dnode = self.clone();
             let watch = watch.clone();
-            let handle = self.objset().dmu().handle();
-            handle.spawn(Class::Issue, async move {
+            self.spawn(async move {
                 match watch {
                     Some((watch, ahead)) => watch.block(&dnode, BlockId(block), &ahead).await,
                     None if direct => dnode.data_direct(BlockId(block)).await,
@@ -131,6 +130,12 @@ impl Dnode {
 
     fn interrupted(&self, error: &JoinError) -> DmuError {
         self.error(DmuErrorKind::Interrupted(error.to_string()))
+    }
+
+    /// A part of a read as a task of its own. Fails once the pool is being exported.
+    fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Result<Join<T>, DmuError> {
+        let spawned = self.objset().dmu().spawn(future);
+        spawned.map_err(|_| self.error(DmuErrorKind::Interrupted("the pool is being exported".into())))
     }
 
     /// The data of `range` in order, with up to `window_bytes` of reads in flight. Holes come as runs of their own.
@@ -227,10 +232,10 @@ impl DataStream {
             let start = (self.at % size) as usize;
             let len = (size - self.at % size).min(self.end - self.at) as usize;
             let dnode = self.dnode.clone();
-            let read = self.dnode.objset().dmu().handle().spawn(Class::Issue, async move {
+            let read = self.dnode.spawn(async move {
                 let pointer = dnode.pointer(0, block_id).await?;
                 Ok(dnode.data(&pointer, block_id).await?.map(|(block, _)| block))
-            });
+            })?;
             self.pending.push_back(Pending::Block { offset_bytes: self.at, range: start..start + len, read });
             self.pending_bytes += len as u64;
             self.at += len as u64;

@@ -8,12 +8,12 @@ use cenote_taskq::{Join, JoinError};
 /// block comes to must not decide how many tasks there are.
 pub(crate) const READS_MAX: usize = 128;
 
-/// Starts a task for each key, up to `limit` before their results are taken; `take` gets the results in the keys' order,
-/// and ends everything by an error. Tasks that were started then run on unused.
+/// Starts a task for each key, up to `limit` before their results are taken; `take` gets the results in the keys' order.
+/// An error of either ends everything; tasks that were started then run on unused.
 pub(crate) async fn in_order<K: Copy, T: Send + 'static, E>(
     keys: impl Iterator<Item = K>,
     limit: usize,
-    mut start: impl FnMut(K) -> Join<T>,
+    mut start: impl FnMut(K) -> Result<Join<T>, E>,
     mut take: impl FnMut(K, Result<T, JoinError>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut keys = keys.fuse();
@@ -21,7 +21,7 @@ pub(crate) async fn in_order<K: Copy, T: Send + 'static, E>(
     loop {
         while pending.len() < limit.max(1) {
             let Some(key) = keys.next() else { break };
-            pending.push_back((key, start(key)));
+            pending.push_back((key, start(key)?));
         }
         let Some((key, join)) = pending.pop_front() else { return Ok(()) };
         take(key, join.await)?;
@@ -49,12 +49,12 @@ mod tests {
                 let in_flight = now.fetch_add(1, Ordering::SeqCst) + 1;
                 most.fetch_max(in_flight, Ordering::SeqCst);
                 let (handle, now) = (handle.clone(), now.clone());
-                handle.clone().spawn(Class::Issue, async move {
+                Ok(handle.clone().spawn(Class::Issue, async move {
                     // Later ones are done sooner.
                     handle.sleep(Duration::from_millis(1000 - key)).await;
                     now.fetch_sub(1, Ordering::SeqCst);
                     key
-                })
+                }))
             };
             let take = |key: u64, result: Result<u64, JoinError>| {
                 assert_eq!(result.unwrap(), key);
@@ -74,7 +74,7 @@ mod tests {
         let mut started = 0;
         let start = |key: u64| {
             started += 1;
-            handle.spawn(Class::Issue, async move { key })
+            Ok(handle.spawn(Class::Issue, async move { key }))
         };
         let take = |key: u64, _| if key == 10 { Err("enough") } else { Ok(()) };
         assert_eq!(runtime.block_on(in_order(0..1_000_000_000_000, 4, start, take)), Err("enough"));

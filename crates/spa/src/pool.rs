@@ -85,6 +85,12 @@ impl Pool {
         &self.shared.vdevs
     }
 
+    /// Ends what goes on by itself: refuses new detached work (reading ahead, parts of long reads) from now on, and resolves
+    /// when none is left. The devices are then read by nobody but callers that are still in a call; such reads may fail.
+    pub async fn close(&self) {
+        self.shared.dmu.detached().close().await;
+    }
+
     /// The open vdevs, with their health and error counts.
     #[must_use]
     pub fn tree(&self) -> &Arc<VdevTree> {

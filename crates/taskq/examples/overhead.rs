@@ -65,6 +65,37 @@ fn run(name: &str, options: RuntimeOptions, file: Option<&str>) {
     }));
     report("spawn and join, from a task", count, start);
 
+    // As `cenote bench taskq` does it: so many producers, each of which lets others run after 256 items.
+    for producers in [2, 256] {
+        for how in 0..3 {
+            let group = handle.group();
+            let start = Watch::now();
+            runtime.block_on(async {
+                let mut set = JoinSet::new();
+                for _ in 0..producers {
+                    let (group, inner) = (group.clone(), handle.clone());
+                    set.push(handle.spawn(Class::Issue, async move {
+                        let entries: Vec<_> = (0..256).map(|_| inner.entry(Class::Issue, || ())).collect();
+                        for index in 0..count / producers {
+                            match how {
+                                0 => drop(group.dispatch(Class::Issue, || ())),
+                                1 => drop(group.detach(Class::Issue, async {})),
+                                _ => drop(entries[index as usize % 256].dispatch()),
+                            }
+                            if index % 256 == 255 {
+                                yield_now().await;
+                            }
+                        }
+                    }));
+                }
+                while set.next().await.is_some() {}
+                group.close().await;
+            });
+            let what = ["a closure", "a future", "an entry"][how];
+            report(&format!("dispatch {what}, {producers} producers"), count, start);
+        }
+    }
+
     let start = Watch::now();
     let _ = runtime.block_on(handle.spawn(Class::Issue, async move {
         for _ in 0..count {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use cenote_spa::{ImportOptions, Pool, find, import};
 use cenote_taskq::sim::disk::{Latency, SimDiskOptions};
-use cenote_taskq::{Block, Handle, Runtime, join_all};
+use cenote_taskq::{Block, Class, Handle, Runtime, join_all};
 use cenote_testkit::Golden;
 use cenote_zvol::Volume;
 
@@ -150,5 +150,50 @@ fn reads_past_the_cache_are_all_in_flight_at_once_and_leave_nothing_there() -> R
     let half = (BLOCK_BYTES / 2) as usize;
     let part = simulated.runtime.block_on(volume.read_direct(start + half as u64, 2 * half))?;
     assert_eq!((&part[..half], &part[half..]), (&plain[0][half..], &plain[1][..half]));
+    Ok(())
+}
+
+/// After an export nothing that went on by itself does, and nothing starts: neither what was being loaded ahead nor the parts
+/// of a long read whose reader has given up; whenever the export comes.
+#[test]
+fn after_a_close_nothing_is_under_way_and_nothing_starts() -> Result<()> {
+    let (content, start, count) = subject()?;
+    let (mut met_members, mut refused) = (0, 0);
+    for moment in 0..24_u32 {
+        let simulated = simulated(&content)?;
+        let (handle, pool) = (simulated.handle(), &simulated.pool);
+        let disk = handle.sim().context("a simulation")?.disk(Path::new("/sim/a")).context("the disk")?;
+        let volume = simulated.open()?;
+        let reader = volume.reopened(true);
+        simulated.runtime.block_on(async {
+            let reading = handle.spawn(Class::Issue, async move {
+                for index in 0..count {
+                    reader.read(start + index * BLOCK_BYTES, BLOCK_BYTES as usize).await?;
+                }
+                anyhow::Ok(())
+            });
+            // A long read that is given up in its midst: its parts go on.
+            let long = volume.reopened(false);
+            let given_up = long.read_direct(start, (count.min(64) * BLOCK_BYTES) as usize);
+            handle.timeout(WAIT * moment / 8, given_up).await;
+            met_members += u64::from(pool.dmu().detached().members() > 0);
+            pool.close().await;
+            assert_eq!(pool.dmu().detached().members(), 0);
+            let prefetched = pool.cache().stats().prefetched;
+            // The client's own reads go on, one at a time, and nothing besides.
+            refused += u64::from(reading.await?.is_err());
+            let after = disk.counts().reads;
+            handle.sleep(WAIT * 100).await;
+            assert_eq!(disk.counts().reads, after, "a read was begun by nobody");
+            assert_eq!(pool.cache().stats().prefetched, prefetched, "something was loaded ahead");
+            // What needs tasks of its own is refused, with the reason.
+            let many = volume.read(start, 8 * BLOCK_BYTES as usize).await;
+            assert!(many.is_err_and(|error| error.to_string().contains("is being exported")));
+            pool.close().await;
+            anyhow::Ok(())
+        })?;
+    }
+    assert!(met_members > 4, "the export came too late each time");
+    assert_eq!(refused, 0, "reads of one block need no task of their own");
     Ok(())
 }

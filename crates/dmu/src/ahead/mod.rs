@@ -116,7 +116,7 @@ impl Ahead {
             let beyond = (from == plan.count).then(|| plan.beyond(dnode.last_block().0)).flatten();
             let taken = Taken::from(&dmu.ahead, steps.saturating_mul(plan.span).saturating_mul(size));
             let (ahead, dnode) = (Arc::downgrade(self), dnode.clone());
-            drop(dmu.handle().spawn(Class::Background, async move {
+            let detached = dmu.detached().detach(Class::Background, async move {
                 // A reader that has gone wants nothing more.
                 if ahead.strong_count() == 0 {
                     return;
@@ -130,7 +130,11 @@ impl Ahead {
                     // The indirect blocks that the next plan goes through. What is wrong with them it will meet.
                     let _ = dnode.pointer(0, BlockId(beyond)).await;
                 }
-            }));
+            });
+            // The pool is being exported.
+            if detached.is_err() {
+                return;
+            }
         }
     }
 }
