@@ -89,7 +89,7 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWrite
     let has = |name: &str| enabled.iter().any(|feature| feature.name == name);
     let space_features =
         SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };
-    let space = Arc::new(new_space(handle, &vdevs, &tree, space_features, options.check).map_err(failed)?);
+    let space = Arc::new(new_space(handle, clock, &vdevs, &tree, space_features, options.check).map_err(failed)?);
     let writer = Writer::new(dmu.clone(), space.clone());
 
     let policy = ObjsetPolicy {
@@ -204,6 +204,7 @@ fn check_name(name: &str) -> Result<(), SpaError> {
 /// The allocator over new vdevs.
 fn new_space(
     handle: &Handle,
+    clock: Clock,
     vdevs: &MadeVdevs,
     tree: &Arc<VdevTree>,
     features: SpaceFeatures,
@@ -235,7 +236,7 @@ fn new_space(
     }
     // What a larger sector needs beyond is padded when it is stored.
     let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
-    Ok(Space::new(handle.clone(), units, allocator))
+    Ok(Space::new(handle.clone(), clock, units, allocator))
 }
 
 impl MadeVdevs {

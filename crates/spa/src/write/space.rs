@@ -14,7 +14,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle};
 use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace};
 
-use super::PoolWriter;
+use super::{Clock, PoolWriter};
 use crate::SpaError;
 use crate::space::UNFLUSHED_TXGS;
 
@@ -26,6 +26,7 @@ const LOADS_MAX: usize = 1 << 16;
 /// The allocator, shared by the sync and by those who write blocks.
 pub(super) struct Space {
     handle: Handle,
+    clock: Clock,
     units: AllocationUnits,
     allocator: Mutex<Allocator>,
     /// What space maps are read from.
@@ -33,17 +34,21 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub(super) fn new(handle: Handle, units: AllocationUnits, allocator: Allocator) -> Self {
-        Self { handle, units, allocator: Mutex::new(allocator), mos: OnceLock::new() }
+    pub(super) fn new(handle: Handle, clock: Clock, units: AllocationUnits, allocator: Allocator) -> Self {
+        Self { handle, clock, units, allocator: Mutex::new(allocator), mos: OnceLock::new() }
     }
 
     pub(super) fn set_mos(&self, mos: &ObjsetMut) {
         let _ = self.mos.set(mos.clone());
     }
 
-    /// Milliseconds, from any origin.
+    /// Milliseconds, from any origin. They decide on when a metaslab that is not used is unloaded, and so on places: where
+    /// the clock is fixed they stand still.
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.handle.unix_time().as_millis()).unwrap_or(u64::MAX)
+        match self.clock {
+            Clock::Now => u64::try_from(self.handle.unix_time().as_millis()).unwrap_or(u64::MAX),
+            Clock::Fixed(_) => 0,
+        }
     }
 
     /// Works with the allocator; never across a wait.
