@@ -284,10 +284,14 @@ impl State {
             self.now = self.now.max(deadline);
         }
         // Timers fire as soon as the clock has reached them, whatever else could run.
-        let later = self.timers.split_off(&(Instant::from_ns(self.now.as_ns().saturating_add(1)), 0));
-        let due = std::mem::replace(&mut self.timers, later);
+        // One by one: splitting the map would count what is left of it, at each step.
+        let now = self.now;
+        let mut due = Vec::new();
+        while let Some(timer) = self.timers.first_entry().filter(|timer| timer.key().0 <= now) {
+            due.push(timer.remove());
+        }
         if !due.is_empty() {
-            return Step::Timers(due.into_values().collect());
+            return Step::Timers(due);
         }
         self.steps += 1;
         if self.steps > self.steps_max {
