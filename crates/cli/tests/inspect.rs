@@ -457,6 +457,65 @@ fn a_walk_goes_on_behind_blocks_that_are_gone() {
 }
 
 #[test]
+fn a_directory_lists_what_it_has_beside_a_leaf_that_is_gone() {
+    // The repository's own selection has no directory of many leaves.
+    let Some(theme) = cenote_testkit::theme_if_present("bigdirs") else { return };
+    let scratch = theme.scratch().unwrap();
+    let (image, dir) = (&scratch.images[0], scratch.dir().to_str().unwrap());
+    let pool = theme.manifest().unwrap().pools[0].clone();
+    let (all, _) = report_on(&["object", "-d", dir, "--limit", "1000000", &pool]);
+    let directory = rows(&all, "objects")
+        .iter()
+        .find(|row| {
+            row["type"] == "ZFS directory" && number(&row["lsize_bytes"]) > 8 * number(&row["data_block_bytes"])
+        })
+        .expect("a directory of many blocks");
+    let object = directory["object"].to_string();
+    let args = ["object", "-d", dir, "--limit", "1000000", &pool, &object];
+    let (before, is_good) = report_on(&args);
+    assert!(is_good);
+    let (leaf, _) = report_on(&["bp", "-d", dir, &pool, &format!("{}:{object}:0:5", all["objset"])]);
+    for dva in leaf["pointer"]["dvas"].as_array().unwrap() {
+        overwrite(image, number(&dva["offset_bytes"]) + (4 << 20), &[0xee; 512]);
+    }
+    let (after, is_good) = report_on(&args);
+    let count = |report: &Value| rows(&report["objects"][0], "entries").len();
+    assert!(!is_good && after["problems"].as_array().unwrap().len() == 1, "{}", after["problems"]);
+    assert!(
+        count(&after) < count(&before) && count(&after) > count(&before) / 2,
+        "{} of {}",
+        count(&after),
+        count(&before)
+    );
+}
+
+#[test]
+fn a_compressed_place_is_decompressed_as_zdb_does() {
+    let pool = Pool::of("basic");
+    let objset = report(&pool, "object", &["-v", &pool.name, "0"]);
+    // A block of dnodes: metadata is always compressed where that helps.
+    let tuple = format!("{}:0:0:1", objset["objset"]);
+    let block = report(&pool, "bp", &[&pool.name, &tuple]);
+    let (pointer, dva) = (&block["pointer"], &block["pointer"]["dvas"][0]);
+    assert_eq!(pointer["compression"], "lz4");
+    let [lsize, psize] = ["lsize_bytes", "psize_bytes"].map(|name| number(&pointer[name]));
+    let place = format!("{}:{:x}:{lsize:x}/{psize:x}", dva["vdev"], number(&dva["offset_bytes"]));
+    let logical = pool.run(&["inspect", "bp", "--raw"], &[&pool.name, &tuple]);
+    assert_eq!(logical.len() as u64, lsize);
+    let by_place = pool.run(&["inspect", "bp", "--raw", "--decompress"], &[&pool.name, &place]);
+    assert!(by_place == logical);
+    let dir = pool.dir.to_str().unwrap();
+    let grammar = program().args(["zdb", "-e", "-p", dir, "-R", &pool.name, &format!("{place}:dr")]).output().unwrap();
+    assert!(grammar.stdout == logical);
+    let Some(zdb) = zdb::program("zdb") else { return };
+    let theirs = std::process::Command::new(zdb)
+        .args(["-e", "-p", dir, "-R", &pool.name, &format!("{place}:dr")])
+        .output()
+        .unwrap();
+    assert!(theirs.stdout == logical);
+}
+
+#[test]
 fn a_pool_whose_newest_root_is_gone_is_opened_at_an_older_one() {
     let scratch = theme("basic").scratch().unwrap();
     let (image, dir) = (&scratch.images[0], scratch.dir().to_str().unwrap());

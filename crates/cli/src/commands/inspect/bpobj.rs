@@ -86,7 +86,12 @@ async fn tree(report: &mut Report, pool: &Pool, name: &str, list: Dnode) -> Valu
         }
         let Some((object, below)) = phys.children.filter(|(_, below)| *below > 0) else { continue };
         let Some(array) = report.take(&what, pool.mos().object(object).await) else { continue };
-        let size = below.min(LISTS_MAX as u64) * 8;
+        // Lists that wait are bounded too: a hostile list could have as many below it as the limit, over and over.
+        let room = LISTS_MAX.saturating_sub(seen.len() + pending.len()) as u64;
+        if below > room {
+            report.problem(format_args!("{what}: {below} lists below it; the first {room} are followed"));
+        }
+        let size = below.min(room) * 8;
         let Some(bytes) = report.take(&what, array.read(0, size as usize).await) else { continue };
         for child in format_bpobj::children(&bytes, array.byte_order()) {
             if let Some(child) = report.take(&what, pool.mos().object(child).await) {
