@@ -261,9 +261,15 @@ impl Pool {
             let is_allocating = config.is_none_or(|top| !top.non_allocating && !top.removing);
             match maps.class {
                 AllocationClass::Normal if is_allocating => {
-                    let size = metaslab.saturating_mul(maps.metaslab_count());
+                    // Draid cuts each metaslab to whole rows.
+                    let size = match maps.granule_bytes {
+                        0 | 1 => metaslab.saturating_mul(maps.metaslab_count()),
+                        _ => (0..maps.metaslab_count())
+                            .map(|index| maps.metaslab_range(index))
+                            .fold(0_u64, |sum, range| sum.saturating_add(deflated(range.end - range.start))),
+                    };
                     let log = if maps.metaslab_count() > EMBEDDED_LOG_METASLABS { metaslab } else { 0 };
-                    normal = normal.saturating_add(size - log);
+                    normal = normal.saturating_add(size.saturating_sub(log));
                     embedded_log = embedded_log.saturating_add(log);
                 }
                 AllocationClass::Special | AllocationClass::Dedup => {

@@ -6,6 +6,7 @@ use cenote_metaslab::class_fragmentation;
 use cenote_spa::{FoundPool, Pool};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::fault::ErrorTotals;
+use cenote_vdev::layout::draid::{self, Draid};
 use cenote_vdev::tree::{VdevState, VdevStatus};
 use serde_json::{Map, Value, json};
 
@@ -301,27 +302,47 @@ impl Builder<'_> {
         }
         let metaslab = 1_u64.checked_shl(config.metaslab_shift).unwrap_or(1);
         let aligned = |bytes: u64| bytes / metaslab * metaslab;
-        let most = most_bytes(vdev);
+        let most = most_bytes(vdev, config);
         if most > 0 {
             vdev.sizes.expandable = aligned(most.saturating_sub(config.asize_bytes));
         }
-        replacements(vdev, aligned(config.asize_bytes));
+        replacements(vdev, config, aligned(config.asize_bytes));
+    }
+
+    /// A distributed spare is as large as the smallest disk of its draid.
+    fn distributed_spare_bytes(&self, draid: Guid) -> u64 {
+        let Some((pool, _)) = self.open else { return 0 };
+        let Some(top) = pool.vdevs().children.iter().find(|top| top.guid == draid) else { return 0 };
+        let mut least: Option<u64> = None;
+        top.walk(&mut |vdev| {
+            if let Some(leaf) = self.found.leaves.get(&vdev.guid) {
+                let bytes = leaf.disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT;
+                least = Some(least.map_or(bytes, |least| least.min(bytes)));
+            }
+        });
+        least.unwrap_or(0)
     }
 
     fn auxiliary(&self, config: &VdevConfig, class: &'static str, state: &'static str) -> Vdev {
         // A spare in use has the label of a leaf.
         let leaf = self.found.leaves.get(&config.guid).map(|leaf| &leaf.disk);
         let disk = self.found.auxiliaries.get(&config.guid).map(|found| &found.disk).or(leaf);
-        let is_distributed = matches!(config.kind, VdevKind::DraidSpare { .. });
-        let is_missing = disk.is_none() && !is_distributed;
+        let draid = match config.kind {
+            VdevKind::DraidSpare { top_guid, .. } => Some(top_guid),
+            _ => None,
+        };
+        let is_missing = disk.is_none() && draid.is_none();
         let recorded = config.path.as_deref().map(str::to_owned);
         let path = disk.map(|disk| disk.path().to_string()).or(recorded);
-        let device = disk.map_or(0, |disk| disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT);
+        let device = match draid {
+            Some(top) => self.distributed_spare_bytes(top),
+            None => disk.map_or(0, |disk| disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT),
+        };
         let names = self.names.with_paths();
         let is_spare = class == "spare";
         // What a cache device holds is lost whenever the pool is opened.
         let sizes = match is_spare {
-            true => Sizes::default(),
+            true => Sizes { device, ..Sizes::default() },
             false => Sizes { space: device.saturating_sub(LABEL_BYTES), device, ..Sizes::default() },
         };
         Vdev {
@@ -351,26 +372,35 @@ impl Builder<'_> {
 }
 
 /// The size that a vdev could have on its devices; 0 where none of them is there.
-fn most_bytes(vdev: &Vdev) -> u64 {
+fn most_bytes(vdev: &Vdev, config: &VdevConfig) -> u64 {
     if vdev.children.is_empty() {
         return vdev.sizes.device.saturating_sub(LABEL_BYTES);
     }
-    let least = vdev.children.iter().map(most_bytes).filter(|bytes| *bytes > 0).min().unwrap_or(0);
-    match vdev.kind {
-        "raidz" | "draid" => least.saturating_mul(vdev.children.len() as u64),
+    let children = vdev.children.iter().zip(&config.children);
+    let sizes = children.map(|(child, config)| most_bytes(child, config)).filter(|bytes| *bytes > 0);
+    let least = sizes.min().unwrap_or(0);
+    match &config.kind {
+        VdevKind::Raidz { .. } => least.saturating_mul(config.children.len() as u64),
+        VdevKind::Draid { parity, data, spares, groups } => {
+            Draid::new(config.ashift, *parity, *data, *spares, *groups, config.children.len())
+                .map_or(0, |draid| draid.asize_bytes(least))
+        }
         _ => least,
     }
 }
 
 /// What a replacement must at least have, from the top down.
-fn replacements(vdev: &mut Vdev, bytes: u64) {
-    let count = vdev.children.len() as u64;
+fn replacements(vdev: &mut Vdev, config: &VdevConfig, bytes: u64) {
+    let count = config.children.len() as u64;
     vdev.sizes.replacement = if vdev.children.is_empty() { bytes.saturating_add(LABEL_BYTES) } else { bytes };
-    let each = match vdev.kind {
-        "raidz" | "draid" => bytes.div_ceil(count.max(1)),
+    let each = match &config.kind {
+        VdevKind::Raidz { .. } => bytes.div_ceil(count.max(1)),
+        VdevKind::Draid { spares, .. } => {
+            bytes.div_ceil(count.saturating_sub(*spares).max(1)).saturating_add(draid::RESERVE_BYTES)
+        }
         _ => bytes,
     };
-    for child in &mut vdev.children {
-        replacements(child, each);
+    for (child, config) in vdev.children.iter_mut().zip(&config.children) {
+        replacements(child, config, each);
     }
 }
