@@ -1,6 +1,7 @@
 //! The properties of file systems, volumes, snapshots and bookmarks.
 
 use crate::Attribute::{Default, Inherit, Once, OnceDefault, ReadOnly};
+use crate::kinds::{index, number, text};
 use crate::words::*;
 use crate::{Attribute, Kind, Property, Types};
 
@@ -9,18 +10,6 @@ const V: Types = Types::VOLUME;
 const S: Types = Types::SNAPSHOT;
 const DATA: Types = Types::DATASET;
 const ANY: Types = Types::DATASET.union(Types::BOOKMARK);
-
-const fn number(default: u64) -> Kind {
-    Kind::Number(default)
-}
-
-const fn index(words: &'static [(&'static str, u64)], default: u64) -> Kind {
-    Kind::Index(words, default)
-}
-
-const fn text(default: Option<&'static str>) -> Kind {
-    Kind::Text(default)
-}
 
 const fn p(name: &'static str, column: &'static str, kind: Kind, attribute: Attribute, types: Types) -> Property {
     Property::new(name, column, kind, attribute, types)

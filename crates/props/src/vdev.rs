@@ -1,20 +1,9 @@
 //! The properties of vdevs.
 
 use crate::Attribute::{Default, ReadOnly};
+use crate::kinds::{index, number, text};
 use crate::words::{BOOLEAN, BOOLEAN_INHERIT};
 use crate::{Attribute, Kind, Property, Types};
-
-const fn number(default: u64) -> Kind {
-    Kind::Number(default)
-}
-
-const fn index(words: &'static [(&'static str, u64)], default: u64) -> Kind {
-    Kind::Index(words, default)
-}
-
-const fn text(default: Option<&'static str>) -> Kind {
-    Kind::Text(default)
-}
 
 const fn p(name: &'static str, column: &'static str, kind: Kind, attribute: Attribute) -> Property {
     Property::new(name, column, kind, attribute, Types::VDEV)

@@ -1,14 +1,24 @@
 //! JSON in the shape of OpenZFS 2.3: objects in the order of insertion, numbers as text unless asked otherwise.
 
+use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use crate::datasets::{Cell, Source};
+use crate::outcome::usage;
 
 /// How numbers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Json {
     /// Numbers as JSON's own (`--json-int`), not as text.
     pub(crate) is_integer: bool,
+}
+
+/// How numbers stand in JSON by the flags `-j` and `--json-int`; the second makes no sense without the first.
+pub(crate) fn json_of(is_json: bool, is_integer: bool) -> Result<Json> {
+    if is_integer && !is_json {
+        return Err(usage("'--json-int' only works with '-j' option"));
+    }
+    Ok(Json { is_integer })
 }
 
 impl Json {

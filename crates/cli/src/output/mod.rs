@@ -8,7 +8,7 @@ mod table;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) use json::{Json, output_version, property};
+pub(crate) use json::{Json, json_of, output_version, property};
 pub(crate) use number::{nicebytes, nicenum, percent, ratio};
 pub(crate) use progress::Progress;
 pub(crate) use table::{Align, Table};

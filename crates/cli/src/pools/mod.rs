@@ -27,7 +27,7 @@ use cenote_metaslab::PoolSpace;
 use cenote_spa::Pool;
 use serde_json::{Map, Value, json};
 
-use crate::output::Json;
+use crate::output::{Json, json_of};
 
 pub(crate) use names::{NameArgs, Names};
 
@@ -96,12 +96,10 @@ pub(crate) struct JsonArgs {
 impl JsonArgs {
     /// Refuses what makes no sense without `-j`.
     pub(crate) fn check(self) -> Result<Json> {
-        if self.json_int && !self.json {
-            return Err(crate::outcome::usage("'--json-int' only works with '-j' option"));
-        }
+        let json = json_of(self.json, self.json_int)?;
         if self.json_pool_key_guid && !self.json {
             return Err(crate::outcome::usage("'json-pool-key-guid' only works with '-j' option"));
         }
-        Ok(Json { is_integer: self.json_int })
+        Ok(json)
     }
 }

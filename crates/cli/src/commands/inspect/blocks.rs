@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::open;
-use super::report::{Common, Report};
+use super::report::Common;
 use crate::commands::verify::verify_with_progress;
 use crate::context::Context;
 use crate::outcome::Outcome;
@@ -30,9 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.pool).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.pool).await?;
     let options = VerifyOptions { data: false, space: !args.no_space };
     let (found, _) = verify_with_progress(&context, &pool, options).await?;
     for text in found.errors.iter().chain(&found.bad_copies).chain(&found.problems) {

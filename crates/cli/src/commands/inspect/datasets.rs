@@ -102,9 +102,7 @@ async fn names(report: &mut Report, pool: &Pool) -> BTreeMap<u64, String> {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.pool).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.pool).await?;
     let mut found = all(&mut report, &pool).await;
     found.sort_by_key(|found| (found.name.is_none(), found.name.clone(), found.object));
     let total = found.len() as u64;

@@ -32,9 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.source).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.source).await?;
     let is_one = args.source.contains(['/', '@']) && !open::is_file(&args.source);
     let (mut shown, mut count) = (Vec::new(), 0_u64);
     for found in all(&mut report, &pool).await {

@@ -28,9 +28,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.pool).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.pool).await?;
     if let Some(figures) = report.take("dedup tables", pool.dedup().await) {
         report.put("dedup_entry_count", figures.entry_count);
         report.put("dedup_table_bytes", figures.table_bytes);

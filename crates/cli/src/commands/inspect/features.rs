@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::open;
-use super::report::{Common, Report};
+use super::report::Common;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
@@ -26,9 +26,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.pool).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.pool).await?;
     report.put("version", pool.config().u64("version"));
     let mut counts: [BTreeMap<String, u64>; 3] = Default::default();
     let maps =

@@ -7,7 +7,7 @@ use cenote_format::nvlist::NvList;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::report::{Common, Report, map};
+use super::report::{Common, map};
 use super::{open, values};
 use crate::context::Context;
 use crate::outcome::Outcome;
@@ -25,9 +25,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.pool).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.pool).await?;
     let mut kept: VecDeque<Value> = VecDeque::new();
     let mut count = 0_u64;
     let read = pool.history(|record| {

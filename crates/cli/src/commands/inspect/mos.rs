@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::object::{each_entry, list};
-use super::report::{Common, Report};
+use super::report::Common;
 use super::{open, values};
 use crate::context::Context;
 use crate::outcome::Outcome;
@@ -20,9 +20,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.pool).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.pool).await?;
     report.put("pool", pool.name());
     report.put("guid", pool.guid().0);
     report.put("txg", pool.txg().0);

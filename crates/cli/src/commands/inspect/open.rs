@@ -29,6 +29,14 @@ pub(crate) fn context_of(context: &Context, common: &Common) -> Context {
     context.with(&Search { force: true, ..common.search.clone() })
 }
 
+/// What most inspections begin with: the context, an empty report, and the pool as [`pool`] opens it.
+pub(crate) async fn opened(context: &Context, common: &Common, name: &str) -> Result<(Context, Report, Pool)> {
+    let context = context_of(context, common);
+    let mut report = Report::new(common);
+    let pool = pool(&context, &mut report, name).await?;
+    Ok((context, report, pool))
+}
+
 /// Whether `source` names a file or device rather than a pool.
 pub(crate) fn is_file(source: &str) -> bool {
     source.contains('/') && Path::new(source).exists() || Path::new(source).is_file()

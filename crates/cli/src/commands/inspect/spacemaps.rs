@@ -37,9 +37,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.pool).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.pool).await?;
     let space = pool.space().await?;
     for problem in &space.problems {
         report.problem(problem);

@@ -37,9 +37,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.source).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.source).await?;
     let wanted = args.source.contains('/') && !open::is_file(&args.source);
     let mut logs = Vec::new();
     for found in all(&mut report, &pool).await {

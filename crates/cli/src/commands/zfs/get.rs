@@ -5,34 +5,19 @@ use cenote_props::Types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::list::{depth, user_columns};
+use super::list::user_columns;
+use super::listing::Listing;
 use crate::context::Context;
 use crate::datasets::{Cell, Column, Item, Selection, parse_columns, parse_types, select};
-use crate::outcome::{Outcome, usage};
-use crate::output::{Json, output_version, property};
+use crate::outcome::Outcome;
+use crate::output::{output_version, property};
 use crate::properties::{Field, GetTable, check_sources, parse_fields};
 
 /// Show properties of datasets.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// Also what is below.
-    #[arg(short = 'r')]
-    recursive: bool,
-    /// Also what is below, at most as deep.
-    #[arg(short = 'd', value_name = "DEPTH")]
-    depth: Option<u64>,
-    /// Tabs in place of columns, no heading.
-    #[arg(short = 'H')]
-    scripted: bool,
-    /// Exact numbers.
-    #[arg(short = 'p')]
-    exact: bool,
-    /// Print JSON.
-    #[arg(short = 'j', long)]
-    json: bool,
-    /// In JSON, numbers as numbers.
-    #[arg(long)]
-    json_int: bool,
+    #[command(flatten)]
+    listing: Listing,
     /// The columns, separated by commas: name, property, value, received, source, all.
     #[arg(short = 'o', value_name = "FIELDS", default_value = "name,property,value,source")]
     fields: String,
@@ -55,12 +40,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(list) = &args.types {
         types = parse_types(list)?;
     }
-    if args.json_int && !args.json {
-        return Err(usage("'--json-int' only works with '-j' option"));
-    }
+    let json = args.listing.json()?;
     let fields = parse_fields(&args.fields, &Field::OF_DATASETS)?;
     let sources = args.sources.as_deref().map(check_sources).transpose()?;
-    let depth = depth(args.recursive, args.depth, types, !args.datasets.is_empty());
+    let depth = args.listing.depth(types, !args.datasets.is_empty());
     let asked = parse_columns(&args.properties)?;
     let selection = Selection { names: args.datasets, types, may_list_snapshots: false, depth };
     let (items, mut failed) = select(context, selection, &[]).await?;
@@ -73,8 +56,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
     };
 
-    let json = Json { is_integer: args.json_int };
-    let exact = args.exact || args.json_int;
+    let exact = args.listing.is_exact();
     let wants_received = fields.contains(&Field::Received);
     let mut table = GetTable::new(fields);
     for item in &items {
@@ -103,7 +85,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             if sources.as_ref().is_some_and(|sources| !sources.contains(&cell.source.word())) {
                 continue;
             }
-            if args.json {
+            if args.listing.json {
                 properties.insert(column.name().into(), property(json, &cell));
             } else {
                 table.row(&item.name, column.name(), cell);
@@ -115,14 +97,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             datasets.insert(item.name.clone(), Value::Object(object));
         }
     }
-    if args.json {
+    if args.listing.json {
         if !failed {
             let mut document = output_version("zfs get");
             document.insert("datasets".into(), Value::Object(datasets));
             context.out(format!("{}\n", json!(document)))?;
         }
     } else {
-        context.out(table.text(args.scripted))?;
+        context.out(table.text(args.listing.scripted))?;
     }
     Ok(Outcome::unless(failed))
 }

@@ -5,11 +5,12 @@ use cenote_props::Types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::listing::Listing;
 use crate::args::SortKeys;
 use crate::context::Context;
 use crate::datasets::{Column, Selection, SortKey, parse_columns, parse_types, select};
 use crate::outcome::{Outcome, usage};
-use crate::output::{Align, Json, Table, output_version, property};
+use crate::output::{Align, Table, output_version, property};
 
 /// What is shown where nothing else is asked for.
 const COLUMNS: &str = "name,used,available,referenced,mountpoint";
@@ -17,24 +18,8 @@ const COLUMNS: &str = "name,used,available,referenced,mountpoint";
 /// List datasets.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// Also what is below.
-    #[arg(short = 'r')]
-    recursive: bool,
-    /// Also what is below, at most as deep.
-    #[arg(short = 'd', value_name = "DEPTH")]
-    depth: Option<u64>,
-    /// Tabs in place of columns, no heading.
-    #[arg(short = 'H')]
-    scripted: bool,
-    /// Exact numbers.
-    #[arg(short = 'p')]
-    exact: bool,
-    /// Print JSON.
-    #[arg(short = 'j', long)]
-    json: bool,
-    /// In JSON, numbers as numbers.
-    #[arg(long)]
-    json_int: bool,
+    #[command(flatten)]
+    listing: Listing,
     /// The properties to show, separated by commas; `space` stands for those about space, `all` for all.
     #[arg(short = 'o', value_name = "PROPERTIES", default_value = COLUMNS)]
     columns: String,
@@ -53,14 +38,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(list) = &args.types {
         types = parse_types(list)?;
     }
-    if args.json_int && !args.json {
-        return Err(usage("'--json-int' only works with '-j' option"));
-    }
+    let json = args.listing.json()?;
     let may_list_snapshots = args.types.is_none();
     if args.columns == "space" && may_list_snapshots {
         types -= Types::SNAPSHOT;
     }
-    let depth = depth(args.recursive, args.depth, types, !args.datasets.is_empty());
+    let depth = args.listing.depth(types, !args.datasets.is_empty());
     let columns = parse_columns(&args.columns)?;
     let mut keys = Vec::new();
     for (name, is_descending) in &args.sort.keys {
@@ -77,8 +60,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         None => all(&items).await?,
     };
 
-    let json = Json { is_integer: args.json_int };
-    let exact = args.exact || args.json_int;
+    let exact = args.listing.is_exact();
     let mut table = Table::new(columns.iter().map(|column| {
         let align = if column.is_right_aligned() { Align::Right } else { Align::Left };
         (column.heading(), align)
@@ -96,12 +78,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 None
             });
             let cell = cell.unwrap_or_else(Column::absent);
-            if args.json && column.name() != "name" {
+            if args.listing.json && column.name() != "name" {
                 properties.insert(column.name().into(), property(json, &cell));
             }
             row.push(cell.text);
         }
-        if args.json {
+        if args.listing.json {
             let mut object = item.json(json);
             object.insert("properties".into(), Value::Object(properties));
             datasets.insert(item.name.clone(), Value::Object(object));
@@ -109,30 +91,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             table.row(row);
         }
     }
-    if args.json {
+    if args.listing.json {
         if !failed {
             let mut document = output_version("zfs list");
             document.insert("datasets".into(), Value::Object(datasets));
             context.out(format!("{}\n", json!(document)))?;
         }
     } else if !items.is_empty() {
-        context.out(table.text(args.scripted))?;
+        context.out(table.text(args.listing.scripted))?;
     }
-    if items.is_empty() && !failed && !args.scripted {
+    if items.is_empty() && !failed && !args.listing.scripted {
         context.err("no datasets available");
     }
     Ok(Outcome::unless(failed))
-}
-
-/// How far to go down. Snapshots or bookmarks alone are those of the datasets named.
-pub(super) fn depth(is_recursive: bool, depth: Option<u64>, types: Types, has_names: bool) -> Option<u64> {
-    let is_part = types == Types::SNAPSHOT || types == Types::BOOKMARK;
-    match depth {
-        Some(depth) => Some(depth),
-        None if is_recursive => Some(u64::MAX),
-        None if is_part && has_names => Some(1),
-        None => None,
-    }
 }
 
 /// What `all` means for these: the name, every property of the table that is not hidden, the user properties they have.

@@ -4,6 +4,7 @@ mod diff;
 mod get;
 mod holds;
 mod list;
+mod listing;
 mod mount;
 mod space;
 

@@ -55,9 +55,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
-    let pool = open::pool(&context, &mut report, &args.dataset).await?;
+    let (context, mut report, pool) = open::opened(context, &args.common, &args.dataset).await?;
     // Of a device alone the pool's name is not known before: its root dataset is meant.
     let dataset = if open::is_file(&args.dataset) { pool.name() } else { args.dataset.as_str() };
     let target = open::target(&pool, dataset).await?;
