@@ -304,6 +304,36 @@ fn a_sound_stripe_is_read_without_its_parity() {
     assert_eq!((10..15).map(|guid| made.disk(guid).reads()).collect::<Vec<_>>(), [0, 0, 1, 1, 1]);
 }
 
+/// The end of the last sector is under no checksum, yet under parity: it is the disk that lies there which is blamed, not the
+/// one with the parity.
+#[test]
+fn a_lie_behind_the_blocks_end_is_the_liars() {
+    for parity in 1..=3 {
+        let made = Made::new(vec![raidz(parity, 12, leaves(10, parity as usize + 2))]);
+        let want = pattern(4096 + 1536, 7);
+        made.put(0, &want, BIRTH);
+        let map = made.map(0, want.len() as u64, BIRTH);
+        let last = &map.columns()[parity as usize + 1];
+        let liar = 10 + u64::from(last.child);
+        made.disk(liar).spoil(last.address_bytes + 2048, 1024);
+        let tree = made.tree(&[]);
+        let report = read_copies(&made, &tree, 0, &want).unwrap();
+        assert_eq!(report.block[..want.len()], want[..]);
+        assert_eq!(report.bad.iter().map(|fault| fault.guid.0).collect::<Vec<_>>(), [liar]);
+    }
+}
+
+/// A narrow block of an expanded raidz that once seemed to blame a child that had done nothing: two rows, one sector each.
+#[test]
+fn a_narrow_block_of_an_expanded_raidz_blames_the_right_child() {
+    for kind in [Bad::Lies, Bad::Fails, Bad::Absent] {
+        let mut list = raidz(1, 9, leaves(10, 3));
+        list.push("raidz_expand_txgs", NvValue::Uint64Array(vec![200]));
+        let made = Made::new(vec![list]);
+        check_bad_children(&made, 369 << 9, &pattern(513, 0), &BTreeMap::from([(12, kind)]));
+    }
+}
+
 /// A disk that lied before the expansion had its lies spread over all disks: the suspects of the old shape find them.
 #[test]
 fn lies_that_an_expansion_spread_are_found() {

@@ -113,6 +113,17 @@ impl Check<'_> {
     fn passes(self, bytes: &[u8]) -> bool {
         bytes.get(..self.size).is_some_and(|block| (self.verify)(block))
     }
+
+    /// Makes the padding behind a verified block what it was written as: zeros up to a whole sector. No checksum covers
+    /// it, but parity does; whoever compares with parity must not take a device's word for it.
+    fn clear_padding(self, block: &mut [u8]) {
+        // A size of zero is no check at all: nothing is known of where the block ends.
+        if self.size > 0
+            && let Some(padding) = block.get_mut(self.size..)
+        {
+            padding.fill(0);
+        }
+    }
 }
 
 /// The faults met in one read, bounded.

@@ -273,10 +273,11 @@ impl<'a> Stripe<'a> {
         if !everything && self.is_whole() && check.passes(&self.runs[0]) {
             return self.runs.pop();
         }
-        if let Some(block) = self.assemble(&Vec::new())
+        if let Some(mut block) = self.assemble(&Vec::new())
             && check.passes(&block)
         {
             if everything {
+                check.clear_padding(&mut block);
                 self.audit(&block, true);
             }
             return Some(block);
@@ -292,7 +293,8 @@ impl<'a> Stripe<'a> {
             }
         }
         self.fetch(Cell::Stale, true, Patience::Long).await;
-        let block = self.try_suspects(check).await?;
+        let mut block = self.try_suspects(check).await?;
+        check.clear_padding(&mut block);
         self.audit(&block, true);
         Some(block)
     }
@@ -326,9 +328,10 @@ impl<'a> Stripe<'a> {
         everything: bool,
     ) -> Option<Buf> {
         if let Some(rebuilt) = self.rebuild_lost(is_lost)
-            && let Some(block) = self.assemble(&rebuilt)
+            && let Some(mut block) = self.assemble(&rebuilt)
             && check.passes(&block)
         {
+            check.clear_padding(&mut block);
             self.audit(&block, everything);
             return Some(block);
         }
