@@ -1,14 +1,15 @@
 //! The real OpenZFS in a virtual machine: `tools/openzfs-vm`, and its preparation while other steps run.
 
 use std::fs::File;
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_testkit::{Golden, repository_root};
 
 use crate::steps::{Context, Outcome, Tally};
-use crate::{packages, process};
+use crate::{golden, packages, process};
 
 /// The setup that runs in the background, if one does.
 static SETUP: Mutex<Option<Child>> = Mutex::new(None);
@@ -18,10 +19,13 @@ const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 /// `openzfs-vm setup|run|smoke [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
-        bail!("usage: cargo xtask openzfs-vm setup|run|smoke [ARG…]")
+        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|written [ARG…]")
     };
-    if !["setup", "run", "smoke"].contains(&word.as_str()) {
-        bail!("openzfs-vm: setup, run or smoke, not {word}");
+    if word == "written" {
+        return written();
+    }
+    if !["setup", "run", "smoke", "judge"].contains(&word.as_str()) {
+        bail!("openzfs-vm: setup, run, smoke, judge or written, not {word}");
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
     // The caller's own standard input: a script may come that way.
@@ -79,5 +83,42 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     }
     let unpacked = Golden::selection()?.theme("basic")?.unpacked()?;
     process::run(process::script("tools/openzfs-vm/smoke").args(&unpacked.images))?;
-    Ok(Outcome::Done(Tally::ONE))
+    written()?;
+    Ok(Outcome::Done(Tally { passed: 2, failed: 0 }))
+}
+
+/// A pool that Cenote builds from this repository's own files, given to OpenZFS: it must find it sound, with the same contents, and
+/// go on with it; and what it makes of it Cenote must read.
+fn written() -> Result<()> {
+    const POOL: &str = "written";
+    const SUMS: &str = "sums";
+    let cenote = golden::built_program()?;
+    let temp = tempfile::tempdir()?;
+    let share = temp.path();
+    let cenote = || {
+        let mut command = Command::new(&cenote);
+        command.env("CENOTE_CACHE", share.join("cache.json"));
+        command
+    };
+    let source = repository_root().join("crates");
+    let images = ["a.img", "b.img", "c.img"].map(|name| share.join(name));
+    let options = ["build", "--pool", POOL, "--size", "128M", "-O", "compression=zstd", "--from"];
+    process::run(cenote().args(options).arg(&source).arg("raidz1").args(&images))?;
+    sums_to(&source, &share.join(SUMS))?;
+    process::run(process::script("tools/openzfs-vm/judge").arg(share).args([POOL, SUMS]))?;
+
+    process::run(cenote().args(["verify", "-d"]).arg(share).arg(POOL))?;
+    let copy = share.join("copy");
+    process::run(cenote().args(["cp", "-a", "-d"]).arg(share).args([POOL, "/"]).arg(&copy))?;
+    process::run(
+        cenote().args(["cp", "-a", "-d"]).arg(share).args([&format!("{POOL}/child"), "/"]).arg(copy.join("child")),
+    )?;
+    process::run(Command::new("sha256sum").args(["--quiet", "-c"]).arg(share.join("sums.after")).current_dir(&copy))
+}
+
+/// Sums of all files of a folder, with paths relative to it.
+fn sums_to(folder: &Path, target: &Path) -> Result<()> {
+    let mut command = Command::new("find");
+    command.args([".", "-type", "f", "-exec", "sha256sum", "{}", "+"]).current_dir(folder);
+    process::run(command.stdout(File::create(target)?))
 }
