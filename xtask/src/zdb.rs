@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_testkit::Golden;
-use cenote_testkit::zdb::{BlockStatistics, Devices, program, run as run_zdb};
+use cenote_testkit::zdb::{BlockStatistics, Devices, Output, program, run as run_zdb};
 use serde_json::Value;
 
 use crate::steps::{Context, Outcome, Tally};
@@ -61,8 +61,12 @@ pub(crate) fn judge(name: &str, outcome: Result<String>) -> bool {
 /// Compares the two accounts of the pool on these images, which lie in one folder.
 pub(crate) fn compare(cenote: &Path, images: &[PathBuf], pool: &str) -> Result<String> {
     let dir = images.first().and_then(|image| image.parent()).context("no images")?;
-    let devices = Devices::of(images)?;
-    let told = run_zdb(&devices, &["-bcc"], pool)?;
+    let told = run_zdb(&Devices::of(images)?, &["-bcc"], pool)?;
+    compare_with(&told, cenote, dir, pool)
+}
+
+/// The same with what `zdb -bcc` has said of the pool on the images in `dir`.
+pub(crate) fn compare_with(told: &Output, cenote: &Path, dir: &Path, pool: &str) -> Result<String> {
     let zdb = BlockStatistics::parse(&told.text).with_context(|| format!("zdb said: {}", told.text.trim()))?;
     let output = process::output(Command::new(cenote).args(["verify", "--json", "-d"]).arg(dir).arg(pool))?;
     let ours: Value = serde_json::from_slice(&output.stdout)

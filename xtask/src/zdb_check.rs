@@ -9,12 +9,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use cenote_testkit::repository_root;
 use cenote_testkit::zdb::{Devices, program, run as run_zdb};
 
 use crate::steps::{Context, Outcome, Tally};
-use crate::zdb::{compare, judge};
+use crate::zdb::{compare_with, judge};
 use crate::{golden, process};
 
 /// Layouts, as words of a command line with a number of files for each.
@@ -138,10 +138,11 @@ fn twice(program: &Path, source: &Path) -> Result<String> {
 
 /// zdb's judgement of the pool on these images.
 fn check(program: &Path, images: &[PathBuf]) -> Result<String> {
-    let text = compare(program, images, "checked")?;
     let devices = Devices::of(images)?;
     let told = run_zdb(&devices, &["-bcc"], "checked")?;
     ensure!(told.status == Some(0), "zdb -bcc: {:?}: {}", told.status, last_lines(&told.text));
+    let dir = images.first().and_then(|image| image.parent()).context("no images")?;
+    let text = compare_with(&told, program, dir, "checked")?;
     let told = run_zdb(&devices, &["-d"], "checked")?;
     ensure!(told.status == Some(0), "zdb -d: {:?}: {}", told.status, last_lines(&told.text));
     Ok(text)
