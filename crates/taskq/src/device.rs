@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use crate::buf::pages::Huge;
 use crate::buf::{Block, Buf};
 use crate::real::file::FileDevice;
 
@@ -207,15 +208,55 @@ impl fmt::Debug for Device {
 /// A device in memory.
 pub struct RamDevice {
     name: PathBuf,
-    bytes: crate::sync::RwLock<Vec<u8>>,
+    bytes: crate::sync::RwLock<Memory>,
     size_bytes: u64,
+}
+
+enum Memory {
+    Plain(Vec<u8>),
+    Huge(Huge),
+}
+
+impl std::ops::Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Memory::Plain(bytes) => bytes,
+            Memory::Huge(huge) => huge.bytes(),
+        }
+    }
+}
+
+impl std::ops::DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Memory::Plain(bytes) => bytes,
+            Memory::Huge(huge) => huge.bytes_mut(),
+        }
+    }
 }
 
 impl RamDevice {
     /// A device whose content is `bytes`.
     pub fn new(name: impl Into<PathBuf>, bytes: Vec<u8>) -> Arc<RamDevice> {
-        let size_bytes = bytes.len() as u64;
-        Arc::new(RamDevice { name: name.into(), bytes: crate::sync::RwLock::new(bytes), size_bytes })
+        RamDevice::of(name.into(), Memory::Plain(bytes))
+    }
+
+    /// A large device of zeros that `fill` may fill, on huge pages where the kernel has them.
+    pub fn large(
+        name: impl Into<PathBuf>,
+        size_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<Arc<RamDevice>> {
+        let mut memory = Huge::zeroed(size_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        fill(memory.bytes_mut())?;
+        Ok(RamDevice::of(name.into(), Memory::Huge(memory)))
+    }
+
+    fn of(name: PathBuf, memory: Memory) -> Arc<RamDevice> {
+        let size_bytes = memory.len() as u64;
+        Arc::new(RamDevice { name, bytes: crate::sync::RwLock::new(memory), size_bytes })
     }
 
     fn range(&self, offset_bytes: u64, len: usize) -> io::Result<std::ops::Range<usize>> {

@@ -34,9 +34,11 @@ impl Place {
             let (Some(leaf), None) = (leaves.next(), leaves.next()) else { bail!("more leaves than one") };
             Ok((leaf.disk.start_bytes(), leaf.disk.size_bytes()))
         })?;
-        let mut bytes = vec![0; usize::try_from(size)?];
-        std::os::unix::fs::FileExt::read_exact_at(&std::fs::File::open(image)?, &mut bytes, start)?;
-        Ok(Self::Memory(image.to_owned(), Device::from_driver(RamDevice::new("memory", bytes))))
+        let file = std::fs::File::open(image)?;
+        let memory = RamDevice::large("memory", usize::try_from(size)?, |bytes| {
+            std::os::unix::fs::FileExt::read_exact_at(&file, bytes, start)
+        })?;
+        Ok(Self::Memory(image.to_owned(), Device::from_driver(memory)))
     }
 }
 

@@ -6,7 +6,7 @@
 //! when its last holder lets go, which spares the kernel's page faults on the I/O path; what the pool does not keep goes
 //! back to the kernel at once (`pages`), so that a limit on buffers is a limit on the process.
 
-mod pages;
+pub(crate) mod pages;
 mod pool;
 
 use std::fmt;

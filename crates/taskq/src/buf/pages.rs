@@ -120,6 +120,41 @@ impl Run {
     }
 }
 
+/// A mapping of its own, backed by huge pages where the kernel has them: for large memory that is read at random, where finding
+/// the page would cost as much as the bytes.
+pub(crate) struct Huge {
+    mapping: Run,
+    lead: usize,
+    len: usize,
+}
+
+impl Huge {
+    const PAGE_BYTES: usize = 2 << 20;
+
+    /// `len` zeros. `None` if the kernel refuses.
+    pub(crate) fn zeroed(len: usize) -> Option<Huge> {
+        let mapping = Run::map(len.max(1).checked_add(Self::PAGE_BYTES)?)?;
+        let lead = mapping.address().next_multiple_of(Self::PAGE_BYTES) - mapping.address();
+        // SAFETY: advice about how to back these pages changes no byte of them.
+        let _ = unsafe { rustix::mm::madvise(mapping.start.as_ptr().cast(), mapping.len, Advice::LinuxHugepage) };
+        Some(Huge { mapping, lead, len })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.mapping.bytes()[self.lead..self.lead + self.len]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.mapping.bytes_mut()[self.lead..self.lead + self.len]
+    }
+}
+
+impl Drop for Huge {
+    fn drop(&mut self) {
+        self.mapping.take().unmap();
+    }
+}
+
 /// Ends the process as a failed allocation does.
 pub(super) fn out_of_memory(len: usize) -> ! {
     std::alloc::handle_alloc_error(Layout::from_size_align(len, PAGE_BYTES).unwrap_or(Layout::new::<u8>()))
@@ -143,6 +178,16 @@ mod tests {
         assert!(run.bytes().iter().all(|&byte| byte == 3) && run.len() == 2 * PAGE_BYTES);
         let whole = Run::join(vec![b, run, a], 5 * PAGE_BYTES);
         assert!(whole.len() == 5 * PAGE_BYTES && whole.bytes()[0] == 1 && whole.bytes()[4 * PAGE_BYTES] == 3);
+    }
+
+    #[test]
+    fn huge_memory_is_zero_and_all_ours() {
+        for len in [0, 1, PAGE_BYTES, (2 << 20) + 17] {
+            let mut huge = Huge::zeroed(len).expect("mapped");
+            assert!(huge.bytes().len() == len && huge.bytes().iter().all(|&byte| byte == 0));
+            huge.bytes_mut().fill(9);
+            assert!(huge.bytes().iter().all(|&byte| byte == 9));
+        }
     }
 
     #[test]
