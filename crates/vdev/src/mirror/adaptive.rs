@@ -31,6 +31,8 @@ const RUN_SEEKS: u64 = 4;
 /// Mean deviations above the mean at which an answer is late: passed by fewer than one in a hundred where answers do not
 /// depend on each other (TCP's figure for the same purpose).
 const LATE_DEVIATIONS: u64 = 4;
+/// A second read is for a device that is late, not for a queue: a child with more than so many reads to do is not asked for one.
+const QUEUE_READS: u64 = 4;
 /// A child that never answered is silent after this long: more than a healthy device is ever without an answer.
 const SILENCE_NS: u64 = 200_000_000;
 /// How many times dearer a child is of whose reads none succeeds.
@@ -112,7 +114,9 @@ impl ReadPolicy for Adaptive {
     }
 
     fn second_after_ns(&self, ask: &Ask, chosen: &Load, others: &Candidates<'_>) -> Option<u64> {
-        if self.hedge_percent == 0 {
+        // Where all have much to do an answer is late for its queue, and a second read only costs another one a seek.
+        let is_busy = |load: &Load| load.backlog_ns() > QUEUE_READS * load.alone_ns(ask);
+        if self.hedge_percent == 0 || others.iter().all(|child| is_busy(child.load)) {
             return None;
         }
         let late = std::iter::once(chosen).chain(others.iter().map(|child| child.load));

@@ -242,6 +242,11 @@ impl Load {
         transfer + self.seek_ns(ask.address_bytes)
     }
 
+    /// The nominal time of a read that continues nothing, if there were no other.
+    pub(super) fn alone_ns(&self, ask: &Ask) -> u64 {
+        self.nominal_ns(ask, false) + if self.rotational { 0 } else { ACCESS_NS }
+    }
+
     /// What a read that continues nothing costs in nominal time before its transfer.
     pub(super) fn seek_ns(&self, address: u64) -> u64 {
         if !self.rotational {

@@ -298,3 +298,19 @@ fn a_random_read_near_a_run_does_not_make_its_child_look_slow() {
     }
     assert!((ONE / 2..2 * ONE).contains(&loads[0].ratio(4096)), "{} of {ONE}", loads[0].ratio(4096));
 }
+
+#[test]
+fn a_second_read_is_not_for_children_with_much_to_do() {
+    let (runtime, loads) = (runtime(), rotating(2));
+    let handle = runtime.handle();
+    answer(&runtime, &loads[0], 50, Duration::from_millis(8));
+    answer(&runtime, &loads[1], 50, Duration::from_millis(8));
+    let policy = Adaptive::new(&Tunables::default());
+    let others = candidates(&loads[1..]);
+    let ask = ask(1 << 36, 4096, &handle);
+    assert!(policy.second_after_ns(&ask, &loads[0], &others).is_some());
+    let queue: Vec<_> = (0..12_u64).map(|index| loads[1].send(&Ask { address_bytes: index << 34, ..ask })).collect();
+    assert_eq!(policy.second_after_ns(&ask, &loads[0], &others), None);
+    drop(queue);
+    assert!(policy.second_after_ns(&ask, &loads[0], &others).is_some());
+}
