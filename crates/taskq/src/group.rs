@@ -5,15 +5,16 @@
 //! [`Group::wait`] resolves once all that is in it now has left and refuses nobody.
 //!
 //! ```text
-//!   shard 0  [ closed:1 | waited:1 | count:62 ] x 2   its own cache lines; a worker uses its own shard
-//!   shard 1  [ closed:1 | waited:1 | count:62 ] x 2
+//!   shard 0  [ closed:1 | waited:1 | orphaned:1 | count:61 ] x 2   its own cache lines; a worker uses its own shard
+//!   shard 1  [ closed:1 | waited:1 | orphaned:1 | count:61 ] x 2
 //!   ...
 //!   turn     which of a shard's two counts the next members use; read by all, written only by a wait
 //! ```
 //!
-//! One counter for all would be the hot line that every detached I/O of every core fights for, so there is one per shard,
-//! and what a member holds on to is its shard, whose hold count is on the same lines. A member remembers its shard and its
-//! turn and leaves where it entered, so each count alone says whether it has members.
+//! One counter for all would be the hot line that every detached I/O of every core fights for, so there is one per shard. A
+//! member remembers its shard and its turn and leaves where it entered, so each count alone says whether it has members.
+//! Entering and leaving are one atomic step each and nothing else: what a member refers to is kept for ever and used again
+//! (`spare`), so it needs no count of its own.
 //!
 //! Invariants: 1. once a count's `closed` bit is set it stays, and the count grows no more except by [`Member::fork`],
 //! which needs a living member; 2. `close` sets the bit on every count before it looks at any; hence 3. when `close` has
@@ -35,77 +36,97 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 const CLOSED: u64 = 1 << 63;
 /// Somebody waits for this count to become zero.
 const WAITED: u64 = 1 << 62;
-const COUNT: u64 = WAITED - 1;
+/// Nobody holds the group: its counters go when its last member does.
+const ORPHANED: u64 = 1 << 61;
+const COUNT: u64 = ORPHANED - 1;
 
 /// Alone on its cache lines.
 #[repr(align(128))]
-#[derive(Debug)]
-pub(crate) struct Shard {
-    counts: [AtomicU64; 2],
-    common: Arc<Common>,
-}
-
-/// What is touched only at the end of things.
 #[derive(Debug, Default)]
-struct Common {
-    emptied: Notify,
-    cancelled: AtomicBool,
+struct Shard {
+    counts: [Count; 2],
 }
 
-impl Shard {
+/// How many members entered by one shard in one turn.
+#[derive(Debug)]
+struct Count(AtomicU64);
+
+impl Default for Count {
+    fn default() -> Self {
+        Count(AtomicU64::new(0))
+    }
+}
+
+impl Count {
     /// Whether a member got in.
-    fn enter(&self, turn: usize) -> bool {
-        let count = &self.counts[turn];
-        let mut seen = count.load(Ordering::Relaxed);
+    fn enter(&self) -> bool {
+        let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             if seen & CLOSED != 0 {
                 return false;
             }
-            match count.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }
         }
     }
-
-    /// Enters beside a member, even if closed.
-    pub(crate) fn fork(&self, turn: usize) {
-        self.counts[turn].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Leaves. Whether this was the last of a count that somebody waits for, who should look again.
-    pub(crate) fn leave(&self, turn: usize) -> bool {
-        let before = self.counts[turn].fetch_sub(1, Ordering::AcqRel);
-        before & COUNT == 1 && before & (CLOSED | WAITED) != 0
-    }
 }
+
+/// Where a member entered: twice the shard, and one more for its second count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(u32);
 
 /// The sharded counters alone, apart from the runtime, so that a model checker can run them.
 #[derive(Debug)]
 pub(crate) struct Shards {
-    shards: Box<[Arc<Shard>]>,
+    shards: Box<[Shard]>,
     turn: CachePadded<AtomicUsize>,
-    common: Arc<Common>,
+    /// What is touched only at the end of things.
+    emptied: Notify,
+    cancelled: AtomicBool,
+    /// Counts that may still have members, once nobody holds the group.
+    held: AtomicUsize,
 }
 
 impl Shards {
     pub(crate) fn new(count: usize) -> Shards {
         let count = count.max(1).next_power_of_two();
-        let common = Arc::new(Common::default());
-        let shard = || Shard { counts: [AtomicU64::new(0), AtomicU64::new(0)], common: Arc::clone(&common) };
-        let shards = (0..count).map(|_| Arc::new(shard())).collect();
-        Shards { shards, turn: CachePadded::new(AtomicUsize::new(0)), common }
+        Shards {
+            shards: (0..count).map(|_| Shard::default()).collect(),
+            turn: CachePadded::new(AtomicUsize::new(0)),
+            emptied: Notify::default(),
+            cancelled: AtomicBool::new(false),
+            held: AtomicUsize::new(2 * count),
+        }
+    }
+
+    fn count(&self, place: Place) -> &AtomicU64 {
+        &self.shards[place.0 as usize / 2].counts[place.0 as usize % 2].0
     }
 
     /// Enters by way of `hint`; where to leave, or `None` once closed.
-    pub(crate) fn enter(&self, hint: usize) -> Option<(&Arc<Shard>, usize)> {
-        let shard = &self.shards[hint & (self.shards.len() - 1)];
+    pub(crate) fn enter(&self, hint: usize) -> Option<Place> {
+        let shard = hint & (self.shards.len() - 1);
         let turn = self.turn.load(Ordering::Acquire);
-        shard.enter(turn).then_some((shard, turn))
+        self.shards[shard].counts[turn].enter().then_some(Place((2 * shard + turn) as u32))
+    }
+
+    /// Enters beside a member, even if closed.
+    pub(crate) fn fork(&self, place: Place) {
+        self.count(place).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Leaves. Whether this was the last of a count that somebody waits for, who should look again; and whether it was the
+    /// last that held the counters.
+    pub(crate) fn leave(&self, place: Place) -> Left {
+        let before = self.count(place).fetch_sub(1, Ordering::AcqRel);
+        let last = before & COUNT == 1;
+        Left { tell: last && before & (CLOSED | WAITED) != 0, unheld: last && before & ORPHANED != 0 && self.release() }
     }
 
     fn each(&self, turn: usize) -> impl Iterator<Item = &AtomicU64> {
-        self.shards.iter().map(move |shard| &shard.counts[turn])
+        self.shards.iter().map(move |shard| &shard.counts[turn].0)
     }
 
     /// Refuses everyone from now on.
@@ -115,8 +136,32 @@ impl Shards {
         }
     }
 
+    /// Nobody holds the group any more. Whether no member does either.
+    pub(crate) fn orphan(&self) -> bool {
+        let mut unheld = false;
+        for count in self.each(0).chain(self.each(1)) {
+            let before = count.fetch_or(CLOSED | ORPHANED, Ordering::AcqRel);
+            unheld |= before & COUNT == 0 && self.release();
+        }
+        unheld
+    }
+
+    /// One count less that may have members. Whether it was the last.
+    fn release(&self) -> bool {
+        self.held.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// As new. Nobody holds the counters but the caller.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "checkers take new ones"))]
+    fn reset(&self) {
+        self.each(0).chain(self.each(1)).for_each(|count| count.store(0, Ordering::Relaxed));
+        self.turn.store(0, Ordering::Relaxed);
+        self.cancelled.store(false, Ordering::Relaxed);
+        self.held.store(2 * self.shards.len(), Ordering::Release);
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
-        self.shards[0].counts[0].load(Ordering::Acquire) & CLOSED != 0
+        self.shards[0].counts[0].0.load(Ordering::Acquire) & CLOSED != 0
     }
 
     pub(crate) fn members_of(&self, turn: usize) -> u64 {
@@ -149,12 +194,71 @@ impl Shards {
     }
 }
 
+/// What a member's leaving has brought about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Left {
+    /// Whoever waits should look again.
+    pub(crate) tell: bool,
+    /// Nobody holds the counters.
+    pub(crate) unheld: bool,
+}
+
+/// Counters that no group uses, for the next ones.
+///
+/// A member refers to its group's counters for as long as it lives, which is for one item of work. Counting that reference
+/// would double what an item pays for its membership; so counters are never freed, only used again, and there are as many
+/// as groups were ever alive at one time.
+#[cfg(not(any(loom, shuttle)))]
+mod spare {
+    use super::Shards;
+
+    static SPARE: std::sync::Mutex<Vec<&'static Shards>> = std::sync::Mutex::new(Vec::new());
+
+    fn spare() -> std::sync::MutexGuard<'static, Vec<&'static Shards>> {
+        SPARE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(super) fn take(count: usize) -> &'static Shards {
+        let mut spare = spare();
+        let place = spare.iter().position(|shards| shards.shards.len() == count.max(1).next_power_of_two());
+        match place {
+            Some(place) => spare.swap_remove(place),
+            None => Box::leak(Box::new(Shards::new(count))),
+        }
+    }
+
+    pub(super) fn give(shards: &'static Shards) {
+        shards.reset();
+        spare().push(shards);
+    }
+}
+
+/// A model checker's objects do not outlive a run: each group has new ones.
+#[cfg(any(loom, shuttle))]
+mod spare {
+    use super::Shards;
+
+    pub(super) fn take(count: usize) -> &'static Shards {
+        Box::leak(Box::new(Shards::new(count)))
+    }
+
+    pub(super) fn give(_: &'static Shards) {}
+}
+
 #[derive(Debug)]
 struct Inner {
     handle: Handle,
-    shards: Shards,
+    shards: &'static Shards,
     /// One wait at a time goes through the turns.
     turns: AsyncMutex<()>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.shards.orphan() {
+            spare::give(self.shards);
+        }
+    }
 }
 
 /// A group of detached work. Cloning gives another handle on the same group.
@@ -168,14 +272,14 @@ pub struct GroupClosed;
 
 impl Group {
     pub(crate) fn new(handle: Handle) -> Group {
-        let shards = Shards::new(handle.parallelism());
+        let shards = spare::take(handle.parallelism());
         Group(Arc::new(Inner { handle, shards, turns: AsyncMutex::new(()) }))
     }
 
     /// Makes the caller a member until what this returns is dropped.
     pub fn enter(&self) -> Result<Member, GroupClosed> {
-        let (shard, turn) = self.0.shards.enter(crate::handle::thread_shard()).ok_or(GroupClosed)?;
-        Ok(Member { shard: Arc::clone(shard), turn })
+        let place = self.0.shards.enter(crate::handle::thread_shard()).ok_or(GroupClosed)?;
+        Ok(Member { shards: self.0.shards, place })
     }
 
     /// Spawns `future` as a member. Drop the [`Join`] to detach it.
@@ -223,7 +327,7 @@ impl Group {
     ///
     /// A member must not await this: it would wait for itself.
     pub async fn wait(&self) {
-        let shards = &self.0.shards;
+        let shards = self.0.shards;
         let _turns = self.0.turns.lock().await;
         let (turn, other) = shards.turns();
         self.left(other).await;
@@ -233,10 +337,10 @@ impl Group {
 
     /// Resolves when a turn that no newcomer uses has no members.
     async fn left(&self, turn: usize) {
-        let _waited = Waited::set(&self.0.shards, turn);
+        let _waited = Waited::set(self.0.shards, turn);
         loop {
             // The wait begins before the count is read, so a last one leaving in between is not missed.
-            let emptied = self.0.shards.common.emptied.wait();
+            let emptied = self.0.shards.emptied.wait();
             if self.0.shards.members_of(turn) == 0 {
                 return;
             }
@@ -248,7 +352,7 @@ impl Group {
     pub async fn close(&self) {
         self.0.shards.close();
         loop {
-            let emptied = self.0.shards.common.emptied.wait();
+            let emptied = self.0.shards.emptied.wait();
             if self.0.shards.members() == 0 {
                 return;
             }
@@ -259,7 +363,7 @@ impl Group {
     /// As [`Group::close`], and work that was spawned or dispatched and has not begun is dropped instead of done. Work that
     /// has begun goes on to its end.
     pub async fn cancel(&self) {
-        self.0.shards.common.cancelled.store(true, Ordering::SeqCst);
+        self.0.shards.cancelled.store(true, Ordering::SeqCst);
         self.close().await;
     }
 
@@ -294,28 +398,32 @@ impl Drop for Waited<'_> {
 #[derive(Debug)]
 #[must_use]
 pub struct Member {
-    shard: Arc<Shard>,
-    turn: usize,
+    shards: &'static Shards,
+    place: Place,
 }
 
 impl Member {
     /// Another member, for work that this one's work starts. Allowed while the group is closing: it is not new work, and
     /// the group cannot be empty yet.
     pub fn fork(&self) -> Member {
-        self.shard.fork(self.turn);
-        Member { shard: Arc::clone(&self.shard), turn: self.turn }
+        self.shards.fork(self.place);
+        Member { shards: self.shards, place: self.place }
     }
 
     /// Whether the group is being cancelled, so that work which has not begun should not.
     pub fn is_cancelled(&self) -> bool {
-        self.shard.common.cancelled.load(Ordering::Relaxed)
+        self.shards.cancelled.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        if self.shard.leave(self.turn) {
-            self.shard.common.emptied.all();
+        let left = self.shards.leave(self.place);
+        if left.tell {
+            self.shards.emptied.all();
+        }
+        if left.unheld {
+            spare::give(self.shards);
         }
     }
 }

@@ -125,15 +125,15 @@ fn a_closed_group_stays_empty() {
             .map(|hint| {
                 let (shards, inside, emptied) = (Arc::clone(&shards), Arc::clone(&inside), Arc::clone(&emptied));
                 thread::spawn(move || {
-                    let Some((shard, turn)) = shards.enter(hint) else { return };
+                    let Some(place) = shards.enter(hint) else { return };
                     inside.fetch_add(1, Ordering::SeqCst);
                     // A child that outlives its parent.
-                    shard.fork(turn);
-                    if shard.leave(turn) {
+                    shards.fork(place);
+                    if shards.leave(place).tell {
                         emptied.fetch_add(1, Ordering::SeqCst);
                     }
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    if shard.leave(turn) {
+                    if shards.leave(place).tell {
                         emptied.fetch_add(1, Ordering::SeqCst);
                     }
                 })
@@ -152,21 +152,50 @@ fn a_closed_group_stays_empty() {
     });
 }
 
+/// Counters are given back once, by whoever is the last to hold them, and nobody is in then.
+#[test]
+fn counters_are_given_back_once_and_empty() {
+    model(3, || {
+        let shards = Arc::new(Shards::new(1));
+        let given = Arc::new(AtomicUsize::new(0));
+        let members: Vec<_> = (0..2)
+            .map(|_| {
+                let place = shards.enter(0).expect("open");
+                let (shards, given) = (Arc::clone(&shards), Arc::clone(&given));
+                thread::spawn(move || {
+                    shards.fork(place);
+                    for _ in 0..2 {
+                        if shards.leave(place).unheld {
+                            assert_eq!(shards.members(), 0, "given back with a member");
+                            given.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                })
+            })
+            .collect();
+        if shards.orphan() {
+            assert_eq!(shards.members(), 0, "given back with a member");
+            given.fetch_add(1, Ordering::SeqCst);
+        }
+        members.into_iter().for_each(|member| member.join().expect("no panic"));
+        assert_eq!(given.load(Ordering::SeqCst), 1);
+    });
+}
+
 /// Whoever was in before a wait has left when both turns have been seen empty, whatever others do meanwhile; and if one had
 /// to be waited for, somebody tells.
 #[test]
 fn a_wait_misses_nobody_who_was_in() {
     model(3, || {
         let shards = Arc::new(Shards::new(1));
-        let (early, turn) = shards.enter(0).expect("open");
-        let early = std::sync::Arc::clone(early);
+        let early = shards.enter(0).expect("open");
         let left = Arc::new(AtomicUsize::new(0));
         let told = Arc::new(AtomicUsize::new(0));
         let leaver = {
-            let (left, told) = (Arc::clone(&left), Arc::clone(&told));
+            let (shards, left, told) = (Arc::clone(&shards), Arc::clone(&left), Arc::clone(&told));
             thread::spawn(move || {
                 left.store(1, Ordering::SeqCst);
-                if early.leave(turn) {
+                if shards.leave(early).tell {
                     told.store(1, Ordering::SeqCst);
                 }
             })
@@ -174,8 +203,8 @@ fn a_wait_misses_nobody_who_was_in() {
         let comer = {
             let (shards, told) = (Arc::clone(&shards), Arc::clone(&told));
             thread::spawn(move || {
-                let (shard, turn) = shards.enter(0).expect("open");
-                if shard.leave(turn) {
+                let place = shards.enter(0).expect("open");
+                if shards.leave(place).tell {
                     told.store(1, Ordering::SeqCst);
                 }
             })

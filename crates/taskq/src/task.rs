@@ -63,7 +63,12 @@ pub(crate) enum Runnable {
     Job(Job),
 }
 
+// Two registers hold one.
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Runnable>() <= 16);
+
 impl Runnable {
+    #[inline(always)]
     pub(crate) fn run(self) {
         match self {
             Runnable::Task(task) => task.run(),

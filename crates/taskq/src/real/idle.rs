@@ -57,6 +57,11 @@ impl Idle {
         }
     }
 
+    /// Whether a worker sleeps or looks for work, by a glance.
+    pub(crate) fn is_anyone_idle(&self) -> bool {
+        self.searching.load(Ordering::Relaxed) > 0 || self.sleeping.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
     fn take_sleeper(&self) -> Option<usize> {
         for (index, word) in self.sleeping.iter().enumerate() {
             let mut bits = word.load(Ordering::SeqCst);

@@ -25,7 +25,7 @@ pub(crate) use self::io::Io;
 use self::pool::Pool;
 use self::registry::Registry;
 pub(crate) use self::worker::Home;
-use self::worker::{Guest, LEVELS, Pushed, Seat};
+use self::worker::{Guest, LEVELS, Seat};
 use crate::device::{Device, OpenOptions};
 use crate::handle::{
     Class, Core, Handle, IoChoice, IoMode, Join, RuntimeOptions, enter, set_thread_shard, thread_shard,
@@ -203,30 +203,38 @@ impl Real {
     }
 
     /// Queues a job; `false`, and it is dropped, if the runtime has stopped.
+    #[inline(always)]
     pub(crate) fn queue_job(&self, class: Class, reason: Reason, job: Job) -> bool {
         self.queue(Runnable::Job(job), worker::level(class, reason))
     }
 
     /// Queues `item`, or drops it undone if the runtime has stopped: whether it was queued.
+    #[inline(always)]
     fn queue(&self, item: Runnable, level: usize) -> bool {
         if self.is_stopped() {
             item.cancel();
             return false;
         }
-        match worker::push_local(self.id, item, level) {
-            Pushed::Quietly => {}
-            Pushed::Dispatch => self.wake_one(),
-            Pushed::Not(item) => {
-                self.shared[thread_shard() % self.shared.len()][level].push(item);
-                self.wake_one();
-                // A stop empties these queues after it has said that it is one. Either it finds the item, or we find it.
-                fence(Ordering::SeqCst);
-                if self.is_stopped() {
-                    self.cancel_shared();
+        match worker::at_work(self) {
+            Some(local) => {
+                if local.push(self, item, level) {
+                    self.wake_one();
                 }
             }
+            None => self.queue_shared(item, level),
         }
         true
+    }
+
+    #[inline(never)]
+    fn queue_shared(&self, item: Runnable, level: usize) {
+        self.shared[thread_shard() % self.shared.len()][level].push(item);
+        self.wake_one();
+        // A stop empties these queues after it has said that it is one. Either it finds the item, or we find it.
+        fence(Ordering::SeqCst);
+        if self.is_stopped() {
+            self.cancel_shared();
+        }
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {

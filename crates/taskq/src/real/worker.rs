@@ -5,10 +5,19 @@
 //! level (for tasks that come from threads that are no workers); every [`FAIR_TICKS`]th time in the reverse order, so
 //! that nothing starves. Out of those, it steals half of another's queue; out of that, it sleeps in its ring.
 //!
+//! Of a level's local queue only the first few tasks are in a shared table from which others steal; the rest are the
+//! worker's alone ([`Lane`]), and it opens more of them when it sees that somebody is idle. So most tasks of a worker with
+//! much to do cost no atomic step, and the shared table never changes its size.
+//!
+//! What runs once for each task is inlined into one function on each side (dispatch, run) on purpose: a task is two words,
+//! and where it is handed on in memory, written by words and read as a pair, the processor waits for the writes each time.
+//! That was half of what an empty task cost.
+//!
 //! A thread in `block_on` is a guest: it has a ring, timers and a parking place, and no queues. It runs its one future
 //! and nothing else, so what is spawned goes to the workers.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::future::Future;
 use std::pin::pin;
@@ -54,8 +63,11 @@ const PENDING_MAX: usize = 32;
 /// them are waited for; the look after that counts them as long.
 const HELP_NS: u64 = 15_000;
 /// Tasks that a worker queues for itself and does alone if they are short. So many may be the sign of a poll that spreads
-/// work and then goes on for long itself.
+/// work and then goes on for long itself, if polls are ever long.
 const BATCH: usize = 16;
+
+/// Tasks of a lane that others can steal: twice what one theft takes at most, and what the table holds that a queue begins with.
+const OPEN_MAX: usize = 64;
 
 /// What others reach of a thread.
 pub(crate) struct Home {
@@ -76,11 +88,15 @@ pub(super) struct Local {
 
 struct WorkerLocal {
     index: usize,
-    queues: [Queue<Runnable>; LEVELS],
+    lanes: [Lane; LEVELS],
     /// Set while the worker delivers completions: what that wakes is looked at afterwards, all together.
     delivering: Cell<bool>,
+    /// When the worker last looked at its ring.
+    looked: Cell<Instant>,
     /// What a task takes, by the latest looks. As long as nothing is known, long.
     step_ns: Cell<u64>,
+    /// The longest time between two looks, which is forgotten slowly.
+    look_ns: Cell<u64>,
 }
 
 impl WorkerLocal {
@@ -88,10 +104,78 @@ impl WorkerLocal {
     fn is_much(&self, waiting: usize) -> bool {
         (waiting as u64).saturating_mul(self.step_ns.get()) > HELP_NS
     }
+
+    /// Whether the poll that is going on may be a long one: it has been, or there was one not long ago.
+    fn is_long(&self, now: impl FnOnce() -> Instant) -> bool {
+        self.look_ns.get() > HELP_NS || now().since(self.looked.get()).as_nanos() as u64 > HELP_NS
+    }
+
+    /// Notes what has been done since the last look.
+    fn look(&self, now: Instant, ran: u32) {
+        if ran > 0 {
+            let span_ns = now.since(self.looked.get()).as_nanos() as u64;
+            self.step_ns.set((self.step_ns.get() + span_ns / u64::from(ran)) / 2);
+            let before_ns = self.look_ns.get();
+            self.look_ns.set(span_ns.max(before_ns - before_ns / 8));
+        }
+        self.looked.set(now);
+    }
+}
+
+/// A worker's tasks of one level, first in, first out: the first [`OPEN_MAX`] for anyone to steal, the rest its own.
+///
+/// What nobody else can reach costs no atomic step and no change of the size of a shared table. It is not out of reach for
+/// long: see [`Lane::open`].
+pub(super) struct Lane {
+    open: Queue<Runnable>,
+    rest: RefCell<VecDeque<Runnable>>,
+}
+
+impl Lane {
+    fn new() -> Lane {
+        Lane { open: Queue::new_fifo(), rest: RefCell::default() }
+    }
+
+    /// Appends; how many there are now.
+    #[inline(always)]
+    fn push(&self, item: Runnable) -> usize {
+        let open = self.open.len();
+        let mut rest = self.rest.borrow_mut();
+        if rest.is_empty() && open < OPEN_MAX {
+            self.open.push(item);
+            return open + 1;
+        }
+        rest.push_back(item);
+        open + rest.len()
+    }
+
+    #[inline(always)]
+    fn pop(&self) -> Option<Runnable> {
+        if !self.open.is_empty() {
+            let item = self.open.pop();
+            if item.is_some() {
+                return item;
+            }
+        }
+        self.rest.borrow_mut().pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.open.len() + self.rest.borrow().len()
+    }
+
+    /// Lets others steal some of the rest again.
+    fn open(&self) {
+        let mut rest = self.rest.borrow_mut();
+        let count = OPEN_MAX.saturating_sub(self.open.len()).min(rest.len());
+        rest.drain(..count).for_each(|item| self.open.push(item));
+    }
 }
 
 thread_local! {
     static LOCAL: RefCell<Option<Rc<Local>>> = const { RefCell::new(None) };
+    /// The runtime that the thread is a worker of, while it works.
+    static WORKS_FOR: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
 /// The calling thread's own, if it belongs to this runtime.
@@ -128,38 +212,24 @@ pub(super) fn local_home(runtime_id: u64) -> Option<Arc<Home>> {
     local(runtime_id).map(|local| Arc::clone(&local.home))
 }
 
-/// Where a task was put.
-pub(super) enum Pushed {
-    /// In a queue others may steal from: somebody may have to be woken.
-    Dispatch,
-    /// In the queue of a worker that is about to look at it.
-    Quietly,
-    /// Nowhere: the thread is no worker of this runtime.
-    Not(Runnable),
-}
-
-/// Puts a task in the calling worker's queue. The worker is in a task now, and will most often run what that starts or wakes
-/// when it waits; another is woken where that would leave too much to this one.
-pub(super) fn push_local(runtime_id: u64, item: Runnable, level: usize) -> Pushed {
-    let mut item = Some(item);
-    let quietly = LOCAL.try_with(|local| {
-        let local = local.borrow();
-        let worker = local.as_ref().filter(|local| local.runtime_id == runtime_id)?.worker.as_ref()?;
-        worker.queues[level].push(item.take()?);
-        if worker.delivering.get() {
-            return Some(true);
-        }
-        let waiting = worker.queues[level].len();
-        Some(!waiting.is_multiple_of(BATCH) && !worker.is_much(waiting))
-    });
-    match (item, quietly) {
-        (Some(item), _) => Pushed::Not(item),
-        (None, Ok(Some(true))) => Pushed::Quietly,
-        (None, _) => Pushed::Dispatch,
-    }
+/// What the calling thread works with, if it is a worker of this runtime and at work: in a task.
+#[inline(always)]
+pub(super) fn at_work(real: &Real) -> Option<Rc<Local>> {
+    if WORKS_FOR.get() == real.id { LOCAL.with_borrow(Option::clone) } else { None }
 }
 
 impl Local {
+    /// Puts a task in the worker's own queue. The worker will most often run what its present task starts or wakes when that
+    /// waits. Whether another is to be woken, since that would leave too much to this one.
+    #[inline(always)]
+    pub(super) fn push(&self, real: &Real, item: Runnable, level: usize) -> bool {
+        // Only workers are ever at work.
+        let Some(worker) = &self.worker else { return false };
+        let waiting = worker.lanes[level].push(item);
+        !worker.delivering.get()
+            && (worker.is_much(waiting) || waiting.is_multiple_of(BATCH) && worker.is_long(|| real.now()))
+    }
+
     /// Delivers what is complete, without blocking, and passes on what is pending if it is `urgent` or the system call is
     /// made anyway. What stays pending goes with the next sleep, in the call that sleeps: where a device is another
     /// machine's, each call that passes on requests costs a trip out of this one.
@@ -227,14 +297,14 @@ fn new_ring_and_home(single_thread: bool, ring: bool) -> (Option<Ring>, Arc<Home
 /// What a worker's thread needs before the runtime around it exists.
 pub(super) struct Seat {
     index: usize,
-    queues: [Queue<Runnable>; LEVELS],
+    lanes: [Lane; LEVELS],
 }
 
 impl Seat {
     pub(super) fn new(index: usize) -> (Seat, [Stealer<Runnable>; LEVELS]) {
-        let queues: [_; LEVELS] = std::array::from_fn(|_| Queue::new_fifo());
-        let stealers = std::array::from_fn(|level| queues[level].stealer());
-        (Seat { index, queues }, stealers)
+        let lanes: [_; LEVELS] = std::array::from_fn(|_| Lane::new());
+        let stealers = std::array::from_fn(|level| lanes[level].open.stealer());
+        (Seat { index, lanes }, stealers)
     }
 }
 
@@ -243,9 +313,11 @@ pub(super) fn settle(seat: Seat, runtime_id: u64, ring: bool) -> Settled {
     let (ring, home) = new_ring_and_home(true, ring);
     let worker = WorkerLocal {
         index: seat.index,
-        queues: seat.queues,
+        lanes: seat.lanes,
         delivering: Cell::new(false),
+        looked: Cell::new(Instant::default()),
         step_ns: Cell::new(HELP_NS + 1),
+        look_ns: Cell::new(HELP_NS + 1),
     };
     let local = Local {
         runtime_id,
@@ -271,6 +343,7 @@ impl Settled {
     pub(super) fn work(self, real: &Real) {
         let local = self.local;
         LOCAL.with(|slot| *slot.borrow_mut() = Some(Rc::clone(&local)));
+        WORKS_FOR.set(real.id);
         if let Some(worker) = &local.worker {
             let mut turn = Turn {
                 real,
@@ -279,12 +352,12 @@ impl Settled {
                 tick: 0,
                 searching: false,
                 random: worker.index as u64 + 1,
-                since: real.now(),
                 ran: 0,
             };
+            worker.looked.set(real.now());
             turn.work();
-            for queue in &worker.queues {
-                while let Some(task) = queue.pop() {
+            for lane in &worker.lanes {
+                while let Some(task) = lane.pop() {
                     task.cancel();
                 }
             }
@@ -292,6 +365,7 @@ impl Settled {
         // The ring waits for its requests; what they wake is cancelled by now.
         let ring = local.ring.borrow_mut().take();
         drop(ring);
+        WORKS_FOR.set(u64::MAX);
         LOCAL.with(|slot| *slot.borrow_mut() = None);
         for (_, waker) in local.home.timers.take_all() {
             drop(waker);
@@ -307,8 +381,7 @@ struct Turn<'a> {
     tick: u32,
     searching: bool,
     random: u64,
-    /// When the worker last looked at its ring, and how many tasks it has run since.
-    since: Instant,
+    /// How many tasks the worker has run since it last looked at its ring.
     ran: u32,
 }
 
@@ -332,6 +405,7 @@ impl Turn<'_> {
         }
     }
 
+    #[inline(always)]
     fn run(&mut self, item: Runnable) {
         if std::mem::take(&mut self.searching) && self.real.idle.found() && self.real.has_work() {
             self.real.wake_one();
@@ -346,41 +420,51 @@ impl Turn<'_> {
 
     /// Reaps and fires timers, without blocking, and submits what is `urgent`. Whether any task may have been woken.
     fn complete(&mut self, urgent: bool) -> bool {
-        let now = self.real.now();
-        if self.ran > 0 {
-            let each = now.since(self.since).as_nanos() as u64 / u64::from(self.ran);
-            self.worker.step_ns.set((self.worker.step_ns.get() + each) / 2);
-        }
-        (self.since, self.ran) = (now, 0);
+        self.worker.look(self.real.now(), std::mem::take(&mut self.ran));
         self.worker.delivering.set(true);
         let in_use =
             self.local.ring.borrow_mut().as_mut().is_some_and(|ring| ring.in_flight() > 0 || ring.has_completions());
         let any = (in_use && self.local.turn(urgent)) | self.local.fire_timers(self.real);
         self.worker.delivering.set(false);
         // The first is for this worker; the rest may be more than it should do alone.
-        let waiting = self.worker.queues.iter().map(Queue::len).sum::<usize>().saturating_sub(1);
+        let waiting = self.worker.lanes.iter().map(Lane::len).sum::<usize>().saturating_sub(1);
         if self.worker.is_much(waiting) {
+            if self.real.idle.is_anyone_idle() {
+                self.worker.lanes.iter().for_each(Lane::open);
+            }
             self.real.wake_one();
         }
         any
     }
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Runnable> {
-        let index = self.worker.index;
         if self.tick.is_multiple_of(FAIR_TICKS) {
-            // Also from a shared queue whose own worker may be busy for long, by turns.
-            let other = (self.tick / FAIR_TICKS) as usize % self.real.shared.len();
-            let levels = || (0..LEVELS).rev();
-            levels()
-                .find_map(|level| self.shared(other, level))
-                .or_else(|| levels().find_map(|level| self.shared(index, level).or_else(|| self.local(level))))
-        } else {
-            (0..LEVELS).find_map(|level| self.local(level).or_else(|| self.shared(index, level)))
+            return self.next_by_turns();
         }
+        let shared = &self.real.shared[self.worker.index];
+        for (level, lane) in self.worker.lanes.iter().enumerate() {
+            if let Some(item) = lane.pop() {
+                return Some(item);
+            }
+            if !shared[level].is_empty()
+                && let Some(item) = self.shared(self.worker.index, level)
+            {
+                return Some(item);
+            }
+        }
+        None
     }
 
-    fn local(&self, level: usize) -> Option<Runnable> {
-        self.worker.queues[level].pop()
+    /// In the reverse order, and from a shared queue whose own worker may be busy for long, by turns.
+    #[inline(never)]
+    fn next_by_turns(&self) -> Option<Runnable> {
+        let index = self.worker.index;
+        let other = (self.tick / FAIR_TICKS) as usize % self.real.shared.len();
+        let levels = || (0..LEVELS).rev();
+        levels()
+            .find_map(|level| self.shared(other, level))
+            .or_else(|| levels().find_map(|level| self.shared(index, level).or_else(|| self.worker.lanes[level].pop())))
     }
 
     /// From a shared queue of a level, and a few more for later.
@@ -389,7 +473,7 @@ impl Turn<'_> {
         if shared.is_empty() {
             return None;
         }
-        until_settled(|| shared.steal_batch_and_pop(&self.worker.queues[level]))
+        until_settled(|| shared.steal_batch_and_pop(&self.worker.lanes[level].open))
     }
 
     /// From another worker's queues, and half of that queue for later.
@@ -416,12 +500,12 @@ impl Turn<'_> {
                 if stealer.is_empty() {
                     continue;
                 }
-                if let Some(task) = until_settled(|| stealer.steal_batch_and_pop(&self.worker.queues[level])) {
+                if let Some(task) = until_settled(|| stealer.steal_batch_and_pop(&self.worker.lanes[level].open)) {
                     return Some(task);
                 }
             }
         }
-        self.next()
+        self.next_by_turns()
     }
 
     fn sleep(&mut self) {
