@@ -241,6 +241,11 @@ impl Allocator {
         Ok(true)
     }
 
+    /// Where the space of a vdev's metaslabs ends, if it is there.
+    pub(crate) fn vdev_end_bytes(&self, vdev: VdevId) -> Option<u64> {
+        self.vdevs.get(&vdev).map(|vdev| vdev.setup.maps.end_bytes())
+    }
+
     /// All vdevs and logs are there: weighs and balances.
     pub fn opened(&mut self, found: &[FoundLog]) -> Result<(), SpaceError> {
         let metaslabs = || self.vdevs.values().flat_map(|vdev| &vdev.metaslabs);

@@ -98,6 +98,7 @@ mod load;
 mod logs;
 mod map;
 mod metaslab;
+mod open;
 mod ranges;
 mod store;
 mod tree;
@@ -123,6 +124,7 @@ pub use load::load;
 pub use logs::{FoundLog, Log, LogSpace, SummaryRow};
 pub use map::{Batch, SpaceMap, entries_bytes, map_histogram};
 pub use metaslab::{Flushed, LoadStep, Loading, Metaslab, SizeRange, SyncTarget, TXG_DEFER_SIZE, TXG_SIZE};
+pub use open::open;
 pub use ranges::{RangeError, RangeSet};
 pub use store::{MetaslabId, SpaceStore};
 pub use tree::{RangeTree, TREE_HISTOGRAM_BUCKETS};
@@ -133,6 +135,8 @@ pub use weight::Weight;
 pub trait SpaceObjects: Send + Sync + 'static {
     /// The bonus of an object and its byte order.
     fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), String>>;
+    /// The size of an object's data blocks.
+    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, String>>;
     /// `len` bytes of an object's data at `offset_bytes`.
     fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, String>>;
 }

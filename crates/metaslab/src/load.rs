@@ -14,9 +14,9 @@ use crate::{MetaslabSpace, PoolSpace, RangeSet, SpaceObjects, SpaceProblem, Vdev
 /// two-word entry is cut (a block is padded rather than let one cross its end).
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Metaslabs of one vdev at most. OpenZFS makes at most 2^17 (`zfs_vdev_ms_count_limit`).
-const METASLABS_MAX: u64 = 1 << 18;
+pub(crate) const METASLABS_MAX: u64 = 1 << 18;
 /// The unit of log space maps: 512 bytes, whatever the vdevs' ashifts are.
-const LOG_SHIFT: u32 = 9;
+pub(crate) const LOG_SHIFT: u32 = 9;
 
 /// Loads the space of all vdevs. `logs` are the log space maps by txg.
 pub async fn load(
@@ -52,12 +52,17 @@ pub async fn load(
     pool
 }
 
-fn problem(vdev: Option<&VdevMaps>, metaslab: Option<u64>, object: ObjectId, reason: String) -> SpaceProblem {
+pub(crate) fn problem(
+    vdev: Option<&VdevMaps>,
+    metaslab: Option<u64>,
+    object: ObjectId,
+    reason: String,
+) -> SpaceProblem {
     SpaceProblem { vdev: vdev.map(|maps| maps.vdev), metaslab, object, reason }
 }
 
 /// A space map read from beginning to end, entry by entry.
-async fn replay(
+pub(crate) async fn replay(
     objects: &dyn SpaceObjects,
     object: ObjectId,
     mut visit: impl FnMut(SpaceMapRecord) -> Result<(), String>,
@@ -77,7 +82,7 @@ async fn replay(
 }
 
 /// Words of an object that is an array of 64-bit integers.
-async fn words(objects: &dyn SpaceObjects, object: ObjectId, count: u64) -> Result<Vec<u64>, String> {
+pub(crate) async fn words(objects: &dyn SpaceObjects, object: ObjectId, count: u64) -> Result<Vec<u64>, String> {
     let (_, order): (_, Endian) = objects.bonus(object).await?;
     let bytes = objects.read(object, 0, count as usize * 8).await?;
     Ok(bytes.as_chunks::<8>().0.iter().map(|word| order.u64(*word)).collect())

@@ -67,6 +67,24 @@ pub enum SpaError {
         /// What went wrong.
         what: String,
     },
+    /// A device cannot be written to.
+    #[error("cannot write to pool '{pool}': cannot open '{path}' for writing: {reason}")]
+    Device {
+        /// The pool.
+        pool: String,
+        /// The device.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// The pool has something that cannot be written yet; nothing of it was changed.
+    #[error("cannot write to pool '{pool}': not supported yet: {what}")]
+    Unwritable {
+        /// The pool.
+        pool: String,
+        /// What it has.
+        what: String,
+    },
     /// A version that is not known.
     #[error("cannot import '{pool}': pool is formatted using an unsupported ZFS version ({version})")]
     UnsupportedVersion {

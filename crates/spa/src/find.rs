@@ -1,6 +1,6 @@
 //! Finding pools: probing paths in parallel and sorting what is found by pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use cenote_vdev::layout::raidz::Reflow;
 use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe_device};
 use cenote_vdev::tree::{VdevStatus, VdevTree};
 
+use crate::SpaError;
 use crate::config::{LabelConfig, PoolState, provisional};
 
 /// Devices probed at once.
@@ -101,6 +102,41 @@ impl FoundPool {
             tree.set_reflow(Reflow::of(&newest));
         }
         Ok(Arc::new(tree))
+    }
+
+    /// The same leaves with their devices opened for writing, for this process alone, and looked at again: what was read
+    /// before may have been changed until the devices were ours.
+    pub(crate) async fn opened_for_writing(&self, handle: &Handle, wanted: &BTreeSet<Guid>) -> Result<Self, SpaError> {
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for leaf in self.leaves.values().filter(|leaf| wanted.contains(&leaf.guid)) {
+            // Partitions of one device share it.
+            let path = leaf.disk.device().path().to_owned();
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        let mut again = Self { guid: self.guid, leaves: BTreeMap::new(), auxiliaries: self.auxiliaries.clone() };
+        for path in paths {
+            let fail = |reason: String| SpaError::Device {
+                pool: self.name().to_owned(),
+                path: path.display().to_string(),
+                reason,
+            };
+            let options = OpenOptions { write: true, ..OpenOptions::default() };
+            let device = handle.open(&path, options).await.map_err(|error| fail(error.to_string()))?;
+            if !device.try_lock_exclusive().map_err(|error| fail(error.to_string()))? {
+                return Err(fail("it is in use by another process".to_owned()));
+            }
+            let report = probe_device(&device).await;
+            let leaves = report.labelled().filter_map(leaf_of).filter(|(pool, _)| *pool == self.guid);
+            for (_, leaf) in leaves.filter(|(_, leaf)| wanted.contains(&leaf.guid)) {
+                match again.leaves.get(&leaf.guid) {
+                    Some(other) if other.txg >= leaf.txg => {}
+                    _ => drop(again.leaves.insert(leaf.guid, leaf)),
+                }
+            }
+        }
+        Ok(again)
     }
 
     /// The state that the newest label records.

@@ -350,7 +350,7 @@ impl Import<'_> {
             let salt: Option<&[u8; Salt::SIZE]> = salt.as_bytes().and_then(|bytes| bytes.try_into().ok());
             zio.set_salt(salt.ok_or_else(|| self.corrupt("its checksum salt has not 32 bytes"))?);
         }
-        self.load_dtls(&mos, &vdevs, &tree).await;
+        let missed = self.load_dtls(&mos, &vdevs, &tree).await;
         let name = match &self.options.new_name {
             Some(name) => name.clone(),
             None => config.str("name").unwrap_or(&self.name).to_owned(),
@@ -376,6 +376,7 @@ impl Import<'_> {
             found: self.found.clone(),
             altroot: self.options.altroot.clone(),
             is_checkpoint_view: self.options.checkpoint,
+            missed,
             notes: self.notes,
         };
         Ok(Pool { shared: Arc::new(shared) })
@@ -448,7 +449,8 @@ impl Import<'_> {
     }
 
     /// Tells the tree what each leaf has missed. A log that cannot be read is noted: checksums still catch stale blocks.
-    async fn load_dtls(&mut self, mos: &Objset, vdevs: &VdevConfig, tree: &VdevTree) {
+    async fn load_dtls(&mut self, mos: &Objset, vdevs: &VdevConfig, tree: &VdevTree) -> BTreeMap<Guid, TxgSet> {
+        let mut missed = BTreeMap::new();
         let mut reads = Vec::new();
         for leaf in vdevs.leaves() {
             if leaf.dtl.0 != 0 {
@@ -459,11 +461,15 @@ impl Import<'_> {
         }
         for (guid, name, read) in reads {
             match read.await {
-                Ok(Ok(txgs)) => drop(tree.set_missed_txgs(guid, txgs)),
+                Ok(Ok(txgs)) => {
+                    tree.set_missed_txgs(guid, txgs.clone());
+                    missed.insert(guid, txgs);
+                }
                 Ok(Err(error)) => self.notes.push(format!("the dirty time log of {name} cannot be read: {error}")),
                 Err(error) => self.notes.push(format!("the dirty time log of {name} cannot be read: {error}")),
             }
         }
+        missed
     }
 }
 

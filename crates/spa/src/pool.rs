@@ -13,6 +13,7 @@ use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::tree::VdevTree;
+use cenote_vdev::txgs::TxgSet;
 use cenote_zio::ZioError;
 
 use crate::features::{FEATURES, Feature, FeatureState};
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) mappings: Mappings,
     pub(crate) altroot: Option<String>,
     pub(crate) is_checkpoint_view: bool,
+    pub(crate) missed: BTreeMap<Guid, TxgSet>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -143,6 +145,11 @@ impl Pool {
     #[must_use]
     pub fn is_checkpoint_view(&self) -> bool {
         self.shared.is_checkpoint_view
+    }
+
+    /// What leaves' dirty time logs say that they have missed.
+    pub(crate) fn missed_txgs(&self) -> &BTreeMap<Guid, TxgSet> {
+        &self.shared.missed
     }
 
     /// What was remarkable about the import: a rewind, a missing log, ... Each a sentence.

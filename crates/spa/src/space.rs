@@ -10,7 +10,7 @@ use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_metaslab::{PoolSpace, SpaceObjects, VdevMaps};
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
-use cenote_vdev::config::VdevKind;
+use cenote_vdev::config::{VdevConfig, VdevKind};
 
 use crate::{Pool, SpaError};
 
@@ -21,13 +21,21 @@ const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
 /// Log space maps at most: one a txg, retired after some thousands.
 const LOGS_MAX: usize = 1 << 20;
 
-struct MosObjects(Objset);
+/// The MOS's objects, as space maps are read from them.
+pub(crate) struct MosObjects(pub(crate) Objset);
 
 impl SpaceObjects for MosObjects {
     fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), String>> {
         Box::pin(async move {
             let dnode = self.0.object(object).await.map_err(|error| error.to_string())?;
             Ok((dnode.bonus().to_vec(), dnode.byte_order()))
+        })
+    }
+
+    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, String>> {
+        Box::pin(async move {
+            let dnode = self.0.object(object).await.map_err(|error| error.to_string())?;
+            Ok(dnode.data_block_size_bytes())
         })
     }
 
@@ -39,9 +47,35 @@ impl SpaceObjects for MosObjects {
     }
 }
 
+/// Where the space maps of a vdev are, as its configuration says.
+pub(crate) fn vdev_maps_of(vdev: VdevId, top: &VdevConfig) -> VdevMaps {
+    VdevMaps {
+        vdev,
+        class: top.class,
+        ashift: top.ashift,
+        metaslab_shift: top.metaslab_shift,
+        granule_bytes: match top.kind {
+            VdevKind::Draid { parity, data, .. } => parity.saturating_add(data).checked_shl(top.ashift).unwrap_or(1),
+            _ => 1,
+        },
+        asize_bytes: top.asize_bytes,
+        metaslab_array: top.metaslab_array,
+        unflushed_txgs: None,
+        checkpoint_map: None,
+    }
+}
+
 impl Pool {
     /// Loads all space maps and logs. Expensive on large pools: seconds.
     pub async fn space(&self) -> Result<PoolSpace, SpaError> {
+        let vdevs = self.vdev_maps().await?;
+        let logs = self.log_space_maps().await?;
+        let objects = Arc::new(MosObjects(self.mos().clone()));
+        Ok(cenote_metaslab::load(self.dmu().handle(), objects, vdevs, logs).await)
+    }
+
+    /// Where the space maps of each top-level vdev are.
+    pub(crate) async fn vdev_maps(&self) -> Result<Vec<VdevMaps>, SpaError> {
         let mut vdevs = Vec::new();
         for top in &self.vdevs().children {
             if matches!(top.kind, VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_)) {
@@ -55,29 +89,14 @@ impl Pool {
                 unflushed_txgs = find(UNFLUSHED_TXGS).await?.map(ObjectId);
                 checkpoint_map = find(CHECKPOINT_MAP).await?.map(ObjectId);
             }
-            vdevs.push(VdevMaps {
-                vdev: VdevId(u32::try_from(top.id).unwrap_or(u32::MAX)),
-                class: top.class,
-                ashift: top.ashift,
-                metaslab_shift: top.metaslab_shift,
-                granule_bytes: match top.kind {
-                    VdevKind::Draid { parity, data, .. } => {
-                        (parity.saturating_add(data)).checked_shl(top.ashift).unwrap_or(1)
-                    }
-                    _ => 1,
-                },
-                asize_bytes: top.asize_bytes,
-                metaslab_array: top.metaslab_array,
-                unflushed_txgs,
-                checkpoint_map,
-            });
+            let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
+            vdevs.push(VdevMaps { unflushed_txgs, checkpoint_map, ..vdev_maps_of(vdev, top) });
         }
-        let logs = self.log_space_maps().await?;
-        let objects = Arc::new(MosObjects(self.mos().clone()));
-        Ok(cenote_metaslab::load(self.dmu().handle(), objects, vdevs, logs).await)
+        Ok(vdevs)
     }
 
-    async fn log_space_maps(&self) -> Result<Vec<(Txg, ObjectId)>, SpaError> {
+    /// The log space maps, by txg.
+    pub(crate) async fn log_space_maps(&self) -> Result<Vec<(Txg, ObjectId)>, SpaError> {
         let Some(dnode) = self.directory_object(pool_directory::LOG_SPACEMAP_ZAP).await? else { return Ok(Vec::new()) };
         let zap = Zap::open(dnode).await.map_err(|error| self.dmu_error(error))?;
         let entries = zap.entries(LOGS_MAX).await.map_err(|error| self.dmu_error(error))?;

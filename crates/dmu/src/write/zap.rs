@@ -219,6 +219,43 @@ impl ZapMut {
         }
     }
 
+    /// All entries that have names, in no order that means anything.
+    ///
+    /// # Errors
+    /// There are more than `limit`, or the ZAP contradicts itself.
+    pub async fn entries(&mut self, limit: usize) -> Result<Vec<(Vec<u8>, ZapValue)>, DmuError> {
+        let mut found = Vec::new();
+        match &mut self.form {
+            Form::Micro(micro) => {
+                let view = MicroZap::parse(&micro.block, ORDER).map_err(|error| self.object.error(error))?;
+                found.extend(view.entries().map(|entry| (entry.name.to_vec(), ZapValue::from_u64(entry.value))));
+            }
+            Form::Fat(fat) => {
+                let mut seen = BTreeSet::new();
+                for index in 0..fat.header.pointer_count() {
+                    let (block, offset) = fat.place(&self.object, index).await?;
+                    let leaf = fat.header.leaf_block(&fat.blocks[&block], offset, ORDER);
+                    let leaf = leaf.map_err(|error| self.object.error(error))?;
+                    if !seen.insert(leaf) {
+                        continue;
+                    }
+                    fat.read(&self.object, leaf).await?;
+                    let fail = |error| self.object.error(DmuErrorKind::Format(error));
+                    let view = Leaf::parse(&fat.blocks[&leaf], ORDER).map_err(fail)?;
+                    for entry in view.entries() {
+                        let entry = entry.map_err(fail)?;
+                        found.push((entry.name().map_err(fail)?, entry.value().map_err(fail)?));
+                        if found.len() > limit {
+                            let what = format!("a ZAP of more than {limit} entries");
+                            return Err(self.object.error(DmuErrorKind::Corrupt(what)));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// Takes an entry out; its value comes back.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cenote_format::Endian;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
-use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapPhys, SpaceMapRecord, SpaceMapRecords};
+use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapPhys};
 use cenote_metaslab::*;
 use cenote_taskq::buf::Block;
 use cenote_taskq::{BoxFuture, Runtime};
@@ -43,12 +43,6 @@ impl Disk {
             data.resize(at + 8, 0);
         }
         data[at..at + 8].copy_from_slice(&word.to_le_bytes());
-    }
-
-    fn word(&self, object: ObjectId, index: u64) -> u64 {
-        let data = self.objects.get(&object).map_or(&[][..], |object| &object.data);
-        let at = index as usize * 8;
-        data.get(at..at + 8).map_or(0, |word| u64::from_le_bytes(word.try_into().unwrap()))
     }
 
     fn object(&self, object: ObjectId) -> Result<&Object, String> {
@@ -139,6 +133,10 @@ impl SpaceObjects for Snapshot {
         Box::pin(async move { Ok((self.0.object(object)?.bonus.clone(), Endian::Little)) })
     }
 
+    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, String>> {
+        Box::pin(async move { Ok(self.0.object(object)?.block_size_bytes) })
+    }
+
     fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, String>> {
         Box::pin(async move {
             let mut bytes = vec![0; len];
@@ -172,12 +170,7 @@ pub(crate) fn vdev(id: u32, class: AllocationClass, ashift: u32, metaslab_shift:
 pub(crate) fn load_independently(disk: &Disk, vdevs: &[VdevSetup], seed: u64) -> PoolSpace {
     let runtime = Runtime::simulated(seed);
     let handle = runtime.handle();
-    let maps = vdevs.iter().map(|setup| {
-        let vdev = setup.maps.vdev;
-        let unflushed_txgs = disk.objects.contains_key(&txgs_of(vdev)).then(|| txgs_of(vdev));
-        let metaslab_array = if disk.objects.contains_key(&array_of(vdev)) { array_of(vdev) } else { ObjectId(0) };
-        VdevMaps { unflushed_txgs, metaslab_array, ..setup.maps.clone() }
-    });
+    let maps = vdevs.iter().map(|setup| with_objects(disk, &setup.maps));
     let logs = disk.logs.iter().map(|(txg, object)| (*txg, *object)).collect();
     runtime.block_on(load(&handle, Arc::new(Snapshot(disk.clone())), maps.collect(), logs))
 }
@@ -185,41 +178,22 @@ pub(crate) fn load_independently(disk: &Disk, vdevs: &[VdevSetup], seed: u64) ->
 /// Opens the allocator of a pool from what is on disk.
 pub(crate) fn reopen(disk: &Disk, vdevs: &[VdevSetup], features: SpaceFeatures, tunables: &Tunables) -> Allocator {
     let mut allocator = Allocator::new(features, tunables.clone(), true);
-    for setup in vdevs {
-        let maps = &setup.maps;
-        let metaslabs = (0..maps.metaslab_count()).map(|index| {
-            let id = MetaslabId { vdev: maps.vdev, index };
-            let object = ObjectId(disk.word(array_of(maps.vdev), index));
-            let map = (object.0 != 0).then(|| {
-                let header = disk.header(object);
-                SpaceMap {
-                    object,
-                    block_size_bytes: disk.objects[&object].block_size_bytes,
-                    start_bytes: maps.metaslab_range(index).start,
-                    shift: maps.ashift,
-                    length_bytes: header.length_bytes,
-                    allocated_bytes: header.allocated_bytes,
-                    histogram: header.histogram,
-                }
-            });
-            let unflushed = Txg(disk.word(txgs_of(maps.vdev), index));
-            Metaslab::open(id, maps.metaslab_range(index), maps.ashift, map, unflushed)
-        });
-        allocator.open_vdev(setup.clone(), metaslabs.collect()).unwrap();
-    }
-    let mut found = Vec::new();
-    for (txg, object) in &disk.logs {
-        let header = disk.header(*object);
-        let block_size_bytes = disk.objects[object].block_size_bytes;
-        found.push(FoundLog { txg: *txg, object: *object, length_bytes: header.length_bytes, block_size_bytes });
-        for record in SpaceMapRecords::new(disk.bytes(*object, 0, header.length_bytes), Endian::Little) {
-            let SpaceMapRecord::Entry(entry) = record.unwrap() else { continue };
-            let (start, end) = entry.range_bytes(0, u64::MAX >> 1, 9).unwrap();
-            allocator.replay(*txg, entry.vdev.unwrap(), entry.kind, start..end).unwrap();
-        }
-    }
-    allocator.opened(&found).unwrap();
+    let setups = vdevs.iter().map(|setup| {
+        let maps = with_objects(disk, &setup.maps);
+        VdevSetup { maps, ..setup.clone() }
+    });
+    let logs = disk.logs.iter().map(|(txg, object)| (*txg, *object)).collect();
+    let runtime = Runtime::simulated(1);
+    runtime.block_on(open(&mut allocator, &Snapshot(disk.clone()), setups.collect(), logs)).unwrap();
     allocator
+}
+
+/// A vdev's maps with the objects that there are.
+fn with_objects(disk: &Disk, maps: &VdevMaps) -> VdevMaps {
+    let unflushed_txgs = disk.objects.contains_key(&txgs_of(maps.vdev)).then(|| txgs_of(maps.vdev));
+    let metaslab_array =
+        if disk.objects.contains_key(&array_of(maps.vdev)) { array_of(maps.vdev) } else { ObjectId(0) };
+    VdevMaps { unflushed_txgs, metaslab_array, ..maps.clone() }
 }
 
 /// Loads a metaslab from what is on disk now.

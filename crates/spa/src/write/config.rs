@@ -6,6 +6,7 @@ use cenote_taskq::buf::Buf;
 use cenote_vdev::commit::LeafCommit;
 
 use super::PoolWriter;
+use super::members::set;
 use crate::SpaError;
 use crate::config::PoolState;
 
@@ -29,37 +30,42 @@ impl PoolState {
 }
 
 impl PoolWriter {
-    /// What labels and MOS have in common, up to the vdevs.
-    fn identity(&self, txg: Txg) -> NvList {
-        let mut list = NvList::new();
-        list.push("version", VERSION);
-        list.push("name", self.name.as_str());
-        list.push("state", self.state.number());
-        list.push("txg", txg.0);
-        list.push("pool_guid", self.guid.0);
-        list.push("errata", 0_u64);
+    /// Puts into a configuration what labels and MOS have in common.
+    fn identify(&self, list: &mut NvList, txg: Txg) {
+        set(list, "version", VERSION);
+        set(list, "name", self.name.as_str());
+        set(list, "state", self.state.number());
+        set(list, "txg", txg.0);
+        set(list, "pool_guid", self.guid.0);
+        if !list.has("errata") {
+            list.push("errata", 0_u64);
+        }
+        list.remove("hostid");
         if self.host.id != 0 {
             list.push("hostid", self.host.id);
         }
-        list.push("hostname", self.host.name.as_str());
-        list
-    }
-
-    fn features_for_read(&self) -> NvList {
-        let mut list = NvList::new();
+        set(list, "hostname", self.host.name.as_str());
+        set(list, "vdev_children", self.members.config.children.len() as u64);
+        let mut features = NvList::new();
         for guid in self.features.for_labels() {
-            list.push(guid, NvValue::Boolean);
+            features.push(guid, NvValue::Boolean);
         }
-        list
+        // Whatever else was needed to read the MOS still is.
+        let before = self.old_config.list("features_for_read");
+        for (name, value) in before.into_iter().flat_map(NvList::iter) {
+            if features.value(&name.to_string()).is_none() {
+                features.push(name.clone(), value.clone());
+            }
+        }
+        set(list, "features_for_read", features);
     }
 
     /// The configuration of the whole pool.
     pub(super) fn whole_config(&self, txg: Txg) -> NvList {
-        let mut list = self.identity(txg);
-        list.push("com.delphix:has_per_vdev_zaps", NvValue::Boolean);
-        list.push("vdev_children", self.vdevs.tops.len() as u64);
-        list.push("vdev_tree", self.vdevs.tree(self.guid));
-        list.push("features_for_read", self.features_for_read());
+        let mut list = self.old_config.clone();
+        self.identify(&mut list, txg);
+        set(&mut list, "com.delphix:has_per_vdev_zaps", NvValue::Boolean);
+        set(&mut list, "vdev_tree", self.members.tree().clone());
         list
     }
 
@@ -67,7 +73,7 @@ impl PoolWriter {
     pub(super) async fn write_config(&self, txg: Txg) -> Result<(), SpaError> {
         let bytes = self.whole_config(txg).emit_xdr();
         let size = bytes.len() as u64;
-        let block = CONFIG_BLOCK_BYTES as usize;
+        let block = self.config.block_bytes() as usize;
         for (at, part) in bytes.chunks(block).enumerate() {
             let mut data = Buf::zeroed(block);
             data[..part.len()].copy_from_slice(part);
@@ -78,28 +84,14 @@ impl PoolWriter {
 
     /// What each leaf's part in a commit is. `with_labels`: the configuration has changed.
     pub(super) fn leaf_commits(&self, txg: Txg, with_labels: bool) -> Vec<LeafCommit> {
-        self.vdevs
-            .leaves()
-            .map(|(at, leaf)| {
-                let top = &self.vdevs.tops[at];
-                let label = || {
-                    let mut list = self.identity(txg);
-                    list.push("top_guid", top.guid.0);
-                    list.push("guid", leaf.guid.0);
-                    list.push("vdev_children", self.vdevs.tops.len() as u64);
-                    list.push("vdev_tree", top.config(at as u64, false));
-                    list.push("features_for_read", self.features_for_read());
-                    list
-                };
-                LeafCommit {
-                    guid: leaf.guid,
-                    disk: leaf.spec.disk.clone(),
-                    top: Some(cenote_format::ids::VdevId(at as u32)),
-                    ashift: top.ashift,
-                    config: with_labels.then(label),
-                    takes_uberblock: true,
-                }
-            })
-            .collect()
+        let holes = self.members.holes();
+        let label = |mut list: NvList| {
+            self.identify(&mut list, txg);
+            if !holes.is_empty() {
+                set(&mut list, "hole_array", NvValue::Uint64Array(holes.clone()));
+            }
+            list
+        };
+        self.members.leaf_commits(with_labels.then_some(&label))
     }
 }

@@ -1,6 +1,6 @@
 //! Making a pool.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_arc::{Cache, pool_bytes};
@@ -12,24 +12,25 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
+use cenote_format::nvlist::NvList;
 use cenote_format::zap::{ZapValue, int_key_name};
-use cenote_metaslab::{Allocator, SizeRule, SpaceFeatures, Tunables, VdevMaps, VdevSetup};
+use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::{Handle, Rng, buf, join_all};
 use cenote_vdev::commit::initialize;
-use cenote_vdev::config::{AllocationClass, VdevConfig};
+use cenote_vdev::config::VdevConfig;
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{AllocationUnits, Zio};
 
 use super::config::{CONFIG_BLOCK_BYTES, VERSION};
 use super::features::{FeatureCounts, of_new_pool};
-use super::space::Space;
+use super::members::Members;
+use super::space::{Space, vdev_setup};
 use super::vdevs::{MadeVdevs, TopSpec};
-use super::{Clock, Head, Host, PoolWriter, history};
+use super::{Clock, Head, Host, MOS_COPIES, PoolWriter, history};
 use crate::SpaError;
 use crate::config::PoolState;
+use crate::space::vdev_maps_of;
 
-/// Copies of the MOS's blocks: as many as there can be.
-const MOS_COPIES: u8 = 3;
 /// Blocks of the list of deferred frees.
 const SYNC_BPOBJ_BLOCK_BYTES: u32 = 16 << 10;
 
@@ -78,8 +79,8 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWrite
 
     let failed = |error: String| SpaError::Write { pool: name.clone(), what: error };
     let config = VdevConfig::parse(&vdevs.tree(guid)).map_err(|error| failed(error.to_string()))?;
-    let disks = vdevs.leaves().map(|(_, leaf)| (leaf.guid, leaf.spec.disk.clone())).collect::<Vec<_>>();
-    let tree = Arc::new(VdevTree::open(&config, disks).map_err(|error| failed(error.to_string()))?);
+    let disks: BTreeMap<_, _> = vdevs.leaves().map(|(_, leaf)| (leaf.guid, leaf.spec.disk.clone())).collect();
+    let tree = Arc::new(VdevTree::open(&config, disks.clone()).map_err(|error| failed(error.to_string()))?);
     let zio = Zio::new(tree.clone());
     let mut salt = [0; 32];
     rng.fill(&mut salt);
@@ -89,7 +90,8 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWrite
     let has = |name: &str| enabled.iter().any(|feature| feature.name == name);
     let space_features =
         SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };
-    let space = Arc::new(new_space(handle, clock, &vdevs, &tree, space_features, options.check).map_err(failed)?);
+    let space =
+        Arc::new(new_space(handle, clock, &config, &tree, space_features, &vdevs, options.check).map_err(failed)?);
     let writer = Writer::new(dmu.clone(), space.clone());
 
     let policy = ObjsetPolicy {
@@ -120,6 +122,7 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWrite
     }
     let spec =
         ObjectSpec::new(DmuType::PACKED_NVLIST, CONFIG_BLOCK_BYTES).with_bonus(DmuType::PACKED_NVLIST_SIZE, vec![0; 8]);
+    let members = Members::new(vdevs.tree(guid), disks).map_err(|error| failed(error.to_string()))?;
     let config = mos.create_object(txg, &spec).map_err(dmu_failed)?;
     let deferred = BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() };
     let mut spec = ObjectSpec::new(DmuType::BPOBJ, SYNC_BPOBJ_BLOCK_BYTES)
@@ -164,7 +167,9 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWrite
         guid,
         host,
         clock,
-        vdevs,
+        members,
+        old_config: NvList::new(),
+        raidz_reflow: 0,
         tree,
         space,
         writer,
@@ -205,32 +210,19 @@ fn check_name(name: &str) -> Result<(), SpaError> {
 fn new_space(
     handle: &Handle,
     clock: Clock,
-    vdevs: &MadeVdevs,
+    vdevs: &VdevConfig,
     tree: &Arc<VdevTree>,
     features: SpaceFeatures,
+    made: &MadeVdevs,
     check: bool,
 ) -> Result<Space, String> {
     let mut allocator = Allocator::new(features, Tunables::default(), check);
     let mut sector_bytes = u64::MAX;
-    for (id, top) in vdevs.tops.iter().enumerate() {
-        let vdev = VdevId(id as u32);
-        let maps = VdevMaps {
-            vdev,
-            class: AllocationClass::Normal,
-            ashift: top.ashift,
-            metaslab_shift: top.metaslab_shift,
-            granule_bytes: top.granule_bytes(),
-            asize_bytes: top.asize_bytes,
-            metaslab_array: top.metaslab_array,
-            unflushed_txgs: None,
-            checkpoint_map: None,
-        };
-        let sized = tree.clone();
-        let size_rule: SizeRule = Arc::new(move |psize| {
-            sized.psize_to_asize(vdev, psize, Txg::INITIAL).unwrap_or_else(|| psize.next_multiple_of(1 << 16))
-        });
-        let rotational = top.leaves.iter().any(|leaf| leaf.spec.disk.device().is_rotational());
-        let setup = VdevSetup { maps, rotational, data_disks: top.data_disks(), size_rule };
+    for (id, top) in vdevs.children.iter().enumerate() {
+        let maps = vdev_maps_of(VdevId(id as u32), top);
+        let leaves = made.tops.get(id).into_iter().flat_map(|top| &top.leaves);
+        let is_rotational = leaves.into_iter().any(|leaf| leaf.spec.disk.device().is_rotational());
+        let setup = vdev_setup(tree, top, maps, Txg::INITIAL, is_rotational);
         allocator.add_vdev(setup, true).map_err(|error| error.to_string())?;
         sector_bytes = sector_bytes.min(1 << top.ashift);
     }

@@ -1,13 +1,16 @@
 //! Properties of datasets that are written: kept in the MOS, and obeyed by what is written from then on.
 
 use cenote_codec::compress::Compression;
-use cenote_dmu::write::{ObjsetPolicy, RedundantMetadata};
+use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, RedundantMetadata};
+use cenote_dsl::Dsl;
+use cenote_format::dsl::{dataset_field, dir_field};
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::zap::ZapValue;
 
+use super::refuse::view;
 use super::{Head, PoolWriter};
 use crate::SpaError;
-use crate::features::by_name;
+use crate::features::{FEATURES, by_name};
 
 /// A property's value, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +42,79 @@ const fn feature_of_checksum(checksum: Checksum) -> Option<&'static str> {
 }
 
 impl PoolWriter {
+    /// The datasets as of the last txg that was synced.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn view(&self) -> Result<Dsl, SpaError> {
+        let made = view(self.writer.dmu(), &self.name, self.mos.root()).await;
+        made.map_err(|error| self.dmu_error(error))
+    }
+
+    /// Opens a head dataset for changing what is in it.
+    ///
+    /// # Errors
+    /// There is none of this name, or it has something that cannot be kept up yet ([`SpaError::Unwritable`]).
+    pub async fn open_head(&mut self, name: &str) -> Result<Head, SpaError> {
+        let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
+        let view = self.view().await?;
+        let dataset = view.dataset(name).await.map_err(fail)?;
+        if let Some(head) = self.datasets.iter().find(|head| head.dataset == dataset.object) {
+            return Ok(head.clone());
+        }
+        let refuse =
+            |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: format!("{what} ('{name}')") });
+        if dataset.is_snapshot() {
+            return Err(self.fail(format!("'{name}' is a snapshot, which does not change")));
+        }
+        if dataset.is_inconsistent() {
+            return refuse("changing a dataset that is half received or half destroyed");
+        }
+        for (field, what) in [
+            (dir_field::CRYPTO_KEY_OBJECT, "changing an encrypted dataset"),
+            (dir_field::LIVELIST, "changing a clone that keeps a list of its blocks"),
+        ] {
+            if view.dir_field(&dataset.dir, field).await.map_err(fail)?.is_some() {
+                return refuse(what);
+            }
+        }
+        if view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await.map_err(fail)?.is_some() {
+            return refuse("changing a dataset with bookmarks");
+        }
+        let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        for property in ["compression", "checksum", "copies", "redundant_metadata"] {
+            let found = view.property(&dataset.dir, property, true).await.map_err(fail)?;
+            if let Some(number) = found.and_then(|found| found.value.number()) {
+                self.apply(&mut policy, property, number)?;
+            }
+        }
+        for name in ["refquota", "refreservation"] {
+            let found = view.property(&dataset.dir, name, false).await.map_err(fail)?;
+            if found.and_then(|found| found.value.number()).unwrap_or(0) != 0 {
+                return refuse(&format!("changing a dataset with {name}"));
+            }
+        }
+        if view
+            .property(&dataset.dir, "dedup", true)
+            .await
+            .map_err(fail)?
+            .is_some_and(|dedup| dedup.value.number().is_some_and(|number| number != u64::from(Checksum::Off.number())))
+        {
+            return refuse("changing a dataset with dedup");
+        }
+        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
+            if view.dataset_field(&dataset, feature.guid).await.map_err(fail)?.is_some() {
+                self.used_features.insert((dataset.object, feature.name));
+            }
+        }
+        let dmu = self.writer.dmu().clone();
+        let objset = ObjsetMut::open(dmu, dataset.objset_id(), dataset.phys.bp, policy).await;
+        let objset = objset.map_err(|error| self.dmu_error(error))?;
+        let head = Head { dataset: dataset.object, objset };
+        self.datasets.push(head.clone());
+        Ok(head)
+    }
+
     /// Sets a property of a dataset, before or while files are written: those that say how blocks are written take effect
     /// with the next sync.
     ///

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use cenote_dmu::write::{Object, ObjsetMut, ZapMut};
+use cenote_dmu::zap::Zap;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
-use cenote_format::ids::Txg;
+use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 
 use crate::SpaError;
@@ -85,9 +86,36 @@ impl FeatureCounts {
         Ok(Self { counts, for_read, for_write, is_dirty: true })
     }
 
+    /// The features of a pool that exists: those enabled that this version knows.
+    pub(super) async fn open(mos: &ObjsetMut, directory: &Zap) -> Result<Self, cenote_dmu::DmuError> {
+        let zap = async |name: &str| {
+            let id = directory.lookup_u64(name).await?;
+            let object = mos.object(ObjectId(id)).await?;
+            Ok::<_, cenote_dmu::DmuError>(object)
+        };
+        let for_read = zap(pool_directory::FEATURES_FOR_READ).await?;
+        let for_write = zap(pool_directory::FEATURES_FOR_WRITE).await?;
+        let mut counts = BTreeMap::new();
+        for object in [&for_read, &for_write] {
+            let mut zap = ZapMut::open(object.clone()).await?;
+            for feature in FEATURES.iter() {
+                let count = zap.lookup(feature.guid.as_bytes()).await?;
+                if let Some(count) = count.and_then(|value| value.as_u64()) {
+                    counts.insert(feature.name, (feature, count));
+                }
+            }
+        }
+        Ok(Self { counts, for_read, for_write, is_dirty: false })
+    }
+
     /// Whether a feature is enabled.
     pub(super) fn has(&self, name: &str) -> bool {
         self.counts.contains_key(name)
+    }
+
+    /// How many things use a feature.
+    pub(super) fn count(&self, name: &str) -> u64 {
+        self.counts.get(name).map_or(0, |(_, count)| *count)
     }
 
     /// More, or fewer, things use a feature.

@@ -8,7 +8,7 @@
 //! **In memory.**
 //! ```text
 //! PoolWriter
-//!   vdevs, disks, identity        what labels and the configuration in the MOS are made of
+//!   Members, identity             what labels and the configuration in the MOS are made of
 //!   Space (space)                 the allocator of metaslab behind the trait of zio; blocks to free
 //!   MOS (ObjsetMut), DslMut       changed only by the sync, by one at a time
 //!   datasets (ObjsetMut)          changed by anyone who holds an open txg
@@ -37,8 +37,16 @@
 //! **Crash.** Until step 4 has written its first uberblock the pool is the last txg's, whole: nothing that it leads to was
 //! overwritten, since freed space waits for two txgs. After it, it is this txg's.
 //!
-//! **Not here yet.** Opening a pool that exists for writing; several txgs at once (open, quiescing, syncing); deferred frees
-//! (passes converge without, by rewriting in place); dirty time logs of leaves that miss a write; the intent log.
+//! **Opening** a pool that exists (`open`) is an import, read-only, that finds out whether it may be written to (`refuse`), and
+//! a second one over devices that are this process's alone; the space accounts are read, and the next txg begins. Its first
+//! sync writes labels that say who has the pool.
+//!
+//! **Missing devices.** A pool is written while each top-level vdev can make up for what it has lost. Leaves that miss a
+//! block of a txg have it noted in their dirty time logs in the same txg (`missed`); a device that cannot be flushed has
+//! missed all of it.
+//!
+//! **Not here yet.** Several txgs at once (open, quiescing, syncing); deferred frees (passes converge without, by rewriting in
+//! place; those that OpenZFS left stay until it opens the pool again); the intent log.
 
 mod config;
 mod create;
@@ -46,6 +54,10 @@ mod dataset;
 mod features;
 mod free;
 mod history;
+mod members;
+mod missed;
+mod open;
+mod refuse;
 mod space;
 mod sync;
 mod vdevs;
@@ -56,18 +68,23 @@ use std::sync::Arc;
 use cenote_dmu::write::{Object, ObjsetMut, Writer};
 use cenote_dsl::write::DslMut;
 use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::nvlist::NvList;
 use cenote_taskq::Handle;
 use cenote_vdev::tree::VdevTree;
 
 pub use create::{CreateOptions, create};
 pub use dataset::PropertyValue;
+pub use open::{WriteOptions, open};
 pub use vdevs::{DiskSpec, TopKind, TopSpec};
 
 use crate::SpaError;
 use crate::config::PoolState;
 use features::FeatureCounts;
+use members::Members;
 use space::Space;
-use vdevs::MadeVdevs;
+
+/// Copies of the MOS's blocks: as many as there can be.
+const MOS_COPIES: u8 = 3;
 
 /// Where time comes from that is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +102,11 @@ pub struct PoolWriter {
     guid: Guid,
     host: Host,
     clock: Clock,
-    vdevs: MadeVdevs,
+    members: Members,
+    /// The configuration as it was found: what is not known here stays as it is.
+    old_config: NvList,
+    /// Where an expansion stood, as uberblocks say.
+    raidz_reflow: u64,
     tree: Arc<VdevTree>,
     space: Arc<Space>,
     writer: Writer,
@@ -183,12 +204,15 @@ impl PoolWriter {
         self.state = PoolState::Exported;
         self.config_changed = true;
         let result = self.sync().await;
-        self.close();
+        self.writer.dmu().detached().close().await;
         result.map(drop)
     }
+}
 
+impl Drop for PoolWriter {
     /// Lets go of everything, without a word to the devices: what is not synced is lost.
-    fn close(&self) {
+    fn drop(&mut self) {
+        // Objsets and their objects keep each other in memory.
         self.mos.close();
         self.datasets.iter().for_each(|head| head.objset.close());
     }

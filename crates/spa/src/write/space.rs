@@ -1,6 +1,6 @@
 //! The pool's space: the allocator of `metaslab` behind the trait of `zio`, and its maps among the objects of the MOS.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use cenote_dmu::write::{ObjectSpec, ObjsetMut, create_zap, put_entry};
 use cenote_format::blkptr::Dva;
@@ -9,10 +9,16 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapPhys};
 use cenote_format::zap::{ZapValue, int_key_name};
-use cenote_metaslab::{AllocError, Allocator, ClassKind, Extent, LoadStep, MetaslabId, Request, SizeRange, SpaceStore};
+use cenote_metaslab::{
+    AllocError, Allocator, ClassKind, Extent, LoadStep, MetaslabId, Request, SizeRange, SizeRule, SpaceStore, VdevMaps,
+    VdevSetup,
+};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle};
 use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace};
+
+use cenote_vdev::config::{VdevConfig, VdevKind};
+use cenote_vdev::tree::VdevTree;
 
 use super::{Clock, PoolWriter};
 use crate::SpaError;
@@ -22,6 +28,26 @@ use crate::space::UNFLUSHED_TXGS;
 const INDIRECT_SHIFT: u8 = 14;
 /// Loads that one allocation asks for at most: more is a defect.
 const LOADS_MAX: usize = 1 << 16;
+
+/// What the allocator has to know of a top-level vdev: blocks are laid out as those of the txg `now` are.
+pub(super) fn vdev_setup(
+    tree: &Arc<VdevTree>,
+    top: &VdevConfig,
+    maps: VdevMaps,
+    now: Txg,
+    is_rotational: bool,
+) -> VdevSetup {
+    let (sized, vdev) = (tree.clone(), maps.vdev);
+    let size_rule: SizeRule = Arc::new(move |psize| {
+        sized.psize_to_asize(vdev, psize, now).unwrap_or_else(|| psize.next_multiple_of(1 << 16))
+    });
+    let data_disks = match top.kind {
+        VdevKind::Raidz { parity, .. } => (top.children.len() as u64).saturating_sub(parity).max(1),
+        VdevKind::Draid { data, .. } => data.max(1),
+        _ => 1,
+    };
+    VdevSetup { maps, rotational: is_rotational, data_disks, size_rule }
+}
 
 /// The allocator, shared by the sync and by those who write blocks.
 pub(super) struct Space {
@@ -252,7 +278,7 @@ impl PoolWriter {
         self.make_changes(changes).await
     }
 
-    async fn make_changes(&mut self, changes: Changes) -> Result<(), SpaError> {
+    pub(super) async fn make_changes(&mut self, changes: Changes) -> Result<(), SpaError> {
         let txg = changes.txg;
         if changes.made != 0 {
             self.features.change("spacemap_histogram", changes.made);
@@ -285,7 +311,7 @@ impl PoolWriter {
                 object.set_bonus(txg, &header.emit(cenote_zio::ORDER)).map_err(fail)
             }
             Change::MetaslabObject { metaslab, object } => {
-                let array = self.vdevs.tops[metaslab.vdev.0 as usize].metaslab_array;
+                let array = self.top(metaslab.vdev)?.metaslab_array;
                 self.put_word(txg, array, metaslab.index, object.0).await
             }
             Change::UnflushedTxg { metaslab, txg: unflushed } => {
@@ -309,17 +335,21 @@ impl PoolWriter {
 
     /// The object with the metaslabs' unflushed txgs, made if there is none.
     async fn unflushed_object(&mut self, txg: Txg, vdev: VdevId) -> Result<ObjectId, SpaError> {
-        let at = vdev.0 as usize;
-        if self.vdevs.tops[at].unflushed_txgs.0 == 0 {
-            let name = self.name.clone();
-            let fail = |error| SpaError::Dmu { pool: name.clone(), error };
-            let spec = ObjectSpec::new(DmuType::UINT64_METADATA, 128 << 10);
-            let object = self.mos.create_object(txg, &spec).map_err(fail)?.id();
-            let zap = self.mos.object(self.vdevs.tops[at].zap).await.map_err(fail)?;
-            put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await.map_err(fail)?;
-            self.vdevs.tops[at].unflushed_txgs = object;
+        if let Some(object) = self.members.unflushed_txgs.get(&vdev) {
+            return Ok(*object);
         }
-        Ok(self.vdevs.tops[at].unflushed_txgs)
+        let name = self.name.clone();
+        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
+        let spec = ObjectSpec::new(DmuType::UINT64_METADATA, 128 << 10);
+        let object = self.mos.create_object(txg, &spec).map_err(fail)?.id();
+        let zap = self.mos.object(self.top(vdev)?.top_zap).await.map_err(fail)?;
+        put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await.map_err(fail)?;
+        self.members.unflushed_txgs.insert(vdev, object);
+        Ok(object)
+    }
+
+    fn top(&self, vdev: VdevId) -> Result<&VdevConfig, SpaError> {
+        self.members.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))
     }
 
     /// The ZAP of log space maps, made with the first.

@@ -1,8 +1,12 @@
 //! A txg's sync: the theory is in the module above.
 
-use cenote_dmu::write::SpaceDelta;
+use std::collections::BTreeSet;
+
+use cenote_dmu::write::{SpaceDelta, put_entry};
 use cenote_dsl::write::UsedBy;
-use cenote_format::ids::Txg;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::uberblock::Uberblock;
 use cenote_vdev::commit::commit;
 
@@ -14,7 +18,7 @@ use crate::SpaError;
 const PASSES_MAX: u32 = 64;
 
 impl PoolWriter {
-    fn dmu_error(&self, error: cenote_dmu::DmuError) -> SpaError {
+    pub(super) fn dmu_error(&self, error: cenote_dmu::DmuError) -> SpaError {
         SpaError::Dmu { pool: self.name.clone(), error }
     }
 
@@ -28,21 +32,24 @@ impl PoolWriter {
     /// No space, or devices failed: the pool on disk is as of the txg before, whole. This value cannot be used further.
     pub async fn sync(&mut self) -> Result<Txg, SpaError> {
         let txg = self.txg;
+        let mut pass = 0;
+        // What is not there misses whatever is written.
+        self.note_missed(txg, 1, self.members.lost()).await?;
         self.sync_datasets(txg).await?;
         if self.config_changed {
             self.write_config(txg).await?;
         }
         self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
-        let mut pass = 0;
         loop {
-            pass += 1;
-            if pass > PASSES_MAX {
-                return Err(self.fail(format!("txg {txg} does not converge")));
+            self.converge(txg, &mut pass).await?;
+            // A device that could not be flushed may have lost all of the txg.
+            let failed: BTreeSet<Guid> = self.tree.flush().await.into_iter().collect();
+            let lost = self.members.lost().union(&failed).copied().collect();
+            if let Some(top) = self.members.unwritable(&lost) {
+                return Err(self.fail(format!("too few devices of {} could be flushed", top.display_name())));
             }
-            self.sync_mos(txg, pass).await?;
-            self.sync_space(txg, pass).await?;
-            self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
-            if !self.mos.is_dirty(txg) && self.mos_delta.is_zero() {
+            self.note_missed(txg, pass, failed).await?;
+            if !self.mos.is_dirty(txg) {
                 break;
             }
         }
@@ -58,20 +65,88 @@ impl PoolWriter {
         Ok(txg)
     }
 
+    /// Refuses to give up blocks that others may share.
+    fn check_freed(&self, killed: &[Blkptr]) -> Result<(), SpaError> {
+        let refuse = |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: what.to_owned() });
+        if killed.iter().any(Blkptr::dedup) {
+            return refuse("freeing deduplicated blocks");
+        }
+        // Only data is ever cloned.
+        let is_data = |bp: &Blkptr| bp.level() == 0 && !bp.dmu_type().is_metadata() && !bp.is_embedded();
+        if self.features.count("block_cloning") > 0 && killed.iter().any(is_data) {
+            return refuse("freeing data in a pool with cloned blocks");
+        }
+        Ok(())
+    }
+
+    /// The list that stands for empty ones goes with the last that refers to it.
+    async fn release_empty_bpobj(&mut self, txg: Txg, count: u64) -> Result<(), SpaError> {
+        if count == 0 {
+            return Ok(());
+        }
+        self.features.change("empty_bpobj", -(count as i64));
+        if self.features.count("empty_bpobj") == 0
+            && let Some(object) = self.dsl.empty_bpobj.take()
+        {
+            put_entry(&self.directory, txg, pool_directory::EMPTY_BPOBJ, None)
+                .await
+                .map_err(|error| self.dmu_error(error))?;
+            self.mos.object(object).await.map_err(|error| self.dmu_error(error))?.free(txg);
+        }
+        Ok(())
+    }
+
+    /// A dataset, and all above it, have no more than they may have.
+    async fn check_quota(&self, dataset: ObjectId) -> Result<(), SpaError> {
+        let phys = self.dsl.dataset(dataset).await.map_err(|error| self.dsl_error(error))?;
+        let mut at = phys.dir;
+        // As deep as directories can be, which charging has checked.
+        while at.0 != 0 {
+            let dir = self.dsl.dir(at).await.map_err(|error| self.dsl_error(error))?;
+            if dir.quota_bytes != 0 && dir.used_bytes > dir.quota_bytes {
+                return Err(self.fail(format!("a quota of {} bytes is exceeded", dir.quota_bytes)));
+            }
+            at = dir.parent;
+        }
+        Ok(())
+    }
+
+    /// Writes the MOS and what its writing changes, pass by pass, until nothing changes.
+    async fn converge(&mut self, txg: Txg, pass: &mut u32) -> Result<(), SpaError> {
+        loop {
+            *pass += 1;
+            if *pass > PASSES_MAX {
+                return Err(self.fail(format!("txg {txg} does not converge")));
+            }
+            let missed = self.sync_mos(txg, *pass).await?;
+            self.sync_space(txg, *pass).await?;
+            self.note_missed(txg, *pass, missed).await?;
+            self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
+            if !self.mos.is_dirty(txg) && self.mos_delta.is_zero() {
+                return Ok(());
+            }
+        }
+    }
+
     /// Writes the datasets that have changed, and enters their roots into the MOS.
     async fn sync_datasets(&mut self, txg: Txg) -> Result<(), SpaError> {
         let dirty: Vec<_> = self.datasets.iter().filter(|head| head.objset.is_dirty(txg)).cloned().collect();
         let objsets: Vec<_> = dirty.iter().map(|head| head.objset.clone()).collect();
         let synced = self.writer.sync(&objsets, txg, 1).await.map_err(|error| self.dmu_error(error))?;
         for (head, synced) in dirty.iter().zip(synced) {
-            let freed = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
-            self.free_blocks(txg, &freed).await?;
+            self.note_missed(txg, 1, synced.missed.iter().copied().collect()).await?;
+            self.check_freed(&synced.killed)?;
+            let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
+            self.release_empty_bpobj(txg, settled.replaced_empty).await?;
+            self.check_quota(head.dataset).await?;
+            self.free_blocks(txg, &settled.freed).await?;
         }
         Ok(())
     }
 
-    /// Writes the MOS. What that changes in its own space is counted in the next pass.
-    async fn sync_mos(&mut self, txg: Txg, pass: u32) -> Result<(), SpaError> {
+    /// Writes the MOS. What that changes in its own space is counted in the next pass. Leaves that missed a block come back.
+    async fn sync_mos(&mut self, txg: Txg, pass: u32) -> Result<BTreeSet<Guid>, SpaError> {
+        let mut missed = BTreeSet::new();
         let delta = std::mem::take(&mut self.mos_delta);
         let charged = self.dsl.charge(txg, self.dsl.mos_dir, UsedBy::Head, delta).await;
         charged.map_err(|error| self.dsl_error(error))?;
@@ -82,27 +157,24 @@ impl PoolWriter {
             synced.killed.iter().for_each(|bp| delta.add(self.writer.space_of(bp).negated()));
             self.mos_delta.add(delta);
             self.free_blocks(txg, &synced.killed).await?;
+            missed.extend(synced.missed);
         }
-        Ok(())
+        Ok(missed)
     }
 
-    /// Makes what was written stable, and the pool.
+    /// Makes the txg, which is stable, the pool.
     async fn commit(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let failed = self.tree.flush().await;
-        if failed.len() >= self.vdevs.leaves().count() {
-            return Err(self.fail("no device could be flushed"));
-        }
         let uberblock = Uberblock {
             endian: cenote_zio::ORDER,
             version: VERSION,
             txg,
-            guid_sum: self.vdevs.guid_sum(self.guid),
+            guid_sum: self.members.guid_sum,
             timestamp_s: self.time_s(),
             rootbp: self.mos.root(),
             software_version: VERSION,
             mmp: Some(cenote_format::uberblock::Mmp { delay_ns: 0, config: 0 }),
             checkpoint_txg: Txg(0),
-            raidz_reflow: 0,
+            raidz_reflow: self.raidz_reflow,
         };
         let leaves = self.leaf_commits(txg, self.config_changed);
         commit(&leaves, &uberblock, false).await.map_err(|error| self.fail(error))?;

@@ -85,8 +85,6 @@ pub(super) struct MadeTop {
     pub(super) create_txg: Txg,
     pub(super) metaslab_array: ObjectId,
     pub(super) zap: ObjectId,
-    /// Object with each metaslab's unflushed txg; none yet where it is 0.
-    pub(super) unflushed_txgs: ObjectId,
 }
 
 /// The vdevs of a new pool.
@@ -114,12 +112,6 @@ impl MadeVdevs {
         self.tops.iter().enumerate().flat_map(|(at, top)| top.leaves.iter().map(move |leaf| (at, leaf)))
     }
 
-    /// The sum of all guids, the pool's included.
-    pub(super) fn guid_sum(&self, pool: Guid) -> u64 {
-        let tops = self.tops.iter().map(|top| if top.is_leaf() { 0 } else { top.guid.0 });
-        tops.chain(self.leaves().map(|(_, leaf)| leaf.guid.0)).fold(pool.0, u64::wrapping_add)
-    }
-
     /// The whole tree, as the MOS has it.
     pub(super) fn tree(&self, pool: Guid) -> NvList {
         let mut root = NvList::new();
@@ -130,7 +122,7 @@ impl MadeVdevs {
         if self.root_zap.0 != 0 {
             root.push("com.klarasystems:vdev_zap_root", self.root_zap.0);
         }
-        let children = self.tops.iter().enumerate().map(|(id, top)| top.config(id as u64, true)).collect();
+        let children = self.tops.iter().enumerate().map(|(id, top)| top.config(id as u64)).collect();
         root.push("children", NvValue::NvlistArray(children));
         root
     }
@@ -191,7 +183,6 @@ impl MadeTop {
             create_txg: txg,
             metaslab_array: none,
             zap: none,
-            unflushed_txgs: none,
         })
     }
 
@@ -199,25 +190,8 @@ impl MadeTop {
         self.kind == TopKind::Single
     }
 
-    /// Bytes that metaslabs begin and end at multiples of.
-    pub(super) fn granule_bytes(&self) -> u64 {
-        match self.kind {
-            TopKind::Draid { parity, data, .. } => (parity + data.unwrap_or(1)) << self.ashift,
-            _ => 1,
-        }
-    }
-
-    /// Disks less parity.
-    pub(super) fn data_disks(&self) -> u64 {
-        match self.kind {
-            TopKind::Raidz { parity } => self.leaves.len() as u64 - parity,
-            TopKind::Draid { data, .. } => data.unwrap_or(1),
-            TopKind::Single | TopKind::Mirror => 1,
-        }
-    }
-
-    /// The vdev's configuration: for the MOS, or for labels, which do not name ZAPs.
-    pub(super) fn config(&self, id: u64, for_mos: bool) -> NvList {
+    /// The vdev's configuration, as the MOS has it.
+    fn config(&self, id: u64) -> NvList {
         let leaf_config = |leaf: &MadeLeaf, id: u64| {
             let mut list = NvList::new();
             list.push("type", if leaf.spec.is_file { "file" } else { "disk" });
@@ -258,7 +232,7 @@ impl MadeTop {
         list.push("is_log", 0_u64);
         list.push("create_txg", self.create_txg.0);
         let zap = |list: &mut NvList, name: &str, object: ObjectId| {
-            if for_mos && object.0 != 0 {
+            if object.0 != 0 {
                 list.push(name, object.0);
             }
         };

@@ -11,6 +11,8 @@
 //!
 //! All of it is written in a txg's sync, by whoever syncs: there is one such at a time, so there are no locks.
 
+mod deadlist;
+
 use cenote_dmu::write::{ObjectSpec, ObjsetMut, SpaceDelta, Synced, Writer, ZapMut, create_zap, put_entry};
 use cenote_format::Endian;
 use cenote_format::blkptr::Blkptr;
@@ -21,7 +23,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_taskq::Rng;
 
-use crate::{DEPTH_MAX, DslError};
+use crate::{DEPTH_MAX, Dsl, DslError};
 
 /// The byte order of what is written.
 const ORDER: Endian = cenote_zio::ORDER;
@@ -54,6 +56,17 @@ pub struct DslMut {
     pub origin: ObjectId,
     /// The list of blocks that are freed in the background.
     pub free_bpobj: ObjectId,
+    /// The list that stands for all empty ones, where there is one.
+    pub empty_bpobj: Option<ObjectId>,
+}
+
+/// What became of the blocks that a dataset gave up.
+#[derive(Clone, Debug, Default)]
+pub struct Settled {
+    /// Blocks that nothing refers to any more, to be freed.
+    pub freed: Vec<Blkptr>,
+    /// Entries of deadlists that shared the empty list and do not any more.
+    pub replaced_empty: u64,
 }
 
 /// What a new dataset gets that is not derived from others.
@@ -80,6 +93,7 @@ impl DslMut {
             mos_dir: none,
             origin: none,
             free_bpobj: none,
+            empty_bpobj: None,
         };
         this.root_dir = this.create_dir(None, "", none, birth).await?;
         this.mos_dir = this.create_dir(Some(this.root_dir), pool_directory::MOS_DIR, none, birth).await?;
@@ -89,6 +103,30 @@ impl DslMut {
         let head = this.create_dataset(dir, birth, rng).await?;
         this.origin = this.make_origin_snapshot(dir, head, birth, rng).await?;
         Ok(this)
+    }
+
+    /// The datasets of a pool that exists, as `view` shows them. `free_bpobj` is the list of what is freed in the background,
+    /// `empty_bpobj` the one that deadlists' empty entries share.
+    ///
+    /// # Errors
+    /// A directory that every pool has is missing, or cannot be read.
+    pub async fn open(
+        mos: &ObjsetMut,
+        writer: &Writer,
+        view: &Dsl,
+        free_bpobj: ObjectId,
+        empty_bpobj: Option<ObjectId>,
+    ) -> Result<Self, DslError> {
+        let root = view.root_dir().await?;
+        let child = async |name: &str| {
+            let what = || DslError::Corrupt { object: root.object.0, what: format!("there is no '{name}' below it") };
+            view.child(&root, name).await?.ok_or_else(what)
+        };
+        let mos_dir = child(pool_directory::MOS_DIR).await?.object;
+        let origin = view.head(&child(pool_directory::ORIGIN_DIR).await?).await?;
+        let origin = origin.map_or(ObjectId(0), |head| head.phys.prev_snapshot);
+        let (mos, writer) = (mos.clone(), writer.clone());
+        Ok(Self { mos, writer, root_dir: root.object, mos_dir, origin, free_bpobj, empty_bpobj })
     }
 
     /// Makes an empty bpobj.
@@ -310,43 +348,84 @@ impl DslMut {
         if delta.is_zero() {
             return Ok(());
         }
-        let (mut at, mut by) = (dir, by);
+        let mut phys = self.dir(dir).await?;
+        let part = &mut phys.used_breakdown_bytes[by as usize];
+        *part = part.saturating_add_signed(delta.used_bytes);
+        let (mut at, mut used_bytes) = (dir, delta.used_bytes);
         for _ in 0..DEPTH_MAX {
-            let mut phys = self.dir(at).await?;
-            phys.used_bytes = phys.used_bytes.saturating_add_signed(delta.used_bytes);
+            let before = phys.used_bytes.max(phys.reserved_bytes);
+            phys.used_bytes = phys.used_bytes.saturating_add_signed(used_bytes);
             phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(delta.compressed_bytes);
             phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(delta.uncompressed_bytes);
-            let part = &mut phys.used_breakdown_bytes[by as usize];
-            *part = part.saturating_add_signed(delta.used_bytes);
+            // What is reserved for a directory counts above it whether it is used or not.
+            let above_bytes = phys.used_bytes.max(phys.reserved_bytes) as i64 - before as i64;
             self.put_dir(txg, at, &phys).await?;
             if phys.parent.0 == 0 {
                 return Ok(());
             }
-            (at, by) = (phys.parent, UsedBy::Children);
+            at = phys.parent;
+            phys = self.dir(at).await?;
+            let [.., children, children_reserved, _] = &mut phys.used_breakdown_bytes;
+            *children = children.saturating_add_signed(used_bytes);
+            *children_reserved = children_reserved.saturating_add_signed(above_bytes - used_bytes);
+            used_bytes = above_bytes;
         }
         Err(DslError::Corrupt { object: dir.0, what: "its parents form a cycle".to_owned() })
     }
 
-    /// Takes a head dataset's sync into its accounts. The blocks that nothing refers to any more come back, to be freed.
+    /// Takes a head dataset's sync into its accounts. Blocks that it gave up and the snapshot before it has go to its deadlist,
+    /// the others come back.
     ///
     /// # Errors
-    /// The MOS cannot be changed; or a block that a snapshot has too was given up, which is not supported yet.
-    pub async fn synced(&self, txg: Txg, dataset: ObjectId, synced: Synced) -> Result<Vec<Blkptr>, DslError> {
+    /// The MOS cannot be changed, or is of a version that had other deadlists.
+    pub async fn synced(&self, txg: Txg, dataset: ObjectId, synced: Synced) -> Result<Settled, DslError> {
         let mut phys = self.dataset(dataset).await?;
-        let mut delta = synced.born;
-        for bp in &synced.killed {
-            if bp.logical_birth() <= phys.prev_snapshot_txg {
-                return Err(DslError::Unsupported("giving up blocks that a snapshot has".to_owned()));
-            }
-            delta.add(self.writer.space_of(bp).negated());
-        }
+        let (freed, dead): (Vec<Blkptr>, Vec<Blkptr>) =
+            synced.killed.into_iter().partition(|bp| bp.logical_birth() > phys.prev_snapshot_txg);
+        let mut own = synced.born;
+        own.add(self.space_of_all(&freed).negated());
+        let mut referenced = own;
+        referenced.add(self.space_of_all(&dead).negated());
         phys.bp = synced.root;
-        phys.referenced_bytes = phys.referenced_bytes.saturating_add_signed(delta.used_bytes);
-        phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(delta.compressed_bytes);
-        phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(delta.uncompressed_bytes);
-        phys.unique_bytes = phys.unique_bytes.saturating_add_signed(delta.used_bytes);
+        phys.referenced_bytes = phys.referenced_bytes.saturating_add_signed(referenced.used_bytes);
+        phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(referenced.compressed_bytes);
+        phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(referenced.uncompressed_bytes);
+        phys.unique_bytes = phys.unique_bytes.saturating_add_signed(own.used_bytes);
         self.put_dataset(txg, dataset, &phys).await?;
-        self.charge(txg, phys.dir, UsedBy::Head, delta).await?;
-        Ok(synced.killed)
+        self.charge(txg, phys.dir, UsedBy::Head, own).await?;
+        let mut replaced_empty = 0;
+        if !dead.is_empty() {
+            self.leave_to_snapshot(txg, dataset, &phys, &dead).await?;
+            replaced_empty = self.insert_dead(txg, phys.deadlist, &dead).await?;
+        }
+        Ok(Settled { freed, replaced_empty })
+    }
+
+    /// Counts blocks that a head gave up to its snapshots, and to the last of them alone what only that one has.
+    async fn leave_to_snapshot(
+        &self,
+        txg: Txg,
+        dataset: ObjectId,
+        phys: &DslDatasetPhys,
+        dead: &[Blkptr],
+    ) -> Result<(), DslError> {
+        let mut snapshot = self.dataset(phys.prev_snapshot).await?;
+        if snapshot.next_snapshot == dataset {
+            let alone: Vec<Blkptr> =
+                dead.iter().filter(|bp| bp.logical_birth() > snapshot.prev_snapshot_txg).copied().collect();
+            let bytes = self.space_of_all(&alone).used_bytes;
+            snapshot.unique_bytes = snapshot.unique_bytes.saturating_add_signed(bytes);
+            self.put_dataset(txg, phys.prev_snapshot, &snapshot).await?;
+        }
+        let origin = self.dir(phys.dir).await?.origin;
+        let since = if origin.0 == 0 { Txg(0) } else { self.dataset(origin).await?.creation_txg };
+        let moved: Vec<Blkptr> = dead.iter().filter(|bp| bp.logical_birth() > since).copied().collect();
+        let bytes = self.space_of_all(&moved).used_bytes;
+        self.change_dir(txg, phys.dir, |dir| {
+            let [head, snapshots, ..] = &mut dir.used_breakdown_bytes;
+            *head = head.saturating_add_signed(-bytes);
+            *snapshots = snapshots.saturating_add_signed(bytes);
+        })
+        .await
     }
 }

@@ -1,0 +1,223 @@
+//! The vdevs of a pool that is written: their configuration as it stands in the MOS, and the disks behind them.
+//!
+//! The tree of name-value lists is kept as it was found, so that what this version does not know of stays; typed fields
+//! are parsed from it. A label has the part of its top-level vdev, without the objects of the MOS that hold the vdevs'
+//! attributes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_format::ids::{Guid, ObjectId, VdevId};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_vdev::commit::LeafCommit;
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::disk::Disk;
+use cenote_vdev::error::VdevError;
+use cenote_vdev::txgs::TxgSet;
+
+/// Fields of a vdev that only the MOS's configuration has.
+const MOS_ONLY: [&str; 3] = ["com.delphix:vdev_zap_leaf", "com.delphix:vdev_zap_top", "com.klarasystems:vdev_zap_root"];
+
+/// The vdevs of a pool that is written.
+pub(super) struct Members {
+    tree: NvList,
+    /// The same, typed.
+    pub(super) config: VdevConfig,
+    /// The sum of all guids, the pool's included, as uberblocks have it.
+    pub(super) guid_sum: u64,
+    /// The disks of the leaves that are written.
+    pub(super) disks: BTreeMap<Guid, Disk>,
+    /// What labels said when the pool was opened.
+    pub(super) labels: BTreeMap<Guid, NvList>,
+    /// For each top-level vdev, the object with its metaslabs' unflushed txgs, where there is one.
+    pub(super) unflushed_txgs: BTreeMap<VdevId, ObjectId>,
+    /// Txgs that leaves have missed, as far as they were noted.
+    pub(super) missed: BTreeMap<Guid, TxgSet>,
+}
+
+/// Puts a value into a list, in the place of another if there is one.
+pub(super) fn set(list: &mut NvList, name: &str, value: impl Into<NvValue>) {
+    list.remove(name);
+    list.push(name, value);
+}
+
+/// A vdev tree with a change made to each vdev.
+fn changed(list: &NvList, change: &mut dyn FnMut(&mut NvList)) -> NvList {
+    let mut list = list.clone();
+    change(&mut list);
+    if let Some(children) = list.lists("children") {
+        // As deep as `VdevConfig::parse` let it become.
+        let children = children.iter().map(|child| changed(child, change)).collect();
+        set(&mut list, "children", NvValue::NvlistArray(children));
+    }
+    list
+}
+
+impl Members {
+    /// From the tree that the MOS has, or will have.
+    pub(super) fn new(tree: NvList, disks: BTreeMap<Guid, Disk>) -> Result<Self, VdevError> {
+        let config = VdevConfig::parse(&tree)?;
+        let mut guid_sum = 0_u64;
+        config.walk(&mut |vdev| guid_sum = guid_sum.wrapping_add(vdev.guid.0));
+        Ok(Self {
+            tree,
+            config,
+            guid_sum,
+            disks,
+            labels: BTreeMap::new(),
+            unflushed_txgs: BTreeMap::new(),
+            missed: BTreeMap::new(),
+        })
+    }
+
+    /// The whole tree.
+    pub(super) const fn tree(&self) -> &NvList {
+        &self.tree
+    }
+
+    /// A top-level vdev.
+    pub(super) fn top(&self, vdev: VdevId) -> Option<&VdevConfig> {
+        self.config.children.get(vdev.0 as usize)
+    }
+
+    /// Top-level vdevs that have devices.
+    pub(super) fn tops(&self) -> impl Iterator<Item = (VdevId, &VdevConfig)> {
+        let placeholder = |top: &VdevConfig| matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
+        let tops = self.config.children.iter().enumerate().filter(move |(_, top)| !placeholder(top));
+        tops.map(|(id, top)| (VdevId(id as u32), top))
+    }
+
+    /// Ids of places where a log device was removed.
+    pub(super) fn holes(&self) -> Vec<u64> {
+        let holes = self.config.children.iter().enumerate().filter(|(_, top)| matches!(top.kind, VdevKind::Hole));
+        holes.map(|(id, _)| id as u64).collect()
+    }
+
+    /// Leaves that should have everything and are not written.
+    pub(super) fn lost(&self) -> BTreeSet<Guid> {
+        let leaves = self.config.leaves().into_iter().filter(|leaf| !matches!(leaf.kind, VdevKind::DraidSpare { .. }));
+        leaves.map(|leaf| leaf.guid).filter(|guid| !self.disks.contains_key(guid)).collect()
+    }
+
+    /// The first top-level vdev that has lost too much to be written to, given what is lost.
+    pub(super) fn unwritable(&self, lost: &BTreeSet<Guid>) -> Option<&VdevConfig> {
+        let mut tops = self.tops().map(|(_, top)| top).filter(|top| top.class != AllocationClass::Log);
+        tops.find(|top| !is_writable(top, lost))
+    }
+
+    /// Changes the field of one vdev.
+    pub(super) fn set_field(&mut self, guid: Guid, name: &str, value: u64) -> Result<(), VdevError> {
+        self.tree = changed(&self.tree, &mut |list| {
+            if list.u64("guid") == Some(guid.0) {
+                set(list, name, value);
+            }
+        });
+        self.config = VdevConfig::parse(&self.tree)?;
+        Ok(())
+    }
+
+    /// A leaf's part in a commit; `label` makes what a leaf's labels say of what they said, if they are to be written.
+    pub(super) fn leaf_commits(&self, label: Option<&dyn Fn(NvList) -> NvList>) -> Vec<LeafCommit> {
+        let mut all = Vec::new();
+        for (vdev, top) in self.tops() {
+            for leaf in top.leaves() {
+                let Some(disk) = self.disks.get(&leaf.guid) else { continue };
+                let config = label.map(|label| {
+                    let mut list = label(self.labels.get(&leaf.guid).cloned().unwrap_or_default());
+                    set(&mut list, "top_guid", top.guid.0);
+                    set(&mut list, "guid", leaf.guid.0);
+                    if top.class == AllocationClass::Log {
+                        set(&mut list, "is_log", 1_u64);
+                    }
+                    set(&mut list, "vdev_tree", self.label_tree(vdev));
+                    list
+                });
+                all.push(LeafCommit {
+                    guid: leaf.guid,
+                    disk: disk.clone(),
+                    top: Some(vdev),
+                    ashift: top.ashift,
+                    config,
+                    takes_uberblock: true,
+                });
+            }
+        }
+        all
+    }
+
+    /// What labels say of a top-level vdev.
+    fn label_tree(&self, vdev: VdevId) -> NvList {
+        let top = self.tree.lists("children").and_then(|tops| tops.get(vdev.0 as usize)).cloned().unwrap_or_default();
+        changed(&top, &mut |list| {
+            for name in MOS_ONLY {
+                list.remove(name);
+            }
+        })
+    }
+}
+
+/// Whether a block can be written below this vdev so that it can be read again.
+fn is_writable(vdev: &VdevConfig, lost: &BTreeSet<Guid>) -> bool {
+    let failed = || vdev.children.iter().filter(|child| !is_writable(child, lost)).count() as u64;
+    match vdev.kind {
+        VdevKind::Disk | VdevKind::File => !lost.contains(&vdev.guid),
+        VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => failed() < vdev.children.len() as u64,
+        VdevKind::Raidz { parity, .. } | VdevKind::Draid { parity, .. } => failed() <= parity,
+        // What a distributed spare has depends on the draid's other disks: it is not counted on.
+        VdevKind::DraidSpare { .. } | VdevKind::Missing | VdevKind::Indirect(_) => false,
+        VdevKind::Root | VdevKind::Hole => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vdev(kind: &str, guid: u64, children: Vec<NvList>) -> NvList {
+        let mut list = NvList::new();
+        list.push("type", kind);
+        list.push("id", 0_u64);
+        list.push("guid", guid);
+        list.push("future:field", 7_u64);
+        list.push("com.delphix:vdev_zap_leaf", 99_u64);
+        if kind == "raidz" {
+            list.push("nparity", 1_u64);
+        }
+        if !children.is_empty() {
+            list.push("children", NvValue::NvlistArray(children));
+        }
+        list
+    }
+
+    fn members() -> Members {
+        let mirror = vdev("mirror", 10, vec![vdev("file", 11, vec![]), vdev("file", 12, vec![])]);
+        let leaves = [21, 22, 23].map(|guid| vdev("file", guid, vec![]));
+        let raidz = vdev("raidz", 20, leaves.to_vec());
+        Members::new(vdev("root", 1, vec![mirror, raidz, vdev("hole", 0, vec![])]), BTreeMap::new()).unwrap()
+    }
+
+    #[test]
+    fn what_redundancy_makes_up_for_can_be_written() {
+        let members = members();
+        let bad = |lost: &[u64]| members.unwritable(&lost.iter().copied().map(Guid).collect()).map(|top| top.guid.0);
+        assert_eq!(bad(&[]), None);
+        assert_eq!(bad(&[11, 22]), None);
+        assert_eq!(bad(&[11, 12]), Some(10));
+        assert_eq!(bad(&[12, 21, 23]), Some(20));
+        assert_eq!(members.lost().len(), 5);
+        assert_eq!(members.holes(), [2]);
+        assert_eq!(members.guid_sum, 1 + 10 + 11 + 12 + 20 + 21 + 22 + 23);
+    }
+
+    #[test]
+    fn unknown_fields_stay_and_labels_name_no_objects() {
+        let mut members = members();
+        members.set_field(Guid(12), "DTL", 77).unwrap();
+        let leaf = |tree: &NvList| tree.lists("children").unwrap()[1].clone();
+        let in_mos = leaf(&members.tree().lists("children").unwrap()[0]);
+        assert_eq!((in_mos.u64("DTL"), in_mos.u64("com.delphix:vdev_zap_leaf")), (Some(77), Some(99)));
+        let in_label = leaf(&members.label_tree(VdevId(0)));
+        assert_eq!((in_label.u64("DTL"), in_label.u64("future:field")), (Some(77), Some(7)));
+        assert!(!in_label.has("com.delphix:vdev_zap_leaf"));
+        assert_eq!(members.top(VdevId(0)).unwrap().children[1].dtl, ObjectId(77));
+    }
+}

@@ -1,0 +1,67 @@
+//! Dirty time logs: which txgs a leaf has missed, kept in the MOS for as long as the leaf has not made up for them.
+//!
+//! A leaf misses a txg when a block of that txg was to be written to it and was not: it is not there, or it failed. Its log
+//! is written in the same txg, which takes a pass more, so that whoever opens the pool next does not trust it with that txg.
+//! The log is written anew each time: it has a range for each time that the leaf was away.
+
+use std::collections::BTreeSet;
+
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapType};
+use cenote_metaslab::{Batch, SpaceMap};
+
+use super::PoolWriter;
+use super::space::Changes;
+use crate::SpaError;
+
+/// Blocks of a dirty time log (`zfs_vdev_dtl_sm_blksz`).
+const DTL_BLOCK_BYTES: u64 = 4 << 10;
+/// The field of a leaf's configuration that names its log.
+const DTL: &str = "DTL";
+
+impl PoolWriter {
+    /// Notes that leaves have missed the txg that syncs. The configuration changes where a leaf has no log yet.
+    pub(super) async fn note_missed(&mut self, txg: Txg, pass: u32, leaves: BTreeSet<Guid>) -> Result<(), SpaError> {
+        for guid in leaves {
+            let missed = self.members.missed.entry(guid).or_default();
+            if missed.contains(txg) {
+                continue;
+            }
+            missed.insert(txg.0..txg.0 + 1);
+            let ranges = missed.ranges().to_vec();
+            let leaf = self.members.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
+            let Some(dtl) = leaf.map(|leaf| leaf.dtl) else { continue };
+            let mut changes = Changes::new(self.mos.clone(), txg);
+            let mut map = if dtl == ObjectId(0) {
+                let made = SpaceMap::create(&mut changes, DTL_BLOCK_BYTES, 0, 0);
+                made.map_err(|error| self.fail(error))?
+            } else {
+                let object = self.mos.object(dtl).await.map_err(|error| self.dmu_error(error))?;
+                let mut map = SpaceMap {
+                    object: dtl,
+                    block_size_bytes: object.block_bytes(),
+                    start_bytes: 0,
+                    shift: 0,
+                    length_bytes: 0,
+                    allocated_bytes: 0,
+                    histogram: Some([0; HISTOGRAM_BUCKETS]),
+                };
+                let block_bytes = map.block_size_bytes;
+                map.truncate(&mut changes, block_bytes).map_err(|error| self.fail(error))?;
+                map
+            };
+            let two_words = self.features.has("spacemap_v2");
+            let batch = Batch { txg, pass: u16::try_from(pass).unwrap_or(u16::MAX), two_words };
+            map.append(&mut changes, batch, SpaceMapType::Alloc, None, ranges.into_iter())
+                .and_then(|()| map.put_header(&mut changes))
+                .map_err(|error| self.fail(error))?;
+            self.make_changes(changes).await?;
+            if dtl != map.object {
+                self.members.set_field(guid, DTL, map.object.0).map_err(|error| self.fail(error))?;
+                self.config_changed = true;
+                self.write_config(txg).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Opening a pool that exists for writing.
+//!
+//! ```text
+//! import, read-only ──► may it be written to? ──► devices opened for writing, alone ──► import again over them
+//!                                                                                          │
+//!              next txg ◄── accounts of space: headers, logs replayed ◄── MOS, features, datasets
+//! ```
+//! The first import finds out what the pool is; up to there no device was opened for writing. The second one sees what the
+//! devices hold since nobody else can write to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, SpaceDelta, Writer};
+use cenote_dsl::write::DslMut;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
+use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
+use cenote_taskq::Handle;
+use cenote_vdev::config::AllocationClass;
+use cenote_vdev::tree::VdevStatus;
+use cenote_zio::AllocationUnits;
+
+use super::features::FeatureCounts;
+use super::members::Members;
+use super::refuse::next_txg;
+use super::space::{Space, vdev_setup};
+use super::{Clock, Host, MOS_COPIES, PoolWriter};
+use crate::config::PoolState;
+use crate::space::MosObjects;
+use crate::{FoundPool, ImportOptions, Pool, SpaError, import};
+
+/// How to open a pool for writing.
+#[derive(Clone, Debug)]
+pub struct WriteOptions {
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Who writes.
+    pub host: Host,
+    /// Keep a second book of extents, which every allocation, free and device write is checked against.
+    pub check: bool,
+}
+
+/// Opens a pool for writing, in the txg after its last. Nothing is written before the first sync, which tells others that the
+/// pool is in use.
+///
+/// # Errors
+/// The pool cannot be imported; it has something that cannot be written yet ([`SpaError::Unwritable`]); too many of its
+/// devices are missing, or one cannot be opened for writing.
+pub async fn open(
+    handle: &Handle,
+    found: FoundPool,
+    how: &ImportOptions,
+    options: WriteOptions,
+) -> Result<PoolWriter, SpaError> {
+    let pool = import(handle, found.clone(), how).await?;
+    pool.check_writable(how.rewind).await?;
+    let used = usable_leaves(&pool);
+    pool.close().await;
+    drop(pool);
+    let found = found.opened_for_writing(handle, &used).await?;
+    let pool = import(handle, found, how).await?;
+    pool.check_writable(how.rewind).await?;
+    Opening { handle, pool: &pool, options }.run().await
+}
+
+/// Leaves whose devices are there and are not to be left alone.
+fn usable_leaves(pool: &Pool) -> BTreeSet<Guid> {
+    fn collect(status: &VdevStatus, into: &mut BTreeSet<Guid>) {
+        if status.children.is_empty() && status.state.is_readable() {
+            into.insert(status.guid);
+        }
+        status.children.iter().for_each(|child| collect(child, into));
+    }
+    let mut all = BTreeSet::new();
+    collect(&pool.tree().status(), &mut all);
+    all
+}
+
+struct Opening<'a> {
+    handle: &'a Handle,
+    pool: &'a Pool,
+    options: WriteOptions,
+}
+
+impl Opening<'_> {
+    async fn run(self) -> Result<PoolWriter, SpaError> {
+        let Self { handle, pool, ref options } = self;
+        let mut members = self.members()?;
+        if let Some(top) = members.unwritable(&members.lost()) {
+            return Err(SpaError::MissingDevices { pool: pool.name().to_owned(), missing: vec![top.display_name()] });
+        }
+        let dmu_failed = |error| pool.dmu_error(error);
+        let dmu = pool.dmu().clone();
+        let policy = ObjsetPolicy::new(MOS_COPIES);
+        let mos =
+            ObjsetMut::open(dmu.clone(), ObjsetId(0), pool.uberblock().rootbp, policy).await.map_err(dmu_failed)?;
+        let features = FeatureCounts::open(&mos, pool.directory()).await.map_err(dmu_failed)?;
+        let policy = ObjsetPolicy {
+            may_embed: features.has("embedded_data"),
+            holes_have_births: features.has("hole_birth"),
+            ..policy
+        };
+        mos.set_policy(policy);
+        let (space, unflushed_txgs) = self.space(&members, &features).await?;
+        members.unflushed_txgs = unflushed_txgs;
+        space.set_mos(&mos);
+        let writer = Writer::new(dmu, space.clone());
+        let entry = async |name: &str| Ok::<_, SpaError>(ObjectId(self.entry(name).await?));
+        let directory = mos.object(pool_directory::OBJECT).await.map_err(dmu_failed)?;
+        let config = mos.object(entry(pool_directory::CONFIG).await?).await.map_err(dmu_failed)?;
+        let free_bpobj = entry(pool_directory::FREE_BPOBJ).await?;
+        let empty_bpobj = pool.directory().find_u64(pool_directory::EMPTY_BPOBJ).await.map_err(dmu_failed)?;
+        let dsl = DslMut::open(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await;
+        let dsl = dsl.map_err(|error| SpaError::Dsl { pool: pool.name().to_owned(), error })?;
+        Ok(PoolWriter {
+            handle: handle.clone(),
+            name: pool.name().to_owned(),
+            guid: pool.guid(),
+            host: options.host.clone(),
+            clock: options.clock,
+            members,
+            old_config: pool.config().clone(),
+            raidz_reflow: pool.uberblock().raidz_reflow,
+            tree: pool.tree().clone(),
+            space,
+            writer,
+            mos,
+            directory,
+            config,
+            dsl,
+            features,
+            used_features: BTreeSet::new(),
+            datasets: Vec::new(),
+            txg: next_txg(pool),
+            state: PoolState::Active,
+            config_changed: true,
+            mos_delta: SpaceDelta::default(),
+            passes: 0,
+        })
+    }
+
+    async fn entry(&self, name: &str) -> Result<u64, SpaError> {
+        self.pool.directory().lookup_u64(name).await.map_err(|error| self.pool.dmu_error(error))
+    }
+
+    /// The vdevs with the disks that are ours.
+    fn members(&self) -> Result<Members, SpaError> {
+        let pool = self.pool;
+        let tree = pool.config().list("vdev_tree").ok_or_else(|| pool.corrupt("its configuration has no vdev tree"))?;
+        let usable = usable_leaves(pool);
+        let found = &pool.found().leaves;
+        let disks = found.iter().filter(|(guid, _)| usable.contains(guid));
+        let disks = disks.map(|(guid, leaf)| (*guid, leaf.disk.clone())).collect();
+        let failed = |error| SpaError::Vdev { pool: pool.name().to_owned(), error };
+        let mut members = Members::new(tree.clone(), disks).map_err(failed)?;
+        // What special vdevs are for stands in their own tables, which the import has read.
+        for (top, read) in members.config.children.iter_mut().zip(&pool.vdevs().children) {
+            top.class = read.class;
+        }
+        members.labels = found.iter().map(|(guid, leaf)| (*guid, leaf.config.as_ref().clone())).collect();
+        members.guid_sum = pool.uberblock().guid_sum;
+        members.missed = pool.missed_txgs().clone();
+        Ok(members)
+    }
+
+    /// The allocator as of the last txg, and the objects with metaslabs' unflushed txgs.
+    async fn space(
+        &self,
+        members: &Members,
+        features: &FeatureCounts,
+    ) -> Result<(Arc<Space>, BTreeMap<VdevId, ObjectId>), SpaError> {
+        let Self { handle, pool, options } = self;
+        let has = |name| features.has(name);
+        let kinds =
+            SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };
+        let mut allocator = Allocator::new(kinds, Tunables::default(), options.check);
+        let (mut setups, mut sector_bytes, mut unflushed) = (Vec::new(), u64::MAX, BTreeMap::new());
+        for maps in pool.vdev_maps().await? {
+            let Some(top) = members.top(maps.vdev) else { continue };
+            sector_bytes = sector_bytes.min(1 << top.ashift);
+            unflushed.extend(maps.unflushed_txgs.map(|object| (maps.vdev, object)));
+            let disks = top.leaves().into_iter().filter_map(|leaf| members.disks.get(&leaf.guid));
+            let is_rotational = disks.into_iter().any(|disk| disk.device().is_rotational());
+            setups.push(vdev_setup(pool.tree(), top, maps, next_txg(pool), is_rotational));
+        }
+        let lost: Vec<VdevId> = setups
+            .iter()
+            .filter(|setup| setup.maps.class == AllocationClass::Log)
+            .map(|setup| setup.maps.vdev)
+            .collect();
+        let objects = MosObjects(pool.mos().clone());
+        let opened = cenote_metaslab::open(&mut allocator, &objects, setups, pool.log_space_maps().await?).await;
+        opened.map_err(|problem| pool.corrupt(format!("{problem}; 'verify' says more")))?;
+        // There is no intent log yet, and a log device may be missing.
+        lost.into_iter().for_each(|vdev| allocator.set_allocatable(vdev, false));
+        if options.check {
+            let space = pool.space().await?;
+            for vdev in &space.vdevs {
+                let entered = allocator.check_opened(vdev.maps.vdev, vdev.allocated.iter());
+                entered.map_err(|error| pool.corrupt(error.to_string()))?;
+            }
+        }
+        let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
+        Ok((Arc::new(Space::new((*handle).clone(), options.clock, units, allocator)), unflushed))
+    }
+}
