@@ -141,11 +141,18 @@ impl<E: Clone> Cache<E> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<Block, E>>,
     {
-        Ok(self.find_or_load(key, memory_bytes, load).await?.0)
+        Ok(self.find_or_load(key, memory_bytes, || (), load).await?.0)
     }
 
-    /// As [`Cache::get_or_load`], and where the block came from.
-    pub async fn find_or_load<F, Fut>(&self, key: BlockKey, memory_bytes: usize, load: F) -> Result<(Block, Source), E>
+    /// As [`Cache::get_or_load`], and where the block came from. `on_wait` is called before waiting for a load that another one
+    /// began.
+    pub async fn find_or_load<F, Fut>(
+        &self,
+        key: BlockKey,
+        memory_bytes: usize,
+        on_wait: impl Fn(),
+        load: F,
+    ) -> Result<(Block, Source), E>
     where
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<Block, E>>,
@@ -154,10 +161,13 @@ impl<E: Clone> Cache<E> {
         loop {
             match self.begin(key, hash, memory_bytes, false) {
                 Begin::Hit(block, source) => return Ok((block, source)),
-                Begin::Wait(wait) => match (Waiting { load: wait }).await {
-                    Some(result) => return Ok((result?, Source::Joined)),
-                    None => continue, // the loader was cancelled: try to become it
-                },
+                Begin::Wait(wait) => {
+                    on_wait();
+                    match (Waiting { load: wait }).await {
+                        Some(result) => return Ok((result?, Source::Joined)),
+                        None => continue, // the loader was cancelled: try to become it
+                    }
+                }
                 Begin::Load(ticket) => {
                     let mut guard = LoadGuard { cache: self, key, hash, ticket: Some(ticket) };
                     let result = load().await;

@@ -65,6 +65,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::enums::Compress;
 use cenote_taskq::buf::{Block, memory_bytes_of};
 use cenote_taskq::{Class, Group, GroupClosed, Handle, Join};
+use cenote_vdev::queue::QueueClass;
 use cenote_zio::{ReadContext, Zio, ZioError};
 
 pub use ahead::Ahead;
@@ -146,13 +147,14 @@ impl Dmu {
             on_miss();
             self.zio.read(bp, context)
         };
-        self.cache.find_or_load(key, Self::memory_bytes(bp), load).await
+        self.cache.find_or_load(key, Self::memory_bytes(bp), || self.zio.hurry(bp), load).await
     }
 
     /// Loads the block at `bp` into the cache, for someone who will ask for it. What cannot be read now is left to them.
     pub(crate) async fn load_ahead(&self, bp: &Blkptr, context: ReadContext<'_>) {
         if let Some(key) = Self::cache_key_with(bp, context) {
             // Whoever asks for the block reads it again, and is told.
+            let context = context.of_class(QueueClass::AsyncRead);
             let _ = self.cache.prefetch(key, Self::memory_bytes(bp), || self.zio.read(bp, context)).await;
         }
     }

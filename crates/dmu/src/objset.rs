@@ -42,7 +42,7 @@ impl Objset {
     /// Opens the objset whose block is at `root`.
     pub async fn open(dmu: Dmu, id: ObjsetId, root: Blkptr, key: KeyAccess) -> Result<Self, DmuError> {
         let fail = |kind: DmuErrorKind| DmuError::new(id, ObjectId(0), kind);
-        let context = ReadContext { bookmark: Bookmark::objset(id), key: key_of(&key) };
+        let context = ReadContext::new(Bookmark::objset(id), key_of(&key));
         let block = dmu.read(&root, context).await.map_err(|error| fail(error.into()))?;
         let phys = ObjsetPhys::parse(&block, root.byte_order()).map_err(|error| fail(error.into()))?;
         Ok(Self { shared: Arc::new(Shared { dmu, id, root, phys, key }) })
@@ -108,7 +108,7 @@ impl Objset {
     #[must_use]
     pub fn context(&self, object: ObjectId, level: u8, block: BlockId) -> ReadContext<'_> {
         let level = i8::try_from(level).unwrap_or(i8::MAX);
-        ReadContext { bookmark: Bookmark { objset: self.id(), object, level, block }, key: self.key() }
+        ReadContext::new(Bookmark { objset: self.id(), object, level, block }, self.key())
     }
 
     /// The meta-dnode, whose data are the dnodes.

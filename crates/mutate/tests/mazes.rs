@@ -135,7 +135,7 @@ fn a_read_of_a_gang_that_leads_to_itself_is_an_error_soon() {
     let gang = self_referring_gang(&disks[0], images.images[0].content.len() as u64);
     let result = runtime.try_block_on(async {
         let pool = open(&handle, &paths).await;
-        let context = ReadContext { bookmark: Bookmark::objset(ObjsetId(7)), key: None };
+        let context = ReadContext::new(Bookmark::objset(ObjsetId(7)), None);
         pool.dmu().zio().read(&gang, context).await.map(|_| ()).map_err(|error| error.to_string())
     });
     let error = result.unwrap_or_else(|deadlock| panic!("the read does not end: {deadlock}")).unwrap_err();

@@ -9,6 +9,7 @@ use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_format::objset::ObjsetPhys;
 use cenote_format::zil::{ChainLayout, LogBlock, Tx, ZilHeader};
 use cenote_spa::Pool;
+use cenote_vdev::queue::QueueClass;
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::resume::Resume;
@@ -78,7 +79,7 @@ pub(crate) fn root(
 /// point to. A chain simply ends where the next block is not there.
 pub(crate) async fn intent_log(pool: &Pool, item: &Item) -> Vec<Blkptr> {
     let mut found = Vec::new();
-    let context = ReadContext { bookmark: item.bookmark, key: item.origin.key.as_deref() };
+    let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
     let Ok(block) = pool.dmu().read(&item.bp, context).await else { return found };
     let Ok(phys) = ObjsetPhys::parse(&block, item.bp.byte_order()) else { return found };
     let header = phys.zil_header;

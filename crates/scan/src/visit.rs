@@ -11,6 +11,7 @@ use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::objset::ObjsetPhys;
 use cenote_spa::Pool;
 use cenote_taskq::buf::Block;
+use cenote_vdev::queue::QueueClass;
 use cenote_zio::{Bookmark, ReadContext, gang};
 
 use crate::account::Claim;
@@ -59,7 +60,7 @@ pub(crate) async fn visit(pool: Pool, item: Item, read: bool) -> Visited {
     if !read && !is_tree {
         return visited;
     }
-    let context = ReadContext { bookmark: item.bookmark, key: item.origin.key.as_deref() };
+    let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
     let zio = pool.dmu().zio();
     let copies = match zio.read_copies(&item.bp, context).await {
         Ok(copies) => copies,

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use cenote_taskq::Device;
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{BoxFuture, Device};
 
 use crate::partition::Partition;
 
@@ -65,19 +65,6 @@ impl Disk {
             return (Err(io::ErrorKind::UnexpectedEof.into()), buf);
         }
         self.device.read(self.start_bytes + address_bytes, buf).await
-    }
-
-    /// As [`Disk::read`], borrowing nothing: for a read that may outlast whoever asked for it.
-    pub(crate) fn read_detached(&self, address_bytes: u64, buf: Buf) -> BoxFuture<'static, (io::Result<()>, Buf)> {
-        let (device, start_bytes) = (self.device.clone(), self.start_bytes);
-        let is_inside = address_bytes.checked_add(buf.len() as u64).is_some_and(|end| end <= self.size_bytes);
-        Box::pin(async move {
-            if is_inside {
-                device.read(start_bytes + address_bytes, buf).await
-            } else {
-                (Err(io::ErrorKind::UnexpectedEof.into()), buf)
-            }
-        })
     }
 
     /// Writes all of `block` at `address_bytes`, or fails. It is stable after the next [`Disk::flush`].

@@ -59,6 +59,7 @@ pub mod layout;
 pub mod leaf;
 pub mod mirror;
 pub mod partition;
+pub mod queue;
 pub mod tree;
 pub mod tunables;
 pub mod txgs;

@@ -41,14 +41,19 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(mut top: NvList, count: u64) -> Self {
+    fn new(top: NvList, count: u64) -> Self {
+        Self::with_heads(top, count, false)
+    }
+
+    /// `rotational`: what the disks say of themselves. Those with heads have queues, and children of a mirror share one.
+    fn with_heads(mut top: NvList, count: u64, rotational: bool) -> Self {
         let runtime = Runtime::simulated(5);
         let handle = runtime.handle();
         top.push("children", NvValue::NvlistArray((0..count).map(|id| list("file", 10 + id, id)).collect()));
         let mut root = list("root", 1, 0);
         root.push("children", NvValue::NvlistArray(vec![top]));
         let disk = |id: u64| {
-            let options = SimDiskOptions { size_bytes: DISK_BYTES, ..Default::default() };
+            let options = SimDiskOptions { size_bytes: DISK_BYTES, rotational, ..Default::default() };
             runtime.sim().unwrap().add_disk(&handle, PathBuf::from(format!("/disk{}", 10 + id)), options)
         };
         let disks = (0..count).map(disk).collect();
@@ -57,6 +62,10 @@ impl Rig {
 
     fn mirror(count: u64) -> Self {
         Self::new(list("mirror", 500, 0), count)
+    }
+
+    fn mirror_with_heads(count: u64) -> Self {
+        Self::with_heads(list("mirror", 500, 0), count, true)
     }
 
     fn tree(&self, settings: &[&str]) -> VdevTree {
@@ -97,6 +106,11 @@ fn policy(word: &str) -> String {
     format!("zfs_vdev_mirror_policy={word}")
 }
 
+/// Each policy on mirrors of disks without heads, and with.
+fn policies_and_rigs() -> impl Iterator<Item = (&'static str, fn(u64) -> Rig)> {
+    POLICIES.into_iter().flat_map(|word| [(word, Rig::mirror as fn(u64) -> Rig), (word, Rig::mirror_with_heads)])
+}
+
 /// Whatever one or two of three children do, the block comes.
 #[test]
 fn no_policy_lets_a_bad_child_surface_while_another_is_good() {
@@ -110,10 +124,10 @@ fn no_policy_lets_a_bad_child_surface_while_another_is_good() {
         DiskFault::Misdirected(0),
     ];
     let want = pattern(8192, 1);
-    for word in POLICIES {
+    for (word, new) in policies_and_rigs() {
         for fault in faults {
             for bad in [vec![0], vec![1], vec![2], vec![0, 1], vec![1, 2], vec![0, 2]] {
-                let rig = Rig::mirror(3);
+                let rig = new(3);
                 (0..12).for_each(|region| rig.put(region << 21, &want));
                 let tree = rig.tree(&[&policy(word)]);
                 assert_eq!(tree.policy_name(), word);
@@ -131,8 +145,8 @@ fn no_policy_lets_a_bad_child_surface_while_another_is_good() {
 #[test]
 fn no_policy_asks_a_child_that_is_not_to_be_asked() {
     let want = pattern(4096, 2);
-    for word in POLICIES {
-        let rig = Rig::mirror(3);
+    for (word, new) in policies_and_rigs() {
+        let rig = new(3);
         (0..30).for_each(|region| rig.put(region << 21, &want));
         let tree = rig.tree(&[&policy(word)]);
         assert!(tree.set_leaf_state(Guid(10), LeafState::Faulted));
@@ -154,8 +168,8 @@ fn no_policy_asks_a_child_that_is_not_to_be_asked() {
 #[test]
 fn a_child_that_hangs_is_reported_and_another_is_asked() {
     let want = pattern(4096, 3);
-    for word in POLICIES {
-        let rig = Rig::mirror(2);
+    for (word, new) in policies_and_rigs() {
+        let rig = new(2);
         rig.put(0, &want);
         let tree = rig.tree(&[&policy(word), "zfs_vdev_mirror_reroute_ms=700", "zfs_vdev_mirror_hedge_percent=0"]);
         rig.disks[0].set_faults(|_, _| DiskFault::Hang);
@@ -190,8 +204,8 @@ fn a_pool_without_another_copy_waits_for_the_deadman_and_no_longer() {
 #[test]
 fn a_vdev_that_hangs_is_given_up_on_early_for_a_copy_elsewhere() {
     let want = pattern(4096, 6);
-    for word in POLICIES {
-        let rig = Rig::mirror(2);
+    for (word, new) in policies_and_rigs() {
+        let rig = new(2);
         rig.put(0, &want);
         let tree = rig.tree(&[&policy(word), "zfs_vdev_mirror_reroute_ms=500"]);
         rig.disks.iter().for_each(|disk| disk.set_faults(|_, _| DiskFault::Hang));
@@ -340,4 +354,35 @@ fn the_better_of_two_copies_is_found() {
     assert_eq!(tree.best_copy(&[places[1], places[0]], 4096), 0);
     assert!(tree.set_leaf_state(Guid(11), LeafState::Offline));
     assert_eq!(tree.best_copy(&places, 4096), 0, "one that can be read");
+}
+
+/// Many reads at once, one child of a mirror of drives with heads hanging for good: all come, soon after the reroute, and none
+/// waits for the child whose run it was in.
+#[test]
+fn many_reads_come_though_the_child_that_had_them_hangs() {
+    let want = pattern(4096, 9);
+    let rig = Rig::mirror_with_heads(2);
+    (0..256).for_each(|index| rig.put(index << 14, &want));
+    let tree = Arc::new(rig.tree(&["zfs_vdev_mirror_reroute_ms=500"]));
+    for hanging in [0, 1] {
+        rig.disks[hanging].set_faults(|_, _| DiskFault::Hang);
+        let handle = rig.runtime.handle();
+        let began = handle.now();
+        rig.runtime.block_on(async {
+            let mut set = cenote_taskq::JoinSet::new();
+            for index in 0..256_u64 {
+                let (tree, want) = (Arc::clone(&tree), want.clone());
+                set.push(handle.spawn(cenote_taskq::Class::Issue, async move {
+                    let verify = |bytes: &[u8]| bytes == want;
+                    tree.read(TOP, index << 14, 4096, &verify, &ReadContext::new(BIRTH)).await.map(|_| ())
+                }));
+            }
+            while let Some(done) = set.next().await {
+                done.unwrap().unwrap();
+            }
+        });
+        let took = handle.now() - began;
+        assert!(took < Duration::from_secs(3), "{took:?}");
+        rig.disks[hanging].clear_faults();
+    }
 }

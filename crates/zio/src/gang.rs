@@ -21,6 +21,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::Checksum;
 use cenote_format::gang::GangHeader;
 use cenote_taskq::buf::Buf;
+use cenote_vdev::queue::QueueClass;
 
 use crate::{Zio, ZioErrorKind};
 
@@ -40,14 +41,16 @@ const fn headers_max(size_bytes: usize) -> usize {
 struct Nesting<'a> {
     depth: usize,
     headers_left: &'a mut usize,
+    class: QueueClass,
 }
 
 /// Reads the pieces of the gang at `dva`, one copy of the block `bp`, and concatenates them.
-pub(crate) async fn read(zio: &Zio, bp: &Blkptr, dva: Dva) -> Result<Buf, ZioErrorKind> {
+pub(crate) async fn read(zio: &Zio, bp: &Blkptr, dva: Dva, class: QueueClass) -> Result<Buf, ZioErrorKind> {
     let size_bytes = usize::try_from(bp.psize_bytes()).unwrap_or(usize::MAX);
     let mut target = Buf::zeroed(size_bytes);
     let mut headers_left = headers_max(size_bytes);
-    let filled = fill(zio, bp, dva, &mut target, 0, Nesting { depth: 1, headers_left: &mut headers_left }).await?;
+    let filled =
+        fill(zio, bp, dva, &mut target, 0, Nesting { depth: 1, headers_left: &mut headers_left, class }).await?;
     if filled == size_bytes {
         Ok(target)
     } else {
@@ -127,7 +130,8 @@ async fn fill_piece(
     if piece.is_gang() {
         let mut last = None;
         for dva in piece.dvas() {
-            let below = Nesting { depth: nesting.depth + 1, headers_left: &mut *nesting.headers_left };
+            let (depth, class) = (nesting.depth + 1, nesting.class);
+            let below = Nesting { depth, headers_left: &mut *nesting.headers_left, class };
             match fill(zio, piece, dva, target, at, below).await {
                 Ok(filled) if filled == size_bytes => return Ok(filled),
                 Ok(_) => {
@@ -138,7 +142,7 @@ async fn fill_piece(
         }
         return Err(last.unwrap_or(ZioErrorKind::Hole));
     }
-    let bytes = zio.read_verified(piece).await?;
+    let bytes = zio.read_verified(piece, nesting.class).await?;
     target[at..end].copy_from_slice(&bytes);
     Ok(size_bytes)
 }

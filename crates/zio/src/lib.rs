@@ -53,6 +53,7 @@ use std::sync::{Arc, OnceLock};
 use cenote_codec::checksum::Salt;
 use cenote_codec::crypt::DatasetKey;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
+use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::VdevTree;
 
 pub use error::{ZioError, ZioErrorKind};
@@ -104,6 +105,22 @@ pub struct ReadContext<'a> {
     pub bookmark: Bookmark,
     /// The dataset's key, if the dataset is encrypted and its key is loaded.
     pub key: Option<&'a DatasetKey>,
+    /// What it is for.
+    pub class: QueueClass,
+}
+
+impl<'a> ReadContext<'a> {
+    /// For someone who waits for the block.
+    #[must_use]
+    pub const fn new(bookmark: Bookmark, key: Option<&'a DatasetKey>) -> Self {
+        Self { bookmark, key, class: QueueClass::SyncRead }
+    }
+
+    /// The same, for another purpose.
+    #[must_use]
+    pub const fn of_class(self, class: QueueClass) -> Self {
+        Self { class, ..self }
+    }
 }
 
 /// The pipeline over a pool's vdevs. Cheap to clone.

@@ -6,6 +6,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::Checksum;
 use cenote_format::ids::{BlockId, ObjsetId, VdevId};
 use cenote_taskq::buf::{Block, Buf};
+use cenote_vdev::queue::QueueClass;
 
 use crate::gang;
 use crate::transform;
@@ -45,7 +46,7 @@ impl Zio {
         if transform::needs_key(bp) && context.key.is_none() {
             return Err(fail(ZioErrorKind::KeyNotLoaded));
         }
-        let physical = self.read_verified(bp).await.map_err(fail)?;
+        let physical = self.read_verified(bp, context.class).await.map_err(fail)?;
         let logical = transform::to_logical(bp, context, physical).map_err(fail)?;
         Ok(handed_out(bp, context.bookmark, logical))
     }
@@ -55,7 +56,7 @@ impl Zio {
     pub async fn read_physical(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
         self.check_readable(bp).map_err(fail)?;
-        Ok(self.read_verified(bp).await.map_err(fail)?.freeze())
+        Ok(self.read_verified(bp, context.class).await.map_err(fail)?.freeze())
     }
 
     /// Turns the physical bytes of [`Zio::read_physical`] into the logical ones, as [`Zio::read`] does.
@@ -66,6 +67,16 @@ impl Zio {
         }
         let logical = transform::to_logical(bp, context, Buf::copied_from(physical)).map_err(fail)?;
         Ok(handed_out(bp, context.bookmark, logical))
+    }
+
+    /// Says that someone has come to wait for a block that is being read ahead.
+    pub fn hurry(&self, bp: &Blkptr) {
+        if bp.is_embedded() || bp.is_hole() || bp.is_redacted() {
+            return;
+        }
+        for dva in bp.dvas().filter(|dva| !dva.gang) {
+            self.shared.tree.hurry(dva.vdev, dva.offset_bytes, bp.psize_bytes(), bp.physical_birth());
+        }
     }
 
     fn check_readable(&self, bp: &Blkptr) -> Result<(), ZioErrorKind> {
@@ -100,8 +111,8 @@ impl Zio {
     ///
     /// While there is another copy nobody waits long for a device that hangs. Only when no copy came, and one of them was
     /// given up on, they are all asked again with as much patience as the only copy gets.
-    pub(crate) async fn read_verified(&self, bp: &Blkptr) -> Result<Buf, ZioErrorKind> {
-        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth());
+    pub(crate) async fn read_verified(&self, bp: &Blkptr, class: QueueClass) -> Result<Buf, ZioErrorKind> {
+        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).of_class(class);
         let (order, count) = self.copies_in_order(bp);
         if count > 1 {
             match self.first_good(bp, &order, &place.elsewhere()).await {
@@ -127,7 +138,7 @@ impl Zio {
         for &dva in order.iter().flatten() {
             copies += 1;
             let result = if dva.gang {
-                gang::read(self, bp, dva).await
+                gang::read(self, bp, dva, place.class).await
             } else {
                 let tree = &self.shared.tree;
                 let read = tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, place).await;
@@ -157,10 +168,10 @@ impl Zio {
             .ok_or(ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() })
             .map_err(fail)?;
         if dva.gang {
-            return Ok(gang::read(self, bp, dva).await.map_err(fail)?.freeze());
+            return Ok(gang::read(self, bp, dva, context.class).await.map_err(fail)?.freeze());
         }
         let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
-        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth());
+        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).of_class(context.class);
         let read = self.shared.tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await;
         Ok(read.map_err(|last| fail(ZioErrorKind::NoGoodCopy { copies: 1, last }))?.freeze())
     }
@@ -175,12 +186,12 @@ impl Zio {
             .ok_or(ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() })
             .map_err(fail)?;
         let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
-        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth());
+        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).of_class(context.class);
         let mut copies = Copies { physical: None, read_count: 0, bad: Vec::new() };
         let mut last = None;
         for dva in bp.dvas() {
             let read = if dva.gang {
-                gang::read(self, bp, dva).await.map(|buf| (buf, 1, Vec::new()))
+                gang::read(self, bp, dva, context.class).await.map(|buf| (buf, 1, Vec::new()))
             } else {
                 let tree = &self.shared.tree;
                 let read = tree.read_copies(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await;

@@ -212,7 +212,7 @@ proptest! {
                 prop_assert!(bp.psize_bytes() < bp.lsize_bytes() && bp.psize_bytes().is_multiple_of(4096));
             }
         }
-        let context = ReadContext { bookmark: policy.bookmark, key: None };
+        let context = ReadContext::new(policy.bookmark, None);
         let read = runtime.block_on(zio.read(&bp, context)).unwrap();
         prop_assert!(read == block);
         if !bp.is_embedded() {
@@ -286,7 +286,7 @@ fn a_copy_that_fails_is_missed_and_all_that_fail_are_an_error() {
     let allocator = Bump::new(zio.tree(), 1 << 30, u64::MAX);
     let written = runtime.block_on(zio.write(&allocator, &block, &policy)).unwrap();
     assert_eq!(written.missed, [Guid(10)]);
-    let context = ReadContext { bookmark: policy.bookmark, key: None };
+    let context = ReadContext::new(policy.bookmark, None);
     assert!(runtime.block_on(zio.read(&written.bp, context)).unwrap() == block);
 
     let (zio, runtime) = (pipeline(&[10, 11, 21, 22]), Runtime::simulated(1));

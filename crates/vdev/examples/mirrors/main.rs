@@ -1,16 +1,17 @@
 //! Mechanism M3 on modelled disks: which child of a mirror is read.
 //!
 //! ```text
-//!   cargo run --release -p cenote-vdev --example mirrors -- [founding|mixed|slow]… [quick] [WAYS-way]…
+//!   cargo run --release -p cenote-vdev --example mirrors -- [founding|mixed|slow]… [quick] [WAYS-way]… [NAME=VALUE]…
 //! ```
 //!
 //! Prints the table of 2013 beside what the same policies come to on models of such drives, mirrors of unlike children, and one
 //! child that is ten times slower. See `rig.rs` for what is modelled, and `suites.rs` for the targets.
 //!
-//! Not all targets are met: lines that begin with SHORT say which, and by how much. The row without mirrors comes out as the
-//! document has it (201, 191, 11.0, 282 for 226, 243, 11, 304), and so does what `pending` makes of 4-way mirrors (737, 671, 88,
-//! 1018 for 816, 828, 82, 926). `offset` comes out better than the document's (688 for 562); a queue of ten in front of each
-//! disk, which nothing here has yet, may be what it lost there. So ratios over `offset` are smaller than the document's.
+//! Words of the form NAME=VALUE set tunables of policy `adaptive`.
+//!
+//! Older policies run with the queue of their time. The row without mirrors shows how well the model fits the document.
+//! Not all targets are met: lines that begin with SHORT say which, and by how much. `offset` comes out a little better than the
+//! document's, so that ratios over it are smaller than there.
 
 mod rig;
 mod suites;

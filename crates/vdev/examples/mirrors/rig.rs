@@ -32,6 +32,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Instant, Join, JoinSet, OpenOptions, Rng, Runtime};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
+use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::{ReadContext, VdevTree};
 use cenote_vdev::tunables::Tunables;
 
@@ -112,6 +113,7 @@ pub(crate) struct Rig {
     disks: Vec<Arc<SimDisk>>,
     tops: u64,
     ways: u64,
+    classes: bool,
 }
 
 fn vdev(kind: &str, guid: u64, id: u64) -> NvList {
@@ -163,7 +165,12 @@ impl Rig {
         root.push("children", NvValue::NvlistArray(lists));
         let config = VdevConfig::parse(&root).expect("a sound configuration");
         let tree = VdevTree::open_with(&config, opened, tunables, Some(handle)).expect("a sound configuration");
-        Self { runtime, tree: Arc::new(tree), disks, tops, ways: models.len() as u64 }
+        Self { runtime, tree: Arc::new(tree), disks, tops, ways: models.len() as u64, classes: true }
+    }
+
+    /// Without classes, as it was before there were any.
+    pub(crate) fn without_classes(self) -> Self {
+        Self { classes: false, ..self }
     }
 
     fn sent(&self) -> u64 {
@@ -180,6 +187,7 @@ impl Rig {
         let shared = Arc::new(Shared {
             tree: Arc::clone(&self.tree),
             handle: handle.clone(),
+            classes: self.classes,
             asked: AtomicU64::new(0),
             begin,
             end: begin + span,
@@ -235,6 +243,8 @@ impl Places {
 struct Shared {
     tree: Arc<VdevTree>,
     handle: Handle,
+    /// Whether what is read ahead is less urgent than what is waited for.
+    classes: bool,
     asked: AtomicU64,
     begin: Instant,
     end: Instant,
@@ -285,7 +295,7 @@ impl Reader {
                 }
                 Work::Small => {
                     let byte = self.rng.below(self.places.file_bytes / 4096) * 4096;
-                    self.send(byte, 4096).await.expect("no read fails");
+                    self.send(byte, 4096, QueueClass::SyncRead).await.expect("no read fails");
                     4096
                 }
             };
@@ -297,12 +307,12 @@ impl Reader {
         }
     }
 
-    fn send(&self, byte: u64, size: u64) -> Read {
+    fn send(&self, byte: u64, size: u64, class: QueueClass) -> Read {
         let (vdev, offset) = self.places.at(byte);
         let shared = Arc::clone(&self.shared);
         shared.asked.fetch_add(1, Ordering::Relaxed);
         shared.handle.clone().spawn(Class::Issue, async move {
-            let context = ReadContext::new(Txg(1));
+            let context = ReadContext::new(Txg(1)).of_class(if shared.classes { class } else { QueueClass::SyncRead });
             shared.tree.read(vdev, offset, size, &|_: &[u8]| true, &context).await.expect("healthy disks");
         })
     }
@@ -312,6 +322,11 @@ impl Reader {
         let mut reads = Vec::new();
         for record in first..first + count {
             reads.push(self.record(record));
+        }
+        // What was read ahead and has not come yet is waited for from now on.
+        for record in first..first + count {
+            let (vdev, offset) = self.places.at(record * RECORD);
+            self.shared.tree.hurry(vdev, offset, RECORD, Txg(1));
         }
         for read in reads {
             read.await.expect("no read fails");
@@ -329,7 +344,7 @@ impl Reader {
             if self.streams.0.len() < STREAMS_MAX {
                 self.streams.0.push(Stream { next: record + 1, ahead: 1, sent: VecDeque::new(), used: now });
             }
-            return self.send(record * RECORD, RECORD);
+            return self.send(record * RECORD, RECORD, QueueClass::SyncRead);
         };
         let (ahead, there) = {
             let stream = &mut self.streams.0[index];
@@ -339,7 +354,8 @@ impl Reader {
             (stream.ahead, stream.sent.len() as u64)
         };
         // The record itself is the first of those that were sent, if any were.
-        let more: Vec<Read> = (there..=ahead).map(|index| self.send((record + index) * RECORD, RECORD)).collect();
+        let more: Vec<Read> =
+            (there..=ahead).map(|index| self.send((record + index) * RECORD, RECORD, QueueClass::AsyncRead)).collect();
         let stream = &mut self.streams.0[index];
         stream.sent.extend(more);
         stream.sent.pop_front().expect("at least one was sent")

@@ -3,9 +3,6 @@
 use super::{Ask, Candidates, ReadPolicy};
 use crate::tunables::Tunables;
 
-/// What is outstanding counts up to this: OpenZFS looks at what its queue has passed on to the device, which was ten reads at
-/// most then, and is ten of a class now. So busy children are equals, and what is said of equals is what places their reads.
-const PASSED_ON_MAX: u32 = 10;
 /// Size of a region as a power of two.
 const REGION_SHIFT: u32 = 21;
 
@@ -13,8 +10,10 @@ const REGION_SHIFT: u32 = 21;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offset;
 
+/// OpenZFS looks at what its queue has passed on to the device, ten reads at most. So busy children are equals, and what is said
+/// of equals is what places their reads.
 fn passed_on(load: &super::Load) -> u64 {
-    u64::from(load.pending().min(PASSED_ON_MAX))
+    u64::from(load.passed_on())
 }
 
 fn region(address_bytes: u64, count: usize) -> usize {

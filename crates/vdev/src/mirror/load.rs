@@ -62,6 +62,8 @@ pub struct Load {
     rotational: bool,
     span_bytes: u64,
     pending: AtomicU32,
+    /// Of those, reads that the device has been given; the others wait for it.
+    passed_on: AtomicU32,
     /// Of those, reads that nobody waits for any more.
     overdue: AtomicU32,
     backlog_ns: AtomicU64,
@@ -134,6 +136,7 @@ impl Load {
             rotational,
             span_bytes: span_bytes.max(1),
             pending: AtomicU32::new(0),
+            passed_on: AtomicU32::new(0),
             overdue: AtomicU32::new(0),
             backlog_ns: AtomicU64::new(0),
             next_address: AtomicU64::new(0),
@@ -164,6 +167,12 @@ impl Load {
     #[must_use]
     pub fn pending(&self) -> u32 {
         self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Of those, reads that do not wait for the device's queue any more.
+    #[must_use]
+    pub fn passed_on(&self) -> u32 {
+        self.passed_on.load(Ordering::Relaxed)
     }
 
     /// Where the latest read that was sent ends.
@@ -223,7 +232,7 @@ impl Load {
     }
 
     /// How long it has been silent although there is something to answer.
-    pub(super) fn silence_ns(&self, now: Instant) -> u64 {
+    pub(crate) fn silence_ns(&self, now: Instant) -> u64 {
         if self.pending() == 0 {
             return 0;
         }
@@ -240,6 +249,16 @@ impl Load {
             return transfer;
         }
         transfer + self.seek_ns(ask.address_bytes)
+    }
+
+    /// How long a read keeps the device busy that continues nothing, by what its answers took lately.
+    pub(crate) fn service_ns(&self, size_bytes: u64) -> u64 {
+        let nominal = if self.rotational {
+            HALF_TURN_NS + SETTLE_NS + STROKE_NS / 4 + times(size_bytes, ROTATING_PS_A_BYTE)
+        } else {
+            SHARE_NS + times(size_bytes, SOLID_PS_A_BYTE)
+        };
+        nominal.saturating_mul(self.ratio(size_bytes)) / ONE
     }
 
     /// The nominal time of a read that continues nothing, if there were no other.
@@ -332,12 +351,15 @@ impl Load {
             self.continued.store(continued - (continued >> MIDDLE_SHIFT) + (this >> MIDDLE_SHIFT), Ordering::Relaxed);
             self.note_run(run, end);
         }
-        Flight { load: self, sent: Some(Sent { ask: *ask, nominal_ns, expected_ns }) }
+        Flight { load: self, sent: Some(Sent { ask: *ask, nominal_ns, expected_ns, passed_on: false }) }
     }
 
     /// A read is not outstanding any more.
     fn forget(&self, sent: &Sent) {
         self.pending.fetch_sub(1, Ordering::Relaxed);
+        if sent.passed_on {
+            self.passed_on.fetch_sub(1, Ordering::Relaxed);
+        }
         self.backlog_ns.fetch_sub(sent.nominal_ns, Ordering::Relaxed);
     }
 
@@ -445,6 +467,7 @@ pub(crate) struct Sent {
     ask: Ask,
     nominal_ns: u64,
     expected_ns: u64,
+    passed_on: bool,
 }
 
 /// A read on its way. Dropped without an answer it is as though it had not been sent.
@@ -455,6 +478,14 @@ pub(crate) struct Flight<'a> {
 }
 
 impl Flight<'_> {
+    /// It does not wait any more: the device has it.
+    pub(crate) fn passed_on(&mut self) {
+        if let Some(sent) = self.sent.as_mut().filter(|sent| !sent.passed_on) {
+            sent.passed_on = true;
+            self.load.passed_on.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// The device answered.
     pub(crate) fn answered(mut self, outcome: Outcome, clock: Option<&Handle>) {
         if let Some(sent) = self.sent.take() {

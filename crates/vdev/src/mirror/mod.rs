@@ -20,6 +20,10 @@
 //! | `locality` | fewest outstanding, plus a price for moving the head; OpenZFS since 2016 |
 //! | `adaptive` | soonest expected completion, by what this device's answers took lately; ours, and the default |
 //!
+//! **Choosing late.** Where a device has a head, `adaptive` chooses only whom it would have now; if that one has no room, the read
+//! waits for all of the mirror's children together, and the first for which it is the best thing to do takes it
+//! ([`queue`](crate::queue)).
+//!
 //! **A second read.** Under `adaptive`, when an answer is later than answers of such reads nearly ever are, another child is
 //! asked as well and the first good answer wins; each child earns a few hundredths of such a read by every read that it is
 //! sent, so that extra reads are bounded. Under every policy a read that is out for `zfs_vdev_mirror_reroute_ms` is reported

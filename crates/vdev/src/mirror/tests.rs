@@ -64,7 +64,8 @@ fn pending_takes_the_least_busy_and_changes_between_equals_after_its_time() {
     let handle = runtime.handle();
     let list = candidates(&loads);
     let policy = Pending::new(&Tunables::default());
-    let busy = loads[1].send(&ask(0, 4096, &handle));
+    let mut busy = loads[1].send(&ask(0, 4096, &handle));
+    busy.passed_on();
     let first = policy.choose(&ask(1, 4096, &handle), &list);
     assert_ne!(first, 1);
     for step in 0..9 {
@@ -87,10 +88,15 @@ fn locality_prices_the_head_and_shares_equals_by_regions() {
     loads[1].send(&ask(1 << 35, MIB, &handle)).answered(Outcome::Good, Some(&handle));
     assert_eq!(policy.choose(&ask((1 << 30) + MIB, MIB, &handle), &list), 0, "it goes on there");
     assert_eq!(policy.choose(&ask((1 << 35) + MIB / 2, MIB, &handle), &list), 1, "it is near there");
-    let four: Vec<_> = (0..4).map(|index| loads[0].send(&ask(index << 33, 4096, &handle))).collect();
+    let given = |index: u64| {
+        let mut flight = loads[0].send(&ask(index << 33, 4096, &handle));
+        flight.passed_on();
+        flight
+    };
+    let four: Vec<_> = (0..4).map(given).collect();
     loads[0].send(&ask(1 << 30, MIB, &handle)).answered(Outcome::Good, Some(&handle));
     assert_eq!(policy.choose(&ask((1 << 30) + MIB, MIB, &handle), &list), 0, "four waiting are less than a seek");
-    let two: Vec<_> = (0..2).map(|index| loads[0].send(&ask(index << 33, 4096, &handle))).collect();
+    let two: Vec<_> = (0..2).map(given).collect();
     loads[0].send(&ask(1 << 30, MIB, &handle)).answered(Outcome::Good, Some(&handle));
     assert_eq!(policy.choose(&ask((1 << 30) + MIB, MIB, &handle), &list), 1, "six are more");
     four.into_iter().chain(two).for_each(|flight| flight.answered(Outcome::Good, Some(&handle)));

@@ -3,7 +3,8 @@
 //! When a second child has answered first, or a read was rerouted, the read that is still out is no longer wanted, but what its
 //! device does is: it is busy until it answers, and how long that took tells how it is doing. Dropping the read would leave
 //! both unknown, and a device that was late once would look as though it hung. So the rest of it becomes a task, which ends when
-//! the device answers, with its buffer. Where there is no clock, hence no runtime known, it is dropped.
+//! the device answers, with its buffer. Its room in the queue goes to others at once: a device that loses a request now and then
+//! would else have less room for ever. Where there is no clock, hence no runtime known, it is dropped.
 
 use std::io;
 use std::pin::Pin;
@@ -11,23 +12,28 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use cenote_taskq::buf::Buf;
-use cenote_taskq::{BoxFuture, Class, Handle};
+use cenote_taskq::{Class, Handle};
 
 use crate::mirror::{Flight, Load, Outcome};
-
-type Io = BoxFuture<'static, (io::Result<()>, Buf)>;
+use crate::queue::{LeafQueue, Reading, Room};
 
 /// See the module comment.
 pub(super) struct Detached<'a> {
     /// Until it is done.
-    pending: Option<(Io, Flight<'a>)>,
+    pending: Option<(Reading, Room<Arc<LeafQueue>>, Flight<'a>)>,
     load: &'a Arc<Load>,
     clock: Option<&'a Handle>,
 }
 
 impl<'a> Detached<'a> {
-    pub(super) fn new(io: Io, flight: Flight<'a>, load: &'a Arc<Load>, clock: Option<&'a Handle>) -> Self {
-        Self { pending: Some((io, flight)), load, clock }
+    pub(super) fn new(
+        io: Reading,
+        room: Room<Arc<LeafQueue>>,
+        flight: Flight<'a>,
+        load: &'a Arc<Load>,
+        clock: Option<&'a Handle>,
+    ) -> Self {
+        Self { pending: Some((io, room, flight)), load, clock }
     }
 }
 
@@ -35,11 +41,11 @@ impl<'a> Future for Detached<'a> {
     type Output = (Flight<'a>, (io::Result<()>, Buf));
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some((mut io, flight)) = self.pending.take() else { return Poll::Pending };
+        let Some((mut io, room, flight)) = self.pending.take() else { return Poll::Pending };
         match io.as_mut().poll(context) {
             Poll::Ready(answer) => Poll::Ready((flight, answer)),
             Poll::Pending => {
-                self.pending = Some((io, flight));
+                self.pending = Some((io, room, flight));
                 Poll::Pending
             }
         }
@@ -48,7 +54,8 @@ impl<'a> Future for Detached<'a> {
 
 impl Drop for Detached<'_> {
     fn drop(&mut self) {
-        let (Some((io, flight)), Some(clock)) = (self.pending.take(), self.clock) else { return };
+        let (Some((io, room, flight)), Some(clock)) = (self.pending.take(), self.clock) else { return };
+        drop(room);
         let Some(sent) = flight.give_up() else { return };
         let (load, handle) = (Arc::clone(self.load), clock.clone());
         let rest = async move {

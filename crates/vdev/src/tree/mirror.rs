@@ -24,11 +24,13 @@ use std::time::Duration;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{Either, Handle, race};
 
+use super::leaf::{Patience, Waited, outcome, poll_once};
 use super::node::{Kind, Node, NodeIndex};
-use super::{Check, Depth, Extent, Faults, Patience, ReadContext, VdevTree, outcome, poll_once};
+use super::{Check, Depth, Extent, Faults, ReadContext, VdevTree};
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::layout::MAX_CHILDREN;
 use crate::mirror::{Ask, Candidate, Candidates, Load};
+use crate::queue::{SharedQueue, Turn};
 
 /// A set of children, without allocation.
 #[derive(Clone, Copy, Default)]
@@ -70,10 +72,17 @@ impl VdevTree {
         let (tried, faults) = (ChildSet::default(), Faults::default());
         let mut quest = Quest { node, extent, check, context, depth, tried, faults };
         loop {
-            let Some((child, stale)) = self.choose_child(&mut quest) else { return Err(quest.faults) };
+            let Some((mut child, stale)) = self.choose_child(&mut quest) else { return Err(quest.faults) };
+            let turn = match &node.shared {
+                Some(shared) if !stale => self.turn_at_any(shared, &quest, child).await,
+                _ => None,
+            };
+            if let (Some(shared), Some(turn)) = (&node.shared, &turn) {
+                child = shared.child_of(turn.leaf()).unwrap_or(child);
+            }
             let chosen = self.node(node.children[child]);
             quest.tried.insert(child);
-            let first = pin!(self.read_child(chosen, extent, check, context, stale, depth));
+            let first = pin!(self.read_child(chosen, extent, check, context, stale, depth, turn));
             let read = match &self.clock {
                 Some(clock) => self.read_hedged(clock, &mut quest, chosen, first).await,
                 None => first.await,
@@ -83,6 +92,33 @@ impl VdevTree {
                 Err(more) => quest.faults.extend(more),
             }
         }
+    }
+
+    /// Waits until one of the children that could serve the read takes it. `preferred`: which would be best now. `None` where there
+    /// is only that one, or none took it until it is dead: then the preferred one is to be asked.
+    async fn turn_at_any(&self, shared: &SharedQueue, quest: &Quest<'_>, preferred: usize) -> Option<Turn> {
+        let mut children = 0_u32;
+        for candidate in self.candidates(quest).iter().filter(|child| child.position < SharedQueue::CHILDREN_MAX) {
+            children |= 1 << candidate.position;
+        }
+        if children.count_ones() < 2 {
+            return None;
+        }
+        let ask = self.ask(quest.extent);
+        let mut turn = pin!(shared.turn(quest.context.class, &ask, children, preferred));
+        let Some(clock) = &self.clock else { return Some(turn.await) };
+        if let Some(turn) = poll_once(turn.as_mut()).await {
+            return Some(turn);
+        }
+        let dead = clock.now() + self.patience(Patience::Long, quest.context);
+        while clock.now() < dead {
+            if let Either::Left(turn) = race(turn.as_mut(), clock.sleep(self.reroute_after)).await {
+                return Some(turn);
+            }
+            // Whoever would have taken it may hang.
+            shared.look_again(clock.now());
+        }
+        None
     }
 
     /// Waits for the first child's answer, and asks a second one when that is late.
@@ -133,7 +169,7 @@ impl VdevTree {
         // Nobody is left if the others went away meanwhile: this one is waited for until the read is dead.
         let Some(other) = second else { return self.within(clock, last, chosen, quest, first).await };
         // Rare from here on: on the heap, so that the usual read's future stays small.
-        let second = self.read_child(other, quest.extent, quest.check, quest.context, false, quest.depth);
+        let second = self.read_child(other, quest.extent, quest.check, quest.context, false, quest.depth, None);
         let mut second = Box::pin(second);
         let is_last = self.candidates(quest).is_empty();
         // Whoever is asked has some time of its own, as long as the read is not dead.
@@ -178,7 +214,8 @@ impl VdevTree {
         self.report(child, quest.extent, kind, quest.context)
     }
 
-    /// Reads one child of any kind, and keeps its statistics.
+    /// Reads one child of any kind, and keeps its statistics. `turn`: its turn at the child, if it has waited for it.
+    #[allow(clippy::too_many_arguments, reason = "what a read is, and where")]
     async fn read_child<'a>(
         &'a self,
         child: &'a Node,
@@ -187,11 +224,16 @@ impl VdevTree {
         context: ReadContext,
         stale: bool,
         depth: Depth,
+        turn: Option<Turn>,
     ) -> Answer {
         match &child.kind {
-            Kind::Leaf(leaf) => self.read_counted_leaf(child, leaf, extent, check, context, stale).await,
+            Kind::Leaf(leaf) => {
+                let waited = Waited { turn, given_ns: None };
+                self.read_counted_leaf(child, leaf, extent, check, context, stale, waited).await
+            }
             _ => {
-                let flight = child.load.send(&self.ask(extent));
+                let mut flight = child.load.send(&self.ask(extent));
+                flight.passed_on();
                 let read = self.read_nested(child, extent, check, context, depth).await;
                 flight.answered(outcome(&read, context), self.clock.as_ref());
                 read

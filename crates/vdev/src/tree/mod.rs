@@ -19,9 +19,12 @@
 //! Every answer that turns out wrong is reported where it is noticed: with the leaf's identity, place and kind to the fault
 //! log and the leaf's counts, whether or not the read as a whole succeeded.
 
+mod build;
 mod copies;
 mod detached;
+mod hurry;
 mod indirect;
+mod leaf;
 mod mirror;
 mod node;
 mod status;
@@ -29,16 +32,14 @@ mod stripe;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
 use std::time::Duration;
 
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sync::RwLock;
-use cenote_taskq::{BoxFuture, Either, Handle, race};
+use cenote_taskq::{BoxFuture, Handle};
 
 pub use copies::CopiesReport;
 pub use indirect::{IndirectMap, Segment};
@@ -50,14 +51,15 @@ use crate::config::{VdevConfig, VdevKind};
 use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
-use crate::layout::draid::Draid;
-use crate::layout::raidz::{Raidz, Reflow};
-use crate::layout::{ASHIFT_MIN, LayoutError, MAX_BLOCK_BYTES, MAX_CHILDREN};
-use crate::mirror::{Load, Outcome, ReadPolicy, Spread, policy};
+use crate::layout::raidz::Reflow;
+use crate::layout::{ASHIFT_MIN, LayoutError, MAX_BLOCK_BYTES};
+use crate::mirror::{ReadPolicy, Spread, policy};
+use crate::queue::QueueClass;
 use crate::tunables::Tunables;
 use crate::txgs::TxgSet;
-use detached::Detached;
-use node::{Kind, Leaf, Missed, Node, NodeIndex};
+use build::{Builder, bad, new_node};
+use leaf::Patience;
+use node::{Kind, Node, NodeIndex};
 
 /// Says whether bytes are the block that was asked for; given exactly the size asked for.
 pub type Verify<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
@@ -73,19 +75,27 @@ pub struct ReadContext {
     pub speculative: bool,
     /// The block has another copy on another vdev: a device that hangs is given up on early.
     pub elsewhere: bool,
+    /// What it is for: whom it waits behind, and whom it goes before.
+    pub class: QueueClass,
 }
 
 impl ReadContext {
     /// For a block of this physical birth.
     #[must_use]
     pub const fn new(birth: Txg) -> Self {
-        Self { birth, speculative: false, elsewhere: false }
+        Self { birth, speculative: false, elsewhere: false, class: QueueClass::SyncRead }
     }
 
     /// The same, with failure expected.
     #[must_use]
     pub const fn speculative(self) -> Self {
         Self { speculative: true, ..self }
+    }
+
+    /// The same, for another purpose than someone's waiting.
+    #[must_use]
+    pub const fn of_class(self, class: QueueClass) -> Self {
+        Self { class, ..self }
     }
 
     /// The same, when another copy of the block is on another vdev.
@@ -100,6 +110,12 @@ impl ReadContext {
 struct Extent {
     address: u64,
     len: u64,
+}
+
+impl Extent {
+    const fn range(&self) -> std::ops::Range<u64> {
+        self.address..self.address.saturating_add(self.len)
+    }
 }
 
 /// Verification of bytes that may be followed by the rest of a sector.
@@ -170,15 +186,6 @@ struct SitOut {
     times: u64,
 }
 
-/// How long one device's answer is waited for.
-#[derive(Clone, Copy)]
-enum Patience {
-    /// Until others should be asked: `zfs_vdev_mirror_reroute_ms`.
-    Short,
-    /// Until it has failed: `zfs_deadman_ziotime_ms`; no longer than the other where the block has another copy elsewhere.
-    Long,
-}
-
 /// A top-level vdev.
 #[derive(Debug)]
 struct Top {
@@ -237,6 +244,7 @@ impl VdevTree {
             disks: disks.into_iter().collect(),
             spares: Vec::new(),
             spares_seen: BTreeSet::new(),
+            tunables,
         };
         let mut tops = Vec::with_capacity(config.children.len());
         for (position, top) in config.children.iter().enumerate() {
@@ -392,8 +400,7 @@ impl VdevTree {
                 let stale = node.missed.contains(context.birth);
                 if self.tops.len() > 1 {
                     // A copy elsewhere may be the better one: that wants to be known.
-                    let read = self.read_counted_leaf(node, leaf, extent, Some(check), *context, stale);
-                    self.bounded(node, extent, *context, Patience::Long, read).await
+                    self.read_bounded_leaf(node, leaf, extent, Some(check), *context, Patience::Long).await
                 } else {
                     let read = self.read_leaf(node, leaf, extent, Some(check), *context, stale);
                     self.bounded(node, extent, *context, Patience::Long, read).await
@@ -464,94 +471,6 @@ impl VdevTree {
         Ok((self.node(top.node), extent))
     }
 
-    /// Reads a leaf and checks the bytes, if there is a check. Reports what is wrong.
-    async fn read_leaf(
-        &self,
-        node: &Node,
-        leaf: &Leaf,
-        extent: Extent,
-        check: Option<Check<'_>>,
-        context: ReadContext,
-        stale: bool,
-    ) -> Result<Buf, Faults> {
-        let disk = self.disk_for(node, leaf, extent, context)?;
-        let (result, buf) = disk.read(extent.address, Buf::unfilled(extent.len as usize)).await;
-        self.checked(node, result, buf, extent, check, context, stale)
-    }
-
-    /// The disk that a leaf's range is to be read from, if it can be.
-    fn disk_for<'a>(
-        &self,
-        node: &Node,
-        leaf: &'a Leaf,
-        extent: Extent,
-        context: ReadContext,
-    ) -> Result<&'a Disk, Faults> {
-        let Some(disk) = leaf.readable_disk() else {
-            return Err(self.fault(node, extent, FaultKind::Unavailable).into());
-        };
-        if !leaf.holds(extent.address, extent.len) {
-            let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };
-            return Err(self.report(node, extent, FaultKind::Read(cause), context).into());
-        }
-        Ok(disk)
-    }
-
-    /// As [`Self::read_leaf`], with statistics. Dropped before the device has answered, the read goes on until it does.
-    async fn read_counted_leaf(
-        &self,
-        node: &Node,
-        leaf: &Leaf,
-        extent: Extent,
-        check: Option<Check<'_>>,
-        context: ReadContext,
-        stale: bool,
-    ) -> Result<Buf, Faults> {
-        let disk = self.disk_for(node, leaf, extent, context)?;
-        let flight = node.load.send(&self.ask(extent));
-        let io = disk.read_detached(extent.address, Buf::unfilled(extent.len as usize));
-        let (flight, (result, buf)) = Detached::new(io, flight, &node.load, self.clock.as_ref()).await;
-        let read = self.checked(node, result, buf, extent, check, context, stale);
-        flight.answered(outcome(&read, context), self.clock.as_ref());
-        read
-    }
-
-    /// How long patience lasts.
-    fn patience(&self, patience: Patience, context: ReadContext) -> Duration {
-        match patience {
-            Patience::Long if !context.elsewhere => self.deadman_after,
-            _ => self.reroute_after.min(self.deadman_after),
-        }
-    }
-
-    /// Waits for a device's answer no longer than patience lasts.
-    async fn bounded(
-        &self,
-        node: &Node,
-        extent: Extent,
-        context: ReadContext,
-        patience: Patience,
-        read: impl Future<Output = Result<Buf, Faults>>,
-    ) -> Result<Buf, Faults> {
-        let mut read = pin!(read);
-        let Some(clock) = &self.clock else { return read.await };
-        // What is there at once needs no timer.
-        if let Some(answer) = poll_once(read.as_mut()).await {
-            return answer;
-        }
-        match race(read, clock.sleep(self.patience(patience, context))).await {
-            Either::Left(answer) => answer,
-            Either::Right(()) => {
-                let cause = IoCause { kind: std::io::ErrorKind::TimedOut, errno: None };
-                let kind = match patience {
-                    Patience::Long if !context.elsewhere => FaultKind::Read(cause),
-                    _ => FaultKind::Overdue,
-                };
-                Err(self.report(node, extent, kind, context).into())
-            }
-        }
-    }
-
     /// Which of a block's copies to read first: an index into `places`, of which there is at least one. The first, unless
     /// another may be expected in less than half its time.
     #[must_use]
@@ -581,29 +500,6 @@ impl VdevTree {
             // As long as the slowest column takes, of those that are read.
             Kind::Raidz(_) | Kind::Draid(_) => children().filter(|ns| *ns != u64::MAX).max().unwrap_or(u64::MAX),
             _ => 0,
-        }
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "the tail of one function")]
-    fn checked(
-        &self,
-        node: &Node,
-        result: std::io::Result<()>,
-        buf: Buf,
-        extent: Extent,
-        check: Option<Check<'_>>,
-        context: ReadContext,
-        stale: bool,
-    ) -> Result<Buf, Faults> {
-        if let Err(error) = result {
-            return Err(self.report(node, extent, FaultKind::Read(IoCause::from(&error)), context).into());
-        }
-        match check {
-            Some(check) if !check.passes(&buf) => {
-                let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };
-                Err(self.report(node, extent, kind, context).into())
-            }
-            _ => Ok(buf),
         }
     }
 
@@ -700,140 +596,5 @@ impl VdevTree {
             self.faults.push(fault.clone());
         }
         fault
-    }
-}
-
-/// What a read says about the device that was asked.
-fn outcome(read: &Result<Buf, Faults>, context: ReadContext) -> Outcome {
-    let came = |fault: &Fault| matches!(fault.kind, FaultKind::Checksum | FaultKind::Stale);
-    match read {
-        Ok(_) => Outcome::Good,
-        // Wrong bytes take as long as right ones. Where failure is expected, or the bytes are just old, nothing is wrong.
-        Err(faults) if faults.0.iter().all(came) => {
-            let is_wrong = !context.speculative && faults.0.iter().any(|fault| fault.kind == FaultKind::Checksum);
-            if is_wrong { Outcome::Wrong } else { Outcome::Good }
-        }
-        Err(_) => Outcome::Failed,
-    }
-}
-
-/// A future's output if it is there at once.
-async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    std::future::poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => Poll::Ready(None),
-    })
-    .await
-}
-
-fn bad(guid: Guid, reason: impl Into<String>) -> VdevError {
-    VdevError::BadConfig { guid: Some(guid), reason: reason.into() }
-}
-
-fn new_node(config: &VdevConfig, kind: Kind, top: VdevId, path: Arc<str>) -> Node {
-    Node {
-        kind,
-        guid: config.guid,
-        path,
-        top,
-        children: Vec::new(),
-        errors: ErrorCounts::default(),
-        missed: Missed::default(),
-        rebuilding: config.rebuild_txg.is_some(),
-        is_replacing: matches!(config.kind, VdevKind::Replacing | VdevKind::Spare),
-        load: Arc::new(Load::new(false, 1)),
-    }
-}
-
-/// Makes nodes of a configuration.
-struct Builder {
-    nodes: Vec<Node>,
-    by_guid: BTreeMap<Guid, NodeIndex>,
-    disks: BTreeMap<Guid, Disk>,
-    /// Distributed spares and the draids that they name.
-    spares: Vec<(NodeIndex, Guid)>,
-    /// Draids and numbers of the distributed spares that were met.
-    spares_seen: BTreeSet<(Guid, u64)>,
-}
-
-impl Builder {
-    /// Whether a distributed spare stands where one can: in a child of its own draid, below mirrors only (`spare`,
-    /// `replacing`), and nowhere else. One that does not is as good as absent.
-    ///
-    /// So at any address each child of a draid is stood for by at most one spare in one place, and the ways from spare to
-    /// child to spare are chains. Without this, a mirror of a hundred spares of the draid that it is a child of has
-    /// 100^depth of them.
-    fn spare_is_in_place(&mut self, draid: Guid, spare_id: u64, draid_above: Option<Guid>) -> bool {
-        draid_above == Some(draid) && self.spares_seen.insert((draid, spare_id))
-    }
-
-    /// Adds a vdev and what is below it. Recursion is as deep as the configuration, which is bounded. `draid_above` is the
-    /// draid in one of whose children it is, below mirrors only.
-    fn add(
-        &mut self,
-        config: &VdevConfig,
-        top: VdevId,
-        ashift: u32,
-        draid_above: Option<Guid>,
-    ) -> Result<NodeIndex, VdevError> {
-        let child_count = config.children.len();
-        if child_count > MAX_CHILDREN {
-            return Err(bad(config.guid, "too many children"));
-        }
-        let layout_error = |source: LayoutError| bad(config.guid, source.to_string());
-        let mut path: Arc<str> = config.display_name().into();
-        let kind = match &config.kind {
-            VdevKind::Disk | VdevKind::File => {
-                let disk = self.disks.remove(&config.guid);
-                if let Some(disk) = &disk {
-                    path = disk.path().clone();
-                }
-                let state = match config.state {
-                    state if state.faulted => LeafState::Faulted,
-                    state if state.offline => LeafState::Offline,
-                    state if state.degraded => LeafState::Degraded,
-                    _ => LeafState::Online,
-                };
-                Kind::Leaf(Leaf::new(disk, state))
-            }
-            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Kind::Mirror,
-            VdevKind::Raidz { parity, expanding, expand_txgs } => {
-                Kind::Raidz(Raidz::new(ashift, *parity, child_count, expand_txgs, *expanding).map_err(layout_error)?)
-            }
-            VdevKind::Draid { parity, data, spares, groups } => {
-                Kind::Draid(Draid::new(ashift, *parity, *data, *spares, *groups, child_count).map_err(layout_error)?)
-            }
-            VdevKind::DraidSpare { spare_id, .. } => Kind::DraidSpare { draid: None, spare_id: *spare_id },
-            VdevKind::Indirect(_) => Kind::Indirect,
-            VdevKind::Hole => Kind::Hole,
-            VdevKind::Missing => Kind::Missing,
-            VdevKind::Root => return Err(bad(config.guid, "a root below the root")),
-        };
-        let index = NodeIndex(u32::try_from(self.nodes.len()).map_err(|_| bad(config.guid, "too many vdevs"))?);
-        if let VdevKind::DraidSpare { top_guid, spare_id } = config.kind
-            && self.spare_is_in_place(top_guid, spare_id, draid_above)
-        {
-            self.spares.push((index, top_guid));
-        }
-        let draid_above = match kind {
-            Kind::Draid(_) => Some(config.guid),
-            Kind::Mirror => draid_above,
-            _ => None,
-        };
-        let mut node = new_node(config, kind, top, path);
-        if let Kind::Leaf(Leaf { disk: Some(disk), .. }) = &node.kind {
-            node.load = Arc::new(Load::new(disk.device().is_rotational(), disk.device().size_bytes()));
-        }
-        self.nodes.push(node);
-        let is_placeholder = matches!(config.kind, VdevKind::Hole | VdevKind::Missing);
-        if !is_placeholder && self.by_guid.insert(config.guid, index).is_some() {
-            return Err(bad(config.guid, "two vdevs with one guid"));
-        }
-        let mut children = Vec::with_capacity(child_count);
-        for child in &config.children {
-            children.push(self.add(child, top, ashift, draid_above)?);
-        }
-        self.nodes[index.0 as usize].children = children;
-        Ok(index)
     }
 }

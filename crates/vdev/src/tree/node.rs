@@ -12,6 +12,7 @@ use crate::fault::ErrorCounts;
 use crate::layout::draid::Draid;
 use crate::layout::raidz::Raidz;
 use crate::mirror::Load;
+use crate::queue::{LeafQueue, SharedQueue};
 use crate::txgs::TxgSet;
 
 /// Index of a node in the tree's arena.
@@ -58,6 +59,8 @@ pub(super) struct Node {
     pub(super) is_replacing: bool,
     /// How busy it is and how it answers, where it is one of several.
     pub(super) load: Arc<Load>,
+    /// Of a mirror whose children take the reads that any of them could serve as they have room for them.
+    pub(super) shared: Option<Arc<SharedQueue>>,
 }
 
 impl Node {
@@ -142,19 +145,21 @@ impl LeafState {
 pub(super) struct Leaf {
     /// Absent when it was not found.
     pub(super) disk: Option<Disk>,
+    /// What waits for it; there if the disk is.
+    pub(super) queue: Option<Arc<LeafQueue>>,
     /// End of the data area, as an address.
     data_end: u64,
     state: AtomicU8,
 }
 
 impl Leaf {
-    pub(super) fn new(disk: Option<Disk>, state: LeafState) -> Self {
+    pub(super) fn new(disk: Option<Disk>, queue: Option<Arc<LeafQueue>>, state: LeafState) -> Self {
         let state = if disk.is_none() && state.is_readable() { LeafState::Unavailable } else { state };
         let data_end = disk
             .as_ref()
             .and_then(|disk| DeviceLayout::new(disk.size_bytes()))
             .map_or(0, |layout| layout.allocatable().end);
-        Self { disk, data_end, state: AtomicU8::new(state as u8) }
+        Self { disk, queue, data_end, state: AtomicU8::new(state as u8) }
     }
 
     pub(super) fn state(&self) -> LeafState {
@@ -166,9 +171,9 @@ impl Leaf {
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    /// The disk, if it may be read.
-    pub(super) fn readable_disk(&self) -> Option<&Disk> {
-        if self.state().is_readable() { self.disk.as_ref() } else { None }
+    /// The disk and its queue, if it may be read.
+    pub(super) fn readable_disk(&self) -> Option<(&Disk, &Arc<LeafQueue>)> {
+        if self.state().is_readable() { self.disk.as_ref().zip(self.queue.as_ref()) } else { None }
     }
 
     /// Whether a block or column may lie here: within the data area, or in the scratch area in front of it.

@@ -143,10 +143,7 @@ impl VdevTree {
         patience: Patience,
     ) -> Result<Buf, Faults> {
         match &child.kind {
-            Kind::Leaf(leaf) => {
-                let read = self.read_counted_leaf(child, leaf, extent, None, context, false);
-                self.bounded(child, extent, context, patience, read).await
-            }
+            Kind::Leaf(leaf) => self.read_bounded_leaf(child, leaf, extent, None, context, patience).await,
             _ => self.read_nested(child, extent, None, context, Depth::START).await,
         }
     }

@@ -17,6 +17,8 @@
 //!
 //! A raidz vdev's skip sectors stay unwritten; a draid's padding is written as the zeros that its parity counts it as.
 
+use std::sync::Arc;
+
 use cenote_codec::raidz;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
@@ -25,9 +27,11 @@ use cenote_taskq::{BoxFuture, join_all};
 
 use super::node::{Kind, Leaf, Node};
 use super::{Depth, Extent, Faults, ReadContext, VdevTree};
+use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{FaultKind, IoCause};
 use crate::layout::{Column, LayoutError, StripeMap};
+use crate::queue::{self, LeafQueue, QueueClass, Turn};
 
 /// What became of a write that is good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,7 +102,7 @@ impl VdevTree {
     /// they were told since the last flush may be lost.
     pub async fn flush(&self) -> Vec<Guid> {
         let leaves = self.nodes.iter().filter_map(|node| match &node.kind {
-            Kind::Leaf(leaf) => leaf.readable_disk().map(|disk| (node, disk)),
+            Kind::Leaf(leaf) => leaf.readable_disk().map(|(disk, _)| (node, disk)),
             _ => None,
         });
         let flushes = leaves.map(|(node, disk)| async move {
@@ -119,13 +123,38 @@ impl VdevTree {
                 let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };
                 self.report(node, extent, FaultKind::Write(cause), context)
             }
-            Some(disk) => match disk.write(address, block).await {
+            Some((disk, queue)) => match self.write_in_turn(disk, queue, extent, block).await {
                 Ok(()) => return Part::good(),
                 Err(error) => self.report(node, extent, FaultKind::Write(IoCause::from(&error)), context),
             },
         };
         node.missed.insert(birth);
         Part { missed: vec![node.guid], faults: fault.into(), is_good: false }
+    }
+
+    /// Writes when it is the block's turn, or has another one write it along.
+    async fn write_in_turn(
+        &self,
+        disk: &Disk,
+        queue: &Arc<LeafQueue>,
+        extent: Extent,
+        block: Block,
+    ) -> std::io::Result<()> {
+        let now_ns = self.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
+        let class = QueueClass::AsyncWrite;
+        let mut alone = false;
+        loop {
+            match queue.turn(class, queue::Kind::Write, extent.range(), Some(&block), now_ns, alone).await {
+                Turn::Lead(bundle) => return bundle.write(disk, block).await,
+                Turn::Ride(ride) => {
+                    if ride.await.is_ok() {
+                        return Ok(());
+                    }
+                    // What it was part of failed, which says nothing of this one.
+                    alone = true;
+                }
+            }
+        }
     }
 
     /// Every child gets the block; one is enough.

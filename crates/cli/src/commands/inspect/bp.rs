@@ -151,7 +151,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 (bp, context.bookmark)
             };
             report.put("block", bookmark.to_string());
-            let read = ReadContext { bookmark, key: target.objset.key() };
+            let read = ReadContext::new(bookmark, target.objset.key());
             let bytes = pointed(&mut report, pool.dmu(), &bp, read, args.raw && args.physical).await;
             if args.raw {
                 let Some(bytes) = bytes else { return finish_raw(&context, &report) };

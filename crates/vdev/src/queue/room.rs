@@ -1,0 +1,300 @@
+//! How much a device has to do, and who gets room there.
+
+use std::borrow::Borrow;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock, Weak};
+
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::limits::{CLASSES, Limits, QueueClass};
+use super::order::{Chosen, Id, Order, Waiting};
+use super::shared::SharedQueue;
+use super::turn::{Bundle, Turn};
+
+/// How much of the reads that any child may serve a solid-state one is given at once: enough to have all of it busy.
+const SOLID_PULL: u32 = 32;
+const SOLID_PULL_BYTES: u64 = 2 << 20;
+
+/// One leaf's queue. See the module's parent.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct LeafQueue {
+    limits: Limits,
+    /// Requests that the device has, by class.
+    active: [AtomicU32; CLASSES],
+    /// How many wait.
+    waiting: AtomicU32,
+    /// Requests of bulk that were done since the device last had another.
+    bulk_done: AtomicU32,
+    /// When someone last came, for those who leave room: they have no clock.
+    now_ns: AtomicU64,
+    /// Where the latest request that the device was given ends, where that means something.
+    head: AtomicU64,
+    /// Bytes that it was given without a gap up to there.
+    run_bytes: AtomicU64,
+    /// Bytes of the requests that the device has.
+    active_bytes: AtomicU64,
+    order: Mutex<Order>,
+    /// The queue that it has in common with other children of a mirror, and its place among them.
+    shared: OnceLock<(Weak<SharedQueue>, usize)>,
+}
+
+impl LeafQueue {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            active: Default::default(),
+            waiting: AtomicU32::new(0),
+            bulk_done: AtomicU32::new(0),
+            now_ns: AtomicU64::new(0),
+            head: AtomicU64::new(0),
+            run_bytes: AtomicU64::new(0),
+            active_bytes: AtomicU64::new(0),
+            order: Mutex::new(Order::default()),
+            shared: OnceLock::new(),
+        }
+    }
+
+    /// Requests that the device has.
+    pub(crate) fn active(&self) -> u32 {
+        self.active.iter().fold(0, |sum, active| sum.saturating_add(active.load(Ordering::SeqCst)))
+    }
+
+    /// Requests that wait.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// How many of a class the device may have now.
+    fn max(&self, class: QueueClass) -> u32 {
+        let index = class.index();
+        if !class.is_bulk() {
+            return self.limits.max[index];
+        }
+        let others = QueueClass::ALL.into_iter().filter(|class| !class.is_bulk());
+        let is_quiet = others.fold(0, |sum, class| sum + self.active[class.index()].load(Ordering::SeqCst)) == 0
+            && self.bulk_done.load(Ordering::SeqCst) >= self.limits.bulk_delay;
+        if is_quiet { self.limits.max[index] } else { self.limits.min[index] }
+    }
+
+    /// Counts a request as the device's if nobody waits and there is room.
+    fn pass(&self, class: QueueClass) -> bool {
+        if self.waiting() != 0 || self.active() >= self.limits.all_max {
+            return false;
+        }
+        if !class.is_bulk() && self.bulk_done.load(Ordering::Relaxed) != 0 {
+            self.bulk_done.store(0, Ordering::SeqCst);
+        }
+        let active = &self.active[class.index()];
+        if active.fetch_add(1, Ordering::SeqCst) < self.max(class) {
+            return true;
+        }
+        // Whoever waits now may have been refused for this: who calls looks for room on behalf of all.
+        active.fetch_sub(1, Ordering::SeqCst);
+        false
+    }
+
+    /// Begins to wait.
+    pub(super) fn enter(self: &Arc<Self>, waiting: Waiting) -> Place<'_> {
+        let (class, now_ns) = (waiting.class, waiting.arrived_ns);
+        let id = {
+            let mut order = self.order.lock();
+            let id = order.push(waiting);
+            self.count_waiting(&order);
+            id
+        };
+        if !class.is_bulk() {
+            self.bulk_done.store(0, Ordering::SeqCst);
+        }
+        self.now_ns.fetch_max(now_ns, Ordering::Relaxed);
+        self.give_room();
+        Place { queue: self, id }
+    }
+
+    fn count_waiting(&self, order: &Order) {
+        self.waiting.store(u32::try_from(order.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
+    }
+
+    /// Waits no more, if it still does.
+    pub(super) fn give_up(&self, id: Id) {
+        let gone = {
+            let mut order = self.order.lock();
+            let gone = order.remove(id);
+            self.count_waiting(&order);
+            gone
+        };
+        // What it holds is dropped outside the lock.
+        drop(gone);
+    }
+
+    /// Makes reads that wait within a range as urgent as can be.
+    pub(crate) fn hurry(self: &Arc<Self>, range: &Range<u64>) {
+        if self.waiting() == 0 {
+            return;
+        }
+        self.order.lock().hurry(range);
+        self.give_room();
+    }
+
+    /// Whose turn is next, if there is room for anyone; it is counted as the device's.
+    fn next(&self) -> Option<Chosen> {
+        let now_ns = self.now_ns.load(Ordering::Relaxed);
+        let mut order = self.order.lock();
+        if self.active() >= self.limits.all_max {
+            return None;
+        }
+        let active = |class: QueueClass| self.active[class.index()].load(Ordering::SeqCst);
+        let has_room = |class: QueueClass| active(class) < self.max(class);
+        if self.may_go_on()
+            && let Some(chosen) = order.onward(self.head(), u32::MAX, &self.limits, has_room)
+        {
+            self.count(chosen.class, &chosen.range);
+            self.count_waiting(&order);
+            return Some(chosen);
+        }
+        let mut waiting = QueueClass::ALL.into_iter().filter(|class| order.has(*class));
+        let is_owed = |class: &QueueClass| active(*class) < self.limits.min[class.index()];
+        let class = waiting.clone().find(is_owed).or_else(|| waiting.find(|class| has_room(*class)))?;
+        let chosen = order.next(class, &self.limits, self.head.load(Ordering::Relaxed), now_ns)?;
+        self.count(class, &chosen.range);
+        self.count_waiting(&order);
+        Some(chosen)
+    }
+
+    /// Gives room to those who wait, as long as there is some.
+    pub(super) fn give_room(self: &Arc<Self>) {
+        while self.waiting() != 0 {
+            let Some(chosen) = self.next() else { break };
+            self.start(chosen);
+        }
+        if let Some((shared, child)) = self.sharing() {
+            shared.give_room(child);
+        }
+    }
+
+    /// Tells those whose turn it is. They have been counted.
+    pub(super) fn start(self: &Arc<Self>, chosen: Chosen) {
+        let Chosen { class, range, first, others } = chosen;
+        let room = Room { queue: Arc::clone(self), class, size_bytes: range.end - range.start };
+        let others = others.into_iter().filter_map(|member| member.board(self)).collect();
+        let bundle = Bundle::new(range, first.range, others, room);
+        // One that is dropped unread leaves its room, which comes back to `give_room`: no deeper than there are such.
+        let _ = first.sender.send(Turn::Lead(bundle));
+    }
+
+    /// With whom it shares those who wait for reads, and which of the children it is.
+    fn sharing(&self) -> Option<(Arc<SharedQueue>, usize)> {
+        let (shared, child) = self.shared.get()?;
+        Some((shared.upgrade()?, *child))
+    }
+
+    /// From now on reads may wait for this leaf and others together.
+    pub(super) fn share(&self, shared: Weak<SharedQueue>, child: usize) {
+        // A leaf is the child of one mirror.
+        let _ = self.shared.set((shared, child));
+    }
+
+    /// Whether it may be given another read of those who wait for any child. A device with a head does best with few: what is
+    /// bound late is bound well. Another one has as much as keeps all of it busy.
+    pub(super) fn has_shared_room(&self, class: QueueClass) -> bool {
+        let active = self.active();
+        let is_below =
+            active < self.limits.all_max && self.active[class.index()].load(Ordering::SeqCst) < self.max(class);
+        let bytes = self.active_bytes.load(Ordering::SeqCst);
+        let is_idle_enough = if self.limits.rotational {
+            active < self.limits.pull_active
+        } else {
+            active < SOLID_PULL && bytes < SOLID_PULL_BYTES
+        };
+        self.waiting() == 0 && is_below && is_idle_enough
+    }
+
+    /// Counts a request as the device's.
+    pub(super) fn count(&self, class: QueueClass, range: &Range<u64>) {
+        self.active[class.index()].fetch_add(1, Ordering::SeqCst);
+        self.move_head(range);
+    }
+
+    /// Notes where the device's latest request is.
+    fn move_head(&self, range: &Range<u64>) {
+        let size_bytes = range.end - range.start;
+        self.active_bytes.fetch_add(size_bytes, Ordering::SeqCst);
+        if self.limits.rotational {
+            let head = self.head.swap(range.end, Ordering::Relaxed);
+            let goes_on = (head..=head.saturating_add(self.limits.read_gap_bytes)).contains(&range.start);
+            let run = if goes_on { self.run_bytes.load(Ordering::Relaxed) } else { 0 };
+            self.run_bytes.store(run.saturating_add(size_bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether what goes on where the latest request ended is served before what is more urgent elsewhere: until a run has come
+    /// to what a seek is worth.
+    pub(super) fn may_go_on(&self) -> bool {
+        self.limits.rotational && self.run_bytes.load(Ordering::Relaxed) < self.limits.run_bytes
+    }
+
+    /// Where its latest request ends.
+    pub(super) fn head(&self) -> u64 {
+        self.head.load(Ordering::Relaxed)
+    }
+
+    pub(super) const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn left(&self, class: QueueClass, size_bytes: u64) {
+        self.active_bytes.fetch_sub(size_bytes, Ordering::SeqCst);
+        if class.is_bulk() {
+            let done = self.bulk_done.load(Ordering::Relaxed);
+            self.bulk_done.store(done.saturating_add(1), Ordering::SeqCst);
+        }
+        self.active[class.index()].fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A request's room at the device, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Room<Q: Borrow<Arc<LeafQueue>>> {
+    queue: Q,
+    class: QueueClass,
+    size_bytes: u64,
+}
+
+impl<Q: Borrow<Arc<LeafQueue>>> Room<Q> {
+    /// Room without waiting, if there is some and nobody waits.
+    pub(crate) fn pass(queue: Q, class: QueueClass, range: &Range<u64>) -> Option<Self> {
+        let leaf = queue.borrow();
+        if !leaf.pass(class) {
+            return None;
+        }
+        leaf.move_head(range);
+        Some(Self { queue, class, size_bytes: range.end - range.start })
+    }
+}
+
+impl Room<Arc<LeafQueue>> {
+    pub(super) const fn leaf(&self) -> &Arc<LeafQueue> {
+        &self.queue
+    }
+}
+
+impl<Q: Borrow<Arc<LeafQueue>>> Drop for Room<Q> {
+    fn drop(&mut self) {
+        let leaf = self.queue.borrow();
+        leaf.left(self.class, self.size_bytes);
+        leaf.give_room();
+    }
+}
+
+/// A place among those who wait; given up when dropped.
+pub(super) struct Place<'a> {
+    queue: &'a LeafQueue,
+    id: Id,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.queue.give_up(self.id);
+    }
+}

@@ -1,0 +1,196 @@
+//! A request's turn: alone, or as the leader of neighbours; or its result, when another one led.
+
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::{BoxFuture, oneshot};
+
+use super::limits::QueueClass;
+use super::order::Waiting;
+use super::room::{LeafQueue, Room};
+use crate::disk::Disk;
+
+/// Reading or writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Read = 0,
+    Write = 1,
+}
+
+/// What became of waiting.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// The device is to be asked, for this request and those that come with it.
+    Lead(Bundle),
+    /// Another one's request to the device covers this one.
+    Ride(Ride),
+}
+
+/// The answer to another one's request; for a read, with the bytes. An error where that failed or never was: this one is to
+/// go alone.
+#[derive(Debug)]
+pub(crate) struct Ride {
+    leaf: Arc<LeafQueue>,
+    answer: oneshot::Receiver<Option<Buf>>,
+}
+
+impl Turn {
+    /// Whose turn it is at.
+    pub(crate) const fn leaf(&self) -> &Arc<LeafQueue> {
+        match self {
+            Self::Lead(bundle) => bundle.room.leaf(),
+            Self::Ride(ride) => &ride.leaf,
+        }
+    }
+}
+
+impl Future for Ride {
+    type Output = Result<Option<Buf>, oneshot::Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.answer).poll(context)
+    }
+}
+
+/// One who waits: what he wants, and where he is told.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) kind: Kind,
+    pub(super) range: Range<u64>,
+    /// For a write, what to write: as long as the range.
+    pub(super) block: Option<Block>,
+    pub(super) sender: oneshot::Sender<Turn>,
+}
+
+impl Member {
+    /// Tells one that he rides along; `None` if he has gone.
+    pub(super) fn board(self, leaf: &Arc<LeafQueue>) -> Option<Passenger> {
+        let (sender, answer) = oneshot::channel();
+        let told = self.sender.send(Turn::Ride(Ride { leaf: Arc::clone(leaf), answer }));
+        told.is_ok().then_some(Passenger { range: self.range, block: self.block, sender })
+    }
+}
+
+/// One who rides along.
+#[derive(Debug)]
+pub(super) struct Passenger {
+    range: Range<u64>,
+    block: Option<Block>,
+    sender: oneshot::Sender<Option<Buf>>,
+}
+
+/// A read on its way: the device's answer, and the bytes.
+pub(crate) type Reading = BoxFuture<'static, (io::Result<()>, Buf)>;
+
+/// What is asked of the device at once. The room that it takes there is free again when this is gone; so is whoever came
+/// along and was told nothing: he waits anew.
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    /// From the first byte that anyone wants to the last.
+    range: Range<u64>,
+    /// What the leader wants.
+    own: Range<u64>,
+    others: Vec<Passenger>,
+    room: Room<Arc<LeafQueue>>,
+}
+
+impl Bundle {
+    pub(super) const fn new(
+        range: Range<u64>,
+        own: Range<u64>,
+        others: Vec<Passenger>,
+        room: Room<Arc<LeafQueue>>,
+    ) -> Self {
+        Self { range, own, others, room }
+    }
+
+    /// Reads for all of them; the leader's bytes come out. The room is to be kept until then, or until nobody waits any more.
+    pub(crate) fn read(self, disk: Disk) -> (Room<Arc<LeafQueue>>, Reading) {
+        let Self { range: all, own, others, room } = self;
+        let read = Box::pin(async move {
+            let buf = Buf::unfilled((own.end - own.start) as usize);
+            if others.is_empty() {
+                return disk.read(own.start, buf).await;
+            }
+            let wide = Buf::unfilled((all.end - all.start) as usize);
+            let (result, wide) = disk.read(all.start, wide).await;
+            if result.is_err() {
+                // Which part of it failed is not known: each finds out alone.
+                drop(others);
+                return disk.read(own.start, buf).await;
+            }
+            let part = |range: &Range<u64>, mut buf: Buf| {
+                let from = (range.start - all.start) as usize;
+                let len = buf.len();
+                buf.copy_from_slice(&wide[from..from + len]);
+                buf
+            };
+            for member in others {
+                let buf = Buf::unfilled((member.range.end - member.range.start) as usize);
+                let buf = part(&member.range, buf);
+                // Whoever has gone wants to know nothing.
+                let _ = member.sender.send(Some(buf));
+            }
+            (Ok(()), part(&own, buf))
+        });
+        (room, read)
+    }
+
+    /// Writes for all of them; `block` is the leader's.
+    pub(crate) async fn write(self, disk: &Disk, block: Block) -> io::Result<()> {
+        if self.others.is_empty() {
+            let result = disk.write(self.own.start, block).await;
+            drop(self.room);
+            return result;
+        }
+        let mut wide = Buf::unfilled((self.range.end - self.range.start) as usize);
+        let parts = self.others.iter().filter_map(|member| Some((&member.range, member.block.as_ref()?)));
+        for (range, bytes) in parts.chain([(&self.own, &block)]) {
+            let from = (range.start - self.range.start) as usize;
+            wide[from..from + bytes.len()].copy_from_slice(bytes);
+        }
+        let result = disk.write(self.range.start, wide.freeze()).await;
+        drop(self.room);
+        if result.is_err() {
+            drop(self.others);
+            return disk.write(self.own.start, block).await;
+        }
+        for member in self.others {
+            let _ = member.sender.send(None);
+        }
+        Ok(())
+    }
+}
+
+impl LeafQueue {
+    /// Waits for a request's turn. `range`: where on the disk. `block`: for a write, what. `now_ns`: the time. `alone`: after a
+    /// bundle that it was in failed.
+    ///
+    /// Cancel safe: dropped, it does not wait any more.
+    pub(crate) async fn turn(
+        self: &Arc<Self>,
+        class: QueueClass,
+        kind: Kind,
+        range: Range<u64>,
+        block: Option<&Block>,
+        now_ns: u64,
+        alone: bool,
+    ) -> Turn {
+        if let Some(room) = Room::pass(Arc::clone(self), class, &range) {
+            return Turn::Lead(Bundle::new(range.clone(), range, Vec::new(), room));
+        }
+        loop {
+            let (sender, receiver) = oneshot::channel();
+            let member = Member { kind, range: range.clone(), block: block.cloned(), sender };
+            let _place = self.enter(Waiting { class, arrived_ns: now_ns, alone, children: u32::MAX, member });
+            if let Ok(turn) = receiver.await {
+                return turn;
+            }
+        }
+    }
+}

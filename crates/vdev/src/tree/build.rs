@@ -1,0 +1,157 @@
+//! Making a tree of a configuration.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cenote_format::ids::{Guid, VdevId};
+
+use super::node::{Kind, Leaf, LeafState, Missed, Node, NodeIndex};
+use crate::config::{VdevConfig, VdevKind};
+use crate::disk::Disk;
+use crate::error::VdevError;
+use crate::fault::ErrorCounts;
+use crate::layout::draid::Draid;
+use crate::layout::raidz::Raidz;
+use crate::layout::{LayoutError, MAX_CHILDREN};
+use crate::mirror::Load;
+use crate::queue::{LeafQueue, Limits, SharedQueue};
+use crate::tunables::Tunables;
+
+pub(super) fn bad(guid: Guid, reason: impl Into<String>) -> VdevError {
+    VdevError::BadConfig { guid: Some(guid), reason: reason.into() }
+}
+
+pub(super) fn new_node(config: &VdevConfig, kind: Kind, top: VdevId, path: Arc<str>) -> Node {
+    Node {
+        kind,
+        guid: config.guid,
+        path,
+        top,
+        children: Vec::new(),
+        errors: ErrorCounts::default(),
+        missed: Missed::default(),
+        rebuilding: config.rebuild_txg.is_some(),
+        is_replacing: matches!(config.kind, VdevKind::Replacing | VdevKind::Spare),
+        load: Arc::new(Load::new(false, 1)),
+        shared: None,
+    }
+}
+
+/// Makes nodes of a configuration.
+pub(super) struct Builder<'a> {
+    pub(super) nodes: Vec<Node>,
+    pub(super) by_guid: BTreeMap<Guid, NodeIndex>,
+    pub(super) disks: BTreeMap<Guid, Disk>,
+    /// Distributed spares and the draids that they name.
+    pub(super) spares: Vec<(NodeIndex, Guid)>,
+    /// Draids and numbers of the distributed spares that were met.
+    pub(super) spares_seen: BTreeSet<(Guid, u64)>,
+    pub(super) tunables: &'a Tunables,
+}
+
+impl Builder<'_> {
+    /// The queue in which reads of a mirror wait for all of its children together: where these are leaves, one of them has a head,
+    /// and no older policy was asked for.
+    fn shared_queue(&self, mirror: NodeIndex, children: &[NodeIndex]) -> Option<Arc<SharedQueue>> {
+        let node = &self.nodes[mirror.0 as usize];
+        if !matches!(node.kind, Kind::Mirror)
+            || children.len() > SharedQueue::CHILDREN_MAX
+            || self.tunables.word("zfs_vdev_mirror_policy") != "adaptive"
+        {
+            return None;
+        }
+        let mut seats = Vec::new();
+        let mut has_head = false;
+        for (position, child) in children.iter().enumerate() {
+            let child = &self.nodes[child.0 as usize];
+            let Kind::Leaf(leaf) = &child.kind else { return None };
+            // One that was not found is not asked.
+            let Some(queue) = &leaf.queue else { continue };
+            has_head |= child.load.is_rotational();
+            seats.push((position, Arc::clone(queue), Arc::clone(&child.load)));
+        }
+        (has_head && seats.len() > 1).then(|| SharedQueue::new(seats))
+    }
+
+    /// Whether a distributed spare stands where one can: in a child of its own draid, below mirrors only (`spare`,
+    /// `replacing`), and nowhere else. One that does not is as good as absent.
+    ///
+    /// So at any address each child of a draid is stood for by at most one spare in one place, and the ways from spare to
+    /// child to spare are chains. Without this, a mirror of a hundred spares of the draid that it is a child of has
+    /// 100^depth of them.
+    fn spare_is_in_place(&mut self, draid: Guid, spare_id: u64, draid_above: Option<Guid>) -> bool {
+        draid_above == Some(draid) && self.spares_seen.insert((draid, spare_id))
+    }
+
+    /// Adds a vdev and what is below it. Recursion is as deep as the configuration, which is bounded. `draid_above` is the
+    /// draid in one of whose children it is, below mirrors only.
+    pub(super) fn add(
+        &mut self,
+        config: &VdevConfig,
+        top: VdevId,
+        ashift: u32,
+        draid_above: Option<Guid>,
+    ) -> Result<NodeIndex, VdevError> {
+        let child_count = config.children.len();
+        if child_count > MAX_CHILDREN {
+            return Err(bad(config.guid, "too many children"));
+        }
+        let layout_error = |source: LayoutError| bad(config.guid, source.to_string());
+        let mut path: Arc<str> = config.display_name().into();
+        let kind = match &config.kind {
+            VdevKind::Disk | VdevKind::File => {
+                let disk = self.disks.remove(&config.guid);
+                if let Some(disk) = &disk {
+                    path = disk.path().clone();
+                }
+                let state = match config.state {
+                    state if state.faulted => LeafState::Faulted,
+                    state if state.offline => LeafState::Offline,
+                    state if state.degraded => LeafState::Degraded,
+                    _ => LeafState::Online,
+                };
+                let queue = disk.as_ref().map(|disk| Limits::new(self.tunables, disk.device().is_rotational()));
+                Kind::Leaf(Leaf::new(disk, queue.map(|limits| Arc::new(LeafQueue::new(limits))), state))
+            }
+            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Kind::Mirror,
+            VdevKind::Raidz { parity, expanding, expand_txgs } => {
+                Kind::Raidz(Raidz::new(ashift, *parity, child_count, expand_txgs, *expanding).map_err(layout_error)?)
+            }
+            VdevKind::Draid { parity, data, spares, groups } => {
+                Kind::Draid(Draid::new(ashift, *parity, *data, *spares, *groups, child_count).map_err(layout_error)?)
+            }
+            VdevKind::DraidSpare { spare_id, .. } => Kind::DraidSpare { draid: None, spare_id: *spare_id },
+            VdevKind::Indirect(_) => Kind::Indirect,
+            VdevKind::Hole => Kind::Hole,
+            VdevKind::Missing => Kind::Missing,
+            VdevKind::Root => return Err(bad(config.guid, "a root below the root")),
+        };
+        let index = NodeIndex(u32::try_from(self.nodes.len()).map_err(|_| bad(config.guid, "too many vdevs"))?);
+        if let VdevKind::DraidSpare { top_guid, spare_id } = config.kind
+            && self.spare_is_in_place(top_guid, spare_id, draid_above)
+        {
+            self.spares.push((index, top_guid));
+        }
+        let draid_above = match kind {
+            Kind::Draid(_) => Some(config.guid),
+            Kind::Mirror => draid_above,
+            _ => None,
+        };
+        let mut node = new_node(config, kind, top, path);
+        if let Kind::Leaf(Leaf { disk: Some(disk), .. }) = &node.kind {
+            node.load = Arc::new(Load::new(disk.device().is_rotational(), disk.device().size_bytes()));
+        }
+        self.nodes.push(node);
+        let is_placeholder = matches!(config.kind, VdevKind::Hole | VdevKind::Missing);
+        if !is_placeholder && self.by_guid.insert(config.guid, index).is_some() {
+            return Err(bad(config.guid, "two vdevs with one guid"));
+        }
+        let mut children = Vec::with_capacity(child_count);
+        for child in &config.children {
+            children.push(self.add(child, top, ashift, draid_above)?);
+        }
+        self.nodes[index.0 as usize].shared = self.shared_queue(index, &children);
+        self.nodes[index.0 as usize].children = children;
+        Ok(index)
+    }
+}

@@ -1,0 +1,265 @@
+//! Reading one leaf: its queue, the device, the check of what came, the statistics, and the end of patience.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use cenote_taskq::buf::Buf;
+use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
+use cenote_taskq::{Either, Instant, race};
+
+use super::detached::Detached;
+use super::node::{Leaf, Node};
+use super::{Check, Extent, Faults, ReadContext, VdevTree};
+use crate::disk::Disk;
+use crate::fault::{Fault, FaultKind, IoCause};
+use crate::mirror::Outcome;
+use crate::queue::{Kind, LeafQueue, Room, Turn};
+
+/// A read's turn, if it has waited for it, and where to note when the device was given it (0 until then).
+#[derive(Default)]
+pub(super) struct Waited<'a> {
+    pub(super) turn: Option<Turn>,
+    pub(super) given_ns: Option<&'a AtomicU64>,
+}
+
+/// How long one device's answer is waited for.
+#[derive(Clone, Copy)]
+pub(super) enum Patience {
+    /// Until others should be asked: `zfs_vdev_mirror_reroute_ms`.
+    Short,
+    /// Until it has failed: `zfs_deadman_ziotime_ms`; no longer than the other where the block has another copy elsewhere.
+    Long,
+}
+
+impl VdevTree {
+    /// Reads a leaf and checks the bytes, if there is a check. Reports what is wrong.
+    pub(super) async fn read_leaf(
+        &self,
+        node: &Node,
+        leaf: &Leaf,
+        extent: Extent,
+        check: Option<Check<'_>>,
+        context: ReadContext,
+        stale: bool,
+    ) -> Result<Buf, Faults> {
+        let (disk, queue) = self.disk_for(node, leaf, extent, context)?;
+        let (result, buf) = match Room::pass(queue, context.class, &extent.range()) {
+            Some(_room) => disk.read(extent.address, Buf::unfilled(extent.len as usize)).await,
+            None => {
+                let turn = self.turn(queue, extent, context, false).await;
+                self.read_in_turn(turn, disk, queue, extent, context).await
+            }
+        };
+        self.checked(node, result, buf, extent, check, context, stale)
+    }
+
+    /// Waits for a read's turn at a leaf.
+    async fn turn(&self, queue: &Arc<LeafQueue>, extent: Extent, context: ReadContext, alone: bool) -> Turn {
+        let now_ns = self.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
+        queue.turn(context.class, Kind::Read, extent.range(), None, now_ns, alone).await
+    }
+
+    /// Asks the device, or waits for the answer to another one's request; should that come to nothing, asks alone.
+    async fn read_in_turn(
+        &self,
+        mut turn: Turn,
+        disk: &Disk,
+        queue: &Arc<LeafQueue>,
+        extent: Extent,
+        context: ReadContext,
+    ) -> (std::io::Result<()>, Buf) {
+        loop {
+            match turn {
+                Turn::Lead(bundle) => {
+                    let (_room, read) = bundle.read(disk.clone());
+                    return read.await;
+                }
+                Turn::Ride(ride) => {
+                    if let Ok(Some(buf)) = ride.await {
+                        return (Ok(()), buf);
+                    }
+                }
+            }
+            turn = self.turn(queue, extent, context, true).await;
+        }
+    }
+
+    /// The disk that a leaf's range is to be read from, and its queue, if it can be.
+    fn disk_for<'a>(
+        &self,
+        node: &Node,
+        leaf: &'a Leaf,
+        extent: Extent,
+        context: ReadContext,
+    ) -> Result<(&'a Disk, &'a Arc<LeafQueue>), Faults> {
+        let Some(found) = leaf.readable_disk() else {
+            return Err(self.fault(node, extent, FaultKind::Unavailable).into());
+        };
+        if !leaf.holds(extent.address, extent.len) {
+            let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };
+            return Err(self.report(node, extent, FaultKind::Read(cause), context).into());
+        }
+        Ok(found)
+    }
+
+    /// As [`Self::read_leaf`], with statistics. Dropped while it waits for its turn it is forgotten; dropped later, what the
+    /// device was asked goes on until it answers.
+    #[allow(clippy::too_many_arguments, reason = "what a read is, and where")]
+    pub(super) async fn read_counted_leaf(
+        &self,
+        node: &Node,
+        leaf: &Leaf,
+        extent: Extent,
+        check: Option<Check<'_>>,
+        context: ReadContext,
+        stale: bool,
+        waited: Waited<'_>,
+    ) -> Result<Buf, Faults> {
+        let (disk, queue) = self.disk_for(node, leaf, extent, context)?;
+        let mut flight = node.load.send(&self.ask(extent));
+        let turn = match waited.turn {
+            Some(turn) => turn,
+            None => self.turn(queue, extent, context, false).await,
+        };
+        flight.passed_on();
+        if let (Some(given_ns), Some(clock)) = (waited.given_ns, &self.clock) {
+            given_ns.store(clock.now().as_ns().max(1), Ordering::Relaxed);
+        }
+        let (flight, (result, buf)) = match turn {
+            Turn::Lead(bundle) => {
+                let (room, io) = bundle.read(disk.clone());
+                Detached::new(io, room, flight, &node.load, self.clock.as_ref()).await
+            }
+            ride @ Turn::Ride(_) => (flight, self.read_in_turn(ride, disk, queue, extent, context).await),
+        };
+        let read = self.checked(node, result, buf, extent, check, context, stale);
+        flight.answered(outcome(&read, context), self.clock.as_ref());
+        read
+    }
+
+    /// How long patience lasts.
+    pub(super) fn patience(&self, patience: Patience, context: ReadContext) -> Duration {
+        match patience {
+            Patience::Long if !context.elsewhere => self.deadman_after,
+            _ => self.reroute_after.min(self.deadman_after),
+        }
+    }
+
+    /// As [`Self::read_counted_leaf`], waiting for the device's answer no longer than patience lasts. As long as the read waits in
+    /// the queue of a device that answers others, nobody is late.
+    pub(super) async fn read_bounded_leaf(
+        &self,
+        node: &Node,
+        leaf: &Leaf,
+        extent: Extent,
+        check: Option<Check<'_>>,
+        context: ReadContext,
+        patience: Patience,
+    ) -> Result<Buf, Faults> {
+        let stale = check.is_some() && node.missed.contains(context.birth);
+        let given_ns = AtomicU64::new(0);
+        let waited = Waited { turn: None, given_ns: Some(&given_ns) };
+        let mut read = pin!(self.read_counted_leaf(node, leaf, extent, check, context, stale, waited));
+        let Some(clock) = &self.clock else { return read.await };
+        // What is there at once needs no timer.
+        if let Some(answer) = poll_once(read.as_mut()).await {
+            return answer;
+        }
+        let span = self.patience(patience, context);
+        let dead = clock.now() + self.deadman_after;
+        let mut until = clock.now() + span;
+        loop {
+            if let Either::Left(answer) = race(read.as_mut(), clock.sleep_until(until)).await {
+                return answer;
+            }
+            let now = clock.now();
+            until = match given_ns.load(Ordering::Relaxed) {
+                0 if u128::from(node.load.silence_ns(now)) < span.as_nanos() => (now + span).min(dead),
+                0 => now,
+                given => (Instant::from_ns(given) + span).min(dead),
+            };
+            if until <= now {
+                return Err(self.overdue(node, extent, context, patience).into());
+            }
+        }
+    }
+
+    /// Reports that a device did not answer in time.
+    fn overdue(&self, node: &Node, extent: Extent, context: ReadContext, patience: Patience) -> Fault {
+        let cause = IoCause { kind: std::io::ErrorKind::TimedOut, errno: None };
+        let kind = match patience {
+            Patience::Long if !context.elsewhere => FaultKind::Read(cause),
+            _ => FaultKind::Overdue,
+        };
+        self.report(node, extent, kind, context)
+    }
+
+    /// Waits for a device's answer no longer than patience lasts.
+    pub(super) async fn bounded(
+        &self,
+        node: &Node,
+        extent: Extent,
+        context: ReadContext,
+        patience: Patience,
+        read: impl Future<Output = Result<Buf, Faults>>,
+    ) -> Result<Buf, Faults> {
+        let mut read = pin!(read);
+        let Some(clock) = &self.clock else { return read.await };
+        // What is there at once needs no timer.
+        if let Some(answer) = poll_once(read.as_mut()).await {
+            return answer;
+        }
+        match race(read, clock.sleep(self.patience(patience, context))).await {
+            Either::Left(answer) => answer,
+            Either::Right(()) => Err(self.overdue(node, extent, context, patience).into()),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the tail of one function")]
+    fn checked(
+        &self,
+        node: &Node,
+        result: std::io::Result<()>,
+        buf: Buf,
+        extent: Extent,
+        check: Option<Check<'_>>,
+        context: ReadContext,
+        stale: bool,
+    ) -> Result<Buf, Faults> {
+        if let Err(error) = result {
+            return Err(self.report(node, extent, FaultKind::Read(IoCause::from(&error)), context).into());
+        }
+        match check {
+            Some(check) if !check.passes(&buf) => {
+                let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };
+                Err(self.report(node, extent, kind, context).into())
+            }
+            _ => Ok(buf),
+        }
+    }
+}
+
+/// What a read says about the device that was asked.
+pub(super) fn outcome(read: &Result<Buf, Faults>, context: ReadContext) -> Outcome {
+    let came = |fault: &Fault| matches!(fault.kind, FaultKind::Checksum | FaultKind::Stale);
+    match read {
+        Ok(_) => Outcome::Good,
+        // Wrong bytes take as long as right ones. Where failure is expected, or the bytes are just old, nothing is wrong.
+        Err(faults) if faults.0.iter().all(came) => {
+            let is_wrong = !context.speculative && faults.0.iter().any(|fault| fault.kind == FaultKind::Checksum);
+            if is_wrong { Outcome::Wrong } else { Outcome::Good }
+        }
+        Err(_) => Outcome::Failed,
+    }
+}
+
+/// A future's output if it is there at once.
+pub(super) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
