@@ -1,23 +1,21 @@
-//! `queue-peers taskq -t PRODUCERS --workers WORKERS --tasks ITEMS`: empty items through tokio and rayon.
+//! `queue-peers taskq -t PRODUCERS --workers WORKERS --tasks ITEMS`: empty items through tokio, rayon and OpenZFS's taskq.
 //!
 //! A line of JSON for each, in the words that `cenote bench taskq --peer` reads. The same shape as ours: producers are tasks of
 //! the runtime itself, each dispatches its share of empty items, and all have run at the end. Tokio's producers let others run
-//! after every 256 items, as ours do; without that its queue of one worker overflows into the shared one.
+//! after every 256 items, as ours do; without that its queue of one worker overflows into the shared one. Of OpenZFS's (see
+//! `openzfs.c`) a line more has producers that are threads, as ours has.
+//!
+//! OpenZFS's queue is the one of the system's libzpool. Where that was not there when this was built, a line says so:
+//! `{"label": ..., "left_out": REASON}`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Processor time of the process, of threads that have ended too.
 fn cpu_s() -> f64 {
-    // utime and stime, in ticks of 10 ms: enough for runs of some tenths of a second.
-    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let main: f64 = text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0.0);
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let all: f64 = tasks
-        .filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok())
-        .filter_map(|text| text.split(' ').next()?.parse::<f64>().ok())
-        .sum();
-    all.max(main) / 1e9
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn report(name: &str, items: u64, wall: Duration, cpu_s: f64) {
@@ -31,7 +29,6 @@ fn report(name: &str, items: u64, wall: Duration, cpu_s: f64) {
 fn tokio(producers: u64, workers: usize, items: u64) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).build()?;
     let done = Arc::new(AtomicU64::new(0));
-    // The workers' threads live on, so their time before counts out.
     let (start, before) = (Instant::now(), cpu_s());
     for _ in 0..producers {
         let done = Arc::clone(&done);
@@ -68,6 +65,20 @@ fn rayon(producers: u64, workers: usize, items: u64) -> Result<(), rayon::Thread
     Ok(())
 }
 
+/// OpenZFS's queue, by a program of its own: what it links starts threads and ends the process when it is unhappy.
+fn openzfs(producers: u64, workers: usize, items: u64) {
+    let left_out = |why: &str| println!("{{\"label\":\"OpenZFS\",\"left_out\":\"{}\"}}", why.replace(['"', '\\'], "'"));
+    let Some(program) = option_env!("OPENZFS") else {
+        return left_out(option_env!("WITHOUT_OPENZFS").unwrap_or("it was not built"));
+    };
+    let arguments = [producers, workers as u64, items].map(|value| value.to_string());
+    match std::process::Command::new(program).args(arguments).output() {
+        Ok(output) if output.status.success() => print!("{}", String::from_utf8_lossy(&output.stdout)),
+        Ok(output) => left_out(&format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())),
+        Err(error) => left_out(&error.to_string()),
+    }
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let value = |name: &str, otherwise: u64| {
@@ -83,5 +94,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let items = value("--tasks", 200_000).unwrap_or(200_000);
     tokio(producers, workers, items)?;
     rayon(producers, workers, items)?;
+    openzfs(producers, workers, items);
     Ok(())
 }
