@@ -2,12 +2,15 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
 use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
-use cenote_taskq::Handle;
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Group, Handle};
 use cenote_vdev::tunables::Tunables;
 
 use crate::args::{Globals, RewindHow, Search};
@@ -22,6 +25,9 @@ const NO_DISKS: [&str; 12] =
 /// A key file's size at most.
 const KEY_MAX_BYTES: u64 = 64 << 10;
 
+/// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
+
 /// What a command works with. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -30,12 +36,18 @@ pub(crate) struct Context {
     search: Search,
     altroot: Option<String>,
     output: Output,
+    opened: Arc<Opened>,
 }
+
+/// What goes on by itself in the pools that a command has opened. Not the pools: a command may let one go and open it anew,
+/// which their devices would forbid.
+#[derive(Default)]
+struct Opened(Mutex<Vec<Group>>);
 
 impl Context {
     /// With the options of the whole line.
     pub(crate) fn new(handle: Handle, globals: Globals, search: Search, output: Output) -> Self {
-        Self { handle, globals, search, altroot: None, output }
+        Self { handle, globals, search, altroot: None, output, opened: Arc::default() }
     }
 
     /// With what a command's own line adds.
@@ -147,6 +159,29 @@ impl Context {
         Ok(paths)
     }
 
+    /// Opens a pool that was found. What it begins by itself ends with the command.
+    pub(crate) async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<Pool, SpaError> {
+        let pool = import(&self.handle, found, options).await?;
+        self.opened.0.lock().push(pool.dmu().detached().clone());
+        Ok(pool)
+    }
+
+    /// Closes every pool that was opened, as [`Pool::close`] does: what goes on by itself ends, and nothing begins. For the
+    /// end of a command, however it came.
+    pub(crate) async fn close_pools(&self) {
+        let opened = std::mem::take(&mut *self.opened.0.lock());
+        let closed = async {
+            for detached in opened {
+                detached.close().await;
+            }
+        };
+        if self.handle.timeout(CLOSE_TIME_MAX, closed).await.is_none() {
+            self.err(
+                "reads that were begun ahead are still with the devices, which do not answer; not waiting for them",
+            );
+        }
+    }
+
     /// Every pool that can be found.
     pub(crate) async fn find_pools(&self) -> Result<Vec<FoundPool>> {
         Ok(find(&self.handle, &self.paths().await?).await.0)
@@ -164,7 +199,7 @@ impl Context {
         let options = self.import_options();
         if !self.search.paths.is_empty() {
             let found = choose(self.find_pools().await?, name)?;
-            return Ok(import(&self.handle, found, &options).await?);
+            return Ok(self.import(found, &options).await?);
         }
         let pools = CacheFile::of_user()?.pools()?;
         let by_guid = || pools.iter().find(|(_, entry)| name.parse() == Ok(entry.guid));
@@ -172,7 +207,7 @@ impl Context {
             return self.open_entry(name, entry, options).await;
         }
         let found = choose(self.find_pools().await?, name)?;
-        Ok(import(&self.handle, found, &options).await?)
+        Ok(self.import(found, &options).await?)
     }
 
     /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
@@ -187,7 +222,7 @@ impl Context {
         } else {
             for found in self.find_pools().await? {
                 let name = found.name().to_owned();
-                pools.push((name, import(&self.handle, found, &self.import_options()).await.map_err(Into::into)));
+                pools.push((name, self.import(found, &self.import_options()).await.map_err(Into::into)));
             }
             pools.sort_by(|a, b| a.0.cmp(&b.0));
         }
@@ -249,7 +284,7 @@ impl Context {
         let found = found.with_context(|| {
             format!("cannot open '{name}': none of its devices is where it was; 'zpool export {name}' forgets it")
         })?;
-        Ok(import(&self.handle, found, &options).await?)
+        Ok(self.import(found, &options).await?)
     }
 
     /// Loads the keys of `--key` that are for this pool.

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use cenote_taskq::{Runtime, RuntimeOptions};
+use cenote_taskq::{IoMode, Runtime, RuntimeOptions};
 use clap::Parser;
 use clap::error::ErrorKind;
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,9 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
+    if let Some(line) = notice(&request.command, &runtime.handle().io_mode()) {
+        output.err(line);
+    }
     let result = runtime.block_on(handle(runtime.handle(), request, output.clone()));
     let result = result.and_then(|outcome| Ok(output.flush().map(|()| outcome)?));
     match result {
@@ -73,11 +76,20 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// The line that says once that device I/O is not done as it is done best, and why. Scripts that were written for OpenZFS's
+/// tools get from them what those say, and nothing besides.
+fn notice(command: &Command, mode: &IoMode) -> Option<String> {
+    let is_wanted = mode.is_fallback && !command.is_of_openzfs();
+    is_wanted.then(|| format!("cenote: without io_uring: {}", mode.explanation))
+}
+
 /// Does what is asked for. Whoever has a [`Request`] and an [`Output`] (this process, or a server with its client's) gets
 /// the same text.
 pub(crate) async fn handle(handle: cenote_taskq::Handle, request: Request, output: Output) -> anyhow::Result<Outcome> {
     let context = Context::new(handle, request.globals, request.search, output);
-    request.command.run(&context).await
+    let outcome = request.command.run(&context).await;
+    context.close_pools().await;
+    outcome
 }
 
 /// Writes an error to stderr: each cause that says something new, none of them with a backtrace.
@@ -114,6 +126,17 @@ mod tests {
         let back: Request = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_string(&back).unwrap(), text);
         assert!(text.contains("tank"));
+    }
+
+    #[test]
+    fn a_refused_ring_is_told_in_one_line_but_not_in_the_place_of_openzfs_tools() {
+        let command = |words: &[&str]| Request::try_parse_from(words).unwrap().command;
+        let mode = |is_fallback| IoMode { ring: false, is_fallback, explanation: "threads, because of this".into() };
+        let verify = command(&["cenote", "verify", "tank"]);
+        let line = notice(&verify, &mode(true)).unwrap();
+        assert!(line.contains("because of this") && line.lines().count() == 1);
+        assert_eq!(notice(&verify, &mode(false)), None, "threads were asked for");
+        assert_eq!(notice(&command(&["cenote", "zpool", "list"]), &mode(true)), None);
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub enum IoChoice {
 pub struct IoMode {
     /// Whether it is by io_uring.
     pub ring: bool,
+    /// Whether that was wanted and could not be had, or not for all workers.
+    pub is_fallback: bool,
     /// One line for a person: what is used, and if it is not the best, why.
     pub explanation: String,
 }
@@ -397,7 +399,7 @@ impl Handle {
     pub fn io_mode(&self) -> IoMode {
         match &self.core {
             Core::Real(real) => real.io_mode(),
-            Core::Sim(_) => IoMode { ring: false, explanation: "simulated devices".to_owned() },
+            Core::Sim(_) => IoMode { ring: false, is_fallback: false, explanation: "simulated devices".to_owned() },
         }
     }
 

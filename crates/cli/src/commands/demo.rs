@@ -126,6 +126,7 @@ impl Demo<'_> {
                 nicebytes(dir.phys.used_bytes)
             ))?;
         }
+        pool.close().await;
         Ok(())
     }
 
@@ -146,6 +147,7 @@ impl Demo<'_> {
         // The mount is served by the workers of this runtime: who reads from it must not hold one of them.
         let walked = self.context.handle().spawn_blocking(move || same_trees(&at, &copy)).await;
         mount.unmount(Unmount::Detach).await?;
+        pool.close().await;
         let (files, different, bytes) = walked??;
         self.failed += different;
         self.context.out(format!(

@@ -44,3 +44,10 @@ crate::args::commands! {
         Zstream => zstream,
     }
 }
+
+impl Command {
+    /// Whether it is one of OpenZFS's tools, in whose place scripts use it.
+    pub(crate) const fn is_of_openzfs(&self) -> bool {
+        matches!(self, Self::Zdb(_) | Self::Zfs(_) | Self::Zpool(_) | Self::Zstream(_))
+    }
+}

@@ -104,13 +104,16 @@ fn read_at_least(file: &File, offset_bytes: u64, buf: &mut [u8], needed: usize) 
 pub(super) fn mode(choice: IoChoice, workers: usize, ring: Option<&io::Error>) -> io::Result<IoMode> {
     let threads = |reason: &str| IoMode {
         ring: false,
+        is_fallback: choice != IoChoice::Threads,
         explanation: format!("up to {IO_THREADS_MAX} threads with pread and pwrite, {reason}"),
     };
     match (choice, ring) {
         (IoChoice::Threads, _) => Ok(threads("as asked for")),
-        (_, None) => {
-            Ok(IoMode { ring: true, explanation: format!("io_uring, a ring for each of {workers} worker threads") })
-        }
+        (_, None) => Ok(IoMode {
+            ring: true,
+            is_fallback: false,
+            explanation: format!("io_uring, a ring for each of {workers} worker threads"),
+        }),
         (IoChoice::Ring, Some(error)) => Err(io::Error::new(error.kind(), format!("no io_uring: {}", reason(error)))),
         (IoChoice::Auto, Some(error)) => Ok(threads(&format!("because {}", reason(error)))),
     }
@@ -123,6 +126,7 @@ pub(super) fn mode_found(mode: IoMode, rings: usize, workers: usize) -> IoMode {
     }
     IoMode {
         ring: rings > 0,
+        is_fallback: true,
         explanation: format!(
             "io_uring for {rings} of {workers} worker threads, pread and pwrite for the rest, which the kernel refused a ring"
         ),
@@ -150,9 +154,11 @@ mod tests {
             let error = io::Error::from_raw_os_error(errno);
             let mode = mode(IoChoice::Auto, 2, Some(&error)).expect("threads serve");
             assert!(!mode.ring && mode.explanation.contains(words) && !mode.explanation.contains('\n'));
+            assert!(mode.is_fallback);
             assert!(super::mode(IoChoice::Ring, 2, Some(&error)).is_err());
         }
         assert!(mode(IoChoice::Auto, 2, None).expect("a ring").ring);
-        assert!(!mode(IoChoice::Threads, 2, None).expect("threads").ring);
+        let asked_for = mode(IoChoice::Threads, 2, None).expect("threads");
+        assert!(!asked_for.ring && !asked_for.is_fallback);
     }
 }

@@ -88,13 +88,21 @@ impl Entrance {
 
 impl Real {
     pub(crate) fn start(options: RuntimeOptions) -> std::io::Result<Arc<Entrance>> {
+        Real::start_where(options, || ring::Ring::new(false).map(drop))
+    }
+
+    /// Starts where asking for a ring comes to what `probe` says.
+    fn start_where(
+        options: RuntimeOptions,
+        probe: impl FnOnce() -> std::io::Result<()>,
+    ) -> std::io::Result<Arc<Entrance>> {
         static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let id = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
         let workers = options.workers.unwrap_or(cores).max(1);
         let refusal = match options.io {
             IoChoice::Threads => None,
-            IoChoice::Auto | IoChoice::Ring => ring::Ring::new(false).err(),
+            IoChoice::Auto | IoChoice::Ring => probe().err(),
         };
         let mode = io::mode(options.io, workers, refusal.as_ref())?;
         let (seats, stealers): (Vec<_>, Vec<_>) = (0..workers).map(Seat::new).unzip();
@@ -308,7 +316,11 @@ impl Real {
     }
 
     pub(crate) fn io_mode(&self) -> IoMode {
-        self.mode.get().cloned().unwrap_or_else(|| IoMode { ring: false, explanation: String::new() })
+        self.mode.get().cloned().unwrap_or_else(|| IoMode {
+            ring: false,
+            is_fallback: false,
+            explanation: String::new(),
+        })
     }
 
     pub(crate) fn arm(&self, deadline: Instant, waker: Waker) -> TimerKey {
@@ -358,6 +370,41 @@ impl Schedule for Ticket {
     fn finished(&self, _task: &Task, place: Option<u64>) {
         if let Some(place) = place {
             self.0.tasks.remove(place);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::buf::Buf;
+    use crate::device::Direct;
+
+    /// Where the kernel refuses a ring, whatever its reason, the same reads come through threads, and one line says why.
+    #[test]
+    fn a_runtime_that_is_refused_a_ring_reads_all_the_same_and_says_why() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        let content: Vec<u8> = (0..64 << 10).map(|index: u32| (index / 3) as u8).collect();
+        std::fs::write(&path, &content).expect("written");
+        for (errno, words) in [(1, "forbidden"), (38, "no io_uring"), (12, "memlock")] {
+            let refused = || Err(std::io::Error::from_raw_os_error(errno));
+            let options = RuntimeOptions { workers: Some(2), io: IoChoice::Auto };
+            let real = Real::start_where(options.clone(), refused).expect("threads serve");
+            let mode = real.io_mode();
+            assert!(mode.is_fallback && !mode.ring);
+            assert!(mode.explanation.contains(words) && mode.explanation.lines().count() == 1, "{}", mode.explanation);
+            let handle = Handle { core: Core::Real(Arc::clone(&real)) };
+            let read = async {
+                let device = handle.open(&path, OpenOptions { write: false, direct: Direct::Auto }).await?;
+                let (result, buf) = device.read(4096, Buf::unfilled(8192)).await;
+                result.map(|()| buf)
+            };
+            let buf = real.block_on(read).expect("a read");
+            assert!(buf[..] == content[4096..4096 + 8192]);
+            real.stop();
+            let only_rings = RuntimeOptions { io: IoChoice::Ring, ..options };
+            assert!(Real::start_where(only_rings, refused).is_err(), "a ring was asked for");
         }
     }
 }

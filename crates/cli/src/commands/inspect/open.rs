@@ -13,7 +13,7 @@ use cenote_dmu::{Dmu, KeyAccess, Objset};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{ObjectId, ObjsetId};
-use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
+use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find};
 use cenote_taskq::{Direct, OpenOptions};
 use cenote_vdev::leaf::{LabelReport, probe, probe_device};
 use cenote_zio::Zio;
@@ -76,10 +76,10 @@ pub(crate) async fn pool(context: &Context, report: &mut Report, name: &str) -> 
         skip_activity_check: true,
         ..context.import_options()
     };
-    let opened = match import(context.handle(), found.clone(), &options).await {
+    let opened = match context.import(found.clone(), &options).await {
         Err(SpaError::NoRoot { last, .. }) if options.rewind == Rewind::None => {
             report.problem(format_args!("the newest root cannot be read ({last}); trying older ones"));
-            import(context.handle(), found, &ImportOptions { rewind: Rewind::Extreme, ..options }).await
+            context.import(found, &ImportOptions { rewind: Rewind::Extreme, ..options }).await
         }
         opened => opened,
     };

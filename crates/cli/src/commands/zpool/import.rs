@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::Txg;
-use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, device_condition, import};
+use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, device_condition};
 use serde::{Deserialize, Serialize};
 
 use super::status::width;
@@ -207,7 +207,7 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
         own_name: args.new_name.is_some().then_some(own_name),
         ..Entry::default()
     };
-    let pool = import(context.handle(), found, &options).await?;
+    let pool = context.import(found, &options).await?;
     context.load_keys(&pool).await?;
     // The note is what makes it imported. A file from which a kernel would import it at its next start, which `cachefile`
     // is about, does not exist here.
@@ -264,7 +264,7 @@ async fn show(context: &Context, text: &mut String, found: FoundPool) {
         ..context.import_options()
     };
     let is_elsewhere = is_elsewhere(&found, &looking);
-    let opened = import(context.handle(), found.clone(), &looking).await;
+    let opened = context.import(found.clone(), &looking).await;
     let (tree, state, mut advice, unknown) = match opened {
         Ok(pool) => {
             let status = pool.tree().status();
