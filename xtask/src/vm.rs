@@ -87,7 +87,7 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     Ok(Outcome::Done(Tally { passed: 2, failed: 0 }))
 }
 
-/// A pool that Cenote builds from this repository's own files, given to OpenZFS: it must find it sound, with the same contents, and
+/// A pool that Cenote builds from this repository's own files and changes, given to OpenZFS: it must find it sound, with the same contents, and
 /// go on with it; and what it makes of it Cenote must read.
 fn written() -> Result<()> {
     const POOL: &str = "written";
@@ -105,8 +105,19 @@ fn written() -> Result<()> {
     let options = ["build", "--pool", POOL, "--size", "128M", "-O", "compression=zstd", "--from"];
     process::run(cenote().args(options).arg(&source).arg("raidz1").args(&images))?;
     sums_to(&source, &share.join(SUMS))?;
+    // Opened again and changed, once without one of its devices, which OpenZFS then resilvers by the log of what it missed.
+    let zfs = |words: &[&str]| process::run(cenote().args(["zfs", "-d"]).arg(share).args(words));
+    zfs(&["create", "-o", "compression=gzip-2", "written/made"])?;
+    let away = share.join("away");
+    std::fs::rename(&images[1], &away)?;
+    zfs(&["set", "atime=off", POOL])?;
+    zfs(&["create", "written/gone"])?;
+    std::fs::rename(&away, &images[1])?;
+    zfs(&["destroy", "written/gone"])?;
     process::run(process::script("tools/openzfs-vm/judge").arg(share).args([POOL, SUMS]))?;
 
+    zfs(&["create", "written/second"])?;
+    zfs(&["destroy", "written/second"])?;
     process::run(cenote().args(["verify", "-d"]).arg(share).arg(POOL))?;
     let copy = share.join("copy");
     process::run(cenote().args(["cp", "-a", "-d"]).arg(share).args([POOL, "/"]).arg(&copy))?;

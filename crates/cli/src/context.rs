@@ -196,18 +196,22 @@ impl Context {
     }
 
     async fn open_without_keys(&self, name: &str) -> Result<Pool> {
+        let (found, options) = self.locate(name).await?;
+        Ok(self.import(found, &options).await?)
+    }
+
+    /// Finds a pool as [`Context::open_pool`] does, with the options to import it with.
+    pub(crate) async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
         let options = self.import_options();
         if !self.search.paths.is_empty() {
-            let found = choose(self.find_pools().await?, name)?;
-            return Ok(self.import(found, &options).await?);
+            return Ok((choose(self.find_pools().await?, name)?, options));
         }
         let pools = CacheFile::of_user()?.pools()?;
         let by_guid = || pools.iter().find(|(_, entry)| name.parse() == Ok(entry.guid));
         if let Some((name, entry)) = pools.get_key_value(name).or_else(by_guid) {
-            return self.open_entry(name, entry, options).await;
+            return self.locate_entry(name, entry, options).await;
         }
-        let found = choose(self.find_pools().await?, name)?;
-        Ok(self.import(found, &options).await?)
+        Ok((choose(self.find_pools().await?, name)?, options))
     }
 
     /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
@@ -257,7 +261,17 @@ impl Context {
         Ok((pools, failed))
     }
 
-    async fn open_entry(&self, name: &str, entry: &Entry, mut options: ImportOptions) -> Result<Pool> {
+    async fn open_entry(&self, name: &str, entry: &Entry, options: ImportOptions) -> Result<Pool> {
+        let (found, options) = self.locate_entry(name, entry, options).await?;
+        Ok(self.import(found, &options).await?)
+    }
+
+    async fn locate_entry(
+        &self,
+        name: &str,
+        entry: &Entry,
+        mut options: ImportOptions,
+    ) -> Result<(FoundPool, ImportOptions)> {
         options.force |= entry.force;
         options.destroyed |= entry.destroyed;
         options.missing_log |= entry.missing_log;
@@ -284,7 +298,7 @@ impl Context {
         let found = found.with_context(|| {
             format!("cannot open '{name}': none of its devices is where it was; 'zpool export {name}' forgets it")
         })?;
-        Ok(self.import(found, &options).await?)
+        Ok((found, options))
     }
 
     /// Loads the keys of `--key` that are for this pool.

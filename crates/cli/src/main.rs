@@ -45,6 +45,7 @@ mod request;
 mod time;
 mod vdevspec;
 mod volumes;
+mod writing;
 
 use std::process::ExitCode;
 

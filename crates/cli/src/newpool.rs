@@ -140,7 +140,7 @@ fn slots(number: u64) -> u8 {
 }
 
 /// The clock that `SOURCE_DATE_EPOCH` asks for.
-fn clock() -> Result<Clock> {
+pub(crate) fn clock() -> Result<Clock> {
     match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => match text.parse() {
             Ok(time) => Ok(Clock::Fixed(time)),
@@ -151,7 +151,7 @@ fn clock() -> Result<Clock> {
 }
 
 /// Who makes the pool; nobody in particular where it is to be made again elsewhere.
-fn host(context: &Context, is_repeatable: bool) -> Host {
+pub(crate) fn host(context: &Context, is_repeatable: bool) -> Host {
     if is_repeatable {
         return Host { id: 0, name: "localhost".to_owned() };
     }

@@ -12,6 +12,7 @@
 //! All of it is written in a txg's sync, by whoever syncs: there is one such at a time, so there are no locks.
 
 mod deadlist;
+mod destroy;
 
 use cenote_dmu::write::{ObjectSpec, ObjsetMut, SpaceDelta, Synced, Writer, ZapMut, create_zap, put_entry};
 use cenote_format::Endian;
@@ -24,6 +25,8 @@ use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_taskq::Rng;
 
 use crate::{DEPTH_MAX, Dsl, DslError};
+
+pub use destroy::Gone;
 
 /// The byte order of what is written.
 const ORDER: Endian = cenote_zio::ORDER;

@@ -6,6 +6,7 @@ use cenote_taskq::buf::Buf;
 use cenote_vdev::commit::LeafCommit;
 
 use super::PoolWriter;
+use super::administer::IN_CONFIG;
 use super::members::set;
 use crate::SpaError;
 use crate::config::PoolState;
@@ -39,6 +40,12 @@ impl PoolWriter {
         set(list, "pool_guid", self.guid.0);
         if !list.has("errata") {
             list.push("errata", 0_u64);
+        }
+        for name in IN_CONFIG {
+            list.remove(name);
+            if let Some(value) = self.old_config.value(name) {
+                list.push(name, value.clone());
+            }
         }
         list.remove("hostid");
         if self.host.id != 0 {

@@ -2,7 +2,7 @@
 
 use cenote_codec::compress::Compression;
 use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, RedundantMetadata};
-use cenote_dsl::Dsl;
+use cenote_dsl::{Dir, Dsl};
 use cenote_format::dsl::{dataset_field, dir_field};
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::zap::ZapValue;
@@ -11,6 +11,9 @@ use super::refuse::view;
 use super::{Head, PoolWriter};
 use crate::SpaError;
 use crate::features::{FEATURES, by_name};
+
+/// Properties that say how blocks are written.
+const POLICY_PROPERTIES: [&str; 4] = ["compression", "checksum", "copies", "redundant_metadata"];
 
 /// A property's value, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub enum PropertyValue {
 }
 
 impl PropertyValue {
-    fn zap(&self) -> ZapValue {
+    pub(super) fn zap(&self) -> ZapValue {
         match self {
             Self::Number(number) => ZapValue::from_u64(*number),
             Self::Text(text) => ZapValue::from_text(text),
@@ -82,12 +85,7 @@ impl PoolWriter {
             return refuse("changing a dataset with bookmarks");
         }
         let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
-        for property in ["compression", "checksum", "copies", "redundant_metadata"] {
-            let found = view.property(&dataset.dir, property, true).await.map_err(fail)?;
-            if let Some(number) = found.and_then(|found| found.value.number()) {
-                self.apply(&mut policy, property, number)?;
-            }
-        }
+        self.obey_properties(&view, &dataset.dir, &mut policy).await?;
         for name in ["refquota", "refreservation"] {
             let found = view.property(&dataset.dir, name, false).await.map_err(fail)?;
             if found.and_then(|found| found.value.number()).unwrap_or(0) != 0 {
@@ -112,7 +110,37 @@ impl PoolWriter {
         let objset = objset.map_err(|error| self.dmu_error(error))?;
         let head = Head { dataset: dataset.object, objset };
         self.datasets.push(head.clone());
+        self.use_features(&head).await?;
         Ok(head)
+    }
+
+    /// Takes over what a directory's properties say of how blocks are written.
+    pub(super) async fn obey_properties(
+        &self,
+        view: &Dsl,
+        dir: &Dir,
+        policy: &mut ObjsetPolicy,
+    ) -> Result<(), SpaError> {
+        for property in POLICY_PROPERTIES {
+            let found = view.property(dir, property, true).await;
+            let found = found.map_err(|error| SpaError::Dsl { pool: self.name.clone(), error })?;
+            if let Some(number) = found.and_then(|found| found.value.number()) {
+                self.apply(policy, property, number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that a dataset uses the features that its blocks need.
+    pub(super) async fn use_features(&mut self, head: &Head) -> Result<(), SpaError> {
+        let policy = head.objset.policy();
+        if policy.compress == Compress::Zstd {
+            self.activate(head, "zstd_compress").await?;
+        }
+        if let Some(feature) = feature_of_checksum(policy.checksum) {
+            self.activate(head, feature).await?;
+        }
+        Ok(())
     }
 
     /// Sets a property of a dataset, before or while files are written: those that say how blocks are written take effect
@@ -138,7 +166,12 @@ impl PoolWriter {
     }
 
     /// What a property changes in how blocks are written, and the feature that this needs.
-    fn apply(&self, policy: &mut ObjsetPolicy, name: &str, number: u64) -> Result<Option<&'static str>, SpaError> {
+    pub(super) fn apply(
+        &self,
+        policy: &mut ObjsetPolicy,
+        name: &str,
+        number: u64,
+    ) -> Result<Option<&'static str>, SpaError> {
         let bad = || SpaError::CannotCreate(format!("property '{name}' cannot have the value {number}"));
         match name {
             "compression" => {

@@ -2,7 +2,7 @@
 
 use cenote_dmu::write::{Object, ObjectSpec, ObjsetMut};
 use cenote_format::dmu_type::DmuType;
-use cenote_format::history::{HistoryPhys, emit_record};
+use cenote_format::history::{HistoryPhys, RECORD_MAX_BYTES, emit_record};
 use cenote_format::ids::Txg;
 use cenote_format::nvlist::NvList;
 
@@ -32,6 +32,50 @@ pub(super) async fn create(
     Ok(object)
 }
 
+/// Appends a record to the ring; the oldest give way. A record that the ring cannot hold is left out.
+pub(super) async fn append(object: &Object, txg: Txg, record: &NvList) -> Result<(), cenote_dmu::DmuError> {
+    let fail = |error: cenote_format::FormatError| cenote_dmu::DmuError::new(object.objset().id(), object.id(), error);
+    let order = cenote_zio::ORDER;
+    let mut phys = HistoryPhys::parse(&object.bonus(), order).map_err(fail)?;
+    phys.check().map_err(fail)?;
+    let bytes = emit_record(&record.emit_native(order));
+    let (len, ring) = (bytes.len() as u64, phys.ring_end - phys.create_end);
+    if len > ring || len > RECORD_MAX_BYTES {
+        return Ok(());
+    }
+    while phys.end - phys.oldest + len > ring {
+        let word = read_ring(object, &phys, phys.oldest, 8).await?;
+        let length = word.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
+        if length == 0 || length > phys.end - phys.oldest {
+            // The ring begins anew rather than guess where a record ends.
+            phys.oldest = phys.end;
+            break;
+        }
+        phys.oldest = (phys.oldest + 8 + length).min(phys.end);
+        phys.lost_count += 1;
+    }
+    let at = phys.physical(phys.end);
+    let first = len.min(phys.ring_end - at) as usize;
+    object.write(txg, at, &bytes[..first]).await?;
+    object.write(txg, phys.create_end, &bytes[first..]).await?;
+    phys.end += len;
+    object.set_bonus(txg, &phys.emit(order))
+}
+
+/// Bytes of the ring from a logical offset on.
+async fn read_ring(
+    object: &Object,
+    phys: &HistoryPhys,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<u8>, cenote_dmu::DmuError> {
+    let at = phys.physical(offset);
+    let first = (len as u64).min(phys.ring_end - at) as usize;
+    let mut bytes = object.read(at, first).await?.to_vec();
+    bytes.extend_from_slice(&object.read(phys.create_end, len - first).await?);
+    Ok(bytes)
+}
+
 /// The record of something that the pool did.
 pub(super) fn event(time_s: u64, txg: Txg, host: &str, name: &str, text: &str) -> NvList {
     let mut list = NvList::new();
@@ -52,4 +96,18 @@ pub(super) fn command(time_s: u64, host: &str, user: u64, line: &str) -> NvList 
     list.push("history hostname", host);
     list.push("history zone", "linux");
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_format::history::records;
+
+    #[test]
+    fn a_record_is_found_where_it_was_put() {
+        let record = command(5, "here", 0, "zpool set a=b");
+        let bytes = emit_record(&record.emit_native(cenote_zio::ORDER));
+        let found: Vec<_> = records(&bytes).map(|bytes| NvList::parse(bytes.unwrap()).unwrap()).collect();
+        assert_eq!(found[0].str("history command"), Some("zpool set a=b"));
+    }
 }

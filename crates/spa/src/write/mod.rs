@@ -48,9 +48,11 @@
 //! **Not here yet.** Several txgs at once (open, quiescing, syncing); deferred frees (passes converge without, by rewriting in
 //! place; those that OpenZFS left stay until it opens the pool again); the intent log.
 
+mod administer;
 mod config;
 mod create;
 mod dataset;
+mod destroy;
 mod features;
 mod free;
 mod history;
@@ -65,7 +67,7 @@ mod vdevs;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cenote_dmu::write::{Object, ObjsetMut, Writer};
+use cenote_dmu::write::{Object, ObjsetMut, ObjsetPolicy, Writer};
 use cenote_dsl::write::DslMut;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvList;

@@ -66,7 +66,7 @@ impl PoolWriter {
     }
 
     /// Refuses to give up blocks that others may share.
-    fn check_freed(&self, killed: &[Blkptr]) -> Result<(), SpaError> {
+    pub(super) fn check_freed(&self, killed: &[Blkptr]) -> Result<(), SpaError> {
         let refuse = |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: what.to_owned() });
         if killed.iter().any(Blkptr::dedup) {
             return refuse("freeing deduplicated blocks");
@@ -80,7 +80,7 @@ impl PoolWriter {
     }
 
     /// The list that stands for empty ones goes with the last that refers to it.
-    async fn release_empty_bpobj(&mut self, txg: Txg, count: u64) -> Result<(), SpaError> {
+    pub(super) async fn release_empty_bpobj(&mut self, txg: Txg, count: u64) -> Result<(), SpaError> {
         if count == 0 {
             return Ok(());
         }

@@ -1,11 +1,15 @@
 //! `cenote zfs …`: datasets, in OpenZFS's grammar.
 
+mod create;
+mod destroy;
 mod diff;
 mod get;
 mod holds;
+mod inherit;
 mod list;
 mod listing;
 mod mount;
+mod set;
 mod space;
 
 use anyhow::Result;
@@ -16,7 +20,7 @@ use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Datasets: list, properties, holds, differences, space.
+/// Datasets: create, destroy, list, properties, holds, differences, space.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -28,13 +32,17 @@ pub(crate) struct Args {
 crate::args::commands! {
     /// What to do with datasets.
     enum Zfs {
+        Create => create,
+        Destroy => destroy,
         Diff => diff,
         Get => get,
         Groupspace => groupspace,
         Holds => holds,
+        Inherit => inherit,
         List => list,
         Mount => mount,
         Projectspace => projectspace,
+        Set => set,
         Userspace => userspace,
     }
 }

@@ -1,11 +1,14 @@
 //! `cenote zpool …`: pools, in OpenZFS's grammar.
 
 mod create;
+mod destroy;
 mod export;
 mod get;
 mod history;
 mod import;
+mod labelclear;
 mod list;
+mod set;
 mod status;
 
 use anyhow::Result;
@@ -15,7 +18,7 @@ use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Pools: create, import, list, status, properties, history.
+/// Pools: create, destroy, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -28,11 +31,14 @@ crate::args::commands! {
     /// What to do with pools.
     enum Zpool {
         Create => create,
+        Destroy => destroy,
         Export => export,
         Get => get,
         History => history,
         Import => import,
+        Labelclear => labelclear,
         List => list,
+        Set => set,
         Status => status,
     }
 }

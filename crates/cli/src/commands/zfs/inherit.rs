@@ -1,0 +1,52 @@
+//! `zfs inherit`.
+
+use anyhow::{Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::files::pool_of;
+use crate::outcome::{Outcome, usage};
+use crate::writing::{dataset_property, finish, line, open_for_writing};
+
+/// Have datasets inherit a property from above.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    /// Also the datasets below.
+    #[arg(short = 'r')]
+    recursive: bool,
+    /// Go back to the received value.
+    #[arg(short = 'S')]
+    received: bool,
+    /// The property.
+    property: String,
+    /// Datasets of one pool.
+    #[arg(required = true, value_name = "DATASET")]
+    datasets: Vec<String>,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if args.received {
+        bail!("not supported yet: -S");
+    }
+    let property =
+        dataset_property(&args.property).map_err(|error| anyhow!("cannot inherit '{}': {error:#}", args.property))?;
+    if property == "quota" {
+        bail!("'quota' property cannot be inherited\nuse 'zfs set quota=none' to clear");
+    }
+    let name = pool_of(&args.datasets[0]).to_owned();
+    if args.datasets.iter().any(|dataset| pool_of(dataset) != name) {
+        return Err(usage("not supported yet: datasets of several pools in one command"));
+    }
+    let mut pool = open_for_writing(context, &name).await?;
+    let view = pool.view().await?;
+    for dataset in &args.datasets {
+        let dir = view.dir(dataset).await?;
+        let dirs = if args.recursive { view.tree(dir, false).await? } else { vec![dir] };
+        for dir in dirs {
+            pool.change_property(&dir.name, &property, None).await?;
+        }
+    }
+    let words = ["zfs", "inherit", if args.recursive { "-r" } else { "" }, &args.property];
+    finish(pool, &line(words.into_iter().chain(args.datasets.iter().map(String::as_str)))).await?;
+    Ok(Outcome::Good)
+}

@@ -1,0 +1,28 @@
+//! `zpool destroy`.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::cachefile::CacheFile;
+use crate::context::Context;
+use crate::outcome::Outcome;
+use crate::writing::open_for_writing;
+
+/// Destroy a pool: its labels say so, and its devices can be used for others. Until then `zpool import -D` has it back.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    /// Accepted for the sake of scripts: nothing is mounted.
+    #[arg(short = 'f')]
+    force: bool,
+    /// The pool.
+    pool: String,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    open_for_writing(context, &args.pool).await?.destroy().await?;
+    CacheFile::of_user()?.update(|pools| {
+        pools.remove(&args.pool);
+        Ok(())
+    })?;
+    Ok(Outcome::Good)
+}

@@ -1,0 +1,52 @@
+//! `zpool labelclear`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use cenote_spa::PoolState;
+use cenote_taskq::OpenOptions;
+use cenote_vdev::commit::clear;
+use cenote_vdev::disk::Disk;
+use cenote_vdev::leaf::probe;
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::outcome::Outcome;
+
+/// Remove the labels of a device, so that it belongs to no pool.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    /// Also if the device is part of a pool that is not destroyed.
+    #[arg(short = 'f')]
+    force: bool,
+    /// The device or file.
+    device: PathBuf,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let name = args.device.display();
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let device =
+        context.handle().open(&args.device, options).await.with_context(|| format!("failed to open {name}"))?;
+    if !device.try_lock_exclusive()? {
+        bail!("cannot clear '{name}': it is in use by another process");
+    }
+    let disk = Disk::whole(device);
+    let report = probe(&disk).await;
+    let Some(config) = report.best_config() else { bail!("failed to check state for {name}: no label found") };
+    let state = PoolState::from_number(config.u64("state").unwrap_or(0));
+    let what = match state {
+        PoolState::Destroyed => None,
+        PoolState::Active => Some("a member (ACTIVE) of"),
+        PoolState::Exported => Some("a member of exported"),
+        PoolState::Spare => Some("a reserved hot spare of"),
+        PoolState::L2Cache => Some("a cache device of"),
+        PoolState::Other(_) => Some("in an unknown way part of"),
+    };
+    if let (Some(what), false) = (what, args.force) {
+        let pool = config.str("name").unwrap_or("?");
+        bail!("use '-f' to override the following error:\n{name} is {what} pool \"{pool}\"");
+    }
+    clear(&disk).await.with_context(|| format!("failed to clear label for {name}"))?;
+    Ok(Outcome::Good)
+}

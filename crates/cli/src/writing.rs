@@ -1,0 +1,163 @@
+//! Pools that a command changes: opened for writing, changed in one txg, exported again.
+//!
+//! The txg that has the changes also says that the pool is exported: it is one step from the state before to the state
+//! after, whatever happens in between.
+
+use anyhow::{Context as _, Result, bail};
+use cenote_props::{Kind, Property, dataset, find, is_user_property, pool};
+use cenote_spa::write::{PoolWriter, PropertyValue, WriteOptions, open};
+
+use crate::args::parse_size;
+use crate::context::Context;
+use crate::newpool::{clock, host};
+use crate::outcome::usage;
+
+/// Properties of datasets that may be set on those that exist.
+const DATASET_PROPERTIES: [&str; 28] = [
+    "aclinherit",
+    "aclmode",
+    "acltype",
+    "atime",
+    "canmount",
+    "checksum",
+    "compression",
+    "copies",
+    "devices",
+    "direct",
+    "dnodesize",
+    "exec",
+    "logbias",
+    "mountpoint",
+    "overlay",
+    "prefetch",
+    "primarycache",
+    "quota",
+    "readonly",
+    "recordsize",
+    "redundant_metadata",
+    "relatime",
+    "secondarycache",
+    "setuid",
+    "snapdir",
+    "snapdev",
+    "sync",
+    "xattr",
+];
+/// Properties of pools that may be set.
+const POOL_PROPERTIES: [&str; 7] =
+    ["autoexpand", "autoreplace", "autotrim", "comment", "delegation", "failmode", "listsnapshots"];
+/// Text of a comment at most (`ZPROP_MAX_COMMENT`).
+const COMMENT_MAX_BYTES: usize = 32;
+
+/// Opens a pool to be changed.
+pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<PoolWriter> {
+    let (found, how) = context.locate(name).await?;
+    if found.name() != name && how.new_name.is_some() {
+        bail!("not supported yet: changing a pool that was imported under another name");
+    }
+    let options = WriteOptions { clock: clock()?, host: host(context, false), check: false };
+    Ok(open(context.handle(), found, &how, options).await?)
+}
+
+/// Notes the command and writes what it changed.
+pub(crate) async fn finish(mut pool: PoolWriter, line: &str) -> Result<()> {
+    pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
+    Ok(pool.export().await?)
+}
+
+/// A command's line as the history has it.
+pub(crate) fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// A setting's name and value.
+pub(crate) fn setting(text: &str) -> Result<(&str, &str)> {
+    text.split_once('=').ok_or_else(|| usage("missing '=' for property=value argument"))
+}
+
+/// A value as it is kept.
+fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
+    let bad = || anyhow::anyhow!("'{value}' is no value of the property '{}'", property.name);
+    Ok(match property.kind {
+        Kind::Number(_) if value == "none" => PropertyValue::Number(0),
+        Kind::Number(_) => PropertyValue::Number(parse_size(value).map_err(|_| bad())?),
+        Kind::Index(..) => PropertyValue::Number(property.number(value).with_context(bad)?),
+        Kind::Text(_) => PropertyValue::Text(value.to_owned()),
+    })
+}
+
+/// The name of a dataset's property that may be changed.
+pub(crate) fn dataset_property(name: &str) -> Result<String> {
+    if is_user_property(name) {
+        return Ok(name.to_owned());
+    }
+    let Some(property) = find(dataset::PROPERTIES, name) else { bail!("invalid property '{name}'") };
+    if property.is_read_only() {
+        bail!("'{}' is readonly", property.name);
+    }
+    if !DATASET_PROPERTIES.contains(&property.name) {
+        bail!("not supported yet: changing the property '{}'", property.name);
+    }
+    Ok(property.name.to_owned())
+}
+
+/// What `zfs set PROPERTY=VALUE` says.
+pub(crate) fn dataset_setting(text: &str) -> Result<(String, PropertyValue)> {
+    let (name, value) = setting(text)?;
+    let name = dataset_property(name)?;
+    let value = match find(dataset::PROPERTIES, &name) {
+        Some(property) => kept(property, value)?,
+        None => PropertyValue::Text(value.to_owned()),
+    };
+    Ok((name, value))
+}
+
+/// What `zpool set PROPERTY=VALUE` says; nothing for a value that takes the property away.
+pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
+    let (name, value) = setting(text)?;
+    if is_user_property(name) {
+        return Ok((name.to_owned(), (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()))));
+    }
+    let Some(property) = find(pool::PROPERTIES, name) else {
+        if name.starts_with(pool::FEATURE_PREFIX) {
+            bail!("not supported yet: enabling features of pools that exist");
+        }
+        bail!("invalid property '{name}'");
+    };
+    if property.is_read_only() {
+        bail!("property '{}' is readonly", property.name);
+    }
+    if !POOL_PROPERTIES.contains(&property.name) {
+        bail!("not supported yet: changing the property '{}'", property.name);
+    }
+    if property.name == "comment" {
+        if value.len() > COMMENT_MAX_BYTES {
+            bail!("comment must not exceed {COMMENT_MAX_BYTES} characters");
+        }
+        if !value.chars().all(|letter| (' '..='~').contains(&letter)) {
+            bail!("comment may only have printable characters");
+        }
+        return Ok(("comment".to_owned(), (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()))));
+    }
+    Ok((property.name.to_owned(), Some(kept(property, value)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_kept_as_openzfs_keeps_them() {
+        assert_eq!(dataset_setting("compression=lz4").unwrap().1, PropertyValue::Number(15));
+        assert_eq!(dataset_setting("quota=none").unwrap().1, PropertyValue::Number(0));
+        assert_eq!(dataset_setting("a:b=c").unwrap(), ("a:b".into(), PropertyValue::Text("c".into())));
+        for wrong in ["used=1", "nothing=1", "dedup=on", "compression", "recordsize=x"] {
+            assert!(dataset_setting(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(pool_setting("comment=").unwrap(), ("comment".into(), None));
+        assert_eq!(pool_setting("autotrim=on").unwrap().1, Some(PropertyValue::Number(1)));
+        for wrong in ["size=1", "multihost=on", "comment=\u{e9}", "feature@x=enabled", "version=28"] {
+            assert!(pool_setting(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Goal: commands that change a pool that exists leave it whole, with what was asked for and nothing else changed; where
+//! OpenZFS's `zdb` is installed it agrees. Method: pools made here and pools of OpenZFS, changed by the program, looked at by
+//! the program and by `zdb`.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cenote_testkit::zdb::{BlockStatistics, Devices};
+use common::{good, program, said, theme};
+
+struct Images {
+    dir: PathBuf,
+    pool: String,
+    files: Vec<PathBuf>,
+    _scratch: Option<cenote_testkit::Scratch>,
+    cache: tempfile::TempDir,
+}
+
+impl Images {
+    fn of_theme(name: &str) -> Self {
+        let theme = theme(name);
+        let scratch = theme.scratch().unwrap();
+        let (dir, files) = (scratch.dir().to_owned(), scratch.images.clone());
+        let pool = theme.manifest().unwrap().pools[0].clone();
+        Self { dir, pool, files, _scratch: Some(scratch), cache: tempfile::tempdir().unwrap() }
+    }
+
+    fn made(layout: &[&str], count: usize, options: &[&str]) -> Self {
+        let cache = tempfile::tempdir().unwrap();
+        let dir = cache.path().join("images");
+        std::fs::create_dir(&dir).unwrap();
+        let files: Vec<PathBuf> = (0..count).map(|index| dir.join(format!("{index}.img"))).collect();
+        let this = Self { dir, pool: "mine".into(), files: files.clone(), _scratch: None, cache };
+        let mut command = this.bare();
+        command.args(["zpool", "create", "--size", "80M"]).args(options).arg("mine").args(layout).args(&files);
+        good(&mut command);
+        this
+    }
+
+    fn bare(&self) -> Command {
+        let mut command = program();
+        command.env("CENOTE_CACHE", self.cache.path().join("cache.json"));
+        command
+    }
+
+    /// The program with a tool's verb on these images.
+    fn command(&self, tool: &str, rest: &[&str]) -> Command {
+        let mut command = self.bare();
+        command.arg(tool).arg("-d").arg(&self.dir).arg("-f").args(rest);
+        command
+    }
+
+    fn run(&self, tool: &str, rest: &[&str]) -> String {
+        String::from_utf8(good(&mut self.command(tool, rest))).unwrap()
+    }
+
+    fn refused(&self, tool: &str, rest: &[&str]) -> String {
+        let output = self.command(tool, rest).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{rest:?}: {}", said(&output));
+        said(&output)
+    }
+
+    fn get(&self, property: &str, dataset: &str) -> String {
+        self.run("zfs", &["get", "-H", "-o", "value,source", property, dataset]).trim().to_owned()
+    }
+
+    /// `verify` and `zdb` find nothing wrong.
+    fn assert_whole(&self) {
+        let mut verify = self.bare();
+        verify.args(["verify", "-d"]).arg(&self.dir).arg("-f").arg(&self.pool);
+        good(&mut verify);
+        if cenote_testkit::zdb::program("zdb").is_none() {
+            return;
+        }
+        let told = cenote_testkit::zdb::run(&Devices::of(&self.files).unwrap(), &["-bcc"], &self.pool).unwrap();
+        assert_eq!(told.status, Some(0), "{}", told.text);
+        assert!(BlockStatistics::parse(&told.text).unwrap().leak_free, "{}", told.text);
+    }
+}
+
+fn bytes_of(files: &[PathBuf]) -> Vec<Vec<u8>> {
+    files.iter().map(|file: &PathBuf| std::fs::read::<&Path>(file).unwrap()).collect()
+}
+
+#[test]
+fn properties_are_set_inherited_and_noted() {
+    let images = Images::made(&["raidz1"], 3, &[]);
+    images.run("zfs", &["create", "-p", "-o", "compression=zstd-7", "mine/a/b"]);
+    assert_eq!(images.get("compression", "mine/a/b"), "zstd-7\tlocal");
+    images.run("zfs", &["set", "recordsize=1M", "org.example:note=a b", "mine", "mine/a"]);
+    assert_eq!(images.get("recordsize", "mine/a/b"), "1M\tinherited from mine/a");
+    assert_eq!(images.get("org.example:note", "mine"), "a b\tlocal");
+    images.run("zfs", &["inherit", "recordsize", "mine/a"]);
+    assert_eq!(images.get("recordsize", "mine/a/b"), "1M\tinherited from mine");
+    images.run("zfs", &["inherit", "-r", "recordsize", "mine"]);
+    assert_eq!(images.get("recordsize", "mine/a/b"), "128K\tdefault");
+    images.run("zfs", &["set", "quota=30M", "mine/a"]);
+    assert_eq!(images.get("quota", "mine/a"), "30M\tlocal");
+    images.run("zpool", &["set", "comment=ours", "mine"]);
+    images.run("zpool", &["set", "autotrim=on", "mine"]);
+    let got = images.run("zpool", &["get", "-H", "-o", "value,source", "comment,autotrim", "mine"]);
+    assert_eq!(got, "ours\tlocal\non\tlocal\n");
+    let history = images.run("zpool", &["history", "-i", "mine"]);
+    for part in ["zfs create -p -o compression=zstd-7 mine/a/b", "zpool set comment=ours mine", "recordsize=1048576"] {
+        assert!(history.contains(part), "{part}: {history}");
+    }
+    images.assert_whole();
+    for (tool, line, why) in [
+        ("zfs", vec!["set", "dedup=on", "mine"], "not supported yet"),
+        ("zfs", vec!["set", "used=5", "mine"], "readonly"),
+        ("zfs", vec!["set", "atime=perhaps", "mine"], "no value"),
+        ("zfs", vec!["set", "atime=off", "mine/nothing"], "does not exist"),
+        ("zfs", vec!["create", "mine/a"], "already exists"),
+        ("zfs", vec!["create", "mine/x/y"], "parent does not exist"),
+        ("zfs", vec!["create", "-V", "8M", "mine/v"], "not supported yet"),
+        ("zpool", vec!["set", "multihost=on", "mine"], "not supported yet"),
+        ("zpool", vec!["set", "size=1", "mine"], "readonly"),
+    ] {
+        let before = bytes_of(&images.files);
+        let said = images.refused(tool, &line);
+        assert!(said.contains(why), "{line:?}: {said}");
+        assert!(bytes_of(&images.files) == before, "{line:?} changed something");
+    }
+}
+
+#[test]
+fn file_systems_come_and_go_and_a_pool_goes() {
+    let images = Images::made(&["mirror"], 2, &[]);
+    let used = images.run("zfs", &["get", "-H", "-p", "-o", "value", "used", "mine"]);
+    images.run("zfs", &["create", "-p", "mine/a/b/c"]);
+    images.run("zfs", &["create", "mine/d"]);
+    let list = images.run("zfs", &["list", "-H", "-o", "name", "-r", "mine"]);
+    assert_eq!(list, "mine\nmine/a\nmine/a/b\nmine/a/b/c\nmine/d\n");
+    images.assert_whole();
+    assert!(images.refused("zfs", &["destroy", "mine/a"]).contains("has children"));
+    assert!(images.refused("zfs", &["destroy", "mine"]).contains("does not apply to pools"));
+    images.run("zfs", &["destroy", "-r", "mine/a"]);
+    images.run("zfs", &["destroy", "mine/d"]);
+    assert_eq!(images.run("zfs", &["list", "-H", "-o", "name", "-r", "mine"]), "mine\n");
+    images.assert_whole();
+    let after = images.run("zfs", &["get", "-H", "-p", "-o", "value", "used", "mine"]);
+    let [used, after] = [used, after].map(|text| text.trim().parse::<u64>().unwrap());
+    assert!(after < used + (64 << 10), "{used} before, {after} after");
+
+    let file = images.files[0].to_str().unwrap().to_owned();
+    assert!(images.refused("zpool", &["labelclear", &file]).contains("exported pool \"mine\""));
+    images.run("zpool", &["destroy", "mine"]);
+    assert!(images.refused("zfs", &["list", "mine"]).contains("destroyed"));
+    assert!(images.run("zpool", &["import", "-D"]).contains("mine"));
+    images.run("zpool", &["labelclear", &file]);
+    assert!(images.refused("zpool", &["labelclear", &file]).contains("no label"));
+}
+
+#[test]
+fn pools_of_openzfs_are_changed() {
+    for name in ["basic", "log_spacemap", "raidz1", "snapshots"] {
+        let images = Images::of_theme(name);
+        let pool = images.pool.clone();
+        let child = format!("{pool}/newchild");
+        images.run("zfs", &["create", "-o", "compression=gzip-3", &child]);
+        images.run("zfs", &["set", "atime=off", &pool]);
+        images.run("zpool", &["set", "comment=changed", &pool]);
+        assert_eq!(images.get("compression", &child), "gzip-3\tlocal");
+        images.assert_whole();
+        images.run("zfs", &["create", &format!("{child}/below")]);
+        images.run("zfs", &["destroy", "-r", &child]);
+        images.assert_whole();
+        let theme = theme(name);
+        let manifest = theme.manifest().unwrap();
+        for (dataset, account) in manifest.contents().datasets.iter().filter(|(_, it)| it.error.is_none()) {
+            if account.entries.is_empty() || dataset.contains('@') {
+                continue;
+            }
+            let mut list = images.bare();
+            list.args(["ls", "-R", "-d"]).arg(&images.dir).args(["-f", dataset, "/"]);
+            good(&mut list);
+        }
+    }
+}
+
+#[test]
+fn intent_logs_and_missing_devices_are_respected() {
+    let images = Images::of_theme("zil");
+    let said = images.refused("zpool", &["set", "comment=x", &images.pool]);
+    assert!(said.contains("intent log"), "{said}");
+
+    let images = Images::made(&["mirror"], 2, &[]);
+    let away = images.cache.path().join("away.img");
+    std::fs::rename(&images.files[1], &away).unwrap();
+    images.run("zfs", &["create", "mine/meanwhile"]);
+    std::fs::rename(&away, &images.files[1]).unwrap();
+    assert_eq!(images.run("zfs", &["list", "-H", "-o", "name", "mine/meanwhile"]), "mine/meanwhile\n");
+    let status = images.run("zpool", &["status", "mine"]);
+    assert!(status.contains("mine"), "{status}");
+    images.run("zfs", &["destroy", "mine/meanwhile"]);
+    // Only the device that was never away is needed.
+    std::fs::rename(&images.files[1], &away).unwrap();
+    images.run("zfs", &["list", "mine"]);
+}

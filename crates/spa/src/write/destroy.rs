@@ -1,0 +1,148 @@
+//! Destroying a file system: its blocks are freed in the txg that takes its name away.
+//!
+//! OpenZFS enters a large dataset into a tree of what is to be freed, and frees it over many txgs. Here the tree is walked at
+//! once: memory is that of one path of indirect blocks, and of the ranges that become free.
+
+use cenote_dmu::{KeyAccess, Objset};
+use cenote_dsl::Dataset;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dnode::dnodes_in_block;
+use cenote_format::dsl::{dataset_field, dir_field, pool_directory};
+use cenote_format::ids::Txg;
+use cenote_taskq::BoxFuture;
+use cenote_zio::{Bookmark, ReadContext};
+
+use super::PoolWriter;
+use crate::SpaError;
+use crate::features::FEATURES;
+
+impl PoolWriter {
+    /// Destroys a file system or volume that has neither snapshots nor datasets below it.
+    ///
+    /// # Errors
+    /// There is none of this name, it has what depends on it, or something that cannot be freed yet.
+    pub async fn destroy_dataset(&mut self, name: &str) -> Result<(), SpaError> {
+        let view = self.view().await?;
+        let dataset = view.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot destroy '{name}': {why}")));
+        let refuse =
+            |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: format!("{what} ('{name}')") });
+        if dataset.is_snapshot() {
+            return refuse("destroying snapshots");
+        }
+        if dataset.dir.phys.parent.0 == 0 {
+            return cannot("operation does not apply to pools\nuse 'zpool destroy' to destroy the pool itself");
+        }
+        let children = view.children(&dataset.dir, true).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshots = view.snapshots(&dataset).await.map_err(|error| self.dsl_failed(error))?;
+        if !children.is_empty() || !snapshots.is_empty() {
+            return cannot("filesystem has children");
+        }
+        if dataset.dir.phys.origin != self.dsl.origin {
+            return refuse("destroying clones");
+        }
+        if dataset.dir.phys.reserved_bytes != 0 {
+            return refuse("destroying a dataset with a reservation");
+        }
+        for field in [dir_field::CRYPTO_KEY_OBJECT, dir_field::LIVELIST, dir_field::FILESYSTEM_COUNT] {
+            if view.dir_field(&dataset.dir, field).await.map_err(|error| self.dsl_failed(error))?.is_some() {
+                return refuse("destroying encrypted datasets, clones, and where filesystem limits are in force");
+            }
+        }
+        let bookmarks = view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await;
+        if bookmarks.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return refuse("destroying a dataset with bookmarks");
+        }
+        if dataset.phys.user_refs.0 != 0 || dataset.phys.properties.0 != 0 {
+            return refuse("destroying a dataset with holds");
+        }
+        self.check_above(&view, &dataset.dir).await?;
+        if self.is_scanned().await? {
+            return refuse("destroying datasets while a scrub or resilver is under way");
+        }
+        let txg = self.txg;
+        self.free_objset(txg, &dataset).await?;
+        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
+            let used = view.dataset_field(&dataset, feature.guid).await.map_err(|error| self.dsl_failed(error))?;
+            if used.is_some() {
+                self.features.change(feature.name, -1);
+            }
+        }
+        let gone = self.dsl.destroy_dataset(txg, dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        self.features.change("extensible_dataset", -(gone.zapified as i64));
+        self.release_empty_bpobj(txg, gone.shared_empty).await?;
+        self.datasets.retain(|head| head.dataset != dataset.object);
+        self.record_event("destroy", "", Some((name, dataset.object))).await
+    }
+
+    /// Whether a scan has not come to its end.
+    async fn is_scanned(&self) -> Result<bool, SpaError> {
+        let mut directory =
+            cenote_dmu::write::ZapMut::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let scan = directory.lookup(pool_directory::SCAN.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+        let words: Vec<u64> = scan.map(|scan| scan.integers().collect()).unwrap_or_default();
+        // `scn_state`: 1 while it goes on, or is paused.
+        Ok(words.get(1) == Some(&1))
+    }
+
+    async fn free_objset(&mut self, txg: Txg, dataset: &Dataset) -> Result<(), SpaError> {
+        let root = dataset.phys.bp;
+        if root.is_hole() {
+            return Ok(());
+        }
+        let dmu = self.writer.dmu().clone();
+        let objset = Objset::open(dmu, dataset.objset_id(), root, KeyAccess::None).await;
+        let objset = objset.map_err(|error| self.dmu_error(error))?;
+        let phys = objset.phys().clone();
+        if !phys.zil_header.log.is_hole() {
+            return Err(SpaError::Unwritable {
+                pool: self.name.clone(),
+                what: "destroying a dataset with an intent log in use".to_owned(),
+            });
+        }
+        for dnode in [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode].into_iter().flatten() {
+            for bp in dnode.blkptrs() {
+                self.free_tree(txg, *bp, None).await?;
+            }
+        }
+        for bp in phys.meta_dnode.blkptrs() {
+            self.free_tree(txg, *bp, Some(DmuType::DNODE)).await?;
+        }
+        self.check_freed(&[root])?;
+        self.free_blocks(txg, &[root]).await
+    }
+
+    /// Frees a block and all below it; of the meta-dnode's tree also what its dnodes lead to.
+    fn free_tree(&self, txg: Txg, bp: Blkptr, meta: Option<DmuType>) -> BoxFuture<'_, Result<(), SpaError>> {
+        Box::pin(async move {
+            if bp.is_hole() || bp.is_redacted() {
+                return Ok(());
+            }
+            let leads_on = bp.level() > 0 || meta.is_some();
+            if leads_on {
+                let context = ReadContext::new(Bookmark::objset(cenote_format::ids::ObjsetId(0)), None);
+                let read = self.writer.dmu().read(&bp, context).await;
+                let bytes = read.map_err(|error| self.fail(format!("what is to be freed cannot be read: {error}")))?;
+                let order = bp.byte_order();
+                if bp.level() > 0 {
+                    for child in Blkptr::array(&bytes, order) {
+                        if !child.is_hole() && child.level() + 1 != bp.level() {
+                            return Err(self.fail("a tree whose levels do not go down cannot be freed"));
+                        }
+                        self.free_tree(txg, child, meta).await?;
+                    }
+                } else {
+                    for (_, dnode) in dnodes_in_block(&bytes, order) {
+                        let dnode = dnode.map_err(|error| self.fail(error))?.to_value();
+                        for child in dnode.blkptrs().iter().chain(&dnode.spill) {
+                            self.free_tree(txg, *child, None).await?;
+                        }
+                    }
+                }
+            }
+            self.check_freed(&[bp])?;
+            self.free_blocks(txg, &[bp]).await
+        })
+    }
+}
