@@ -17,7 +17,7 @@
 //! reads that failed lately. Where nothing is known of a child, [`SILENCE_NS`] without any answer is silence.
 //!
 //! A child that is not chosen is not measured. One that has had no read for `zfs_vdev_mirror_forget_ms` while others had is
-//! given one, longer after the more it owes.
+//! given one, longer after the slower it was and the more it owes; another child is asked as well, at once.
 
 use super::load::{Load, ONE};
 use super::{Ask, Candidate, Candidates, ReadPolicy};
@@ -33,6 +33,8 @@ const RUN_SEEKS: u64 = 4;
 const LATE_DEVIATIONS: u64 = 4;
 /// A second read is for a device that is late, not for a queue: a child with more than so many reads to do is not asked for one.
 const QUEUE_READS: u64 = 4;
+/// A child that may take so many times as long as another one was chosen to be tried, or for nothing else being left.
+const TRIAL_TIMES: u64 = 3;
 /// A child that never answered is silent after this long: more than a healthy device is ever without an answer.
 const SILENCE_NS: u64 = 200_000_000;
 /// How many times dearer a child is of whose reads none succeeds.
@@ -60,9 +62,11 @@ impl Adaptive {
     /// A child that was avoided for long enough to be tried.
     fn trial(&self, ask: &Ask, candidates: &Candidates<'_>) -> Option<usize> {
         let latest = candidates.iter().map(|child| child.load.sent()).max()?;
+        let lowest = candidates.iter().map(|child| child.load.ratio(ask.size_bytes)).min()?.max(1);
         candidates.iter().position(|child| {
             let (load, sent) = (child.load, child.load.sent());
-            let patience = self.forget_ns.saturating_mul(1 + u64::from(load.overdue().min(30)));
+            let slower = (load.ratio(ask.size_bytes) / lowest).clamp(1, 30);
+            let patience = self.forget_ns.saturating_mul(slower + u64::from(load.overdue().min(30)));
             latest.since(sent).as_nanos() > u128::from(patience) && load.take_trial(sent, ask.now)
         })
     }
@@ -114,9 +118,19 @@ impl ReadPolicy for Adaptive {
     }
 
     fn second_after_ns(&self, ask: &Ask, chosen: &Load, others: &Candidates<'_>) -> Option<u64> {
+        if self.hedge_percent == 0 {
+            return None;
+        }
+        // A child that is tried again may be as slow as it was: whoever's read that is need not wait for it.
+        let expected = |load: &Load| cost_ns(ask, load, load.ratio(ask.size_bytes), load.continues(ask.address_bytes));
+        let known = others.iter().filter(|child| child.load.answer_ns(ask.size_bytes).is_some());
+        let best = known.map(|child| expected(child.load)).min();
+        if best.is_some_and(|best| chosen.pending() <= 1 && expected(chosen) > TRIAL_TIMES * best) {
+            return Some(0);
+        }
         // Where all have much to do an answer is late for its queue, and a second read only costs another one a seek.
         let is_busy = |load: &Load| load.backlog_ns() > QUEUE_READS * load.alone_ns(ask);
-        if self.hedge_percent == 0 || others.iter().all(|child| is_busy(child.load)) {
+        if others.iter().all(|child| is_busy(child.load)) {
             return None;
         }
         let late = std::iter::once(chosen).chain(others.iter().map(|child| child.load));

@@ -203,9 +203,16 @@ fn a_second_read_waits_until_an_answer_is_later_than_usual() {
     let late = policy.second_after_ns(&ask(0, 4096, &handle), &loads[0], &others).unwrap();
     assert!((2_000_000..3_000_000).contains(&late), "{late}");
     // The least of those who know, and never less than the tunable.
-    answer(&runtime, &loads[1], 200, Duration::from_micros(50));
+    answer(&runtime, &loads[1], 200, Duration::from_micros(1000));
     let late = policy.second_after_ns(&ask(0, 4096, &handle), &loads[0], &others).unwrap();
-    assert_eq!(late, 500_000);
+    assert!((1_000_000..1_500_000).contains(&late), "{late}");
+    let late = policy.second_after_ns(&ask(0, 4096, &handle), &loads[1], &candidates(&loads[..1])).unwrap();
+    assert!((1_000_000..1_500_000).contains(&late), "{late}");
+    // A child that is far slower is only being tried: the other one is asked at once.
+    answer(&runtime, &loads[1], 1000, Duration::from_micros(50));
+    assert_eq!(policy.second_after_ns(&ask(0, 4096, &handle), &loads[0], &others), Some(0));
+    let late = policy.second_after_ns(&ask(0, 4096, &handle), &loads[1], &candidates(&loads[..1])).unwrap();
+    assert_eq!(late, 500_000, "never less than the tunable");
     let mut never = Tunables::default();
     never.set("zfs_vdev_mirror_hedge_percent", "0").unwrap();
     assert_eq!(Adaptive::new(&never).second_after_ns(&ask(0, 4096, &handle), &loads[0], &others), None);
