@@ -17,6 +17,7 @@
 mod clock;
 pub mod codec;
 mod machine;
+pub mod mirror;
 mod page;
 pub mod report;
 pub mod roots;

@@ -122,6 +122,11 @@ impl Context {
     }
 
     /// What was tuned; the grammar has refused what cannot be.
+    /// Tunables that were given, as NAME=VALUE.
+    pub(crate) fn tunable_settings(&self) -> &[String] {
+        &self.globals.tunables
+    }
+
     fn tunables(&self) -> Tunables {
         let mut tunables = Tunables::default();
         self.globals.tunables.iter().for_each(|text| drop(tunables.set_from(text)));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use cenote_bench::report::{Report, Suite};
 use cenote_bench::whole::{self, Part};
-use cenote_bench::{codec, machine, roots, taskq};
+use cenote_bench::{codec, machine, mirror, roots, taskq};
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 use serde::{Deserialize, Serialize};
@@ -73,6 +73,8 @@ enum Which {
     Taskq,
     /// Account of detached I/O.
     Roots,
+    /// Which child of a mirror is read, on modelled disks.
+    Mirror,
     /// Checksums and parity.
     Codec,
     /// All layers, on a pool that OpenZFS made.
@@ -102,7 +104,7 @@ fn measure(context: &Context, args: &Args) -> Result<Report> {
     let mut suites = args.suites.clone();
     let has_pool = args.image.is_some() || args.peer_pool.is_some();
     if suites.is_empty() {
-        suites = vec![Which::Taskq, Which::Roots, Which::Codec];
+        suites = vec![Which::Taskq, Which::Roots, Which::Mirror, Which::Codec];
         suites.extend(has_pool.then_some(Which::Pool));
     }
     if suites.contains(&Which::Pool) && !has_pool {
@@ -118,7 +120,7 @@ fn measure(context: &Context, args: &Args) -> Result<Report> {
     };
     for which in suites {
         context.err(format!("measuring {}", which.name()));
-        report.suites.push(which.measure(args)?);
+        report.suites.push(which.measure(args, context.tunable_settings())?);
     }
     Ok(report)
 }
@@ -129,11 +131,12 @@ impl Which {
     }
 
     /// On a thread of its own: suites start runtimes, and block.
-    fn measure(self, args: &Args) -> Result<Suite> {
-        let args = args.clone();
+    fn measure(self, args: &Args, settings: &[String]) -> Result<Suite> {
+        let (args, settings) = (args.clone(), settings.to_vec());
         let thread = std::thread::spawn(move || match self {
             Self::Taskq => taskq::run(args.quick, &args.peers),
             Self::Roots => roots::run(args.quick),
+            Self::Mirror => mirror::run(args.quick, &settings),
             Self::Codec => codec::run(args.quick),
             Self::Pool => {
                 let folder = tempfile::tempdir()?;
