@@ -131,7 +131,7 @@ impl NewPool {
 }
 
 /// Slots of a dnode by the property `dnodesize`.
-fn slots(number: u64) -> u8 {
+pub(crate) fn slots(number: u64) -> u8 {
     match number {
         // `auto` is 1 KiB, as in OpenZFS.
         1 => 2,

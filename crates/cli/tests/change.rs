@@ -199,3 +199,66 @@ fn intent_logs_and_missing_devices_are_respected() {
     std::fs::rename(&images.files[1], &away).unwrap();
     images.run("zfs", &["list", "mine"]);
 }
+
+/// A folder with what files can be, made from a seed.
+fn folder(at: &Path) {
+    std::fs::create_dir_all(at.join("sub/deeper")).unwrap();
+    std::fs::write(at.join("one"), b"one").unwrap();
+    std::fs::write(at.join("sub/large"), vec![7_u8; 700_000]).unwrap();
+    let noise: Vec<u8> = (0..300_000_u32).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    std::fs::write(at.join("sub/deeper/noise"), noise).unwrap();
+    std::fs::hard_link(at.join("one"), at.join("sub/again")).unwrap();
+    std::os::unix::fs::symlink("sub/large", at.join("link")).unwrap();
+}
+
+fn same_trees(images: &Images, filesystem: &str, path: &str, source: &Path) {
+    let out = tempfile::tempdir().unwrap();
+    let copy = out.path().join("copy");
+    let mut cp = images.bare();
+    cp.args(["cp", "-a", "-d"]).arg(&images.dir).args(["-f", filesystem, path]).arg(&copy);
+    good(&mut cp);
+    // A directory that is not the root is copied as such.
+    let copied = path.rsplit('/').next().filter(|last| !last.is_empty()).map_or(copy.clone(), |last| copy.join(last));
+    good(Command::new("diff").args(["-r", "--no-dereference"]).arg(source).arg(&copied));
+}
+
+fn put(images: &Images, rest: &[&str]) -> Command {
+    let mut command = images.bare();
+    command.args(["put", "-d"]).arg(&images.dir).arg("-f").args(rest);
+    command
+}
+
+#[test]
+fn files_are_put_into_file_systems_that_exist_all_or_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let source = temp.path().join("source");
+    folder(&source);
+    let source_text = source.to_str().unwrap().to_owned();
+
+    let images = Images::made(&["raidz1"], 3, &[]);
+    images.run("zfs", &["create", "-o", "recordsize=16K", "mine/a"]);
+    good(&mut put(&images, &["mine/a", &source_text]));
+    same_trees(&images, "mine/a", "/", &source);
+    images.assert_whole();
+    // A second time the files are there, and nothing changes.
+    let before = bytes_of(&images.files);
+    let output = put(&images, &["mine/a", &source_text]).output().unwrap();
+    assert!(said(&output).contains("exists already"), "{}", said(&output));
+    assert!(bytes_of(&images.files) == before);
+    good(&mut put(&images, &["mine/a", &source_text, "/sub/deeper"]));
+    same_trees(&images, "mine/a", "/sub/deeper/sub/deeper", &source.join("sub/deeper"));
+    good(&mut put(&images, &["mine", &source_text]));
+    same_trees(&images, "mine", "/", &source);
+    images.assert_whole();
+
+    for name in ["basic", "raidz1", "snapshots", "xattrs"] {
+        let images = Images::of_theme(name);
+        let owners = |what| images.run("zfs", &[what, "-H", "-p", "-n", "-o", "name,used,objused", &images.pool]);
+        let before = owners("userspace");
+        good(&mut put(&images, &[&images.pool, &source_text]));
+        let after = owners("userspace");
+        same_trees(&images, &images.pool, "/sub", &source.join("sub"));
+        assert_ne!(before, after, "{name}: nobody's account has changed");
+        images.assert_whole();
+    }
+}

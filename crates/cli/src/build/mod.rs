@@ -1,4 +1,4 @@
-//! Filling a new pool with files: what `cenote build` does with what a source gives it.
+//! Filling a pool with files: what `cenote build` and `cenote put` do with what a source gives them.
 //!
 //! A source names files one after the other, directories before what is in them. Files are written as they come; of
 //! directories the entries are kept in memory and written at the end, since only then it is known what is in them. While a
@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail};
 use cenote_dmu::write::Object;
 use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zpl::DirEntry;
 use cenote_spa::SpaError;
 use cenote_spa::write::PoolWriter;
 use cenote_taskq::buf::Buf;
@@ -22,6 +23,8 @@ pub(crate) use folder::add_folder;
 
 /// Bytes that a txg gathers.
 const TXG_BYTES: u64 = 64 << 20;
+/// Bytes that are added to a file system that exists: they are in one txg, and so in memory.
+const PUT_MAX_BYTES: u64 = 512 << 20;
 /// What an object counts towards that beside its data.
 const OBJECT_BYTES: u64 = 2 << 10;
 
@@ -30,6 +33,8 @@ struct Directory {
     object: Object,
     node: NodeSpec,
     entries: BTreeMap<Vec<u8>, (ObjectId, u32)>,
+    /// What a directory that was there before has.
+    before: Option<BTreeMap<Vec<u8>, DirEntry>>,
 }
 
 /// Which directory; the root is 0.
@@ -64,6 +69,8 @@ pub(crate) struct Builder {
     files: FileSystemMut,
     txg: Txg,
     dirty_bytes: u64,
+    /// When a txg is to be written.
+    txg_bytes_max: u64,
     directories: Vec<Directory>,
     linked: BTreeMap<ObjectId, Linked>,
     /// No time that is written is later than this, in seconds.
@@ -84,16 +91,50 @@ impl Builder {
             syncing: None,
             files,
             dirty_bytes: 0,
-            directories: vec![Directory { object, node, entries: BTreeMap::new() }],
+            directories: vec![Directory { object, node, entries: BTreeMap::new(), before: None }],
+            txg_bytes_max: TXG_BYTES,
             linked: BTreeMap::new(),
             latest_s,
             counts: Counts::default(),
         }
     }
 
-    /// Sets the root directory's attributes.
+    /// A builder that adds to a directory of a file system that exists, all in the open txg: it is there as a whole, or not
+    /// at all.
+    pub(crate) async fn into_existing(
+        handle: Handle,
+        pool: PoolWriter,
+        files: FileSystemMut,
+        directory: Object,
+    ) -> Result<Self> {
+        let before = Some(files.entries(&directory).await?);
+        Ok(Self {
+            handle,
+            txg: pool.txg(),
+            now: [pool.time_s(), 0],
+            pool: Some(pool),
+            syncing: None,
+            files,
+            dirty_bytes: 0,
+            txg_bytes_max: u64::MAX,
+            directories: vec![Directory {
+                object: directory,
+                node: NodeSpec::default(),
+                entries: BTreeMap::new(),
+                before,
+            }],
+            linked: BTreeMap::new(),
+            latest_s: None,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Sets the root directory's attributes, unless it was there before.
     pub(crate) fn set_root(&mut self, node: NodeSpec) {
         let node = self.timed(node);
+        if self.directories[0].before.is_some() {
+            return;
+        }
         let root = &mut self.directories[0].node;
         *root = NodeSpec { mode: node.mode & 0o7777 | MODE_DIR, parent: root.parent, ..node };
     }
@@ -114,6 +155,9 @@ impl Builder {
             bail!("'{text}' cannot be a file's name");
         }
         let directory = &mut self.directories[parent.0];
+        if directory.before.as_ref().is_some_and(|before| before.contains_key(name)) {
+            bail!("'{text}' exists already");
+        }
         if directory.entries.insert(name.to_vec(), (object, mode)).is_some() {
             bail!("the source has two files called '{text}' in one directory");
         }
@@ -127,9 +171,16 @@ impl Builder {
     /// Makes a directory.
     pub(crate) async fn directory(&mut self, parent: DirectoryId, name: &[u8], node: NodeSpec) -> Result<DirectoryId> {
         let node = NodeSpec { mode: node.mode & 0o7777 | MODE_DIR, parent: self.parent(parent), ..self.timed(node) };
+        let there = self.directories[parent.0].before.as_ref().and_then(|before| before.get(name));
+        if let Some(entry) = there.filter(|entry| u32::from(entry.kind) << 12 == MODE_DIR) {
+            let object = self.files.objset().object(entry.object).await?;
+            let before = Some(self.files.entries(&object).await?);
+            self.directories.push(Directory { object, node, entries: BTreeMap::new(), before });
+            return Ok(DirectoryId(self.directories.len() - 1));
+        }
         let object = self.files.new_node(self.txg, node.mode, 0)?;
         self.enter(parent, name, object.id(), node.mode)?;
-        self.directories.push(Directory { object, node, entries: BTreeMap::new() });
+        self.directories.push(Directory { object, node, entries: BTreeMap::new(), before: None });
         self.counts.directories += 1;
         self.dirtied(0).await?;
         Ok(DirectoryId(self.directories.len() - 1))
@@ -205,7 +256,10 @@ impl Builder {
     /// Counts what a txg gathers, and has it written when it is enough.
     async fn dirtied(&mut self, bytes: u64) -> Result<()> {
         self.dirty_bytes += if bytes == 0 { OBJECT_BYTES } else { bytes };
-        if self.dirty_bytes >= TXG_BYTES {
+        if self.txg_bytes_max == u64::MAX && self.dirty_bytes > PUT_MAX_BYTES {
+            bail!("not supported yet: adding more than {} MiB at once", PUT_MAX_BYTES >> 20);
+        }
+        if self.dirty_bytes >= self.txg_bytes_max {
             self.next_txg().await?;
         }
         Ok(())
@@ -235,8 +289,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Writes directories and what else had to wait, and closes the pool.
-    pub(crate) async fn finish(mut self) -> Result<Counts> {
+    /// Writes directories and what else had to wait, and closes the pool; `line` is noted in the history.
+    pub(crate) async fn finish(mut self, line: Option<&str>) -> Result<Counts> {
         for linked in std::mem::take(&mut self.linked).into_values() {
             if linked.is_changed {
                 self.files.set_attributes(self.txg, &linked.object, &linked.node).await?;
@@ -244,20 +298,31 @@ impl Builder {
             }
         }
         for directory in std::mem::take(&mut self.directories) {
-            let Directory { object, mut node, entries } = directory;
+            let Directory { object, mut node, entries, before } = directory;
             let subdirectories = entries.values().filter(|(_, mode)| mode & MODE_KIND == MODE_DIR).count() as u64;
             node.links = 2 + subdirectories;
             node.size_bytes = 2 + entries.len() as u64;
             let bytes = entries.len() as u64 * 64;
             let entries: Vec<NewEntry> =
                 entries.into_iter().map(|(name, (object, mode))| NewEntry { name, object, mode }).collect();
+            if before.is_some() {
+                if !entries.is_empty() {
+                    self.files.add_entries(self.txg, &object, &entries, self.now).await?;
+                }
+                continue;
+            }
             self.files.write_entries(self.txg, &object, &entries).await?;
             self.files.set_attributes(self.txg, &object, &node).await?;
             self.dirtied(bytes.max(OBJECT_BYTES)).await?;
         }
-        self.next_txg().await?;
-        self.settle().await?;
-        let pool = self.pool.take().context("the pool is gone")?;
+        if self.txg_bytes_max != u64::MAX {
+            self.next_txg().await?;
+            self.settle().await?;
+        }
+        let mut pool = self.pool.take().context("the pool is gone")?;
+        if let Some(line) = line {
+            pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
+        }
         pool.export().await?;
         self.counts.txgs += 1;
         Ok(self.counts)

@@ -75,7 +75,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let progress = context.progress("writing", None);
     let mut builder = Builder::new(context.handle().clone(), new);
     add_folder(&mut builder, &args.from, &mut |bytes| progress.advance(bytes)).await?;
-    let counts = builder.finish().await?;
+    let counts = builder.finish(None).await?;
     made.keep();
     drop(progress);
     let seconds = context.handle().now().since(start).as_secs_f64();

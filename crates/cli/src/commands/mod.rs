@@ -11,6 +11,7 @@ mod ls;
 mod man;
 mod manifest;
 mod mount;
+mod put;
 mod serve;
 mod tar;
 mod verify;
@@ -35,6 +36,7 @@ crate::args::commands! {
         Man => man,
         Manifest => manifest,
         Mount => mount,
+        Put => put,
         Serve => serve,
         Tar => tar,
         Verify => verify,

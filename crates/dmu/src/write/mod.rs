@@ -24,6 +24,7 @@
 //! 4. [`Writer::sync`] loads the indirect blocks above what has changed, then goes up level by level (`sync`): blocks are
 //!    prepared on all cores, get their places in order, and are stored in the background. A block's pointer is known when
 //!    it is placed, so the level above need not wait for devices.
+//!    Where an objset's flags say that it has accounts of owners (`accounts`), what has changed is entered and written too.
 //! 5. Dnodes go into the blocks of the meta-dnode, which is written likewise, then the root block. The layer gives way to
 //!    the new tree.
 //! 6. The caller gets the new root and the blocks that are not pointed to any more, and puts the first into the object above
@@ -47,6 +48,7 @@
 //! on who came first, and blocks that change twice in a txg would be written twice. *One task for each object that goes up
 //! on its own*: as wide, but allocation would depend on the schedule, and equal input would not give equal bytes.
 
+mod accounts;
 mod object;
 mod objset;
 mod policy;

@@ -244,6 +244,11 @@ impl ObjsetMut {
         Ok(dnode.map_err(|error| fail(error.into()))?.to_value())
     }
 
+    /// Whether an object is in use in memory; those that stand in the root block always are.
+    pub(super) fn has(&self, id: ObjectId) -> bool {
+        self.shared.state.lock().objects.contains_key(&id)
+    }
+
     /// Takes the objects that a txg has changed, in the order of their numbers, the meta-dnode left out.
     pub(super) fn take_dirty(&self, txg: Txg) -> Vec<Object> {
         let mut state = self.shared.state.lock();

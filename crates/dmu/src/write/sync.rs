@@ -25,6 +25,7 @@ use cenote_taskq::{Class, Join, Semaphore};
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{Allocator, Bookmark, Placed, Prepared, WritePolicy, Zio, ZioError};
 
+use super::accounts::{Accounting, Changes};
 use super::object::Object;
 use super::objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED};
 use super::policy::{BlockKind, Now, ObjsetPolicy};
@@ -212,7 +213,11 @@ impl Writer {
             })
             .collect();
         let objects = parts.iter().map(|part| part.objset.take_dirty(txg)).collect();
-        let trees = self.write_trees(&mut parts, objects, now, &mut stores).await?;
+        let mut trees = self.write_trees(&mut parts, objects, now, &mut stores).await?;
+        if let Some(accounts) = count_owners(&parts, &mut trees, txg).await? {
+            let accounts = self.write_trees(&mut parts, accounts, now, &mut stores).await?;
+            trees.iter_mut().zip(accounts).for_each(|(trees, more)| trees.extend(more));
+        }
         let mut roots: Vec<BTreeMap<ObjectId, DnodePhys>> = vec![BTreeMap::new(); parts.len()];
         for (part, trees) in trees.into_iter().enumerate() {
             let objset = &parts[part].objset;
@@ -390,6 +395,25 @@ impl Writer {
         objset.put_synced(now.txg, root, phys);
         Ok(root)
     }
+}
+
+/// Enters into the accounts of objsets what has changed; the accounts are objects that are to be written then, if there are.
+async fn count_owners(parts: &[Part], trees: &mut [Vec<Tree>], txg: Txg) -> Result<Option<Vec<Vec<Object>>>, DmuError> {
+    let mut all = Vec::with_capacity(parts.len());
+    for (part, trees) in parts.iter().zip(trees) {
+        let mut changed = Vec::new();
+        if let Some(accounting) = Accounting::of(part.objset.phys().flags) {
+            let mut changes = Changes::default();
+            for tree in trees.iter_mut().filter(|tree| ![USERUSED, GROUPUSED, PROJECTUSED].contains(&tree.object.id()))
+            {
+                accounting.count(tree, &mut changes).map_err(|kind| tree.object.error(kind))?;
+            }
+            changes.enter(&part.objset, txg).await?;
+            changed = part.objset.take_dirty(txg);
+        }
+        all.push(changed);
+    }
+    Ok(all.iter().any(|changed| !changed.is_empty()).then_some(all))
 }
 
 async fn joined<T>(objset: &ObjsetMut, join: Join<T>) -> Result<T, DmuError> {

@@ -1,4 +1,4 @@
-//! Writing file systems: making one, and files and directories in it.
+//! Writing file systems: making one, or opening one that exists, and files and directories in it.
 //!
 //! A file is an object with its attributes in the bonus, in the order in which OpenZFS packs them, so that what it reads
 //! from fixed places (owner, generation, project) is there. A directory is a ZAP from names to objects with their type in
@@ -7,6 +7,7 @@
 //! Everything here is done by one caller at a time: [`FileSystemMut`] is not shared.
 
 mod acl;
+mod existing;
 mod sa;
 
 use cenote_dmu::write::{Object, ObjectSpec, ObjsetMut, ZapMut, create_zap};
@@ -193,12 +194,10 @@ impl FileSystemMut {
     pub async fn write_entries(&self, txg: Txg, directory: &Object, entries: &[NewEntry]) -> Result<(), ZplError> {
         let mut zap = ZapMut::create(directory.clone())?;
         for entry in entries {
-            let word = DirEntry { object: entry.object, kind: (entry.mode >> 12 & 0xf) as u8 }.word();
-            let word = word.map_err(|error| ZplError::Format { object: directory.id().0, error })?;
             if entry.name.len() > NAME_MAX_BYTES {
                 return Err(ZplError::NameTooLong);
             }
-            zap.insert(&entry.name, &ZapValue::from_u64(word)).await?;
+            zap.insert(&entry.name, &entry_value(directory, entry)?).await?;
         }
         zap.flush(txg).await?;
         Ok(())
@@ -283,6 +282,16 @@ impl FileSystemMut {
         }
         Ok(())
     }
+}
+
+/// An entry as a directory holds it.
+fn entry_value(directory: &Object, entry: &NewEntry) -> Result<ZapValue, ZplError> {
+    let word = DirEntry { object: entry.object, kind: (entry.mode >> 12 & 0xf) as u8 }.word();
+    Ok(ZapValue::from_u64(word.map_err(|error| ZplError::Format { object: directory.id().0, error })?))
+}
+
+const fn is_directory(mode: u32) -> bool {
+    mode & MODE_KIND == MODE_DIR
 }
 
 /// How a node's extended attributes are kept.

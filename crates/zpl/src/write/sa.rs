@@ -8,7 +8,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::bonus_capacity_bytes;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_format::sa::{SA_LAYOUTS, SA_REGISTRY, SaRegistry, ZplAttribute, emit};
+use cenote_format::sa::{LAYOUT_MAX, SA_LAYOUTS, SA_REGISTRY, SaHeader, SaRegistry, ZplAttribute, emit, layout_number};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::buf::{Block, Buf};
 
@@ -16,6 +16,23 @@ use crate::ZplError;
 
 /// The first number of a layout: those below are reserved.
 const LAYOUT_FIRST: u16 = 2;
+/// What all files have, in the order in which OpenZFS reads it.
+const USUAL: [ZplAttribute; 12] = [
+    ZplAttribute::Mode,
+    ZplAttribute::Size,
+    ZplAttribute::Gen,
+    ZplAttribute::Uid,
+    ZplAttribute::Gid,
+    ZplAttribute::Parent,
+    ZplAttribute::Flags,
+    ZplAttribute::Atime,
+    ZplAttribute::Mtime,
+    ZplAttribute::Ctime,
+    ZplAttribute::Crtime,
+    ZplAttribute::Links,
+];
+/// Entries of a table of attributes at most.
+const TABLE_ENTRIES_MAX: usize = 1 << 16;
 /// A spill block is no larger.
 const SPILL_MAX_BYTES: usize = 128 << 10;
 
@@ -28,6 +45,8 @@ pub(super) struct SaMut {
     layouts: BTreeMap<Vec<u16>, u16>,
     object: Object,
     zap: ZapMut,
+    /// The next layout's number.
+    next: u16,
 }
 
 /// Attributes packed: for the bonus, and for the spill block where they did not fit.
@@ -57,7 +76,42 @@ impl SaMut {
             (SA_LAYOUTS, ZapValue::from_u64(object.id().0)),
         ];
         let master = create_zap(objset, txg, DmuType::SA_MASTER_NODE, &master).await?.id();
-        Ok((Self { registry, layouts: BTreeMap::new(), object, zap }, master))
+        Ok((Self { registry, layouts: BTreeMap::new(), object, zap, next: LAYOUT_FIRST }, master))
+    }
+
+    /// The tables of a file system that exists.
+    pub(super) async fn open(objset: &ObjsetMut, master: ObjectId) -> Result<Self, ZplError> {
+        let mut master = ZapMut::open(objset.object(master).await?).await?;
+        let mut table = async |name: &str| {
+            let value = master.lookup(name.as_bytes()).await?.and_then(|value| value.as_u64());
+            let id = value.ok_or_else(|| ZplError::Corrupt { object: 0, what: format!("no table '{name}'") })?;
+            Ok::<_, ZplError>(objset.object(ObjectId(id)).await?)
+        };
+        let (names, object) = (table(SA_REGISTRY).await?, table(SA_LAYOUTS).await?);
+        let mut registry = SaRegistry::new();
+        for (name, value) in ZapMut::open(names).await?.entries(TABLE_ENTRIES_MAX).await? {
+            let word = value.as_u64().unwrap_or(0);
+            let name = String::from_utf8_lossy(&name).into_owned();
+            registry.register(&name, word).map_err(|error| format_error(objset, error))?;
+        }
+        let mut zap = ZapMut::open(object.clone()).await?;
+        let (mut layouts, mut next) = (BTreeMap::new(), LAYOUT_FIRST);
+        for (name, value) in zap.entries(TABLE_ENTRIES_MAX).await? {
+            let Some(number) = layout_number(&name) else { continue };
+            let numbers: Vec<u16> = value.integers().map(|number| number as u16).collect();
+            next = next.max(number.saturating_add(1));
+            layouts.insert(numbers, number);
+        }
+        Ok(Self { registry, layouts, object, zap, next })
+    }
+
+    /// Whether a bonus begins with the attributes that all files have, in the usual order; where they begin, then.
+    pub(super) fn usual_start(&self, bonus: &[u8]) -> Option<usize> {
+        let header = SaHeader::parse(bonus).ok()??;
+        let usual: Vec<u16> = USUAL.iter().filter_map(|attribute| self.registry.zpl(*attribute)).collect();
+        let (numbers, _) = self.layouts.iter().find(|(_, number)| **number == header.layout_number())?;
+        let is_usual = header.endian == ORDER && usual.len() == USUAL.len() && numbers.starts_with(&usual);
+        is_usual.then_some(header.size_bytes)
     }
 
     /// The number of the layout with these attributes, made if there is none.
@@ -65,7 +119,13 @@ impl SaMut {
         if let Some(number) = self.layouts.get(numbers) {
             return Ok(*number);
         }
-        let number = LAYOUT_FIRST + self.layouts.len() as u16;
+        let number = self.next;
+        if number > LAYOUT_MAX {
+            return Err(ZplError::Unsupported(
+                "a file system with more layouts of attributes than there are numbers".into(),
+            ));
+        }
+        self.next += 1;
         self.zap.insert(number.to_string().as_bytes(), &ZapValue::from_u16s(numbers)).await?;
         self.zap.flush(txg).await?;
         self.layouts.insert(numbers.to_vec(), number);

@@ -1,0 +1,93 @@
+//! `cenote put`: files into a file system that exists.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use cenote_spa::write::PoolWriter;
+use cenote_zpl::write::{FileSystemMut, MODE_DIR, XattrMode};
+use serde::{Deserialize, Serialize};
+
+use crate::args::Search;
+use crate::build::{Builder, add_folder};
+use crate::context::Context;
+use crate::files::pool_of;
+use crate::newpool::slots;
+use crate::outcome::Outcome;
+use crate::output::nicebytes;
+use crate::writing::{line, open_for_writing};
+
+/// Add what a directory holds to a file system.
+///
+/// Directories that are there already are added to; anything else that is there already is an error, and then nothing is
+/// changed. All of it appears at once: whatever happens, either everything was added or nothing. Owners, modes, modification
+/// times, extended attributes, ACLs, holes, hard links, symbolic links and special files are kept. The pool is exported
+/// afterwards.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    search: Search,
+    /// The file system.
+    filesystem: String,
+    /// The directory whose contents are added.
+    source: PathBuf,
+    /// The directory of the file system to add to.
+    #[arg(default_value = "/")]
+    target: String,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let context = &context.with(&args.search);
+    let name = &args.filesystem;
+    if !args.source.is_dir() {
+        bail!("not supported yet: adding anything but what a directory holds ('{}')", args.source.display());
+    }
+    let mut pool = open_for_writing(context, pool_of(name)).await?;
+    let files = open_files(&mut pool, name).await?;
+    let mut directory = files.objset().object(files.root()).await?;
+    for part in args.target.split('/').filter(|part| !part.is_empty()) {
+        let entry = files.entries(&directory).await?.remove(part.as_bytes());
+        let entry = entry.filter(|entry| u32::from(entry.kind) << 12 == MODE_DIR);
+        let entry = entry.with_context(|| format!("there is no directory '{}' in '{name}'", args.target))?;
+        directory = files.objset().object(entry.object).await?;
+    }
+    let progress = context.progress("adding", None);
+    let mut builder = Builder::into_existing(context.handle().clone(), pool, files, directory).await?;
+    add_folder(&mut builder, &args.source, &mut |bytes| progress.advance(bytes)).await?;
+    let source = args.source.display().to_string();
+    let counts = builder.finish(Some(&line(["cenote", "put", name, &source, &args.target]))).await?;
+    drop(progress);
+    context.out(format!(
+        "{} files, {} directories, {} others, {}\n",
+        counts.files,
+        counts.directories,
+        counts.others,
+        nicebytes(counts.bytes)
+    ))?;
+    Ok(Outcome::Good)
+}
+
+/// Opens a file system, with what its properties say of new files.
+async fn open_files(pool: &mut PoolWriter, name: &str) -> Result<FileSystemMut> {
+    let head = pool.open_head(name).await?;
+    let mut files = FileSystemMut::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
+    let view = pool.view().await?;
+    let dir = view.dir(name).await?;
+    let number = async |property: &str| {
+        let found = view.property(&dir, property, true).await?;
+        Ok::<_, anyhow::Error>(found.and_then(|found| found.value.number()))
+    };
+    if let Some(bytes) = number("recordsize").await? {
+        files.record_bytes = u32::try_from(bytes)?;
+        if bytes > 128 << 10 {
+            pool.activate(&head, "large_blocks").await?;
+        }
+    }
+    if let Some(size) = number("dnodesize").await?.filter(|size| *size != 0) {
+        files.dnode_slots = slots(size);
+        pool.activate(&head, "large_dnode").await?;
+    }
+    if number("xattr").await? == Some(1) {
+        files.xattrs = XattrMode::Dir;
+    }
+    Ok(files)
+}
