@@ -37,7 +37,8 @@ pub enum Class {
 /// How to make a [`Runtime`] on the machine.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeOptions {
-    /// Worker threads; `None` is one for each core this process may use.
+    /// Worker threads at most; `None` is one for each core this process may use. One is there from the start, the others come
+    /// with work and go without it.
     pub workers: Option<usize>,
     /// How device I/O is done.
     pub io: IoChoice,

@@ -13,7 +13,7 @@
 //!
 //! ```text
 //!   Runtime::real                                    Runtime::simulated(seed)
-//!     worker 0..n, each:                               one loop:
+//!     worker 0..n, each while it has a thread:         one loop:
 //!       5 queues (front, interrupt, issue,               runnable tasks, one picked by the seed
 //!                 sync, background), stealable           timers; the clock jumps to the next
 //!       an io_uring, or none                             simulated disks, whose service is a timer
@@ -51,7 +51,9 @@
 //! 2. A wake is never lost: after it, the task is polled, and that poll sees what was written before the wake.
 //! 3. When there is work and a worker sleeps, some worker is searching or has been unparked (`real/idle`), or the work
 //!    stands with a worker that is about to do it, and is less than waking another would cost, by its latest tasks.
-//! 4. One dispatch unparks at most one worker, holding no lock, and none while one is searching.
+//! 4. One dispatch unparks at most one worker, holding no lock, and none while one is searching. Where none sleeps it starts
+//!    one that has no thread; a thread that ends for want of work has seen all work that was there before others could see
+//!    that it goes.
 //! 5. After [`Group::close`] has returned the group has no member and admits none. [`Group::wait`] misses nobody who was in.
 //! 6. Memory that the kernel may write is owned by the ring until the kernel is done with it (`real/ring`).
 //! 7. A panic ends its task and nothing else, and whoever joins the task is told.

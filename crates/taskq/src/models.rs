@@ -11,7 +11,7 @@ use loom::thread;
 
 use crate::group::Shards;
 use crate::handle::Class;
-use crate::real::idle::Idle;
+use crate::real::idle::{Called, Idle};
 use crate::sync::Mutex;
 use crate::task::{Reason, Schedule, Task};
 
@@ -43,15 +43,23 @@ fn work_once(idle: &Idle, work: &AtomicUsize, unparked: &[AtomicUsize], worker: 
     }
 }
 
+/// All workers have threads.
+fn all_present(workers: usize) -> Idle {
+    let idle = Idle::new(workers);
+    (1..workers).for_each(|worker| assert!(idle.take_back(worker)));
+    idle
+}
+
 fn wake(idle: &Idle, unparked: &[AtomicUsize]) {
-    if let Some(worker) = idle.dispatched() {
+    // Whoever is started has a token too: it looks for work.
+    if let Some(Called::Sleeper(worker) | Called::Absent(worker)) = idle.dispatched() {
         unparked[worker].fetch_add(1, Ordering::AcqRel);
     }
 }
 
 /// Whoever is left asleep while there is work must have been unparked.
 fn no_work_is_left_to_sleepers(dispatches: usize, workers: usize) {
-    let idle = Arc::new(Idle::new(workers));
+    let idle = Arc::new(all_present(workers));
     let work = Arc::new(AtomicUsize::new(0));
     let unparked: Arc<Vec<AtomicUsize>> = Arc::new((0..workers).map(|_| AtomicUsize::new(0)).collect());
     let threads: Vec<_> = (0..workers)
@@ -85,7 +93,7 @@ fn two_dispatches_to_two_sleepy_workers_are_never_missed() {
 #[test]
 fn a_dispatcher_that_relies_on_another_is_not_let_down() {
     model(4, || {
-        let idle = Arc::new(Idle::new(2));
+        let idle = Arc::new(all_present(2));
         let work = Arc::new(AtomicUsize::new(0));
         let unparked: Arc<Vec<AtomicUsize>> = Arc::new((0..2).map(|_| AtomicUsize::new(0)).collect());
         let other = {
@@ -111,6 +119,34 @@ fn a_dispatcher_that_relies_on_another_is_not_let_down() {
         let worked = worker.join().expect("no panic");
         let tokens = unparked[0].load(Ordering::Acquire);
         assert!(worked || tokens > 0, "work is left and the worker sleeps");
+    });
+}
+
+/// A worker's thread ends while work comes: either it sees the work and goes on, or the worker is started anew.
+#[test]
+fn a_dispatch_to_a_worker_whose_thread_ends_is_never_missed() {
+    model(4, || {
+        let idle = Arc::new(all_present(2));
+        let work = Arc::new(AtomicUsize::new(0));
+        let unparked: Arc<Vec<AtomicUsize>> = Arc::new((0..2).map(|_| AtomicUsize::new(0)).collect());
+        // The first worker is in a poll that does not end; the second goes.
+        let leaver = {
+            let (idle, work) = (Arc::clone(&idle), Arc::clone(&work));
+            thread::spawn(move || {
+                idle.enter(1, false);
+                if idle.leave(1) {
+                    // Woken: it looks for work, which it finds.
+                    return true;
+                }
+                idle.depart(1);
+                work.load(Ordering::Acquire) > 0 && idle.take_back(1)
+            })
+        };
+        work.fetch_add(1, Ordering::AcqRel);
+        wake(&idle, &unparked);
+        let stays = leaver.join().expect("no panic");
+        let started = unparked[1].load(Ordering::Acquire);
+        assert!(stays || started > 0, "work is left and nobody comes for it");
     });
 }
 

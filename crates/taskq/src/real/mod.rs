@@ -20,7 +20,7 @@ use crossbeam_deque::{Injector, Stealer};
 use crossbeam_utils::CachePadded;
 
 use self::file::FileDevice;
-use self::idle::Idle;
+use self::idle::{Called, Idle};
 pub(crate) use self::io::Io;
 use self::pool::Pool;
 use self::registry::Registry;
@@ -32,9 +32,12 @@ use crate::handle::{
 };
 use crate::oneshot;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use crate::task::{Job, Reason, Runnable, Schedule, Task, panic_text};
 use crate::time::{Instant, TimerKey};
+
+/// How long a worker's thread has nothing to do before it ends. As the pools' threads; chosen by eye.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// The real runtime's shared part.
 pub(crate) struct Real {
@@ -46,7 +49,15 @@ pub(crate) struct Real {
     /// to one of them, so that few of them write the same cache lines.
     shared: Box<[CachePadded<[Injector<Runnable>; LEVELS]>]>,
     stealers: Box<[[Stealer<Runnable>; LEVELS]]>,
-    homes: std::sync::OnceLock<Box<[Arc<Home>]>>,
+    /// Where each worker's latest thread is reached.
+    homes: Box<[Mutex<Option<Arc<Home>>>]>,
+    /// Of workers without a thread.
+    seats: Box<[Mutex<Option<Seat>>]>,
+    /// How long a thread has nothing to do before it ends.
+    linger: Duration,
+    /// Workers whose ring was refused although the first one was granted.
+    refused: AtomicUsize,
+    entrance: std::sync::OnceLock<std::sync::Weak<Entrance>>,
     tasks: Registry,
     stopped: AtomicBool,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
@@ -88,12 +99,13 @@ impl Entrance {
 
 impl Real {
     pub(crate) fn start(options: RuntimeOptions) -> std::io::Result<Arc<Entrance>> {
-        Real::start_where(options, || ring::Ring::new(false).map(drop))
+        Real::start_where(options, LINGER, || ring::Ring::new(false).map(drop))
     }
 
     /// Starts where asking for a ring comes to what `probe` says.
     fn start_where(
         options: RuntimeOptions,
+        linger: Duration,
         probe: impl FnOnce() -> std::io::Result<()>,
     ) -> std::io::Result<Arc<Entrance>> {
         static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -112,7 +124,11 @@ impl Real {
             idle: Idle::new(workers),
             shared: (0..workers).map(|_| CachePadded::new(std::array::from_fn(|_| Injector::new()))).collect(),
             stealers: stealers.into(),
-            homes: std::sync::OnceLock::new(),
+            homes: (0..workers).map(|_| Mutex::new(None)).collect(),
+            seats: seats.into_iter().map(|seat| Mutex::new(Some(seat))).collect(),
+            linger,
+            refused: AtomicUsize::new(0),
+            entrance: std::sync::OnceLock::new(),
             tasks: Registry::new(workers),
             stopped: AtomicBool::new(false),
             threads: Mutex::default(),
@@ -124,39 +140,62 @@ impl Real {
         });
         let tickets = (0..workers).map(|_| Arc::new(Ticket(Arc::clone(&real)))).collect();
         let entrance = Arc::new(Entrance { real: Arc::clone(&real), tickets });
+        let _ = real.entrance.set(Arc::downgrade(&entrance));
         let (sender, receiver) = std::sync::mpsc::channel();
-        for (index, seat) in seats.into_iter().enumerate() {
-            let (worker_entrance, sender) = (Arc::clone(&entrance), sender.clone());
-            let thread = std::thread::Builder::new().name(format!("cenote-{index}")).spawn(move || {
-                set_thread_shard(index);
-                let settled = worker::settle(seat, worker_entrance.id, worker_entrance.ring);
-                let _ = sender.send((index, settled.home()));
-                drop(sender);
-                let _entered = enter(Handle { core: Core::Real(Arc::clone(&worker_entrance)) });
-                settled.work(&worker_entrance);
-            });
-            match thread {
-                Ok(thread) => real.threads.lock().push(thread),
-                // Fewer homes than workers tell below.
-                Err(_) => break,
-            }
-        }
-        drop(sender);
-        let mut homes: Vec<_> = receiver.into_iter().collect();
-        if homes.len() != workers {
-            real.stopped.store(true, Ordering::SeqCst);
-            homes.iter().for_each(|(_, home)| home.parker.unpark());
+        if !real.start_worker(0, Some(sender)) || receiver.recv().is_err() {
             return Err(std::io::Error::other("a worker thread could not be started"));
         }
-        homes.sort_by_key(|&(index, _)| index);
-        let rings = homes.iter().filter(|(_, home)| home.parker.has_ring()).count();
-        let _ = real.mode.set(io::mode_found(mode, rings, workers));
-        let _ = real.homes.set(homes.into_iter().map(|(_, home)| home).collect());
+        let rings = workers - real.refused.load(Ordering::Acquire);
+        let mode = if rings < workers { io::mode_found(mode, 0, workers) } else { mode };
+        let _ = real.mode.set(mode);
         Ok(entrance)
     }
 
-    fn homes(&self) -> &[Arc<Home>] {
-        self.homes.get().map_or(&[], |homes| homes)
+    /// Gives a worker a thread; tells when it is settled. False if there can be none.
+    fn start_worker(&self, index: usize, told: Option<std::sync::mpsc::Sender<()>>) -> bool {
+        let Some(entrance) = self.entrance.get().and_then(std::sync::Weak::upgrade) else { return false };
+        // A stop either finds the thread in the list, or is seen here.
+        let mut threads = self.threads.lock();
+        if self.is_stopped() {
+            return false;
+        }
+        let thread = std::thread::Builder::new().name(format!("cenote-{index}")).spawn(move || {
+            set_thread_shard(index);
+            let _entered = enter(Handle { core: Core::Real(Arc::clone(&entrance)) });
+            entrance.real.serve(index, told);
+        });
+        let Ok(thread) = thread else { return false };
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        true
+    }
+
+    /// The life of a worker's thread.
+    fn serve(&self, index: usize, mut told: Option<std::sync::mpsc::Sender<()>>) {
+        let mut seat = self.seats[index].lock().take();
+        // A dispatch started it, but for the first.
+        let mut searching = index > 0;
+        while let Some(taken) = seat {
+            let settled = worker::settle(taken, self.id, self.ring);
+            let home = settled.home();
+            if self.ring && !home.parker.has_ring() {
+                self.refused.fetch_add(1, Ordering::AcqRel);
+            }
+            *self.homes[index].lock() = Some(home);
+            if let Some(told) = told.take() {
+                let _ = told.send(());
+            }
+            let Some(left) = settled.work(self, std::mem::take(&mut searching)) else { return };
+            *self.seats[index].lock() = Some(left);
+            self.idle.depart(index);
+            // What came before others could see that this thread goes is this thread's to do.
+            let stays = self.has_work() && self.idle.take_back(index);
+            seat = if stays { self.seats[index].lock().take() } else { None };
+        }
+    }
+
+    fn home(&self, index: usize) -> Option<Arc<Home>> {
+        self.homes.get(index)?.lock().clone()
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -169,20 +208,34 @@ impl Real {
             || self.stealers.iter().flatten().any(|queue| !queue.is_empty())
     }
 
-    /// Wakes a sleeping worker, if that is called for.
+    /// Wakes a sleeping worker or starts an absent one, if that is called for.
     fn wake_one(&self) {
-        if let Some(index) = self.idle.dispatched()
-            && let Some(home) = self.homes().get(index)
-        {
-            home.parker.unpark();
+        loop {
+            match self.idle.dispatched() {
+                None => return,
+                Some(Called::Sleeper(index)) => {
+                    if let Some(home) = self.home(index) {
+                        home.parker.unpark();
+                    }
+                    return;
+                }
+                Some(Called::Absent(index)) => {
+                    if self.start_worker(index, None) {
+                        return;
+                    }
+                    self.idle.not_started();
+                }
+            }
         }
     }
 
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        for home in self.homes() {
-            home.parker.unpark();
+        for index in 0..self.homes.len() {
+            if let Some(home) = self.home(index) {
+                home.parker.unpark();
+            }
         }
         let this = std::thread::current().id();
         let threads = std::mem::take(&mut *self.threads.lock());
@@ -335,12 +388,12 @@ impl Real {
 
     /// Arms a timer on behalf of a thread that will not be there to fire it.
     fn arm_at_worker(&self, deadline: Instant, waker: Waker) -> TimerKey {
-        let Some(home) = self.homes().first() else { return TimerKey { home: None, deadline, sequence: 0 } };
+        let Some(home) = self.home(0) else { return TimerKey { home: None, deadline, sequence: 0 } };
         let (sequence, earliest) = home.timers.arm(deadline, waker);
         if earliest {
             home.parker.unpark();
         }
-        TimerKey { home: Some(Arc::clone(home)), deadline, sequence }
+        TimerKey { home: Some(home), deadline, sequence }
     }
 
     pub(crate) fn disarm(&self, key: TimerKey) {
@@ -390,7 +443,7 @@ mod tests {
         for (errno, words) in [(1, "forbidden"), (38, "no io_uring"), (12, "memlock")] {
             let refused = || Err(std::io::Error::from_raw_os_error(errno));
             let options = RuntimeOptions { workers: Some(2), io: IoChoice::Auto };
-            let real = Real::start_where(options.clone(), refused).expect("threads serve");
+            let real = Real::start_where(options.clone(), LINGER, refused).expect("threads serve");
             let mode = real.io_mode();
             assert!(mode.is_fallback && !mode.ring);
             assert!(mode.explanation.contains(words) && mode.explanation.lines().count() == 1, "{}", mode.explanation);
@@ -404,7 +457,64 @@ mod tests {
             assert!(buf[..] == content[4096..4096 + 8192]);
             real.stop();
             let only_rings = RuntimeOptions { io: IoChoice::Ring, ..options };
-            assert!(Real::start_where(only_rings, refused).is_err(), "a ring was asked for");
+            assert!(Real::start_where(only_rings, LINGER, refused).is_err(), "a ring was asked for");
         }
+    }
+
+    fn threads(real: &Real) -> usize {
+        real.threads.lock().iter().filter(|thread| !thread.is_finished()).count()
+    }
+
+    /// Items that each wait for all the others end only if each has a thread of its own, so workers are started up to the most;
+    /// when there is nothing to do they end, all but the first, and the next items find them again.
+    #[test]
+    fn workers_come_with_work_up_to_the_most_and_go_without() {
+        for io in [IoChoice::Auto, IoChoice::Threads] {
+            let options = RuntimeOptions { workers: Some(4), io };
+            let probe = || ring::Ring::new(false).map(drop);
+            let real = Real::start_where(options, Duration::from_millis(1), probe).expect("a runtime");
+            let handle = Handle { core: Core::Real(Arc::clone(&real)) };
+            assert_eq!(threads(&real), 1, "one is enough to wait");
+            for _ in 0..10 {
+                let all = Arc::new(std::sync::Barrier::new(4));
+                let group = handle.group();
+                for _ in 0..4 {
+                    let all = Arc::clone(&all);
+                    group.dispatch(Class::Issue, move || _ = all.wait()).expect("open");
+                }
+                real.block_on(group.close());
+                while threads(&real) > 1 {
+                    std::thread::yield_now();
+                }
+            }
+            real.stop();
+        }
+    }
+
+    /// Threads end and are started while items come from everywhere: none is lost.
+    #[test]
+    fn no_item_is_lost_while_workers_come_and_go() {
+        let options = RuntimeOptions { workers: Some(3), io: IoChoice::Auto };
+        let probe = || ring::Ring::new(false).map(drop);
+        let real = Real::start_where(options, Duration::ZERO, probe).expect("a runtime");
+        let handle = Handle { core: Core::Real(Arc::clone(&real)) };
+        for round in 0..100_u32 {
+            let group = handle.group();
+            for index in 0..4 {
+                let inner = group.clone();
+                let spread = move || {
+                    for _ in 0..(round + index) % 19 {
+                        inner.dispatch(Class::Issue, std::thread::yield_now).expect("open");
+                    }
+                };
+                group.dispatch(Class::Issue, spread).expect("open");
+            }
+            // Items that spread others enter before they leave, so there is a member until all is done.
+            while group.members() > 0 {
+                real.block_on(group.wait());
+            }
+            real.block_on(group.close());
+        }
+        real.stop();
     }
 }

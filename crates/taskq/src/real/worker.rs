@@ -13,6 +13,9 @@
 //! and where it is handed on in memory, written by words and read as a pair, the processor waits for the writes each time.
 //! That was half of what an empty task cost.
 //!
+//! The first worker's thread is there from the start; others are started when there is work and nobody sleeps, and end when
+//! there has been none for long. A worker without a thread is a [`Seat`]: its queues, which others may go on looking into.
+//!
 //! A thread in `block_on` is a guest: it has a ring, timers and a parking place, and no queues. It runs its one future
 //! and nothing else, so what is spawned goes to the workers.
 
@@ -255,6 +258,11 @@ impl Local {
         any
     }
 
+    /// Whether a request or a timer of this thread's is not done.
+    fn has_business(&self) -> bool {
+        self.home.timers.next().is_some() || self.ring.borrow().as_ref().is_some_and(|ring| ring.in_flight() > 0)
+    }
+
     fn fire_timers(&self, real: &Real) -> bool {
         let Some(next) = self.home.timers.next() else { return false };
         let now = real.now();
@@ -267,9 +275,10 @@ impl Local {
         any
     }
 
-    /// Sleeps until unparked, a completion or a timer. The caller has announced it to the parker.
-    fn sleep(&self, real: &Real) {
+    /// Sleeps until unparked, a completion or a timer, and no longer than `most`. The caller has announced it to the parker.
+    fn sleep(&self, real: &Real, most: Option<Duration>) {
         let limit = self.home.timers.next().map(|next| next.since(real.now()));
+        let limit = limit.into_iter().chain(most).min();
         match self.ring.borrow_mut().as_mut() {
             Some(ring) => ring.submit_and_sleep(limit),
             None => self.home.parker.sleep(limit),
@@ -294,9 +303,9 @@ fn new_ring_and_home(single_thread: bool, ring: bool) -> (Option<Ring>, Arc<Home
     (ring, Arc::new(Home { parker: Parker::new(event), timers: Timers::new() }))
 }
 
-/// What a worker's thread needs before the runtime around it exists.
+/// What is left of a worker without its thread.
 pub(super) struct Seat {
-    index: usize,
+    pub(super) index: usize,
     lanes: [Lane; LEVELS],
 }
 
@@ -339,23 +348,19 @@ impl Settled {
         Arc::clone(&self.local.home)
     }
 
-    /// Works until the runtime stops.
-    pub(super) fn work(self, real: &Real) {
+    /// Works until the runtime stops, or until there has been nothing to do for long: then the seat is for another thread. Who
+    /// was started by a dispatch counts as `searching`.
+    pub(super) fn work(self, real: &Real, searching: bool) -> Option<Seat> {
         let local = self.local;
+        let mut departs = false;
         LOCAL.with(|slot| *slot.borrow_mut() = Some(Rc::clone(&local)));
         WORKS_FOR.set(real.id);
         if let Some(worker) = &local.worker {
-            let mut turn = Turn {
-                real,
-                local: &local,
-                worker,
-                tick: 0,
-                searching: false,
-                random: worker.index as u64 + 1,
-                ran: 0,
-            };
+            let mut turn =
+                Turn { real, local: &local, worker, tick: 0, searching, random: worker.index as u64 + 1, ran: 0 };
             worker.looked.set(real.now());
-            turn.work();
+            departs = turn.work();
+            // Of one that departs they are empty.
             for lane in &worker.lanes {
                 while let Some(task) = lane.pop() {
                     task.cancel();
@@ -370,6 +375,9 @@ impl Settled {
         for (_, waker) in local.home.timers.take_all() {
             drop(waker);
         }
+        // Nobody else holds it: what is taken from the thread's slot goes back within a call.
+        let worker = Rc::into_inner(local).and_then(|local| local.worker).filter(|_| departs)?;
+        Some(Seat { index: worker.index, lanes: worker.lanes })
     }
 }
 
@@ -386,7 +394,8 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    fn work(&mut self) {
+    /// Whether it ended for want of work.
+    fn work(&mut self) -> bool {
         while !self.real.is_stopped() {
             if let Some(task) = self.next() {
                 self.run(task);
@@ -401,8 +410,11 @@ impl Turn<'_> {
                 self.run(task);
                 continue;
             }
-            self.sleep();
+            if self.sleep() {
+                return true;
+            }
         }
+        false
     }
 
     #[inline(always)]
@@ -508,18 +520,24 @@ impl Turn<'_> {
         self.next_by_turns()
     }
 
-    fn sleep(&mut self) {
+    /// Sleeps until there may be something to do. Whether there has been nothing for so long that the thread should end: the
+    /// first worker's never does, for others' timers are armed there.
+    fn sleep(&mut self) -> bool {
         let index = self.worker.index;
         let look_again = self.real.idle.enter(index, std::mem::take(&mut self.searching));
         let parker = &self.local.home.parker;
+        let most = (index > 0 && !self.local.has_business()).then_some(self.real.linger);
+        let began = self.real.now();
         if !(look_again && self.real.has_work() || self.real.is_stopped()) && parker.prepare() {
-            self.local.sleep(self.real);
+            self.local.sleep(self.real, most);
             parker.finish();
         }
         self.searching = self.real.idle.leave(index);
         // Sleep is no work.
         self.ran = 0;
-        self.complete(false);
+        let any = self.complete(false);
+        let passed = self.real.now().since(began);
+        !any && !self.searching && most.is_some_and(|most| passed >= most) && !self.local.has_business()
     }
 }
 
@@ -597,7 +615,7 @@ impl Guest {
                         break;
                     }
                     if home.parker.prepare() {
-                        local.sleep(real);
+                        local.sleep(real, None);
                         home.parker.finish();
                     }
                 }
