@@ -108,7 +108,10 @@ fn written() -> Result<()> {
     // Opened again and changed, once without one of its devices, which OpenZFS then resilvers by the log of what it missed.
     let zfs = |words: &[&str]| process::run(cenote().args(["zfs", "-d"]).arg(share).args(words));
     zfs(&["create", "-o", "compression=gzip-2", "written/made"])?;
-    let away = share.join("away");
+    // Folders are not looked into.
+    let elsewhere = share.join("elsewhere");
+    std::fs::create_dir(&elsewhere)?;
+    let away = elsewhere.join("b.img");
     std::fs::rename(&images[1], &away)?;
     zfs(&["set", "atime=off", POOL])?;
     zfs(&["create", "written/gone"])?;
