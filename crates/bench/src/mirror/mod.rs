@@ -168,7 +168,7 @@ pub fn run(quick: bool, settings: &[String]) -> Result<Suite> {
     };
     founding(&mut suite, &mut cases, length, quick)?;
     mixed(&mut suite, &mut cases, length, quick)?;
-    slow(&mut suite, &mut cases, length, quick)?;
+    slow(&mut suite, &mut cases, length)?;
     if !settings.is_empty() {
         suite.notes.push(format!("adaptive with {}.", settings.join(", ")));
     }
@@ -395,7 +395,7 @@ fn best_dealing(models: &[Model], alone: impl Fn(Model, u64) -> Result<f64>) -> 
 
 /// One child that is ten times slower: p99.9 at most 1.3 of healthy, at no more than 5 % extra reads. Six readers keep three drives
 /// busy, and two drives have more to do for them, whatever the third is like: `without` is what these come to without it.
-fn slow(suite: &mut Suite, cases: &mut Cases, length: Length, quick: bool) -> Result<()> {
+fn slow(suite: &mut Suite, cases: &mut Cases, length: Length) -> Result<()> {
     let solid = FlashOptions::sata();
     let (drive, slower) = (Model::Rotating(DRIVE), Model::Rotating(DRIVE.slower(10)));
     let shapes = [
@@ -403,7 +403,6 @@ fn slow(suite: &mut Suite, cases: &mut Cases, length: Length, quick: bool) -> Re
         ("3 rotating, 2 readers", drive, slower, 2, length.tail_s),
         ("3 rotating, 6 readers", drive, slower, 6, length.tail_s),
     ];
-    let shapes = if quick { &shapes[..2] } else { &shapes[..] };
     let case = |models: Vec<Model>, policy, readers, seconds| Case {
         tops: 1,
         models,
@@ -413,7 +412,7 @@ fn slow(suite: &mut Suite, cases: &mut Cases, length: Length, quick: bool) -> Re
         seconds,
     };
     let mut all = Vec::new();
-    for &(_, model, slow, readers, seconds) in shapes {
+    for &(_, model, slow, readers, seconds) in &shapes {
         all.push(case(vec![model; 3], "adaptive", readers, seconds));
         all.push(case(vec![model; 2], "adaptive", readers, seconds));
         all.extend(POLICIES.map(|policy| case(vec![model, slow, model], policy, readers, seconds)));
@@ -432,7 +431,7 @@ fn slow(suite: &mut Suite, cases: &mut Cases, length: Length, quick: bool) -> Re
             "extra reads",
         ],
     );
-    for &(name, model, slow, readers, seconds) in shapes {
+    for &(name, model, slow, readers, seconds) in &shapes {
         let healthy = cases.outcome(&case(vec![model; 3], "adaptive", readers, seconds))?;
         let without = cases.outcome(&case(vec![model; 2], "adaptive", readers, seconds))?;
         let mut ours = Vec::new();

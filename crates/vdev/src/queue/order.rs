@@ -25,6 +25,8 @@ pub(super) struct Sharer<'a> {
     pub(super) head: u64,
     /// The same of the others that have something to do.
     pub(super) others: &'a [u64],
+    /// How long whoever waits may be passed over for someone nearer.
+    pub(super) fair_ns: u64,
 }
 
 /// Names a waiting request. Later ones are greater.
@@ -206,7 +208,12 @@ impl Order {
                 _ => {
                     let is_anothers = child.others.iter().any(|head| (*head..=head + RUN_REACH_BYTES).contains(&start));
                     if !is_anothers {
-                        return Some(self.nearer(class, child, start, id));
+                        let waited_ns = now_ns.saturating_sub(may(&oldest)?.arrived_ns);
+                        return Some(if waited_ns > child.fair_ns {
+                            oldest
+                        } else {
+                            self.nearer(class, child, start, id)
+                        });
                     }
                     run = Some(waiting.member.range.clone());
                 }

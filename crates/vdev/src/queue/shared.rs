@@ -142,9 +142,11 @@ impl SharedQueue {
                 count += 1;
             }
         }
-        let sharer = Sharer { bit: 1 << seat.position, head: seat.queue.head(), others: &heads[..count] };
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let size_bytes = order.mean_size_bytes();
+        // As long as all that wait would take this child alone.
+        let fair_ns = (order.len() as u64 + 1).saturating_mul(seat.load.service_ns(size_bytes));
+        let sharer = Sharer { bit: 1 << seat.position, head: seat.queue.head(), others: &heads[..count], fair_ns };
         if !self.is_worth_it(index, order.len() as u64, size_bytes, Instant::from_ns(now_ns)) {
             return None;
         }
