@@ -9,7 +9,7 @@ body{font:15px/1.45 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:
 h1{font-size:1.6em}h2{margin-top:2.2em;border-bottom:1px solid #d5d9e0}\
 table{border-collapse:collapse;margin:1em 0;font-variant-numeric:tabular-nums}\
 caption{text-align:left;font-weight:600;padding:.3em 0}\
-th,td{padding:.22em .8em;border-bottom:1px solid #e4e7ec;text-align:right}th:first-child,td:first-child{text-align:left}tbody td:first-child{white-space:nowrap}\
+th,td{padding:.22em .8em;border-bottom:1px solid #e4e7ec;text-align:right}th:first-child,td:first-child{text-align:left}tbody td:first-child{min-width:11em}\
 thead th{border-bottom:2px solid #9aa3b2;vertical-align:bottom}\
 .met{color:#10691f}.not{color:#a8201a;font-weight:600}svg{display:block;margin:1em 0;max-width:100%}\
 @media(prefers-color-scheme:dark){body{background:#15171b;color:#e3e6ea}th,td{border-color:#2d323a}\

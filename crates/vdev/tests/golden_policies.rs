@@ -19,8 +19,14 @@ use cenote_vdev::tree::VdevTree;
 use cenote_vdev::tunables::Tunables;
 use common::{Mode, Pool};
 
-/// A pool's vdevs on simulated disks with the images' bytes, so that time passes and requests wait.
-fn on_simulated_disks(pool: &Pool, images: &[(Guid, Block)], policy: &str) -> (VdevTree, Vec<Arc<SimDisk>>) {
+/// A pool's vdevs on simulated disks with the images' bytes, so that time passes and requests wait. `rotational`: with heads, and so
+/// with queues that are kept to.
+fn on_simulated_disks(
+    pool: &Pool,
+    images: &[(Guid, Block)],
+    policy: &str,
+    rotational: bool,
+) -> (VdevTree, Vec<Arc<SimDisk>>) {
     let handle = pool.runtime.handle();
     let sim = pool.runtime.sim().unwrap();
     let mut tunables = Tunables::default();
@@ -28,8 +34,12 @@ fn on_simulated_disks(pool: &Pool, images: &[(Guid, Block)], policy: &str) -> (V
     let (mut disks, mut opened) = (Vec::new(), Vec::new());
     for (guid, image) in images {
         let path = PathBuf::from(format!("/{}", guid.0));
-        let options =
-            SimDiskOptions { size_bytes: image.len() as u64, base: Some(image.clone()), ..SimDiskOptions::default() };
+        let options = SimDiskOptions {
+            size_bytes: image.len() as u64,
+            base: Some(image.clone()),
+            rotational,
+            ..Default::default()
+        };
         disks.push(sim.add_disk(&handle, &path, options));
         let device = pool.runtime.block_on(handle.open(&path, OpenOptions::default())).unwrap();
         opened.push((*guid, Disk::whole(device)));
@@ -67,15 +77,15 @@ fn golden_pools_are_read_under_every_policy_whatever_one_disk_does() {
         // A stripe's columns are where they are: one policy shows as much as four.
         let policies = if name == "mirror3" { &POLICIES[..] } else { &POLICIES[3..] };
         for policy in policies {
-            for fault in faults {
-                let (tree, disks) = on_simulated_disks(&pool, &images, policy);
+            for (fault, rotational) in faults.into_iter().flat_map(|fault| [(fault, false), (fault, true)]) {
+                let (tree, disks) = on_simulated_disks(&pool, &images, policy, rotational);
                 assert_eq!(tree.policy_name(), *policy);
                 if let Some(fault) = fault {
                     disks[1].set_faults(move |_, _| fault);
                 }
                 let walk = pool.walk(&tree, Mode::Any);
-                assert_eq!(walk.errors, Vec::<String>::new(), "{name}, {policy}, {fault:?}");
-                assert_eq!(walk.blocks, every.blocks, "{name}, {policy}, {fault:?}");
+                assert_eq!(walk.errors, Vec::<String>::new(), "{name}, {policy}, {fault:?}, {rotational}");
+                assert_eq!(walk.blocks, every.blocks, "{name}, {policy}, {fault:?}, {rotational}");
                 assert!(disks.iter().map(|disk| disk.counts().reads).sum::<u64>() >= walk.blocks);
             }
         }
