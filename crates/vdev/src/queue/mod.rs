@@ -45,6 +45,9 @@
 //! 3. A failed bundle is nobody's fault: each of its requests goes to the device alone, so that errors name what failed.
 //! 4. No caller's code and no waker runs under the lock.
 //!
+//! **What does not wait here**: labels and uberblocks ([`commit`](crate::commit)), flushes, and probing. Blocks of a txg are
+//! [`QueueClass::AsyncWrite`]; [`QueueClass::SyncWrite`] is for an intent log, which nothing writes yet.
+//!
 //! **Crash.** Nothing is kept.
 //!
 //! **Rejected.** A lock around all of it, as OpenZFS has: it is what users of fast devices switch off, and with it they lost the
