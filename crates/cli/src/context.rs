@@ -167,7 +167,10 @@ impl Context {
     /// Opens a pool that was found. What it begins by itself ends with the command.
     pub(crate) async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<Pool, SpaError> {
         let pool = import(&self.handle, found, options).await?;
-        self.opened.0.lock().push(pool.dmu().detached().clone());
+        let mut opened = self.opened.0.lock();
+        opened.push(pool.dmu().detached().clone());
+        opened.extend(pool.tree().left().cloned());
+        drop(opened);
         Ok(pool)
     }
 

@@ -87,10 +87,14 @@ impl Pool {
         &self.shared.vdevs
     }
 
-    /// Ends what goes on by itself: refuses new detached work (reading ahead, parts of long reads) from now on, and resolves
+    /// Ends what goes on by itself: refuses new detached work (reading ahead, parts of long reads, reads of devices that nobody waits
+    /// for any more) from now on, and resolves
     /// when none is left. The devices are then read by nobody but callers that are still in a call; such reads may fail.
     pub async fn close(&self) {
         self.shared.dmu.detached().close().await;
+        if let Some(left) = self.shared.tree.left() {
+            left.close().await;
+        }
     }
 
     /// The open vdevs, with their health and error counts.

@@ -386,3 +386,36 @@ fn many_reads_come_though_the_child_that_had_them_hangs() {
         rig.disks[hanging].clear_faults();
     }
 }
+
+/// A read that lost to a second one is still with its device: closing waits for it, and afterwards there is none and none begins.
+#[test]
+fn closing_waits_for_reads_that_nobody_waits_for() {
+    let want = pattern(4096, 5);
+    for new in [Rig::mirror as fn(u64) -> Rig, Rig::mirror_with_heads] {
+        let rig = new(2);
+        (0..8).for_each(|region| rig.put(region << 20, &want));
+        let tree = rig.tree(&["zfs_vdev_mirror_reroute_ms=50"]);
+        let left = tree.left().expect("it has a clock");
+        // The very first request of all takes very long.
+        let is_first = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        for disk in &rig.disks {
+            let is_first = Arc::clone(&is_first);
+            disk.set_faults(move |_, _| {
+                let delay = is_first.swap(false, std::sync::atomic::Ordering::Relaxed);
+                if delay { DiskFault::Delay(Duration::from_secs(60)) } else { DiskFault::None }
+            });
+        }
+        for turn in 0..8 {
+            rig.read(&tree, turn << 20, &want);
+        }
+        assert_eq!(left.members(), 1, "one is out");
+        let before = rig.runtime.handle().now();
+        rig.runtime.block_on(left.close());
+        assert!(rig.runtime.handle().now() - before > Duration::from_secs(30), "it was waited for");
+        assert_eq!(left.members(), 0);
+        // What is late from now on is dropped.
+        rig.disks.iter().for_each(|disk| disk.set_faults(|_, _| DiskFault::Delay(Duration::from_millis(100))));
+        rig.read(&tree, 0, &want);
+        assert_eq!(left.members(), 0);
+    }
+}

@@ -4,7 +4,7 @@
 //! device does is: it is busy until it answers, and how long that took tells how it is doing. Dropping the read would leave
 //! both unknown, and a device that was late once would look as though it hung. So the rest of it becomes a task, which ends when
 //! the device answers, with its buffer. Its room in the queue goes to others at once: a device that loses a request now and then
-//! would else have less room for ever. Where there is no clock, hence no runtime known, it is dropped.
+//! would else have less room for ever. All such tasks are members of the tree's group, which closing the pool closes. Where there is no clock, hence no runtime known, it is dropped.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use cenote_taskq::buf::Buf;
-use cenote_taskq::{Class, Handle};
+use cenote_taskq::{Class, Group, Handle};
 
 use crate::mirror::{Flight, Load, Outcome};
 use crate::queue::{LeafQueue, Reading, Room};
@@ -22,7 +22,7 @@ pub(super) struct Detached<'a> {
     /// Until it is done.
     pending: Option<(Reading, Room<Arc<LeafQueue>>, Flight<'a>)>,
     load: &'a Arc<Load>,
-    clock: Option<&'a Handle>,
+    clock: Option<(&'a Handle, &'a Group)>,
 }
 
 impl<'a> Detached<'a> {
@@ -31,7 +31,7 @@ impl<'a> Detached<'a> {
         room: Room<Arc<LeafQueue>>,
         flight: Flight<'a>,
         load: &'a Arc<Load>,
-        clock: Option<&'a Handle>,
+        clock: Option<(&'a Handle, &'a Group)>,
     ) -> Self {
         Self { pending: Some((io, room, flight)), load, clock }
     }
@@ -54,7 +54,7 @@ impl<'a> Future for Detached<'a> {
 
 impl Drop for Detached<'_> {
     fn drop(&mut self) {
-        let (Some((io, room, flight)), Some(clock)) = (self.pending.take(), self.clock) else { return };
+        let (Some((io, room, flight)), Some((clock, left))) = (self.pending.take(), self.clock) else { return };
         drop(room);
         let Some(sent) = flight.give_up() else { return };
         let (load, handle) = (Arc::clone(self.load), clock.clone());
@@ -63,6 +63,7 @@ impl Drop for Detached<'_> {
             let outcome = if result.is_ok() { Outcome::Good } else { Outcome::Failed };
             load.settle_late(&sent, outcome, handle.now());
         };
-        drop(clock.spawn(Class::Interrupt, rest));
+        // Of a pool that is being closed nothing is to go on.
+        let _ = left.detach(Class::Interrupt, rest);
     }
 }

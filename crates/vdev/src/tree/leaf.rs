@@ -130,7 +130,7 @@ impl VdevTree {
         let (flight, (result, buf)) = match turn {
             Turn::Lead(bundle) => {
                 let (room, io) = bundle.read(disk.clone());
-                Detached::new(io, room, flight, &node.load, self.clock.as_ref()).await
+                Detached::new(io, room, flight, &node.load, self.clock.as_ref().zip(self.left.as_ref())).await
             }
             ride @ Turn::Ride(_) => (flight, self.read_in_turn(ride, disk, queue, extent, context).await),
         };

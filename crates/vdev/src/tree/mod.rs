@@ -39,7 +39,7 @@ use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sync::RwLock;
-use cenote_taskq::{BoxFuture, Handle};
+use cenote_taskq::{BoxFuture, Group, Handle};
 
 pub use copies::CopiesReport;
 pub use indirect::{IndirectMap, Segment};
@@ -205,6 +205,8 @@ pub struct VdevTree {
     policy: Box<dyn ReadPolicy>,
     /// Where the time comes from; without one there are no limits on time.
     clock: Option<Handle>,
+    /// Devices' reads that nobody waits for any more; there if the clock is.
+    left: Option<Group>,
     reroute_after: Duration,
     deadman_after: Duration,
     hedge_percent: u32,
@@ -275,6 +277,7 @@ impl VdevTree {
             faults: FaultLog::default(),
             reflow: RwLock::new(Reflow::COMPLETE),
             policy: policy(tunables),
+            left: clock.as_ref().map(Handle::group),
             clock,
             reroute_after: Duration::from_millis(tunables.number("zfs_vdev_mirror_reroute_ms")),
             deadman_after: Duration::from_millis(tunables.number("zfs_deadman_ziotime_ms")),
@@ -286,6 +289,13 @@ impl VdevTree {
             },
             indirect: OnceLock::new(),
         })
+    }
+
+    /// The group of devices' reads that nobody waits for any more: another child was sooner, or whoever waited has gone. Closing it
+    /// is part of closing the pool; from then on such reads are dropped instead. None where the tree has no clock.
+    #[must_use]
+    pub const fn left(&self) -> Option<&Group> {
+        self.left.as_ref()
     }
 
     /// Gives the tree the mappings of removed vdevs, once they can be read. Until then reads of removed vdevs fail.
