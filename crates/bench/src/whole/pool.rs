@@ -83,7 +83,14 @@ impl Bench {
             if let Place::Memory(_, device) = place {
                 pool.leaves.values_mut().for_each(|leaf| leaf.disk = Disk::whole(device.clone()));
             }
-            let options = ImportOptions { force: true, cache_bytes, skip_activity_check: true, ..Default::default() };
+            // A peer program destroys its pool when it has done; the blocks are all there.
+            let options = ImportOptions {
+                force: true,
+                destroyed: true,
+                cache_bytes,
+                skip_activity_check: true,
+                ..Default::default()
+            };
             Ok(import(&handle, pool, &options).await?)
         })?;
         Ok(Self { runtime, pool })
