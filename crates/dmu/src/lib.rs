@@ -53,6 +53,7 @@ mod error;
 mod objset;
 mod read;
 pub mod sa;
+pub mod tx;
 mod walk;
 mod window;
 pub mod write;

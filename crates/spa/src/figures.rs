@@ -18,15 +18,22 @@ use crate::{Pool, SpaError};
 /// Checksums that a dedup table can have, as its objects' names have them.
 const DDT_CHECKSUMS: [&str; 5] = ["sha256", "sha512", "skein", "edonr", "blake3"];
 /// A psize by which the allocation overhead of a vdev is measured.
-const DEFLATE_PSIZE_BYTES: u64 = 128 << 10;
+pub(crate) const DEFLATE_PSIZE_BYTES: u64 = 128 << 10;
 /// Metaslabs from which on a vdev gives one to the intent log (`zfs_embedded_slog_min_ms`).
-const EMBEDDED_LOG_METASLABS: u64 = 64;
+pub(crate) const EMBEDDED_LOG_METASLABS: u64 = 64;
 /// The share of a pool that is never given to datasets: one part in `1 << 5` (`spa_slop_shift`),
 const SLOP_SHIFT: u32 = 5;
 /// at least this (but never more than half the pool),
 const SLOP_MIN_BYTES: u64 = 128 << 20;
 /// and at most this.
 const SLOP_MAX_BYTES: u64 = 128 << 30;
+
+/// What is kept back of a pool so that it can always be written. `normal` is what blocks of data can have, `embedded_log` what
+/// is set aside of it for the intent log.
+pub(crate) fn slop_bytes(normal: u64, embedded_log: u64) -> u64 {
+    let slop = (normal >> SLOP_SHIFT).min(SLOP_MAX_BYTES);
+    (slop - embedded_log.min(slop >> 1)).max(SLOP_MIN_BYTES.min(normal >> 1))
+}
 
 /// What dedup has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -283,8 +290,7 @@ impl Pool {
             Some(dnode) => BpobjPhys::parse(dnode.bonus(), dnode.byte_order()).map_or(0, |phys| phys.bytes),
             None => 0,
         };
-        let slop = (normal >> SLOP_SHIFT).min(SLOP_MAX_BYTES);
-        let slop = (slop - embedded_log.min(slop >> 1)).max(SLOP_MIN_BYTES.min(normal >> 1));
+        let slop = slop_bytes(normal, embedded_log);
         let size = normal.saturating_add(shared).saturating_add(saved);
         Ok(size.saturating_sub(checkpoint).saturating_sub(deferred).saturating_sub(slop))
     }

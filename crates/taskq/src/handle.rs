@@ -93,8 +93,9 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The shard of sharded state that this thread uses: workers have their own, other threads share by turns.
-pub(crate) fn thread_shard() -> usize {
+/// The shard of sharded state that this thread should use, modulo the number of shards: workers have their own, other threads
+/// share by turns. It says nothing that an answer may depend on.
+pub fn thread_shard() -> usize {
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     SHARD
         .try_with(|shard| {

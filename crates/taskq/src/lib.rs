@@ -116,7 +116,9 @@ pub use device::{BoxFuture, Device, Direct, Driver, OpenOptions, RamDevice};
 pub use entry::Entry;
 pub use event::{Event, EventWait, Notify, NotifyWait};
 pub use group::{Group, GroupClosed, Member};
-pub use handle::{Class, Deadlock, Handle, IoChoice, IoMode, Join, JoinError, Runtime, RuntimeOptions, Stopped};
+pub use handle::{
+    Class, Deadlock, Handle, IoChoice, IoMode, Join, JoinError, Runtime, RuntimeOptions, Stopped, thread_shard,
+};
 pub use lock::{AsyncMutex, AsyncMutexGuard, AsyncReadGuard, AsyncRwLock, AsyncWriteGuard};
 pub use rng::Rng;
 pub use semaphore::{Acquire, OwnedPermit, Permit, Semaphore};

@@ -20,7 +20,7 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sync::Mutex;
 use cenote_zio::ORDER;
 
-use super::objset::ObjsetMut;
+use super::objset::{ObjsetMut, is_special};
 use crate::dnode::Dnode;
 use crate::{DmuError, DmuErrorKind};
 
@@ -123,6 +123,8 @@ struct State {
     synced: Option<DnodePhys>,
     /// Changes that are not on disk, oldest first: three txgs at most.
     txgs: Vec<(Txg, Dirty)>,
+    /// The object was freed, and is on disk no more.
+    is_gone: bool,
 }
 
 impl State {
@@ -170,7 +172,7 @@ struct Shared {
 
 impl Object {
     pub(super) fn new(objset: ObjsetMut, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Self {
-        let state = Mutex::new(State { head, synced, txgs: Vec::new() });
+        let state = Mutex::new(State { head, synced, txgs: Vec::new(), is_gone: false });
         Self { shared: Arc::new(Shared { objset, id, state, changes: AsyncMutex::new(()) }) }
     }
 
@@ -223,6 +225,12 @@ impl Object {
         self.shared.state.lock().txgs.iter().any(|(_, dirty)| dirty.is_freed)
     }
 
+    /// Whether it was freed, and that is on disk.
+    pub(super) fn is_gone(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.is_gone && state.txgs.is_empty()
+    }
+
     /// Takes a txg's changes out, with the dnode that they are to be applied to.
     pub(super) fn take(&self, txg: Txg) -> Option<(Dirty, Option<DnodePhys>)> {
         let state = self.shared.state.lock();
@@ -235,12 +243,24 @@ impl Object {
     pub(super) fn put_synced(&self, txg: Txg, synced: Option<DnodePhys>) {
         let mut state = self.shared.state.lock();
         state.txgs.retain(|(other, _)| *other != txg);
+        state.is_gone |= synced.is_none();
         state.synced = synced;
     }
 
-    fn change(&self, txg: Txg, change: impl FnOnce(&mut State)) {
-        change(&mut self.shared.state.lock());
+    fn change<T>(&self, txg: Txg, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.shared.state.lock());
         self.objset().mark(txg, self.id());
+        changed
+    }
+
+    /// Counts data bytes that have become dirty, or are not any more. Dnodes and accounts are the sync's own.
+    fn count_dirty(&self, txg: Txg, bytes: i64) {
+        if let Some(dirty) = self.objset().dirty()
+            && self.id().0 != 0
+            && !is_special(self.id())
+        {
+            dirty.change(txg, bytes);
+        }
     }
 
     /// Marks it as changed, though nothing is.
@@ -330,21 +350,31 @@ impl Object {
 
     /// A data block as of the newest change; `None` for a hole.
     pub async fn block(&self, block: u64) -> Result<Option<Block>, DmuError> {
-        match self.known(block) {
-            Known::Data(data) => Ok(Some(data)),
-            Known::Hole | Known::OnDisk(None) => Ok(None),
-            Known::OnDisk(Some(phys)) => {
-                let dnode = Dnode::new(self.objset().reader(), self.id(), *phys);
-                match dnode.block(BlockId(block)).await? {
-                    Some((_, Endian::Big)) => {
-                        let what = "changing blocks that a big-endian machine wrote";
-                        Err(self.error(DmuErrorKind::Unsupported(what.into())))
-                    }
-                    Some((data, Endian::Little)) => Ok(Some(data)),
-                    None => Ok(None),
+        loop {
+            let phys = match self.known(block) {
+                Known::Data(data) => return Ok(Some(data)),
+                Known::Hole | Known::OnDisk(None) => return Ok(None),
+                Known::OnDisk(Some(phys)) => phys,
+            };
+            let dnode = Dnode::new(self.objset().reader(), self.id(), (*phys).clone());
+            match dnode.block(BlockId(block)).await {
+                Ok(Some((_, Endian::Big))) => {
+                    let what = "changing blocks that a big-endian machine wrote";
+                    return Err(self.error(DmuErrorKind::Unsupported(what.into())));
                 }
+                Ok(Some((data, Endian::Little))) => return Ok(Some(data)),
+                Ok(None) => return Ok(None),
+                // Txgs have passed since, and what was read may have been freed and written over by others.
+                Err(_) if !self.is_as_on_disk(&phys) => {}
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether the tree on disk is still the one that a dnode leads to.
+    fn is_as_on_disk(&self, phys: &DnodePhys) -> bool {
+        let state = self.shared.state.lock();
+        state.synced.as_ref().is_some_and(|synced| synced.blkptrs() == phys.blkptrs())
     }
 
     /// `len` bytes at `offset_bytes`; holes and what lies behind the end are zeros.
@@ -369,13 +399,15 @@ impl Object {
     /// Replaces a whole data block. Its length is the object's block size.
     pub fn write_block(&self, txg: Txg, block: u64, data: Block) {
         debug_assert_eq!(data.len() as u64, self.block_bytes());
-        self.change(txg, |state| {
+        let bytes = data.len() as i64;
+        let replaced = self.change(txg, |state| {
             let max = state.head.max_block_id.max(block);
             state.head.max_block_id = max;
             let dirty = state.dirty(txg);
             dirty.head.max_block_id = max;
-            dirty.blocks.insert(block, data);
+            dirty.blocks.insert(block, data).map_or(0, |data| data.len() as i64)
         });
+        self.count_dirty(txg, bytes - replaced);
     }
 
     /// Writes bytes; the object grows where they reach behind its last block.
@@ -405,12 +437,11 @@ impl Object {
         if blocks.is_empty() {
             return;
         }
-        self.change(txg, |state| {
+        let undone = self.change(txg, |state| {
             let dirty = state.dirty(txg);
             let written: Vec<u64> = dirty.blocks.range(blocks.clone()).map(|(block, _)| *block).collect();
-            for block in written {
-                dirty.blocks.remove(&block);
-            }
+            let undone: usize =
+                written.iter().filter_map(|block| dirty.blocks.remove(block)).map(|data| data.len()).sum();
             let Range { mut start, mut end } = blocks;
             dirty.freed.retain(|other| {
                 let apart = other.end < start || end < other.start;
@@ -421,7 +452,9 @@ impl Object {
             });
             let at = dirty.freed.partition_point(|other| other.start < start);
             dirty.freed.insert(at, start..end);
+            undone as i64
         });
+        self.count_dirty(txg, -undone);
     }
 
     /// Frees all data; the object stays.
@@ -432,12 +465,15 @@ impl Object {
 
     /// Frees the object.
     pub fn free(&self, txg: Txg) {
-        self.change(txg, |state| {
+        let undone = self.change(txg, |state| {
             let dirty = state.dirty(txg);
+            let undone: usize = dirty.blocks.values().map(|data| data.len()).sum();
             dirty.blocks.clear();
             dirty.spill = None;
             dirty.is_freed = true;
+            undone as i64
         });
+        self.count_dirty(txg, -undone);
     }
 
     /// Changes the size of data blocks, while there is one at most; what it holds is kept.

@@ -1,7 +1,8 @@
 //! An objset that is written: its objects in memory, which of them each txg has changed, and its root.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
@@ -15,6 +16,7 @@ use cenote_taskq::sync::Mutex;
 use super::object::{INDIRECT_SHIFT, Object, ObjectSpec};
 use super::policy::ObjsetPolicy;
 use crate::objset::Objset;
+use crate::tx::Dirty;
 use crate::{Dmu, DmuError, DmuErrorKind, KeyAccess};
 
 /// Numbers of objects have 48 bits.
@@ -41,6 +43,10 @@ struct Shared {
     /// What blocks on disk are read through.
     reader: Objset,
     state: Mutex<State>,
+    /// Where bytes of data that are dirty are counted.
+    dirty: OnceLock<Arc<Dirty>>,
+    /// Changes so far.
+    changes: AtomicU64,
 }
 
 struct State {
@@ -107,7 +113,8 @@ impl ObjsetMut {
         let reader = Objset::from_parts(dmu.clone(), id, root, phys.clone());
         let (objects, dirty) = (BTreeMap::new(), BTreeMap::new());
         let state = Mutex::new(State { policy, objects, dirty, next, root, phys });
-        Self { shared: Arc::new(Shared { dmu, id, reader, state }) }
+        let (dirty, changes) = (OnceLock::new(), AtomicU64::new(0));
+        Self { shared: Arc::new(Shared { dmu, id, reader, state, dirty, changes }) }
     }
 
     fn add(&self, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Object {
@@ -166,7 +173,23 @@ impl ObjsetMut {
         self.shared.state.lock().objects[&ObjectId(0)].clone()
     }
 
+    /// From now on data that is changed counts as dirty there until it is written. Once for an objset.
+    pub fn count_dirty(&self, dirty: &Arc<Dirty>) {
+        let _ = self.shared.dirty.set(dirty.clone());
+    }
+
+    pub(super) fn dirty(&self) -> Option<&Arc<Dirty>> {
+        self.shared.dirty.get()
+    }
+
+    /// A number that grows with every change, whatever the txg: who sees the same twice knows that nothing was changed.
+    #[must_use]
+    pub fn change_count(&self) -> u64 {
+        self.shared.changes.load(Ordering::Relaxed)
+    }
+
     pub(super) fn mark(&self, txg: Txg, id: ObjectId) {
+        self.shared.changes.fetch_add(1, Ordering::Relaxed);
         self.shared.state.lock().dirty.entry(txg).or_default().insert(id);
     }
 
@@ -265,7 +288,10 @@ impl ObjsetMut {
         // Flags may have been set for a later txg meanwhile.
         let flags = state.phys.flags;
         state.phys = ObjsetPhys { flags, ..phys };
-        state.objects.retain(|id, object| id.0 == 0 || is_special(*id) || !object.is_idle());
+        state.objects.retain(|id, object| {
+            // What is freed on disk is no object any more, though someone may still hold it.
+            id.0 == 0 || is_special(*id) || !(object.is_idle() || object.is_gone())
+        });
     }
 
     /// Forgets all objects. Nothing can be done with it afterwards; objects and objset keep each other in memory until then.
@@ -275,7 +301,7 @@ impl ObjsetMut {
     }
 }
 
-const fn is_special(id: ObjectId) -> bool {
+pub(super) const fn is_special(id: ObjectId) -> bool {
     id.0 >= PROJECTUSED.0
 }
 

@@ -27,9 +27,10 @@ use cenote_zio::{Allocator, Bookmark, Placed, Prepared, WritePolicy, Zio, ZioErr
 
 use super::accounts::{Accounting, Changes};
 use super::object::Object;
-use super::objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED};
+use super::objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED, is_special};
 use super::policy::{BlockKind, Now, ObjsetPolicy};
 use super::tree::{Item, Tree};
+use crate::tx::Dirty;
 use crate::{Dmu, DmuError, DmuErrorKind};
 
 /// Blocks that are prepared ahead of their turn to be placed.
@@ -110,8 +111,8 @@ struct Stores {
 }
 
 impl Stores {
-    /// Begins to store a block, once there is room for it.
-    async fn begin(&mut self, placed: Placed) {
+    /// Begins to store a block, once there is room for it. What was dirty is not any more when it is stored.
+    async fn begin(&mut self, placed: Placed, cleaned: Option<Cleaned>) {
         let bytes = placed.pending_bytes().min(IN_FLIGHT_MAX_BYTES);
         if bytes == 0 {
             return;
@@ -120,7 +121,7 @@ impl Stores {
         let (zio, allocator) = (self.zio.clone(), self.allocator.clone());
         self.joins.push(self.dmu.handle().spawn(Class::Sync, async move {
             let stored = zio.store(allocator.as_ref(), placed).await;
-            drop(permit);
+            drop((permit, cleaned));
             stored
         }));
     }
@@ -135,6 +136,28 @@ impl Stores {
         missed.sort_unstable();
         missed.dedup();
         Ok(missed)
+    }
+}
+
+/// Data that counts as dirty until this is dropped.
+struct Cleaned {
+    dirty: Arc<Dirty>,
+    txg: Txg,
+    bytes: i64,
+}
+
+impl Cleaned {
+    /// Of a block that is written, if it is counted at all.
+    fn of(objset: &ObjsetMut, object: ObjectId, item: &Item, txg: Txg) -> Option<Self> {
+        let is_data = item.level == 0 && item.block.is_some() && object.0 != 0 && !is_special(object);
+        let dirty = objset.dirty().filter(|_| is_data)?;
+        Some(Self { dirty: dirty.clone(), txg, bytes: item.content.len() as i64 })
+    }
+}
+
+impl Drop for Cleaned {
+    fn drop(&mut self) {
+        self.dirty.change(self.txg, -self.bytes);
     }
 }
 
@@ -153,6 +176,7 @@ struct Turn {
     level: u8,
     block: Option<u64>,
     policy: WritePolicy,
+    cleaned: Option<Cleaned>,
 }
 
 impl Writer {
@@ -309,7 +333,8 @@ impl Writer {
                 let Some((part, tree, item)) = work.pop_front() else { break };
                 let object = &trees[part][tree];
                 let policy = policy_of(&parts[part], object, &item, now);
-                let turn = Turn { part, tree, level: item.level, block: item.block, policy: policy.clone() };
+                let cleaned = Cleaned::of(&parts[part].objset, object.object.id(), &item, now.txg);
+                let turn = Turn { part, tree, level: item.level, block: item.block, policy: policy.clone(), cleaned };
                 pending.push_back((turn, self.begin_prepare(item.content, policy)));
             }
             let Some((turn, join)) = pending.pop_front() else { return Ok(()) };
@@ -324,7 +349,7 @@ impl Writer {
             tree.head.used = tree.head.used.saturating_add_signed(used);
             tree.put(turn.level, turn.block, bp);
             self.forget_cached(&bp, now);
-            stores.begin(placed).await;
+            stores.begin(placed, turn.cleaned).await;
         }
     }
 
@@ -391,7 +416,7 @@ impl Writer {
         let root = placed.bp;
         self.count(part, &previous, &root);
         self.forget_cached(&root, now);
-        stores.begin(placed).await;
+        stores.begin(placed, None).await;
         objset.put_synced(now.txg, root, phys);
         Ok(root)
     }

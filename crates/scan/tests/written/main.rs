@@ -6,5 +6,6 @@
 #![allow(clippy::disallowed_methods)]
 
 mod common;
+mod live;
 mod made;
 mod reopened;

@@ -185,6 +185,8 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWrite
         config_changed: true,
         mos_delta: SpaceDelta::default(),
         passes: 0,
+        phases: Vec::new(),
+        is_live: false,
     };
     pool.initialize_labels().await?;
     Ok(pool)

@@ -45,7 +45,9 @@
 //! block of a txg have it noted in their dirty time logs in the same txg (`missed`); a device that cannot be flushed has
 //! missed all of it.
 //!
-//! **Not here yet.** Several txgs at once (open, quiescing, syncing); deferred frees (passes converge without, by rewriting in
+//! **Several txgs at once** ([`live`]): others change datasets in later txgs while one is synced.
+//!
+//! **Not here yet.** Deferred frees (passes converge without, by rewriting in
 //! place; those that OpenZFS left stay until it opens the pool again); the intent log.
 
 mod administer;
@@ -56,12 +58,14 @@ mod destroy;
 mod features;
 mod free;
 mod history;
+pub mod live;
 mod members;
 mod missed;
 mod open;
 mod refuse;
 mod space;
 mod sync;
+mod usable;
 mod vdevs;
 
 use std::collections::BTreeSet;
@@ -128,6 +132,10 @@ pub struct PoolWriter {
     /// The MOS's own bytes that are not in the accounts yet.
     mos_delta: cenote_dmu::write::SpaceDelta,
     passes: u32,
+    /// How long the phases of the last txg took.
+    phases: Vec<(live::Phase, std::time::Duration)>,
+    /// Quotas were seen to when changes came in; otherwise a txg that exceeds one is not written at all.
+    is_live: bool,
 }
 
 /// Who writes the pool.
@@ -192,6 +200,18 @@ impl PoolWriter {
     #[must_use]
     pub const fn passes(&self) -> u32 {
         self.passes
+    }
+
+    /// How long the phases of the last txg took.
+    pub(crate) fn take_phases(&mut self) -> Vec<(live::Phase, std::time::Duration)> {
+        std::mem::take(&mut self.phases)
+    }
+
+    /// Times a phase of a sync that began then.
+    fn time(&mut self, phase: live::Phase, begun: cenote_taskq::Instant) -> cenote_taskq::Instant {
+        let now = self.handle.now();
+        self.phases.push((phase, now - begun));
+        now
     }
 
     fn fail(&self, what: impl std::fmt::Display) -> SpaError {

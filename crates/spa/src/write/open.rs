@@ -137,6 +137,8 @@ impl Opening<'_> {
             config_changed: true,
             mos_delta: SpaceDelta::default(),
             passes: 0,
+            phases: Vec::new(),
+            is_live: false,
         })
     }
 

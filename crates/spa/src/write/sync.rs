@@ -12,6 +12,7 @@ use cenote_vdev::commit::commit;
 
 use super::PoolWriter;
 use super::config::VERSION;
+use super::live::Phase;
 use crate::SpaError;
 
 /// Passes at most. Four are usual; that many mean that they do not converge.
@@ -33,6 +34,8 @@ impl PoolWriter {
     pub async fn sync(&mut self) -> Result<Txg, SpaError> {
         let txg = self.txg;
         let mut pass = 0;
+        self.phases.clear();
+        let begun = self.handle.now();
         // What is not there misses whatever is written.
         self.note_missed(txg, 1, self.members.lost()).await?;
         self.sync_datasets(txg).await?;
@@ -40,10 +43,13 @@ impl PoolWriter {
             self.write_config(txg).await?;
         }
         self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
+        self.time(Phase::Datasets, begun);
         loop {
             self.converge(txg, &mut pass).await?;
+            let begun = self.handle.now();
             // A device that could not be flushed may have lost all of the txg.
             let failed: BTreeSet<Guid> = self.tree.flush().await.into_iter().collect();
+            self.time(Phase::Flush, begun);
             let lost = self.members.lost().union(&failed).copied().collect();
             if let Some(top) = self.members.unwritable(&lost) {
                 return Err(self.fail(format!("too few devices of {} could be flushed", top.display_name())));
@@ -58,7 +64,9 @@ impl PoolWriter {
         if self.mos.is_dirty(txg) {
             return Err(self.fail(format!("txg {txg} changed after its last pass")));
         }
+        let begun = self.handle.now();
         self.commit(txg).await?;
+        self.time(Phase::Commit, begun);
         self.space.sync_done(txg).map_err(|error| self.fail(error))?;
         self.config_changed = false;
         self.txg = Txg(txg.0 + 1);
@@ -118,8 +126,11 @@ impl PoolWriter {
             if *pass > PASSES_MAX {
                 return Err(self.fail(format!("txg {txg} does not converge")));
             }
+            let begun = self.handle.now();
             let missed = self.sync_mos(txg, *pass).await?;
+            let begun = self.time(if *pass == 1 { Phase::FirstPass } else { Phase::LaterPasses }, begun);
             self.sync_space(txg, *pass).await?;
+            self.time(Phase::Space, begun);
             self.note_missed(txg, *pass, missed).await?;
             self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
             if !self.mos.is_dirty(txg) && self.mos_delta.is_zero() {
@@ -138,7 +149,9 @@ impl PoolWriter {
             self.check_freed(&synced.killed)?;
             let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
             self.release_empty_bpobj(txg, settled.replaced_empty).await?;
-            self.check_quota(head.dataset).await?;
+            if !self.is_live {
+                self.check_quota(head.dataset).await?;
+            }
             self.free_blocks(txg, &settled.freed).await?;
         }
         Ok(())

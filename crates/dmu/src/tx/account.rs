@@ -1,0 +1,159 @@
+//! Space that changes may still take, for each directory of datasets.
+//!
+//! ```text
+//!   root: usable - used  ◄── parent: quota - used  ◄── dataset's directory: quota - used; reserved - used
+//! ```
+//! As long as more is left than three txgs can hold, nothing is counted. What is counted is the worst case, by txg, and is
+//! forgotten when the txg is on disk, since then what was used is known.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cenote_format::ids::Txg;
+
+use super::TxError;
+
+const TXGS: usize = 4;
+/// There is no limit here.
+const UNLIMITED: u64 = u64::MAX;
+
+/// One directory's space.
+#[derive(Debug)]
+pub struct Account {
+    /// The dataset's name; nothing for the whole pool.
+    name: Option<String>,
+    parent: Option<Arc<Account>>,
+    /// What may be used beyond what is used as of the last sync.
+    left_bytes: AtomicU64,
+    /// The same for what frees space.
+    left_to_free_bytes: AtomicU64,
+    /// Of what is used here, what does not count above since it is reserved there.
+    cushion_bytes: AtomicU64,
+    inflation_percent: AtomicU64,
+    /// Whether changes are counted.
+    is_tight: AtomicBool,
+    /// Whether space that was freed comes back with the next txgs.
+    has_deferred: AtomicBool,
+    admitted_bytes: [AtomicU64; TXGS],
+}
+
+/// What a directory has left as of a sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Bytes that may be used beyond what is used; `None` is no limit.
+    pub bytes: Option<u64>,
+    /// The same for changes that free space.
+    pub to_free_bytes: Option<u64>,
+    /// Of what is used from now on, bytes that do not count above, since they are reserved there.
+    pub cushion_bytes: u64,
+    /// What a logical byte of this dataset comes to at worst, in per cent.
+    pub inflation_percent: u64,
+    /// Whether there will be more when the next txgs are on disk, since what was freed is kept back for some.
+    pub has_deferred: bool,
+}
+
+impl Default for Left {
+    /// No limit, and bytes that are what they are.
+    fn default() -> Self {
+        Self { bytes: None, to_free_bytes: None, cushion_bytes: 0, inflation_percent: 100, has_deferred: false }
+    }
+}
+
+/// How a change fares with an account.
+pub(super) enum Verdict {
+    /// It may come in.
+    Admitted,
+    /// When what was let in before is on disk it will be known.
+    Later,
+    /// It may not.
+    Refused(TxError),
+}
+
+impl Account {
+    /// An account without a limit, below another: of the dataset with this name, or of the pool if there is none.
+    #[must_use]
+    pub fn new(name: Option<String>, parent: Option<Arc<Self>>) -> Self {
+        Self {
+            name,
+            parent,
+            left_bytes: AtomicU64::new(UNLIMITED),
+            left_to_free_bytes: AtomicU64::new(UNLIMITED),
+            cushion_bytes: AtomicU64::new(0),
+            inflation_percent: AtomicU64::new(100),
+            is_tight: AtomicBool::new(false),
+            has_deferred: AtomicBool::new(false),
+            admitted_bytes: [const { AtomicU64::new(0) }; TXGS],
+        }
+    }
+
+    /// Takes over what is left as of the sync of `txg`. Changes are counted from now on if less is left than `margin_bytes`; of
+    /// those that were let in uncounted, `uncounted_bytes` of each later txg are taken to be on their way.
+    pub fn set(&self, txg: Txg, left: &Left, margin_bytes: u64, uncounted_bytes: impl Fn(Txg) -> u64) {
+        self.admitted_bytes[slot(txg)].store(0, Ordering::Relaxed);
+        let is_tight = left.bytes.is_some_and(|left| left < margin_bytes) || left.cushion_bytes > 0;
+        if is_tight && !self.is_tight.load(Ordering::Acquire) {
+            for later in [Txg(txg.0 + 1), Txg(txg.0 + 2)] {
+                self.admitted_bytes[slot(later)].store(uncounted_bytes(later), Ordering::Relaxed);
+            }
+        }
+        self.left_bytes.store(left.bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
+        self.left_to_free_bytes.store(left.to_free_bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
+        self.cushion_bytes.store(left.cushion_bytes, Ordering::Relaxed);
+        self.inflation_percent.store(left.inflation_percent, Ordering::Relaxed);
+        self.has_deferred.store(left.has_deferred, Ordering::Relaxed);
+        self.is_tight.store(is_tight, Ordering::Release);
+        if !is_tight {
+            self.admitted_bytes.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
+        }
+    }
+
+    /// Asks this account and all above it for so many logical bytes of a txg.
+    pub(super) fn reserve(&self, txg: Txg, bytes: u64, frees: bool) -> Verdict {
+        let mut at = Some(self);
+        let mut wanted = bytes.saturating_mul(self.inflation_percent.load(Ordering::Relaxed)) / 100;
+        let mut taken: Vec<(&Self, u64)> = Vec::new();
+        while let Some(account) = at {
+            if account.is_tight.load(Ordering::Acquire) {
+                match account.take(txg, wanted, frees) {
+                    Ok(above) => {
+                        taken.push((account, wanted));
+                        wanted = above;
+                    }
+                    Err(verdict) => {
+                        for (account, bytes) in taken {
+                            account.admitted_bytes[slot(txg)].fetch_sub(bytes, Ordering::Relaxed);
+                        }
+                        return verdict;
+                    }
+                }
+            }
+            at = account.parent.as_deref();
+        }
+        Verdict::Admitted
+    }
+
+    /// Takes bytes here; what of them counts above comes back.
+    fn take(&self, txg: Txg, bytes: u64, frees: bool) -> Result<u64, Verdict> {
+        let admitted = || self.admitted_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum::<u64>();
+        self.admitted_bytes[slot(txg)].fetch_add(bytes, Ordering::Relaxed);
+        let before = admitted().saturating_sub(bytes);
+        let left = if frees { &self.left_to_free_bytes } else { &self.left_bytes }.load(Ordering::Relaxed);
+        if left != UNLIMITED && before.saturating_add(bytes) > left {
+            self.admitted_bytes[slot(txg)].fetch_sub(bytes, Ordering::Relaxed);
+            // The worst case may not have come, or something was freed meanwhile: the sync will tell.
+            if before > 0 || self.has_deferred.load(Ordering::Relaxed) {
+                return Err(Verdict::Later);
+            }
+            return Err(Verdict::Refused(match &self.name {
+                Some(name) if self.parent.is_some() => TxError::Quota(name.clone()),
+                _ => TxError::NoSpace,
+            }));
+        }
+        let cushion = self.cushion_bytes.load(Ordering::Relaxed);
+        Ok((before + bytes).saturating_sub(cushion) - before.saturating_sub(cushion))
+    }
+}
+
+const fn slot(txg: Txg) -> usize {
+    (txg.0 % TXGS as u64) as usize
+}

@@ -1,0 +1,154 @@
+//! Bytes that are dirty: changed in memory, and not on disk.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use cenote_format::ids::Txg;
+use cenote_taskq::{Handle, Instant, Notify, thread_shard};
+
+use super::tunables::TxTunables;
+
+/// Txgs with dirty bytes at once, rounded up to what a number's low bits tell apart.
+const TXGS: usize = 4;
+/// Steps in which shards pass on what has changed, all shards together: this part of the limit.
+const STEP_PART: u64 = 256;
+/// Nobody has been delayed yet.
+const NEVER: u64 = 0;
+
+/// One worker's share, alone on its cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard {
+    /// By txg: may be negative, where another worker's bytes were written by this one.
+    by_txg: [AtomicI64; TXGS],
+    /// What the total does not know yet.
+    unsaid: AtomicI64,
+}
+
+/// How many bytes are dirty, in all and in each txg.
+///
+/// The total lags behind by a step for each shard: less than a hundredth of the limit.
+#[derive(Debug)]
+pub struct Dirty {
+    handle: Handle,
+    tunables: TxTunables,
+    shards: Box<[Shard]>,
+    total: AtomicI64,
+    step: i64,
+    /// When the last delayed change was let go, in nanoseconds since `start`; the next waits from then on.
+    let_go_ns: AtomicU64,
+    start: Instant,
+    /// Less is dirty than was, or a txg should be written.
+    moved: Notify,
+}
+
+impl Dirty {
+    pub(super) fn new(handle: Handle, tunables: TxTunables) -> Self {
+        let count = handle.parallelism().max(1).next_power_of_two();
+        let step = (tunables.zfs_dirty_data_max / STEP_PART / count as u64).max(1);
+        Self {
+            start: handle.now(),
+            handle,
+            tunables,
+            shards: (0..count).map(|_| Shard::default()).collect(),
+            total: AtomicI64::new(0),
+            step: i64::try_from(step).unwrap_or(i64::MAX),
+            let_go_ns: AtomicU64::new(NEVER),
+            moved: Notify::new(),
+        }
+    }
+
+    /// Counts what a change has made dirty in its txg; less than nothing if it has taken something back.
+    pub fn change(&self, txg: Txg, bytes: i64) {
+        if bytes == 0 {
+            return;
+        }
+        let shard = &self.shards[thread_shard() & (self.shards.len() - 1)];
+        shard.by_txg[slot(txg)].fetch_add(bytes, Ordering::Relaxed);
+        let unsaid = shard.unsaid.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if unsaid.abs() >= self.step {
+            // Another thread of this shard may have said some of it meanwhile.
+            let unsaid = shard.unsaid.swap(0, Ordering::Relaxed);
+            let before = self.total.fetch_add(unsaid, Ordering::Relaxed);
+            let sync = self.tunables.sync_bytes() as i64;
+            if unsaid < 0 || (before < sync && before + unsaid >= sync) {
+                self.moved.all();
+            }
+        }
+    }
+
+    /// Bytes dirty in all, to within the steps of the shards.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.total.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Bytes dirty in a txg.
+    #[must_use]
+    pub fn txg_bytes(&self, txg: Txg) -> u64 {
+        self.shards.iter().map(|shard| shard.by_txg[slot(txg)].load(Ordering::Relaxed)).sum::<i64>().max(0) as u64
+    }
+
+    /// Bytes that may be dirty.
+    #[must_use]
+    pub const fn max_bytes(&self) -> u64 {
+        self.tunables.zfs_dirty_data_max
+    }
+
+    /// The txg is on disk: nothing of it is dirty.
+    pub(super) fn synced(&self, txg: Txg) {
+        let mut left = 0;
+        for shard in &self.shards {
+            left += shard.by_txg[slot(txg)].swap(0, Ordering::Relaxed);
+        }
+        self.total.fetch_sub(left, Ordering::Relaxed);
+        self.moved.all();
+    }
+
+    /// Whether so much is dirty that a txg should be written.
+    pub(super) fn wants_sync(&self) -> bool {
+        self.total_bytes() >= self.tunables.sync_bytes()
+    }
+
+    /// Wakes everyone who waits for room, to look again.
+    pub(super) fn wake(&self) {
+        self.moved.all();
+    }
+
+    /// Resolves when [`Dirty::wants_sync`] may have become true.
+    pub(super) fn moved(&self) -> cenote_taskq::NotifyWait<'_> {
+        self.moved.wait()
+    }
+
+    /// Waits as long as it takes for a change to come in: a delay where much is dirty; with too much, until there is less.
+    /// Gives up when `is_over` says so.
+    pub(super) async fn admit(&self, is_over: impl Fn() -> bool) {
+        loop {
+            let moved = self.moved.wait();
+            if self.total_bytes() < self.max_bytes() || is_over() {
+                break;
+            }
+            moved.await;
+        }
+        let delay = self.tunables.delay(self.total_bytes());
+        if delay.is_zero() {
+            return;
+        }
+        // Those who are delayed go one after the other, a delay apart: so the delay is what sets their rate, however many
+        // there are.
+        let (now, delay_ns) = (self.handle.now() - self.start, delay.as_nanos() as u64);
+        let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let mut last = self.let_go_ns.load(Ordering::Relaxed);
+        let until_ns = loop {
+            let until = now_ns.max(last).saturating_add(delay_ns);
+            match self.let_go_ns.compare_exchange_weak(last, until, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break until,
+                Err(other) => last = other,
+            }
+        };
+        self.handle.sleep(std::time::Duration::from_nanos(until_ns - now_ns)).await;
+    }
+}
+
+const fn slot(txg: Txg) -> usize {
+    (txg.0 % TXGS as u64) as usize
+}

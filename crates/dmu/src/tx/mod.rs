@@ -1,0 +1,149 @@
+//! Transactions: changes that become the pool's together, and how much of them may be in memory.
+//!
+//! # Theory
+//!
+//! **Need.** Many tasks change a pool at once. What one operation changes must be in one txg; a txg that is being written
+//! must not change any more, and nobody may stand still meanwhile. Memory for what is not written is bounded, space that does
+//! not exist must be refused before anything is changed, and whoever is faster than the devices is slowed as little as
+//! will do, never stopped dead.
+//!
+//! **In memory.**
+//! ```text
+//!            open                 quiescing              syncing
+//!   txg      12                   11                     10               three at most; often 11 is not there
+//!   holds    group of txg 12      group, closing         none left
+//!   shards   [txg 12, its group] x workers, each under a lock of its own
+//!   Dirty    bytes by txg and shard, the total in steps; delay and stop follow from the total
+//!   Account  for each directory of datasets that is short of space: bytes admitted by txg
+//! ```
+//!
+//! **Life of a change.**
+//! 1. [`Transactions::assign`] asks [`Dirty`] whether there is room: below `zfs_delay_min_dirty_percent` of the limit
+//!    nothing happens, above it each change waits a little longer than the last, at the limit until some is written.
+//! 2. It asks the [`Account`]s of the dataset, from the inside out, whether there is space for the worst case.
+//! 3. It enters the group of the open txg, through the lock of its own worker's shard. What comes back, a [`Tx`], keeps the
+//!    txg from being written until it is dropped; layers of objects are changed under it.
+//! 4. When the txg has been open for `zfs_txg_timeout`, holds a fifth of what may be dirty, or somebody waits for it, the
+//!    next one is opened: all shards are locked, so that no task gets the old one after another has got the new one. Then
+//!    the old one's group is closed, which waits for its holders and nobody else.
+//! 5. The quiesced txg is handed to whoever syncs ([`Transactions::next`]). Bytes leave [`Dirty`] as they are written.
+//!    [`Transactions::done`] wakes those who wait for the txg ([`Transactions::wait_synced`]).
+//!
+//! **Invariants.**
+//! 1. Txgs that tasks get never go down: if one change is assigned after another was, it is in the same or a later txg.
+//! 2. A txg is handed to the sync once, in order, when nobody holds it, and when the one before is done.
+//! 3. At most three txgs have changes that are not on disk.
+//! 4. What an [`Account`] lets in is less than what is left as of the last sync and what is certain not to be needed by
+//!    changes before it; so the sync of a txg never runs out of space.
+//! 5. Who holds a [`Tx`] never waits for a txg to be synced, nor for another [`Tx`].
+//!
+//! **Crash.** Nothing here is on disk.
+//!
+//! **No hot line.** Entering touches the shard of one's own worker. The total of dirty bytes is touched when a shard's own
+//! share has moved by a step; accounts are touched only when space is short.
+//!
+//! **Rejected.** *One lock around the open txg's counter*: every change of every core would meet there. *Counting space
+//! always*: the root's account would be such a place too, and as long as more is left than can be dirty it cannot be used up.
+//! *Reserving dirty bytes by estimate*: writing the same block again costs nothing, and the layers know.
+
+mod account;
+mod dirty;
+#[cfg(test)]
+mod tests;
+mod tunables;
+mod txgs;
+
+use cenote_format::ids::Txg;
+use cenote_taskq::Member;
+use thiserror::Error;
+
+pub use account::{Account, Left};
+pub use dirty::Dirty;
+pub use tunables::TxTunables;
+pub use txgs::Transactions;
+
+/// Metadata that changing one object dirties at worst, in bytes: a block of dnodes, and what is above it.
+const OBJECT_BYTES: u64 = 64 << 10;
+
+/// What a change may take at worst, said before it is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Bytes of data blocks that are written, in whole blocks.
+    pub write_bytes: u64,
+    /// Objects whose dnode or tables change.
+    pub objects: u64,
+    /// In the end it frees space: it is let in though quotas are used up, and at the expense of part of what is kept back.
+    pub frees: bool,
+}
+
+impl Cost {
+    /// Writing `len` bytes at an offset of an object with blocks of this size.
+    #[must_use]
+    pub const fn write(offset_bytes: u64, len: u64, block_bytes: u64) -> Self {
+        let block_bytes = if block_bytes == 0 { 1 } else { block_bytes };
+        let first = offset_bytes / block_bytes;
+        let end = offset_bytes.saturating_add(len).div_ceil(block_bytes);
+        let blocks = end.saturating_sub(first);
+        Self { write_bytes: blocks.saturating_mul(block_bytes), objects: 1, frees: false }
+    }
+
+    /// Changing the attributes or entries of so many objects.
+    #[must_use]
+    pub const fn objects(objects: u64) -> Self {
+        Self { write_bytes: 0, objects, frees: false }
+    }
+
+    /// The same for a change that frees more than it takes.
+    #[must_use]
+    pub const fn that_frees(self) -> Self {
+        Self { frees: true, ..self }
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            write_bytes: self.write_bytes.saturating_add(other.write_bytes),
+            objects: self.objects.saturating_add(other.objects),
+            frees: self.frees || other.frees,
+        }
+    }
+
+    /// Logical bytes at worst.
+    const fn bytes(&self) -> u64 {
+        self.write_bytes.saturating_add(self.objects.saturating_mul(OBJECT_BYTES))
+    }
+}
+
+/// Why a change cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TxError {
+    /// The pool has no space left.
+    #[error("no space left in the pool")]
+    NoSpace,
+    /// A quota is used up.
+    #[error("the quota of '{0}' is used up")]
+    Quota(String),
+    /// The pool is being closed.
+    #[error("the pool is being closed")]
+    Closed,
+    /// A txg could not be written; nothing can be changed any more.
+    #[error("the pool is suspended: {0}")]
+    Suspended(String),
+}
+
+/// A change under way. Its txg is not written before this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Tx {
+    txg: Txg,
+    _hold: Member,
+}
+
+impl Tx {
+    /// The txg that the change goes to.
+    #[must_use]
+    pub const fn txg(&self) -> Txg {
+        self.txg
+    }
+}

@@ -1,0 +1,234 @@
+//! Transactions in simulation: the clock is virtual, so what is waited for is seen exactly.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_format::ids::Txg;
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Class, Handle, Rng, Runtime};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// What the sync of the test has seen.
+#[derive(Default)]
+struct Seen {
+    synced: Vec<Txg>,
+    /// Changes made in each txg.
+    changes: BTreeMap<Txg, u64>,
+}
+
+struct Pool {
+    handle: Handle,
+    txgs: Transactions,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Pool {
+    /// Transactions with a sync that takes `sync_ms`.
+    fn start(handle: &Handle, tunables: TxTunables, sync_ms: u64) -> Self {
+        let txgs = Transactions::new(handle, Txg(4), tunables);
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let quiescing = txgs.clone();
+        handle.detach(Class::Sync, async move { quiescing.quiesce().await });
+        let (syncing, told, clock) = (txgs.clone(), seen.clone(), handle.clone());
+        handle.detach(Class::Sync, async move {
+            while let Some(txg) = syncing.next().await {
+                let before = told.lock().changes.get(&txg).copied();
+                clock.sleep(Duration::from_millis(sync_ms)).await;
+                let mut seen = told.lock();
+                assert_eq!(seen.changes.get(&txg).copied(), before, "a txg changed while it was synced");
+                assert!(seen.synced.last().is_none_or(|last| last.0 + 1 == txg.0), "txgs are synced in order");
+                seen.synced.push(txg);
+                drop(seen);
+                syncing.done(txg, Ok(()));
+            }
+        });
+        Self { handle: handle.clone(), txgs, seen }
+    }
+
+    async fn change(&self, bytes: u64) -> Result<Txg, TxError> {
+        let tx = self.txgs.assign(Cost::write(0, bytes, bytes), None).await?;
+        self.txgs.dirty().change(tx.txg(), bytes as i64);
+        *self.seen.lock().changes.entry(tx.txg()).or_default() += 1;
+        Ok(tx.txg())
+    }
+}
+
+fn small() -> TxTunables {
+    TxTunables { zfs_dirty_data_max: 10 * MIB, ..TxTunables::default() }
+}
+
+#[test]
+fn a_change_is_on_disk_after_the_timeout_though_nobody_asks() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = Pool::start(&handle, small(), 10);
+        let begun = handle.now();
+        let txg = pool.change(4096).await.unwrap();
+        while pool.txgs.synced_txg() < txg {
+            handle.sleep(Duration::from_millis(1)).await;
+        }
+        let took = handle.now() - begun;
+        assert!((Duration::from_secs(5)..Duration::from_secs(6)).contains(&took), "{took:?}");
+        handle.sleep(Duration::from_secs(60)).await;
+        assert_eq!(pool.seen.lock().synced.len(), 1, "a pool that nobody changes is not written");
+    });
+}
+
+#[test]
+fn waiting_for_a_txg_has_it_written_at_once() {
+    let runtime = Runtime::simulated(2);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = Pool::start(&handle, small(), 10);
+        let begun = handle.now();
+        let txg = pool.change(4096).await.unwrap();
+        pool.txgs.wait_synced(txg).await.unwrap();
+        assert!(handle.now() - begun < Duration::from_millis(100));
+    });
+}
+
+#[test]
+fn a_held_txg_is_not_synced_and_others_go_on_in_the_next() {
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = Pool::start(&handle, small(), 10);
+        let held = pool.txgs.enter().unwrap();
+        let (txgs, txg) = (pool.txgs.clone(), held.txg());
+        let waiting = handle.spawn(Class::Issue, async move { txgs.wait_synced(txg).await });
+        handle.sleep(Duration::from_secs(1)).await;
+        let next = pool.txgs.enter().unwrap();
+        assert_eq!(next.txg().0, txg.0 + 1);
+        assert_eq!(pool.txgs.synced_txg().0 + 1, txg.0);
+        drop(held);
+        waiting.await.unwrap().unwrap();
+        assert!(pool.txgs.synced_txg() >= txg);
+        drop(next);
+    });
+}
+
+#[test]
+fn txgs_never_go_down_and_changes_are_slowed_not_stopped() {
+    for seed in 0..20 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            // 2 MiB of every txg are written in 100 ms: a writer of more is slowed.
+            let pool = Arc::new(Pool::start(&handle, small(), 100));
+            let newest = Rc::new(RefCell::new(Txg(0)));
+            let longest = Rc::new(RefCell::new(Duration::ZERO));
+            let writers = (0..8_u64).map(|writer| {
+                let (pool, newest, longest) = (pool.clone(), newest.clone(), longest.clone());
+                async move {
+                    let mut rng = Rng::new(seed ^ (writer << 32));
+                    for _ in 0..400 {
+                        let begun = pool.handle.now();
+                        let txg = pool.change(4096 + rng.below(16 << 10)).await.unwrap();
+                        let took = pool.handle.now() - begun;
+                        let slowest = (*longest.borrow()).max(took);
+                        *longest.borrow_mut() = slowest;
+                        assert!(txg >= *newest.borrow(), "{txg} after {}", newest.borrow());
+                        *newest.borrow_mut() = txg;
+                        assert!(pool.txgs.dirty().total_bytes() <= 10 * MIB + (1 << 20));
+                    }
+                }
+            });
+            cenote_taskq::join_all(writers).await;
+            let last = pool.txgs.sync().await.unwrap();
+            let seen = pool.seen.lock();
+            assert_eq!(seen.changes.values().sum::<u64>(), 3200);
+            assert!(seen.synced.contains(&last));
+            assert!(*longest.borrow() < Duration::from_millis(250), "{:?}", longest.borrow());
+        });
+    }
+}
+
+#[test]
+fn what_is_dirty_is_forgotten_when_it_is_on_disk() {
+    let runtime = Runtime::simulated(5);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = Pool::start(&handle, small(), 10);
+        for _ in 0..100 {
+            pool.change(MIB).await.unwrap();
+        }
+        pool.txgs.sync().await.unwrap();
+        assert_eq!(pool.txgs.dirty().total_bytes(), 0);
+    });
+}
+
+#[test]
+fn closing_writes_what_came_in_and_lets_nobody_in() {
+    let runtime = Runtime::simulated(6);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = Pool::start(&handle, small(), 10);
+        let txg = pool.change(4096).await.unwrap();
+        pool.txgs.close();
+        pool.txgs.wait_synced(txg).await.unwrap();
+        assert_eq!(pool.change(4096).await, Err(TxError::Closed));
+        assert_eq!(pool.seen.lock().synced, [txg]);
+    });
+}
+
+#[test]
+fn a_failed_sync_tells_everyone_and_nothing_follows() {
+    let runtime = Runtime::simulated(7);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let txgs = Transactions::new(&handle, Txg(4), small());
+        let quiescing = txgs.clone();
+        handle.detach(Class::Sync, async move { quiescing.quiesce().await });
+        let syncing = txgs.clone();
+        let sync = handle.spawn(Class::Sync, async move {
+            let txg = syncing.next().await.unwrap();
+            syncing.done(txg, Err("the disk is on fire".to_owned()));
+            syncing.next().await
+        });
+        let txg = txgs.enter().unwrap().txg();
+        let failed = TxError::Suspended("the disk is on fire".to_owned());
+        assert_eq!(txgs.wait_synced(txg).await, Err(failed.clone()));
+        assert_eq!(sync.await.unwrap(), None);
+        handle.sleep(Duration::from_secs(1)).await;
+        assert_eq!(txgs.enter().unwrap_err(), failed);
+        assert_eq!(txgs.assign(Cost::objects(1), None).await.unwrap_err(), failed);
+    });
+}
+
+#[test]
+fn changes_come_in_while_there_is_space_and_not_after() {
+    let runtime = Runtime::simulated(8);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = Pool::start(&handle, small(), 10);
+        let root = Arc::new(Account::new(None, None));
+        let dir = Account::new(Some("tank/a".to_owned()), Some(root.clone()));
+        let cost = Cost { write_bytes: MIB, objects: 0, frees: false };
+        let some = |bytes| Left { bytes: Some(bytes), to_free_bytes: Some(bytes + MIB), ..Left::default() };
+        root.set(Txg(3), &some(10 * MIB), 100 * MIB, |_| 0);
+        dir.set(Txg(3), &some(2 * MIB), 100 * MIB, |_| 0);
+        // Two fit; the third waits for a sync, and as nothing tells it otherwise it comes in again then.
+        drop(pool.txgs.assign(cost, Some(&dir)).await.unwrap());
+        drop(pool.txgs.assign(cost, Some(&dir)).await.unwrap());
+        let txg = pool.txgs.sync().await.unwrap();
+        dir.set(txg, &some(0), 100 * MIB, |_| 0);
+        let refused = pool.txgs.assign(cost, Some(&dir)).await.unwrap_err();
+        assert_eq!(refused, TxError::Quota("tank/a".to_owned()));
+        drop(pool.txgs.assign(cost.that_frees(), Some(&dir)).await.unwrap());
+        dir.set(txg, &Left::default(), 100 * MIB, |_| 0);
+        root.set(txg, &some(0), 100 * MIB, |_| 0);
+        assert_eq!(pool.txgs.assign(cost, Some(&dir)).await.unwrap_err(), TxError::NoSpace);
+        let txg = pool.txgs.sync().await.unwrap();
+        root.set(txg, &some(0), 100 * MIB, |_| 0);
+        // What is reserved for a dataset is there for it though the pool is full.
+        dir.set(txg, &Left { cushion_bytes: MIB, ..Left::default() }, 100 * MIB, |_| 0);
+        drop(pool.txgs.assign(cost, Some(&dir)).await.unwrap());
+    });
+}

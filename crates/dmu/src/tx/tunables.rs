@@ -1,0 +1,86 @@
+//! Tunables, under OpenZFS's names and with its defaults.
+
+use std::time::Duration;
+
+/// How txgs are paced. Names and meanings are OpenZFS's (`zfs(4)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxTunables {
+    /// Seconds that a txg stays open at most. Default 5.
+    pub zfs_txg_timeout: u64,
+    /// Bytes that may be dirty; at this many, changes wait. Default a tenth of memory, 4 GiB at most.
+    pub zfs_dirty_data_max: u64,
+    /// Per cent of that from which on a txg is written at once. Default 20.
+    pub zfs_dirty_data_sync_percent: u64,
+    /// Per cent from which on changes are delayed. Default 60.
+    pub zfs_delay_min_dirty_percent: u64,
+    /// Nanoseconds of delay in the middle between that and the limit. Default 500 000.
+    pub zfs_delay_scale: u64,
+}
+
+/// The longest delay of one change (`zfs_delay_max_ns`).
+pub(super) const DELAY_MAX: Duration = Duration::from_millis(100);
+/// The most that may be dirty by default, whatever the memory (`zfs_dirty_data_max_max`).
+const DIRTY_MAX_BYTES: u64 = 4 << 30;
+/// The least.
+const DIRTY_MIN_BYTES: u64 = 32 << 20;
+
+impl TxTunables {
+    /// The defaults on a machine with so much memory to use.
+    #[must_use]
+    pub fn for_memory(memory_bytes: u64) -> Self {
+        Self {
+            zfs_txg_timeout: 5,
+            zfs_dirty_data_max: (memory_bytes / 10).clamp(DIRTY_MIN_BYTES, DIRTY_MAX_BYTES),
+            zfs_dirty_data_sync_percent: 20,
+            zfs_delay_min_dirty_percent: 60,
+            zfs_delay_scale: 500_000,
+        }
+    }
+
+    pub(super) const fn timeout(&self) -> Duration {
+        Duration::from_secs(self.zfs_txg_timeout)
+    }
+
+    pub(super) const fn sync_bytes(&self) -> u64 {
+        percent(self.zfs_dirty_data_max, self.zfs_dirty_data_sync_percent)
+    }
+
+    /// How long a change waits when so many bytes are dirty: nothing below the first threshold, more without bound towards
+    /// the limit.
+    pub(super) fn delay(&self, dirty_bytes: u64) -> Duration {
+        let least = percent(self.zfs_dirty_data_max, self.zfs_delay_min_dirty_percent);
+        let over = dirty_bytes.saturating_sub(least);
+        if over == 0 {
+            return Duration::ZERO;
+        }
+        let left = self.zfs_dirty_data_max.saturating_sub(dirty_bytes).max(1);
+        let delay_ns = u128::from(self.zfs_delay_scale) * u128::from(over) / u128::from(left);
+        Duration::from_nanos(u64::try_from(delay_ns).unwrap_or(u64::MAX)).min(DELAY_MAX)
+    }
+}
+
+impl Default for TxTunables {
+    fn default() -> Self {
+        Self::for_memory(10 * DIRTY_MAX_BYTES)
+    }
+}
+
+const fn percent(of: u64, percent: u64) -> u64 {
+    (of as u128 * percent as u128 / 100) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_delay_grows_without_a_jump() {
+        let tunables = TxTunables { zfs_dirty_data_max: 1000, ..TxTunables::default() };
+        assert_eq!(tunables.delay(600), Duration::ZERO);
+        assert_eq!(tunables.delay(800), Duration::from_nanos(500_000));
+        assert!(tunables.delay(601) < Duration::from_nanos(2_000));
+        assert_eq!(tunables.delay(1000), DELAY_MAX);
+        let delays: Vec<_> = (0..=1000).map(|dirty| tunables.delay(dirty)).collect();
+        assert!(delays.is_sorted());
+    }
+}

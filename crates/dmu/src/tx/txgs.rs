@@ -1,0 +1,325 @@
+//! The states of txgs: open, quiescing, syncing.
+
+use std::sync::Arc;
+
+use cenote_format::ids::Txg;
+use cenote_taskq::sync::{Mutex, MutexGuard};
+use cenote_taskq::{Group, Handle, Instant, Notify, thread_shard};
+
+use super::account::Verdict;
+use super::{Account, Cost, Dirty, Tx, TxError, TxTunables};
+
+/// Syncs that one change waits for at most until it is known whether there is space for it: what was freed is kept back for
+/// two, and others may come in between.
+const RETRIES_MAX: u32 = 8;
+
+/// What a worker knows of the open txg, alone on its cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shard(Mutex<Open>);
+
+#[derive(Clone, Debug)]
+struct Open {
+    txg: Txg,
+    holders: Group,
+    /// A change has come in by this shard.
+    is_used: bool,
+    /// This txg is the last, and nobody gets it any more.
+    is_shut: bool,
+}
+
+/// Where txgs that are not open stand. Touched a few times a txg.
+#[derive(Debug)]
+struct State {
+    /// Quiesced, and not being synced yet.
+    quiesced: Option<Txg>,
+    /// The last txg on disk.
+    synced: Txg,
+    /// Somebody waits for this txg to be on disk.
+    wanted: Txg,
+    /// No change is let in any more; what came in is still written.
+    is_closed: bool,
+    /// Why nothing can be written any more.
+    failure: Option<String>,
+    opened_at: Instant,
+}
+
+/// The txgs of a pool that is written by many at once. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Transactions {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    handle: Handle,
+    tunables: TxTunables,
+    shards: Box<[Shard]>,
+    dirty: Arc<Dirty>,
+    state: Mutex<State>,
+    /// A txg has passed from one state to the next, or is wanted to.
+    passed: Notify,
+}
+
+impl Transactions {
+    /// The txgs from `first` on, which is open.
+    #[must_use]
+    pub fn new(handle: &Handle, first: Txg, tunables: TxTunables) -> Self {
+        let open = Open { txg: first, holders: handle.group(), is_used: false, is_shut: false };
+        let count = handle.parallelism().max(1).next_power_of_two();
+        let before = Txg(first.0.saturating_sub(1));
+        let state = State {
+            quiesced: None,
+            synced: before,
+            wanted: before,
+            is_closed: false,
+            failure: None,
+            opened_at: handle.now(),
+        };
+        Self {
+            shared: Arc::new(Shared {
+                handle: handle.clone(),
+                tunables,
+                shards: (0..count).map(|_| Shard(Mutex::new(open.clone()))).collect(),
+                dirty: Arc::new(Dirty::new(handle.clone(), tunables)),
+                state: Mutex::new(state),
+                passed: Notify::new(),
+            }),
+        }
+    }
+
+    /// Bytes that are dirty: layers of objects are counted here.
+    #[must_use]
+    pub fn dirty(&self) -> &Arc<Dirty> {
+        &self.shared.dirty
+    }
+
+    /// How txgs are paced.
+    #[must_use]
+    pub fn tunables(&self) -> &TxTunables {
+        &self.shared.tunables
+    }
+
+    /// The txg that changes go to now.
+    #[must_use]
+    pub fn open_txg(&self) -> Txg {
+        self.shared.shards[0].0.lock().txg
+    }
+
+    /// The last txg that is on disk.
+    #[must_use]
+    pub fn synced_txg(&self) -> Txg {
+        self.shared.state.lock().synced
+    }
+
+    fn is_over(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.is_closed || state.failure.is_some()
+    }
+
+    /// Lets a change in: waits while too much is dirty, and where it is not known yet whether there is space. `account` is that
+    /// of the dataset that changes.
+    ///
+    /// # Errors
+    /// There is no space for it, or the pool is closed or suspended.
+    pub async fn assign(&self, cost: Cost, account: Option<&Account>) -> Result<Tx, TxError> {
+        let mut retries = 0;
+        loop {
+            self.shared.dirty.admit(|| self.is_over()).await;
+            let tx = self.enter()?;
+            let Some(account) = account else { return Ok(tx) };
+            match account.reserve(tx.txg, cost.bytes(), cost.frees) {
+                Verdict::Admitted => return Ok(tx),
+                Verdict::Refused(error) => return Err(error),
+                Verdict::Later if retries == RETRIES_MAX => return Err(TxError::NoSpace),
+                Verdict::Later => {
+                    retries += 1;
+                    let txg = tx.txg;
+                    drop(tx);
+                    self.wait_synced(txg).await?;
+                }
+            }
+        }
+    }
+
+    /// Holds the open txg, whatever is dirty.
+    ///
+    /// # Errors
+    /// The pool is closed or suspended.
+    pub fn enter(&self) -> Result<Tx, TxError> {
+        let shard = &self.shared.shards[thread_shard() & (self.shared.shards.len() - 1)];
+        {
+            let mut open = shard.0.lock();
+            if !open.is_shut
+                && let Ok(hold) = open.holders.enter()
+            {
+                open.is_used = true;
+                return Ok(Tx { txg: open.txg, _hold: hold });
+            }
+        }
+        let failure = self.shared.state.lock().failure.clone();
+        Err(failure.map_or(TxError::Closed, TxError::Suspended))
+    }
+
+    /// Waits until a txg is on disk, and has it written soon.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn wait_synced(&self, txg: Txg) -> Result<(), TxError> {
+        loop {
+            let passed = self.shared.passed.wait();
+            let is_news = {
+                let mut state = self.shared.state.lock();
+                if state.synced >= txg {
+                    return Ok(());
+                }
+                if let Some(failure) = &state.failure {
+                    return Err(TxError::Suspended(failure.clone()));
+                }
+                let is_news = state.wanted < txg;
+                state.wanted = state.wanted.max(txg);
+                is_news
+            };
+            if is_news {
+                self.shared.passed.all();
+                self.shared.dirty.wake();
+            }
+            passed.await;
+        }
+    }
+
+    /// Waits until all that has been changed up to now is on disk.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn sync(&self) -> Result<Txg, TxError> {
+        let txg = self.open_txg();
+        self.wait_synced(txg).await.map(|()| txg)
+    }
+
+    /// The next txg to be synced, quiesced: nobody changes it any more. `None` once all is closed and written. For one caller,
+    /// who says [`Transactions::done`] before asking again.
+    pub async fn next(&self) -> Option<Txg> {
+        loop {
+            let passed = self.shared.passed.wait();
+            {
+                let mut state = self.shared.state.lock();
+                if let Some(txg) = state.quiesced.take() {
+                    drop(state);
+                    self.shared.passed.all();
+                    return Some(txg);
+                }
+                let open = self.shared.shards[0].0.lock().txg;
+                if state.failure.is_some() || (state.is_closed && state.synced >= open) {
+                    return None;
+                }
+            }
+            passed.await;
+        }
+    }
+
+    /// A txg that [`Transactions::next`] gave is on disk, or cannot be written, after which nothing can.
+    pub fn done(&self, txg: Txg, result: Result<(), String>) {
+        let failed = {
+            let mut state = self.shared.state.lock();
+            match result {
+                Ok(()) => state.synced = txg,
+                Err(failure) => state.failure = Some(failure),
+            }
+            state.failure.is_some()
+        };
+        if failed {
+            self.close_last();
+        }
+        self.shared.dirty.synced(txg);
+        self.shared.passed.all();
+    }
+
+    /// Lets no change in any more. What came in is written: [`Transactions::next`] gives it out, and then `None`.
+    pub fn close(&self) {
+        self.shared.state.lock().is_closed = true;
+        self.shared.passed.all();
+        self.shared.dirty.wake();
+    }
+
+    /// Opens the next txg whenever it is time to, until all is closed. Run by one task.
+    pub async fn quiesce(&self) {
+        while self.is_time().await {
+            let before = self.open_next();
+            before.holders.close().await;
+            self.shared.state.lock().quiesced = Some(before.txg);
+            self.shared.passed.all();
+        }
+        // The last txg has nobody after it, and is written too.
+        let last = self.close_last();
+        last.holders.close().await;
+        let mut state = self.shared.state.lock();
+        if state.failure.is_none() {
+            state.quiesced = Some(last.txg);
+        }
+        drop(state);
+        self.shared.passed.all();
+    }
+
+    /// Waits until a txg should be quiesced; whether one should at all.
+    async fn is_time(&self) -> bool {
+        let shared = &self.shared;
+        loop {
+            let (passed, moved) = (shared.passed.wait(), shared.dirty.moved());
+            let wait = {
+                let state = shared.state.lock();
+                let is_free = state.quiesced.is_none();
+                if state.failure.is_some() || (state.is_closed && is_free) {
+                    return false;
+                }
+                let open = shared.shards[0].0.lock().txg;
+                let at = state.opened_at + shared.tunables.timeout();
+                if is_free && (state.wanted >= open || shared.dirty.wants_sync()) {
+                    return true;
+                }
+                let now = shared.handle.now();
+                match is_free {
+                    true if now < at => Some(at - now),
+                    true if self.is_used() => return true,
+                    true => Some(shared.tunables.timeout()),
+                    false => None,
+                }
+            };
+            let either = cenote_taskq::race(passed, moved);
+            match wait {
+                Some(wait) => drop(shared.handle.timeout(wait, either).await),
+                None => drop(either.await),
+            }
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        self.shared.shards.iter().any(|shard| shard.0.lock().is_used)
+    }
+
+    /// All shards, in order, so that nobody holds one and waits for another.
+    fn lock_all(&self) -> Vec<MutexGuard<'_, Open>> {
+        self.shared.shards.iter().map(|shard| shard.0.lock()).collect()
+    }
+
+    /// Opens the next txg; the one before comes back.
+    fn open_next(&self) -> Open {
+        let next = self.shared.handle.group();
+        let mut shards = self.lock_all();
+        let before = shards[0].clone();
+        for shard in &mut shards {
+            let txg = Txg(before.txg.0 + 1);
+            **shard = Open { txg, holders: next.clone(), is_used: false, is_shut: before.is_shut };
+        }
+        drop(shards);
+        self.shared.state.lock().opened_at = self.shared.handle.now();
+        before
+    }
+
+    /// Has the open txg be the last: nobody gets it any more. It comes back.
+    fn close_last(&self) -> Open {
+        let mut shards = self.lock_all();
+        shards.iter_mut().for_each(|shard| shard.is_shut = true);
+        shards[0].clone()
+    }
+}

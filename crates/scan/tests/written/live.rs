@@ -1,0 +1,304 @@
+//! Pools that many change at once while txgs are written in the background.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_dmu::tx::{Cost, TxError, TxTunables};
+use cenote_dmu::write::{Object, ObjectSpec};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_spa::write::live::{LiveHead, LivePool};
+use cenote_spa::write::{Clock, Host, PropertyValue, TopKind, WriteOptions, open};
+use cenote_spa::{ImportOptions, SpaError, find};
+use cenote_taskq::sim::disk::{Crash, Latency};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Class, Handle, Rng, Runtime};
+use cenote_zpl::write::{FileSystemMut, NodeSpec};
+
+use crate::common::*;
+
+const BLOCK_BYTES: u64 = 16 << 10;
+
+fn small() -> TxTunables {
+    TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() }
+}
+
+fn slow() -> Latency {
+    Latency {
+        write: Duration::from_micros(100),
+        flush: Duration::from_micros(400),
+        jitter: Duration::from_micros(400),
+        ..Latency::default()
+    }
+}
+
+async fn live(handle: &Handle, machine: &Machine, layout: Tops, tunables: TxTunables) -> LivePool {
+    let pool = make(handle, options(machine.tops(handle, layout).await, 12)).await;
+    LivePool::start(pool, tunables)
+}
+
+async fn reopened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> LivePool {
+    let (mut pools, _) = find(handle, paths).await;
+    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: true };
+    LivePool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), tunables)
+}
+
+async fn make_objects(head: &LiveHead, count: usize) -> Vec<Object> {
+    let tx = head.begin(Cost::objects(count as u64)).await.unwrap();
+    let spec = ObjectSpec::new(DmuType::UINT8_DATA, BLOCK_BYTES as u32);
+    (0..count).map(|_| head.objset().create_object(tx.txg(), &spec).unwrap()).collect()
+}
+
+/// What a writer knows of its object: for each block, the seeds that it was written with, by txg.
+type Written = BTreeMap<u64, Vec<(Txg, u64)>>;
+
+fn content(seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK_BYTES as usize];
+    Rng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Writes blocks of its own object for as long as it can; what it wrote when.
+async fn write_blocks(head: LiveHead, object: Object, seed: u64, count: u64, written: Arc<Mutex<Written>>) {
+    let mut rng = Rng::new(seed);
+    for index in 0..count {
+        let block = rng.below(40);
+        let Ok(tx) = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await else { return };
+        let fresh = seed << 32 | (index + 1);
+        if object.write(tx.txg(), block * BLOCK_BYTES, &content(fresh)).await.is_err() {
+            return;
+        }
+        written.lock().entry(block).or_default().push((tx.txg(), fresh));
+        drop(tx);
+        if rng.chance(1, 30) && head.pool().sync().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The object holds what the last write up to the txg has left in each block.
+async fn check_blocks(object: &Object, written: &Written, txg: Txg, what: &str) {
+    for (block, writes) in written {
+        let expected = writes.iter().rev().find(|(at, _)| *at <= txg);
+        let found = object.block(*block).await.unwrap();
+        let expected = expected.map(|(_, seed)| content(*seed));
+        assert!(
+            found.as_deref() == expected.as_deref(),
+            "{what}: block {block} of object {} is not as of {txg}: {writes:?}",
+            object.id()
+        );
+    }
+}
+
+#[test]
+fn many_writers_and_txgs_at_once_leave_a_whole_pool_with_all_that_was_written() {
+    for seed in 0..6 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = Machine::new(&runtime, 3, slow());
+        runtime.block_on(async {
+            let layout: Tops = &[(TopKind::Raidz { parity: 1 }, 3)];
+            let pool = live(&handle, &machine, layout, small()).await;
+            let head = pool.open_head("written").await.unwrap();
+            let objects = make_objects(&head, 6).await;
+            let ids: Vec<ObjectId> = objects.iter().map(Object::id).collect();
+            let written: Vec<_> = objects.iter().map(|_| Arc::new(Mutex::new(Written::new()))).collect();
+            let writers: Vec<_> = objects
+                .into_iter()
+                .zip(&written)
+                .enumerate()
+                .map(|(at, (object, written))| {
+                    let work = write_blocks(head.clone(), object, seed << 8 | at as u64, 250, written.clone());
+                    handle.spawn(Class::Issue, work)
+                })
+                .collect();
+            for writer in writers {
+                writer.await.unwrap();
+            }
+            let txgs = pool.history();
+            assert!(txgs.len() > 5, "the writers went through {} txgs", txgs.len());
+            assert!(txgs.iter().any(|record| record.dirty_bytes > 0 && record.passes > 1));
+            drop(head);
+            pool.export().await.unwrap();
+            let (_, report) = check(&handle, &machine.paths).await;
+            assert_clean(&report, &format!("seed {seed}"));
+            let pool = reopened(&handle, &machine.paths, small()).await;
+            let head = pool.open_head("written").await.unwrap();
+            for (id, written) in ids.iter().zip(&written) {
+                let object = head.objset().object(*id).await.unwrap();
+                let written = written.lock().clone();
+                check_blocks(&object, &written, Txg(u64::MAX), "reopened").await;
+            }
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn wherever_the_power_goes_each_object_is_as_of_the_same_txg_and_what_was_promised_is_there() {
+    let mut later = 0;
+    for seed in 0..40 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = Machine::new(&runtime, 2, slow());
+        runtime.block_on(async {
+            let layout: Tops =
+                if seed % 2 == 0 { &[(TopKind::Mirror, 2)] } else { &[(TopKind::Single, 1), (TopKind::Single, 1)] };
+            let pool = live(&handle, &machine, layout, small()).await;
+            let head = pool.open_head("written").await.unwrap();
+            let objects = make_objects(&head, 4).await;
+            let ids: Vec<ObjectId> = objects.iter().map(Object::id).collect();
+            pool.sync().await.unwrap();
+            let written: Vec<_> = ids.iter().map(|_| Arc::new(Mutex::new(Written::new()))).collect();
+            for (at, (object, written)) in objects.into_iter().zip(&written).enumerate() {
+                let work = write_blocks(head.clone(), object, seed << 8 | at as u64, 1000, written.clone());
+                handle.detach(Class::Issue, work);
+            }
+            handle.sleep(Duration::from_micros(1 + Rng::new(seed).below(80_000))).await;
+            let promised = pool.txgs().synced_txg();
+            machine.disks.iter().for_each(|disk| disk.crash(Crash::Random));
+            drop((pool, head));
+            handle.sleep(Duration::from_secs(20)).await;
+            machine.disks.iter().for_each(|disk| disk.power_on());
+            let (txg, report) = check(&handle, &machine.paths).await;
+            assert_clean(&report, &format!("seed {seed} at {txg}"));
+            assert!(txg >= promised, "seed {seed}: {promised} was promised, {txg} is there");
+            later += u32::from(txg > promised);
+            let pool = reopened(&handle, &machine.paths, small()).await;
+            let head = pool.open_head("written").await.unwrap();
+            for (id, written) in ids.iter().zip(&written) {
+                let object = head.objset().object(*id).await.unwrap();
+                let written = written.lock().clone();
+                check_blocks(&object, &written, txg, &format!("seed {seed} after the cut")).await;
+            }
+            // And it can be written on.
+            let object = head.objset().object(ids[0]).await.unwrap();
+            write_blocks(head.clone(), object, 99, 20, Arc::default()).await;
+            drop(head);
+            pool.export().await.unwrap();
+            let (_, report) = check(&handle, &machine.paths).await;
+            assert_clean(&report, &format!("seed {seed} written on"));
+        });
+    }
+    assert!(later < 40, "a cut in the middle of a sync leaves the txg before");
+}
+
+#[test]
+fn a_full_pool_refuses_changes_and_goes_on_when_something_is_freed() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let head = pool.open_head("written").await.unwrap();
+        let object = make_objects(&head, 1).await.remove(0);
+        let write = async |block: u64| {
+            let tx = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await?;
+            object.write(tx.txg(), block * BLOCK_BYTES, &content(block)).await.unwrap();
+            Ok::<_, TxError>(())
+        };
+        let mut full = 0;
+        while full < 100_000 {
+            match write(full).await {
+                Ok(()) => full += 1,
+                Err(error) => {
+                    assert_eq!(error, TxError::NoSpace);
+                    break;
+                }
+            }
+        }
+        // Half of so small a pool is kept back.
+        let bytes = full * BLOCK_BYTES;
+        assert!((DISK_BYTES / 4..DISK_BYTES / 2).contains(&bytes), "{bytes} bytes fit");
+        let tx = head.begin(Cost::objects(1).that_frees()).await.unwrap();
+        object.free_blocks(tx.txg(), 0..full / 2);
+        drop(tx);
+        for block in 0..full / 4 {
+            write(block).await.unwrap();
+        }
+        drop((head, object));
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "after it was full");
+    });
+}
+
+#[test]
+fn changes_of_the_pool_are_made_in_order_and_on_disk_when_they_are_answered() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, slow());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let make = async |name: &'static str| {
+            let made = pool.change(move |writer| {
+                Box::pin(async move {
+                    let head = writer.create_dataset(name).await?;
+                    let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
+                    FileSystemMut::create(&head.objset, writer.txg(), &root).await.unwrap();
+                    Ok(())
+                })
+            });
+            made.await
+        };
+        make("written/a").await.unwrap();
+        make("written/a/b").await.unwrap();
+        let again = make("written/a").await.unwrap_err();
+        assert!(again.to_string().contains("dataset already exists"), "{again}");
+        let quota = PropertyValue::Number(1 << 20);
+        let set = pool.change(move |writer| {
+            Box::pin(async move { writer.change_property("written/a", "quota", Some(&quota)).await })
+        });
+        set.await.unwrap();
+        // What was refused has left the pool as it was.
+        let head = pool.open_head("written/a").await.unwrap();
+        let object = make_objects(&head, 1).await.remove(0);
+        let mut refused = None;
+        for block in 0..200 {
+            match head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await {
+                Ok(tx) => object.write(tx.txg(), block * BLOCK_BYTES, &content(block)).await.unwrap(),
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        assert_eq!(refused, Some(TxError::Quota("written/a".to_owned())));
+        drop((head, object));
+        let txg = pool.txgs().synced_txg();
+        pool.export().await.unwrap();
+        let (after, report) = check(&handle, &machine.paths).await;
+        assert!(after > txg);
+        assert_clean(&report, "with datasets made by and by");
+    });
+}
+
+#[test]
+fn a_pool_whose_disk_fails_tells_everyone_and_is_whole_as_of_the_last_txg() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, slow());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let head = pool.open_head("written").await.unwrap();
+        let object = make_objects(&head, 1).await.remove(0);
+        let txg = pool.sync().await.unwrap();
+        machine.disks[0].crash(Crash::Random);
+        write_blocks(head.clone(), object.clone(), 1, 10_000, Arc::default()).await;
+        let error = pool.sync().await.unwrap_err();
+        assert!(error.to_string().contains("suspended"), "{error}");
+        let refused = head.begin(Cost::objects(1)).await.unwrap_err();
+        assert!(matches!(refused, TxError::Suspended(_)), "{refused}");
+        let changed = pool.change(|writer| Box::pin(async move { writer.create_dataset("written/a").await.map(drop) }));
+        assert!(matches!(changed.await, Err(SpaError::Write { .. })));
+        drop((head, object));
+        assert!(pool.export().await.is_err());
+        machine.disks[0].power_on();
+        let (after, report) = check(&handle, &machine.paths).await;
+        assert!(after >= txg);
+        assert_clean(&report, "after a failure");
+    });
+}

@@ -1,0 +1,76 @@
+//! What directories of datasets have left, told to their accounts after each sync.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_dmu::tx::{Account, Left};
+use cenote_format::dsl::DslDirPhys;
+use cenote_format::ids::{ObjectId, Txg};
+
+use super::{PoolWriter, Shared};
+use crate::SpaError;
+
+/// A quota may be exceeded by what frees space by this much, as the root may by half of what is kept back.
+const FREEING_BYTES: u64 = 16 << 20;
+/// Directories in a chain at most.
+const DEPTH_MAX: usize = 256;
+
+impl Shared {
+    /// The account of the directory of a dataset with this name, made with those above it.
+    pub(super) async fn account_of(
+        &self,
+        writer: &PoolWriter,
+        name: &str,
+        dataset: ObjectId,
+    ) -> Result<Arc<Account>, SpaError> {
+        let failed = |error| SpaError::Dsl { pool: writer.name.clone(), error };
+        let mut chain = Vec::new();
+        let mut at = writer.dsl.dataset(dataset).await.map_err(failed)?.dir;
+        while at.0 != 0 && chain.len() < DEPTH_MAX {
+            chain.push(at);
+            at = writer.dsl.dir(at).await.map_err(failed)?.parent;
+        }
+        let mut accounts = self.accounts.lock();
+        let mut above: Option<Arc<Account>> = None;
+        let ends = name.match_indices('/').map(|(at, _)| at).chain([name.len()]);
+        for (dir, end) in chain.iter().rev().zip(ends) {
+            let name = above.is_some().then(|| name[..end].to_owned());
+            let account = accounts.entry(*dir).or_insert_with(|| Arc::new(Account::new(name, above.clone())));
+            above = Some(account.clone());
+        }
+        above.ok_or_else(|| writer.fail("a dataset without a directory"))
+    }
+
+    /// Tells all accounts what is left as of the last sync.
+    pub(super) async fn settle_accounts(&self, writer: &PoolWriter) -> Result<(), SpaError> {
+        let accounts: BTreeMap<ObjectId, Arc<Account>> = self.accounts.lock().clone();
+        let txg = Txg(writer.txg().0.saturating_sub(1));
+        let usable = writer.usable();
+        let inflation = writer.inflation_percent();
+        let dirty = self.txgs.dirty();
+        let worst = |bytes: u64| bytes.saturating_mul(inflation) / 100;
+        let margin_bytes = worst(dirty.max_bytes()).saturating_mul(2);
+        for (dir, account) in accounts {
+            let phys = writer.dsl.dir(dir).await.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
+            let mut left = left_of(&phys);
+            if phys.parent.0 == 0 {
+                left.bytes = Some(usable.bytes.saturating_sub(phys.used_bytes));
+                left.to_free_bytes = Some((usable.bytes + usable.slop_bytes / 2).saturating_sub(phys.used_bytes));
+                left.has_deferred = usable.has_deferred;
+            }
+            left.inflation_percent = inflation;
+            account.set(txg, &left, margin_bytes, |later| worst(dirty.txg_bytes(later)));
+        }
+        Ok(())
+    }
+}
+
+fn left_of(phys: &DslDirPhys) -> Left {
+    let bytes = (phys.quota_bytes != 0).then(|| phys.quota_bytes.saturating_sub(phys.used_bytes));
+    Left {
+        bytes,
+        to_free_bytes: bytes.map(|bytes| bytes.max(FREEING_BYTES)),
+        cushion_bytes: phys.reserved_bytes.saturating_sub(phys.used_bytes),
+        ..Left::default()
+    }
+}

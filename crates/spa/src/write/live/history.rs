@@ -1,0 +1,61 @@
+//! What the last txgs held, and how long their sync took.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use cenote_format::ids::Txg;
+use cenote_taskq::Instant;
+
+/// Txgs that are remembered (`zfs_txg_history`).
+const RECORDS_MAX: usize = 100;
+
+/// A part of a sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Datasets: their trees, and their accounts.
+    Datasets,
+    /// The first pass over the MOS.
+    FirstPass,
+    /// What frees and allocations were entered into space maps and logs, all passes.
+    Space,
+    /// Further passes.
+    LaterPasses,
+    /// Waiting until devices have all of it.
+    Flush,
+    /// Uberblock and labels.
+    Commit,
+}
+
+/// One txg.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxgRecord {
+    /// Which.
+    pub txg: Txg,
+    /// When its sync began.
+    pub begun: Instant,
+    /// How long that took.
+    pub took: Duration,
+    /// Bytes of data that were dirty when it began.
+    pub dirty_bytes: u64,
+    /// A change of the pool itself was made in it.
+    pub is_change: bool,
+    /// Passes that it took.
+    pub passes: u32,
+    /// How long each phase took.
+    pub phases: Vec<(Phase, Duration)>,
+}
+
+impl TxgRecord {
+    /// How long a phase took.
+    #[must_use]
+    pub fn phase(&self, phase: Phase) -> Duration {
+        self.phases.iter().filter(|(other, _)| *other == phase).map(|(_, took)| *took).sum()
+    }
+}
+
+pub(super) fn keep(records: &mut VecDeque<TxgRecord>, record: TxgRecord) {
+    if records.len() == RECORDS_MAX {
+        records.pop_front();
+    }
+    records.push_back(record);
+}

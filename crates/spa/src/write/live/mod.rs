@@ -1,0 +1,299 @@
+//! A pool that many change at once, while its txgs are written one after the other.
+//!
+//! # Theory
+//!
+//! **Need.** A server has clients that write all the time, some who want to know that what they wrote is on disk, and now and
+//! then someone who makes a dataset or sets a property. None of them syncs the pool: it is written in the background.
+//!
+//! **In memory.**
+//! ```text
+//! LivePool ─ Transactions (dmu::tx)             txgs: open, quiescing, syncing
+//!          ─ changes of the pool itself         a queue: each is made by the sync, at the beginning of a txg's
+//!          ─ accounts of directories            what each has left, as of the last sync
+//!          ─ history                            what the last txgs held, and how long each phase took
+//! task quiesce    opens the next txg when it is time
+//! task sync       owns the PoolWriter: for each txg a queued change, then the sync
+//! ```
+//!
+//! **Life of a change of data.** [`LiveHead::begin`] assigns a txg; objects of the dataset are changed in it; the [`Tx`] is
+//! dropped. Whoever needs it on disk waits for the txg ([`LivePool::wait_synced`]).
+//!
+//! **Life of a change of the pool.** [`LivePool::change`] queues it and asks for a txg. The sync takes one change in each txg,
+//! since each reads the pool's datasets as the txg before has left them, makes it, syncs, and then the caller has the answer.
+//! A change that fails before it has changed anything is refused; one that fails half-way would leave the MOS in between, so
+//! the txg is not written, and the pool is suspended: on disk it is whole.
+//!
+//! **Invariants.**
+//! 1. The MOS is changed by the sync task alone.
+//! 2. An answer to a change of the pool is given when it is on disk.
+//! 3. After a failure nothing more is written, and everybody is told.
+//!
+//! **Crash.** As [`super`]: the last synced txg.
+//!
+//! **Rejected.** *Changes of the pool by whoever asks, under a lock*: they belong to the txg that syncs, which nobody else can
+//! hold. *Several changes a txg*: datasets are read from disk, so each would have to see what the one before did in memory.
+
+mod accounts;
+mod history;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use cenote_dmu::tx::{Account, Cost, Transactions, Tx, TxError, TxTunables};
+use cenote_dmu::write::ObjsetMut;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, oneshot, race};
+
+pub use history::{Phase, TxgRecord};
+
+use super::{Head, PoolWriter};
+use crate::SpaError;
+
+/// A change of the pool itself, made in a txg's sync.
+type Change = Box<dyn for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<(), SpaError>> + Send>;
+
+/// A pool that is written in the background. Cheap to clone.
+#[derive(Clone)]
+pub struct LivePool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    handle: Handle,
+    name: String,
+    txgs: Transactions,
+    changes: Mutex<VecDeque<Change>>,
+    accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
+    records: Mutex<VecDeque<TxgRecord>>,
+    /// The sync, which gives the writer back.
+    sync: Mutex<Option<Join<Option<PoolWriter>>>>,
+}
+
+/// A head dataset of a pool that is written in the background. Cheap to clone.
+#[derive(Clone)]
+pub struct LiveHead {
+    pool: LivePool,
+    head: Head,
+    account: Arc<Account>,
+}
+
+impl LiveHead {
+    /// Its objset.
+    #[must_use]
+    pub fn objset(&self) -> &ObjsetMut {
+        &self.head.objset
+    }
+
+    /// Its object in the MOS.
+    #[must_use]
+    pub const fn dataset(&self) -> ObjectId {
+        self.head.dataset
+    }
+
+    /// The pool.
+    #[must_use]
+    pub const fn pool(&self) -> &LivePool {
+        &self.pool
+    }
+
+    /// Begins a change of what is in the dataset: waits for its turn where much is dirty, and is refused where there is no
+    /// space for what it costs at worst. The change is made in the txg of what comes back, before that is dropped.
+    ///
+    /// # Errors
+    /// No space, or the pool is closed or suspended.
+    pub async fn begin(&self, cost: Cost) -> Result<Tx, TxError> {
+        self.pool.shared.txgs.assign(cost, Some(&self.account)).await
+    }
+}
+
+impl LivePool {
+    /// Begins to write a pool in the background.
+    #[must_use]
+    pub fn start(mut writer: PoolWriter, tunables: TxTunables) -> Self {
+        writer.is_live = true;
+        let handle = writer.handle.clone();
+        let txgs = Transactions::new(&handle, writer.txg(), tunables);
+        let shared = Arc::new(Shared {
+            handle: handle.clone(),
+            name: writer.name().to_owned(),
+            txgs: txgs.clone(),
+            changes: Mutex::new(VecDeque::new()),
+            accounts: Mutex::new(BTreeMap::new()),
+            records: Mutex::new(VecDeque::new()),
+            sync: Mutex::new(None),
+        });
+        handle.detach(Class::Sync, async move { txgs.quiesce().await });
+        let syncing = shared.clone();
+        let join = handle.spawn(Class::Sync, async move { syncing.sync(writer).await });
+        *shared.sync.lock() = Some(join);
+        Self { shared }
+    }
+
+    /// The pool's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The runtime.
+    #[must_use]
+    pub fn handle(&self) -> &Handle {
+        &self.shared.handle
+    }
+
+    /// Its txgs.
+    #[must_use]
+    pub fn txgs(&self) -> &Transactions {
+        &self.shared.txgs
+    }
+
+    /// What the last txgs held and how long they took, oldest first.
+    #[must_use]
+    pub fn history(&self) -> Vec<TxgRecord> {
+        self.shared.records.lock().iter().cloned().collect()
+    }
+
+    fn fail(&self, error: &TxError) -> SpaError {
+        SpaError::Write { pool: self.shared.name.clone(), what: error.to_string() }
+    }
+
+    /// Waits until a txg is on disk, and has it written soon.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn wait_synced(&self, txg: Txg) -> Result<(), SpaError> {
+        self.shared.txgs.wait_synced(txg).await.map_err(|error| self.fail(&error))
+    }
+
+    /// Waits until all that was changed up to now is on disk.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn sync(&self) -> Result<Txg, SpaError> {
+        self.shared.txgs.sync().await.map_err(|error| self.fail(&error))
+    }
+
+    /// Makes a change of the pool itself: it is made in the sync of a txg, and what it gives comes back when that is on disk.
+    ///
+    /// # Errors
+    /// What the change says; or the pool is closed or suspended.
+    pub async fn change<T, F>(&self, change: F) -> Result<T, SpaError>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
+    {
+        let (sender, mut answer) = oneshot::channel();
+        self.shared.changes.lock().push_back(Box::new(move |writer| {
+            Box::pin(async move {
+                let before = writer.mos.change_count();
+                let txg = writer.txg();
+                let result = change(writer).await;
+                // What failed without a trace is refused, and that is all.
+                let is_half_done = result.is_err() && writer.mos.change_count() != before;
+                let failure = result.as_ref().err().filter(|_| is_half_done).map(|error| writer.fail(error));
+                // Whoever asked may have gone.
+                drop(sender.send((txg, result)));
+                failure.map_or(Ok(()), Err)
+            })
+        }));
+        loop {
+            match race(&mut answer, self.shared.txgs.sync()).await {
+                Either::Left(Ok((txg, result))) => {
+                    let result = result?;
+                    self.wait_synced(txg).await?;
+                    return Ok(result);
+                }
+                Either::Left(Err(_)) => return Err(self.fail(&TxError::Closed)),
+                // The change stands behind others.
+                Either::Right(Ok(_)) => {}
+                Either::Right(Err(error)) => return Err(self.fail(&error)),
+            }
+        }
+    }
+
+    /// Opens a head dataset for changing what is in it.
+    ///
+    /// # Errors
+    /// There is none of this name, or it has something that cannot be kept up yet.
+    pub async fn open_head(&self, name: &str) -> Result<LiveHead, SpaError> {
+        let name = name.to_owned();
+        let pool = self.clone();
+        self.change(move |writer| {
+            Box::pin(async move {
+                let head = writer.open_head(&name).await?;
+                pool.adopt(writer, &name, head).await
+            })
+        })
+        .await
+    }
+
+    /// Takes up a head dataset that a change has made or opened: what is dirty of it counts from now on. For use within the
+    /// change.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn adopt(&self, writer: &PoolWriter, name: &str, head: Head) -> Result<LiveHead, SpaError> {
+        head.objset.count_dirty(self.shared.txgs.dirty());
+        let account = self.shared.account_of(writer, name, head.dataset).await?;
+        self.shared.settle_accounts(writer).await?;
+        Ok(LiveHead { pool: self.clone(), head, account })
+    }
+
+    /// Writes all that was changed, says on disk that the pool is exported, and lets go of its devices.
+    ///
+    /// # Errors
+    /// Something could not be written: the pool on disk is as of the last txg that was.
+    pub async fn export(self) -> Result<(), SpaError> {
+        self.shared.txgs.close();
+        let join = self.shared.sync.lock().take();
+        let closed = || self.fail(&TxError::Closed);
+        let writer = join.ok_or_else(closed)?.await.map_err(|_| closed())?;
+        match writer {
+            Some(writer) => writer.export().await,
+            None => Err(self.shared.txgs.enter().map_or_else(|error| self.fail(&error), |_| closed())),
+        }
+    }
+}
+
+impl Shared {
+    /// Syncs one txg after the other, until all is closed.
+    async fn sync(&self, mut writer: PoolWriter) -> Option<PoolWriter> {
+        while let Some(txg) = self.txgs.next().await {
+            debug_assert_eq!(writer.txg(), txg, "the writer is at the txg that is synced");
+            let result = self.sync_one(&mut writer, txg).await;
+            let is_failed = result.is_err();
+            self.txgs.done(txg, result.map_err(|error| error.to_string()));
+            if is_failed {
+                // Whoever waits for a change of the pool is told, since nothing will make it.
+                self.changes.lock().clear();
+                return None;
+            }
+        }
+        self.changes.lock().clear();
+        Some(writer)
+    }
+
+    async fn sync_one(&self, writer: &mut PoolWriter, txg: Txg) -> Result<(), SpaError> {
+        let begun = self.handle.now();
+        let dirty_bytes = self.txgs.dirty().txg_bytes(txg);
+        let change = self.changes.lock().pop_front();
+        let is_change = change.is_some();
+        if let Some(change) = change {
+            change(writer).await?;
+        }
+        writer.sync().await?;
+        self.settle_accounts(writer).await?;
+        let record = TxgRecord {
+            txg,
+            begun,
+            took: self.handle.now() - begun,
+            dirty_bytes,
+            is_change,
+            passes: writer.passes(),
+            phases: writer.take_phases(),
+        };
+        history::keep(&mut self.records.lock(), record);
+        Ok(())
+    }
+}
