@@ -15,7 +15,7 @@ use crate::outcome::usage;
 use crate::vdevspec::Layout;
 
 /// Properties of datasets that are obeyed, or that only matter to whoever mounts them.
-const DATASET_PROPERTIES: [&str; 22] = [
+pub(crate) const DATASET_PROPERTIES: [&str; 27] = [
     "aclinherit",
     "aclmode",
     "acltype",
@@ -25,16 +25,21 @@ const DATASET_PROPERTIES: [&str; 22] = [
     "compression",
     "copies",
     "devices",
+    "direct",
     "dnodesize",
     "exec",
     "logbias",
     "mountpoint",
+    "overlay",
+    "prefetch",
     "primarycache",
     "readonly",
     "recordsize",
     "redundant_metadata",
     "relatime",
+    "secondarycache",
     "setuid",
+    "snapdev",
     "snapdir",
     "sync",
     "xattr",

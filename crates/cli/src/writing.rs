@@ -9,40 +9,9 @@ use cenote_spa::write::{PoolWriter, PropertyValue, WriteOptions, open};
 
 use crate::args::parse_size;
 use crate::context::Context;
-use crate::newpool::{clock, host};
+use crate::newpool::{DATASET_PROPERTIES, clock, host};
 use crate::outcome::usage;
 
-/// Properties of datasets that may be set on those that exist.
-const DATASET_PROPERTIES: [&str; 28] = [
-    "aclinherit",
-    "aclmode",
-    "acltype",
-    "atime",
-    "canmount",
-    "checksum",
-    "compression",
-    "copies",
-    "devices",
-    "direct",
-    "dnodesize",
-    "exec",
-    "logbias",
-    "mountpoint",
-    "overlay",
-    "prefetch",
-    "primarycache",
-    "quota",
-    "readonly",
-    "recordsize",
-    "redundant_metadata",
-    "relatime",
-    "secondarycache",
-    "setuid",
-    "snapdir",
-    "snapdev",
-    "sync",
-    "xattr",
-];
 /// Properties of pools that may be set.
 const POOL_PROPERTIES: [&str; 7] =
     ["autoexpand", "autoreplace", "autotrim", "comment", "delegation", "failmode", "listsnapshots"];
@@ -95,7 +64,8 @@ pub(crate) fn dataset_property(name: &str) -> Result<String> {
     if property.is_read_only() {
         bail!("'{}' is readonly", property.name);
     }
-    if !DATASET_PROPERTIES.contains(&property.name) {
+    // A quota is the directory's, which a new one gets later.
+    if !DATASET_PROPERTIES.contains(&property.name) && property.name != "quota" {
         bail!("not supported yet: changing the property '{}'", property.name);
     }
     Ok(property.name.to_owned())

@@ -1,10 +1,12 @@
 //! What others say of the same machine and files: the raw device, and the OpenZFS code in userspace.
 
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use cenote_taskq::{Buf, Class, Direct, IoChoice, OpenOptions, Runtime, RuntimeOptions, for_each_concurrent};
+use rustix::fs::SeekFrom;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -31,7 +33,30 @@ pub(super) fn raw(image: &Path, random: bool, block_bytes: u64, depth: usize, se
     }
 }
 
+/// The longest run of an image that is data, in whole MiB where it has any: reading the holes of a sparse file is reading no
+/// device.
+fn longest_data(image: &Path) -> Result<Range<u64>> {
+    const STEP_BYTES: u64 = 1 << 20;
+    let file = std::fs::File::open(image).with_context(|| image.display().to_string())?;
+    let size_bytes = rustix::fs::seek(&file, SeekFrom::End(0))?;
+    let (mut longest, mut at) = (0..0, 0);
+    // A block device, or a file system that does not say, has no holes.
+    while let Ok(start) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(size_bytes);
+        let run = start.next_multiple_of(STEP_BYTES)..end / STEP_BYTES * STEP_BYTES;
+        if run.end.saturating_sub(run.start) > longest.end - longest.start {
+            longest = run;
+        }
+        if end <= at {
+            break;
+        }
+        at = end;
+    }
+    Ok(if longest.is_empty() { 0..size_bytes } else { longest })
+}
+
 fn fio(image: &Path, random: bool, block_bytes: u64, depth: usize, seconds: f64) -> Result<Raw> {
+    let place = longest_data(image)?;
     let image = format!("--filename={}", image.display());
     let arguments = [
         "--name=raw",
@@ -42,6 +67,8 @@ fn fio(image: &Path, random: bool, block_bytes: u64, depth: usize, seconds: f64)
         "--output-format=json",
         &format!("--rw={}", if random { "randread" } else { "read" }),
         &format!("--bs={block_bytes}"),
+        &format!("--offset={}", place.start),
+        &format!("--size={}", place.end - place.start),
         &format!("--iodepth={depth}"),
         "--time_based",
         "--norandommap",
@@ -67,7 +94,8 @@ fn own(image: &Path, random: bool, block_bytes: u64, depth: usize, seconds: f64)
     let runtime = Runtime::real(RuntimeOptions { workers: Some(1), io: IoChoice::Auto })?;
     let handle = runtime.handle();
     let device = runtime.block_on(handle.open(image, OpenOptions { write: false, direct: Direct::Always }))?;
-    let blocks = device.size_bytes() / block_bytes;
+    let place = longest_data(image)?;
+    let blocks = (place.end - place.start) / block_bytes;
     ensure!(blocks > 0, "{}: smaller than a block", image.display());
     let reader = async move {
         let watch = Watch::start();
@@ -76,7 +104,7 @@ fn own(image: &Path, random: bool, block_bytes: u64, depth: usize, seconds: f64)
             let places = (0..512).map(|index| {
                 let count = batch * 512 + index;
                 let at = if random { count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8 } else { count };
-                at % blocks * block_bytes
+                place.start + at % blocks * block_bytes
             });
             let failed = std::sync::atomic::AtomicBool::new(false);
             for_each_concurrent(depth, places, |at| {

@@ -7,7 +7,7 @@ use super::limits::{CLASSES, Limits, QueueClass};
 use super::turn::{Kind, Member};
 
 /// How many turns follow by place before the next look at who has waited too long.
-pub(super) const BATCH: u32 = 16;
+const BATCH: u32 = 16;
 /// The most requests that one brings together: what is handed out takes time as well.
 const TOGETHER_MAX: usize = 256;
 
@@ -136,13 +136,17 @@ impl Order {
     /// Takes out the next of a class, with those that go along. `head`: where the device's latest request ends.
     pub(super) fn next(&mut self, class: QueueClass, limits: &Limits, head: u64, now_ns: u64) -> Option<Chosen> {
         let id = self.pick(class, limits, head, now_ns)?;
-        let first = self.remove(id)?;
-        let mut range = first.member.range.clone();
-        let mut others = Vec::new();
-        if !first.alone {
-            self.gather(first.member.kind, u32::MAX, limits, &mut range, &mut others);
+        self.take(id, u32::MAX, limits)
+    }
+
+    /// Takes a request out, with its neighbours that these children may have.
+    fn take(&mut self, id: Id, children: u32, limits: &Limits) -> Option<Chosen> {
+        let Waiting { class, alone, member, .. } = self.remove(id)?;
+        let (mut range, mut others) = (member.range.clone(), Vec::new());
+        if !alone {
+            self.gather(member.kind, children, limits, &mut range, &mut others);
         }
-        Some(Chosen { class, range, first: first.member, others })
+        Some(Chosen { class, range, first: member, others })
     }
 
     /// As [`Self::next`] where several children share those who wait; nothing if there is nothing that this one had better do.
@@ -154,13 +158,7 @@ impl Order {
         now_ns: u64,
     ) -> Option<Chosen> {
         let id = self.pick_of(class, child, limits, now_ns)?;
-        let first = self.remove(id)?;
-        let mut range = first.member.range.clone();
-        let mut others = Vec::new();
-        if !first.alone {
-            self.gather(first.member.kind, child.bit, limits, &mut range, &mut others);
-        }
-        Some(Chosen { class, range, first: first.member, others })
+        self.take(id, child.bit, limits)
     }
 
     /// As [`Self::next`], but of any class: a read that goes on where the latest request ended.
@@ -176,12 +174,7 @@ impl Order {
         let mut ids = places.map(|place| place.1);
         let may = |waiting: &Waiting| waiting.children & child != 0 && has_room(waiting.class);
         let id = ids.find(|id| self.waiting.get(id).is_some_and(may))?;
-        let Waiting { class, alone, member, .. } = self.remove(id)?;
-        let (mut range, mut others) = (member.range.clone(), Vec::new());
-        if !alone {
-            self.gather(Kind::Read, child, limits, &mut range, &mut others);
-        }
-        Some(Chosen { class, range, first: member, others })
+        self.take(id, child, limits)
     }
 
     fn pick_of(&mut self, class: QueueClass, child: &Sharer<'_>, limits: &Limits, now_ns: u64) -> Option<Id> {

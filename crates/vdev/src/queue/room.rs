@@ -146,18 +146,20 @@ impl LeafQueue {
         }
         let active = |class: QueueClass| self.active[class.index()].load(Ordering::SeqCst);
         let has_room = |class: QueueClass| active(class) < self.max(class);
-        if self.may_go_on()
-            && let Some(chosen) = order.onward(self.head(), u32::MAX, &self.limits, has_room)
-        {
-            self.count(chosen.class, &chosen.range);
-            self.count_waiting(&order);
-            return Some(chosen);
-        }
-        let mut waiting = QueueClass::ALL.into_iter().filter(|class| order.has(*class));
-        let is_owed = |class: &QueueClass| active(*class) < self.limits.min[class.index()];
-        let class = waiting.clone().find(is_owed).or_else(|| waiting.find(|class| has_room(*class)))?;
-        let chosen = order.next(class, &self.limits, self.head.load(Ordering::Relaxed), now_ns)?;
-        self.count(class, &chosen.range);
+        let onward = match self.may_go_on() {
+            true => order.onward(self.head(), u32::MAX, &self.limits, has_room),
+            false => None,
+        };
+        let chosen = match onward {
+            Some(chosen) => chosen,
+            None => {
+                let mut waiting = QueueClass::ALL.into_iter().filter(|class| order.has(*class));
+                let is_owed = |class: &QueueClass| active(*class) < self.limits.min[class.index()];
+                let class = waiting.clone().find(is_owed).or_else(|| waiting.find(|class| has_room(*class)))?;
+                order.next(class, &self.limits, self.head(), now_ns)?
+            }
+        };
+        self.count(chosen.class, &chosen.range);
         self.count_waiting(&order);
         Some(chosen)
     }

@@ -18,7 +18,6 @@ use crate::mirror::Outcome;
 use crate::queue::{Kind, LeafQueue, Room, Turn};
 
 /// A read's turn, if it has waited for it, and where to note when the device was given it (0 until then).
-#[derive(Default)]
 pub(super) struct Waited<'a> {
     pub(super) turn: Option<Turn>,
     pub(super) given_ns: Option<&'a AtomicU64>,
