@@ -243,9 +243,11 @@ impl Writer {
             trees.iter_mut().zip(accounts).for_each(|(trees, more)| trees.extend(more));
         }
         let mut roots: Vec<BTreeMap<ObjectId, DnodePhys>> = vec![BTreeMap::new(); parts.len()];
+        // Readers go on asking layers until what takes their place is on devices.
+        let mut settled = Vec::new();
         for (part, trees) in trees.into_iter().enumerate() {
             let objset = &parts[part].objset;
-            patch_dnodes(objset, trees, txg, &mut roots[part]).await?;
+            patch_dnodes(objset, trees, txg, &mut roots[part], &mut settled).await?;
         }
         let metas = parts.iter().map(|part| vec![part.objset.meta()]).collect();
         let metas = self.write_trees(&mut parts, metas, now, &mut stores).await?;
@@ -253,14 +255,21 @@ impl Writer {
         for (at, mut meta) in metas.into_iter().enumerate() {
             let meta = meta.pop().map(|tree| tree.head);
             let dnodes = std::mem::take(&mut roots[at]);
+            if let Some(meta) = &meta {
+                settled.push((parts[at].objset.meta(), Some(meta.clone())));
+            }
             pointers.push(self.write_root(&mut parts[at], meta, dnodes, now, &mut stores).await?);
         }
         let fail = |kind| DmuError::new(cenote_format::ids::ObjsetId(0), ObjectId(0), kind);
         let missed = stores.finish().await.map_err(fail)?;
+        settled.into_iter().for_each(|(object, synced)| object.put_synced(txg, synced));
+        for (part, (root, phys)) in parts.iter().zip(&pointers) {
+            part.objset.put_synced(txg, *root, phys.clone());
+        }
         Ok(parts
             .into_iter()
             .zip(pointers)
-            .map(|(part, root)| Synced { root, born: part.born, killed: part.killed, missed: missed.clone() })
+            .map(|(part, (root, _))| Synced { root, born: part.born, killed: part.killed, missed: missed.clone() })
             .collect())
     }
 
@@ -380,7 +389,7 @@ impl Writer {
         }
     }
 
-    /// Writes an objset's root block.
+    /// Writes an objset's root block; its pointer and its fields come back.
     async fn write_root(
         &self,
         part: &mut Part,
@@ -388,11 +397,10 @@ impl Writer {
         mut dnodes: BTreeMap<ObjectId, DnodePhys>,
         now: Now,
         stores: &mut Stores,
-    ) -> Result<Blkptr, DmuError> {
+    ) -> Result<(Blkptr, ObjsetPhys), DmuError> {
         let objset = part.objset.clone();
         let mut phys: ObjsetPhys = objset.phys();
         if let Some(meta) = meta {
-            objset.meta().put_synced(now.txg, Some(meta.clone()));
             phys.meta_dnode = meta;
         }
         for (id, slot) in [
@@ -417,8 +425,7 @@ impl Writer {
         self.count(part, &previous, &root);
         self.forget_cached(&root, now);
         stores.begin(placed, None).await;
-        objset.put_synced(now.txg, root, phys);
-        Ok(root)
+        Ok((root, phys))
     }
 }
 
@@ -459,12 +466,14 @@ fn policy_of(part: &Part, tree: &Tree, item: &Item, now: Now) -> WritePolicy {
     part.policy.of_block(block, bookmark, item.previous, now)
 }
 
-/// Puts written objects' dnodes into the blocks of the meta-dnode; those that stand in the root block come back.
+/// Puts written objects' dnodes into the blocks of the meta-dnode, those that stand in the root block into `roots`. What each
+/// object is on disk once all is stored goes to `settled`.
 async fn patch_dnodes(
     objset: &ObjsetMut,
     trees: Vec<Tree>,
     txg: Txg,
     roots: &mut BTreeMap<ObjectId, DnodePhys>,
+    settled: &mut Vec<(Object, Option<DnodePhys>)>,
 ) -> Result<(), DmuError> {
     const SLOTS: u64 = MAX_SLOTS as u64;
     let meta = objset.meta();
@@ -472,7 +481,7 @@ async fn patch_dnodes(
     for tree in trees {
         let id = tree.object.id();
         if [USERUSED, GROUPUSED, PROJECTUSED].contains(&id) {
-            tree.object.put_synced(txg, Some(tree.head.clone()));
+            settled.push((tree.object, Some(tree.head.clone())));
             roots.insert(id, tree.head);
             continue;
         }
@@ -495,8 +504,7 @@ async fn patch_dnodes(
         } else {
             target.copy_from_slice(&tree.head.emit());
         }
-        let synced = (!tree.is_freed).then(|| tree.head.clone());
-        tree.object.put_synced(txg, synced);
+        settled.push((tree.object, (!tree.is_freed).then_some(tree.head)));
     }
     if let Some((at, bytes)) = open {
         meta.write_block(txg, at, bytes.freeze());
