@@ -49,14 +49,17 @@
 //! on its own*: as wide, but allocation would depend on the schedule, and equal input would not give equal bytes.
 
 mod accounts;
+mod look;
 mod object;
 mod objset;
 mod policy;
+mod seek;
 mod sync;
 mod tree;
 mod zap;
 
 pub use cenote_zio::ORDER;
+pub use look::ZapLook;
 pub use object::{INDIRECT_SHIFT, Object, ObjectSpec};
 pub use objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED};
 pub use policy::{ObjsetPolicy, RedundantMetadata};

@@ -149,7 +149,7 @@ impl State {
 }
 
 /// What the layers in memory know of a block.
-enum Known {
+pub(super) enum Known {
     Data(Block),
     Hole,
     /// Nothing: it is as on disk.
@@ -335,7 +335,34 @@ impl Object {
         });
     }
 
-    fn known(&self, block: u64) -> Known {
+    /// The spill block as of the newest change; nothing if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn spill(&self) -> Result<Option<Block>, DmuError> {
+        loop {
+            let synced = {
+                let state = self.shared.state.lock();
+                if let Some(spill) = state.txgs.iter().rev().find_map(|(_, dirty)| dirty.spill.clone()) {
+                    return Ok(spill);
+                }
+                state.synced.clone()
+            };
+            let Some((pointer, synced)) = synced.and_then(|synced| Some((synced.spill?, synced))) else {
+                return Ok(None);
+            };
+            let reader = self.objset().reader();
+            let context = reader.context(self.id(), 0, BlockId(u64::MAX));
+            match self.objset().dmu().read(&pointer, context).await {
+                Ok(block) => return Ok(Some(block)),
+                // As for other blocks.
+                Err(_) if !self.is_as_on_disk(&synced) => {}
+                Err(error) => return Err(self.error(error)),
+            }
+        }
+    }
+
+    pub(super) fn known(&self, block: u64) -> Known {
         let state = self.shared.state.lock();
         for (_, dirty) in state.txgs.iter().rev() {
             if let Some(data) = dirty.blocks.get(&block) {
@@ -346,6 +373,31 @@ impl Object {
             }
         }
         Known::OnDisk(state.synced.clone().map(Box::new))
+    }
+
+    /// The first block at or after `from` that a layer holds (a newer one may have freed it), and the dnode on disk.
+    pub(super) fn next_written(&self, from: u64) -> (Option<u64>, Option<DnodePhys>) {
+        let state = self.shared.state.lock();
+        let first = |dirty: &Dirty| dirty.blocks.range(from..).next().map(|(block, _)| *block);
+        (state.txgs.iter().filter_map(|(_, dirty)| first(dirty)).min(), state.synced.clone())
+    }
+
+    /// Where the longest freed range that holds the block ends, unless nothing can be behind it.
+    pub(super) fn freed_until(&self, block: u64) -> Option<u64> {
+        let state = self.shared.state.lock();
+        let ranges = state.txgs.iter().flat_map(|(_, dirty)| &dirty.freed).filter(|range| range.contains(&block));
+        // A later layer may have written within it.
+        let end = ranges.map(|range| range.end).max().unwrap_or(block + 1);
+        let written = |dirty: &Dirty| dirty.blocks.range(block + 1..end).next().map(|(at, _)| *at);
+        let end = state.txgs.iter().filter_map(|(_, dirty)| written(dirty)).min().unwrap_or(end);
+        (end != u64::MAX).then_some(end)
+    }
+
+    /// The first block at or after `from` that some layer has freed.
+    pub(super) fn next_freed(&self, from: u64) -> Option<u64> {
+        let state = self.shared.state.lock();
+        let ranges = state.txgs.iter().flat_map(|(_, dirty)| &dirty.freed).filter(|range| range.end > from);
+        ranges.map(|range| range.start.max(from)).min()
     }
 
     /// A data block as of the newest change; `None` for a hole.
@@ -372,9 +424,10 @@ impl Object {
     }
 
     /// Whether the tree on disk is still the one that a dnode leads to.
-    fn is_as_on_disk(&self, phys: &DnodePhys) -> bool {
+    pub(super) fn is_as_on_disk(&self, phys: &DnodePhys) -> bool {
         let state = self.shared.state.lock();
-        state.synced.as_ref().is_some_and(|synced| synced.blkptrs() == phys.blkptrs())
+        let same = |synced: &DnodePhys| synced.blkptrs() == phys.blkptrs() && synced.spill == phys.spill;
+        state.synced.as_ref().is_some_and(same)
     }
 
     /// `len` bytes at `offset_bytes`; holes and what lies behind the end are zeros.

@@ -55,6 +55,8 @@ struct State {
     dirty: BTreeMap<Txg, BTreeSet<ObjectId>>,
     /// The first number that no object was ever given.
     next: u64,
+    /// How often objects have been forgotten: what was read from disk before may be out of date after.
+    forgotten: u64,
     root: Blkptr,
     /// All of the root block but its dnodes.
     phys: ObjsetPhys,
@@ -112,7 +114,7 @@ impl ObjsetMut {
     fn new(dmu: Dmu, id: ObjsetId, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
         let reader = Objset::from_parts(dmu.clone(), id, root, phys.clone());
         let (objects, dirty) = (BTreeMap::new(), BTreeMap::new());
-        let state = Mutex::new(State { policy, objects, dirty, next, root, phys });
+        let state = Mutex::new(State { policy, objects, dirty, next, forgotten: 0, root, phys });
         let (dirty, changes) = (OnceLock::new(), AtomicU64::new(0));
         Self { shared: Arc::new(Shared { dmu, id, reader, state, dirty, changes }) }
     }
@@ -242,19 +244,26 @@ impl ObjsetMut {
 
     /// An object by its number.
     pub async fn object(&self, id: ObjectId) -> Result<Object, DmuError> {
-        let found = self.shared.state.lock().objects.get(&id).cloned();
-        if let Some(object) = found {
-            if object.is_freed() {
-                return Err(DmuError::new(self.id(), id, DmuErrorKind::NoSuchObject));
+        loop {
+            let (found, forgotten) = {
+                let state = self.shared.state.lock();
+                (state.objects.get(&id).cloned(), state.forgotten)
+            };
+            if let Some(object) = found {
+                if object.is_freed() {
+                    return Err(DmuError::new(self.id(), id, DmuErrorKind::NoSuchObject));
+                }
+                return Ok(object);
             }
-            return Ok(object);
+            let phys = self.find(id).await?;
+            let mut state = self.shared.state.lock();
+            // Someone may have come first, changed it, and let it go again after a sync: the dnode is an old one then.
+            if !state.objects.contains_key(&id) && state.forgotten != forgotten {
+                continue;
+            }
+            let made = || Object::new(self.clone(), id, phys.clone(), Some(phys));
+            return Ok(state.objects.entry(id).or_insert_with(made).clone());
         }
-        let phys = self.find(id).await?;
-        let mut state = self.shared.state.lock();
-        // Someone may have come first.
-        let object =
-            state.objects.entry(id).or_insert_with(|| Object::new(self.clone(), id, phys.clone(), Some(phys))).clone();
-        Ok(object)
     }
 
     /// An object's dnode, from the block of the meta-dnode that it stands in.
@@ -292,6 +301,7 @@ impl ObjsetMut {
             // What is freed on disk is no object any more, though someone may still hold it.
             id.0 == 0 || is_special(*id) || !(object.is_idle() || object.is_gone())
         });
+        state.forgotten += 1;
     }
 
     /// Forgets all objects. Nothing can be done with it afterwards; objects and objset keep each other in memory until then.

@@ -19,6 +19,12 @@ use crate::{DmuError, DmuErrorKind};
 
 /// A micro ZAP's block is no larger (`MZAP_MAX_BLKSZ`).
 const MICRO_MAX_BYTES: usize = 128 << 10;
+/// A table of pointers is not made larger than this, as a power of two: it is doubled in memory, as a whole.
+const TABLE_SHIFT_MAX: u64 = 22;
+/// Blocks that a ZAP has set aside and not written at most: those of a table that is to be doubled.
+const UNWRITTEN_MAX: u64 = 1 << 20;
+/// Clean blocks of a fat ZAP that are kept between changes.
+const KEPT_MAX: usize = 8;
 /// A micro ZAP grows by this much.
 const MICRO_STEP_BYTES: usize = 512;
 
@@ -149,6 +155,9 @@ impl ZapMut {
             ZapShape::Micro => Form::Micro(Micro::open(first.to_vec()).map_err(fail)?),
             ZapShape::Fat => {
                 let header = FatHeader::parse(&first, ORDER).map_err(|error| fail(error.into()))?;
+                if header.free_block > object.head().max_block_id.saturating_add(UNWRITTEN_MAX) {
+                    return Err(fail(DmuErrorKind::Corrupt("a ZAP that goes on far behind its last block".into())));
+                }
                 let blocks = BTreeMap::from([(0, first.to_vec())]);
                 Form::Fat(Fat { header, blocks, dirty: BTreeSet::new() })
             }
@@ -269,7 +278,7 @@ impl ZapMut {
                 let block = fat.change(leaf);
                 let mut edit = LeafEdit::open(block, ORDER).map_err(|error| self.object.error(error))?;
                 let removed = edit.remove(hash, ZapKey::Name(name)).map_err(|error| self.object.error(error))?;
-                fat.header.entry_count -= 1;
+                fat.header.entry_count = fat.header.entry_count.saturating_sub(1);
                 fat.put_header();
                 Ok(removed)
             }
@@ -292,6 +301,9 @@ impl ZapMut {
                     if let Some(bytes) = fat.blocks.get(&block) {
                         self.object.write_block(txg, block, Buf::copied_from(bytes).freeze());
                     }
+                }
+                if fat.blocks.len() > KEPT_MAX {
+                    fat.blocks.retain(|block, _| *block == 0);
                 }
             }
         }
@@ -326,12 +338,16 @@ impl ZapMut {
             match edit.insert(hash, ZapKey::Name(name), cd, value) {
                 Ok(_) => {
                     fat.dirty.insert(leaf);
-                    fat.header.entry_count += 1;
+                    fat.header.entry_count = fat.header.entry_count.saturating_add(1);
                     fat.put_header();
                     return Ok(());
                 }
                 Err(ZapEditError::Full) => {
                     let prefix_len = u64::from(edit.header().prefix_len);
+                    if fat.header.table.next_block != 0 {
+                        fat.finish_growth(&self.object).await?;
+                        continue;
+                    }
                     if prefix_len >= fat.header.table.shift {
                         fat.double_table(&self.object).await?;
                     }
@@ -387,11 +403,55 @@ impl Fat {
         Ok(leaf)
     }
 
+    /// Makes the larger copy of the table whole, where OpenZFS has begun one: its copied half would miss what changes now.
+    async fn finish_growth(&mut self, object: &Object) -> Result<(), DmuError> {
+        if self.header.table.next_block == 0 {
+            return Ok(());
+        }
+        let (first, count) = (self.header.table.next_block, self.header.table.block_count);
+        if first.checked_add(count * 2).is_none_or(|end| end > self.header.free_block) {
+            return Err(object.error(DmuErrorKind::Corrupt("a ZAP's table grows where there is nothing".into())));
+        }
+        let table = self.table_bytes(object).await?;
+        self.put_doubled(first, &table);
+        Ok(())
+    }
+
+    /// The bytes of a table that does not stand in block 0.
+    async fn table_bytes(&mut self, object: &Object) -> Result<Vec<u8>, DmuError> {
+        let old = self.header.table;
+        if old.shift >= TABLE_SHIFT_MAX {
+            let what = format!("a directory or table of more than 2^{TABLE_SHIFT_MAX} leaves");
+            return Err(object.error(DmuErrorKind::Unsupported(what)));
+        }
+        let mut table = Vec::new();
+        for block in old.block..old.block + old.block_count {
+            self.read(object, block).await?;
+            table.extend_from_slice(&self.blocks[&block]);
+        }
+        Ok(table)
+    }
+
+    /// Puts a table into blocks from `first` on, each pointer twice, and makes it the one to read.
+    fn put_doubled(&mut self, first: u64, table: &[u8]) {
+        let size = self.header.block_size_bytes();
+        let mut doubled = vec![0; table.len() * 2];
+        double_pointers(table, &mut doubled);
+        let count = (doubled.len() / size) as u64;
+        for (block, bytes) in (first..).zip(doubled.chunks_exact(size)) {
+            self.change(block).copy_from_slice(bytes);
+        }
+        let table = &mut self.header.table;
+        (table.block, table.block_count, table.shift) = (first, count, table.shift + 1);
+        (table.next_block, table.blocks_copied) = (0, 0);
+        self.put_header();
+    }
+
     /// Splits a leaf on its next bit, which the table tells apart.
     async fn split(&mut self, object: &Object, leaf: u64) -> Result<(), DmuError> {
         let sibling = self.header.free_block;
         self.header.free_block += 1;
-        self.header.leaf_count += 1;
+        self.header.leaf_count = self.header.leaf_count.saturating_add(1);
         let mut sibling_block = vec![0; self.header.block_size_bytes()];
         let block = self.blocks.get_mut(&leaf).expect("the leaf was read");
         let mut edit = LeafEdit::open(block, ORDER).map_err(|error| object.error(error))?;
@@ -401,7 +461,8 @@ impl Fat {
         };
         self.dirty.extend([leaf, sibling]);
         self.blocks.insert(sibling, sibling_block);
-        let shift = self.header.table.shift - prefix_len;
+        let shift = self.header.table.shift.checked_sub(prefix_len);
+        let shift = shift.ok_or_else(|| object.error(DmuErrorKind::Corrupt("a ZAP's leaf below its table".into())))?;
         for index in prefix << shift..(prefix + 1) << shift {
             let (block, offset) = self.place(object, index).await?;
             self.change(block)[offset..offset + 8].copy_from_slice(&ORDER.bytes64(sibling));
@@ -416,32 +477,17 @@ impl Fat {
         if self.header.table.shift >= u64::from(self.header.hasher().bits()) {
             return Err(object.error(ZapEditError::TooBig));
         }
-        let old = self.header.table;
         let first = self.header.free_block;
-        let mut table = Vec::new();
-        if self.header.is_embedded() {
-            table.extend_from_slice(&self.blocks[&0][size / 2..]);
-        } else {
-            for block in old.block..old.block + old.block_count {
-                self.read(object, block).await?;
-                table.extend_from_slice(&self.blocks[&block]);
-            }
-        }
-        let mut doubled = vec![0; table.len() * 2];
-        double_pointers(&table, &mut doubled);
-        let count = (doubled.len() / size) as u64;
-        for (block, bytes) in (first..).zip(doubled.chunks_exact(size)) {
-            self.change(block).copy_from_slice(bytes);
-        }
-        if self.header.is_embedded() {
+        let table = if self.header.is_embedded() {
+            let table = self.blocks[&0][size / 2..].to_vec();
             self.change(0)[size / 2..].fill(0);
-        }
+            table
+        } else {
+            self.table_bytes(object).await?
+        };
         // The old blocks stay as they are: the object keeps them, as it keeps leaves that were emptied.
-        self.header.free_block += count;
-        self.header.table.block = first;
-        self.header.table.block_count = count;
-        self.header.table.shift += 1;
-        self.put_header();
+        self.header.free_block += (table.len() * 2 / size) as u64;
+        self.put_doubled(first, &table);
         Ok(())
     }
 }
