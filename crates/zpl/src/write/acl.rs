@@ -3,6 +3,7 @@
 use cenote_dmu::write::ORDER;
 use cenote_format::FormatError;
 use cenote_format::acl::{Ace, AceFlags, AclVersion, ace_type, emit_aces};
+use cenote_format::znode::ZnodeFlags;
 
 const READ_DATA: u32 = 0x1;
 const WRITE_DATA: u32 = 0x2;
@@ -23,9 +24,16 @@ const COMMON: u32 = READ_ACL | READ_ATTRIBUTES | READ_NAMED_ATTRS | SYNCHRONIZE;
 /// What an owner may besides.
 const OWNERS: u32 = WRITE_ATTRIBUTES | WRITE_OWNER | WRITE_ACL | WRITE_NAMED_ATTRS;
 
+/// Flags of a file whose list says what its mode says. OpenZFS lets everyone execute (or search) what has the flag that nobody
+/// is denied that, without a look at the list.
+pub(crate) fn flags(mode: u32) -> ZnodeFlags {
+    let all_may_execute = mode & 0o111 == 0o111;
+    ZnodeFlags::ACL_TRIVIAL | if all_may_execute { ZnodeFlags::NO_EXECS_DENIED } else { ZnodeFlags::empty() }
+}
+
 /// The entries of a mode, as bytes, and their number. A class that may less than the next is denied the difference first,
 /// since entries are looked at in order.
-pub(super) fn trivial(mode: u32, is_dir: bool) -> Result<(Vec<u8>, u64), FormatError> {
+pub(crate) fn trivial(mode: u32, is_dir: bool) -> Result<(Vec<u8>, u64), FormatError> {
     let write = WRITE_DATA | APPEND_DATA | if is_dir { DELETE_CHILD } else { 0 };
     // The bits of one class, from its three mode bits.
     let access = |bits: u32| {
@@ -53,6 +61,17 @@ pub(super) fn trivial(mode: u32, is_dir: bool) -> Result<(Vec<u8>, u64), FormatE
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All files had the flag once, and OpenZFS's short cut would have let everyone search directories of mode 700.
+    #[test]
+    fn only_what_everyone_may_execute_is_flagged_so() {
+        for mode in [0o755, 0o4711, 0o777] {
+            assert!(flags(mode).contains(ZnodeFlags::NO_EXECS_DENIED), "{mode:o}");
+        }
+        for mode in [0o700, 0o644, 0o750, 0o677, 0o767, 0o776] {
+            assert!(!flags(mode).contains(ZnodeFlags::NO_EXECS_DENIED), "{mode:o}");
+        }
+    }
 
     #[test]
     fn ordinary_modes_have_three_entries_and_odd_ones_denials() {

@@ -6,7 +6,7 @@
 //!
 //! Everything here is done by one caller at a time: [`FileSystemMut`] is not shared.
 
-mod acl;
+pub(crate) mod acl;
 mod existing;
 mod sa;
 
@@ -243,8 +243,8 @@ impl FileSystemMut {
         let kind = node.mode & MODE_KIND;
         let acl = acl::trivial(node.mode, kind == MODE_DIR);
         let (aces, ace_count) = acl.map_err(|error| cenote_dmu::DmuError::new(self.objset.id(), object.id(), error))?;
-        let mut flags = ZnodeFlags::ARCHIVE | ZnodeFlags::AV_MODIFIED | ZnodeFlags::ACL_TRIVIAL;
-        flags |= ZnodeFlags::ACL_AUTO_INHERIT | ZnodeFlags::NO_EXECS_DENIED;
+        let mut flags = ZnodeFlags::ARCHIVE | ZnodeFlags::AV_MODIFIED | ZnodeFlags::ACL_AUTO_INHERIT;
+        flags |= acl::flags(node.mode);
         if matches!(kept, Kept::Hidden) {
             flags |= ZnodeFlags::XATTR;
         }
