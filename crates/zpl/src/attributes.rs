@@ -87,7 +87,7 @@ pub struct Time {
 }
 
 impl Time {
-    fn of_words(words: [u64; 2]) -> Self {
+    pub(crate) fn of_words(words: [u64; 2]) -> Self {
         Self { seconds: words[0].cast_signed(), nanoseconds: words[1] }
     }
 }
@@ -219,13 +219,13 @@ impl Attributes {
 }
 
 /// A stored owner or group as Linux shows it: ids with a domain belong to nobody here.
-fn posix_id(fuid: u64) -> u32 {
+pub(crate) fn posix_id(fuid: u64) -> u32 {
     u32::try_from(fuid).unwrap_or(NOBODY)
 }
 
 /// Splits a device number: as the Linux kernel has it (12 bits of major above 20 of minor), or in the 64-bit form of
 /// other systems.
-fn device_numbers(raw: u64) -> (u32, u32) {
+pub(crate) fn device_numbers(raw: u64) -> (u32, u32) {
     if raw >> 32 != 0 {
         return ((raw >> 32) as u32, raw as u32);
     }

@@ -23,7 +23,7 @@ pub struct DirEntry {
 /// A place in a directory's listing that stays good across calls: the hash and differentiator after which to go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
-    after: Option<(u64, u32)>,
+    pub(crate) after: Option<(u64, u32)>,
 }
 
 impl Cursor {

@@ -4,30 +4,46 @@ use cenote_dmu::{DmuError, DmuErrorKind};
 use cenote_format::FormatError;
 use thiserror::Error;
 
-/// The errnos that reading can end in, with Linux's numbers.
+/// The errnos that operations can end in, with Linux's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Errno {
+    /// Operation not permitted: a flag of the file forbids it.
+    NotPermitted = 1,
     /// No such file or directory.
     NoEntry = 2,
     /// Input or output error: a device failed.
     Io = 5,
     /// Permission denied: the dataset's key is not loaded.
     Access = 13,
+    /// File exists.
+    Exists = 17,
+    /// Cross-device link: what is linked or renamed belongs to another project.
+    CrossDevice = 18,
     /// Not a directory.
     NotDirectory = 20,
     /// Is a directory.
     IsDirectory = 21,
     /// Invalid argument.
     Invalid = 22,
+    /// File too large.
+    TooLarge = 27,
+    /// No space left on device.
+    NoSpace = 28,
     /// Name too long.
     NameTooLong = 36,
+    /// Directory not empty.
+    NotEmpty = 39,
     /// No such extended attribute.
     NoData = 61,
     /// Checksum or structure error (Linux's `EBADE`, which OpenZFS returns for checksum errors).
     Checksum = 52,
     /// Not supported.
     NotSupported = 95,
+    /// The file was removed.
+    Stale = 116,
+    /// A quota is used up.
+    Quota = 122,
 }
 
 /// Why an operation on a file failed.
@@ -54,6 +70,36 @@ pub enum ZplError {
     /// A name longer than the dataset allows.
     #[error("name too long")]
     NameTooLong,
+    /// An entry of this name is there.
+    #[error("file exists")]
+    Exists,
+    /// A directory that has entries.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// The target's new place would be in another project.
+    #[error("a file does not move between projects by link or rename: copy it")]
+    CrossDevice,
+    /// A flag of the file forbids it: clear that first.
+    #[error("not permitted: the file is {0}")]
+    NotPermitted(&'static str),
+    /// What is asked for makes no sense.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// Larger than a file, or all attributes of a file, can be.
+    #[error("too large")]
+    TooLarge,
+    /// No room for what is to be written: free some first.
+    #[error("no space left in the pool")]
+    NoSpace,
+    /// No room below this dataset: free some, or raise its quota.
+    #[error("the quota of '{0}' is used up")]
+    Quota(String),
+    /// The file was removed while it was in use.
+    #[error("the file was removed")]
+    Stale,
+    /// The pool is not written any more.
+    #[error("the pool is not written any more: {0}")]
+    Closed(String),
     /// Bytes of a file's attributes that are not valid.
     #[error("object {object}: {error}")]
     Format {
@@ -90,6 +136,16 @@ impl ZplError {
             Self::NotSymlink => Errno::Invalid,
             Self::NoXattr => Errno::NoData,
             Self::NameTooLong => Errno::NameTooLong,
+            Self::Exists => Errno::Exists,
+            Self::NotEmpty => Errno::NotEmpty,
+            Self::CrossDevice => Errno::CrossDevice,
+            Self::NotPermitted(_) => Errno::NotPermitted,
+            Self::Invalid(_) => Errno::Invalid,
+            Self::TooLarge => Errno::TooLarge,
+            Self::NoSpace => Errno::NoSpace,
+            Self::Quota(_) => Errno::Quota,
+            Self::Stale => Errno::Stale,
+            Self::Closed(_) => Errno::Io,
             Self::Unsupported(_) => Errno::NotSupported,
         }
     }

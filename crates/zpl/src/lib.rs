@@ -32,6 +32,7 @@ mod directory;
 mod error;
 mod file;
 mod filesystem;
+pub mod live;
 mod names;
 mod space;
 pub mod write;

@@ -24,10 +24,10 @@ const NAMES_MAX: usize = 1 << 16;
 /// Entries asked for at a time.
 const BATCH: usize = 1024;
 
-const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+pub(crate) const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 
 /// A stored name as Linux shows it.
-fn linux_name(stored: &[u8]) -> Vec<u8> {
+pub(crate) fn linux_name(stored: &[u8]) -> Vec<u8> {
     if NAMESPACES.iter().any(|namespace| stored.starts_with(namespace)) {
         stored.to_vec()
     } else {

@@ -1,0 +1,222 @@
+//! Attributes: as of the newest change, and changing them.
+
+use cenote_dmu::tx::Cost;
+use cenote_format::ids::ObjectId;
+use cenote_format::sa::ZplAttribute;
+use cenote_format::znode::ZnodeFlags;
+
+use super::LiveFileSystem;
+use super::create::{MODE_KIND, put_acl};
+use super::node::{Node, Plan};
+use super::posix_acl;
+use super::record::Record;
+use super::tables::Room;
+use super::txgs::Bill;
+use crate::attributes::{device_numbers, posix_id};
+use crate::write::acl;
+use crate::{Attributes, FileKind, Flags, Time, ZplError};
+
+/// What is to change of a node's attributes; what is absent stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttributeChange {
+    /// Permission bits, with set-uid, set-gid and sticky.
+    pub permissions: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes: the first step of a change, on its own.
+    pub size_bytes: Option<u64>,
+    /// Last access.
+    pub accessed: Option<Time>,
+    /// Last change of content.
+    pub modified: Option<Time>,
+    /// Last change of attributes; now if absent.
+    pub changed: Option<Time>,
+    /// Flags to set, and flags to clear.
+    pub flags: Option<(ZnodeFlags, ZnodeFlags)>,
+    /// Project.
+    pub project: Option<u64>,
+}
+
+/// Flags that may be changed: others say how the node is made.
+const SETTABLE: ZnodeFlags = ZnodeFlags::IMMUTABLE
+    .union(ZnodeFlags::APPEND_ONLY)
+    .union(ZnodeFlags::NO_DUMP)
+    .union(ZnodeFlags::NO_UNLINK)
+    .union(ZnodeFlags::PROJECT_INHERIT)
+    .union(ZnodeFlags::READONLY)
+    .union(ZnodeFlags::HIDDEN)
+    .union(ZnodeFlags::SYSTEM)
+    .union(ZnodeFlags::ARCHIVE)
+    .union(ZnodeFlags::OFFLINE)
+    .union(ZnodeFlags::SPARSE)
+    .union(ZnodeFlags::REPARSE);
+
+impl LiveFileSystem {
+    /// The attributes of an object.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub async fn attributes(&self, id: ObjectId) -> Result<Attributes, ZplError> {
+        let node = self.node(id).await?;
+        if FileKind::of_mode(u64::from(node.mode())).is_none() {
+            let what = format!("mode {:o} names no kind of file", node.mode());
+            return Err(ZplError::Corrupt { object: id.0, what });
+        }
+        Ok(self.attributes_of(&node))
+    }
+
+    pub(super) fn attributes_of(&self, node: &Node) -> Attributes {
+        let record = node.record();
+        let mode = record.u64(ZplAttribute::Mode);
+        let flags = Flags(record.flags().bits());
+        let head = node.object.head();
+        // What is not on disk yet has no space yet.
+        let used = node.object.synced().map_or(0, |synced| synced.used_bytes());
+        let (uid, gid) = (record.u64(ZplAttribute::Uid), record.u64(ZplAttribute::Gid));
+        Attributes {
+            object: node.id,
+            kind: FileKind::of_mode(mode).unwrap_or(FileKind::File),
+            permissions: (mode & 0o7777) as u32,
+            uid: posix_id(uid),
+            gid: posix_id(gid),
+            fuid_owner: uid,
+            fuid_group: gid,
+            link_count: record.u64(ZplAttribute::Links),
+            size_bytes: record.u64(ZplAttribute::Size),
+            blocks: used.saturating_add(256) / 512 + head.slots() as u64,
+            block_size_bytes: u64::from(head.data_block_bytes()),
+            accessed: record.time(ZplAttribute::Atime),
+            modified: record.time(ZplAttribute::Mtime),
+            changed: record.time(ZplAttribute::Ctime),
+            created: record.time(ZplAttribute::Crtime),
+            generation: record.u64(ZplAttribute::Gen),
+            parent: ObjectId(record.u64(ZplAttribute::Parent)),
+            device: device_numbers(record.u64(ZplAttribute::Rdev)),
+            project: flags.has_project().then(|| record.u64(ZplAttribute::Projid)),
+            flags,
+            xattr_directory: Some(ObjectId(record.u64(ZplAttribute::Xattr))).filter(|id| id.0 != 0),
+        }
+    }
+
+    /// Changes attributes; what they are then comes back.
+    ///
+    /// # Errors
+    /// It is not there, a flag forbids it, or its access control list says more than a mode can and is to be kept.
+    pub async fn set_attributes(&self, id: ObjectId, change: &AttributeChange) -> Result<Attributes, ZplError> {
+        let node = self.node(id).await?;
+        let _lock = node.lock.write().await;
+        node.check_there()?;
+        let only_flags = AttributeChange { flags: change.flags, ..AttributeChange::default() };
+        if node.with(|record| record.flags()).contains(ZnodeFlags::IMMUTABLE) && *change != only_flags {
+            return Err(ZplError::NotPermitted("immutable"));
+        }
+        if let Some(size) = change.size_bytes {
+            self.set_size(&node, size).await?;
+        }
+        let rest = AttributeChange { size_bytes: None, ..*change };
+        if rest != AttributeChange::default() {
+            self.change_record(&node, &rest).await?;
+        }
+        Ok(self.attributes_of(&node))
+    }
+
+    async fn change_record(&self, node: &Node, change: &AttributeChange) -> Result<(), ZplError> {
+        let mut record = node.record();
+        for (attribute, id) in [(ZplAttribute::Uid, change.uid), (ZplAttribute::Gid, change.gid)] {
+            if let Some(id) = id {
+                record.put(attribute, u64::from(id))?;
+            }
+        }
+        for (attribute, time) in [
+            (ZplAttribute::Atime, change.accessed),
+            (ZplAttribute::Mtime, change.modified),
+            (ZplAttribute::Ctime, Some(change.changed.unwrap_or_else(|| self.now()))),
+        ] {
+            if let Some(time) = time {
+                record.put_time(attribute, time)?;
+            }
+        }
+        if let Some((set, clear)) = change.flags {
+            if !SETTABLE.contains(set | clear) {
+                return Err(ZplError::Invalid("a flag that is not set by hand"));
+            }
+            record.put(ZplAttribute::Flags, ((record.flags() - clear) | set).bits())?;
+        }
+        if let Some(project) = change.project {
+            put_project(&mut record, node, project)?;
+        }
+        let mut acl = None;
+        if let Some(permissions) = change.permissions {
+            acl = self.change_mode(node, &mut record, permissions).await?;
+        }
+        let edit = match acl {
+            Some(acl) => self.stage_xattr(node, &mut record, posix_acl::ACCESS, Some(acl)).await?,
+            None => None,
+        };
+        let plan = self.plan(node, record).await?;
+        let held = self.source().begin(Cost::default().with_repack().with_entries(1).with_objects(2)).await?;
+        let plan = match edit {
+            Some(edit) => self.apply_edit(edit, plan, held.txg()).await?,
+            None => plan,
+        };
+        node.store(held.txg(), plan)?;
+        drop(held);
+        if change.uid.is_some() || change.gid.is_some() || change.project.is_some() {
+            self.own_xattrs(node).await?;
+        }
+        Ok(())
+    }
+
+    /// A record with the form that it is to have: the one that the node has, as long as nothing changes its length.
+    pub(super) async fn plan(&self, node: &Node, record: Record) -> Result<Plan, ZplError> {
+        if let Some(form) = node.form_if_same_shape(&record) {
+            return Ok(Plan { record, form });
+        }
+        let form = self.shared.tables.form(self.source(), Room::of(&node.object), &record).await?;
+        Ok(Plan { record, form })
+    }
+
+    /// Puts a mode into a record, and the access control list that says the same. A POSIX list that has to change comes back.
+    async fn change_mode(
+        &self,
+        node: &Node,
+        record: &mut Record,
+        permissions: u32,
+    ) -> Result<Option<Vec<u8>>, ZplError> {
+        let kind = record.u64(ZplAttribute::Mode) as u32 & MODE_KIND;
+        let mode = kind | permissions & 0o7777;
+        let flags = record.flags();
+        let is_trivial = flags.contains(ZnodeFlags::ACL_TRIVIAL) || !record.has(ZplAttribute::DaclAces);
+        if !is_trivial && !self.options().acl_is_discarded {
+            let what = "not supported yet: changing the mode of a file with an NFSv4 access control list, unless the property \
+                        'aclmode' is 'discard'";
+            return Err(ZplError::Unsupported(what.into()));
+        }
+        record.put(ZplAttribute::Mode, u64::from(mode))?;
+        put_acl(record, mode, kind == FileKind::Directory.mode_bits())?;
+        let stale = ZnodeFlags::INHERIT_ACE | ZnodeFlags::ACL_OBJECT_ACE | ZnodeFlags::NO_EXECS_DENIED;
+        record.put(ZplAttribute::Flags, ((flags - stale) | acl::flags(mode)).bits())?;
+        match self.stored_xattr(node, posix_acl::ACCESS).await? {
+            Some(acl) => Ok(Some(posix_acl::with_mode(&acl, mode)?)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Puts a project into a record, where accounting finds it.
+fn put_project(record: &mut Record, node: &Node, project: u64) -> Result<(), ZplError> {
+    if project > u64::from(u32::MAX) {
+        return Err(ZplError::Invalid("a project of more than 32 bits"));
+    }
+    if project == 0 && !record.has(ZplAttribute::Projid) {
+        return Ok(());
+    }
+    if !record.is_usual() {
+        let what = format!("not supported yet: a project for object {}, whose attributes are in an old order", node.id);
+        return Err(ZplError::Unsupported(what));
+    }
+    record.put(ZplAttribute::Projid, project)?;
+    record.put(ZplAttribute::Flags, (record.flags() | ZnodeFlags::PROJECT_ID).bits())
+}

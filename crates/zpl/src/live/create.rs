@@ -1,0 +1,264 @@
+//! Making files, directories, links and devices.
+
+use std::sync::Arc;
+
+use cenote_dmu::tx::Cost;
+use cenote_dmu::write::{ObjectSpec, ZapMut};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::sa::ZplAttribute;
+use cenote_format::zap::ZapValue;
+use cenote_format::znode::ZnodeFlags;
+
+use super::LiveFileSystem;
+use super::listing::{check_name, entry_value};
+use super::node::{Node, Plan, put_attributes};
+use super::posix_acl;
+use super::record::{Record, words};
+use super::tables::Room;
+use super::txgs::Bill;
+use crate::write::acl;
+use crate::{Attributes, FileKind, Time, ZplError};
+
+/// Files begin with a block of this size.
+pub(super) const BLOCK_MIN_BYTES: u32 = 512;
+/// The longest target of a link.
+const TARGET_MAX_BYTES: usize = 4095;
+pub(super) const MODE_KIND: u32 = 0o170_000;
+pub(super) const MODE_SETGID: u32 = 0o2000;
+
+/// What is to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewNode {
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Permission bits that are not to be set, unless the directory has a default access control list.
+    pub umask: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group, unless the directory hands down its own.
+    pub gid: u32,
+    /// Major and minor number of a device.
+    pub device: (u32, u32),
+    /// A symbolic link's target.
+    pub target: Option<Vec<u8>>,
+}
+
+/// Whom a new node belongs to, and what it is.
+pub(super) struct Birth {
+    pub(super) mode: u32,
+    pub(super) uid: u64,
+    pub(super) gid: u64,
+    pub(super) project: u64,
+    pub(super) parent: ObjectId,
+    pub(super) size_bytes: u64,
+    pub(super) links: u64,
+    pub(super) flags: ZnodeFlags,
+}
+
+impl LiveFileSystem {
+    /// A new node's attributes, in the order in which OpenZFS has them; the generation is to be filled in.
+    pub(super) fn born(&self, birth: &Birth, now: Time) -> Result<Record, ZplError> {
+        let mut record = Record::new(&self.shared.tables);
+        let is_dir = birth.mode & MODE_KIND == FileKind::Directory.mode_bits();
+        let flags = birth.flags
+            | acl::flags(birth.mode)
+            | ZnodeFlags::ARCHIVE
+            | ZnodeFlags::AV_MODIFIED
+            | ZnodeFlags::ACL_AUTO_INHERIT;
+        let words_of: [(ZplAttribute, u64); 7] = [
+            (ZplAttribute::Mode, u64::from(birth.mode)),
+            (ZplAttribute::Size, birth.size_bytes),
+            (ZplAttribute::Gen, 0),
+            (ZplAttribute::Uid, birth.uid),
+            (ZplAttribute::Gid, birth.gid),
+            (ZplAttribute::Parent, birth.parent.0),
+            (ZplAttribute::Flags, flags.bits()),
+        ];
+        for (attribute, word) in words_of {
+            record.put(attribute, word)?;
+        }
+        for time in [ZplAttribute::Atime, ZplAttribute::Mtime, ZplAttribute::Ctime, ZplAttribute::Crtime] {
+            record.put_time(time, now)?;
+        }
+        record.put(ZplAttribute::Links, birth.links)?;
+        if flags.contains(ZnodeFlags::PROJECT_ID) {
+            record.put(ZplAttribute::Projid, birth.project)?;
+        }
+        put_acl(&mut record, birth.mode, is_dir)?;
+        Ok(record)
+    }
+
+    /// Makes a node and its name.
+    ///
+    /// # Errors
+    /// The name is there already or cannot be one, or the directory is none or takes nothing new.
+    pub async fn create(&self, parent: ObjectId, name: &[u8], new: &NewNode) -> Result<Attributes, ZplError> {
+        let (node, _) = self.create_node(parent, name, new, false).await?;
+        Ok(self.attributes_of(&node))
+    }
+
+    /// Makes a node; opened as a handle where that is asked for.
+    pub(super) async fn create_node(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new: &NewNode,
+        open: bool,
+    ) -> Result<(Arc<Node>, Txg), ZplError> {
+        check_name(name)?;
+        let kind = FileKind::of_mode(u64::from(new.mode)).ok_or(ZplError::Invalid("a mode that names no kind"))?;
+        if (kind == FileKind::Symlink) != new.target.is_some() {
+            return Err(ZplError::Invalid("symbolic links have a target, and nothing else has"));
+        }
+        if new.target.as_ref().is_some_and(|target| target.is_empty() || target.len() > TARGET_MAX_BYTES) {
+            return Err(ZplError::NameTooLong);
+        }
+        let parent = self.node(parent).await?;
+        let _parent = parent.lock.write().await;
+        self.check_parent(&parent)?;
+        let mut zap = ZapMut::open(parent.object.clone()).await?;
+        if zap.lookup(name).await?.is_some() {
+            return Err(ZplError::Exists);
+        }
+        let now = self.now();
+        let mut record = self.child_record(&parent, kind, new, now).await?;
+        let options = self.options();
+        let form = self.shared.tables.form(self.source(), Room::of_slots(options.dnode_slots), &record).await?;
+        zap.insert(name, &ZapValue::from_u64(0)).await?;
+        let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
+        let held = self.source().begin(cost).await?;
+        let txg = held.txg();
+        let is_dir = kind == FileKind::Directory;
+        let kind = if is_dir { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS };
+        let spec = ObjectSpec::new(kind, BLOCK_MIN_BYTES).with_bonus(DmuType::SA, Vec::new());
+        let spec = ObjectSpec { slots: options.dnode_slots, ..spec };
+        let object = self.shared.objset.create_object(txg, &spec)?;
+        let finish = async {
+            record.put(ZplAttribute::Gen, txg.0)?;
+            let mode = record.u64(ZplAttribute::Mode) as u32;
+            let plan = Plan { record, form };
+            let spill = put_attributes(&object, txg, &plan, None)?;
+            if is_dir {
+                ZapMut::create(object.clone())?.flush(txg).await?;
+            }
+            zap.set(name, &entry_value(object.id(), mode)?).await?;
+            parent.update(txg, |record| {
+                record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_add(1))?;
+                let links = record.u64(ZplAttribute::Links).saturating_add(u64::from(is_dir));
+                record.put(ZplAttribute::Links, links)?;
+                touch(record, now)
+            })?;
+            let _entries = parent.entries.write().await;
+            zap.flush(txg).await?;
+            let node = self.shared.nodes.add(object.clone(), plan, spill).await;
+            if open {
+                node.count_open(true);
+            }
+            Ok::<_, ZplError>(node)
+        };
+        match finish.await {
+            Ok(node) => Ok((node, txg)),
+            Err(error) => {
+                object.free(txg);
+                Err(error)
+            }
+        }
+    }
+
+    /// # Errors
+    /// Nothing can be put into this directory.
+    pub(super) fn check_parent(&self, parent: &Node) -> Result<(), ZplError> {
+        parent.check_there()?;
+        parent.check_kind(FileKind::Directory)?;
+        let (links, flags) = parent.with(|record| (record.u64(ZplAttribute::Links), record.flags()));
+        if links == 0 {
+            return Err(ZplError::NoEntry);
+        }
+        if flags.contains(ZnodeFlags::IMMUTABLE) {
+            return Err(ZplError::NotPermitted("immutable"));
+        }
+        Ok(())
+    }
+
+    /// A new node's attributes, with what its directory hands down.
+    async fn child_record(&self, parent: &Node, kind: FileKind, new: &NewNode, now: Time) -> Result<Record, ZplError> {
+        let above = parent.record();
+        if above.flags().contains(ZnodeFlags::INHERIT_ACE) {
+            let what = "not supported yet: new files in a directory whose NFSv4 access control list is inherited";
+            return Err(ZplError::Unsupported(what.into()));
+        }
+        let is_dir = kind == FileKind::Directory;
+        let parent_mode = above.u64(ZplAttribute::Mode) as u32;
+        let hands_group_down = parent_mode & MODE_SETGID != 0;
+        let acls = match self.options().has_posix_acls && kind != FileKind::Symlink {
+            true => self.default_acl(parent).await?,
+            false => None,
+        };
+        let mut mode = new.mode;
+        let mut inherited = Vec::new();
+        match acls {
+            Some(default) => (mode, inherited) = posix_acl::inherit(&default, mode, is_dir)?,
+            None => mode &= !(new.umask & 0o777),
+        }
+        if hands_group_down && is_dir {
+            mode |= MODE_SETGID;
+        }
+        let mut flags = ZnodeFlags::empty();
+        let mut project = 0;
+        if above.flags().contains(ZnodeFlags::PROJECT_INHERIT) {
+            project = above.u64(ZplAttribute::Projid);
+            if is_dir {
+                flags |= ZnodeFlags::PROJECT_INHERIT;
+            }
+            if project != 0 {
+                flags |= ZnodeFlags::PROJECT_ID;
+            }
+        }
+        let birth = Birth {
+            mode,
+            uid: u64::from(new.uid),
+            gid: if hands_group_down { above.u64(ZplAttribute::Gid) } else { u64::from(new.gid) },
+            project,
+            parent: parent.id,
+            size_bytes: if is_dir { 2 } else { new.target.as_ref().map_or(0, |target| target.len() as u64) },
+            links: if is_dir { 2 } else { 1 },
+            flags,
+        };
+        let mut record = self.born(&birth, now)?;
+        if matches!(kind, FileKind::BlockDevice | FileKind::CharDevice) {
+            let (major, minor) = new.device;
+            if major >= 1 << 12 || minor >= 1 << 20 {
+                return Err(ZplError::Invalid("a device number of more than 12 and 20 bits"));
+            }
+            record.put(ZplAttribute::Rdev, u64::from(major) << 20 | u64::from(minor))?;
+        }
+        if let Some(target) = &new.target {
+            record.set(ZplAttribute::Symlink, target.clone())?;
+        }
+        if !inherited.is_empty() {
+            record.set(ZplAttribute::Dxattr, super::xattr::pack(&inherited))?;
+        }
+        Ok(record)
+    }
+}
+
+/// Puts the access control list of a mode into a record.
+pub(super) fn put_acl(record: &mut Record, mode: u32, is_dir: bool) -> Result<(), ZplError> {
+    let (aces, count) = acl::trivial(mode, is_dir).map_err(|error| ZplError::Format { object: 0, error })?;
+    record.set(ZplAttribute::DaclCount, words(&[count]))?;
+    record.set(ZplAttribute::DaclAces, aces)
+}
+
+/// Its content has changed now.
+pub(super) fn touch(record: &mut Record, now: Time) -> Result<(), ZplError> {
+    record.put_time(ZplAttribute::Mtime, now)?;
+    changed(record, now)
+}
+
+/// Its attributes have changed now.
+pub(super) fn changed(record: &mut Record, now: Time) -> Result<(), ZplError> {
+    let flags = record.flags() | ZnodeFlags::ARCHIVE | ZnodeFlags::AV_MODIFIED;
+    record.put(ZplAttribute::Flags, flags.bits())?;
+    record.put_time(ZplAttribute::Ctime, now)
+}

@@ -1,0 +1,251 @@
+//! Links, and taking names away.
+
+use std::sync::Arc;
+
+use cenote_dmu::tx::Cost;
+use cenote_dmu::write::{ZapLook, ZapMut};
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::sa::ZplAttribute;
+use cenote_format::znode::ZnodeFlags;
+use cenote_format::zpl::DirEntry;
+use cenote_taskq::{AsyncMutexGuard, AsyncWriteGuard};
+
+use super::LiveFileSystem;
+use super::create::{changed, touch};
+use super::listing::{check_name, entry_value};
+use super::node::Node;
+use super::steps;
+use super::txgs::Bill;
+use crate::{Attributes, FileKind, Time, ZplError};
+
+/// Nodes sorted for locking, each once.
+pub(super) fn in_order(nodes: &[&Arc<Node>]) -> Vec<Arc<Node>> {
+    let mut nodes: Vec<Arc<Node>> = nodes.iter().map(|node| Arc::clone(node)).collect();
+    nodes.sort_by_key(|node| node.id);
+    nodes.dedup_by_key(|node| node.id);
+    nodes
+}
+
+/// Locks nodes, which are in order.
+pub(super) async fn lock_all(nodes: &[Arc<Node>]) -> Vec<AsyncWriteGuard<'_, ()>> {
+    let mut guards = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        guards.push(node.lock.write().await);
+    }
+    guards
+}
+
+/// What becomes of a node that loses a name.
+pub(super) enum Fate<'a> {
+    /// It has others.
+    Stays,
+    /// It is freed at once.
+    Goes,
+    /// It goes to the delete queue, whose changed ZAP this is.
+    Queued(Box<ZapMut>, AsyncMutexGuard<'a, ()>),
+}
+
+impl LiveFileSystem {
+    /// What is to become of a locked node that loses a name (a directory: its only one).
+    pub(super) async fn fate(&self, node: &Node) -> Result<Fate<'_>, ZplError> {
+        let (links, has_xattrs) =
+            node.with(|record| (record.u64(ZplAttribute::Links), record.u64(ZplAttribute::Xattr) != 0));
+        if links > 1 && !node.is_directory() {
+            return Ok(Fate::Stays);
+        }
+        if node.opens() == 0 && !has_xattrs && steps::is_small(&node.object) {
+            return Ok(Fate::Goes);
+        }
+        let turn = self.shared.queue_lock.lock().await;
+        let queue = self.shared.objset.object(self.shared.queue).await?;
+        let mut zap = ZapMut::open(queue).await?;
+        zap.set(super::unlinked::entry_name(node.id).as_bytes(), &super::unlinked::entry_value(node.id)).await?;
+        Ok(Fate::Queued(Box::new(zap), turn))
+    }
+
+    /// Lets a node meet its fate.
+    pub(super) async fn settle(&self, fate: Fate<'_>, node: &Node, txg: Txg, now: Time) -> Result<(), ZplError> {
+        match fate {
+            Fate::Stays => node.update(txg, |record| {
+                record.put(ZplAttribute::Links, record.u64(ZplAttribute::Links).saturating_sub(1))?;
+                changed(record, now)
+            }),
+            Fate::Goes => {
+                node.set_gone();
+                node.object.free(txg);
+                Ok(())
+            }
+            Fate::Queued(mut zap, _turn) => {
+                zap.flush(txg).await?;
+                node.update(txg, |record| {
+                    record.put(ZplAttribute::Links, 0)?;
+                    changed(record, now)
+                })?;
+                if node.opens() == 0 {
+                    self.is_garbage(node.id);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The node that a name leads to, or nothing if it leads elsewhere by now.
+    pub(super) async fn follow(
+        &self,
+        directory: &Node,
+        name: &[u8],
+        entry: DirEntry,
+    ) -> Result<Option<Arc<Node>>, ZplError> {
+        match self.node(entry.object).await {
+            Ok(node) => Ok(Some(node)),
+            Err(error) => match self.entry(directory, name).await? {
+                Some(again) if again == entry => Err(error),
+                _ => Ok(None),
+            },
+        }
+    }
+
+    /// # Errors
+    /// A flag forbids taking away this node's name in this directory.
+    pub(super) fn check_removable(&self, directory: &Node, node: &Node) -> Result<(), ZplError> {
+        let above = directory.with(|record| record.flags());
+        let own = node.with(|record| record.flags());
+        if own.contains(ZnodeFlags::IMMUTABLE) || above.contains(ZnodeFlags::IMMUTABLE) {
+            return Err(ZplError::NotPermitted("immutable, or in an immutable directory"));
+        }
+        if own.contains(ZnodeFlags::APPEND_ONLY) || above.contains(ZnodeFlags::APPEND_ONLY) {
+            return Err(ZplError::NotPermitted("only to be appended to, or in such a directory"));
+        }
+        if own.contains(ZnodeFlags::NO_UNLINK) {
+            return Err(ZplError::NotPermitted("not to be unlinked"));
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The directory has entries.
+    pub(super) async fn check_empty(&self, directory: &Node) -> Result<(), ZplError> {
+        match ZapLook::open(&directory.object).await?.entry_count()? {
+            0 => Ok(()),
+            _ => Err(ZplError::NotEmpty),
+        }
+    }
+
+    /// Takes away a name of something that is no directory. If it was the last and nobody has it open, it is freed.
+    ///
+    /// # Errors
+    /// There is no such name, it leads to a directory, or a flag forbids it.
+    pub async fn unlink(&self, parent: ObjectId, name: &[u8]) -> Result<(), ZplError> {
+        self.remove(parent, name, false).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// There is no such directory, it has entries, or a flag forbids it.
+    pub async fn rmdir(&self, parent: ObjectId, name: &[u8]) -> Result<(), ZplError> {
+        self.remove(parent, name, true).await
+    }
+
+    async fn remove(&self, parent: ObjectId, name: &[u8], directory: bool) -> Result<(), ZplError> {
+        let parent = self.node(parent).await?;
+        loop {
+            let entry = self.entry(&parent, name).await?.ok_or(ZplError::NoEntry)?;
+            let Some(node) = self.follow(&parent, name, entry).await? else { continue };
+            if node.id == parent.id {
+                return Err(ZplError::Invalid("a directory that is its own entry"));
+            }
+            let nodes = in_order(&[&parent, &node]);
+            let _guards = lock_all(&nodes).await;
+            if self.entry(&parent, name).await? != Some(entry) {
+                continue;
+            }
+            return self.remove_locked(&parent, name, &node, directory).await;
+        }
+    }
+
+    async fn remove_locked(&self, parent: &Node, name: &[u8], node: &Node, directory: bool) -> Result<(), ZplError> {
+        node.check_there()?;
+        match (directory, node.is_directory()) {
+            (true, false) => return Err(ZplError::NotDirectory),
+            (false, true) => return Err(ZplError::IsDirectory),
+            _ => {}
+        }
+        self.check_removable(parent, node)?;
+        if directory {
+            self.check_empty(node).await?;
+        }
+        let mut zap = ZapMut::open(parent.object.clone()).await?;
+        zap.remove(name).await?;
+        let fate = self.fate(node).await?;
+        let held = self.source().begin(Cost::default().with_entries(2).with_objects(1).that_frees()).await?;
+        let (txg, now) = (held.txg(), self.now());
+        parent.update(txg, |record| {
+            record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_sub(1))?;
+            let links = record.u64(ZplAttribute::Links).saturating_sub(u64::from(directory));
+            record.put(ZplAttribute::Links, links)?;
+            touch(record, now)
+        })?;
+        {
+            let _entries = parent.entries.write().await;
+            zap.flush(txg).await?;
+        }
+        self.settle(fate, node, txg, now).await
+    }
+
+    /// Gives a file another name.
+    ///
+    /// # Errors
+    /// It is a directory, has no name left, or would get into another project; or the name is there already.
+    pub async fn link(&self, id: ObjectId, parent: ObjectId, name: &[u8]) -> Result<Attributes, ZplError> {
+        check_name(name)?;
+        let (node, parent) = (self.node(id).await?, self.node(parent).await?);
+        if node.is_directory() {
+            return Err(ZplError::NotPermitted("a directory"));
+        }
+        let nodes = in_order(&[&node, &parent]);
+        let _guards = lock_all(&nodes).await;
+        node.check_there()?;
+        self.check_parent(&parent)?;
+        check_project(&parent, &node)?;
+        let (links, flags) = node.with(|record| (record.u64(ZplAttribute::Links), record.flags()));
+        if links == 0 {
+            return Err(ZplError::NoEntry);
+        }
+        if flags.intersects(ZnodeFlags::IMMUTABLE | ZnodeFlags::APPEND_ONLY) {
+            return Err(ZplError::NotPermitted("immutable, or only to be appended to"));
+        }
+        let mut zap = ZapMut::open(parent.object.clone()).await?;
+        if zap.lookup(name).await?.is_some() {
+            return Err(ZplError::Exists);
+        }
+        zap.insert(name, &entry_value(node.id, node.mode())?).await?;
+        let held = self.source().begin(Cost::default().with_entries(1).with_objects(1)).await?;
+        let (txg, now) = (held.txg(), self.now());
+        node.update(txg, |record| {
+            record.put(ZplAttribute::Links, links.saturating_add(1))?;
+            record.put(ZplAttribute::Parent, parent.id.0)?;
+            changed(record, now)
+        })?;
+        parent.update(txg, |record| {
+            record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_add(1))?;
+            touch(record, now)
+        })?;
+        let _entries = parent.entries.write().await;
+        zap.flush(txg).await?;
+        Ok(self.attributes_of(&node))
+    }
+}
+
+/// # Errors
+/// What gets into this directory is of its project, and the node is not.
+pub(super) fn check_project(directory: &Node, node: &Node) -> Result<(), ZplError> {
+    let project = |node: &Node| node.with(|record| record.u64(ZplAttribute::Projid));
+    let inherits = directory.with(|record| record.flags()).contains(ZnodeFlags::PROJECT_INHERIT);
+    if inherits && project(directory) != project(node) { Err(ZplError::CrossDevice) } else { Ok(()) }
+}
+
+/// Whether a node of this kind counts as a link of its directory.
+pub(super) fn counts(node: &Node) -> u64 {
+    u64::from(FileKind::of_mode(u64::from(node.mode())) == Some(FileKind::Directory))
+}

@@ -1,0 +1,313 @@
+//! Files and directories in use: each once in memory, with its locks and its newest attributes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use cenote_dmu::tx::Cost;
+use cenote_dmu::write::{Object, ObjsetMut};
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::sa::ZplAttribute;
+use cenote_taskq::buf::Block;
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{AsyncMutex, AsyncRwLock, Notify};
+
+use super::ranges::RangeLocks;
+use super::record::Record;
+use super::tables::{Form, Tables};
+use super::txgs::{HeldTxg, TxgSource};
+use crate::{FileKind, ZplError};
+
+/// A file or directory in use.
+pub(super) struct Node {
+    pub(super) id: ObjectId,
+    pub(super) object: Object,
+    /// Held alone by whoever changes names, attributes or sizes; shared by those who write data.
+    pub(super) lock: AsyncRwLock<()>,
+    /// Held alone while a directory's blocks are replaced, shared by those who look names up.
+    pub(super) entries: AsyncRwLock<()>,
+    /// Of a file's bytes.
+    pub(super) ranges: RangeLocks,
+    /// Writers who share `lock` get their txgs one after the other, so in order.
+    turns: AsyncMutex<()>,
+    gate: Gate,
+    state: Mutex<State>,
+}
+
+struct State {
+    record: Record,
+    form: Form,
+    spill: Option<Block>,
+    /// Handles that keep it from being freed.
+    opens: u64,
+    /// It is no more, or about to be no more.
+    is_gone: bool,
+}
+
+/// A record with the form that it is to be packed in: made before a txg is held.
+pub(super) struct Plan {
+    pub(super) record: Record,
+    pub(super) form: Form,
+}
+
+/// Lets those through who have the same txg; one of a later txg waits until they are through.
+struct Gate {
+    state: Mutex<(Txg, u64)>,
+    emptied: Notify,
+}
+
+struct Through<'a>(&'a Gate);
+
+impl Gate {
+    async fn enter(&self, txg: Txg) -> Through<'_> {
+        loop {
+            let emptied = self.emptied.wait();
+            {
+                let mut state = self.state.lock();
+                if state.1 == 0 || state.0 == txg {
+                    *state = (txg, state.1 + 1);
+                    return Through(self);
+                }
+            }
+            emptied.await;
+        }
+    }
+}
+
+impl Drop for Through<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.1 -= 1;
+        if state.1 == 0 {
+            drop(state);
+            self.0.emptied.all();
+        }
+    }
+}
+
+/// A writer's txg.
+pub(super) struct SharedTxg<'a> {
+    held: HeldTxg,
+    _through: Through<'a>,
+}
+
+impl SharedTxg<'_> {
+    pub(super) fn txg(&self) -> Txg {
+        self.held.txg()
+    }
+}
+
+impl Node {
+    /// The node of an object, its attributes read.
+    async fn load(object: Object, tables: &Tables) -> Result<Self, ZplError> {
+        let head = object.head();
+        if head.bonus_type != DmuType::SA {
+            let what = "not supported yet: changing files from before system attributes";
+            let is_file = head.bonus_type == DmuType::ZNODE;
+            return Err(if is_file { ZplError::Unsupported(what.into()) } else { ZplError::NoEntry });
+        }
+        let spill = object.spill().await?;
+        let (record, form) = Record::parse(tables, object.id().0, &head.bonus, spill.as_deref())?;
+        Ok(Self::new(object, Plan { record, form }, spill))
+    }
+
+    fn new(object: Object, plan: Plan, spill: Option<Block>) -> Self {
+        let Plan { record, form } = plan;
+        Self {
+            id: object.id(),
+            object,
+            lock: AsyncRwLock::new(()),
+            entries: AsyncRwLock::new(()),
+            ranges: RangeLocks::new(),
+            turns: AsyncMutex::new(()),
+            gate: Gate { state: Mutex::new((Txg(0), 0)), emptied: Notify::new() },
+            state: Mutex::new(State { record, form, spill, opens: 0, is_gone: false }),
+        }
+    }
+
+    /// A copy of its attributes.
+    pub(super) fn record(&self) -> Record {
+        self.state.lock().record.clone()
+    }
+
+    /// Looks at its attributes.
+    pub(super) fn with<T>(&self, look: impl FnOnce(&Record) -> T) -> T {
+        look(&self.state.lock().record)
+    }
+
+    /// Its form, if a record fits it.
+    pub(super) fn form_if_same_shape(&self, record: &Record) -> Option<Form> {
+        let state = self.state.lock();
+        record.has_shape_of(&state.record).then(|| state.form.clone())
+    }
+
+    pub(super) fn mode(&self) -> u32 {
+        self.with(|record| record.u64(ZplAttribute::Mode) as u32)
+    }
+
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.with(|record| record.u64(ZplAttribute::Size))
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        FileKind::of_mode(u64::from(self.mode())) == Some(FileKind::Directory)
+    }
+
+    /// # Errors
+    /// It is something else.
+    pub(super) fn check_kind(&self, kind: FileKind) -> Result<(), ZplError> {
+        let found = FileKind::of_mode(u64::from(self.mode()));
+        match (kind, found) {
+            (kind, Some(found)) if kind == found => Ok(()),
+            (FileKind::Directory, _) => Err(ZplError::NotDirectory),
+            (_, Some(FileKind::Directory)) => Err(ZplError::IsDirectory),
+            _ => Err(ZplError::Invalid("not a regular file")),
+        }
+    }
+
+    /// # Errors
+    /// It was removed.
+    pub(super) fn check_there(&self) -> Result<(), ZplError> {
+        if self.state.lock().is_gone { Err(ZplError::Stale) } else { Ok(()) }
+    }
+
+    pub(super) fn set_gone(&self) {
+        self.state.lock().is_gone = true;
+    }
+
+    pub(super) fn opens(&self) -> u64 {
+        self.state.lock().opens
+    }
+
+    /// One handle more; or one less, and whether that was the last.
+    pub(super) fn count_open(&self, more: bool) -> bool {
+        let mut state = self.state.lock();
+        state.opens = if more { state.opens + 1 } else { state.opens.saturating_sub(1) };
+        state.opens == 0
+    }
+
+    /// A txg for someone who shares `lock` with other writers. Theirs are never later than those of who comes after.
+    pub(super) async fn begin_shared(&self, source: &dyn TxgSource, cost: Cost) -> Result<SharedTxg<'_>, ZplError> {
+        let _turn = self.turns.lock().await;
+        let held = source.begin(cost).await?;
+        let through = self.gate.enter(held.txg()).await;
+        Ok(SharedTxg { held, _through: through })
+    }
+
+    /// Changes attributes in their places.
+    ///
+    /// # Errors
+    /// One of them is not there (so that there would be no place), or cannot be packed.
+    pub(super) fn update(
+        &self,
+        txg: Txg,
+        change: impl FnOnce(&mut Record) -> Result<(), ZplError>,
+    ) -> Result<(), ZplError> {
+        let mut state = self.state.lock();
+        let mut record = state.record.clone();
+        change(&mut record)?;
+        if !record.has_shape_of(&state.record) {
+            let what = "not supported yet: a file without the attributes that all files have";
+            return Err(ZplError::Unsupported(what.into()));
+        }
+        let form = state.form.clone();
+        self.put(&mut state, txg, Plan { record, form })
+    }
+
+    /// Replaces all attributes.
+    ///
+    /// # Errors
+    /// They cannot be packed as planned.
+    pub(super) fn store(&self, txg: Txg, plan: Plan) -> Result<(), ZplError> {
+        self.put(&mut self.state.lock(), txg, plan)
+    }
+
+    fn put(&self, state: &mut State, txg: Txg, plan: Plan) -> Result<(), ZplError> {
+        put_attributes(&self.object, txg, &plan, state.spill.as_ref()).map(|spill| {
+            (state.record, state.form, state.spill) = (plan.record, plan.form, spill);
+        })
+    }
+}
+
+/// Writes a record into an object; the new spill block comes back. `before` is the old one.
+pub(super) fn put_attributes(
+    object: &Object,
+    txg: Txg,
+    plan: &Plan,
+    before: Option<&Block>,
+) -> Result<Option<Block>, ZplError> {
+    let packed = plan.form.emit(&plan.record);
+    let (bonus, spill) = packed.map_err(|error| ZplError::Format { object: object.id().0, error })?;
+    let room = super::tables::Room::of(object).bonus_bytes;
+    if bonus.len() + if spill.is_some() { Blkptr::SIZE } else { 0 } > room {
+        return Err(ZplError::TooLarge);
+    }
+    // A larger bonus takes the place of the spill block's pointer, and the other way round.
+    if spill.is_none() && before.is_some() {
+        object.set_spill(txg, None);
+    }
+    object.set_bonus(txg, &bonus)?;
+    if spill.is_some() && spill.as_ref() != before {
+        object.set_spill(txg, spill.clone());
+    }
+    Ok(spill)
+}
+
+/// Nodes in use, by object.
+#[derive(Default)]
+pub(super) struct NodeTable {
+    nodes: Mutex<Slots>,
+}
+
+#[derive(Default)]
+struct Slots {
+    map: BTreeMap<ObjectId, Arc<Slot>>,
+    /// Slots at which those without a user are looked for.
+    full_at: usize,
+}
+
+/// The place of a node: whoever loads it is alone with it.
+#[derive(Default)]
+struct Slot {
+    node: AsyncMutex<Weak<Node>>,
+}
+
+/// Slots that nobody cares to count.
+const SLOTS_MIN: usize = 1024;
+
+impl NodeTable {
+    fn slot(&self, id: ObjectId) -> Arc<Slot> {
+        let mut slots = self.nodes.lock();
+        if slots.map.len() >= slots.full_at.max(SLOTS_MIN) {
+            let is_used = |slot: &Arc<Slot>| {
+                let is_alone = Arc::strong_count(slot) == 1;
+                !is_alone || slot.node.try_lock().is_none_or(|node| node.strong_count() > 0)
+            };
+            slots.map.retain(|_, slot| is_used(slot));
+            slots.full_at = slots.map.len() * 2;
+        }
+        slots.map.entry(id).or_default().clone()
+    }
+
+    /// The node of an object.
+    pub(super) async fn node(&self, objset: &ObjsetMut, tables: &Tables, id: ObjectId) -> Result<Arc<Node>, ZplError> {
+        let slot = self.slot(id);
+        let mut place = slot.node.lock().await;
+        if let Some(node) = place.upgrade() {
+            return Ok(node);
+        }
+        let object = objset.object(id).await?;
+        let node = Arc::new(Node::load(object, tables).await?);
+        *place = Arc::downgrade(&node);
+        Ok(node)
+    }
+
+    /// Takes a new object's node in.
+    pub(super) async fn add(&self, object: Object, plan: Plan, spill: Option<Block>) -> Arc<Node> {
+        let slot = self.slot(object.id());
+        let node = Arc::new(Node::new(object, plan, spill));
+        *slot.node.lock().await = Arc::downgrade(&node);
+        node
+    }
+}

@@ -1,0 +1,253 @@
+//! Renaming: within a directory, between directories, over what is there, and two names exchanged.
+
+use std::sync::Arc;
+
+use cenote_dmu::tx::Cost;
+use cenote_dmu::write::ZapMut;
+use cenote_format::ids::ObjectId;
+use cenote_format::sa::ZplAttribute;
+
+use super::LiveFileSystem;
+use super::create::{changed, touch};
+use super::listing::{check_name, entry_value};
+use super::names::{check_project, counts, in_order, lock_all};
+use super::node::Node;
+use super::txgs::Bill;
+use crate::ZplError;
+
+/// Directories that stand above each other at most, before a loop is supposed.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// What may be there under the new name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// It is replaced, if it may be.
+    #[default]
+    Replace,
+    /// Nothing (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// It gets the old name (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// The two names, each in its directory.
+struct Ends<'a> {
+    from: Arc<Node>,
+    from_name: &'a [u8],
+    to: Arc<Node>,
+    to_name: &'a [u8],
+}
+
+impl Ends<'_> {
+    fn is_one_directory(&self) -> bool {
+        self.from.id == self.to.id
+    }
+}
+
+impl LiveFileSystem {
+    /// Gives what a name leads to another name.
+    ///
+    /// # Errors
+    /// As POSIX has them: there is no such name, a directory would come to lie below itself, a directory that has entries or
+    /// something of another kind would be replaced, and so on.
+    pub async fn rename(
+        &self,
+        from: ObjectId,
+        from_name: &[u8],
+        to: ObjectId,
+        to_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<(), ZplError> {
+        check_name(from_name)?;
+        check_name(to_name)?;
+        let ends = Ends { from: self.node(from).await?, from_name, to: self.node(to).await?, to_name };
+        let mut moves = None;
+        loop {
+            let entry = self.entry(&ends.from, from_name).await?.ok_or(ZplError::NoEntry)?;
+            let other = self.entry(&ends.to, to_name).await?;
+            match (mode, other) {
+                (RenameMode::NoReplace, Some(_)) => return Err(ZplError::Exists),
+                (RenameMode::Exchange, None) => return Err(ZplError::NoEntry),
+                // Two names of one file, or the same name twice: nothing is to be done.
+                (_, Some(other)) if other.object == entry.object => return Ok(()),
+                _ => {}
+            }
+            let Some(node) = self.follow(&ends.from, from_name, entry).await? else { continue };
+            let over = match other {
+                Some(other) => match self.follow(&ends.to, to_name, other).await? {
+                    Some(over) => Some(over),
+                    None => continue,
+                },
+                None => None,
+            };
+            let moves_directory = node.is_directory()
+                || (mode == RenameMode::Exchange && over.as_ref().is_some_and(|over| over.is_directory()));
+            if moves_directory && !ends.is_one_directory() && moves.is_none() {
+                moves = Some(self.shared.renames.lock().await);
+                continue;
+            }
+            let mut all = vec![&ends.from, &ends.to, &node];
+            all.extend(&over);
+            let all = in_order(&all);
+            let _guards = lock_all(&all).await;
+            let again = (self.entry(&ends.from, from_name).await?, self.entry(&ends.to, to_name).await?);
+            if again != (Some(entry), other) {
+                continue;
+            }
+            return match (mode, &over) {
+                (RenameMode::Exchange, Some(over)) => self.exchange(&ends, &node, over).await,
+                _ => self.rename_locked(&ends, &node, over.as_ref()).await,
+            };
+        }
+    }
+
+    /// # Errors
+    /// The directory `to` is `node` or lies below it.
+    async fn check_cycle(&self, node: &Node, to: &Node) -> Result<(), ZplError> {
+        if !node.is_directory() {
+            return Ok(());
+        }
+        let mut at = to.id;
+        for _ in 0..DEPTH_MAX {
+            if at == node.id {
+                return Err(ZplError::Invalid("a directory would come to lie below itself"));
+            }
+            if at == self.shared.root {
+                return Ok(());
+            }
+            let above = self.node(at).await?.with(|record| record.u64(ZplAttribute::Parent));
+            at = ObjectId(above);
+        }
+        Err(ZplError::Corrupt { object: to.id.0, what: "directories that lie below each other".into() })
+    }
+
+    async fn check_ends(&self, ends: &Ends<'_>, node: &Node) -> Result<(), ZplError> {
+        node.check_there()?;
+        self.check_parent(&ends.from)?;
+        self.check_parent(&ends.to)?;
+        if node.id == ends.from.id || node.id == ends.to.id {
+            return Err(ZplError::Invalid("a directory would come to lie below itself"));
+        }
+        self.check_removable(&ends.from, node)?;
+        check_project(&ends.to, node)?;
+        if ends.is_one_directory() {
+            return Ok(());
+        }
+        self.check_cycle(node, &ends.to).await
+    }
+
+    async fn rename_locked(&self, ends: &Ends<'_>, node: &Node, over: Option<&Arc<Node>>) -> Result<(), ZplError> {
+        self.check_ends(ends, node).await?;
+        let mut fate = None;
+        if let Some(over) = over {
+            over.check_there()?;
+            match (node.is_directory(), over.is_directory()) {
+                (true, false) => return Err(ZplError::NotDirectory),
+                (false, true) => return Err(ZplError::IsDirectory),
+                _ => {}
+            }
+            if over.id == ends.from.id {
+                return Err(ZplError::NotEmpty);
+            }
+            self.check_removable(&ends.to, over)?;
+            if over.is_directory() {
+                self.check_empty(over).await?;
+            }
+            fate = Some(self.fate(over).await?);
+        }
+        let value = entry_value(node.id, node.mode())?;
+        let mut from = ZapMut::open(ends.from.object.clone()).await?;
+        from.remove(ends.from_name).await?;
+        let mut to = None;
+        if ends.is_one_directory() {
+            from.set(ends.to_name, &value).await?;
+        } else {
+            let mut zap = ZapMut::open(ends.to.object.clone()).await?;
+            zap.set(ends.to_name, &value).await?;
+            to = Some(zap);
+        }
+        let mut cost = Cost::default().with_entries(3).with_objects(2);
+        if fate.is_some() {
+            cost = cost.that_frees();
+        }
+        let held = self.source().begin(cost).await?;
+        let (txg, now) = (held.txg(), self.now());
+        node.update(txg, |record| {
+            record.put(ZplAttribute::Parent, ends.to.id.0)?;
+            changed(record, now)
+        })?;
+        let directories = counts(node);
+        let replaced = over.map_or((0, 0), |over| (1, counts(over)));
+        self.adjust(&ends.from, txg, (0, 1), (0, directories)).await?;
+        self.adjust(&ends.to, txg, (1, replaced.0), (directories, replaced.1)).await?;
+        self.flush(&ends.from, txg, &mut from).await?;
+        if let Some(to) = &mut to {
+            self.flush(&ends.to, txg, to).await?;
+        }
+        match (over, fate) {
+            (Some(over), Some(fate)) => self.settle(fate, over, txg, now).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts entries and links that a directory has gained and lost.
+    async fn adjust(
+        &self,
+        directory: &Node,
+        txg: cenote_format::ids::Txg,
+        entries: (u64, u64),
+        links: (u64, u64),
+    ) -> Result<(), ZplError> {
+        let now = self.now();
+        directory.update(txg, |record| {
+            for (attribute, (more, less)) in [(ZplAttribute::Size, entries), (ZplAttribute::Links, links)] {
+                record.put(attribute, record.u64(attribute).saturating_add(more).saturating_sub(less))?;
+            }
+            touch(record, now)
+        })
+    }
+
+    async fn flush(&self, directory: &Node, txg: cenote_format::ids::Txg, zap: &mut ZapMut) -> Result<(), ZplError> {
+        let _entries = directory.entries.write().await;
+        Ok(zap.flush(txg).await?)
+    }
+
+    async fn exchange(&self, ends: &Ends<'_>, node: &Node, over: &Node) -> Result<(), ZplError> {
+        self.check_ends(ends, node).await?;
+        over.check_there()?;
+        if over.id == ends.from.id {
+            return Err(ZplError::Invalid("a directory would come to lie below itself"));
+        }
+        self.check_removable(&ends.to, over)?;
+        check_project(&ends.from, over)?;
+        if !ends.is_one_directory() {
+            self.check_cycle(over, &ends.from).await?;
+        }
+        let (first, second) = (entry_value(node.id, node.mode())?, entry_value(over.id, over.mode())?);
+        let mut from = ZapMut::open(ends.from.object.clone()).await?;
+        from.set(ends.from_name, &second).await?;
+        let mut to = None;
+        if ends.is_one_directory() {
+            from.set(ends.to_name, &first).await?;
+        } else {
+            let mut zap = ZapMut::open(ends.to.object.clone()).await?;
+            zap.set(ends.to_name, &first).await?;
+            to = Some(zap);
+        }
+        let held = self.source().begin(Cost::default().with_entries(2).with_objects(2)).await?;
+        let (txg, now) = (held.txg(), self.now());
+        for (moved, directory) in [(node, &ends.to), (over, &ends.from)] {
+            moved.update(txg, |record| {
+                record.put(ZplAttribute::Parent, directory.id.0)?;
+                changed(record, now)
+            })?;
+        }
+        self.adjust(&ends.from, txg, (0, 0), (counts(over), counts(node))).await?;
+        self.adjust(&ends.to, txg, (0, 0), (counts(node), counts(over))).await?;
+        self.flush(&ends.from, txg, &mut from).await?;
+        match &mut to {
+            Some(to) => self.flush(&ends.to, txg, to).await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Sizes of files, and holes in them.
+
+use cenote_dmu::tx::Cost;
+use std::ops::Range;
+
+use cenote_format::sa::ZplAttribute;
+use cenote_taskq::buf::Block;
+
+use super::LiveFileSystem;
+use super::create::touch;
+use super::data::{SIZE_MAX_BYTES, check_writable};
+use super::node::Node;
+use super::txgs::{Bill, HeldTxg};
+use crate::ZplError;
+
+/// What `fallocate` can do here. Other modes (inserting and collapsing ranges, sharing and unsharing) are not supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Make room. Space is not set aside, since what is written takes new space anyway; but the file grows unless its size
+    /// is to be kept.
+    Reserve {
+        /// `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
+    /// Make a hole; the size is kept.
+    Punch,
+    /// Make zeros.
+    Zero {
+        /// `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
+}
+
+/// Blocks whose content changes for zeros in a part.
+type Patches = Vec<(u64, Block)>;
+
+impl LiveFileSystem {
+    /// Changes the size of a file whose node is locked.
+    pub(super) async fn set_size(&self, node: &Node, size_bytes: u64) -> Result<(), ZplError> {
+        check_writable(node, size_bytes)?;
+        if size_bytes > SIZE_MAX_BYTES {
+            return Err(ZplError::TooLarge);
+        }
+        if size_bytes < node.size_bytes() {
+            return self.shrink(node, size_bytes).await;
+        }
+        let _range = node.ranges.write(0..u64::MAX).await;
+        let grown = self.grown_block(node, size_bytes)?;
+        let cost = Cost::default().with_objects(1).with_bytes(u64::from(grown.unwrap_or(0)));
+        let held = self.source().begin(cost).await?;
+        if let Some(grown) = grown {
+            node.object.set_block_bytes(held.txg(), grown).await?;
+        }
+        self.put_size(node, &held, Some(size_bytes))
+    }
+
+    fn put_size(&self, node: &Node, held: &HeldTxg, size_bytes: Option<u64>) -> Result<(), ZplError> {
+        let now = self.now();
+        node.update(held.txg(), |record| {
+            if let Some(size) = size_bytes {
+                record.put(ZplAttribute::Size, size)?;
+            }
+            touch(record, now)
+        })
+    }
+
+    async fn shrink(&self, node: &Node, size_bytes: u64) -> Result<(), ZplError> {
+        let block_bytes = node.object.block_bytes();
+        let _range = node.ranges.write(size_bytes / block_bytes * block_bytes..u64::MAX).await;
+        let keep = size_bytes.div_ceil(block_bytes);
+        let rest = loop {
+            match self.last_piece(&node.object, keep..u64::MAX).await? {
+                Some(piece) if piece.start > keep => {
+                    let held = self.begin_piece(Cost::default().with_objects(1)).await?;
+                    node.object.free_blocks(held.txg(), piece.start..u64::MAX);
+                    let left = node.size_bytes().min(piece.start.saturating_mul(block_bytes));
+                    self.put_size(node, &held, Some(left))?;
+                }
+                rest => break rest,
+            }
+        };
+        let tail = (size_bytes % block_bytes) as usize;
+        let mut patches = Patches::new();
+        if tail > 0 {
+            patch(node, &mut patches, keep - 1, tail..block_bytes as usize).await?;
+        }
+        let held = self.begin_last(rest.is_some(), &patches).await?;
+        if size_bytes == 0 {
+            node.object.truncate(held.txg());
+        } else if rest.is_some() {
+            node.object.free_blocks(held.txg(), keep..u64::MAX);
+        }
+        for (block, data) in patches {
+            node.object.write_block(held.txg(), block, data);
+        }
+        self.put_size(node, &held, Some(size_bytes))
+    }
+
+    /// A txg for the last step of something that frees.
+    async fn begin_last(&self, frees_piece: bool, patches: &Patches) -> Result<HeldTxg, ZplError> {
+        let bytes = patches.iter().map(|(_, data)| data.len() as u64).sum();
+        let cost = Cost::default().with_objects(1).with_bytes(bytes).that_frees();
+        if frees_piece { self.begin_piece(cost).await } else { self.source().begin(cost).await }
+    }
+
+    /// Makes a hole in a file whose node is locked: whole blocks are freed, parts of blocks become zeros.
+    async fn punch(&self, node: &Node, range: Range<u64>) -> Result<(), ZplError> {
+        let size = node.size_bytes();
+        let range = range.start..range.end.min(size);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let block_bytes = node.object.block_bytes();
+        let _range = node.ranges.write(range.start / block_bytes * block_bytes..u64::MAX).await;
+        let first = range.start.div_ceil(block_bytes);
+        let behind = if range.end == size { range.end.div_ceil(block_bytes) } else { range.end / block_bytes };
+        let mut patches = Patches::new();
+        let head = range.start / block_bytes;
+        if head < first {
+            let end = (range.end - head * block_bytes).min(block_bytes) as usize;
+            patch(node, &mut patches, head, (range.start % block_bytes) as usize..end).await?;
+        }
+        if behind >= first && behind * block_bytes < range.end {
+            patch(node, &mut patches, behind, 0..(range.end % block_bytes) as usize).await?;
+        }
+        let mut end = behind;
+        let mut last = None;
+        while let Some(piece) = self.last_piece(&node.object, first..end.max(first)).await? {
+            if piece.start == first {
+                last = Some(piece);
+                break;
+            }
+            end = piece.start;
+            let held = self.begin_piece(Cost::default().with_objects(1)).await?;
+            node.object.free_blocks(held.txg(), piece);
+            self.put_size(node, &held, None)?;
+        }
+        let held = self.begin_last(last.is_some(), &patches).await?;
+        if let Some(piece) = last {
+            node.object.free_blocks(held.txg(), piece);
+        }
+        for (block, data) in patches {
+            node.object.write_block(held.txg(), block, data);
+        }
+        self.put_size(node, &held, None)
+    }
+
+    /// See [`Allocation`]; the node is locked.
+    pub(super) async fn allocate(&self, node: &Node, how: Allocation, range: Range<u64>) -> Result<(), ZplError> {
+        check_writable(node, range.start)?;
+        if range.end > SIZE_MAX_BYTES {
+            return Err(ZplError::TooLarge);
+        }
+        if range.is_empty() {
+            return Err(ZplError::Invalid("an empty range"));
+        }
+        let keeps = match how {
+            Allocation::Reserve { keep_size } => keep_size,
+            Allocation::Punch => {
+                self.punch(node, range.clone()).await?;
+                true
+            }
+            Allocation::Zero { keep_size } => {
+                self.punch(node, range.clone()).await?;
+                keep_size
+            }
+        };
+        if !keeps && range.end > node.size_bytes() {
+            self.set_size(node, range.end).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Notes a block with zeros in a part, unless it is a hole.
+async fn patch(node: &Node, patches: &mut Patches, block: u64, part: Range<usize>) -> Result<(), ZplError> {
+    let Some(data) = node.object.block(block).await? else { return Ok(()) };
+    let mut data = data.into_buf();
+    let Some(target) = data.get_mut(part) else {
+        let what = format!("block {block} has not the size of the others");
+        return Err(ZplError::Corrupt { object: node.id.0, what });
+    };
+    target.fill(0);
+    patches.push((block, data.freeze()));
+    Ok(())
+}

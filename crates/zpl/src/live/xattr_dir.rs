@@ -1,0 +1,244 @@
+//! Extended attributes as files in a hidden directory, which its owner's lock guards.
+//!
+//! A value that is set is a new file in the place of the old one, so that it is whole whatever happens.
+
+use std::sync::Arc;
+
+use cenote_dmu::tx::Cost;
+use cenote_dmu::write::{Object, ObjectSpec, ZapLook, ZapMut};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::sa::ZplAttribute;
+use cenote_format::zap::ZapValue;
+use cenote_format::znode::ZnodeFlags;
+
+use super::create::{BLOCK_MIN_BYTES, Birth, changed, touch};
+use super::listing::{entry_value, word};
+use super::node::{Node, Plan, put_attributes};
+use super::record::Record;
+use super::tables::{Form, Room};
+use super::txgs::Bill;
+use super::{LiveFileSystem, steps};
+use crate::xattr::linux_name;
+use crate::{FileKind, Time, ZplError};
+
+/// A value that is read into memory at most, in bytes.
+const VALUE_MAX_BYTES: u64 = 1 << 20;
+/// Names of one file at most.
+const NAMES_MAX: usize = 1 << 16;
+/// Files whose owner is changed in one txg.
+const BATCH: usize = 64;
+const DIR_MODE: u32 = 0o041_777;
+const FILE_MODE: u32 = 0o100_644;
+
+/// A change of a hidden directory, all of it read and ready.
+pub(super) struct DirEdit {
+    /// The directory, if there is one yet.
+    directory: Option<Arc<Node>>,
+    /// Its attributes afterwards.
+    record: Record,
+    form: Form,
+    /// Its entries afterwards, if there is one yet: an entry that is new leads nowhere yet.
+    zap: Option<ZapMut>,
+    /// The name as it is to be stored.
+    name: Vec<u8>,
+    value: Option<(Vec<u8>, Record, Form)>,
+    replaced: Option<Object>,
+}
+
+impl DirEdit {
+    /// Bytes of the new value's blocks.
+    pub(super) fn bytes(&self) -> u64 {
+        self.value.as_ref().map_or(0, |(value, ..)| value.len().next_multiple_of(512) as u64)
+    }
+}
+
+fn hidden_of(node: &Node) -> Option<ObjectId> {
+    Some(ObjectId(node.with(|record| record.u64(ZplAttribute::Xattr)))).filter(|id| id.0 != 0)
+}
+
+impl LiveFileSystem {
+    /// The value of an attribute of the hidden directory.
+    pub(super) async fn xattr_in_dir(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>, ZplError> {
+        let Some(directory) = hidden_of(node) else { return Ok(None) };
+        let object = self.shared.objset.object(directory).await?;
+        let look = ZapLook::open(&object).await?;
+        let found = match look.lookup(name).await? {
+            Some(found) => Some(found),
+            // Names that other systems have stored are without a namespace.
+            None => match name.strip_prefix(b"user.") {
+                Some(bare) if linux_name(bare) == name => look.lookup(bare).await?,
+                _ => None,
+            },
+        };
+        let Some(found) = found else { return Ok(None) };
+        let file = self.node(word(directory, &found)?.object).await?;
+        let size = file.size_bytes();
+        if size > VALUE_MAX_BYTES {
+            let what = "an extended attribute larger than 1 MiB".to_owned();
+            return Err(ZplError::Corrupt { object: file.id.0, what });
+        }
+        Ok(Some(file.object.read(0, size as usize).await?.to_vec()))
+    }
+
+    /// The names in the hidden directory, as stored.
+    pub(super) async fn xattr_dir_names(&self, node: &Node) -> Result<Vec<Vec<u8>>, ZplError> {
+        let Some(directory) = hidden_of(node) else { return Ok(Vec::new()) };
+        let object = self.shared.objset.object(directory).await?;
+        let found = ZapLook::open(&object).await?.list(None, NAMES_MAX).await?;
+        Ok(found.iter().map(|entry| entry.name().to_vec()).collect())
+    }
+
+    /// Gets a change of the hidden directory ready: a value set, or taken away. `record` is the owner's, which is told of a
+    /// directory that is to be made.
+    pub(super) async fn stage_dir(
+        &self,
+        node: &Node,
+        record: &mut Record,
+        name: &[u8],
+        value: Option<Vec<u8>>,
+    ) -> Result<DirEdit, ZplError> {
+        let now = self.now();
+        let mut replaced = None;
+        let mut stored = name.to_vec();
+        let (directory, mut own, mut zap) = match hidden_of(node) {
+            Some(id) => {
+                let hidden = self.node(id).await?;
+                let mut zap = ZapMut::open(hidden.object.clone()).await?;
+                let bare = name.strip_prefix(b"user.").unwrap_or(name);
+                if zap.lookup(name).await?.is_none() && linux_name(bare) == name && zap.lookup(bare).await?.is_some() {
+                    stored = bare.to_vec();
+                }
+                if let Some(found) = zap.lookup(&stored).await? {
+                    let object = self.shared.objset.object(word(id, &found)?.object).await?;
+                    if !steps::is_small(&object) {
+                        let what = "not supported yet: replacing an extended attribute of many blocks";
+                        return Err(ZplError::Unsupported(what.into()));
+                    }
+                    replaced = Some(object);
+                }
+                let own = hidden.record();
+                (Some(hidden), own, Some(zap))
+            }
+            None => {
+                record.put(ZplAttribute::Xattr, 0)?;
+                (None, self.born(&hidden_birth(record, DIR_MODE, node.id, 2, 2), now)?, None)
+            }
+        };
+        let entries = match (replaced.is_some(), value.is_some()) {
+            (true, false) => -1,
+            (false, true) => 1,
+            _ => 0,
+        };
+        own.put(ZplAttribute::Size, own.u64(ZplAttribute::Size).saturating_add_signed(entries))?;
+        touch(&mut own, now)?;
+        if let Some(zap) = &mut zap {
+            match &value {
+                Some(_) => zap.set(&stored, &ZapValue::from_u64(0)).await?,
+                None => drop(zap.remove(&stored).await?),
+            }
+        }
+        let value = match value {
+            Some(value) => {
+                let parent = directory.as_ref().map_or(ObjectId(0), |hidden| hidden.id);
+                let birth = hidden_birth(record, FILE_MODE, parent, value.len() as u64, 1);
+                let record = self.born(&birth, now)?;
+                let form = self.shared.tables.form(self.source(), Room::of_slots(1), &record).await?;
+                Some((value, record, form))
+            }
+            None => None,
+        };
+        let room = directory.as_ref().map_or_else(|| Room::of_slots(1), |hidden| Room::of(&hidden.object));
+        let form = self.shared.tables.form(self.source(), room, &own).await?;
+        Ok(DirEdit { directory, record: own, form, zap, name: stored, value, replaced })
+    }
+
+    /// Makes a change of the hidden directory; the owner's plan comes back with the directory's number.
+    pub(super) async fn apply_edit(&self, edit: DirEdit, mut plan: Plan, txg: Txg) -> Result<Plan, ZplError> {
+        let DirEdit { directory, record, form, zap, name, value, replaced } = edit;
+        let mut own = Plan { record, form };
+        let (object, mut zap) = match (&directory, zap) {
+            (Some(hidden), Some(zap)) => (hidden.object.clone(), zap),
+            _ => {
+                let spec = ObjectSpec::new(DmuType::DIRECTORY_CONTENTS, BLOCK_MIN_BYTES);
+                let made = self.shared.objset.create_object(txg, &spec.with_bonus(DmuType::SA, Vec::new()))?;
+                own.record.put(ZplAttribute::Gen, txg.0)?;
+                plan.record.put(ZplAttribute::Xattr, made.id().0)?;
+                let zap = ZapMut::create(made.clone())?;
+                (made, zap)
+            }
+        };
+        if let Some((value, mut record, form)) = value {
+            let block = (value.len() as u32).next_multiple_of(512).max(BLOCK_MIN_BYTES);
+            let spec = ObjectSpec::new(DmuType::PLAIN_FILE_CONTENTS, block.min(128 << 10));
+            let file = self.shared.objset.create_object(txg, &spec.with_bonus(DmuType::SA, Vec::new()))?;
+            record.put(ZplAttribute::Gen, txg.0)?;
+            record.put(ZplAttribute::Parent, object.id().0)?;
+            put_attributes(&file, txg, &Plan { record, form }, None)?;
+            file.write(txg, 0, &value).await?;
+            zap.set(&name, &entry_value(file.id(), FILE_MODE)?).await?;
+        }
+        zap.flush(txg).await?;
+        match directory {
+            Some(hidden) => hidden.store(txg, own)?,
+            None => drop(put_attributes(&object, txg, &own, None)?),
+        }
+        if let Some(replaced) = replaced {
+            replaced.free(txg);
+        }
+        Ok(plan)
+    }
+
+    /// Gives the hidden directory and its files the owner, group and project of the file that they belong to, which is
+    /// locked; a few in each txg.
+    pub(super) async fn own_xattrs(&self, node: &Node) -> Result<(), ZplError> {
+        let Some(directory) = hidden_of(node) else { return Ok(()) };
+        let object = self.shared.objset.object(directory).await?;
+        let mut ids = vec![directory];
+        for entry in ZapLook::open(&object).await?.list(None, NAMES_MAX).await? {
+            ids.push(word(directory, &entry.value)?.object);
+        }
+        let owner = node.record();
+        let now: Time = self.now();
+        for ids in ids.chunks(BATCH) {
+            let mut changes = Vec::new();
+            for id in ids {
+                let hidden = self.node(*id).await?;
+                let mut record = hidden.record();
+                for attribute in [ZplAttribute::Uid, ZplAttribute::Gid] {
+                    record.put(attribute, owner.u64(attribute))?;
+                }
+                if owner.flags().contains(ZnodeFlags::PROJECT_ID) && record.is_usual() {
+                    record.put(ZplAttribute::Projid, owner.u64(ZplAttribute::Projid))?;
+                    record.put(ZplAttribute::Flags, (record.flags() | ZnodeFlags::PROJECT_ID).bits())?;
+                }
+                changed(&mut record, now)?;
+                changes.push((hidden.clone(), self.plan(&hidden, record).await?));
+            }
+            let held = self.source().begin(Cost::default().with_objects(changes.len() as u64)).await?;
+            for (hidden, plan) in changes {
+                hidden.store(held.txg(), plan)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A node of a hidden directory: its owner's.
+fn hidden_birth(owner: &Record, mode: u32, parent: ObjectId, size_bytes: u64, links: u64) -> Birth {
+    debug_assert!(FileKind::of_mode(u64::from(mode)).is_some());
+    let mut flags = ZnodeFlags::XATTR;
+    if owner.flags().contains(ZnodeFlags::PROJECT_ID) {
+        flags |= ZnodeFlags::PROJECT_ID;
+    }
+    Birth {
+        mode,
+        uid: owner.u64(ZplAttribute::Uid),
+        gid: owner.u64(ZplAttribute::Gid),
+        project: owner.u64(ZplAttribute::Projid),
+        parent,
+        size_bytes,
+        links,
+        flags,
+    }
+}
