@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod common;
+mod files;
 mod live;
 mod made;
 mod reopened;

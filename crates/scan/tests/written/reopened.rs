@@ -15,7 +15,7 @@ use cenote_testkit::{Golden, Theme};
 
 use crate::common::*;
 
-fn write_options() -> WriteOptions {
+pub(crate) fn write_options() -> WriteOptions {
     WriteOptions { clock: Clock::Fixed(1_700_000_001), host: Host { id: 0, name: "here".into() }, check: true }
 }
 

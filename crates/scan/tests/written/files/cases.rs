@@ -1,0 +1,465 @@
+//! Cases with a story: what was found, and what a random walk does not come to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_dmu::tx::TxTunables;
+use cenote_format::ids::ObjectId;
+use cenote_format::znode::ZnodeFlags;
+use cenote_spa::write::live::LivePool;
+use cenote_taskq::Runtime;
+use cenote_taskq::sim::disk::Latency;
+use cenote_zpl::live::{AttributeChange, LiveFileSystem, LiveOptions, NewNode, OpenFile, RenameMode, XattrSet};
+use cenote_zpl::write::XattrMode;
+use cenote_zpl::{Cursor, Errno, ZplError};
+
+use super::{Live, fresh, judged, make, reopen};
+use crate::common::{Machine, SINGLE, options};
+
+fn file(mode: u32) -> NewNode {
+    NewNode { mode: 0o100_000 | mode, ..NewNode::default() }
+}
+
+fn directory(mode: u32) -> NewNode {
+    NewNode { mode: 0o040_000 | mode, ..NewNode::default() }
+}
+
+fn errno<T>(told: Result<T, ZplError>) -> Option<Errno> {
+    told.err().map(|error| error.errno())
+}
+
+async fn make_file(fs: &LiveFileSystem, name: &str) -> OpenFile {
+    fs.create_file(fs.root(), name.as_bytes(), &file(0o644)).await.unwrap().0
+}
+
+/// Runs a case on a fresh pool, and has what it leaves judged.
+fn case<F>(options: LiveOptions, story: impl FnOnce(Live) -> F)
+where
+    F: Future<Output = Live>,
+{
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let (machine, live) = fresh(&runtime, &handle, options).await;
+        let live = story(live).await;
+        finish(&handle, &machine, live).await;
+    });
+}
+
+async fn finish(handle: &cenote_taskq::Handle, machine: &Machine, live: Live) {
+    live.stop().await.export().await.unwrap();
+    judged(handle, &machine.paths).await.0.close().await;
+}
+
+/// Blocks that were written behind the last one on disk made the search for a hole go back and forth for ever.
+#[test]
+fn a_hole_behind_what_is_not_on_disk_yet_is_found() {
+    case(LiveOptions { record_bytes: 4096, ..LiveOptions::default() }, async |live| {
+        let open = make_file(&live.fs, "f").await;
+        open.write(0, &[1; 8192]).await.unwrap();
+        live.sync().await;
+        open.write(8192, &[2; 8192]).await.unwrap();
+        assert_eq!(open.next_hole(0).await.unwrap(), Some(16384));
+        open.truncate(1 << 20).await.unwrap();
+        assert_eq!(open.next_hole(9000).await.unwrap(), Some(16384));
+        assert_eq!(open.next_data(16384).await.unwrap(), None);
+        live
+    });
+}
+
+#[test]
+fn a_file_that_is_open_outlives_its_name_and_is_freed_by_the_last_close() {
+    case(LiveOptions::default(), async |live| {
+        let fs = &live.fs;
+        let open = make_file(fs, "f").await;
+        let id = open.id();
+        open.write(0, b"before").await.unwrap();
+        let other = fs.open_file(id).await.unwrap();
+        fs.unlink(fs.root(), b"f").await.unwrap();
+        assert_eq!(errno(fs.lookup(fs.root(), b"f").await), Some(Errno::NoEntry));
+        live.sync().await;
+        open.write(6, b" and after").await.unwrap();
+        assert_eq!(&other.read(0, 100).await.unwrap()[..], b"before and after");
+        assert_eq!(other.attributes().link_count, 0);
+        open.close().await.unwrap();
+        live.sync().await;
+        assert_eq!(&other.read(0, 6).await.unwrap()[..], b"before");
+        assert_eq!(errno(fs.link(id, fs.root(), b"again").await), Some(Errno::NoEntry));
+        other.close().await.unwrap();
+        assert!(fs.open_file(id).await.is_err());
+        live
+    });
+}
+
+#[test]
+fn what_a_crash_leaves_in_the_delete_queue_is_freed_by_the_next_user() {
+    let runtime = Runtime::simulated(2);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let (machine, live) = fresh(&runtime, &handle, LiveOptions::default()).await;
+        let open = make_file(&live.fs, "f").await;
+        open.write(0, &[7; 300_000]).await.unwrap();
+        live.fs.set_xattr(open.id(), b"user.big", &[1; 60_000], XattrSet::Any).await.unwrap();
+        live.fs.unlink(live.fs.root(), b"f").await.unwrap();
+        live.sync().await;
+        let id = open.id();
+        drop(open);
+        drop(live.stop().await);
+        judged(&handle, &machine.paths).await.0.close().await;
+        let pool = reopen(&handle, &machine.paths).await;
+        let live = Live::start(&handle, pool, LiveOptions::default()).await;
+        live.fs.garbage().await;
+        assert_eq!(live.fs.reap().await.unwrap(), 1);
+        assert!(live.fs.attributes(id).await.is_err());
+        finish(&handle, &machine, live).await;
+    });
+}
+
+#[test]
+fn a_directory_never_comes_to_lie_below_itself() {
+    case(LiveOptions::default(), async |live| {
+        let fs = &live.fs;
+        let root = fs.root();
+        let a = fs.create(root, b"a", &directory(0o755)).await.unwrap().object;
+        let b = fs.create(a, b"b", &directory(0o755)).await.unwrap().object;
+        let c = fs.create(b, b"c", &directory(0o755)).await.unwrap().object;
+        for (to, name) in [(a, b"x"), (b, b"x"), (c, b"x")] {
+            let told = fs.rename(root, b"a", to, name, RenameMode::Replace).await;
+            assert_eq!(errno(told), Some(Errno::Invalid));
+        }
+        let told = fs.rename(root, b"a", b, b"c", RenameMode::Exchange).await;
+        assert_eq!(errno(told), Some(Errno::Invalid));
+        assert_eq!(errno(fs.rename(b, b"c", root, b"a", RenameMode::Replace).await), Some(Errno::NotEmpty));
+        fs.rename(b, b"c", root, b"c", RenameMode::NoReplace).await.unwrap();
+        fs.rename(root, b"a", c, b"a", RenameMode::NoReplace).await.unwrap();
+        assert_eq!(fs.attributes(a).await.unwrap().parent, c);
+        assert_eq!(fs.attributes(root).await.unwrap().link_count, 3);
+        live
+    });
+}
+
+/// Two moves that are harmless each, and would make a cycle together.
+#[test]
+fn moves_at_the_same_time_make_no_cycle() {
+    for seed in 0..30 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let (machine, live) = fresh(&runtime, &handle, LiveOptions::default()).await;
+            let root = live.fs.root();
+            let a = live.fs.create(root, b"a", &directory(0o755)).await.unwrap().object;
+            let b = live.fs.create(root, b"b", &directory(0o755)).await.unwrap().object;
+            let (one, two) = (live.fs.clone(), live.fs.clone());
+            let first = handle.spawn(cenote_taskq::Class::Issue, async move {
+                one.rename(root, b"a", b, b"a", RenameMode::Replace).await
+            });
+            let second = handle.spawn(cenote_taskq::Class::Issue, async move {
+                two.rename(root, b"b", a, b"b", RenameMode::Replace).await
+            });
+            let results = [first.await.unwrap(), second.await.unwrap()];
+            assert_eq!(results.iter().filter(|told| told.is_ok()).count(), 1, "{results:?}");
+            finish(&handle, &machine, live).await;
+        });
+    }
+}
+
+#[test]
+fn a_directory_of_20000_entries_grows_and_shrinks_to_none() {
+    case(LiveOptions::default(), async |live| {
+        let fs = &live.fs;
+        let dir = fs.create(fs.root(), b"d", &directory(0o755)).await.unwrap().object;
+        let name = |number: u64| format!("entry number {number}").into_bytes();
+        for number in 0..20_000 {
+            fs.create(dir, &name(number), &file(0o600)).await.unwrap();
+            if number % 5000 == 4999 {
+                live.sync().await;
+            }
+        }
+        assert_eq!(fs.attributes(dir).await.unwrap().size_bytes, 20_002);
+        assert_eq!(errno(fs.rmdir(fs.root(), b"d").await), Some(Errno::NotEmpty));
+        // Entries come and go while it is listed; those that stay are seen once.
+        let mut cursor = Cursor::START;
+        let mut seen = std::collections::BTreeSet::new();
+        let mut round = 0;
+        loop {
+            let batch = fs.list(dir, cursor, 500).await.unwrap();
+            let Some(last) = batch.last() else { break };
+            cursor = last.next;
+            for entry in batch {
+                assert!(seen.insert(entry.name));
+            }
+            for at in 0..20 {
+                fs.unlink(dir, &name(round * 20 + at)).await.unwrap();
+                fs.create(dir, format!("new {round} {at}").as_bytes(), &file(0o600)).await.unwrap();
+            }
+            round += 1;
+        }
+        assert!((round * 20..20_000).all(|number| seen.contains(&name(number))));
+        for number in round * 20..20_000 {
+            fs.unlink(dir, &name(number)).await.unwrap();
+        }
+        for round in 0..round {
+            for at in 0..20 {
+                fs.unlink(dir, format!("new {round} {at}").as_bytes()).await.unwrap();
+            }
+        }
+        assert!(fs.list(dir, Cursor::START, 10).await.unwrap().is_empty());
+        live.sync().await;
+        fs.rmdir(fs.root(), b"d").await.unwrap();
+        assert_eq!(fs.attributes(fs.root()).await.unwrap().link_count, 2);
+        live
+    });
+}
+
+/// A sparse file with data here and there is shortened and removed in steps, each in the end a few at a time.
+#[test]
+fn a_sparse_file_of_many_pieces_goes_in_steps_over_several_txgs() {
+    case(LiveOptions { record_bytes: 4096, ..LiveOptions::default() }, async |live| {
+        let fs = &live.fs;
+        let open = make_file(fs, "f").await;
+        for piece in 0..200_u64 {
+            open.write(piece << 34, &[piece as u8; 5000]).await.unwrap();
+        }
+        live.sync().await;
+        let before = live.open_txg();
+        open.truncate((150 << 34) + 100).await.unwrap();
+        assert_eq!(open.next_data((149 << 34) + 8192).await.unwrap(), Some(150 << 34));
+        assert_eq!(open.next_data((150 << 34) + 100).await.unwrap(), None);
+        open.truncate((199 << 34) + 5000).await.unwrap();
+        assert_eq!(&open.read((150 << 34) + 98, 4).await.unwrap()[..], [150, 150, 0, 0]);
+        fs.unlink(fs.root(), b"f").await.unwrap();
+        open.close().await.unwrap();
+        assert!(live.open_txg().0 >= before.0 + 3, "{} {before}", live.open_txg());
+        live
+    });
+}
+
+#[test]
+fn the_first_block_grows_with_the_file_up_to_a_record() {
+    case(LiveOptions { record_bytes: 16384, ..LiveOptions::default() }, async |live| {
+        let open = make_file(&live.fs, "f").await;
+        let block = async || open.attributes().block_size_bytes;
+        for (end, expected) in [(100, 512), (700, 1024), (5000, 5120), (16000, 16384), (40_000, 16384)] {
+            open.write(end - 10, &[9; 10]).await.unwrap();
+            assert_eq!(block().await, expected, "{end}");
+            live.sync().await;
+        }
+        open.truncate(0).await.unwrap();
+        live.fs.set_options(LiveOptions { record_bytes: 65536, ..LiveOptions::default() });
+        live.sync().await;
+        open.truncate(50_000).await.unwrap();
+        assert_eq!(block().await, 50_176);
+        open.write(60_000, &[1; 30_000]).await.unwrap();
+        assert_eq!(block().await, 65536);
+        live
+    });
+}
+
+#[test]
+fn attributes_move_between_bonus_and_spill_and_owners_stay_counted() {
+    case(LiveOptions::default(), async |live| {
+        let fs = &live.fs;
+        let open = make_file(fs, "f").await;
+        let id = open.id();
+        for (round, len) in [10, 500, 20, 30_000, 0, 900].into_iter().enumerate() {
+            fs.set_xattr(id, b"user.x", &vec![3; len], XattrSet::Any).await.unwrap();
+            live.sync().await;
+            let uid = Some(100 + round as u32);
+            let project = Some(round as u64);
+            let change = AttributeChange { uid, gid: uid, project, ..AttributeChange::default() };
+            fs.set_attributes(id, &change).await.unwrap();
+            if round % 2 == 0 {
+                live.sync().await;
+            }
+            assert_eq!(fs.xattr(id, b"user.x").await.unwrap().len(), len);
+        }
+        fs.remove_xattr(id, b"user.x").await.unwrap();
+        live
+    });
+}
+
+#[test]
+fn extended_attributes_that_outgrow_the_spill_block_go_to_a_directory_and_change_owner_with_their_file() {
+    for xattrs in [XattrMode::Sa, XattrMode::Dir] {
+        case(LiveOptions { xattrs, ..LiveOptions::default() }, async |live| {
+            let fs = &live.fs;
+            let open = make_file(fs, "f").await;
+            let id = open.id();
+            for number in 0..6 {
+                let name = format!("user.{number}");
+                fs.set_xattr(id, name.as_bytes(), &[number; 20_000], XattrSet::Create).await.unwrap();
+                live.sync().await;
+            }
+            assert!(fs.attributes(id).await.unwrap().xattr_directory.is_some());
+            let change = AttributeChange { uid: Some(5), gid: Some(6), ..AttributeChange::default() };
+            fs.set_attributes(id, &change).await.unwrap();
+            fs.set_xattr(id, b"user.5", b"small", XattrSet::Replace).await.unwrap();
+            for number in 0..5 {
+                assert_eq!(fs.xattr(id, format!("user.{number}").as_bytes()).await.unwrap(), [number; 20_000]);
+            }
+            assert_eq!(fs.xattr(id, b"user.5").await.unwrap(), b"small");
+            assert_eq!(fs.xattr_names(id).await.unwrap().len(), 6);
+            drop(open);
+            fs.unlink(fs.root(), b"f").await.unwrap();
+            fs.reap().await.unwrap();
+            live
+        });
+    }
+}
+
+#[test]
+fn posix_lists_keep_step_with_modes_and_are_handed_down() {
+    let entry = |tag: u16, permissions: u16, id: u32| {
+        [tag.to_le_bytes().to_vec(), permissions.to_le_bytes().to_vec(), id.to_le_bytes().to_vec()].concat()
+    };
+    let none = u32::MAX;
+    let list = [
+        2_u32.to_le_bytes().to_vec(),
+        entry(1, 7, none),
+        entry(2, 6, 1000),
+        entry(4, 5, none),
+        entry(0x10, 7, none),
+        entry(0x20, 0, none),
+    ]
+    .concat();
+    let options = LiveOptions { has_posix_acls: true, ..LiveOptions::default() };
+    case(options, async |live| {
+        let fs = &live.fs;
+        let (access, default) = (b"system.posix_acl_access", b"system.posix_acl_default");
+        let dir = fs.create(fs.root(), b"d", &directory(0o2750)).await.unwrap().object;
+        fs.set_xattr(dir, access, &list, XattrSet::Any).await.unwrap();
+        assert_eq!(fs.attributes(dir).await.unwrap().permissions, 0o2770);
+        fs.set_xattr(dir, default, &list, XattrSet::Any).await.unwrap();
+        let new = NewNode { umask: 0o777, ..file(0o666) };
+        let below = fs.create(dir, b"f", &new).await.unwrap();
+        assert_eq!(below.permissions, 0o660);
+        assert!(fs.xattr(below.object, access).await.is_ok());
+        let change = AttributeChange { permissions: Some(0o600), ..AttributeChange::default() };
+        fs.set_attributes(below.object, &change).await.unwrap();
+        let changed = fs.xattr(below.object, access).await.unwrap();
+        assert_eq!(changed[4 + 3 * 8 + 2], 0);
+        let sub = fs.create(dir, b"s", &directory(0o777)).await.unwrap();
+        assert_eq!(fs.xattr(sub.object, default).await.unwrap(), list);
+        assert_eq!(sub.permissions, 0o2770);
+        assert_eq!(errno(fs.set_xattr(below.object, default, &list, XattrSet::Any).await), Some(Errno::Invalid));
+        live
+    });
+}
+
+#[test]
+fn flags_forbid_what_they_say() {
+    case(LiveOptions::default(), async |live| {
+        let fs = &live.fs;
+        let open = make_file(fs, "f").await;
+        open.write(0, b"12345").await.unwrap();
+        let flags = |set, clear| AttributeChange { flags: Some((set, clear)), ..AttributeChange::default() };
+        let none = ZnodeFlags::empty();
+        fs.set_attributes(open.id(), &flags(ZnodeFlags::APPEND_ONLY, none)).await.unwrap();
+        assert_eq!(errno(open.write(0, b"x").await), Some(Errno::NotPermitted));
+        assert_eq!(errno(open.truncate(2).await), Some(Errno::NotPermitted));
+        open.write(5, b"6").await.unwrap();
+        fs.set_attributes(open.id(), &flags(ZnodeFlags::IMMUTABLE, ZnodeFlags::APPEND_ONLY)).await.unwrap();
+        for told in [
+            open.write(6, b"x").await,
+            fs.unlink(fs.root(), b"f").await,
+            fs.rename(fs.root(), b"f", fs.root(), b"g", RenameMode::Replace).await,
+            fs.set_xattr(open.id(), b"user.a", b"", XattrSet::Any).await,
+        ] {
+            assert_eq!(errno(told), Some(Errno::NotPermitted));
+        }
+        fs.set_attributes(open.id(), &flags(none, ZnodeFlags::IMMUTABLE)).await.unwrap();
+        fs.unlink(fs.root(), b"f").await.unwrap();
+        live
+    });
+}
+
+#[test]
+fn a_directory_hands_its_project_down_and_keeps_others_out() {
+    case(LiveOptions::default(), async |live| {
+        let fs = &live.fs;
+        let dir = fs.create(fs.root(), b"d", &directory(0o755)).await.unwrap().object;
+        let change = AttributeChange {
+            project: Some(42),
+            flags: Some((ZnodeFlags::PROJECT_INHERIT, ZnodeFlags::empty())),
+            ..AttributeChange::default()
+        };
+        fs.set_attributes(dir, &change).await.unwrap();
+        let inner = fs.create(dir, b"i", &directory(0o755)).await.unwrap();
+        assert_eq!((inner.project, inner.flags.is_project_inherited()), (Some(42), true));
+        assert_eq!(fs.create(inner.object, b"f", &file(0o644)).await.unwrap().project, Some(42));
+        let outside = make_file(fs, "out").await;
+        let told = fs.link(outside.id(), dir, b"in").await;
+        assert_eq!(errno(told), Some(Errno::CrossDevice));
+        let told = fs.rename(fs.root(), b"out", dir, b"in", RenameMode::Replace).await;
+        assert_eq!(errno(told), Some(Errno::CrossDevice));
+        fs.rename(inner.object, b"f", fs.root(), b"f", RenameMode::Replace).await.unwrap();
+        live
+    });
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    case(LiveOptions::default(), async |live| {
+        let (fs, root) = (&live.fs, live.fs.root());
+        for name in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
+            assert_eq!(errno(fs.create(root, name, &file(0o644)).await), Some(Errno::Invalid), "{name:?}");
+        }
+        assert_eq!(errno(fs.create(root, &[b'x'; 256], &file(0o644)).await), Some(Errno::NameTooLong));
+        fs.create(root, &[b'x'; 255], &file(0o644)).await.unwrap();
+        assert_eq!(errno(fs.create(root, &[b'x'; 255], &file(0o644)).await), Some(Errno::Exists));
+        assert_eq!(errno(fs.create(ObjectId(1), b"x", &file(0o644)).await), Some(Errno::NoEntry));
+        live
+    });
+}
+
+/// Objects took the new tree as theirs before its blocks were on disk, and whoever read them then found what was there before.
+#[test]
+fn what_is_being_written_is_read_from_memory_until_it_is_on_disk() {
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let latency = Latency { write: Duration::from_millis(20), ..Latency::default() };
+        let machine = Machine::new(&runtime, 1, latency);
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
+        let live = Live::start(&handle, pool, LiveOptions { record_bytes: 4096, ..LiveOptions::default() }).await;
+        let open = make_file(&live.fs, "f").await;
+        for round in 1..6_u8 {
+            open.write(0, &[round; 400_000]).await.unwrap();
+            live.want_sync();
+            for _ in 0..200 {
+                handle.sleep(Duration::from_millis(1)).await;
+                assert!(open.read(0, 400_000).await.unwrap().iter().all(|byte| *byte == round));
+                assert_eq!(live.fs.lookup(live.fs.root(), b"f").await.unwrap(), open.id());
+            }
+        }
+        drop(open);
+        finish(&handle, &machine, live).await;
+    });
+}
+
+/// The pool that is written in the background, as programs have it.
+#[test]
+fn a_live_pool_gives_txgs_and_its_files_are_there_after_export() {
+    let runtime = Runtime::simulated(4);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let machine = Machine::new(&runtime, 1, Latency::default());
+        let writer = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
+        let pool = LivePool::start(writer, TxTunables::default());
+        let head = pool.open_head("written").await.unwrap();
+        let fs = LiveFileSystem::open(&head.objset().clone(), Arc::new(head), LiveOptions::default()).await.unwrap();
+        for number in 0..300_u64 {
+            let open = make_file(&fs, &format!("f{number}")).await;
+            open.write(0, &[number as u8; 10_000]).await.unwrap();
+            open.close().await.unwrap();
+            if number % 3 == 0 {
+                fs.unlink(fs.root(), format!("f{number}").as_bytes()).await.unwrap();
+            }
+        }
+        drop(fs);
+        pool.export().await.unwrap();
+        let (view, fs) = judged(&handle, &machine.paths).await;
+        assert_eq!(fs.attributes(fs.root()).await.unwrap().size_bytes, 202);
+        view.close().await;
+    });
+}

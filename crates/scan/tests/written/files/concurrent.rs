@@ -1,0 +1,138 @@
+//! Many at once, while txgs are synced: nothing is lost, whatever order things happen in.
+
+use std::time::Duration;
+
+use cenote_taskq::{Class, Rng, Runtime};
+use cenote_zpl::Cursor;
+use cenote_zpl::live::{AttributeChange, LiveOptions, NewNode, RenameMode, XattrSet};
+
+use super::{fresh, judged};
+
+const TASKS: u64 = 12;
+
+#[test]
+fn what_many_do_at_once_in_one_tree_adds_up() {
+    for seed in 0..8 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let options = LiveOptions { record_bytes: 4096, ..LiveOptions::default() };
+            let (machine, live) = fresh(&runtime, &handle, options).await;
+            let root = live.fs.root();
+            let mut dirs = vec![root];
+            for name in [b"a", b"b", b"c"] {
+                let new = NewNode { mode: 0o040_755, ..NewNode::default() };
+                dirs.push(live.fs.create(root, name, &new).await.unwrap().object);
+            }
+            let mut joins = Vec::new();
+            for task in 0..TASKS {
+                let (fs, dirs, timer) = (live.fs.clone(), dirs.clone(), handle.clone());
+                joins.push(handle.spawn(Class::Issue, async move {
+                    let mut rng = Rng::new(seed << 8 | task);
+                    for _ in 0..60 {
+                        let dir = dirs[rng.below(4) as usize];
+                        let to = dirs[rng.below(4) as usize];
+                        let name = format!("n{}", rng.below(8)).into_bytes();
+                        let other = format!("n{}", rng.below(8)).into_bytes();
+                        // Whatever comes of it: others are at the same names. What must hold is judged in the end.
+                        let new = NewNode { mode: 0o100_644, uid: rng.below(3) as u32, ..NewNode::default() };
+                        match rng.below(8) {
+                            0 | 1 => drop(fs.create(dir, &name, &new).await),
+                            2 => drop(fs.unlink(dir, &name).await),
+                            3 => drop(fs.rename(dir, &name, to, &other, RenameMode::Replace).await),
+                            4 => drop(fs.rename(dir, &name, to, &other, RenameMode::Exchange).await),
+                            5 => {
+                                if let Ok(id) = fs.lookup(dir, &name).await {
+                                    drop(fs.link(id, to, &other).await);
+                                }
+                            }
+                            6 => {
+                                if let Ok(id) = fs.lookup(dir, &name).await {
+                                    let change = AttributeChange { uid: Some(7), ..AttributeChange::default() };
+                                    drop(fs.set_attributes(id, &change).await);
+                                    drop(fs.set_xattr(id, b"user.x", &[1; 3000], XattrSet::Any).await);
+                                }
+                            }
+                            _ => {
+                                if let Ok(id) = fs.lookup(dir, &name).await
+                                    && let Ok(open) = fs.open_file(id).await
+                                {
+                                    open.write(rng.below(40_000), &[5; 6000]).await.unwrap();
+                                    timer.sleep(Duration::from_micros(rng.below(300))).await;
+                                    open.close().await.unwrap();
+                                }
+                            }
+                        }
+                    }
+                }));
+            }
+            let (fs, timer) = (live.fs.clone(), handle.clone());
+            let reaper = handle.spawn(Class::Background, async move {
+                for _ in 0..20 {
+                    timer.sleep(Duration::from_micros(500)).await;
+                    fs.reap().await.unwrap();
+                }
+            });
+            let mut rng = Rng::new(seed);
+            for _ in 0..25 {
+                handle.sleep(Duration::from_micros(rng.below(800))).await;
+                live.want_sync();
+            }
+            for join in joins {
+                join.await.unwrap();
+            }
+            reaper.await.unwrap();
+            live.fs.reap().await.unwrap();
+            live.stop().await.export().await.unwrap();
+            judged(&handle, &machine.paths).await.0.close().await;
+        });
+    }
+}
+
+/// A file's size and times are changed by all who write it; a later txg's change must not be undone by an earlier one's.
+#[test]
+fn writers_of_one_file_lose_nothing_between_txgs() {
+    for seed in 0..8 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let options = LiveOptions { record_bytes: 4096, ..LiveOptions::default() };
+            let (machine, live) = fresh(&runtime, &handle, options).await;
+            let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+            let id = live.fs.create(live.fs.root(), b"f", &new).await.unwrap().object;
+            let mut joins = Vec::new();
+            for task in 0..TASKS {
+                let (fs, timer) = (live.fs.clone(), handle.clone());
+                joins.push(handle.spawn(Class::Issue, async move {
+                    let open = fs.open_file(id).await.unwrap();
+                    let mut rng = Rng::new(seed << 8 | task);
+                    // Parts of blocks that others write other parts of.
+                    for round in 0..40 {
+                        open.write((round * TASKS + task) * 1000, &[task as u8 + 1; 1000]).await.unwrap();
+                        timer.sleep(Duration::from_micros(rng.below(200))).await;
+                    }
+                    open.close().await.unwrap();
+                }));
+            }
+            let mut rng = Rng::new(seed);
+            for _ in 0..20 {
+                handle.sleep(Duration::from_micros(rng.below(500))).await;
+                live.want_sync();
+            }
+            for join in joins {
+                join.await.unwrap();
+            }
+            let listed = live.fs.list(live.fs.root(), Cursor::START, 10).await.unwrap();
+            assert_eq!(listed.len(), 1);
+            live.stop().await.export().await.unwrap();
+            let (pool, fs) = judged(&handle, &machine.paths).await;
+            let read = fs.open_file(id).await.unwrap().read(0, 1 << 20).await.unwrap();
+            assert_eq!(read.len() as u64, 40 * TASKS * 1000);
+            for (index, part) in read.chunks(1000).enumerate() {
+                let task = index as u64 % TASKS;
+                assert!(part.iter().all(|byte| *byte == task as u8 + 1), "seed {seed} part {index}");
+            }
+            pool.close().await;
+        });
+    }
+}

@@ -1,0 +1,272 @@
+//! Goal: file systems whose files change keep what POSIX promises, and their pools stay whole, whatever is done in whatever
+//! order, with txgs synced meanwhile. Method: the same operations on a tree in plain memory (`model`), results and contents
+//! compared; then the pool is read by the path that reads OpenZFS's, and judged by `verify` and OpenZFS's `zdb`.
+
+mod cases;
+mod concurrent;
+mod model;
+mod random;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cenote_format::dmu_type::DmuType;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::objset::ObjsetFlags;
+use cenote_spa::write::{CreateOptions, PoolWriter, create, open};
+use cenote_spa::{ImportOptions, find, import};
+use cenote_taskq::sim::disk::Latency;
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{BoxFuture, Class, Handle, Join, Notify, Runtime};
+use cenote_zpl::live::{Cost, HeldTxg, LiveFileSystem, LiveOptions, TxgSource};
+use cenote_zpl::write::{FileSystemMut, NodeSpec};
+use cenote_zpl::{FileSystem, SpaceKind, ZplError};
+
+use crate::common::{Machine, SINGLE, assert_clean, check};
+
+#[derive(Default)]
+struct State {
+    open: Txg,
+    synced: Txg,
+    holders: BTreeMap<Txg, u64>,
+    wanted: bool,
+    stopping: bool,
+}
+
+/// Txgs that are opened, and synced in the background while the next is open.
+pub(super) struct Txgs {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct Holder(Arc<Txgs>, Txg);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        *self.0.state.lock().holders.get_mut(&self.1).unwrap() -= 1;
+        self.0.changed.all();
+    }
+}
+
+pub(super) struct Source(Arc<Txgs>);
+
+impl TxgSource for Source {
+    fn begin(&self, _cost: Cost) -> BoxFuture<'_, Result<HeldTxg, ZplError>> {
+        let txgs = self.0.clone();
+        Box::pin(async move {
+            let txg = {
+                let mut state = txgs.state.lock();
+                let txg = state.open;
+                *state.holders.entry(txg).or_default() += 1;
+                txg
+            };
+            Ok(HeldTxg::new(txg, Holder(txgs, txg)))
+        })
+    }
+
+    fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>> {
+        Box::pin(async move {
+            {
+                let mut state = self.0.state.lock();
+                state.wanted |= state.open <= txg;
+            }
+            self.0.changed.all();
+            self.0.until(|state| state.open > txg).await;
+            Ok(())
+        })
+    }
+}
+
+impl Txgs {
+    async fn until(&self, mut is_so: impl FnMut(&mut State) -> bool) {
+        loop {
+            let changed = self.changed.wait();
+            if is_so(&mut self.state.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Syncs whenever that is wanted, until it is to stop.
+    async fn run(self: Arc<Self>, mut pool: PoolWriter) -> PoolWriter {
+        loop {
+            loop {
+                let changed = self.changed.wait();
+                {
+                    let state = self.state.lock();
+                    if state.wanted || state.stopping {
+                        break;
+                    }
+                }
+                changed.await;
+            }
+            let txg = {
+                let mut state = self.state.lock();
+                if !state.wanted && state.stopping {
+                    return pool;
+                }
+                state.wanted = false;
+                let txg = state.open;
+                state.open = Txg(txg.0 + 1);
+                txg
+            };
+            self.changed.all();
+            self.until(|state| state.holders.get(&txg).is_none_or(|count| *count == 0)).await;
+            assert_eq!(pool.sync().await.unwrap(), txg);
+            self.state.lock().synced = txg;
+            self.changed.all();
+        }
+    }
+}
+
+/// A pool whose file system is in use.
+pub(super) struct Live {
+    pub(super) fs: LiveFileSystem,
+    txgs: Arc<Txgs>,
+    syncing: Join<PoolWriter>,
+}
+
+impl Live {
+    pub(super) async fn start(handle: &Handle, mut pool: PoolWriter, options: LiveOptions) -> Self {
+        let head = pool.open_head("written").await.unwrap();
+        let state = State { open: pool.txg(), ..State::default() };
+        let txgs = Arc::new(Txgs { state: Mutex::new(state), changed: Notify::new() });
+        let source = Arc::new(Source(txgs.clone()));
+        let fs = LiveFileSystem::open(&head.objset, source, options).await.unwrap();
+        let syncing = handle.spawn(Class::Sync, txgs.clone().run(pool));
+        Self { fs, txgs, syncing }
+    }
+
+    /// Makes what was done so far durable.
+    pub(super) async fn sync(&self) {
+        let txg = self.txgs.state.lock().open;
+        self.txgs.state.lock().wanted = true;
+        self.txgs.changed.all();
+        self.txgs.until(|state| state.synced >= txg).await;
+    }
+
+    /// Begins to make it durable.
+    pub(super) fn want_sync(&self) {
+        self.txgs.state.lock().wanted = true;
+        self.txgs.changed.all();
+    }
+
+    pub(super) fn open_txg(&self) -> Txg {
+        self.txgs.state.lock().open
+    }
+
+    /// Ends the use of the file system; the pool is not exported.
+    pub(super) async fn stop(self) -> PoolWriter {
+        self.sync().await;
+        self.txgs.state.lock().stopping = true;
+        self.txgs.changed.all();
+        drop(self.fs);
+        self.syncing.await.unwrap()
+    }
+}
+
+pub(super) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> PoolWriter {
+    let (mut pools, skipped) = find(handle, paths).await;
+    assert_eq!(pools.len(), 1, "{skipped:?}");
+    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    open(handle, pools.remove(0), &how, crate::reopened::write_options()).await.unwrap()
+}
+
+/// A new pool with a file system that keeps accounts of all owners.
+pub(super) async fn make(handle: &Handle, options: CreateOptions) -> PoolWriter {
+    let mut pool = create(handle, options).await.unwrap();
+    let root = pool.root().unwrap().objset.clone();
+    let complete = ObjsetFlags::USERACCOUNTING_COMPLETE
+        | ObjsetFlags::USEROBJACCOUNTING_COMPLETE
+        | ObjsetFlags::PROJECTQUOTA_COMPLETE;
+    root.set_flags(pool.txg(), complete);
+    FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
+    pool.sync().await.unwrap();
+    pool
+}
+
+/// A new pool on a simulated disk, its file system in use.
+pub(super) async fn fresh(runtime: &Runtime, handle: &Handle, options: LiveOptions) -> (Machine, Live) {
+    let machine = Machine::new(runtime, 1, Latency::default());
+    let pool = make(handle, crate::common::options(machine.tops(handle, SINGLE).await, 12)).await;
+    let live = Live::start(handle, pool, options).await;
+    (machine, live)
+}
+
+/// What the read path says of a pool: clean, every file reached by a name or in the delete queue, and accounts that are the
+/// sum of what there is. The file system comes back with what hangs on it.
+pub(super) async fn judged(handle: &Handle, paths: &[PathBuf]) -> (cenote_spa::Pool, FileSystem) {
+    let (_, report) = check(handle, paths).await;
+    assert_clean(&report, "live");
+    let (mut pools, _) = find(handle, paths).await;
+    let options = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    let pool = import(handle, pools.remove(0), &options).await.unwrap();
+    let dataset = pool.dsl().dataset("written").await.unwrap();
+    let fs = FileSystem::open(pool.dsl().open(&dataset).await.unwrap().unwrap()).await.unwrap();
+    let mut reached = BTreeSet::new();
+    let queue = cenote_dmu::zap::Zap::open(fs.dnode(fs.unlinked_set().unwrap()).await.unwrap()).await.unwrap();
+    let queued = queue.entries(1 << 20).await.unwrap();
+    let mut open: Vec<ObjectId> = queued.iter().map(|entry| ObjectId(entry.value.as_u64().unwrap())).collect();
+    let queued: BTreeSet<ObjectId> = open.iter().copied().collect();
+    open.push(fs.root());
+    let mut links: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    while let Some(id) = open.pop() {
+        if !reached.insert(id) {
+            continue;
+        }
+        let attributes = fs.attributes(id).await.unwrap();
+        open.extend(attributes.xattr_directory);
+        if attributes.kind == cenote_zpl::FileKind::Directory {
+            let entries = fs.list(id, cenote_zpl::Cursor::START, usize::MAX).await.unwrap();
+            assert_eq!(attributes.size_bytes, entries.len() as u64 + 2, "size of directory {id}");
+            let mut below = 0;
+            for entry in entries {
+                *links.entry(entry.object).or_default() += 1;
+                let child = fs.attributes(entry.object).await.unwrap();
+                assert_eq!(entry.kind, Some(child.kind));
+                if child.kind == cenote_zpl::FileKind::Directory {
+                    below += 1;
+                    assert_eq!(child.parent, id);
+                }
+                open.push(entry.object);
+            }
+            if !queued.contains(&id) {
+                assert_eq!(attributes.link_count, below + 2, "links of directory {id}");
+            }
+        }
+    }
+    let mut used: BTreeMap<(u8, u64), (u64, u64)> = BTreeMap::new();
+    let mut from = ObjectId(1);
+    while let Some(batch) = fs.objset().next_objects(from).await.unwrap() {
+        for (id, dnode) in batch.objects {
+            let dnode = dnode.unwrap();
+            let kind = dnode.phys().object_type;
+            if ![DmuType::PLAIN_FILE_CONTENTS, DmuType::DIRECTORY_CONTENTS].contains(&kind) {
+                continue;
+            }
+            assert!(reached.contains(&id), "object {id} has no name");
+            let attributes = fs.attributes(id).await.unwrap();
+            if attributes.kind != cenote_zpl::FileKind::Directory && !queued.contains(&id) {
+                assert_eq!(Some(&attributes.link_count), links.get(&id), "links of {id}");
+            }
+            let bytes = dnode.phys().used_bytes() + 512;
+            let owners = [(0, attributes.fuid_owner), (1, attributes.fuid_group), (2, attributes.project.unwrap_or(0))];
+            for key in owners {
+                let sum = used.entry(key).or_default();
+                *sum = (sum.0 + bytes, sum.1 + 1);
+            }
+        }
+        from = batch.next;
+    }
+    for (number, kind) in [(0, SpaceKind::User), (1, SpaceKind::Group), (2, SpaceKind::Project)] {
+        let told = fs.space(kind).await.unwrap();
+        let told = told.iter().map(|(id, space)| ((number, *id), (space.used_bytes, space.used_objects.unwrap_or(0))));
+        let told: BTreeMap<_, _> = told.filter(|(_, sums)| *sums != (0, 0)).collect();
+        let counted: BTreeMap<_, _> =
+            used.iter().filter(|((kind, _), _)| *kind == number).map(|(key, sums)| (*key, *sums)).collect();
+        assert_eq!(told, counted, "{kind:?}");
+    }
+    (pool, fs)
+}
