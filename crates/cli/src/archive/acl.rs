@@ -9,6 +9,8 @@
 //!          32 others
 //! ```
 
+use anyhow::{Context as _, Result, bail};
+
 /// The version of the attribute's form, the only one there is.
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
@@ -43,6 +45,55 @@ fn entry(bytes: &[u8]) -> Option<String> {
     Some(format!("{who}:{}{}{}", bit(4, 'r'), bit(2, 'w'), bit(1, 'x')))
 }
 
+/// The bytes of an attribute from that text. A fourth field of an entry, as star writes it, is the id of a name.
+///
+/// # Errors
+/// It is no such text, or has names without ids.
+pub(crate) fn bytes(text: &str) -> Result<Vec<u8>> {
+    const NOBODY: u32 = u32::MAX;
+    let mut entries = Vec::new();
+    for entry in text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty() && !entry.starts_with('#')) {
+        let fields: Vec<&str> = entry.split(':').collect();
+        let [who, name, permissions, rest @ ..] = &fields[..] else { bail!("'{entry}' in an access control list") };
+        let tag = match (*who, name.is_empty()) {
+            ("user" | "u", true) => 0x01,
+            ("user" | "u", false) => 0x02,
+            ("group" | "g", true) => 0x04,
+            ("group" | "g", false) => 0x08,
+            ("mask" | "m", _) => 0x10,
+            ("other" | "o", _) => 0x20,
+            _ => bail!("'{entry}' in an access control list"),
+        };
+        let id = match tag {
+            0x02 | 0x08 => {
+                let id = rest.first().and_then(|id| id.parse().ok()).or_else(|| name.parse().ok());
+                id.with_context(|| format!("'{entry}' in an access control list has a name without a number"))?
+            }
+            _ => NOBODY,
+        };
+        let mut bits = 0_u16;
+        for letter in permissions.chars() {
+            bits |= match letter {
+                'r' => 4,
+                'w' => 2,
+                'x' => 1,
+                '-' => 0,
+                _ => bail!("'{entry}' in an access control list"),
+            };
+        }
+        entries.push((tag, id, bits));
+    }
+    // In the order in which Linux keeps them.
+    entries.sort_unstable();
+    let mut target = VERSION.to_le_bytes().to_vec();
+    for (tag, id, bits) in entries {
+        target.extend(u16::to_le_bytes(tag));
+        target.extend(bits.to_le_bytes());
+        target.extend(id.to_le_bytes());
+    }
+    Ok(target)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +109,10 @@ mod tests {
         }
         let want = "user::rw-,user:1000:rw-,group::r--,group:100:r-x,mask::rwx,other::---";
         assert_eq!(text(&bytes).as_deref(), Some(want));
+        assert_eq!(super::bytes(want).unwrap(), bytes);
+        let stars = "user::rw-,user:amy:rw-:1000,group::r--,group:all:r-x:100,mask::rwx,other::---";
+        assert_eq!(super::bytes(stars).unwrap(), bytes);
+        assert!(super::bytes("user:amy:rw-").is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!
 //! A header says how much content follows, so a block that cannot be read becomes zeros, and the report says which.
 
-mod acl;
+pub(crate) mod acl;
 mod pax;
 
 use std::collections::BTreeMap;

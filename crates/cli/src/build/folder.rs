@@ -95,13 +95,17 @@ async fn add_entry(
         }
         node.rdev = u64::from(major) << 20 | u64::from(minor);
     }
-    builder.special(directory, name, node).await?;
+    let has_links = meta.nlink() > 1;
+    let object = builder.special(directory, name, node, has_links).await?;
+    if has_links {
+        linked.insert(identity, object);
+    }
     Ok(Added::Bytes(0))
 }
 
 /// What a file has beside content.
 fn node_of(path: &Path, meta: &fs::Metadata) -> Result<NodeSpec> {
-    let seconds = u64::try_from(meta.mtime()).unwrap_or(0);
+    let seconds = meta.mtime().cast_unsigned();
     let nanoseconds = u64::try_from(meta.mtime_nsec()).unwrap_or(0);
     let mut node = NodeSpec {
         mode: meta.mode(),

@@ -4,7 +4,12 @@
 //! directories the entries are kept in memory and written at the end, since only then it is known what is in them. While a
 //! txg is written the next one is filled.
 
+mod entries;
 mod folder;
+pub(crate) mod oci;
+pub(crate) mod spool;
+pub(crate) mod tarball;
+pub(crate) mod tree;
 
 use std::collections::BTreeMap;
 
@@ -139,14 +144,16 @@ impl Builder {
         *root = NodeSpec { mode: node.mode & 0o7777 | MODE_DIR, parent: root.parent, ..node };
     }
 
-    /// A node with times as they are written: access when it was modified (reading the source would change it), change and
-    /// creation now.
+    /// A node with times as they are written: access as the source says, or when it was modified (reading a folder would
+    /// change it), change and creation now.
     fn timed(&self, node: NodeSpec) -> NodeSpec {
-        let mtime = match self.latest_s {
-            Some(latest) if node.mtime[0] > latest => [latest, 0],
-            _ => node.mtime,
+        let clamped = |time: [u64; 2]| match self.latest_s {
+            Some(latest) if time[0].cast_signed() > latest.cast_signed() => [latest, 0],
+            _ => time,
         };
-        NodeSpec { mtime, atime: mtime, ctime: self.now, crtime: self.now, ..node }
+        let mtime = clamped(node.mtime);
+        let atime = if node.atime == [0, 0] { mtime } else { clamped(node.atime) };
+        NodeSpec { mtime, atime, ctime: self.now, crtime: self.now, ..node }
     }
 
     fn enter(&mut self, parent: DirectoryId, name: &[u8], object: ObjectId, mode: u32) -> Result<()> {
@@ -187,7 +194,13 @@ impl Builder {
     }
 
     /// Makes anything that is neither a directory nor a regular file: a link, a device, a pipe.
-    pub(crate) async fn special(&mut self, parent: DirectoryId, name: &[u8], node: NodeSpec) -> Result<ObjectId> {
+    pub(crate) async fn special(
+        &mut self,
+        parent: DirectoryId,
+        name: &[u8],
+        node: NodeSpec,
+        may_have_links: bool,
+    ) -> Result<ObjectId> {
         let size_bytes = node.target.as_ref().map_or(0, |target| target.len() as u64);
         let node = NodeSpec { parent: self.parent(parent), size_bytes, links: 1, ..self.timed(node) };
         if node.mode & MODE_KIND == MODE_SYMLINK && node.target.as_ref().is_none_or(Vec::is_empty) {
@@ -197,8 +210,12 @@ impl Builder {
         self.enter(parent, name, object.id(), node.mode)?;
         self.files.set_attributes(self.txg, &object, &node).await?;
         self.counts.others += 1;
+        let id = object.id();
+        if may_have_links {
+            self.linked.insert(id, Linked { object, node, is_changed: false });
+        }
         self.dirtied(0).await?;
-        Ok(object.id())
+        Ok(id)
     }
 
     /// Makes a regular file of `node.size_bytes`. `read` gives its content piece by piece: an offset, and room for as many

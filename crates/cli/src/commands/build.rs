@@ -2,20 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use cenote_scan::VerifyOptions;
 use serde::{Deserialize, Serialize};
 
 use super::verify::verify_with_progress;
 use crate::args::{Search, parse_size};
+use crate::build::oci::{Choice, add_image, is_layout};
+use crate::build::spool::archive;
+use crate::build::tarball::{Whiteouts, add_archive};
+use crate::build::tree::FileTree;
 use crate::build::{Builder, add_folder};
 use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, usage};
 use crate::output::nicebytes;
 use crate::vdevspec::parse_layout;
 
-/// Make a pool from a directory.
+/// Make a pool from a directory, an archive or an OCI image.
 ///
 /// VDEV is as for `zpool create`; files are made, each of the size that is given. Owners, modes, modification times, extended
 /// attributes, ACLs, holes, hard links, symbolic links and special files are kept. No privileges are needed but those to
@@ -31,9 +35,19 @@ pub(crate) struct Args {
     /// The size of each file that is made.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-    /// The directory with the files.
-    #[arg(long, value_name = "DIR")]
+    /// Where files come from: a directory, a tar archive (plain, gzip or zstd; `-` is standard input), or a directory with
+    /// an OCI image layout, whose layers are put one over the other.
+    #[arg(long, value_name = "DIR|TAR|-")]
     from: PathBuf,
+    /// What that is, where it is not plain from what it is: a directory with an OCI layout can be taken as it is.
+    #[arg(long = "as", value_name = "KIND")]
+    kind: Option<SourceKind>,
+    /// Of an OCI layout, the image with this tag.
+    #[arg(long, value_name = "NAME")]
+    tag: Option<String>,
+    /// Of an OCI layout, the image for this platform, such as linux/arm64.
+    #[arg(long, value_name = "OS/ARCH")]
+    platform: Option<String>,
     /// Set a property of the pool: ashift, feature@NAME.
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
@@ -54,11 +68,54 @@ pub(crate) struct Args {
     vdevs: Vec<String>,
 }
 
+/// What a source is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+enum SourceKind {
+    /// A directory of this machine.
+    Dir,
+    /// A tar archive.
+    Tar,
+    /// A directory with an OCI image layout.
+    Oci,
+}
+
+fn kind_of(args: &Args) -> Result<SourceKind> {
+    let is_dir = args.from.is_dir();
+    let kind = args.kind.unwrap_or(match is_dir {
+        true if is_layout(&args.from) => SourceKind::Oci,
+        true => SourceKind::Dir,
+        false => SourceKind::Tar,
+    });
+    match kind {
+        SourceKind::Dir | SourceKind::Oci if !is_dir => bail!("'{}' is no directory", args.from.display()),
+        SourceKind::Oci if !is_layout(&args.from) => bail!("'{}' is no OCI image layout", args.from.display()),
+        SourceKind::Tar if is_dir => bail!("'{}' is a directory", args.from.display()),
+        SourceKind::Dir | SourceKind::Tar if args.tag.is_some() || args.platform.is_some() => {
+            Err(usage("--tag and --platform are for OCI image layouts"))
+        }
+        kind => Ok(kind),
+    }
+}
+
+/// All files of an archive or image, put together before any is written.
+fn gathered(context: &Context, args: &Args, kind: SourceKind) -> Result<FileTree> {
+    let progress = context.progress("unpacking", None);
+    let mut advance = |bytes| progress.advance(bytes);
+    let mut tree = FileTree::new();
+    let from = || args.from.display().to_string();
+    if kind == SourceKind::Oci {
+        let choice = Choice { tag: args.tag.clone(), platform: args.platform.clone() };
+        add_image(&mut tree, &args.from, &choice, &mut advance).with_context(from)?;
+    } else {
+        let file = archive(&args.from, &mut advance).with_context(from)?;
+        add_archive(&mut tree, file, Whiteouts::Ignore).with_context(from)?;
+    }
+    Ok(tree)
+}
+
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let layout = parse_layout(&args.vdevs)?;
-    if args.from.as_os_str() == "-" || !args.from.is_dir() {
-        bail!("not supported yet: building from anything but a directory ('{}')", args.from.display());
-    }
+    let kind = kind_of(&args)?;
     let wish = Wish {
         name: &args.pool,
         layout: &layout,
@@ -70,11 +127,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         command: format!("cenote build --pool {}", args.pool),
     };
     let start = context.handle().now();
+    let tree = match kind {
+        SourceKind::Dir => None,
+        _ => Some(gathered(context, &args, kind)?),
+    };
     // What was made of files goes again where this fails.
     let (new, made) = NewPool::make(context, &wish).await?;
-    let progress = context.progress("writing", None);
+    let progress = context.progress("writing", tree.as_ref().map(FileTree::data_bytes));
     let mut builder = Builder::new(context.handle().clone(), new);
-    add_folder(&mut builder, &args.from, &mut |bytes| progress.advance(bytes)).await?;
+    let mut advance = |bytes| progress.advance(bytes);
+    match tree {
+        None => add_folder(&mut builder, &args.from, &mut advance).await?,
+        Some(tree) => tree.add_to(&mut builder, &mut advance).await?,
+    }
     let counts = builder.finish(None).await?;
     made.keep();
     drop(progress);

@@ -1,0 +1,344 @@
+//! A tree of files put together from archives before any of it is written: later entries take the place of earlier ones, and
+//! what is written is in the order of names, whatever the order of the archive.
+//!
+//! Attributes are in memory, a few hundred bytes a file; contents stay in the archives.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use cenote_format::ids::ObjectId;
+use cenote_zpl::write::{MODE_DIR, MODE_FILE, MODE_KIND, NodeSpec};
+
+use super::{Builder, Content, DirectoryId, ROOT};
+
+/// Directories in directories at most.
+const DEPTH_MAX: usize = 4096;
+
+/// Where a file's bytes are: ranges of the file, each from an offset of an archive. What is in none is a hole.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extents {
+    archive: Option<Arc<File>>,
+    /// In order, apart: a range of the file, and where it begins in the archive.
+    ranges: Vec<(Range<u64>, u64)>,
+}
+
+impl Extents {
+    /// A file's bytes in an archive. Ranges are in order and apart.
+    pub(crate) const fn new(archive: Arc<File>, ranges: Vec<(Range<u64>, u64)>) -> Self {
+        Self { archive: Some(archive), ranges }
+    }
+}
+
+impl Content for Extents {
+    fn next_data(&mut self, offset: u64) -> Result<u64> {
+        let next = self.ranges.partition_point(|(range, _)| range.end <= offset);
+        Ok(self.ranges.get(next).map_or(u64::MAX, |(range, _)| range.start.max(offset)))
+    }
+
+    fn read(&mut self, offset: u64, target: &mut [u8]) -> Result<()> {
+        target.fill(0);
+        let end = offset + target.len() as u64;
+        let first = self.ranges.partition_point(|(range, _)| range.end <= offset);
+        for (range, at) in self.ranges[first..].iter().take_while(|(range, _)| range.start < end) {
+            let (from, to) = (range.start.max(offset), range.end.min(end));
+            let place = &mut target[(from - offset) as usize..(to - offset) as usize];
+            let archive = self.archive.as_ref().context("content without an archive")?;
+            archive.read_exact_at(place, at + (from - range.start)).context("the archive is cut short")?;
+        }
+        Ok(())
+    }
+}
+
+/// A node: a directory with its entries, or a file.
+struct Node {
+    spec: NodeSpec,
+    content: Extents,
+    children: BTreeMap<Vec<u8>, usize>,
+    /// Names it has.
+    links: u32,
+}
+
+impl Node {
+    fn is_directory(&self) -> bool {
+        self.spec.mode & MODE_KIND == MODE_DIR
+    }
+}
+
+/// A tree of files in memory.
+pub(crate) struct FileTree {
+    nodes: Vec<Node>,
+    /// The root's attributes were given.
+    has_root: bool,
+}
+
+/// The components of an archive's name for a file: without `.`, leading slashes and doubled ones.
+///
+/// # Errors
+/// It leads out of the tree.
+fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
+    let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+    if parts.contains(&&b".."[..]) {
+        bail!("'{}' leads out of the archive", String::from_utf8_lossy(path));
+    }
+    if parts.len() > DEPTH_MAX {
+        bail!("'{}…' is nested too deeply", String::from_utf8_lossy(&path[..path.len().min(200)]));
+    }
+    Ok(parts)
+}
+
+impl FileTree {
+    /// An empty root. Directories that no entry describes are made as this one: nobody's, open to all, of this time.
+    pub(crate) fn new() -> Self {
+        let root = Self::directory_node();
+        Self { nodes: vec![root], has_root: false }
+    }
+
+    fn directory_node() -> Node {
+        let spec = NodeSpec { mode: MODE_DIR | 0o755, ..NodeSpec::default() };
+        Node { spec, content: Extents::default(), children: BTreeMap::new(), links: 1 }
+    }
+
+    /// The node that a path leads to.
+    fn find(&self, parts: &[&[u8]]) -> Option<usize> {
+        parts.iter().try_fold(0, |at, part| self.nodes[at].children.get(*part).copied())
+    }
+
+    /// The directory that a path leads to, made where there is none.
+    fn make_directories(&mut self, parts: &[&[u8]]) -> Result<usize> {
+        let mut at = 0;
+        for part in parts {
+            at = match self.nodes[at].children.get(*part) {
+                Some(child) if self.nodes[*child].is_directory() => *child,
+                Some(_) => bail!("'{}' is a file, and something is to be in it", String::from_utf8_lossy(part)),
+                None => self.enter(at, part, Self::directory_node()),
+            };
+        }
+        Ok(at)
+    }
+
+    fn enter(&mut self, directory: usize, name: &[u8], node: Node) -> usize {
+        self.nodes.push(node);
+        let id = self.nodes.len() - 1;
+        self.nodes[directory].children.insert(name.to_vec(), id);
+        id
+    }
+
+    fn forget(&mut self, directory: usize, name: &[u8]) {
+        if let Some(id) = self.nodes[directory].children.remove(name) {
+            // What was in it goes with it, since nothing leads there any more.
+            self.nodes[id].links -= 1;
+            let mut below: Vec<usize> = std::mem::take(&mut self.nodes[id].children).into_values().collect();
+            while let Some(id) = below.pop() {
+                self.nodes[id].links -= 1;
+                below.extend(std::mem::take(&mut self.nodes[id].children).into_values());
+            }
+        }
+    }
+
+    /// Puts a node at a path. A directory over a directory keeps what is in it; anything else takes the place of what was
+    /// there.
+    ///
+    /// # Errors
+    /// The path leads out of the tree or through a file.
+    pub(crate) fn put(&mut self, path: &[u8], spec: NodeSpec, content: Extents) -> Result<()> {
+        let parts = components(path)?;
+        let is_directory = spec.mode & MODE_KIND == MODE_DIR;
+        let Some((name, above)) = parts.split_last() else {
+            if !is_directory {
+                bail!("the root is no directory");
+            }
+            self.nodes[0].spec = spec;
+            self.has_root = true;
+            return Ok(());
+        };
+        let parent = self.make_directories(above)?;
+        if let Some(there) = self.nodes[parent].children.get(*name).copied()
+            && is_directory
+            && self.nodes[there].is_directory()
+        {
+            self.nodes[there].spec = spec;
+            return Ok(());
+        }
+        self.forget(parent, name);
+        self.enter(parent, name, Node { spec, content, children: BTreeMap::new(), links: 1 });
+        Ok(())
+    }
+
+    /// Gives what `target` leads to another name.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub(crate) fn link(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
+        let from = self.find(&components(target)?).filter(|node| !self.nodes[*node].is_directory());
+        let from =
+            from.with_context(|| format!("a hard link to '{}', which is not there", String::from_utf8_lossy(target)))?;
+        let parts = components(path)?;
+        let Some((name, above)) = parts.split_last() else { bail!("the root cannot be a link") };
+        let parent = self.make_directories(above)?;
+        if self.nodes[parent].children.get(*name) == Some(&from) {
+            return Ok(());
+        }
+        self.forget(parent, name);
+        self.nodes[parent].children.insert(name.to_vec(), from);
+        self.nodes[from].links += 1;
+        Ok(())
+    }
+
+    /// Removes what a path leads to, if there is anything.
+    ///
+    /// # Errors
+    /// The path leads out of the tree.
+    pub(crate) fn remove(&mut self, path: &[u8]) -> Result<()> {
+        let parts = components(path)?;
+        if let Some((name, above)) = parts.split_last()
+            && let Some(parent) = self.find(above)
+        {
+            self.forget(parent, name);
+        }
+        Ok(())
+    }
+
+    /// Removes all that is in a directory, if there is such.
+    ///
+    /// # Errors
+    /// The path leads out of the tree.
+    pub(crate) fn clear(&mut self, path: &[u8]) -> Result<()> {
+        let Some(directory) = self.find(&components(path)?) else { return Ok(()) };
+        let names: Vec<Vec<u8>> = self.nodes[directory].children.keys().cloned().collect();
+        names.iter().for_each(|name| self.forget(directory, name));
+        Ok(())
+    }
+
+    /// Bytes of all files' data.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        let alive = self.nodes.iter().filter(|node| node.links > 0);
+        alive.flat_map(|node| &node.content.ranges).map(|(range, _)| range.end - range.start).sum()
+    }
+
+    /// Writes all of it, in the order of names. `progress` is told of bytes.
+    pub(crate) async fn add_to(mut self, builder: &mut Builder, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        if self.has_root {
+            builder.set_root(self.nodes[0].spec.clone());
+        }
+        let mut linked: BTreeMap<usize, ObjectId> = BTreeMap::new();
+        let mut waiting: Vec<(usize, DirectoryId)> = vec![(0, ROOT)];
+        while let Some((directory, target)) = waiting.pop() {
+            let mut below = Vec::new();
+            for (name, id) in std::mem::take(&mut self.nodes[directory].children) {
+                let bytes = self.add_node(builder, target, &name, id, &mut linked, &mut below).await;
+                progress(bytes.with_context(|| String::from_utf8_lossy(&name).into_owned())?);
+            }
+            // The first is taken next.
+            waiting.extend(below.into_iter().rev());
+        }
+        Ok(())
+    }
+
+    async fn add_node(
+        &mut self,
+        builder: &mut Builder,
+        parent: DirectoryId,
+        name: &[u8],
+        id: usize,
+        linked: &mut BTreeMap<usize, ObjectId>,
+        below: &mut Vec<(usize, DirectoryId)>,
+    ) -> Result<u64> {
+        if let Some(object) = linked.get(&id) {
+            builder.link(parent, name, *object)?;
+            return Ok(0);
+        }
+        let node = &mut self.nodes[id];
+        let spec = node.spec.clone();
+        if node.is_directory() {
+            below.push((id, builder.directory(parent, name, spec).await?));
+            return Ok(0);
+        }
+        let has_links = node.links > 1;
+        if node.spec.mode & MODE_KIND != MODE_FILE {
+            let object = builder.special(parent, name, spec, has_links).await?;
+            linked.extend(has_links.then_some((id, object)));
+            return Ok(0);
+        }
+        let size_bytes = spec.size_bytes;
+        let object = builder.file(parent, name, spec, has_links, &mut node.content).await?;
+        linked.extend(has_links.then_some((id, object)));
+        Ok(size_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> NodeSpec {
+        NodeSpec { mode: MODE_FILE | 0o644, ..NodeSpec::default() }
+    }
+
+    fn directory() -> NodeSpec {
+        NodeSpec { mode: MODE_DIR | 0o700, ..NodeSpec::default() }
+    }
+
+    fn put(tree: &mut FileTree, path: &str, spec: NodeSpec) {
+        tree.put(path.as_bytes(), spec, Extents::default()).unwrap();
+    }
+
+    fn mode(tree: &FileTree, path: &str) -> Option<u32> {
+        Some(tree.nodes[tree.find(&components(path.as_bytes()).unwrap())?].spec.mode)
+    }
+
+    #[test]
+    fn directories_that_nobody_names_are_made_and_described_later() {
+        let mut tree = FileTree::new();
+        put(&mut tree, "./a/b/c", file());
+        assert_eq!(mode(&tree, "a/b"), Some(MODE_DIR | 0o755));
+        put(&mut tree, "/a//b/", directory());
+        assert_eq!(mode(&tree, "a/b"), Some(MODE_DIR | 0o700));
+        assert!(mode(&tree, "a/b/c").is_some());
+    }
+
+    #[test]
+    fn what_comes_later_takes_the_place_of_what_was_there() {
+        let mut tree = FileTree::new();
+        put(&mut tree, "a/b", file());
+        put(&mut tree, "a", file());
+        assert_eq!(mode(&tree, "a"), Some(MODE_FILE | 0o644));
+        assert_eq!(mode(&tree, "a/b"), None);
+        assert!(tree.put(b"a/b", file(), Extents::default()).is_err());
+    }
+
+    #[test]
+    fn a_link_outlives_the_name_that_it_was_made_from() {
+        let mut tree = FileTree::new();
+        put(&mut tree, "one", file());
+        tree.link(b"two", b"one").unwrap();
+        tree.remove(b"one").unwrap();
+        let two = tree.find(&[b"two"]).unwrap();
+        assert_eq!((tree.nodes[two].links, mode(&tree, "one")), (1, None));
+        assert!(tree.link(b"three", b"one").is_err());
+    }
+
+    #[test]
+    fn names_that_lead_out_are_refused() {
+        let mut tree = FileTree::new();
+        for path in ["../a", "a/../../b", "a/.."] {
+            assert!(tree.put(path.as_bytes(), file(), Extents::default()).is_err(), "{path}");
+            assert!(tree.remove(path.as_bytes()).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn holes_between_extents_read_as_zeros() {
+        use std::io::Write;
+        let mut archive = tempfile::tempfile().unwrap();
+        archive.write_all(b"0123456789").unwrap();
+        let mut content = Extents::new(Arc::new(archive), vec![(2..4, 5), (8..10, 0)]);
+        let mut found = [9; 12];
+        content.read(0, &mut found).unwrap();
+        assert_eq!(&found, b"\0\x0056\0\0\0\x0001\0\0");
+        assert_eq!([0, 3, 4, 10].map(|at| content.next_data(at).unwrap()), [2, 3, 8, u64::MAX]);
+    }
+}
