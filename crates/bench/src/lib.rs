@@ -23,5 +23,6 @@ pub mod report;
 pub mod roots;
 pub mod taskq;
 pub mod whole;
+pub mod writing;
 
 pub use machine::machine;

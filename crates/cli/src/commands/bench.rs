@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use cenote_bench::report::{Report, Suite};
 use cenote_bench::whole::{self, Part};
-use cenote_bench::{codec, machine, mirror, roots, taskq};
+use cenote_bench::{codec, machine, mirror, roots, taskq, writing};
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use crate::outcome::{Outcome, usage};
 /// Whether a target was reached is printed beside it and does not change the exit status.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// What to measure; if nothing is named all, `pool` only where --image or --peer-pool says of what.
+    /// What to measure; if nothing is named all but `write`, and `pool` only where --image or --peer-pool says of what.
     #[arg(value_name = "SUITE")]
     suites: Vec<Which>,
     /// Within a minute, and less exact.
@@ -36,16 +36,20 @@ pub(crate) struct Args {
     /// A program that measures other queues in the same run: of tools/queue-peers, or one that drives OpenZFS's code.
     #[arg(long = "peer", value_name = "PROGRAM")]
     peers: Vec<PathBuf>,
-    /// For `pool` without an image: a program with OpenZFS's code in userspace, which makes a pool that both read.
+    /// A program with OpenZFS's code in userspace: for `pool` without an image it makes a pool that both read; `write` has it
+    /// write the same.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "image")]
     peer_pool: Option<PathBuf>,
+    /// For `write`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
     /// Of `pool`, only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts())]
     only: Vec<String>,
-    /// Rounds of each part of `pool`.
+    /// Rounds of each part of `pool` and `write`.
     #[arg(long, value_name = "COUNT")]
     rounds: Option<u32>,
-    /// Seconds of a round of `pool`.
+    /// Seconds of a round of `pool` and `write`.
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Reads under way in `pool`'s memory-random.
@@ -79,6 +83,8 @@ enum Which {
     Codec,
     /// All layers, on a pool that OpenZFS made.
     Pool,
+    /// Writing, all layers, on pools made for it.
+    Write,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -138,6 +144,19 @@ impl Which {
             Self::Roots => roots::run(args.quick),
             Self::Mirror => mirror::run(args.quick, &settings),
             Self::Codec => codec::run(args.quick),
+            Self::Write => {
+                let made = match &args.folder {
+                    Some(folder) => tempfile::tempdir_in(folder),
+                    None => tempfile::tempdir(),
+                }?;
+                writing::run(&writing::Options {
+                    folder: made.path().to_owned(),
+                    peer: args.peer_pool,
+                    rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
+                    seconds: args.seconds.unwrap_or(if args.quick { 3.0 } else { 8.0 }),
+                    quick: args.quick,
+                })
+            }
             Self::Pool => {
                 let folder = tempfile::tempdir()?;
                 whole::run(&whole::Options {

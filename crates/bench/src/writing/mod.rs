@@ -1,0 +1,299 @@
+//! What writing costs through all layers, beside the raw device and the OpenZFS code in userspace, on files of one folder.
+//!
+//! Each part makes a pool in a file, writes through [`LivePool`] with a transaction for each operation, and ends with a sync, which
+//! is part of the time. Files are written in full before, so that none of the three pays for their growth.
+
+mod rig;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use cenote_spa::write::live::Phase;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use self::rig::{Rig, Wrote};
+use crate::report::{Suite, Table, short};
+use crate::whole::peer;
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where files are made: of the device that is measured.
+    pub folder: PathBuf,
+    /// A program with OpenZFS's code in userspace.
+    pub peer: Option<PathBuf>,
+    /// Rounds of each part.
+    pub rounds: u32,
+    /// Seconds of a round of overwriting.
+    pub seconds: f64,
+    /// Less, and less exact.
+    pub quick: bool,
+}
+
+/// One round, whoever wrote.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Round {
+    per_s: f64,
+    cpu_us: f64,
+    /// Milliseconds of a sync.
+    sync_ms: f64,
+    /// Its share before the second pass.
+    first_pass: Option<f64>,
+    passes: f64,
+}
+
+impl Round {
+    fn ours(wrote: &Wrote) -> Self {
+        let syncs = wrote.txgs.iter().filter(|txg| txg.dirty_bytes > 0);
+        let count = syncs.clone().count().max(1) as f64;
+        let took: f64 = syncs.clone().map(|txg| txg.took.as_secs_f64()).sum();
+        let phase = |phase| syncs.clone().map(|txg| txg.phase(phase).as_secs_f64()).sum::<f64>();
+        let later = phase(Phase::LaterPasses) + phase(Phase::Space);
+        let passes: f64 = syncs.clone().map(|txg| f64::from(txg.passes)).sum();
+        Self {
+            per_s: wrote.operations as f64 / wrote.took.wall_s,
+            cpu_us: wrote.took.cpu_s * 1e6 / wrote.operations as f64,
+            sync_ms: took * 1e3 / count,
+            first_pass: Some(1.0 - later / took.max(1e-9)),
+            passes: passes / count,
+        }
+    }
+
+    fn peers(line: &Value) -> Result<Self> {
+        let number = |value: &Value, what: &str| value.as_f64().with_context(|| format!("the peer says no {what}"));
+        let operations = number(&line["ops"], "ops")?;
+        Ok(Self {
+            per_s: operations / number(&line["seconds"], "seconds")?,
+            cpu_us: number(&line["cpu_us_per_op"], "cpu_us_per_op")?,
+            sync_ms: number(&line["txg"]["sync_ms_mean"], "sync_ms_mean")?,
+            first_pass: None,
+            passes: number(&line["txg"]["passes_mean"], "passes_mean")?,
+        })
+    }
+}
+
+fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn listed(rounds: &[Round], of: impl Fn(&Round) -> f64) -> String {
+    match rounds {
+        [] => "-".into(),
+        [one] => short(of(one)),
+        all => {
+            let each: Vec<String> = all.iter().map(|round| short(of(round))).collect();
+            format!("{} of {}", short(median(all, &of)), each.join(", "))
+        }
+    }
+}
+
+/// Bytes of a part's file, and of what is written to it.
+struct Size {
+    file_bytes: u64,
+    data_bytes: u64,
+}
+
+/// Measures all parts.
+///
+/// # Errors
+/// A pool cannot be written, or the peer does not run.
+pub fn run(options: &Options) -> Result<Suite> {
+    let mut suite = Suite {
+        name: "write".into(),
+        title: "writing a pool, all layers".into(),
+        notes: vec![
+            "Pools in one file each, on a disk of this machine; nothing is compressed, checksums are fletcher4. Every operation is a \
+             transaction of its own; the closing sync is part of the time. Cells: median, and all rounds where there are several."
+                .into(),
+        ],
+        ..Suite::default()
+    };
+    let mut raw = serde_json::Map::new();
+    sequential(options, &mut suite, &mut raw)?;
+    overwrites(options, &mut suite, &mut raw)?;
+    fragmented(options, &mut suite, &mut raw)?;
+    suite.raw = Value::Object(raw);
+    Ok(suite)
+}
+
+fn sequential(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<String, Value>) -> Result<()> {
+    let size = match options.quick {
+        true => Size { file_bytes: 1 << 30, data_bytes: 256 << 20 },
+        false => Size { file_bytes: 4 << 30, data_bytes: 2 << 30 },
+    };
+    let (mut device, mut ours, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        device.push(raw_sequential(&options.folder, &size)?);
+        let rig = Rig::new(&options.folder, size.file_bytes, true)?;
+        ours.push(Round::ours(&rig.sequential(1 << 20, size.data_bytes)?));
+        drop(rig);
+        if let Some(program) = &options.peer {
+            peers.push(peer_round(program, &options.folder, &size, &["seqwrite", "-b", "1m", "--recordsize", "1m"])?);
+        }
+    }
+    raw.insert("sequential".into(), json!({ "raw_mb_per_s": device, "ours": ours, "peer": peers }));
+    let mut table =
+        Table::new("Records of 1 MiB in sequence", &["what", "raw device", "ours", "OpenZFS code in userspace"]);
+    let mb = |round: &Round| round.per_s * 1.048_576;
+    device.sort_by(f64::total_cmp);
+    let device = device[device.len() / 2];
+    table.row(["MB/s".into(), short(device), listed(&ours, mb), listed(&peers, mb)]);
+    let cpu = |round: &Round| round.cpu_us * 1e3 / 1_048.576;
+    table.row(["ms of processor a GB".into(), "-".into(), listed(&ours, cpu), listed(&peers, cpu)]);
+    suite.tables.push(table);
+    let share = median(&ours, mb) / device;
+    suite.target("in sequence at least 0.85 of the raw device", short(share), share >= 0.85);
+    if !peers.is_empty() {
+        let times = median(&ours, mb) / median(&peers, mb);
+        suite.target("in sequence faster than the OpenZFS code", format!("{} times", short(times)), times > 1.0);
+    }
+    Ok(())
+}
+
+fn overwrites(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<String, Value>) -> Result<()> {
+    let size = match options.quick {
+        true => Size { file_bytes: 1 << 30, data_bytes: 128 << 20 },
+        false => Size { file_bytes: 4 << 30, data_bytes: 512 << 20 },
+    };
+    let seconds = options.seconds.to_string();
+    let (mut ours, mut peers) = (Vec::new(), Vec::new());
+    for round in 0..options.rounds {
+        let rig = Rig::new(&options.folder, size.file_bytes, true)?;
+        ours.push(Round::ours(&rig.overwrite(4096, size.data_bytes, 4, options.seconds, u64::from(round))?));
+        drop(rig);
+        if let Some(program) = &options.peer {
+            let fill = (size.data_bytes as f64 / size.file_bytes as f64).to_string();
+            let words = [
+                "frag_overwrite",
+                "-t",
+                "4",
+                "-s",
+                &seconds,
+                "-b",
+                "4k",
+                "--recordsize",
+                "4k",
+                "--fill",
+                &fill,
+                "--frag",
+                "0",
+            ];
+            peers.push(peer_round(program, &options.folder, &size, &words)?);
+        }
+    }
+    raw.insert("overwrite".into(), json!({ "ours": ours, "peer": peers }));
+    let mut table =
+        Table::new("4 KiB records overwritten at random by 4 tasks", &["what", "ours", "OpenZFS code in userspace"]);
+    rows(&mut table, &ours, &peers);
+    suite.tables.push(table);
+    if !peers.is_empty() {
+        let times = median(&ours, |round| round.per_s) / median(&peers, |round| round.per_s);
+        suite.target("overwrites a second: at least 2 times the OpenZFS code", short(times), times >= 2.0);
+        let times = median(&peers, |round| round.cpu_us) / median(&ours, |round| round.cpu_us);
+        suite.target(
+            "processor time an overwrite: at most half of the OpenZFS code's",
+            format!("1/{}", short(times)),
+            times >= 2.0,
+        );
+    }
+    Ok(())
+}
+
+fn rows(table: &mut Table, ours: &[Round], peers: &[Round]) {
+    for (name, of) in [
+        ("writes a second", &(|round: &Round| round.per_s) as &dyn Fn(&Round) -> f64),
+        ("µs of processor a write", &|round| round.cpu_us),
+        ("ms a sync", &|round| round.sync_ms),
+        ("passes a sync", &|round| round.passes),
+    ] {
+        table.row([name.into(), listed(ours, of), listed(peers, of)]);
+    }
+}
+
+fn fragmented(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<String, Value>) -> Result<()> {
+    let size = match options.quick {
+        true => Size { file_bytes: 1 << 30, data_bytes: 700 << 20 },
+        false => Size { file_bytes: 4 << 30, data_bytes: 2800 << 20 },
+    };
+    let seconds = options.seconds.to_string();
+    let mut found = Vec::new();
+    for (has_log, word) in [(true, "on"), (false, "off")] {
+        let (mut ours, mut peers) = (Vec::new(), Vec::new());
+        for round in 0..options.rounds {
+            let rig = Rig::new(&options.folder, size.file_bytes, has_log)?;
+            ours.push(Round::ours(&rig.shredded(8192, size.data_bytes, 4, options.seconds, u64::from(round))?));
+            drop(rig);
+            if let Some(program) = &options.peer {
+                let fill = (size.data_bytes as f64 / size.file_bytes as f64).to_string();
+                let words = [
+                    "frag_overwrite",
+                    "-t",
+                    "4",
+                    "-s",
+                    &seconds,
+                    "-b",
+                    "8k",
+                    "--recordsize",
+                    "8k",
+                    "--fill",
+                    &fill,
+                    "--log-spacemap",
+                    word,
+                ];
+                peers.push(peer_round(program, &options.folder, &size, &words)?);
+            }
+        }
+        raw.insert(format!("fragmented, log space maps {word}"), json!({ "ours": ours, "peer": peers }));
+        found.push((ours, peers));
+    }
+    let mut table = Table::new(
+        "8 KiB records overwritten at random in a pool that is 70 % full and was shredded (M5)",
+        &["what", "with log space maps", "without", "OpenZFS code, with", "OpenZFS code, without"],
+    );
+    let [(with, peer_with), (without, peer_without)] = &found[..] else { anyhow::bail!("two runs") };
+    for (name, of) in [
+        ("writes a second", &(|round: &Round| round.per_s) as &dyn Fn(&Round) -> f64),
+        ("µs of processor a write", &|round| round.cpu_us),
+        ("ms a sync", &|round| round.sync_ms),
+        ("passes a sync", &|round| round.passes),
+        ("share of a sync before the second pass", &|round| round.first_pass.unwrap_or(f64::NAN)),
+    ] {
+        let cells = [with, without, peer_with, peer_without].map(|rounds| listed(rounds, of));
+        table.row([name.to_owned()].into_iter().chain(cells));
+    }
+    suite.tables.push(table);
+    let share = median(with, |round| round.first_pass.unwrap_or(0.0));
+    suite.target("with log space maps at least 0.95 of a sync is its first pass", short(share), share >= 0.95);
+    let times = median(without, |round| round.sync_ms) / median(with, |round| round.sync_ms);
+    suite.target("log space maps make a sync at least 1.66 times shorter", short(times), times >= 1.66);
+    let times = median(with, |round| round.per_s) / median(without, |round| round.per_s);
+    suite.target("log space maps give at least 1.4 times the writes", short(times), times >= 1.4);
+    Ok(())
+}
+
+/// One round of the peer, on a file of the same size.
+fn peer_round(program: &Path, folder: &Path, size: &Size, words: &[&str]) -> Result<Round> {
+    let (file, bytes) = (size.file_bytes.to_string(), size.data_bytes.to_string());
+    let folder = folder.to_str().context("the folder's name is no text")?;
+    let mut arguments = words.to_vec();
+    arguments.extend(["--filesize", &file, "--dir", folder]);
+    if words[0] == "seqwrite" {
+        arguments.extend(["--bytes", &bytes]);
+    }
+    let lines = peer(program, &arguments)?;
+    Round::peers(lines.last().context("the peer says nothing")?)
+}
+
+/// MB/s of writing a file in place past the page cache, several requests of 1 MiB at once, with a flush at the end.
+fn raw_sequential(folder: &Path, size: &Size) -> Result<f64> {
+    let path = folder.join("raw");
+    rig::filled(&path, size.data_bytes)?;
+    let found = rig::raw_write(&path, 1 << 20, 8);
+    std::fs::remove_file(&path)?;
+    let (bytes, seconds) = found?;
+    ensure!(bytes == size.data_bytes, "the raw device took less than it should");
+    Ok(bytes as f64 / 1e6 / seconds)
+}

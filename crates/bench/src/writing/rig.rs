@@ -1,0 +1,271 @@
+//! A pool in a file, and writers.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use cenote_dmu::tx::{Cost, TxTunables};
+use cenote_dmu::write::{Object, ObjectSpec};
+use cenote_format::dmu_type::DmuType;
+use cenote_spa::write::live::{LiveHead, LivePool, TxgRecord};
+use cenote_spa::write::{Clock, CreateOptions, DiskSpec, Host, PropertyValue, TopKind, TopSpec, create};
+use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::{Class, Direct, OpenOptions, Rng, Runtime, RuntimeOptions, for_each_concurrent};
+use cenote_vdev::disk::Disk;
+use cenote_zpl::write::{FileSystemMut, NodeSpec};
+
+use crate::clock::{Took, Watch};
+
+/// Memory of the cache.
+const CACHE_BYTES: usize = 256 << 20;
+/// Bytes that may be dirty.
+const DIRTY_MAX_BYTES: u64 = 256 << 20;
+/// `compression=off`, as properties have it.
+const COMPRESSION_OFF: u64 = 2;
+/// Written at a time when a file is made.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// What a round of writing came to.
+pub(super) struct Wrote {
+    pub(super) operations: u64,
+    pub(super) took: Took,
+    pub(super) txgs: Vec<TxgRecord>,
+}
+
+/// Makes a file whose blocks are all there.
+pub(super) fn filled(path: &Path, size_bytes: u64) -> Result<()> {
+    let mut file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
+    let chunk = vec![0; CHUNK_BYTES];
+    let mut left = size_bytes;
+    while left > 0 {
+        let len = left.min(CHUNK_BYTES as u64) as usize;
+        file.write_all(&chunk[..len])?;
+        left -= len as u64;
+    }
+    Ok(file.sync_all()?)
+}
+
+/// Writes a file in place, in order; bytes and seconds.
+pub(super) fn raw_write(path: &Path, block_bytes: usize, depth: usize) -> Result<(u64, f64)> {
+    let runtime = Runtime::real(RuntimeOptions { workers: Some(1), ..RuntimeOptions::default() })?;
+    let handle = runtime.handle();
+    let options = OpenOptions { write: true, direct: Direct::Always };
+    let device = runtime.block_on(handle.open(path, options))?;
+    let blocks = device.size_bytes() / block_bytes as u64;
+    let data = noise(block_bytes, 1);
+    let writing = async move {
+        let watch = Watch::start();
+        let failed = AtomicU64::new(0);
+        for_each_concurrent(depth, 0..blocks, |block| {
+            let (device, failed, data) = (&device, &failed, data.clone());
+            async move {
+                let written = device.write(block * block_bytes as u64, data).await;
+                failed.fetch_add(u64::from(written.is_err()), Ordering::Relaxed);
+            }
+        })
+        .await;
+        ensure!(failed.into_inner() == 0, "a write to the raw device failed");
+        device.flush().await?;
+        Ok((blocks * block_bytes as u64, watch.took().wall_s))
+    };
+    runtime.block_on(handle.spawn(Class::Issue, writing)).map_err(|error| anyhow!("{error}"))?
+}
+
+/// Bytes that nothing compresses.
+fn noise(len: usize, seed: u64) -> Block {
+    let mut buf = Buf::unfilled(len);
+    Rng::new(seed).fill(&mut buf);
+    buf.freeze()
+}
+
+/// A pool in a file that goes when this does.
+pub(super) struct Rig {
+    runtime: Runtime,
+    path: PathBuf,
+    pool: Option<LivePool>,
+    head: Option<LiveHead>,
+}
+
+impl Rig {
+    /// A new pool in a file of this size.
+    pub(super) fn new(folder: &Path, size_bytes: u64, has_log: bool) -> Result<Self> {
+        let path = folder.join("pool");
+        filled(&path, size_bytes)?;
+        let runtime = Runtime::real(RuntimeOptions::default())?;
+        let handle = runtime.handle();
+        let (at, clock) = (path.clone(), handle.clone());
+        let making = async move {
+            let disk = clock.open(&at, OpenOptions { write: true, ..OpenOptions::default() }).await?;
+            let disk = DiskSpec { disk: Disk::whole(disk), path: at.display().to_string(), is_file: true };
+            let options = CreateOptions {
+                name: "bench".into(),
+                tops: vec![TopSpec { kind: TopKind::Single, disks: vec![disk] }],
+                ashift: Some(12),
+                disabled_features: if has_log { Vec::new() } else { vec!["log_spacemap".into()] },
+                properties: Vec::new(),
+                seed: Some(1),
+                clock: Clock::Now,
+                host: Host { id: 0, name: "bench".into() },
+                command: "cenote bench write".into(),
+                user: 0,
+                cache_bytes: CACHE_BYTES,
+                check: false,
+            };
+            let mut pool = create(&clock, options).await?;
+            let root = pool.root().context("a new pool has a root")?.clone();
+            FileSystemMut::create(&root.objset, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await?;
+            pool.set_property(&root, "compression", &PropertyValue::Number(COMPRESSION_OFF)).await?;
+            pool.sync().await?;
+            let pool =
+                LivePool::start(pool, TxTunables { zfs_dirty_data_max: DIRTY_MAX_BYTES, ..TxTunables::default() });
+            let head = pool.open_head("bench").await?;
+            anyhow::Ok((pool, head))
+        };
+        let made = runtime.block_on(handle.spawn(Class::Issue, making)).map_err(|error| anyhow!("{error}"))?;
+        let (pool, head) = made?;
+        Ok(Self { runtime, path, pool: Some(pool), head: Some(head) })
+    }
+
+    /// Runs on a worker.
+    fn run<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        let handle = self.runtime.handle();
+        self.runtime.block_on(handle.spawn(Class::Issue, work)).map_err(|error| anyhow!("{error}"))?
+    }
+
+    fn head(&self) -> Result<LiveHead> {
+        self.head.clone().context("the pool is open")
+    }
+
+    /// Writes so many bytes of a new object, a record at a time.
+    pub(super) fn sequential(&self, record_bytes: u64, data_bytes: u64) -> Result<Wrote> {
+        let head = self.head()?;
+        self.run(async move {
+            let object = new_object(&head, record_bytes).await?;
+            let watch = Watch::start();
+            fill(&head, &object, record_bytes, data_bytes).await?;
+            ended(&head, watch, data_bytes / record_bytes).await
+        })
+    }
+
+    /// Overwrites records of an object at random, by so many tasks.
+    pub(super) fn overwrite(
+        &self,
+        record_bytes: u64,
+        data_bytes: u64,
+        tasks: u64,
+        seconds: f64,
+        seed: u64,
+    ) -> Result<Wrote> {
+        let head = self.head()?;
+        self.run(async move {
+            let object = new_object(&head, record_bytes).await?;
+            fill(&head, &object, record_bytes, data_bytes).await?;
+            head.pool().sync().await?;
+            timed_overwrites(&head, &object, record_bytes, data_bytes, tasks, seconds, seed).await
+        })
+    }
+
+    /// The same when each record has been overwritten once at random before.
+    pub(super) fn shredded(
+        &self,
+        record_bytes: u64,
+        data_bytes: u64,
+        tasks: u64,
+        seconds: f64,
+        seed: u64,
+    ) -> Result<Wrote> {
+        let head = self.head()?;
+        self.run(async move {
+            let object = new_object(&head, record_bytes).await?;
+            fill(&head, &object, record_bytes, data_bytes).await?;
+            let records = data_bytes / record_bytes;
+            let mut rng = Rng::new(seed);
+            let data = noise(record_bytes as usize, seed);
+            for _ in 0..records {
+                write_record(&head, &object, rng.below(records), &data).await?;
+            }
+            head.pool().sync().await?;
+            timed_overwrites(&head, &object, record_bytes, data_bytes, tasks, seconds, seed).await
+        })
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        drop(self.head.take());
+        if let Some(pool) = self.pool.take() {
+            let handle = self.runtime.handle();
+            // What it ends with does not matter: the file goes.
+            drop(self.runtime.block_on(handle.spawn(Class::Issue, pool.export())));
+        }
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+async fn new_object(head: &LiveHead, record_bytes: u64) -> Result<Object> {
+    let tx = head.begin(Cost::objects(1)).await?;
+    let spec = ObjectSpec::new(DmuType::UINT8_DATA, u32::try_from(record_bytes)?);
+    Ok(head.objset().create_object(tx.txg(), &spec)?)
+}
+
+async fn write_record(head: &LiveHead, object: &Object, record: u64, data: &Block) -> Result<()> {
+    let len = data.len() as u64;
+    let tx = head.begin(Cost::write(record * len, len, len)).await?;
+    // Who writes has bytes of his own, which are copied once.
+    let mut copy = Buf::unfilled(data.len());
+    copy.copy_from_slice(data);
+    object.write_block(tx.txg(), record, copy.freeze());
+    Ok(())
+}
+
+async fn fill(head: &LiveHead, object: &Object, record_bytes: u64, data_bytes: u64) -> Result<()> {
+    let data = noise(record_bytes as usize, 7);
+    for record in 0..data_bytes / record_bytes {
+        write_record(head, object, record, &data).await?;
+    }
+    Ok(())
+}
+
+async fn timed_overwrites(
+    head: &LiveHead,
+    object: &Object,
+    record_bytes: u64,
+    data_bytes: u64,
+    tasks: u64,
+    seconds: f64,
+    seed: u64,
+) -> Result<Wrote> {
+    let handle = head.pool().handle().clone();
+    let records = data_bytes / record_bytes;
+    let (count, watch) = (Arc::new(AtomicU64::new(0)), Watch::start());
+    let first = head.pool().txgs().open_txg();
+    let end = handle.now() + std::time::Duration::from_secs_f64(seconds);
+    let writers: Vec<_> = (0..tasks)
+        .map(|task| {
+            let (head, object, count, clock) = (head.clone(), object.clone(), count.clone(), handle.clone());
+            let data = noise(record_bytes as usize, seed ^ task);
+            let mut rng = Rng::new(seed << 8 | task);
+            handle.spawn(Class::Issue, async move {
+                while clock.now() < end {
+                    write_record(&head, &object, rng.below(records), &data).await?;
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.map_err(|error| anyhow!("{error}"))??;
+    }
+    let operations = count.load(Ordering::Relaxed);
+    let mut wrote = ended(head, watch, operations).await?;
+    wrote.txgs.retain(|txg| txg.txg >= first);
+    Ok(wrote)
+}
+
+async fn ended(head: &LiveHead, watch: Watch, operations: u64) -> Result<Wrote> {
+    head.pool().sync().await?;
+    Ok(Wrote { operations, took: watch.took(), txgs: head.pool().history() })
+}
