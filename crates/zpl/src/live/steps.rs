@@ -13,13 +13,25 @@ use super::LiveFileSystem;
 use super::txgs::HeldTxg;
 use crate::ZplError;
 
-/// Pieces freed in a txg, of all files together: each takes some hundred KiB of memory when it is written.
-const PIECES_PER_TXG_MAX: u64 = 64;
+/// Blocks freed in a txg, of all files together: their pointers, and the indirect blocks above them, are in memory when it is
+/// written.
+const BLOCKS_PER_TXG_MAX: u64 = 64 << 10;
+/// What a piece counts for at least, for the indirect blocks that it needs read: of a file with one of them, of a larger one.
+const SMALL_WEIGHT: u64 = 16;
+const LARGE_WEIGHT: u64 = 256;
 
 /// Whether all of an object's blocks may be freed at once: they are of few pieces.
 pub(super) fn is_small(object: &Object) -> bool {
     let head = object.head();
     head.max_block_id >> head.blkptrs_per_indirect_shift() == 0
+}
+
+/// What freeing so many blocks of an object counts for.
+pub(super) fn weight(object: &Object, blocks: u64) -> u64 {
+    if object.head().max_block_id == 0 {
+        return 1;
+    }
+    blocks.clamp(if is_small(object) { SMALL_WEIGHT } else { LARGE_WEIGHT }, BLOCKS_PER_TXG_MAX)
 }
 
 impl LiveFileSystem {
@@ -31,12 +43,12 @@ impl LiveFileSystem {
         Ok(Some(start.max(range.start)..last + 1))
     }
 
-    /// A txg in which another piece may be freed.
-    pub(super) async fn begin_piece(&self, cost: Cost) -> Result<HeldTxg, ZplError> {
+    /// A txg in which something of this weight may be freed.
+    pub(super) async fn begin_piece(&self, cost: Cost, weight: u64) -> Result<HeldTxg, ZplError> {
         loop {
             let held = self.source().begin(cost.that_frees()).await?;
             let txg = held.txg();
-            if self.count_piece(txg) {
+            if self.count_freed(txg, weight) {
                 return Ok(held);
             }
             drop(held);
@@ -44,14 +56,14 @@ impl LiveFileSystem {
         }
     }
 
-    fn count_piece(&self, txg: Txg) -> bool {
+    fn count_freed(&self, txg: Txg, weight: u64) -> bool {
         let mut freed = self.shared.freed.lock();
         if freed.0 < txg {
             *freed = (txg, 0);
         }
-        let has_room = freed.1 < PIECES_PER_TXG_MAX;
+        let has_room = freed.1 < BLOCKS_PER_TXG_MAX;
         if has_room {
-            freed.1 += 1;
+            freed.1 += weight;
         }
         has_room
     }

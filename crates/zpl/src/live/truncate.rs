@@ -6,11 +6,11 @@ use std::ops::Range;
 use cenote_format::sa::ZplAttribute;
 use cenote_taskq::buf::Block;
 
-use super::LiveFileSystem;
 use super::create::touch;
 use super::data::{SIZE_MAX_BYTES, check_writable};
 use super::node::Node;
 use super::txgs::{Bill, HeldTxg};
+use super::{LiveFileSystem, steps};
 use crate::ZplError;
 
 /// What `fallocate` can do here. Other modes (inserting and collapsing ranges, sharing and unsharing) are not supported.
@@ -71,7 +71,8 @@ impl LiveFileSystem {
         let rest = loop {
             match self.last_piece(&node.object, keep..u64::MAX).await? {
                 Some(piece) if piece.start > keep => {
-                    let held = self.begin_piece(Cost::default().with_objects(1)).await?;
+                    let weight = steps::weight(&node.object, piece.end - piece.start);
+                    let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
                     node.object.free_blocks(held.txg(), piece.start..u64::MAX);
                     let left = node.size_bytes().min(piece.start.saturating_mul(block_bytes));
                     self.put_size(node, &held, Some(left))?;
@@ -84,7 +85,7 @@ impl LiveFileSystem {
         if tail > 0 {
             patch(node, &mut patches, keep - 1, tail..block_bytes as usize).await?;
         }
-        let held = self.begin_last(rest.is_some(), &patches).await?;
+        let held = self.begin_last(node, rest.as_ref(), &patches).await?;
         if size_bytes == 0 {
             node.object.truncate(held.txg());
         } else if rest.is_some() {
@@ -97,10 +98,18 @@ impl LiveFileSystem {
     }
 
     /// A txg for the last step of something that frees.
-    async fn begin_last(&self, frees_piece: bool, patches: &Patches) -> Result<HeldTxg, ZplError> {
+    async fn begin_last(
+        &self,
+        node: &Node,
+        piece: Option<&Range<u64>>,
+        patches: &Patches,
+    ) -> Result<HeldTxg, ZplError> {
         let bytes = patches.iter().map(|(_, data)| data.len() as u64).sum();
         let cost = Cost::default().with_objects(1).with_bytes(bytes).that_frees();
-        if frees_piece { self.begin_piece(cost).await } else { self.source().begin(cost).await }
+        match piece {
+            Some(piece) => self.begin_piece(cost, steps::weight(&node.object, piece.end - piece.start)).await,
+            None => self.source().begin(cost).await,
+        }
     }
 
     /// Makes a hole in a file whose node is locked: whole blocks are freed, parts of blocks become zeros.
@@ -131,11 +140,12 @@ impl LiveFileSystem {
                 break;
             }
             end = piece.start;
-            let held = self.begin_piece(Cost::default().with_objects(1)).await?;
+            let weight = steps::weight(&node.object, piece.end - piece.start);
+            let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
             node.object.free_blocks(held.txg(), piece);
             self.put_size(node, &held, None)?;
         }
-        let held = self.begin_last(last.is_some(), &patches).await?;
+        let held = self.begin_last(node, last.as_ref(), &patches).await?;
         if let Some(piece) = last {
             node.object.free_blocks(held.txg(), piece);
         }

@@ -119,7 +119,8 @@ impl LiveFileSystem {
     /// Frees an object's blocks until few are left.
     async fn free_pieces(&self, object: &Object) -> Result<(), ZplError> {
         while let Some(piece) = self.last_piece(object, 0..u64::MAX).await?.filter(|piece| piece.start > 0) {
-            let held = self.begin_piece(Cost::default().with_objects(1)).await?;
+            let weight = steps::weight(object, piece.end - piece.start);
+            let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
             object.free_blocks(held.txg(), piece.start..u64::MAX);
         }
         Ok(())
@@ -133,7 +134,8 @@ impl LiveFileSystem {
         if zap.lookup(name.as_bytes()).await?.is_some() {
             zap.remove(name.as_bytes()).await?;
         }
-        let held = self.begin_piece(Cost::default().with_entries(1).with_objects(2)).await?;
+        let weight = steps::weight(&node.object, 1);
+        let held = self.begin_piece(Cost::default().with_entries(1).with_objects(2), weight).await?;
         zap.flush(held.txg()).await?;
         if let Some(xattrs) = xattrs {
             xattrs.free(held.txg());
@@ -176,7 +178,8 @@ impl LiveFileSystem {
                     objects.push(object);
                 }
             }
-            let held = self.begin_piece(Cost::default().with_entries(objects.len() as u64)).await?;
+            let weight = objects.iter().map(|object| steps::weight(object, 1)).sum();
+            let held = self.begin_piece(Cost::default().with_entries(objects.len() as u64), weight).await?;
             zap.flush(held.txg()).await?;
             objects.iter().for_each(|object| object.free(held.txg()));
         }
