@@ -15,14 +15,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cenote_taskq::{Class, Group};
 use cenote_zpl::{FileKind, Time};
 use fuser::{
-    AccessFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, MountOption, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
-    Session, SessionACL,
+    AccessFlags, BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
 
 use crate::options::{Access, MountOptions};
-use crate::server::{Caching, Caller, DirItem, Entry, Errno, FileServer, InodeFlags, NodeId, Seek, Stat};
+use crate::server::{
+    Caching, Caller, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Rename, Seek, SetAttributes, Stat,
+};
 
 /// Requests of the kernel's own reading ahead that may wait at once. Chosen by eye: enough for many disks.
 const BACKGROUND_MAX: u16 = 128;
@@ -48,6 +50,7 @@ struct Binding<S> {
     /// Whether the kernel goes on without asking when `open` is not implemented.
     skips_open: AtomicBool,
     skips_opendir: AtomicBool,
+    is_writable: bool,
 }
 
 /// A mounted session, before its loop runs.
@@ -61,10 +64,10 @@ pub(crate) fn mount<S: FileServer>(
     name: &str,
     options: &MountOptions,
 ) -> io::Result<Mounted<S>> {
-    let caching = server.caching();
-    let binding =
-        Binding { server, group, caching, skips_open: AtomicBool::new(false), skips_opendir: AtomicBool::new(false) };
-    Session::new(binding, mountpoint, &config(name, options)).map(Mounted)
+    let (caching, is_writable) = (server.caching(), server.is_writable());
+    let (skips_open, skips_opendir) = (AtomicBool::new(false), AtomicBool::new(false));
+    let binding = Binding { server, group, caching, skips_open, skips_opendir, is_writable };
+    Session::new(binding, mountpoint, &config(name, options, is_writable)).map(Mounted)
 }
 
 impl<S: FileServer> Mounted<S> {
@@ -74,12 +77,12 @@ impl<S: FileServer> Mounted<S> {
     }
 }
 
-fn config(name: &str, options: &MountOptions) -> Config {
+fn config(name: &str, options: &MountOptions, is_writable: bool) -> Config {
     let mut config = Config::default();
     // Commas and backslashes would end the option.
     let name: String = name.chars().map(|c| if matches!(c, ',' | '\\') { '_' } else { c }).collect();
     config.mount_options = vec![
-        MountOption::RO,
+        if is_writable { MountOption::RW } else { MountOption::RO },
         MountOption::FSName(name),
         MountOption::Subtype("cenote".to_owned()),
         MountOption::NoAtime,
@@ -112,6 +115,50 @@ impl<S: FileServer> Binding<S> {
         F: Future<Output = ()> + Send + 'static,
     {
         drop(self.group.spawn(Class::Issue, work(Arc::clone(&self.server))));
+    }
+}
+
+impl<S: FileServer> Binding<S> {
+    fn make(&self, parent: INodeNo, name: &OsStr, new: NewFile, reply: ReplyEntry) {
+        let (name, caching) = (name.as_bytes().to_vec(), self.caching);
+        self.spawn(|server| async move {
+            reply_entry(reply, caching, server.create(node(parent), &name, &new, false).await);
+        });
+    }
+}
+
+fn reply_entry(reply: ReplyEntry, caching: Caching, made: Result<Entry, Errno>) {
+    match made {
+        Ok(entry) => {
+            let attr = entry_attr(&entry);
+            entry.pin.keep();
+            reply.entry(&caching.found, &attr, Generation(entry.generation));
+        }
+        Err(errno) => reply.error(code(errno)),
+    }
+}
+
+fn reply_done(reply: ReplyEmpty, done: Result<(), Errno>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(code(errno)),
+    }
+}
+
+/// A time of the system's as files have it.
+fn zpl_time(time: SystemTime) -> Time {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => Time {
+            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: u64::from(since.subsec_nanos()),
+        },
+        Err(error) => {
+            // Nanoseconds count forwards, before 1970 too.
+            let before = error.duration();
+            let nanoseconds = (1_000_000_000 - u64::from(before.subsec_nanos())) % 1_000_000_000;
+            let seconds = i64::try_from(before.as_secs()).unwrap_or(i64::MAX).saturating_neg();
+            Time { seconds: seconds.saturating_sub(i64::from(nanoseconds > 0)), nanoseconds }
+        }
     }
 }
 
@@ -245,6 +292,10 @@ impl<S: FileServer> Filesystem for Binding<S> {
             // A kernel without it does without.
             let _ = config.add_capabilities(flag);
         }
+        if self.is_writable {
+            // Who makes the file knows whether an access control list takes the mask's place.
+            let _ = config.add_capabilities(InitFlags::FUSE_DONT_MASK);
+        }
         let capabilities = config.capabilities();
         let is_immutable = self.caching.is_immutable;
         let skips = |flag| AtomicBool::new(is_immutable && capabilities.contains(flag));
@@ -334,14 +385,217 @@ impl<S: FileServer> Filesystem for Binding<S> {
     fn release(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _handle: FileHandle,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        reply.ok();
+        if !self.is_writable {
+            return reply.ok();
+        }
+        self.spawn(|server| async move {
+            server.release(node(ino)).await;
+            reply.ok();
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let device = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00));
+        self.make(parent, name, NewFile { mode, umask, caller: caller(request), device, target: None }, reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let mode = mode & 0o7777 | FileKind::Directory.mode_bits();
+        let new = NewFile { mode, umask, caller: caller(request), device: (0, 0), target: None };
+        self.make(parent, name, new, reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let mode = 0o777 | FileKind::Symlink.mode_bits();
+        let target = Some(target.as_os_str().as_bytes().to_vec());
+        self.make(parent, name, NewFile { mode, umask: 0, caller: caller(request), device: (0, 0), target }, reply);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let mode = mode & 0o7777 | FileKind::File.mode_bits();
+        let new = NewFile { mode, umask, caller: caller(request), device: (0, 0), target: None };
+        let (name, caching) = (name.as_bytes().to_vec(), self.caching);
+        self.spawn(|server| async move {
+            match server.create(node(parent), &name, &new, true).await {
+                Ok(entry) => {
+                    let (attr, generation) = (entry_attr(&entry), Generation(entry.generation));
+                    entry.pin.keep();
+                    let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+                    reply.created(&caching.found, &attr, generation, FileHandle(0), flags);
+                }
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (name, caching) = (name.as_bytes().to_vec(), self.caching);
+        self.spawn(|server| async move {
+            reply_entry(reply, caching, server.link(node(ino), node(parent), &name).await);
+        });
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.spawn(|server| async move { reply_done(reply, server.remove(node(parent), &name, false).await) });
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.spawn(|server| async move { reply_done(reply, server.remove(node(parent), &name, true).await) });
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        to: INodeNo,
+        to_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let how = if flags.is_empty() {
+            Rename::Replace
+        } else if flags == RenameFlags::RENAME_NOREPLACE {
+            Rename::NoReplace
+        } else if flags == RenameFlags::RENAME_EXCHANGE {
+            Rename::Exchange
+        } else {
+            return reply.error(fuser::Errno::EINVAL);
+        };
+        let (name, to_name) = (name.as_bytes().to_vec(), to_name.as_bytes().to_vec());
+        self.spawn(|server| async move {
+            reply_done(reply, server.rename((node(parent), &name), (node(to), &to_name), how).await);
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // The buffer is the session's.
+        let data = data.to_vec();
+        self.spawn(|server| async move {
+            match server.write(node(ino), offset, &data).await {
+                Ok(()) => reply.written(data.len() as u32),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _flags_changed: Option<SystemTime>,
+        _backed_up: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let time = |time: TimeOrNow| match time {
+            TimeOrNow::Now => None,
+            TimeOrNow::SpecificTime(time) => Some(zpl_time(time)),
+        };
+        let set = SetAttributes {
+            permissions: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            size_bytes: size,
+            accessed: accessed.map(time),
+            modified: modified.map(time),
+        };
+        let caching = self.caching;
+        self.spawn(|server| async move {
+            match server.setattr(node(ino), &set).await {
+                Ok(stat) => reply.attr(&caching.found, &attr(&stat)),
+                Err(errno) => reply.error(code(errno)),
+            }
+        });
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        self.spawn(|server| async move { reply_done(reply, server.setxattr(node(ino), &name, &value, flags).await) });
+    }
+
+    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.spawn(|server| async move { reply_done(reply, server.removexattr(node(ino), &name).await) });
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.spawn(|server| async move {
+            reply_done(reply, server.fallocate(node(ino), offset, length, mode).await);
+        });
+    }
+
+    fn fsync(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        self.spawn(|server| async move { reply_done(reply, server.fsync(node(ino)).await) });
+    }
+
+    fn fsyncdir(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        self.spawn(|server| async move { reply_done(reply, server.fsync(node(ino)).await) });
     }
 
     fn flush(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
@@ -544,6 +798,9 @@ mod tests {
     fn times_keep_their_nanoseconds_before_and_after_1970() {
         let time = |seconds, nanoseconds| system_time(Time { seconds, nanoseconds });
         assert_eq!(time(5, 7), UNIX_EPOCH + Duration::new(5, 7));
+        for (seconds, nanoseconds) in [(5, 7), (0, 0), (-5, 7), (-1, 999_999_999)] {
+            assert_eq!(zpl_time(time(seconds, nanoseconds)), Time { seconds, nanoseconds });
+        }
         assert_eq!(time(-5, 7), UNIX_EPOCH - Duration::new(5, 0) + Duration::from_nanos(7));
         // Whatever a disk says, there is some time.
         for seconds in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX] {

@@ -34,6 +34,12 @@
 //! listings and data are all handed out for as long as the kernel cares to keep them, files are opened without asking
 //! us, and a second `find` or `grep` never reaches this process.
 //!
+//! **Changing.** A dataset of a pool that is written in the background is mounted by itself, for writing ([`mount_live`]): a
+//! second server over `cenote_zpl::live`, with the same binding. All changes come through the mount, so the kernel still keeps
+//! what it was told, and undoes that itself where it asks for a change. Open files are held by node, so that they outlive
+//! their names; `fsync` waits for the txg. Not here yet: figures of space (`statfs`), setting flags, snapshots and nested
+//! datasets beside it, reading ahead, and anything of a directory that was removed while it is somebody's current one.
+//!
 //! **Permissions.** The kernel checks bits and POSIX ACLs (`default_permissions`, negotiated `FUSE_POSIX_ACL`), by the
 //! attributes `system.posix_acl_*` that the server hands out where the dataset has `acltype=posix`. Devices and
 //! set-user-id are off unless asked for: a pool is somebody else's bytes.
@@ -45,7 +51,7 @@
 //! 4. Every request gets one reply, a panic's `EIO` included.
 //! 5. A listing ends: positions that would not lead on are refused as corrupt.
 //!
-//! **Crash.** Nothing is written. A killed process leaves a mount that answers `ENOTCONN`; mounting there says how to
+//! **Crash.** What was changed is as of the last txg. A killed process leaves a mount that answers `ENOTCONN`; mounting there says how to
 //! remove it.
 //!
 //! **Rejected.** A table of inodes (memory that grows with what was looked at, for nothing that the numbers do not say);
@@ -57,6 +63,7 @@ mod files;
 mod grafts;
 mod layout;
 mod listing;
+mod live;
 mod mount;
 mod node;
 mod options;
@@ -67,7 +74,8 @@ mod tree;
 mod volume;
 
 pub use layout::Layout;
-pub use mount::{MountError, MountHandle, Unmount, mount};
+pub use live::LiveServer;
+pub use mount::{MountError, MountHandle, Unmount, mount, mount_live};
 pub use options::{Access, MountOptions};
 pub use tree::{Report, Tree, TreeOptions};
 pub use volume::OpenError;

@@ -13,7 +13,9 @@ use rustix::mount::UnmountFlags;
 use thiserror::Error;
 
 use crate::binding;
+use crate::live::LiveServer;
 use crate::options::MountOptions;
+use crate::server::FileServer;
 use crate::tree::{Report, Tree, TreeOptions};
 use crate::volume::OpenError;
 
@@ -83,7 +85,13 @@ pub struct MountHandle {
     handle: Handle,
     state: Arc<State>,
     group: Group,
-    tree: Tree,
+    served_by: Served,
+}
+
+/// What is to be closed when a mount has ended.
+enum Served {
+    Tree(Tree),
+    Live(LiveServer),
 }
 
 #[derive(Default)]
@@ -102,16 +110,45 @@ pub async fn mount(
     options: &MountOptions,
     report: Report,
 ) -> Result<MountHandle, MountError> {
-    let mountpoint = {
-        let mountpoint = mountpoint.to_owned();
-        blocking(handle, move || check_place(&mountpoint)).await?
-    };
+    let mountpoint = place(handle, mountpoint).await?;
     let tree_options = TreeOptions { layout: options.layout, report: Arc::clone(&report) };
     let tree = Tree::open(handle, pool, dataset, tree_options).await?;
+    mount_server(handle, tree.clone(), Served::Tree(tree), dataset, mountpoint, options).await
+}
+
+/// Mounts a dataset for changing at `mountpoint`, which must be a directory. Until the mount has ended nobody else changes the
+/// dataset. `name` is what the mount is listed as.
+///
+/// # Errors
+/// It cannot be mounted there.
+pub async fn mount_live(
+    handle: &Handle,
+    server: LiveServer,
+    name: &str,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<MountHandle, MountError> {
+    let mountpoint = place(handle, mountpoint).await?;
+    mount_server(handle, server.clone(), Served::Live(server), name, mountpoint, options).await
+}
+
+async fn place(handle: &Handle, mountpoint: &Path) -> Result<PathBuf, MountError> {
+    let mountpoint = mountpoint.to_owned();
+    blocking(handle, move || check_place(&mountpoint)).await
+}
+
+async fn mount_server<S: FileServer>(
+    handle: &Handle,
+    server: S,
+    served_by: Served,
+    name: &str,
+    mountpoint: PathBuf,
+    options: &MountOptions,
+) -> Result<MountHandle, MountError> {
     let group = handle.group();
     let mounted = {
-        let (server, group) = (Arc::new(tree.clone()), group.clone());
-        let (at, name, options) = (mountpoint.clone(), dataset.to_owned(), options.clone());
+        let (server, group) = (Arc::new(server), group.clone());
+        let (at, name, options) = (mountpoint.clone(), name.to_owned(), options.clone());
         blocking(handle, move || {
             binding::mount(server, group, &at, &name, &options).map_err(|error| explain(&at, error))
         })
@@ -130,7 +167,7 @@ pub async fn mount(
     };
     // The session waits for the kernel as long as the mount lives, so it has a thread of its own.
     let spawned = std::thread::Builder::new().name("fuse-session".to_owned()).spawn(served);
-    let mount = MountHandle { mountpoint, handle: handle.clone(), state, group, tree };
+    let mount = MountHandle { mountpoint, handle: handle.clone(), state, group, served_by };
     if let Err(error) = spawned {
         mount.state.ended.set();
         return Err(MountError::Io { verb: "mount", mountpoint: mount.mountpoint.clone(), error });
@@ -214,7 +251,10 @@ impl MountHandle {
     pub async fn ended(&self) -> Result<(), MountError> {
         self.state.ended.wait().await;
         self.group.close().await;
-        self.tree.close().await;
+        match &self.served_by {
+            Served::Tree(tree) => tree.close().await,
+            Served::Live(server) => server.close().await,
+        }
         match self.state.error.lock().take() {
             None => Ok(()),
             Some(error) => Err(MountError::Io { verb: "serve", mountpoint: self.mountpoint.clone(), error }),

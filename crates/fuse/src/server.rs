@@ -164,6 +164,49 @@ pub struct Caller {
     pub gid: u32,
 }
 
+/// A node to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewFile {
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Permission bits that are not to be set, unless an access control list is handed down.
+    pub umask: u32,
+    /// Whose it is.
+    pub caller: Caller,
+    /// Device number (major, minor), for devices.
+    pub device: (u32, u32),
+    /// A symbolic link's target.
+    pub target: Option<Vec<u8>>,
+}
+
+/// What is to change of a node's attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permission bits with set-uid, set-gid and sticky.
+    pub permissions: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size_bytes: Option<u64>,
+    /// Last access; `None` within is now.
+    pub accessed: Option<Option<Time>>,
+    /// Last change of content; likewise.
+    pub modified: Option<Option<Time>>,
+}
+
+/// What may be there under a new name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rename {
+    /// It is replaced.
+    Replace,
+    /// Nothing.
+    NoReplace,
+    /// It gets the old name.
+    Exchange,
+}
+
 /// How long the client may believe what it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caching {
@@ -232,4 +275,92 @@ pub trait FileServer: Send + Sync + 'static {
 
     /// Flags of a file beyond `stat`.
     fn inode_flags(&self, node: NodeId) -> impl Future<Output = Result<InodeFlags, Errno>> + Send;
+
+    /// Whether anything can be changed: else what follows is never asked for.
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    /// A file that was opened is not used any more; once for each time.
+    fn release(&self, _node: NodeId) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
+    /// Makes a node and its name; opened where that is asked for.
+    fn create(
+        &self,
+        _parent: NodeId,
+        _name: &[u8],
+        _new: &NewFile,
+        _open: bool,
+    ) -> impl Future<Output = Result<Entry, Errno>> + Send {
+        async { Err(Errno::ROFS) }
+    }
+
+    /// Gives a node another name.
+    fn link(&self, _node: NodeId, _parent: NodeId, _name: &[u8]) -> impl Future<Output = Result<Entry, Errno>> + Send {
+        async { Err(Errno::ROFS) }
+    }
+
+    /// Takes a name away: of a directory, or of anything else.
+    fn remove(
+        &self,
+        _parent: NodeId,
+        _name: &[u8],
+        _directory: bool,
+    ) -> impl Future<Output = Result<(), Errno>> + Send {
+        async { Err(Errno::ROFS) }
+    }
+
+    /// Renames.
+    fn rename(
+        &self,
+        _from: (NodeId, &[u8]),
+        _to: (NodeId, &[u8]),
+        _how: Rename,
+    ) -> impl Future<Output = Result<(), Errno>> + Send {
+        async { Err(Errno::ROFS) }
+    }
+
+    /// Writes all of the bytes.
+    fn write(&self, _node: NodeId, _offset_bytes: u64, _data: &[u8]) -> impl Future<Output = Result<(), Errno>> + Send {
+        async { Err(Errno::ROFS) }
+    }
+
+    /// Changes attributes; all of them come back.
+    fn setattr(&self, _node: NodeId, _set: &SetAttributes) -> impl Future<Output = Result<Stat, Errno>> + Send {
+        async { Err(Errno::ROFS) }
+    }
+
+    /// Sets an extended attribute; flags as of `setxattr(2)`.
+    fn setxattr(
+        &self,
+        _node: NodeId,
+        _name: &[u8],
+        _value: &[u8],
+        _flags: i32,
+    ) -> impl Future<Output = Result<(), Errno>> + Send {
+        async { Err(Errno::ROFS) }
+    }
+
+    /// Takes an extended attribute away.
+    fn removexattr(&self, _node: NodeId, _name: &[u8]) -> impl Future<Output = Result<(), Errno>> + Send {
+        async { Err(Errno::ROFS) }
+    }
+
+    /// Makes room or holes; mode as of `fallocate(2)`.
+    fn fallocate(
+        &self,
+        _node: NodeId,
+        _offset_bytes: u64,
+        _len_bytes: u64,
+        _mode: i32,
+    ) -> impl Future<Output = Result<(), Errno>> + Send {
+        async { Err(Errno::ROFS) }
+    }
+
+    /// Makes durable what was done to a node.
+    fn fsync(&self, _node: NodeId) -> impl Future<Output = Result<(), Errno>> + Send {
+        async { Ok(()) }
+    }
 }

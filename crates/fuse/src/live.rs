@@ -1,0 +1,388 @@
+//! One dataset that is changed through its mount, and through nothing else meanwhile.
+//!
+//! What changes the kernel has asked for itself, so it may keep names, attributes and data as it does for a disk of its own.
+//! A node's number is its object's; the root's is 1. A file that is open is held, so that it outlives its name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_format::ids::ObjectId;
+use cenote_spa::write::live::LiveHead;
+use cenote_taskq::Block;
+use cenote_taskq::sync::Mutex;
+use cenote_zpl::live::{
+    Allocation, AttributeChange, LiveFileSystem, LiveOptions, NewNode, OpenFile, RenameMode, XattrSet,
+};
+use cenote_zpl::{Attributes, Cursor, FileKind, Time, ZplError};
+
+use crate::listing::{AFTER_ABOVE, AFTER_SELF, Position};
+use crate::server::{
+    Caching, Caller, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Pin, Rename, Seek, SetAttributes,
+    SpaceFigures, Stat,
+};
+use crate::tree::Report;
+
+/// How long the kernel keeps what it was told: nobody else changes anything, so any time would do.
+const KEPT: Duration = Duration::from_secs(3600);
+/// What names of POSIX access control lists begin with.
+const POSIX_ACLS: &[u8] = b"system.posix_acl_";
+const KEEP_SIZE: i32 = 1;
+const PUNCH_HOLE: i32 = 2;
+const ZERO_RANGE: i32 = 0x10;
+
+/// A dataset that is changed. Cheap to clone.
+#[derive(Clone)]
+pub struct LiveServer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    fs: LiveFileSystem,
+    head: LiveHead,
+    /// Open files, with how often.
+    open: Mutex<BTreeMap<ObjectId, (Arc<OpenFile>, u64)>>,
+    report: Report,
+}
+
+impl LiveServer {
+    /// Serves a dataset of a pool that is written in the background, after freeing what its last user has left to free.
+    ///
+    /// # Errors
+    /// It is no file system, or one that cannot be changed yet.
+    pub async fn open(head: LiveHead, options: LiveOptions, report: Report) -> Result<Self, ZplError> {
+        let fs = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), options).await?;
+        fs.reap().await?;
+        Ok(Self { shared: Arc::new(Shared { fs, head, open: Mutex::new(BTreeMap::new()), report }) })
+    }
+
+    /// Lets go of files that are still open, and frees those without a name. Nobody asks for anything any more.
+    pub(crate) async fn close(&self) {
+        let open = std::mem::take(&mut *self.shared.open.lock());
+        drop(open);
+        // What cannot be freed now is left to the next user.
+        let _ = self.shared.fs.reap().await.map_err(|error| self.failed(error));
+    }
+
+    fn fs(&self) -> &LiveFileSystem {
+        &self.shared.fs
+    }
+
+    fn object(&self, node: NodeId) -> ObjectId {
+        if node == NodeId::ROOT { self.fs().root() } else { ObjectId(node.0) }
+    }
+
+    fn node(&self, object: ObjectId) -> NodeId {
+        if object == self.fs().root() { NodeId::ROOT } else { NodeId(object.0) }
+    }
+
+    /// The errno, once the cause is reported where that says more.
+    fn failed(&self, error: ZplError) -> Errno {
+        let errno = Errno::from_raw_os_error(error.errno() as i32);
+        if matches!(errno, Errno::IO | Errno::BADE) {
+            (self.shared.report)(&error.to_string());
+        }
+        errno
+    }
+
+    fn entry(&self, attributes: &Attributes) -> Entry {
+        Entry {
+            node: self.node(attributes.object),
+            generation: attributes.generation,
+            stat: stat(attributes),
+            pin: Pin::NONE,
+        }
+    }
+
+    /// The file as it was opened, or for the moment.
+    async fn file(&self, node: NodeId) -> Result<Arc<OpenFile>, Errno> {
+        let id = self.object(node);
+        if let Some((file, _)) = self.shared.open.lock().get(&id) {
+            return Ok(file.clone());
+        }
+        self.fs().open_file(id).await.map(Arc::new).map_err(|error| self.failed(error))
+    }
+
+    fn keep(&self, file: OpenFile) {
+        let mut open = self.shared.open.lock();
+        let id = file.id();
+        open.entry(id).or_insert_with(|| (Arc::new(file), 0)).1 += 1;
+    }
+
+    fn hides(&self, name: &[u8]) -> bool {
+        name.starts_with(POSIX_ACLS) && !self.fs().options().has_posix_acls
+    }
+}
+
+fn stat(attributes: &Attributes) -> Stat {
+    Stat {
+        ino: attributes.object.0,
+        kind: attributes.kind,
+        permissions: attributes.permissions,
+        link_count: attributes.link_count,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        device: attributes.device,
+        size_bytes: attributes.size_bytes,
+        blocks: attributes.blocks,
+        block_size_bytes: u32::try_from(attributes.block_size_bytes).unwrap_or(u32::MAX),
+        accessed: attributes.accessed,
+        modified: attributes.modified,
+        changed: attributes.changed,
+        created: attributes.created,
+    }
+}
+
+fn new_node(new: &NewFile) -> NewNode {
+    NewNode {
+        mode: new.mode,
+        umask: new.umask,
+        uid: new.caller.uid,
+        gid: new.caller.gid,
+        device: new.device,
+        target: new.target.clone(),
+    }
+}
+
+impl FileServer for LiveServer {
+    fn caching(&self) -> Caching {
+        Caching { found: KEPT, absent: KEPT, is_immutable: false }
+    }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
+
+    async fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        let found = self.fs().find(self.object(parent), name).await;
+        found.map(|attributes| self.entry(&attributes)).map_err(|error| self.failed(error))
+    }
+
+    fn forget(&self, _node: NodeId, _count: u64) {}
+
+    async fn getattr(&self, node: NodeId) -> Result<Stat, Errno> {
+        let found = self.fs().attributes(self.object(node)).await;
+        found.map(|attributes| stat(&attributes)).map_err(|error| self.failed(error))
+    }
+
+    async fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.fs().read_link(self.object(node)).await.map_err(|error| self.failed(error))
+    }
+
+    async fn open(&self, node: NodeId, _write: bool) -> Result<(), Errno> {
+        let file = self.fs().open_file(self.object(node)).await.map_err(|error| self.failed(error))?;
+        self.keep(file);
+        Ok(())
+    }
+
+    async fn release(&self, node: NodeId) {
+        let last = {
+            let mut open = self.shared.open.lock();
+            let id = self.object(node);
+            match open.get_mut(&id) {
+                Some((_, count)) if *count > 1 => {
+                    *count -= 1;
+                    None
+                }
+                Some(_) => open.remove(&id),
+                None => None,
+            }
+        };
+        if last.is_some() {
+            drop(last);
+            let _ = self.fs().reap().await.map_err(|error| self.failed(error));
+        }
+    }
+
+    async fn read(&self, node: NodeId, offset_bytes: u64, len: u32) -> Result<Block, Errno> {
+        let file = self.file(node).await?;
+        file.read(offset_bytes, len as usize).await.map_err(|error| self.failed(error))
+    }
+
+    async fn readdir(
+        &self,
+        node: NodeId,
+        position: u64,
+        with_entries: bool,
+        count_max: usize,
+    ) -> Result<Vec<DirItem>, Errno> {
+        let directory = self.object(node);
+        let mut items = Vec::new();
+        let own = |name: &[u8], id: ObjectId, next| DirItem {
+            name: name.to_vec(),
+            ino: id.0,
+            kind: Some(FileKind::Directory),
+            next,
+            entry: None,
+            pin: Pin::NONE,
+        };
+        if position < AFTER_ABOVE {
+            let attributes = self.fs().attributes(directory).await.map_err(|error| self.failed(error))?;
+            if position < AFTER_SELF {
+                items.push(own(b".", directory, AFTER_SELF));
+            }
+            items.push(own(b"..", attributes.parent, AFTER_ABOVE));
+        }
+        let cursor = match Position::of(position) {
+            Position::Zap(cursor) => cursor,
+            Position::Head(_) => Cursor::START,
+        };
+        let left = count_max.saturating_sub(items.len());
+        let found = self.fs().list(directory, cursor, left).await.map_err(|error| self.failed(error))?;
+        for entry in found {
+            let next = Position::number(entry.next).ok_or(Errno::BADE)?;
+            let attributes = match with_entries {
+                // What was removed meanwhile is listed without attributes, and found absent when it is asked for.
+                true => self.fs().attributes(entry.object).await.ok(),
+                false => None,
+            };
+            items.push(DirItem {
+                name: entry.name,
+                ino: entry.object.0,
+                kind: entry.kind,
+                next,
+                entry: attributes.map(|attributes| self.entry(&attributes)),
+                pin: Pin::NONE,
+            });
+        }
+        Ok(items)
+    }
+
+    async fn getxattr(&self, node: NodeId, name: &[u8], _caller: Caller) -> Result<Vec<u8>, Errno> {
+        if self.hides(name) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.fs().xattr(self.object(node), name).await.map_err(|error| self.failed(error))
+    }
+
+    async fn listxattr(&self, node: NodeId, caller: Caller) -> Result<Vec<u8>, Errno> {
+        let names = self.fs().xattr_names(self.object(node)).await.map_err(|error| self.failed(error))?;
+        let may_see = |name: &&Vec<u8>| !self.hides(name) && (caller.uid == 0 || !name.starts_with(b"trusted."));
+        Ok(names.iter().filter(may_see).flat_map(|name| name.iter().copied().chain([0])).collect())
+    }
+
+    async fn statfs(&self, _node: NodeId) -> Result<SpaceFigures, Errno> {
+        // Not supported yet: figures of space that change.
+        Err(Errno::NOSYS)
+    }
+
+    async fn seek(&self, node: NodeId, offset_bytes: u64, to: Seek) -> Result<u64, Errno> {
+        let file = self.file(node).await?;
+        let found = match to {
+            Seek::Data => file.next_data(offset_bytes).await,
+            Seek::Hole => file.next_hole(offset_bytes).await,
+        };
+        found.map_err(|error| self.failed(error))?.ok_or(Errno::NXIO)
+    }
+
+    async fn access(&self, _node: NodeId, _mask: u32) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    async fn inode_flags(&self, node: NodeId) -> Result<InodeFlags, Errno> {
+        let found = self.fs().attributes(self.object(node)).await.map_err(|error| self.failed(error))?;
+        Ok(InodeFlags {
+            bits: found.flags.linux_bits(),
+            project: found.project.and_then(|project| u32::try_from(project).ok()).unwrap_or(0),
+            inherits_project: found.flags.is_project_inherited(),
+        })
+    }
+
+    async fn create(&self, parent: NodeId, name: &[u8], new: &NewFile, open: bool) -> Result<Entry, Errno> {
+        let (parent, new) = (self.object(parent), new_node(new));
+        if !open {
+            let made = self.fs().create(parent, name, &new).await;
+            return made.map(|attributes| self.entry(&attributes)).map_err(|error| self.failed(error));
+        }
+        let (file, attributes) = self.fs().create_file(parent, name, &new).await.map_err(|error| self.failed(error))?;
+        self.keep(file);
+        Ok(self.entry(&attributes))
+    }
+
+    async fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        let made = self.fs().link(self.object(node), self.object(parent), name).await;
+        made.map(|attributes| self.entry(&attributes)).map_err(|error| self.failed(error))
+    }
+
+    async fn remove(&self, parent: NodeId, name: &[u8], directory: bool) -> Result<(), Errno> {
+        let parent = self.object(parent);
+        let removed =
+            if directory { self.fs().rmdir(parent, name).await } else { self.fs().unlink(parent, name).await };
+        removed.map_err(|error| self.failed(error))?;
+        self.fs().reap().await.map(drop).map_err(|error| self.failed(error))
+    }
+
+    async fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), how: Rename) -> Result<(), Errno> {
+        let mode = match how {
+            Rename::Replace => RenameMode::Replace,
+            Rename::NoReplace => RenameMode::NoReplace,
+            Rename::Exchange => RenameMode::Exchange,
+        };
+        let renamed = self.fs().rename(self.object(from.0), from.1, self.object(to.0), to.1, mode).await;
+        renamed.map_err(|error| self.failed(error))?;
+        self.fs().reap().await.map(drop).map_err(|error| self.failed(error))
+    }
+
+    async fn write(&self, node: NodeId, offset_bytes: u64, data: &[u8]) -> Result<(), Errno> {
+        let file = self.file(node).await?;
+        file.write(offset_bytes, data).await.map_err(|error| self.failed(error))
+    }
+
+    async fn setattr(&self, node: NodeId, set: &SetAttributes) -> Result<Stat, Errno> {
+        let now = self.shared.head.pool().handle().unix_time();
+        let now = Time { seconds: now.as_secs().cast_signed(), nanoseconds: u64::from(now.subsec_nanos()) };
+        let change = AttributeChange {
+            permissions: set.permissions,
+            uid: set.uid,
+            gid: set.gid,
+            size_bytes: set.size_bytes,
+            accessed: set.accessed.map(|at| at.unwrap_or(now)),
+            modified: set.modified.map(|at| at.unwrap_or(now)),
+            ..AttributeChange::default()
+        };
+        let changed = self.fs().set_attributes(self.object(node), &change).await;
+        changed.map(|attributes| stat(&attributes)).map_err(|error| self.failed(error))
+    }
+
+    async fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+        if self.hides(name) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let how = match flags {
+            0 => XattrSet::Any,
+            1 => XattrSet::Create,
+            2 => XattrSet::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        self.fs().set_xattr(self.object(node), name, value, how).await.map_err(|error| self.failed(error))
+    }
+
+    async fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+        if self.hides(name) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.fs().remove_xattr(self.object(node), name).await.map_err(|error| self.failed(error))
+    }
+
+    async fn fallocate(&self, node: NodeId, offset_bytes: u64, len_bytes: u64, mode: i32) -> Result<(), Errno> {
+        const PUNCH: i32 = PUNCH_HOLE | KEEP_SIZE;
+        const ZERO_KEEP: i32 = ZERO_RANGE | KEEP_SIZE;
+        let how = match mode {
+            0 | KEEP_SIZE => Allocation::Reserve { keep_size: mode == KEEP_SIZE },
+            PUNCH => Allocation::Punch,
+            ZERO_RANGE | ZERO_KEEP => Allocation::Zero { keep_size: mode == ZERO_KEEP },
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let end = offset_bytes.checked_add(len_bytes).ok_or(Errno::FBIG)?;
+        let file = self.file(node).await?;
+        file.allocate(how, offset_bytes..end).await.map_err(|error| self.failed(error))
+    }
+
+    async fn fsync(&self, _node: NodeId) -> Result<(), Errno> {
+        // Without an intent log the txg is what makes things durable.
+        self.shared.head.pool().sync().await.map(drop).map_err(|error| {
+            (self.shared.report)(&error.to_string());
+            Errno::IO
+        })
+    }
+}

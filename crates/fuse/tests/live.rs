@@ -1,0 +1,198 @@
+//! A file system that is changed through the kernel: the same random calls on a mount and on an ordinary directory have the
+//! same results, and leave the same tree; then the pool is judged by OpenZFS's `zdb`.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_dmu::tx::TxTunables;
+use cenote_fuse::{LiveServer, MountOptions, Unmount, mount_live};
+use cenote_spa::write::live::LivePool;
+use cenote_spa::write::{Clock, CreateOptions, DiskSpec, Host, TopKind, TopSpec, create};
+use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
+use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
+use cenote_vdev::disk::Disk;
+use cenote_zpl::live::LiveOptions;
+use cenote_zpl::write::{FileSystemMut, NodeSpec};
+
+async fn new_pool(handle: &Handle, path: &Path) -> LivePool {
+    File::create(path).unwrap().set_len(256 << 20).unwrap();
+    let options = cenote_taskq::OpenOptions { write: true, ..Default::default() };
+    let disk = Disk::whole(handle.open(path, options).await.unwrap());
+    let disk = DiskSpec { disk, path: path.display().to_string(), is_file: true };
+    let options = CreateOptions {
+        name: "mounted".into(),
+        tops: vec![TopSpec { kind: TopKind::Single, disks: vec![disk] }],
+        ashift: Some(12),
+        disabled_features: Vec::new(),
+        properties: Vec::new(),
+        seed: Some(7),
+        clock: Clock::Now,
+        host: Host { id: 0, name: "here".into() },
+        command: "zpool create mounted".into(),
+        user: 0,
+        cache_bytes: 64 << 20,
+        check: true,
+    };
+    let mut pool = create(handle, options).await.unwrap();
+    let root = pool.root().unwrap().objset.clone();
+    FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
+    pool.sync().await.unwrap();
+    LivePool::start(pool, TxTunables::default())
+}
+
+/// Mounts a new file system, does something there, and has what is left judged.
+fn mounted(work: impl FnOnce(&Path) + Send + 'static) {
+    if !support::can_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disks = tempfile::tempdir().unwrap();
+    let path = disks.path().join("disk0");
+    let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = new_pool(&handle, &path).await;
+        let head = pool.open_head("mounted").await.unwrap();
+        let report = Arc::new(|text: &str| panic!("{text}"));
+        let server = LiveServer::open(head, LiveOptions::default(), report).await.unwrap();
+        let mount = mount_live(&handle, server, "mounted", folder.path(), &MountOptions::default()).await.unwrap();
+        let at = folder.path().to_owned();
+        let worked = handle.spawn_blocking(move || work(&at)).await;
+        mount.unmount(Unmount::Unused).await.unwrap();
+        drop(mount);
+        worked.unwrap();
+        pool.export().await.unwrap();
+    });
+    if program("zdb").is_some() {
+        let told = run(&Devices::of(&[path]).unwrap(), &["-bcc"], "mounted").unwrap();
+        assert_eq!(told.status, Some(0), "{}", told.text);
+        assert!(BlockStatistics::parse(&told.text).unwrap().leak_free, "{}", told.text);
+    }
+}
+
+/// Everything below a directory: kind, mode, links of files, size, and content or target.
+fn tree(at: &Path, below: &Path, into: &mut BTreeMap<PathBuf, (u32, u64, u64, Vec<u8>)>) {
+    for entry in fs::read_dir(at.join(below)).unwrap() {
+        let path = below.join(entry.unwrap().file_name());
+        let whole = at.join(&path);
+        let metadata = fs::symlink_metadata(&whole).unwrap();
+        let (links, size, content) = if metadata.is_dir() {
+            tree(at, &path, into);
+            (0, 0, Vec::new())
+        } else if metadata.is_symlink() {
+            let target = fs::read_link(&whole).unwrap().into_os_string().into_encoded_bytes();
+            (metadata.nlink(), metadata.size(), target)
+        } else {
+            (metadata.nlink(), metadata.size(), fs::read(&whole).unwrap())
+        };
+        into.insert(path, (metadata.mode(), links, size, content));
+    }
+}
+
+/// One random call below a directory.
+fn call(at: &Path, rng: &mut Rng) -> io::Result<u64> {
+    let name = |rng: &mut Rng| {
+        let mut path = PathBuf::new();
+        for _ in 0..1 + rng.below(3) {
+            path.push(format!("n{}", rng.below(5)));
+        }
+        at.join(path)
+    };
+    let (one, other) = (name(rng), name(rng));
+    let (offset, len, fill) = (rng.below(300_000), rng.below(100_000) as usize, rng.below(250) as u8);
+    match rng.below(14) {
+        0 | 1 => fs::create_dir(&one).map(|()| 0),
+        2 | 3 => OpenOptions::new().write(true).create_new(true).open(&one).map(|_| 0),
+        4..=6 => {
+            let file = OpenOptions::new().write(true).open(&one)?;
+            file.write_all_at(&vec![fill; len], offset).map(|()| 0)
+        }
+        7 => OpenOptions::new().write(true).open(&one)?.set_len(offset).map(|()| 0),
+        8 => fs::remove_file(&one).map(|()| 0),
+        9 => fs::remove_dir(&one).map(|()| 0),
+        10 | 11 => fs::rename(&one, &other).map(|()| 0),
+        12 if rng.chance(1, 2) => fs::hard_link(&one, &other).map(|()| 0),
+        12 => symlink("somewhere", &one).map(|()| 0),
+        _ => {
+            let metadata = fs::symlink_metadata(&one)?;
+            if !metadata.is_symlink() {
+                // Not so that a directory could not be used.
+                let mode = 0o700 | u32::from(fill) & 0o77;
+                fs::set_permissions(&one, fs::Permissions::from_mode(mode))?;
+            }
+            Ok(if metadata.is_dir() { 0 } else { metadata.size() })
+        }
+    }
+}
+
+#[test]
+fn random_calls_have_the_results_that_an_ordinary_directory_gives() {
+    mounted(|at| {
+        let reference = tempfile::tempdir().unwrap();
+        for seed in 0..4 {
+            let (mut mine, mut theirs) = (Rng::new(seed), Rng::new(seed));
+            for step in 0..800 {
+                let told = call(at, &mut mine).map_err(|error| error.raw_os_error());
+                let wanted = call(reference.path(), &mut theirs).map_err(|error| error.raw_os_error());
+                assert_eq!(told, wanted, "seed {seed} step {step}");
+                assert_eq!(mine.next_u64(), theirs.next_u64());
+            }
+            let (mut found, mut wanted) = (BTreeMap::new(), BTreeMap::new());
+            tree(at, Path::new(""), &mut found);
+            tree(reference.path(), Path::new(""), &mut wanted);
+            assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
+            for (path, (mode, links, size, content)) in &found {
+                let other = &wanted[path];
+                assert_eq!((mode, links, size), (&other.0, &other.1, &other.2), "{}", path.display());
+                assert!(*content == other.3, "{}", path.display());
+            }
+        }
+    });
+}
+
+#[test]
+fn an_open_file_outlives_its_name_and_fsync_makes_durable() {
+    mounted(|at| {
+        let path = at.join("f");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.write_all_at(b"hello", 0).unwrap();
+        file.sync_all().unwrap();
+        fs::remove_file(&path).unwrap();
+        file.write_all_at(b" there", 5).unwrap();
+        let mut read = [0; 11];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(&read, b"hello there");
+        assert_eq!(file.metadata().unwrap().nlink(), 0);
+        rustix::fs::setxattr(at, "user.note", b"root", rustix::fs::XattrFlags::CREATE).unwrap();
+        let mut value = [0; 16];
+        assert_eq!(rustix::fs::getxattr(at, "user.note", &mut value).unwrap(), 4);
+        let hole = File::create(at.join("hole")).unwrap();
+        hole.write_all_at(&[1; 4 << 20], 0).unwrap();
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&hole, flags, 1 << 20, 2 << 20).unwrap();
+        assert_eq!(rustix::fs::seek(&hole, rustix::fs::SeekFrom::Hole(0)).unwrap(), 1 << 20);
+        assert_eq!(rustix::fs::seek(&hole, rustix::fs::SeekFrom::Data(1 << 20)).unwrap(), 3 << 20);
+    });
+}
+
+#[test]
+fn a_tree_is_copied_in_and_out_by_ordinary_programs() {
+    mounted(|at| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let shell = |command: &str| {
+            let status = std::process::Command::new("sh").arg("-ec").arg(command).status().unwrap();
+            assert!(status.success(), "{command}");
+        };
+        let (source, at) = (source.display(), at.display());
+        shell(&format!("cp -a {source} {at}/a && diff -r {source} {at}/a && tar -C {at} -cf {at}/a.tar a"));
+        shell(&format!(
+            "mkdir {at}/b && tar -C {at}/b -xf {at}/a.tar && diff -r {source} {at}/b/a && rm -r {at}/a {at}/b"
+        ));
+    });
+}
