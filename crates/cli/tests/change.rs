@@ -262,3 +262,62 @@ fn files_are_put_into_file_systems_that_exist_all_or_nothing() {
         images.assert_whole();
     }
 }
+
+#[test]
+fn what_is_renamed_moves_with_all_that_it_uses() {
+    let images = Images::made(&["mirror"], 2, &[]);
+    let source = images.cache.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), vec![7; 300_000]).unwrap();
+    images.run("zfs", &["create", "-p", "mine/a/below"]);
+    images.run("zfs", &["create", "-o", "compression=off", "mine/a/below/it"]);
+    images.run("zfs", &["create", "-p", "mine/b/c"]);
+    let mut put = images.command("put", &["mine/a/below/it"]);
+    good(put.arg(&source));
+    let used =
+        |name: &str| -> u64 { images.run("zfs", &["get", "-Hp", "-o", "value", "used", name]).trim().parse().unwrap() };
+    let (all, moved, target, rest) = (used("mine"), used("mine/a/below"), used("mine/b"), used("mine/a"));
+    images.run("zfs", &["rename", "mine/a/below", "mine/b/c/new"]);
+    assert_eq!(used("mine/b/c/new"), moved);
+    assert_eq!((used("mine/b"), used("mine/a")), (target + moved, rest - moved));
+    assert!(used("mine").abs_diff(all) < 64 << 10, "the pool uses what it used, but for its own tables");
+    let list = images.run("zfs", &["list", "-H", "-o", "name", "-r", "mine"]);
+    assert_eq!(list, "mine\nmine/a\nmine/b\nmine/b/c\nmine/b/c/new\nmine/b/c/new/it\n");
+    assert!(images.run("cat", &["mine/b/c/new/it", "/file"]).len() == 300_000);
+    images.assert_whole();
+    images.run("zfs", &["rename", "mine/b/c/new", "mine/b/c/newer"]);
+    assert!(images.run("zpool", &["history", "-i", "mine"]).contains("-> mine/b/c/newer"));
+    images.run("zfs", &["set", "quota=1M", "mine/a"]);
+    for (from, to, reason) in [
+        ("mine/b", "mine/b/c/d", "cannot be a descendant"),
+        ("mine/b", "mine/a", "already exists"),
+        ("mine/b", "mine/no/such", "parent does not exist"),
+        ("mine", "other", "root dataset"),
+        ("mine/b", "other/b", "same pool"),
+        ("mine/b", "mine/b@c", "stays a snapshot"),
+        ("mine/no", "mine/such", "does not exist"),
+    ] {
+        let before = bytes_of(&images.files);
+        let said = images.refused("zfs", &["rename", from, to]);
+        assert!(said.contains(reason), "{from} to {to}: {said}");
+        assert!(bytes_of(&images.files) == before, "{from} to {to} changed something");
+    }
+    images.assert_whole();
+}
+
+#[test]
+fn a_snapshot_gets_another_name() {
+    let images = Images::of_theme("snapshots");
+    let list = |images: &Images| images.run("zfs", &["list", "-H", "-t", "snapshot", "-o", "name"]);
+    let before = list(&images);
+    let head = |name: &str| name.split('@').next().unwrap().to_owned();
+    let names: Vec<&str> = before.lines().collect();
+    let pair = names.windows(2).find(|pair| head(pair[0]) == head(pair[1])).unwrap();
+    let (first, second) = (pair[0], pair[1]);
+    images.run("zfs", &["rename", first, "@renamed"]);
+    let renamed = format!("{}@renamed", head(first));
+    assert_eq!(list(&images).lines().filter(|name| *name == renamed).count(), 1);
+    assert!(!list(&images).lines().any(|name| name == first));
+    assert!(images.refused("zfs", &["rename", &renamed, second]).contains("already exists"));
+    images.assert_whole();
+}

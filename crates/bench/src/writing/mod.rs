@@ -29,7 +29,12 @@ pub struct Options {
     pub seconds: f64,
     /// Less, and less exact.
     pub quick: bool,
+    /// The parts, of [`PARTS`]; all if none is named.
+    pub only: Vec<String>,
 }
+
+/// The parts.
+pub const PARTS: [&str; 3] = ["in-sequence", "overwrite", "fragmented"];
 
 /// One round, whoever wrote.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -112,9 +117,11 @@ pub fn run(options: &Options) -> Result<Suite> {
         ..Suite::default()
     };
     let mut raw = serde_json::Map::new();
-    sequential(options, &mut suite, &mut raw)?;
-    overwrites(options, &mut suite, &mut raw)?;
-    fragmented(options, &mut suite, &mut raw)?;
+    for (name, part) in PARTS.into_iter().zip([sequential, overwrites, fragmented]) {
+        if options.only.is_empty() || options.only.iter().any(|only| only == name) {
+            part(options, &mut suite, &mut raw)?;
+        }
+    }
     suite.raw = Value::Object(raw);
     Ok(suite)
 }

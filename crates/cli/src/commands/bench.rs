@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// For `write`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Of `pool`, only these parts.
+    /// Of `pool` and `write`, only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts())]
     only: Vec<String>,
     /// Rounds of each part of `pool` and `write`.
@@ -67,7 +67,7 @@ pub(crate) struct Args {
 }
 
 fn parts() -> PossibleValuesParser {
-    PossibleValuesParser::new(Part::ALL.map(|(name, _)| name))
+    PossibleValuesParser::new(Part::ALL.map(|(name, _)| name).into_iter().chain(writing::PARTS))
 }
 
 /// A suite.
@@ -155,6 +155,7 @@ impl Which {
                     rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
                     seconds: args.seconds.unwrap_or(if args.quick { 3.0 } else { 8.0 }),
                     quick: args.quick,
+                    only: args.only,
                 })
             }
             Self::Pool => {

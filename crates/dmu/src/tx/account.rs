@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_format::ids::Txg;
 
-use super::TxError;
+use super::{Cost, TxError};
 
 const TXGS: usize = 4;
 /// There is no limit here.
@@ -29,7 +29,8 @@ pub struct Account {
     left_to_free_bytes: AtomicU64,
     /// Of what is used here, what does not count above since it is reserved there.
     cushion_bytes: AtomicU64,
-    inflation_percent: AtomicU64,
+    data_percent: AtomicU64,
+    metadata_percent: AtomicU64,
     /// Whether changes are counted.
     is_tight: AtomicBool,
     /// Whether space that was freed comes back with the next txgs.
@@ -46,8 +47,10 @@ pub struct Left {
     pub to_free_bytes: Option<u64>,
     /// Of what is used from now on, bytes that do not count above, since they are reserved there.
     pub cushion_bytes: u64,
-    /// What a logical byte of this dataset comes to at worst, in per cent.
-    pub inflation_percent: u64,
+    /// What a logical byte of this dataset's data comes to at worst, in per cent.
+    pub data_percent: u64,
+    /// The same of metadata.
+    pub metadata_percent: u64,
     /// Whether there will be more when the next txgs are on disk, since what was freed is kept back for some.
     pub has_deferred: bool,
 }
@@ -55,7 +58,14 @@ pub struct Left {
 impl Default for Left {
     /// No limit, and bytes that are what they are.
     fn default() -> Self {
-        Self { bytes: None, to_free_bytes: None, cushion_bytes: 0, inflation_percent: 100, has_deferred: false }
+        Self {
+            bytes: None,
+            to_free_bytes: None,
+            cushion_bytes: 0,
+            data_percent: 100,
+            metadata_percent: 100,
+            has_deferred: false,
+        }
     }
 }
 
@@ -79,7 +89,8 @@ impl Account {
             left_bytes: AtomicU64::new(UNLIMITED),
             left_to_free_bytes: AtomicU64::new(UNLIMITED),
             cushion_bytes: AtomicU64::new(0),
-            inflation_percent: AtomicU64::new(100),
+            data_percent: AtomicU64::new(100),
+            metadata_percent: AtomicU64::new(100),
             is_tight: AtomicBool::new(false),
             has_deferred: AtomicBool::new(false),
             admitted_bytes: [const { AtomicU64::new(0) }; TXGS],
@@ -99,7 +110,8 @@ impl Account {
         self.left_bytes.store(left.bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
         self.left_to_free_bytes.store(left.to_free_bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
         self.cushion_bytes.store(left.cushion_bytes, Ordering::Relaxed);
-        self.inflation_percent.store(left.inflation_percent, Ordering::Relaxed);
+        self.data_percent.store(left.data_percent, Ordering::Relaxed);
+        self.metadata_percent.store(left.metadata_percent, Ordering::Relaxed);
         self.has_deferred.store(left.has_deferred, Ordering::Relaxed);
         self.is_tight.store(is_tight, Ordering::Release);
         if !is_tight {
@@ -107,14 +119,16 @@ impl Account {
         }
     }
 
-    /// Asks this account and all above it for so many logical bytes of a txg.
-    pub(super) fn reserve(&self, txg: Txg, bytes: u64, frees: bool) -> Verdict {
+    /// Asks this account and all above it for what a change of a txg costs at worst.
+    pub(super) fn reserve(&self, txg: Txg, cost: &Cost) -> Verdict {
         let mut at = Some(self);
-        let mut wanted = bytes.saturating_mul(self.inflation_percent.load(Ordering::Relaxed)) / 100;
+        let share = |bytes: u64, percent: &AtomicU64| bytes.saturating_mul(percent.load(Ordering::Relaxed)) / 100;
+        let data_bytes = share(cost.write_bytes, &self.data_percent);
+        let mut wanted = data_bytes.saturating_add(share(cost.metadata_bytes(), &self.metadata_percent));
         let mut taken: Vec<(&Self, u64)> = Vec::new();
         while let Some(account) = at {
             if account.is_tight.load(Ordering::Acquire) {
-                match account.take(txg, wanted, frees) {
+                match account.take(txg, wanted, cost.frees) {
                     Ok(above) => {
                         taken.push((account, wanted));
                         wanted = above;

@@ -109,9 +109,9 @@ impl Cost {
         }
     }
 
-    /// Logical bytes at worst.
-    const fn bytes(&self) -> u64 {
-        self.write_bytes.saturating_add(self.objects.saturating_mul(OBJECT_BYTES))
+    /// Logical bytes of metadata at worst.
+    const fn metadata_bytes(&self) -> u64 {
+        self.objects.saturating_mul(OBJECT_BYTES)
     }
 }
 

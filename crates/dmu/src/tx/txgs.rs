@@ -10,8 +10,8 @@ use super::account::Verdict;
 use super::{Account, Cost, Dirty, Tx, TxError, TxTunables};
 
 /// Syncs that one change waits for at most until it is known whether there is space for it: what was freed is kept back for
-/// two, and others may come in between.
-const RETRIES_MAX: u32 = 8;
+/// two, and others come in between, again and again where all of them overwrite in a pool that is nearly full.
+const RETRIES_MAX: u32 = 100;
 
 /// What a worker knows of the open txg, alone on its cache lines.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Transactions {
             self.shared.dirty.admit(|| self.is_over()).await;
             let tx = self.enter()?;
             let Some(account) = account else { return Ok(tx) };
-            match account.reserve(tx.txg, cost.bytes(), cost.frees) {
+            match account.reserve(tx.txg, &cost) {
                 Verdict::Admitted => return Ok(tx),
                 Verdict::Refused(error) => return Err(error),
                 Verdict::Later if retries == RETRIES_MAX => return Err(TxError::NoSpace),

@@ -79,16 +79,7 @@ impl DslMut {
         }
         deadlist.free(txg);
         let mut objects = vec![dataset.snapshot_names, head];
-        let above = self.dir(phys.parent).await?.child_dirs;
-        let above = self.mos.object(above).await?;
-        let mut names = ZapMut::open(above.clone()).await?;
-        let name = names.entries(ENTRIES_MAX).await?.into_iter().find(|(_, child)| child.as_u64() == Some(dir.0));
-        let (name, _) = name.ok_or_else(|| DslError::Corrupt {
-            object: dir.0,
-            what: "the directory above does not list it".to_owned(),
-        })?;
-        names.remove(&name).await?;
-        names.flush(txg).await?;
+        self.forget_name(txg, phys.parent, dir).await?;
         objects.extend([phys.child_dirs, phys.properties, phys.clones, dir]);
         for object in objects.into_iter().filter(|object| object.0 != 0) {
             let object = self.mos.object(object).await?;

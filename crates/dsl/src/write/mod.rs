@@ -13,6 +13,7 @@
 
 mod deadlist;
 mod destroy;
+mod rename;
 
 use cenote_dmu::write::{ObjectSpec, ObjsetMut, SpaceDelta, Synced, Writer, ZapMut, create_zap, put_entry};
 use cenote_format::Endian;
@@ -354,6 +355,17 @@ impl DslMut {
         let mut phys = self.dir(dir).await?;
         let part = &mut phys.used_breakdown_bytes[by as usize];
         *part = part.saturating_add_signed(delta.used_bytes);
+        self.charge_up(txg, dir, phys, delta).await
+    }
+
+    /// Counts bytes to a directory whose breakdown has them already, and to all above it.
+    async fn charge_up(
+        &self,
+        txg: Txg,
+        dir: ObjectId,
+        mut phys: DslDirPhys,
+        delta: SpaceDelta,
+    ) -> Result<(), DslError> {
         let (mut at, mut used_bytes) = (dir, delta.used_bytes);
         for _ in 0..DEPTH_MAX {
             let before = phys.used_bytes.max(phys.reserved_bytes);
@@ -368,9 +380,7 @@ impl DslMut {
             }
             at = phys.parent;
             phys = self.dir(at).await?;
-            let [.., children, children_reserved, _] = &mut phys.used_breakdown_bytes;
-            *children = children.saturating_add_signed(used_bytes);
-            *children_reserved = children_reserved.saturating_add_signed(above_bytes - used_bytes);
+            count_child(&mut phys, used_bytes, above_bytes);
             used_bytes = above_bytes;
         }
         Err(DslError::Corrupt { object: dir.0, what: "its parents form a cycle".to_owned() })
@@ -431,4 +441,11 @@ impl DslMut {
         })
         .await
     }
+}
+
+/// Counts to a directory what one below it uses more, and what of that counts here, reserved bytes included.
+fn count_child(phys: &mut DslDirPhys, used_bytes: i64, above_bytes: i64) {
+    let [.., children, children_reserved, _] = &mut phys.used_breakdown_bytes;
+    *children = children.saturating_add_signed(used_bytes);
+    *children_reserved = children_reserved.saturating_add_signed(above_bytes - used_bytes);
 }

@@ -63,6 +63,7 @@ mod members;
 mod missed;
 mod open;
 mod refuse;
+mod rename;
 mod space;
 mod sync;
 mod usable;

@@ -8,10 +8,8 @@ use crate::figures::{DEFLATE_PSIZE_BYTES, EMBEDDED_LOG_METASLABS, slop_bytes};
 
 /// Sizes of blocks by which the worst overhead of a vdev is measured.
 const SIZES_BYTES: [u64; 4] = [4 << 10, 8 << 10, 16 << 10, 128 << 10];
-/// What indirect blocks, dnodes and the MOS take beyond data, in per cent.
-const METADATA_PERCENT: u64 = 25;
-/// Copies of metadata at most, where there is one of data.
-const COPIES: u64 = 2;
+/// What indirect blocks take beyond the data that they lead to, in per cent.
+const INDIRECT_PERCENT: u64 = 15;
 
 /// Space as datasets count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,9 +60,9 @@ impl PoolWriter {
         Usable { bytes, slop_bytes, has_deferred: deferred > 0 }
     }
 
-    /// Bytes that a logical byte can come to at worst as datasets count them, in per cent: copies, and what small blocks take
-    /// on raidz.
-    pub(super) fn inflation_percent(&self) -> u64 {
+    /// Bytes that a logical byte of data, and one of metadata, can come to at worst as datasets count them, in per cent:
+    /// copies, and what small blocks take on raidz.
+    pub(super) fn inflation_percent(&self) -> (u64, u64) {
         let mut worst = 100;
         for top in self.members.config.children.iter().filter(|top| !matches!(top.kind, VdevKind::Hole)) {
             let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
@@ -74,6 +72,6 @@ impl PoolWriter {
             }
         }
         let copies = self.datasets.iter().map(|head| u64::from(head.objset.policy().copies)).max().unwrap_or(1);
-        (worst * copies).max(100 * COPIES) + METADATA_PERCENT
+        (worst * copies + INDIRECT_PERCENT, worst * (copies + 1))
     }
 }

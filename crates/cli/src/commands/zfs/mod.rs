@@ -9,6 +9,7 @@ mod inherit;
 mod list;
 mod listing;
 mod mount;
+mod rename;
 mod set;
 mod space;
 
@@ -42,6 +43,7 @@ crate::args::commands! {
         List => list,
         Mount => mount,
         Projectspace => projectspace,
+        Rename => rename,
         Set => set,
         Userspace => userspace,
     }

@@ -46,9 +46,9 @@ impl Shared {
         let accounts: BTreeMap<ObjectId, Arc<Account>> = self.accounts.lock().clone();
         let txg = Txg(writer.txg().0.saturating_sub(1));
         let usable = writer.usable();
-        let inflation = writer.inflation_percent();
+        let (data_percent, metadata_percent) = writer.inflation_percent();
         let dirty = self.txgs.dirty();
-        let worst = |bytes: u64| bytes.saturating_mul(inflation) / 100;
+        let worst = |bytes: u64| bytes.saturating_mul(data_percent) / 100;
         let margin_bytes = worst(dirty.max_bytes()).saturating_mul(2);
         for (dir, account) in accounts {
             let phys = writer.dsl.dir(dir).await.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
@@ -58,7 +58,7 @@ impl Shared {
                 left.to_free_bytes = Some((usable.bytes + usable.slop_bytes / 2).saturating_sub(phys.used_bytes));
                 left.has_deferred = usable.has_deferred;
             }
-            left.inflation_percent = inflation;
+            (left.data_percent, left.metadata_percent) = (data_percent, metadata_percent);
             account.set(txg, &left, margin_bytes, |later| worst(dirty.txg_bytes(later)));
         }
         Ok(())
