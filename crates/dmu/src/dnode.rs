@@ -29,6 +29,11 @@ impl Dnode {
         Self { shared: Arc::new(Shared { objset, id, phys }) }
     }
 
+    /// Whether both are the same, and not only of the same object.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// The objset it is of.
     #[must_use]
     pub fn objset(&self) -> &Objset {

@@ -19,7 +19,8 @@
 //!
 //! **Life of a write.**
 //! 1. The caller has a txg that is open, and keeps it open while it changes things.
-//! 2. [`Object::write`] reads what it does not overwrite, makes a new block and puts it into the layer of the txg.
+//! 2. [`Object::write`] waits for its turn at the blocks (`turns`), reads what it does not overwrite, makes new blocks and
+//!    puts them into the layer of the txg. Others change other blocks meanwhile.
 //! 3. The txg is quiesced: nobody holds it, its layers are final. Others go on in the next.
 //! 4. [`Writer::sync`] loads the indirect blocks above what has changed, then goes up level by level (`sync`): blocks are
 //!    prepared on all cores, get their places in order, and are stored in the background. A block's pointer is known when
@@ -39,6 +40,8 @@
 //! 2. Which place a block gets follows from the changes alone: not from cores, devices or the clock.
 //! 3. What a tree loses is told once, and what it gains is counted once: used bytes of a dnode are those of its blocks.
 //! 4. The block of an object is written by one store at a time: a pass ends when its stores have.
+//! 5. Who takes a turn before the txg is not kept waiting by who holds a txg and waits for a turn: an object is used in one way
+//!    or the other.
 //!
 //! **Crash.** Nothing here is the pool's before the uberblock is. What was written before goes to space that is free in
 //! the txg on disk.
@@ -53,9 +56,11 @@ mod look;
 mod object;
 mod objset;
 mod policy;
+mod read;
 mod seek;
 mod sync;
 mod tree;
+mod turns;
 mod zap;
 
 pub use cenote_zio::ORDER;
@@ -63,5 +68,7 @@ pub use look::ZapLook;
 pub use object::{INDIRECT_SHIFT, Object, ObjectSpec};
 pub use objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED};
 pub use policy::{ObjsetPolicy, RedundantMetadata};
+pub use read::Extent;
 pub use sync::{SpaceDelta, Synced, Writer};
+pub use turns::Turn;
 pub use zap::{ZapMut, create_zap, put_entry};

@@ -10,17 +10,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_format::Endian;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodeFlags, DnodePhys, MAX_BLKPTRS, bonus_capacity_bytes};
 use cenote_format::ids::{BlockId, ObjectId, Txg};
-use cenote_taskq::AsyncMutex;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sync::Mutex;
 use cenote_zio::ORDER;
 
 use super::objset::{ObjsetMut, is_special};
+use super::turns::{Turn, Turns};
 use crate::dnode::Dnode;
 use crate::{DmuError, DmuErrorKind};
 
@@ -115,12 +114,18 @@ pub(super) struct Dirty {
     pub(super) is_freed: bool,
 }
 
-#[derive(Debug)]
+impl Dirty {
+    /// The range freed that a block lies in, or the next one.
+    fn freed_from(&self, block: u64) -> Option<&Range<u64>> {
+        self.freed.get(self.freed.partition_point(|range| range.end <= block))
+    }
+}
+
 struct State {
     /// The dnode as the newest change left it; its pointers mean nothing.
     head: DnodePhys,
-    /// The dnode on disk.
-    synced: Option<DnodePhys>,
+    /// The dnode on disk, and the way to its blocks.
+    synced: Option<Dnode>,
     /// Changes that are not on disk, oldest first: three txgs at most.
     txgs: Vec<(Txg, Dirty)>,
     /// The object was freed, and is on disk no more.
@@ -146,15 +151,27 @@ impl State {
         };
         &mut self.txgs[at].1
     }
+
+    /// Has the object reach to its block `last`, or no further, from a txg on: those after it were begun without this change.
+    fn set_last(&mut self, txg: Txg, last: impl Fn(u64) -> u64) {
+        self.dirty(txg);
+        let later = self.txgs.iter_mut().filter(|(other, _)| *other >= txg).map(|(_, dirty)| &mut dirty.head);
+        for head in later.chain([&mut self.head]) {
+            head.max_block_id = last(head.max_block_id);
+        }
+    }
 }
 
 /// What the layers in memory know of a block.
 pub(super) enum Known {
     Data(Block),
     Hole,
-    /// Nothing: it is as on disk.
-    OnDisk(Option<Box<DnodePhys>>),
+    /// Nothing: it is as on disk, if anything is.
+    OnDisk(Option<Dnode>),
 }
+
+/// Blocks that are looked at for one run at most.
+const RUN_MAX: u64 = 1 << 16;
 
 /// An object that can be written. Cheap to clone.
 #[derive(Clone)]
@@ -166,14 +183,18 @@ struct Shared {
     objset: ObjsetMut,
     id: ObjectId,
     state: Mutex<State>,
-    /// Whoever changes a part of a block reads the rest first; nobody comes in between.
-    changes: AsyncMutex<()>,
+    turns: Turns,
 }
 
 impl Object {
     pub(super) fn new(objset: ObjsetMut, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Self {
+        let synced = synced.map(|phys| Dnode::new(objset.reader(), id, phys));
         let state = Mutex::new(State { head, synced, txgs: Vec::new(), is_gone: false });
-        Self { shared: Arc::new(Shared { objset, id, state, changes: AsyncMutex::new(()) }) }
+        Self { shared: Arc::new(Shared { objset, id, state, turns: Turns::default() }) }
+    }
+
+    pub(super) fn turns(&self) -> &Turns {
+        &self.shared.turns
     }
 
     /// Its number.
@@ -209,6 +230,12 @@ impl Object {
     /// The dnode on disk, once there is one.
     #[must_use]
     pub fn synced(&self) -> Option<DnodePhys> {
+        self.on_disk().map(|dnode| dnode.phys().clone())
+    }
+
+    /// As [`Object::synced`], with the way to its blocks.
+    #[must_use]
+    pub fn on_disk(&self) -> Option<Dnode> {
         self.shared.state.lock().synced.clone()
     }
 
@@ -236,11 +263,12 @@ impl Object {
         let state = self.shared.state.lock();
         let at = state.txgs.iter().position(|(other, _)| *other == txg)?;
         // Readers go on asking this layer until the new tree is there.
-        Some((state.txgs[at].1.clone(), state.synced.clone()))
+        Some((state.txgs[at].1.clone(), state.synced.as_ref().map(|dnode| dnode.phys().clone())))
     }
 
     /// A txg's changes are on disk (as far as its passes have come): `synced` is what they made of the dnode.
     pub(super) fn put_synced(&self, txg: Txg, synced: Option<DnodePhys>) {
+        let synced = synced.map(|phys| Dnode::new(self.objset().reader(), self.id(), phys));
         let mut state = self.shared.state.lock();
         state.txgs.retain(|(other, _)| *other != txg);
         state.is_gone |= synced.is_none();
@@ -348,7 +376,7 @@ impl Object {
                 }
                 state.synced.clone()
             };
-            let Some((pointer, synced)) = synced.and_then(|synced| Some((synced.spill?, synced))) else {
+            let Some((pointer, synced)) = synced.and_then(|synced| Some((synced.phys().spill?, synced))) else {
                 return Ok(None);
             };
             let reader = self.objset().reader();
@@ -356,7 +384,7 @@ impl Object {
             match self.objset().dmu().read(&pointer, context).await {
                 Ok(block) => return Ok(Some(block)),
                 // As for other blocks.
-                Err(_) if !self.is_as_on_disk(&synced) => {}
+                Err(_) if self.is_replaced(&synced) => {}
                 Err(error) => return Err(self.error(error)),
             }
         }
@@ -368,109 +396,81 @@ impl Object {
             if let Some(data) = dirty.blocks.get(&block) {
                 return Known::Data(data.clone());
             }
-            if dirty.freed.iter().any(|range| range.contains(&block)) {
+            if dirty.freed_from(block).is_some_and(|range| range.start <= block) {
                 return Known::Hole;
             }
         }
-        Known::OnDisk(state.synced.clone().map(Box::new))
+        Known::OnDisk(state.synced.clone())
     }
 
-    /// The first block at or after `from` that a layer holds (a newer one may have freed it), and the dnode on disk.
-    pub(super) fn next_written(&self, from: u64) -> (Option<u64>, Option<DnodePhys>) {
+    /// What the layers in memory know of a block, and a block before `limit` up to which they know the same of all.
+    pub(super) fn known_run(&self, block: u64, limit: u64) -> (Known, u64) {
         let state = self.shared.state.lock();
-        let first = |dirty: &Dirty| dirty.blocks.range(from..).next().map(|(block, _)| *block);
-        (state.txgs.iter().filter_map(|(_, dirty)| first(dirty)).min(), state.synced.clone())
-    }
-
-    /// Where the longest freed range that holds the block ends, unless nothing can be behind it.
-    pub(super) fn freed_until(&self, block: u64) -> Option<u64> {
-        let state = self.shared.state.lock();
-        let ranges = state.txgs.iter().flat_map(|(_, dirty)| &dirty.freed).filter(|range| range.contains(&block));
-        // A later layer may have written within it.
-        let end = ranges.map(|range| range.end).max().unwrap_or(block + 1);
-        let written = |dirty: &Dirty| dirty.blocks.range(block + 1..end).next().map(|(at, _)| *at);
-        let end = state.txgs.iter().filter_map(|(_, dirty)| written(dirty)).min().unwrap_or(end);
-        (end != u64::MAX).then_some(end)
-    }
-
-    /// The first block at or after `from` that some layer has freed.
-    pub(super) fn next_freed(&self, from: u64) -> Option<u64> {
-        let state = self.shared.state.lock();
-        let ranges = state.txgs.iter().flat_map(|(_, dirty)| &dirty.freed).filter(|range| range.end > from);
-        ranges.map(|range| range.start.max(from)).min()
-    }
-
-    /// A data block as of the newest change; `None` for a hole.
-    pub async fn block(&self, block: u64) -> Result<Option<Block>, DmuError> {
-        loop {
-            let phys = match self.known(block) {
-                Known::Data(data) => return Ok(Some(data)),
-                Known::Hole | Known::OnDisk(None) => return Ok(None),
-                Known::OnDisk(Some(phys)) => phys,
-            };
-            let dnode = Dnode::new(self.objset().reader(), self.id(), (*phys).clone());
-            match dnode.block(BlockId(block)).await {
-                Ok(Some((_, Endian::Big))) => {
-                    let what = "changing blocks that a big-endian machine wrote";
-                    return Err(self.error(DmuErrorKind::Unsupported(what.into())));
-                }
-                Ok(Some((data, Endian::Little))) => return Ok(Some(data)),
-                Ok(None) => return Ok(None),
-                // Txgs have passed since, and what was read may have been freed and written over by others.
-                Err(_) if !self.is_as_on_disk(&phys) => {}
-                Err(error) => return Err(error),
+        // What a newer layer knows ends what an older one does.
+        let mut end = limit;
+        for (_, dirty) in state.txgs.iter().rev() {
+            if let Some(data) = dirty.blocks.get(&block) {
+                let most = end.min(block.saturating_add(RUN_MAX));
+                let following = dirty.blocks.range(block + 1..most.max(block + 1)).zip(block + 1..);
+                let count = following.take_while(|((at, _), expected)| *at == expected).count() as u64;
+                return (Known::Data(data.clone()), block + 1 + count);
+            }
+            end = dirty.blocks.range(block..end.max(block)).next().map_or(end, |(next, _)| *next);
+            match dirty.freed_from(block) {
+                Some(range) if range.start <= block => return (Known::Hole, end.min(range.end)),
+                Some(range) => end = end.min(range.start),
+                None => {}
             }
         }
+        (Known::OnDisk(state.synced.clone()), end)
     }
 
-    /// Whether the tree on disk is still the one that a dnode leads to.
-    pub(super) fn is_as_on_disk(&self, phys: &DnodePhys) -> bool {
-        let state = self.shared.state.lock();
-        let same = |synced: &DnodePhys| synced.blkptrs() == phys.blkptrs() && synced.spill == phys.spill;
-        state.synced.as_ref().is_some_and(same)
+    /// Whether a dnode is not the one on disk any more: what it leads to may have been freed, and written over.
+    pub(super) fn is_replaced(&self, dnode: &Dnode) -> bool {
+        self.shared.state.lock().synced.as_ref().is_none_or(|synced| !synced.is_same(dnode))
     }
 
-    /// `len` bytes at `offset_bytes`; holes and what lies behind the end are zeros.
-    pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
-        let size = self.block_bytes();
-        let mut target = Buf::zeroed(len);
-        let mut done = 0;
-        while done < len {
-            let at = offset_bytes + done as u64;
-            let (block, start) = (at / size, (at % size) as usize);
-            let part = (size as usize - start).min(len - done);
-            if let Some(data) = self.block(block).await? {
-                let from = data.get(start..).unwrap_or_default();
-                let part = part.min(from.len());
-                target[done..done + part].copy_from_slice(&from[..part]);
-            }
-            done += part;
-        }
-        Ok(target.freeze())
-    }
-
-    /// Replaces a whole data block. Its length is the object's block size.
+    /// Replaces a whole data block. Its length is the object's block size. Where others may change it too the caller has the
+    /// turn.
     pub fn write_block(&self, txg: Txg, block: u64, data: Block) {
         debug_assert_eq!(data.len() as u64, self.block_bytes());
         let bytes = data.len() as i64;
         let replaced = self.change(txg, |state| {
-            let max = state.head.max_block_id.max(block);
-            state.head.max_block_id = max;
-            let dirty = state.dirty(txg);
-            dirty.head.max_block_id = max;
-            dirty.blocks.insert(block, data).map_or(0, |data| data.len() as i64)
+            state.set_last(txg, |last| last.max(block));
+            state.dirty(txg).blocks.insert(block, data).map_or(0, |data| data.len() as i64)
         });
         self.count_dirty(txg, bytes - replaced);
     }
 
-    /// Writes bytes; the object grows where they reach behind its last block.
+    /// Waits for the turn of all blocks that a range of bytes touches.
+    pub async fn turn_of_bytes(&self, offset_bytes: u64, len_bytes: u64) -> Turn {
+        loop {
+            let size = self.block_bytes();
+            let end = offset_bytes.saturating_add(len_bytes).div_ceil(size);
+            let blocks = if len_bytes == 0 { 0..0 } else { offset_bytes / size..end };
+            let turn = self.turn(blocks).await;
+            // Blocks may have got another size, for which one has the turn of them all.
+            if self.block_bytes() == size {
+                return turn;
+            }
+        }
+    }
+
+    /// Writes bytes; the object grows where they reach behind its last block. Takes the turn itself, with the txg held: only
+    /// for objects where nobody waits for a txg with a turn.
     pub async fn write(&self, txg: Txg, offset_bytes: u64, bytes: &[u8]) -> Result<(), DmuError> {
-        let _turn = self.shared.changes.lock().await;
+        let turn = self.turn_of_bytes(offset_bytes, bytes.len() as u64).await;
+        self.write_in(&turn, txg, offset_bytes, bytes).await
+    }
+
+    /// Writes bytes into blocks whose turn the caller has. Whole blocks are copied once, of others the rest is read.
+    pub async fn write_in(&self, turn: &Turn, txg: Txg, offset_bytes: u64, bytes: &[u8]) -> Result<(), DmuError> {
         let size = self.block_bytes();
         let mut rest = bytes;
         let mut at = offset_bytes;
         while !rest.is_empty() {
             let (block, start) = (at / size, (at % size) as usize);
+            debug_assert!(turn.blocks().contains(&block));
             let len = (size as usize - start).min(rest.len());
             let mut buf = if len as u64 == size {
                 Buf::unfilled(len)
@@ -481,6 +481,37 @@ impl Object {
             self.write_block(txg, block, buf.freeze());
             rest = &rest[len..];
             at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes a range of bytes zeros, in blocks whose turn the caller has: whole blocks are freed, and of others a part is
+    /// cleared where there is data.
+    pub async fn clear_in(&self, turn: &Turn, txg: Txg, bytes: Range<u64>) -> Result<(), DmuError> {
+        let size = self.block_bytes();
+        let whole = bytes.start.div_ceil(size)..bytes.end / size;
+        if whole.start > whole.end {
+            // Within one block.
+            return self.clear_part(turn, txg, bytes).await;
+        }
+        self.clear_part(turn, txg, bytes.start..whole.start * size).await?;
+        self.clear_part(turn, txg, whole.end * size..bytes.end).await?;
+        debug_assert!(whole.is_empty() || (turn.blocks().start <= whole.start && whole.end <= turn.blocks().end));
+        self.free_blocks(txg, whole);
+        Ok(())
+    }
+
+    async fn clear_part(&self, turn: &Turn, txg: Txg, bytes: Range<u64>) -> Result<(), DmuError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let size = self.block_bytes();
+        let (block, start) = (bytes.start / size, (bytes.start % size) as usize);
+        debug_assert!(turn.blocks().contains(&block));
+        if let Some(data) = self.block(block).await? {
+            let mut buf = data.into_buf();
+            buf[start..start + (bytes.end - bytes.start) as usize].fill(0);
+            self.write_block(txg, block, buf.freeze());
         }
         Ok(())
     }
@@ -512,8 +543,13 @@ impl Object {
 
     /// Frees all data; the object stays.
     pub fn truncate(&self, txg: Txg) {
-        self.free_blocks(txg, 0..u64::MAX);
-        self.change_head(txg, |head| head.max_block_id = 0);
+        self.shrink(txg, 0);
+    }
+
+    /// Frees all data blocks but the first `block_count`.
+    pub fn shrink(&self, txg: Txg, block_count: u64) {
+        self.free_blocks(txg, block_count..u64::MAX);
+        self.change(txg, |state| state.set_last(txg, |last| last.min(block_count.saturating_sub(1))));
     }
 
     /// Frees the object.
@@ -534,7 +570,11 @@ impl Object {
     /// # Errors
     /// There are more blocks, or the size is none that blocks have.
     pub async fn set_block_bytes(&self, txg: Txg, bytes: u32) -> Result<(), DmuError> {
-        let _turn = self.shared.changes.lock().await;
+        let head = self.head();
+        if head.data_block_bytes() == bytes {
+            return Ok(());
+        }
+        let _turn = self.turn(0..u64::MAX).await;
         let head = self.head();
         if head.data_block_bytes() == bytes {
             return Ok(());
