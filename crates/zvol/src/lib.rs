@@ -14,6 +14,10 @@
 //! **Invariants.** Nothing is read past `volsize`. The size comes from the pool and is not trusted for any allocation.
 //!
 //! **Rejected.** A layer of its own for caching: the block cache is below.
+//!
+//! **Writing** has a theory of its own: [`mod@write`].
+
+pub mod write;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,6 +31,8 @@ use cenote_taskq::buf::Block;
 const DATA_OBJECT: ObjectId = ObjectId(1);
 /// The object with the properties, fixed by the format.
 const PROPERTIES_OBJECT: ObjectId = ObjectId(2);
+/// The entry of the properties that is the size.
+const SIZE: &str = "size";
 
 /// An opened volume or snapshot of one. Cheap to clone.
 #[derive(Clone)]
@@ -41,7 +47,7 @@ impl Volume {
     /// Opens the volume in `objset`.
     pub async fn open(objset: Objset) -> Result<Self, DmuError> {
         let properties = Zap::open(objset.object(PROPERTIES_OBJECT).await?).await?;
-        let size_bytes = properties.lookup_u64("size").await?;
+        let size_bytes = properties.lookup_u64(SIZE).await?;
         let data = objset.object(DATA_OBJECT).await?;
         Ok(Self { ahead: Some(Ahead::new(&data)), data, size_bytes })
     }
