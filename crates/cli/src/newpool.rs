@@ -15,7 +15,7 @@ use crate::outcome::usage;
 use crate::vdevspec::Layout;
 
 /// Properties of datasets that are obeyed, or that only matter to whoever mounts them.
-pub(crate) const DATASET_PROPERTIES: [&str; 27] = [
+pub(crate) const DATASET_PROPERTIES: [&str; 29] = [
     "aclinherit",
     "aclmode",
     "acltype",
@@ -42,6 +42,8 @@ pub(crate) const DATASET_PROPERTIES: [&str; 27] = [
     "snapdev",
     "snapdir",
     "sync",
+    "volmode",
+    "volthreading",
     "xattr",
 ];
 

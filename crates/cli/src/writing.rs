@@ -4,7 +4,7 @@
 //! after, whatever happens in between.
 
 use anyhow::{Context as _, Result, bail};
-use cenote_props::{Kind, Property, dataset, find, is_user_property, pool};
+use cenote_props::{Kind, Property, Types, dataset, find, is_user_property, pool};
 use cenote_spa::write::{PoolWriter, PropertyValue, WriteOptions, open};
 
 use crate::args::parse_size;
@@ -15,6 +15,8 @@ use crate::outcome::usage;
 /// Properties of pools that may be set.
 const POOL_PROPERTIES: [&str; 7] =
     ["autoexpand", "autoreplace", "autotrim", "comment", "delegation", "failmode", "listsnapshots"];
+/// `refreservation=auto`, until it is known what that comes to.
+pub(crate) const AUTO: u64 = u64::MAX;
 /// Text of a comment at most (`ZPROP_MAX_COMMENT`).
 const COMMENT_MAX_BYTES: usize = 32;
 
@@ -49,6 +51,7 @@ fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
     let bad = || anyhow::anyhow!("'{value}' is no value of the property '{}'", property.name);
     Ok(match property.kind {
         Kind::Number(_) if value == "none" => PropertyValue::Number(0),
+        Kind::Number(_) if property.name == "refreservation" && value == "auto" => PropertyValue::Number(AUTO),
         Kind::Number(_) => PropertyValue::Number(parse_size(value).map_err(|_| bad())?),
         Kind::Index(..) => PropertyValue::Number(property.number(value).with_context(bad)?),
         Kind::Text(_) => PropertyValue::Text(value.to_owned()),
@@ -64,8 +67,8 @@ pub(crate) fn dataset_property(name: &str) -> Result<String> {
     if property.is_read_only() {
         bail!("'{}' is readonly", property.name);
     }
-    // A quota is the directory's, which a new one gets later.
-    if !DATASET_PROPERTIES.contains(&property.name) && property.name != "quota" {
+    // Those that change accounts a new pool's root gets later.
+    if !DATASET_PROPERTIES.contains(&property.name) && !["quota", "refreservation"].contains(&property.name) {
         bail!("not supported yet: changing the property '{}'", property.name);
     }
     Ok(property.name.to_owned())
@@ -79,6 +82,15 @@ pub(crate) fn dataset_setting(text: &str) -> Result<(String, PropertyValue)> {
         Some(property) => kept(property, value)?,
         None => PropertyValue::Text(value.to_owned()),
     };
+    Ok((name, value))
+}
+
+/// As [`dataset_setting`], for a volume that is made.
+pub(crate) fn volume_setting(text: &str) -> Result<(String, PropertyValue)> {
+    let (name, value) = dataset_setting(text)?;
+    if find(dataset::PROPERTIES, &name).is_some_and(|property| !property.types.contains(Types::VOLUME)) {
+        bail!("'{name}' does not apply to datasets of this type");
+    }
     Ok((name, value))
 }
 

@@ -1,6 +1,8 @@
 //! What the tests of commands share: golden pools, and running the program on them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod images;
+
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 

@@ -14,6 +14,7 @@
 mod deadlist;
 mod destroy;
 mod rename;
+mod reserve;
 
 use cenote_dmu::write::{ObjectSpec, ObjsetMut, SpaceDelta, Synced, Writer, ZapMut, create_zap, put_entry};
 use cenote_format::Endian;
@@ -45,6 +46,8 @@ pub enum UsedBy {
     Snapshots = 1,
     /// The directories below.
     Children = 2,
+    /// What is reserved for the head dataset and not used.
+    Refreservation = 4,
 }
 
 /// The datasets of a pool that is written.
@@ -403,9 +406,10 @@ impl DslMut {
         phys.referenced_bytes = phys.referenced_bytes.saturating_add_signed(referenced.used_bytes);
         phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(referenced.compressed_bytes);
         phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(referenced.uncompressed_bytes);
-        phys.unique_bytes = phys.unique_bytes.saturating_add_signed(own.used_bytes);
+        let unique_bytes = phys.unique_bytes;
+        phys.unique_bytes = unique_bytes.saturating_add_signed(own.used_bytes);
         self.put_dataset(txg, dataset, &phys).await?;
-        self.charge(txg, phys.dir, UsedBy::Head, own).await?;
+        self.charge_head(txg, phys.dir, unique_bytes, own).await?;
         let mut replaced_empty = 0;
         if !dead.is_empty() {
             self.leave_to_snapshot(txg, dataset, &phys, &dead).await?;

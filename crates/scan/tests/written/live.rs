@@ -8,6 +8,7 @@ use std::time::Duration;
 use cenote_dmu::tx::{Cost, TxError, TxTunables};
 use cenote_dmu::write::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
+use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::write::live::{LiveHead, LivePool};
 use cenote_spa::write::{Clock, Host, PropertyValue, TopKind, WriteOptions, open};
@@ -239,7 +240,7 @@ fn changes_of_the_pool_are_made_in_order_and_on_disk_when_they_are_answered() {
         let make = async |name: &'static str| {
             let made = pool.change(move |writer| {
                 Box::pin(async move {
-                    let head = writer.create_dataset(name).await?;
+                    let head = writer.create_dataset(name, ObjsetType::Zfs).await?;
                     let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
                     FileSystemMut::create(&head.objset, writer.txg(), &root).await.unwrap();
                     Ok(())
@@ -295,7 +296,9 @@ fn a_pool_whose_disk_fails_tells_everyone_and_is_whole_as_of_the_last_txg() {
         assert!(error.to_string().contains("suspended"), "{error}");
         let refused = head.begin(Cost::objects(1)).await.unwrap_err();
         assert!(matches!(refused, TxError::Suspended(_)), "{refused}");
-        let changed = pool.change(|writer| Box::pin(async move { writer.create_dataset("written/a").await.map(drop) }));
+        let changed = pool.change(|writer| {
+            Box::pin(async move { writer.create_dataset("written/a", ObjsetType::Zfs).await.map(drop) })
+        });
         assert!(matches!(changed.await, Err(SpaError::Write { .. })));
         drop((head, object));
         assert!(pool.export().await.is_err());

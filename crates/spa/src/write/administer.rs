@@ -134,18 +134,27 @@ impl PoolWriter {
         }
         let txg = self.txg;
         let text = value.map(PropertyValue::text).unwrap_or_default();
-        let value = value.map(PropertyValue::zap);
-        let changed = self.dsl.change_property(txg, dir.object, property, value.as_ref()).await;
-        changed.map_err(|error| self.dsl_failed(error))?;
+        if property == "refreservation" {
+            let bytes = match value {
+                Some(PropertyValue::Number(bytes)) => *bytes,
+                _ => 0,
+            };
+            let reserved = self.dsl.set_refreservation(txg, dir.phys.head_dataset, bytes).await;
+            reserved.map_err(|error| self.dsl_failed(error))?;
+        } else {
+            let value = value.map(PropertyValue::zap);
+            let changed = self.dsl.change_property(txg, dir.object, property, value.as_ref()).await;
+            changed.map_err(|error| self.dsl_failed(error))?;
+        }
         let event = if value.is_some() { "set" } else { "inherit" };
         self.record_event(event, &format!("{property}={text}"), Some((dataset, dir.phys.head_dataset))).await
     }
 
-    /// Makes a dataset below another; the caller makes a file system of its objset.
+    /// Makes a dataset below another, which is to be of this kind; the caller makes that of its objset.
     ///
     /// # Errors
     /// The name is taken or cannot be one; what is above it is of a kind that cannot have it, or not yet.
-    pub async fn create_dataset(&mut self, name: &str) -> Result<Head, SpaError> {
+    pub async fn create_dataset(&mut self, name: &str, kind: ObjsetType) -> Result<Head, SpaError> {
         cenote_dsl::name::Name::parse(name).map_err(|error| self.dsl_failed(error))?;
         let Some((above, last)) = name.rsplit_once('/') else {
             return Err(SpaError::CannotCreate(format!("cannot create '{name}': a pool's root dataset comes with it")));
@@ -175,7 +184,7 @@ impl PoolWriter {
         let dir = dir.map_err(|error| self.dsl_failed(error))?;
         let dataset = self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
         let dmu = self.writer.dmu().clone();
-        let objset = ObjsetMut::create(dmu, ObjsetId(dataset.0), ObjsetType::Zfs, policy);
+        let objset = ObjsetMut::create(dmu, ObjsetId(dataset.0), kind, policy);
         let head = Head { dataset, objset };
         self.datasets.push(head.clone());
         self.use_features(&head).await?;

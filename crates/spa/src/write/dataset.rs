@@ -86,11 +86,9 @@ impl PoolWriter {
         }
         let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &dataset.dir, &mut policy).await?;
-        for name in ["refquota", "refreservation"] {
-            let found = view.property(&dataset.dir, name, false).await.map_err(fail)?;
-            if found.and_then(|found| found.value.number()).unwrap_or(0) != 0 {
-                return refuse(&format!("changing a dataset with {name}"));
-            }
+        let refquota = view.property(&dataset.dir, "refquota", false).await.map_err(fail)?;
+        if refquota.and_then(|found| found.value.number()).unwrap_or(0) != 0 {
+            return refuse("changing a dataset with refquota");
         }
         if view
             .property(&dataset.dir, "dedup", true)
@@ -158,8 +156,15 @@ impl PoolWriter {
         if let Some(feature) = feature {
             self.activate(head, feature).await?;
         }
-        let dir = self.dsl.dataset(head.dataset).await.map_err(|error| self.fail(error))?.dir;
-        let set = self.dsl.set_property(txg, dir, name, &value.zap()).await;
+        let set = match (name, value) {
+            ("refreservation", PropertyValue::Number(bytes)) => {
+                self.dsl.set_refreservation(txg, head.dataset, *bytes).await
+            }
+            _ => {
+                let dir = self.dsl.dataset(head.dataset).await.map_err(|error| self.fail(error))?.dir;
+                self.dsl.set_property(txg, dir, name, &value.zap()).await
+            }
+        };
         set.map_err(|error| self.fail(error))?;
         head.objset.set_policy(policy);
         Ok(())
@@ -215,6 +220,7 @@ impl PoolWriter {
                 }
                 Ok((number > 128 << 10).then_some("large_blocks"))
             }
+            "volblocksize" => Ok((number > 128 << 10).then_some("large_blocks")),
             "dnodesize" => Ok((number != 0).then_some("large_dnode")),
             _ => Ok(None),
         }

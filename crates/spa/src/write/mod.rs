@@ -68,6 +68,7 @@ mod space;
 mod sync;
 mod usable;
 mod vdevs;
+mod volume;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -30,8 +30,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let property =
         dataset_property(&args.property).map_err(|error| anyhow!("cannot inherit '{}': {error:#}", args.property))?;
-    if property == "quota" {
-        bail!("'quota' property cannot be inherited\nuse 'zfs set quota=none' to clear");
+    if ["quota", "refreservation"].contains(&property.as_str()) {
+        bail!("'{property}' property cannot be inherited\nuse 'zfs set {property}=none' to clear");
     }
     let name = pool_of(&args.datasets[0]).to_owned();
     if args.datasets.iter().any(|dataset| pool_of(dataset) != name) {

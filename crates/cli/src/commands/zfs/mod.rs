@@ -12,6 +12,7 @@ mod mount;
 mod rename;
 mod set;
 mod space;
+mod volume;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};

@@ -3,10 +3,13 @@
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 
+use crate::args::parse_size;
+use crate::commands::zfs::volume;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
 use crate::writing::{dataset_setting, finish, line, open_for_writing};
+use cenote_spa::write::PropertyValue;
 
 /// Set properties of datasets.
 ///
@@ -30,15 +33,36 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if datasets.iter().any(|dataset| pool_of(dataset) != pool_of(first)) {
         return Err(usage("not supported yet: datasets of several pools in one command"));
     }
-    let parsed = settings.iter().map(|text| dataset_setting(text)).collect::<Result<Vec<_>>>();
+    let parsed = settings.iter().map(|text| volume_size(text).transpose().unwrap_or_else(|| dataset_setting(text)));
+    let parsed = parsed.collect::<Result<Vec<_>>>();
     let parsed = parsed.map_err(|error| anyhow!("cannot set property for '{first}': {error:#}"))?;
+    // What there is room for is seen in the datasets as they are on disk.
+    let needs_room = parsed.iter().any(|(name, _)| ["volsize", "refreservation"].contains(&name.as_str()));
+    if needs_room && (datasets.len() > 1 || parsed.len() > 1) {
+        return Err(usage("not supported yet: 'volsize' or 'refreservation' and other settings in one command"));
+    }
     let mut pool = open_for_writing(context, pool_of(first)).await?;
     for dataset in &datasets {
         for (name, value) in &parsed {
-            pool.change_property(dataset, name, Some(value)).await?;
+            match (name.as_str(), value) {
+                ("volsize", PropertyValue::Number(bytes)) => {
+                    volume::resize(&mut pool, dataset, *bytes).await?;
+                }
+                ("refreservation", PropertyValue::Number(bytes)) => {
+                    volume::reserve(&mut pool, dataset, *bytes).await?;
+                }
+                _ => pool.change_property(dataset, name, Some(value)).await?,
+            }
         }
     }
     let words = ["zfs", "set"].into_iter().chain(args.arguments.iter().map(String::as_str));
     finish(pool, &line(words)).await?;
     Ok(Outcome::Good)
+}
+
+/// What `volsize=SIZE` says.
+fn volume_size(text: &str) -> Result<Option<(String, PropertyValue)>> {
+    let Some(size) = text.strip_prefix("volsize=") else { return Ok(None) };
+    let bytes = parse_size(size).map_err(|_| anyhow!("'{size}' is no size"))?;
+    Ok(Some(("volsize".to_owned(), PropertyValue::Number(bytes))))
 }

@@ -67,10 +67,12 @@ impl Shared {
 
 fn left_of(phys: &DslDirPhys) -> Left {
     let bytes = (phys.quota_bytes != 0).then(|| phys.quota_bytes.saturating_sub(phys.used_bytes));
+    // What is reserved for the head counts as used here and above already.
+    let [.., refreserved_bytes] = phys.used_breakdown_bytes;
     Left {
-        bytes,
+        bytes: bytes.map(|bytes| bytes.saturating_add(refreserved_bytes)),
         to_free_bytes: bytes.map(|bytes| bytes.max(FREEING_BYTES)),
-        cushion_bytes: phys.reserved_bytes.saturating_sub(phys.used_bytes),
+        cushion_bytes: refreserved_bytes.saturating_add(phys.reserved_bytes.saturating_sub(phys.used_bytes)),
         ..Left::default()
     }
 }
