@@ -4,56 +4,18 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
-use std::io::Read;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+mod common;
+
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use cenote_testkit::{Golden, walk, zdb};
-
-struct Serving(Child);
-
-impl Serving {
-    fn start(images: &Path, pool: &str, socket: &Path, mount: Option<&Path>) -> Result<Self> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
-        command.args(["serve", "-f", "-d"]).arg(images).arg("--unix").arg(socket);
-        if let Some(at) = mount {
-            command.arg("-o").arg("layout=alone").arg("--mount").arg(at);
-        }
-        let child = command.arg(pool).stderr(Stdio::piped()).spawn()?;
-        let mut serving = Self(child);
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !socket.exists() {
-            if let Some(status) = serving.0.try_wait()? {
-                let mut text = String::new();
-                serving.0.stderr.take().context("stderr")?.read_to_string(&mut text)?;
-                bail!("serve ended with {status}: {text}");
-            }
-            ensure!(Instant::now() < deadline, "no socket after a minute");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(serving)
-    }
-
-    /// Ends it as a person or an init system would.
-    fn end(mut self) -> Result<()> {
-        Command::new("kill").arg("-TERM").arg(self.0.id().to_string()).status()?;
-        let status = self.0.wait()?;
-        ensure!(status.success(), "serve ended with {status}");
-        Ok(())
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-    }
-}
+use anyhow::{Context, Result, ensure};
+use cenote_testkit::{Golden, walk};
+use common::serving::{Serving, has};
 
 #[test]
 fn volumes_read_over_nbd_equal_what_openzfs_saw() -> Result<()> {
-    if !has_nbdcopy()? {
+    if !has("nbdcopy", "libnbd-bin") {
         return Ok(());
     }
     let scratch = tempfile::tempdir()?;
@@ -73,7 +35,7 @@ fn volumes_read_over_nbd_equal_what_openzfs_saw() -> Result<()> {
             continue;
         }
         let socket = scratch.path().join(format!("{}.sock", theme.name()));
-        let serving = Serving::start(&theme.unpacked()?.dir, pool, &socket, None)?;
+        let serving = Serving::start(&theme.unpacked()?.dir, pool, &socket, &[])?;
         for (name, sha256) in volumes {
             let uri = format!("nbd+unix:///{name}?socket={}", socket.display());
             let copy = scratch.path().join("copy.img");
@@ -90,16 +52,6 @@ fn volumes_read_over_nbd_equal_what_openzfs_saw() -> Result<()> {
     Ok(())
 }
 
-/// Whether the client is installed. Where it is not, says so; in CI that is an error.
-fn has_nbdcopy() -> Result<bool> {
-    let is_there = zdb::program("nbdcopy").is_some();
-    if !is_there {
-        ensure!(std::env::var_os("CI").is_none(), "nbdcopy is not installed (Debian package libnbd-bin)");
-        eprintln!("left out: nbdcopy is not installed (Debian package libnbd-bin)");
-    }
-    Ok(is_there)
-}
-
 #[test]
 fn one_process_serves_volumes_and_files() -> Result<()> {
     let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
@@ -108,7 +60,7 @@ fn one_process_serves_volumes_and_files() -> Result<()> {
         eprintln!("left out: /dev/fuse: {error}");
         return Ok(());
     }
-    if !has_nbdcopy()? {
+    if !has("nbdcopy", "libnbd-bin") {
         return Ok(());
     }
     let theme = Golden::selection()?.theme("basic")?;
@@ -120,7 +72,10 @@ fn one_process_serves_volumes_and_files() -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let (socket, at) = (scratch.path().join("nbd.sock"), scratch.path().join("mnt"));
     std::fs::create_dir(&at)?;
-    let serving = Serving::start(&theme.unpacked()?.dir, pool, &socket, Some(&at))?;
+    let serving = {
+        let at = at.to_str().context("a path")?;
+        Serving::start(&theme.unpacked()?.dir, pool, &socket, &["-o", "layout=alone", "--mount", at])?
+    };
     let deadline = Instant::now() + Duration::from_secs(60);
     while std::fs::read_dir(&at)?.next().is_none() {
         ensure!(Instant::now() < deadline, "nothing is mounted after a minute");

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_nbd::{Listener, Server, ServerOptions};
+use cenote_dmu::tx::TxTunables;
+use cenote_nbd::{Exports, Listener, Server, ServerOptions};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -13,14 +14,19 @@ use crate::args::Search;
 use crate::commands::mount::{self, Ended, parse_options};
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
-use crate::volumes::PoolVolumes;
-use cenote_spa::Pool;
+use crate::volumes::{LiveVolumes, PoolVolumes};
+use crate::writing::open_for_writing;
+use cenote_spa::write::live::LivePool;
 
-/// Serve a pool from one process, read-only, until interrupted: its volumes over NBD, its file systems as a mount.
+/// Serve a pool from one process until interrupted: its volumes over NBD, its file systems as a mount.
 ///
 /// Every volume and snapshot of one is an export under its name. Attach one with `nbd-client`, read it with `nbdcopy` or
 /// `qemu-img`: `nbdcopy 'nbd+unix:///tank/vol?socket=/run/tank.sock' vol.img`. With `--mount` the dataset, those below it
 /// and their snapshots are shown in a folder as well, as `cenote mount` does; both share one cache.
+///
+/// Nothing is written unless `--rw` is given. Then the pool is this process's alone: clients write volumes, what they flush is on disk
+/// when they are told so, and an interrupt ends with everything written and the pool exported. Snapshots, and volumes with
+/// `readonly=on`, stay as they are.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -31,6 +37,9 @@ pub(crate) struct Args {
     /// Listen on a TCP address, such as 127.0.0.1:10809. There is no authentication: keep it to a trusted network.
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Vec<String>,
+    /// Let clients write volumes. Not together with `--mount` yet.
+    #[arg(long, conflicts_with = "mount")]
+    rw: bool,
     /// Mount the dataset at this folder too.
     #[arg(long, value_name = "FOLDER")]
     mount: Option<PathBuf>,
@@ -51,10 +60,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     // Before anything is mounted: an interrupt from now on ends what is served, and not the program.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let pool_name = args.dataset.split('/').next().unwrap_or(&args.dataset);
+    if args.rw {
+        return serve_writable(&context, &args, pool_name, signals).await;
+    }
     let pool = context.open_pool(pool_name).await?;
     let report = context.clone();
     let report: cenote_fuse::Report = Arc::new(move |line: &str| report.err(line));
-    let server = if has_listener { Some(volumes_server(&context, &args, &pool).await?) } else { None };
+    let server = if has_listener {
+        let volumes = PoolVolumes::new(pool.clone(), &args.dataset);
+        let count = volumes.names().await?.len();
+        Some(volumes_server(&context, &args, Arc::new(volumes), count)?)
+    } else {
+        None
+    };
     let mut waiting = signals;
     if let Some(at) = &args.mount {
         let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &mount_options, report).await?;
@@ -72,17 +90,36 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
+/// Serves volumes to be written, and exports the pool in the end.
+async fn serve_writable(context: &Context, args: &Args, pool_name: &str, mut signals: Signals) -> Result<Outcome> {
+    let writer = open_for_writing(context, pool_name).await?;
+    // The cache has a quarter of the memory unless something else was said.
+    let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
+    let pool = LivePool::start(writer, TxTunables::for_memory(memory));
+    let served = async {
+        let volumes = LiveVolumes::new(pool.clone(), &args.dataset);
+        let count = volumes.names().await?.len();
+        let server = volumes_server(context, args, Arc::new(volumes), count)?;
+        context.handle().spawn_blocking(move || signals.forever().next()).await?;
+        // Requests that were read are answered; what they wait for is the engine's work, not this worker's.
+        Ok(context.handle().spawn_blocking(move || server.shutdown()).await?)
+    };
+    let served: Result<()> = served.await;
+    pool.export()
+        .await
+        .context("the pool could not be written to the end; on disk it is as of the last txg that was")?;
+    served.map(|()| Outcome::Good)
+}
+
 fn shutdown(server: Option<Server>) {
     if let Some(server) = server {
         server.shutdown();
     }
 }
 
-/// Starts to serve the volumes.
-async fn volumes_server(context: &Context, args: &Args, pool: &Pool) -> Result<Server> {
-    let volumes = PoolVolumes::new(pool.clone(), &args.dataset);
-    let names = volumes.names().await?;
-    if names.is_empty() {
+/// Starts to serve so many volumes.
+fn volumes_server(context: &Context, args: &Args, volumes: Arc<dyn Exports>, count: usize) -> Result<Server> {
+    if count == 0 {
         bail!("'{}' has no volumes", args.dataset);
     }
     let mut listeners = Vec::new();
@@ -100,9 +137,9 @@ async fn volumes_server(context: &Context, args: &Args, pool: &Pool) -> Result<S
         .collect();
     let report = context.clone();
     let options = ServerOptions { report: Arc::new(move |line| report.err(line)), ..ServerOptions::default() };
-    let server = Server::start(context.handle().clone(), Arc::new(volumes), listeners, options)?;
+    let server = Server::start(context.handle().clone(), volumes, listeners, options)?;
     for line in lines {
-        context.err(format!("serving {} exports at {line}", names.len()));
+        context.err(format!("serving {count} exports at {line}"));
     }
     Ok(server)
 }
