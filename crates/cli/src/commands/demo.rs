@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use cenote_dmu::tx::TxTunables;
 use cenote_fuse::{Layout, MountOptions, Unmount};
+use cenote_spa::write::live::LivePool;
+use cenote_taskq::Rng;
+use cenote_zpl::live::{LiveFileSystem, LiveOptions, NewNode};
 use clap::Parser;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -15,9 +19,11 @@ use serde_json::Value;
 
 use crate::args::Search;
 use crate::context::Context;
+use crate::files::{dataset, filesystem};
 use crate::outcome::Outcome;
 use crate::output::nicebytes;
 use crate::request::{Request, handle};
+use crate::writing::open_for_writing;
 
 /// The pool: a mirror of three files, made by OpenZFS 2.3.2. It is part of the program, so that the demo needs nothing else.
 const POOL: &str = "venxanix0";
@@ -32,7 +38,17 @@ const MANIFEST: &[u8] = include_bytes!("../../../../testdata/golden/mirror3/mani
 /// Bytes compared at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Open a small pool made by OpenZFS, show it, verify it, copy a tree out of it, mount it, and say how it went.
+/// The pool that the demo makes itself.
+const OWN: &str = "own";
+/// The file that is written and overwritten in it.
+const WRITTEN: &str = "written";
+const WRITTEN_BYTES: u64 = 8 << 20;
+/// How often, at random, and in pieces of which size.
+const OVERWRITES: u64 = 2000;
+const OVERWRITE_BYTES: u64 = 4096;
+
+/// Open a small pool made by OpenZFS, show it, verify it, copy a tree out of it, mount it; then make a mirrored pool, change it
+/// while it is in use, lose a disk, and find everything again.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {}
 
@@ -47,13 +63,16 @@ pub(crate) async fn run(context: &Context, _: Args) -> Result<Outcome> {
         let size = unpack(packed, &images.join(name))?;
         context.out(format!("  {name}  {}\n", nicebytes(size)))?;
     }
-    let demo = Demo { context, images: images.display().to_string(), failed: 0 };
+    let shown = folder.path().display().to_string();
+    let demo = Demo { context, images: images.display().to_string(), folder: shown, failed: 0 };
     demo.run(folder.path(), start).await
 }
 
 struct Demo<'a> {
     context: &'a Context,
     images: String,
+    /// The folder that all of it happens in.
+    folder: String,
     failed: u64,
 }
 
@@ -78,15 +97,19 @@ impl Demo<'_> {
         }
         self.show(&images).await?;
         self.compare(&images).await?;
+        self.own(folder).await?;
         let seconds = self.context.handle().now().since(start).as_secs_f64();
         let io = self.context.handle().io_mode();
         self.context.out(format!("\nDone in {seconds:.1} s; {}.\n", io.explanation))?;
         self.context.out(
-            "\nWith a pool of your own (disks or image files; nothing is ever written to them):\n\
+            "\nWith a pool of your own (disks or image files; these commands write nothing to them):\n\
              \x20 cenote ls -d DIR -l POOL/FILESYSTEM   files\n\
              \x20 cenote cp -d DIR POOL/FILESYSTEM / TARGET   copy everything out\n\
              \x20 cenote verify -d DIR POOL             every checksum, every byte\n\
-             \x20 cenote serve -d DIR --unix SOCK POOL  volumes over NBD\n",
+             \x20 cenote serve -d DIR --unix SOCK POOL  volumes over NBD\n\
+             And to make one, unprivileged:\n\
+             \x20 cenote build --pool NAME --size 1G --from DIR|TAR|OCI-IMAGE mirror A.img B.img\n\
+             \x20 cenote zpool create --size 1G NAME mirror A.img B.img\n",
         )?;
         Ok(Outcome::unless(self.failed > 0))
     }
@@ -97,7 +120,14 @@ impl Demo<'_> {
 
     /// Shows a command line, and runs it as if it had been typed.
     async fn command(&mut self, words: &[&str]) -> Result<()> {
-        let shown: Vec<&str> = words.iter().map(|word| if *word == self.images { "DISKS" } else { *word }).collect();
+        let shown: Vec<&str> = words
+            .iter()
+            .map(|word| match word.strip_prefix(&self.folder) {
+                Some(_) if *word == self.images => "DISKS",
+                Some(rest) => rest.trim_start_matches('/'),
+                None => word,
+            })
+            .collect();
         self.context.out(format!("$ cenote {}\n", shown.join(" ")))?;
         let argv = std::iter::once("cenote").chain(words.iter().copied());
         let request = Request::try_parse_from(argv).context("a command of the demo does not parse")?;
@@ -155,6 +185,94 @@ impl Demo<'_> {
             files - different,
             nicebytes(bytes)
         ))
+    }
+
+    /// Makes a mirrored pool, changes it while it is in use, and finds all of it again with one disk.
+    async fn own(&mut self, folder: &Path) -> Result<()> {
+        let disks = folder.join("own");
+        std::fs::create_dir(&disks)?;
+        let text = |path: &Path| path.display().to_string();
+        let (first, second, images) = (text(&disks.join("1.img")), text(&disks.join("2.img")), text(&disks));
+        // In a clone of the repository, its own files.
+        let repository = Path::new("crates/format/src");
+        let source = if repository.join("lib.rs").is_file() { text(repository) } else { text(&folder.join("copy")) };
+        self.say("A mirrored pool of our own, which OpenZFS takes as one of its own, from files that are here:")?;
+        self.command(&[
+            "build",
+            "--pool",
+            OWN,
+            "--size",
+            "128M",
+            "-O",
+            "compression=zstd",
+            "--from",
+            &source,
+            "mirror",
+            &first,
+            &second,
+        ])
+        .await?;
+        self.command(&["ls", "-d", &images, "-l", OWN]).await?;
+        self.say(
+            "Opened for writing: a file is made and overwritten at random while txgs are written in the background:",
+        )?;
+        let expected = self.overwrite(&images).await?;
+        self.say("Imported again: every block of both disks, and what was written, with one of them gone:")?;
+        self.command(&["verify", "-d", &images, OWN]).await?;
+        std::fs::remove_file(&second)?;
+        let search = Search { paths: vec![images.clone().into()], force: true };
+        let (pool, dataset) = dataset(&self.context.with(&search), OWN).await?;
+        let filesystem = filesystem(&pool, &dataset).await?;
+        let file = filesystem.lookup(filesystem.root(), WRITTEN.as_bytes()).await?;
+        let found = filesystem.open_file(file).await?.read(0, WRITTEN_BYTES as usize).await?;
+        let is_same = *found == *expected;
+        self.failed += u64::from(!is_same);
+        pool.close().await;
+        self.context.out(match is_same {
+            true => format!("{} of '{WRITTEN}' are what was written last\n", nicebytes(WRITTEN_BYTES)),
+            false => format!("'{WRITTEN}' is not what was written last\n"),
+        })
+    }
+
+    /// Makes a file in the pool and overwrites it at random; what it holds in the end.
+    async fn overwrite(&mut self, images: &str) -> Result<Vec<u8>> {
+        let handle = self.context.handle().clone();
+        let search = Search { paths: vec![images.into()], force: true };
+        let pool = open_for_writing(&self.context.with(&search), OWN).await?;
+        let pool = LivePool::start(
+            pool,
+            TxTunables { zfs_txg_timeout: 1, zfs_dirty_data_max: 32 << 20, ..TxTunables::default() },
+        );
+        let head = pool.open_head(OWN).await?;
+        let files = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), LiveOptions::default()).await?;
+        let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+        let (file, _) = files.create_file(files.root(), WRITTEN.as_bytes(), &new).await?;
+        let begun = handle.now();
+        let mut rng = Rng::new(1);
+        let mut content = vec![0; WRITTEN_BYTES as usize];
+        rng.fill(&mut content);
+        file.write(0, &content).await?;
+        pool.sync().await?;
+        let first = handle.now();
+        let mut piece = vec![0; OVERWRITE_BYTES as usize];
+        for _ in 0..OVERWRITES {
+            let at = rng.below(WRITTEN_BYTES - OVERWRITE_BYTES);
+            rng.fill(&mut piece);
+            file.write(at, &piece).await?;
+            content[at as usize..][..piece.len()].copy_from_slice(&piece);
+        }
+        let txg = pool.sync().await?;
+        let (seconds, since) = ((first - begun).as_secs_f64(), (handle.now() - first).as_secs_f64());
+        file.close().await?;
+        let txgs = pool.history().len();
+        drop((files, head));
+        pool.export().await?;
+        self.context.out(format!(
+            "{} written in {seconds:.2} s, then {OVERWRITES} overwrites of 4 KiB in {since:.2} s, all on disk: {txgs} txgs up to {txg}, \
+             pool exported\n",
+            nicebytes(WRITTEN_BYTES)
+        ))?;
+        Ok(content)
     }
 
     async fn open(&self, images: &str) -> Result<cenote_spa::Pool> {
