@@ -37,8 +37,9 @@
 //! **Changing.** A dataset of a pool that is written in the background is mounted by itself, for writing ([`mount_live`]): a
 //! second server over `cenote_zpl::live`, with the same binding. All changes come through the mount, so the kernel still keeps
 //! what it was told, and undoes that itself where it asks for a change. Open files are held by node, so that they outlive
-//! their names; `fsync` waits for the txg. Not here yet: figures of space (`statfs`), setting flags, snapshots and nested
-//! datasets beside it, reading ahead, and anything of a directory that was removed while it is somebody's current one.
+//! their names; `fsync` waits for the txg; `statfs` has figures as of the last one. Not here yet: access times that reading
+//! changes, setting flags, snapshots and nested datasets beside it, reading ahead, and anything of a directory that was removed
+//! while it is somebody's current one.
 //!
 //! **Permissions.** The kernel checks bits and POSIX ACLs (`default_permissions`, negotiated `FUSE_POSIX_ACL`), by the
 //! attributes `system.posix_acl_*` that the server hands out where the dataset has `acltype=posix`. Devices and
@@ -59,6 +60,7 @@
 //! while nothing can change).
 
 mod binding;
+mod durable;
 mod files;
 mod grafts;
 mod layout;
@@ -73,8 +75,9 @@ mod space;
 mod tree;
 mod volume;
 
+pub use durable::SyncMode;
 pub use layout::Layout;
-pub use live::LiveServer;
+pub use live::{LiveServer, LiveServerOptions};
 pub use mount::{MountError, MountHandle, Unmount, mount, mount_live};
 pub use options::{Access, MountOptions};
 pub use tree::{Report, Tree, TreeOptions};

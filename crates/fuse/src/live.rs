@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_format::ids::ObjectId;
+use cenote_spa::SpaError;
 use cenote_spa::write::live::LiveHead;
 use cenote_taskq::Block;
 use cenote_taskq::sync::Mutex;
@@ -16,11 +17,13 @@ use cenote_zpl::live::{
 };
 use cenote_zpl::{Attributes, Cursor, FileKind, Time, ZplError};
 
+use crate::durable::{Durable, SyncMode};
 use crate::listing::{AFTER_ABOVE, AFTER_SELF, Position};
 use crate::server::{
     Caching, Caller, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Pin, Rename, Seek, SetAttributes,
     SpaceFigures, Stat,
 };
+use crate::space::figures_of;
 use crate::tree::Report;
 
 /// How long the kernel keeps what it was told: nobody else changes anything, so any time would do.
@@ -31,6 +34,23 @@ const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
 
+/// How a dataset is served for changing: what its properties say.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveServerOptions {
+    /// How its files are made and changed.
+    pub files: LiveOptions,
+    /// Whether `user.` and `trusted.` attributes are there (`xattr`).
+    pub has_xattrs: bool,
+    /// When changes are waited for (`sync`).
+    pub sync: SyncMode,
+}
+
+impl Default for LiveServerOptions {
+    fn default() -> Self {
+        Self { files: LiveOptions::default(), has_xattrs: true, sync: SyncMode::default() }
+    }
+}
+
 /// A dataset that is changed. Cheap to clone.
 #[derive(Clone)]
 pub struct LiveServer {
@@ -40,6 +60,8 @@ pub struct LiveServer {
 struct Shared {
     fs: LiveFileSystem,
     head: LiveHead,
+    durable: Arc<Durable>,
+    has_xattrs: bool,
     /// Open files, with how often.
     open: Mutex<BTreeMap<ObjectId, (Arc<OpenFile>, u64)>>,
     report: Report,
@@ -50,10 +72,12 @@ impl LiveServer {
     ///
     /// # Errors
     /// It is no file system, or one that cannot be changed yet.
-    pub async fn open(head: LiveHead, options: LiveOptions, report: Report) -> Result<Self, ZplError> {
-        let fs = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), options).await?;
+    pub async fn open(head: LiveHead, options: LiveServerOptions, report: Report) -> Result<Self, ZplError> {
+        let durable = Arc::new(Durable::new(head.clone(), options.sync));
+        let fs = LiveFileSystem::open(head.objset(), durable.clone(), options.files).await?;
         fs.reap().await?;
-        Ok(Self { shared: Arc::new(Shared { fs, head, open: Mutex::new(BTreeMap::new()), report }) })
+        let (open, has_xattrs) = (Mutex::new(BTreeMap::new()), options.has_xattrs);
+        Ok(Self { shared: Arc::new(Shared { fs, head, durable, has_xattrs, open, report }) })
     }
 
     /// Lets go of files that are still open, and frees those without a name. Nobody asks for anything any more.
@@ -110,7 +134,24 @@ impl LiveServer {
     }
 
     fn hides(&self, name: &[u8]) -> bool {
-        name.starts_with(POSIX_ACLS) && !self.fs().options().has_posix_acls
+        match name {
+            name if name.starts_with(POSIX_ACLS) => !self.fs().options().has_posix_acls,
+            name if name.starts_with(b"user.") || name.starts_with(b"trusted.") => !self.shared.has_xattrs,
+            _ => false,
+        }
+    }
+
+    /// What came of a change, once it is as durable as it has to be.
+    async fn changed<T>(&self, result: Result<T, ZplError>) -> Result<T, Errno> {
+        let made = result.map_err(|error| self.failed(error))?;
+        self.shared.durable.settle().await.map_err(|error| self.lost(&error))?;
+        Ok(made)
+    }
+
+    /// A txg could not be written.
+    fn lost(&self, error: &SpaError) -> Errno {
+        (self.shared.report)(&error.to_string());
+        Errno::IO
     }
 }
 
@@ -262,8 +303,7 @@ impl FileServer for LiveServer {
     }
 
     async fn statfs(&self, _node: NodeId) -> Result<SpaceFigures, Errno> {
-        // Not supported yet: figures of space that change.
-        Err(Errno::NOSYS)
+        Ok(figures_of(&self.shared.head.space(), self.fs().options().record_bytes))
     }
 
     async fn seek(&self, node: NodeId, offset_bytes: u64, to: Seek) -> Result<u64, Errno> {
@@ -292,16 +332,17 @@ impl FileServer for LiveServer {
         let (parent, new) = (self.object(parent), new_node(new));
         if !open {
             let made = self.fs().create(parent, name, &new).await;
-            return made.map(|attributes| self.entry(&attributes)).map_err(|error| self.failed(error));
+            return self.changed(made).await.map(|attributes| self.entry(&attributes));
         }
-        let (file, attributes) = self.fs().create_file(parent, name, &new).await.map_err(|error| self.failed(error))?;
+        let made = self.fs().create_file(parent, name, &new).await;
+        let (file, attributes) = self.changed(made).await?;
         self.keep(file);
         Ok(self.entry(&attributes))
     }
 
     async fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         let made = self.fs().link(self.object(node), self.object(parent), name).await;
-        made.map(|attributes| self.entry(&attributes)).map_err(|error| self.failed(error))
+        self.changed(made).await.map(|attributes| self.entry(&attributes))
     }
 
     async fn remove(&self, parent: NodeId, name: &[u8], directory: bool) -> Result<(), Errno> {
@@ -309,7 +350,8 @@ impl FileServer for LiveServer {
         let removed =
             if directory { self.fs().rmdir(parent, name).await } else { self.fs().unlink(parent, name).await };
         removed.map_err(|error| self.failed(error))?;
-        self.fs().reap().await.map(drop).map_err(|error| self.failed(error))
+        let freed = self.fs().reap().await;
+        self.changed(freed).await.map(drop)
     }
 
     async fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), how: Rename) -> Result<(), Errno> {
@@ -320,12 +362,14 @@ impl FileServer for LiveServer {
         };
         let renamed = self.fs().rename(self.object(from.0), from.1, self.object(to.0), to.1, mode).await;
         renamed.map_err(|error| self.failed(error))?;
-        self.fs().reap().await.map(drop).map_err(|error| self.failed(error))
+        let freed = self.fs().reap().await;
+        self.changed(freed).await.map(drop)
     }
 
     async fn write(&self, node: NodeId, offset_bytes: u64, data: &[u8]) -> Result<(), Errno> {
         let file = self.file(node).await?;
-        file.write(offset_bytes, data).await.map_err(|error| self.failed(error))
+        let written = file.write(offset_bytes, data).await;
+        self.changed(written).await
     }
 
     async fn setattr(&self, node: NodeId, set: &SetAttributes) -> Result<Stat, Errno> {
@@ -341,7 +385,7 @@ impl FileServer for LiveServer {
             ..AttributeChange::default()
         };
         let changed = self.fs().set_attributes(self.object(node), &change).await;
-        changed.map(|attributes| stat(&attributes)).map_err(|error| self.failed(error))
+        self.changed(changed).await.map(|attributes| stat(&attributes))
     }
 
     async fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
@@ -354,14 +398,16 @@ impl FileServer for LiveServer {
             2 => XattrSet::Replace,
             _ => return Err(Errno::INVAL),
         };
-        self.fs().set_xattr(self.object(node), name, value, how).await.map_err(|error| self.failed(error))
+        let set = self.fs().set_xattr(self.object(node), name, value, how).await;
+        self.changed(set).await
     }
 
     async fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         if self.hides(name) {
             return Err(Errno::OPNOTSUPP);
         }
-        self.fs().remove_xattr(self.object(node), name).await.map_err(|error| self.failed(error))
+        let removed = self.fs().remove_xattr(self.object(node), name).await;
+        self.changed(removed).await
     }
 
     async fn fallocate(&self, node: NodeId, offset_bytes: u64, len_bytes: u64, mode: i32) -> Result<(), Errno> {
@@ -375,14 +421,11 @@ impl FileServer for LiveServer {
         };
         let end = offset_bytes.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         let file = self.file(node).await?;
-        file.allocate(how, offset_bytes..end).await.map_err(|error| self.failed(error))
+        let allocated = file.allocate(how, offset_bytes..end).await;
+        self.changed(allocated).await
     }
 
     async fn fsync(&self, _node: NodeId) -> Result<(), Errno> {
-        // Without an intent log the txg is what makes things durable.
-        self.shared.head.pool().sync().await.map(drop).map_err(|error| {
-            (self.shared.report)(&error.to_string());
-            Errno::IO
-        })
+        self.shared.durable.sync().await.map_err(|error| self.lost(&error))
     }
 }

@@ -250,14 +250,20 @@ impl MountHandle {
     /// Resolves when the mount has ended, by [`MountHandle::unmount`] or by anybody else.
     pub async fn ended(&self) -> Result<(), MountError> {
         self.state.ended.wait().await;
+        self.close().await;
+        match self.state.error.lock().take() {
+            None => Ok(()),
+            Some(error) => Err(MountError::Io { verb: "serve", mountpoint: self.mountpoint.clone(), error }),
+        }
+    }
+
+    /// Finishes the requests that were made and answers none any more, also of those who still use what was detached; then lets go
+    /// of all files. Whoever exports the pool after a mount of it calls this first.
+    pub async fn close(&self) {
         self.group.close().await;
         match &self.served_by {
             Served::Tree(tree) => tree.close().await,
             Served::Live(server) => server.close().await,
-        }
-        match self.state.error.lock().take() {
-            None => Ok(()),
-            Some(error) => Err(MountError::Io { verb: "serve", mountpoint: self.mountpoint.clone(), error }),
         }
     }
 

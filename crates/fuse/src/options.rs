@@ -69,7 +69,7 @@ impl MountOptions {
         };
         match word.split_once('=').unwrap_or((word, "")) {
             ("ro" | "noatime" | "defaults" | "nofail" | "_netdev" | "zfsutil", "") => {}
-            ("rw", "") => return Err("mount option 'rw': not supported yet: mounts are read-only".to_owned()),
+            ("rw", "") => return Err("mount option 'rw': whether a mount is written is asked for with --rw".to_owned()),
             ("allow_other", "") => self.access = Access::All,
             ("allow_root", "") => self.access = Access::RootAndOwner,
             ("auto_unmount", "") => self.auto_unmount = true,

@@ -5,6 +5,7 @@
 
 use cenote_dsl::{Dir, DslError};
 use cenote_spa::Pool;
+use cenote_spa::write::live::HeadSpace;
 use cenote_taskq::AsyncMutex;
 
 use crate::server::SpaceFigures;
@@ -16,6 +17,22 @@ const OBJECTS_MAX: u64 = 1 << 48;
 const DNODE_SHIFT: u32 = 9;
 /// The longest name that Linux programs reckon with.
 const NAME_MAX_BYTES: u32 = 255;
+
+/// A dataset's space in blocks of this size.
+pub(crate) fn figures_of(space: &HeadSpace, block_size_bytes: u32) -> SpaceFigures {
+    let unit = u64::from(block_size_bytes).max(1);
+    let available = space.available_bytes;
+    let files_free = OBJECTS_MAX.saturating_sub(space.objects).min(available >> DNODE_SHIFT);
+    SpaceFigures {
+        block_size_bytes,
+        // Rounded up, so that no dataset uses nothing.
+        blocks: space.referenced_bytes.div_ceil(unit).saturating_add(available / unit),
+        blocks_free: available / unit,
+        files: files_free.saturating_add(space.objects),
+        files_free,
+        name_max_bytes: NAME_MAX_BYTES,
+    }
+}
 
 /// The size of the pool, as datasets may use it. Reading it takes all space maps, so it is read when first asked for.
 #[derive(Default)]
@@ -43,18 +60,9 @@ impl PoolSize {
                 quota => available = available.min(quota.saturating_sub(referenced)),
             }
         }
-        let unit = u64::from(volume.record_size_bytes).max(1);
-        let objects = dataset.phys.bp.fill();
-        let files_free = OBJECTS_MAX.saturating_sub(objects).min(available >> DNODE_SHIFT);
-        Ok(SpaceFigures {
-            block_size_bytes: volume.record_size_bytes,
-            // Rounded up, so that no dataset uses nothing.
-            blocks: referenced.div_ceil(unit).saturating_add(available / unit),
-            blocks_free: available / unit,
-            files: files_free.saturating_add(objects),
-            files_free,
-            name_max_bytes: NAME_MAX_BYTES,
-        })
+        let space =
+            HeadSpace { referenced_bytes: referenced, available_bytes: available, objects: dataset.phys.bp.fill() };
+        Ok(figures_of(&space, volume.record_size_bytes))
     }
 
     async fn available(&self, pool: &Pool, dir: &Dir) -> Result<u64, DslError> {

@@ -11,13 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxTunables;
-use cenote_fuse::{LiveServer, MountOptions, Unmount, mount_live};
+use cenote_fuse::{LiveServer, LiveServerOptions, MountOptions, Unmount, mount_live};
 use cenote_spa::write::live::LivePool;
 use cenote_spa::write::{Clock, CreateOptions, DiskSpec, Host, TopKind, TopSpec, create};
 use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
 use cenote_vdev::disk::Disk;
-use cenote_zpl::live::LiveOptions;
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
 
 async fn new_pool(handle: &Handle, path: &Path) -> LivePool {
@@ -60,7 +59,7 @@ fn mounted(work: impl FnOnce(&Path) + Send + 'static) {
         let pool = new_pool(&handle, &path).await;
         let head = pool.open_head("mounted").await.unwrap();
         let report = Arc::new(|text: &str| panic!("{text}"));
-        let server = LiveServer::open(head, LiveOptions::default(), report).await.unwrap();
+        let server = LiveServer::open(head, LiveServerOptions::default(), report).await.unwrap();
         let mount = mount_live(&handle, server, "mounted", folder.path(), &MountOptions::default()).await.unwrap();
         let at = folder.path().to_owned();
         let worked = handle.spawn_blocking(move || work(&at)).await;

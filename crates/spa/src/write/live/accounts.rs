@@ -1,4 +1,5 @@
-//! What directories of datasets have left, told to their accounts after each sync.
+//! What directories of datasets have left, told to their accounts after each sync; and what that comes to for each dataset that is
+//! written, as whoever uses it is shown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use cenote_dmu::tx::{Account, Left};
 use cenote_format::dsl::DslDirPhys;
 use cenote_format::ids::{ObjectId, Txg};
 
-use super::{PoolWriter, Shared};
+use super::{HeadSpace, LiveHead, PoolWriter, Shared};
 use crate::SpaError;
 
 /// A quota may be exceeded by what frees space by this much, as the root may by half of what is kept back.
@@ -50,6 +51,7 @@ impl Shared {
         let dirty = self.txgs.dirty();
         let worst = |bytes: u64| bytes.saturating_mul(data_percent) / 100;
         let margin_bytes = worst(dirty.max_bytes()).saturating_mul(2);
+        let mut dirs = BTreeMap::new();
         for (dir, account) in accounts {
             let phys = writer.dsl.dir(dir).await.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
             let mut left = left_of(&phys);
@@ -60,9 +62,65 @@ impl Shared {
             }
             (left.data_percent, left.metadata_percent) = (data_percent, metadata_percent);
             account.set(txg, &left, margin_bytes, |later| worst(dirty.txg_bytes(later)));
+            dirs.insert(dir, phys);
+        }
+        self.settle_figures(writer, &dirs, usable.bytes).await
+    }
+
+    /// Takes over what datasets use and have left. `dirs` are theirs with all above them.
+    async fn settle_figures(
+        &self,
+        writer: &PoolWriter,
+        dirs: &BTreeMap<ObjectId, DslDirPhys>,
+        usable_bytes: u64,
+    ) -> Result<(), SpaError> {
+        let datasets: Vec<ObjectId> = self.figures.lock().keys().copied().collect();
+        for dataset in datasets {
+            let phys = writer.dsl.dataset(dataset).await;
+            let phys = phys.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
+            let figures = HeadSpace {
+                referenced_bytes: phys.referenced_bytes,
+                available_bytes: available_bytes(dirs, phys.dir, usable_bytes),
+                objects: phys.bp.fill(),
+            };
+            self.figures.lock().insert(dataset, figures);
         }
         Ok(())
     }
+}
+
+impl LiveHead {
+    /// What the dataset uses and may still use, as of the last sync.
+    #[must_use]
+    pub fn space(&self) -> HeadSpace {
+        self.pool.shared.figures.lock().get(&self.head.dataset).copied().unwrap_or_default()
+    }
+}
+
+/// What the dataset of a directory may use beyond what it uses: the least that any directory up to the root leaves it.
+fn available_bytes(dirs: &BTreeMap<ObjectId, DslDirPhys>, dir: ObjectId, usable_bytes: u64) -> u64 {
+    let mut chain = Vec::new();
+    let mut at = dir;
+    while let Some(phys) = dirs.get(&at).filter(|_| chain.len() < DEPTH_MAX) {
+        chain.push(phys);
+        at = phys.parent;
+    }
+    let mut above = None;
+    for phys in chain.iter().rev() {
+        let quota = if phys.quota_bytes == 0 { u64::MAX } else { phys.quota_bytes };
+        above = Some(match above {
+            // The root's quota is the pool.
+            None => quota.min(usable_bytes).saturating_sub(phys.used_bytes),
+            // What is reserved but not used is counted as used above.
+            Some(above) => {
+                let reserved = phys.reserved_bytes.saturating_sub(phys.used_bytes);
+                u64::saturating_add(above, reserved).min(quota.saturating_sub(phys.used_bytes))
+            }
+        });
+    }
+    // What is reserved for the head alone counts as used in its own directory.
+    let reserved = chain.first().map_or(0, |phys| phys.used_breakdown_bytes[4]);
+    above.unwrap_or(0).saturating_add(reserved)
 }
 
 fn left_of(phys: &DslDirPhys) -> Left {

@@ -65,6 +65,8 @@ struct Shared {
     txgs: Transactions,
     changes: Mutex<VecDeque<Change>>,
     accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
+    /// Of each head dataset that is open.
+    figures: Mutex<BTreeMap<ObjectId, HeadSpace>>,
     records: Mutex<VecDeque<TxgRecord>>,
     /// The sync, which gives the writer back.
     sync: Mutex<Option<Join<Option<PoolWriter>>>>,
@@ -76,6 +78,17 @@ pub struct LiveHead {
     pool: LivePool,
     head: Head,
     account: Arc<Account>,
+}
+
+/// What a dataset uses and may still use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadSpace {
+    /// Bytes that it refers to.
+    pub referenced_bytes: u64,
+    /// Bytes that it may use beyond those.
+    pub available_bytes: u64,
+    /// Objects in it.
+    pub objects: u64,
 }
 
 impl LiveHead {
@@ -120,6 +133,7 @@ impl LivePool {
             txgs: txgs.clone(),
             changes: Mutex::new(VecDeque::new()),
             accounts: Mutex::new(BTreeMap::new()),
+            figures: Mutex::new(BTreeMap::new()),
             records: Mutex::new(VecDeque::new()),
             sync: Mutex::new(None),
         });
@@ -236,6 +250,7 @@ impl LivePool {
     pub async fn adopt(&self, writer: &PoolWriter, name: &str, head: Head) -> Result<LiveHead, SpaError> {
         head.objset.count_dirty(self.shared.txgs.dirty());
         let account = self.shared.account_of(writer, name, head.dataset).await?;
+        self.shared.figures.lock().entry(head.dataset).or_default();
         self.shared.settle_accounts(writer).await?;
         Ok(LiveHead { pool: self.clone(), head, account })
     }
