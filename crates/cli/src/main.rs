@@ -34,6 +34,7 @@ mod context;
 mod copy;
 mod datasets;
 mod files;
+mod live;
 mod manifest;
 mod newpool;
 mod outcome;

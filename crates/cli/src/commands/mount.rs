@@ -12,12 +12,17 @@ use signal_hook::iterator::Signals;
 
 use crate::args::Search;
 use crate::context::Context;
+use crate::live;
 use crate::outcome::{Outcome, usage};
 
-/// Mount a dataset or snapshot as a folder, read-only, until interrupted or unmounted.
+/// Mount a dataset or snapshot as a folder until interrupted or unmounted; read-only unless `--rw` is given.
 ///
 /// Datasets below it stand where their `mountpoint` puts them, snapshots in `.zfs/snapshot`. Works as root, and through
 /// fusermount3 as anybody.
+///
+/// With `--rw` the dataset is shown by itself and can be changed. The pool is this process's alone meanwhile; what a program has
+/// synced (`fsync`) is on disk when it is told so, everything else within seconds, and an interrupt or `umount` ends with
+/// everything written and the pool exported.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -27,6 +32,9 @@ pub(crate) struct Args {
     /// layout=mountpoints|names|alone.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
+    /// Let files be changed.
+    #[arg(long)]
+    rw: bool,
     /// The dataset, or dataset@snapshot.
     dataset: String,
     /// Where: a folder that is there.
@@ -38,10 +46,27 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = context.with(&args.search);
     // Before anything is mounted: an interrupt from now on ends the mount and not the program.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
-    let pool = context.open_pool(args.dataset.split(['/', '@']).next().unwrap_or(&args.dataset)).await?;
+    let pool_name = args.dataset.split(['/', '@']).next().unwrap_or(&args.dataset);
     let report = context.clone();
     let report = Arc::new(move |line: &str| report.err(line));
     let at: &Path = &args.mountpoint;
+    if args.rw {
+        live::check_options(&args.options)?;
+        let pool = live::open_pool(&context, pool_name).await?;
+        let served = async {
+            let mount = live::mount(&context, &pool, &args.dataset, at, &options, report).await?;
+            let at = mount.mountpoint().display();
+            context.err(format!("'{}' is mounted at {at} for writing; interrupt to unmount", args.dataset));
+            let ended = wait(&context, &mount, signals).await;
+            // What was detached is in use still.
+            mount.close().await;
+            ended.map(drop)
+        };
+        let served = served.await;
+        live::export(pool, served).await?;
+        return Ok(Outcome::Good);
+    }
+    let pool = context.open_pool(pool_name).await?;
     let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
     context.err(format!("'{}' is mounted at {}; interrupt to unmount", args.dataset, mount.mountpoint().display()));
     wait(&context, &mount, signals).await?;

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_dmu::tx::TxTunables;
+use cenote_fuse::MountOptions;
 use cenote_nbd::{Exports, Listener, Server, ServerOptions};
+use cenote_spa::write::live::LivePool;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -13,10 +14,9 @@ use signal_hook::iterator::Signals;
 use crate::args::Search;
 use crate::commands::mount::{self, Ended, parse_options};
 use crate::context::Context;
+use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::volumes::{LiveVolumes, PoolVolumes};
-use crate::writing::open_for_writing;
-use cenote_spa::write::live::LivePool;
 
 /// Serve a pool from one process until interrupted: its volumes over NBD, its file systems as a mount.
 ///
@@ -24,9 +24,9 @@ use cenote_spa::write::live::LivePool;
 /// `qemu-img`: `nbdcopy 'nbd+unix:///tank/vol?socket=/run/tank.sock' vol.img`. With `--mount` the dataset, those below it
 /// and their snapshots are shown in a folder as well, as `cenote mount` does; both share one cache.
 ///
-/// Nothing is written unless `--rw` is given. Then the pool is this process's alone: clients write volumes, what they flush is on disk
-/// when they are told so, and an interrupt ends with everything written and the pool exported. Snapshots, and volumes with
-/// `readonly=on`, stay as they are.
+/// Nothing is written unless `--rw` is given. Then the pool is this process's alone: clients write volumes, and programs the mounted
+/// dataset, which is shown by itself; what they flush or sync is on disk when they are told so, and an interrupt ends with everything
+/// written and the pool exported. Snapshots, and volumes with `readonly=on`, stay as they are.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -37,8 +37,8 @@ pub(crate) struct Args {
     /// Listen on a TCP address, such as 127.0.0.1:10809. There is no authentication: keep it to a trusted network.
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Vec<String>,
-    /// Let clients write volumes. Not together with `--mount` yet.
-    #[arg(long, conflicts_with = "mount")]
+    /// Let clients write volumes, and programs the mounted dataset.
+    #[arg(long)]
     rw: bool,
     /// Mount the dataset at this folder too.
     #[arg(long, value_name = "FOLDER")]
@@ -61,11 +61,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let pool_name = args.dataset.split('/').next().unwrap_or(&args.dataset);
     if args.rw {
-        return serve_writable(&context, &args, pool_name, signals).await;
+        live::check_options(&args.options)?;
+        let pool = live::open_pool(&context, pool_name).await?;
+        let served = serve_writable(&context, &args, &mount_options, &pool, signals).await;
+        live::export(pool, served).await?;
+        return Ok(Outcome::Good);
     }
     let pool = context.open_pool(pool_name).await?;
-    let report = context.clone();
-    let report: cenote_fuse::Report = Arc::new(move |line: &str| report.err(line));
+    let report = reporter(&context);
     let server = if has_listener {
         let volumes = PoolVolumes::new(pool.clone(), &args.dataset);
         let count = volumes.names().await?.len();
@@ -90,25 +93,53 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Serves volumes to be written, and exports the pool in the end.
-async fn serve_writable(context: &Context, args: &Args, pool_name: &str, mut signals: Signals) -> Result<Outcome> {
-    let writer = open_for_writing(context, pool_name).await?;
-    // The cache has a quarter of the memory unless something else was said.
-    let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
-    let pool = LivePool::start(writer, TxTunables::for_memory(memory));
-    let served = async {
+/// What errors that clients see as a number are told to.
+fn reporter(context: &Context) -> cenote_fuse::Report {
+    let report = context.clone();
+    Arc::new(move |line: &str| report.err(line))
+}
+
+/// Serves volumes and a file system to be written, until all requests are finished.
+async fn serve_writable(
+    context: &Context,
+    args: &Args,
+    mount_options: &MountOptions,
+    pool: &LivePool,
+    mut signals: Signals,
+) -> Result<()> {
+    let server = if args.unix.is_empty() && args.tcp.is_empty() {
+        None
+    } else {
         let volumes = LiveVolumes::new(pool.clone(), &args.dataset);
         let count = volumes.names().await?.len();
-        let server = volumes_server(context, args, Arc::new(volumes), count)?;
-        context.handle().spawn_blocking(move || signals.forever().next()).await?;
-        // Requests that were read are answered; what they wait for is the engine's work, not this worker's.
-        Ok(context.handle().spawn_blocking(move || server.shutdown()).await?)
+        Some(volumes_server(context, args, Arc::new(volumes), count)?)
     };
-    let served: Result<()> = served.await;
-    pool.export()
-        .await
-        .context("the pool could not be written to the end; on disk it is as of the last txg that was")?;
-    served.map(|()| Outcome::Good)
+    let mut ended = Ok(Ended::Elsewhere);
+    if let Some(at) = &args.mount {
+        let mount = live::mount(context, pool, &args.dataset, at, mount_options, reporter(context)).await;
+        match mount {
+            Ok(mount) => {
+                let at = mount.mountpoint().display();
+                context.err(format!("'{}' is mounted at {at} for writing; interrupt to end", args.dataset));
+                ended = mount::wait(context, &mount, signals).await;
+                // What was detached is in use still.
+                mount.close().await;
+            }
+            Err(error) => ended = Err(error),
+        }
+        signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    }
+    if let Some(server) = server {
+        if matches!(ended, Ok(Ended::Elsewhere)) {
+            if args.mount.is_some() {
+                context.err("unmounted; volumes are still served");
+            }
+            context.handle().spawn_blocking(move || signals.forever().next()).await?;
+        }
+        // Requests that were read are answered; what they wait for is the engine's work, not this worker's.
+        context.handle().spawn_blocking(move || server.shutdown()).await?;
+    }
+    ended.map(drop)
 }
 
 fn shutdown(server: Option<Server>) {

@@ -1,0 +1,131 @@
+//! Pools and file systems that a server has open for writing.
+//!
+//! The pool is this process's alone from [`open_pool`] to [`export`], and is written in the background in between. Whoever serves
+//! something of it has finished all requests before the end.
+
+use anyhow::{Context as _, Result, bail};
+use cenote_dmu::tx::TxTunables;
+use cenote_format::enums::ObjsetType;
+use cenote_fuse::{LiveServer, LiveServerOptions, MountHandle, MountOptions, Report, SyncMode, mount_live};
+use cenote_spa::SpaError;
+use cenote_spa::write::PoolWriter;
+use cenote_spa::write::live::{LiveHead, LivePool};
+use cenote_zpl::live::LiveOptions;
+use cenote_zpl::write::XattrMode;
+
+use crate::context::Context;
+use crate::newpool::slots;
+use crate::outcome::usage;
+use crate::writing::open_for_writing;
+
+/// Opens a pool to be written in the background.
+pub(crate) async fn open_pool(context: &Context, name: &str) -> Result<LivePool> {
+    let writer = open_for_writing(context, name).await?;
+    // The cache has a quarter of the memory unless something else was said.
+    let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
+    Ok(LivePool::start(writer, TxTunables::for_memory(memory)))
+}
+
+/// Ends what was served of a pool: everything is written, and the pool exported, also after a failure. Which of both failed first is
+/// what is told.
+pub(crate) async fn export(pool: LivePool, served: Result<()>) -> Result<()> {
+    let exported = pool.export().await;
+    served?;
+    exported.context("the pool could not be written to the end; on disk it is as of the last txg that was")
+}
+
+/// The words of `-o` that say something else than `--rw`.
+pub(crate) fn check_options(lists: &[String]) -> Result<()> {
+    for word in lists.iter().flat_map(|list| list.split(',')) {
+        match word {
+            "ro" => return Err(usage("mount option 'ro' and --rw exclude each other")),
+            "layout=alone" => {}
+            word if word.starts_with("layout=") => {
+                return Err(usage(format!(
+                    "mount option '{word}': not supported yet: datasets below one that is mounted with --rw"
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Mounts a dataset of a pool to be changed.
+pub(crate) async fn mount(
+    context: &Context,
+    pool: &LivePool,
+    dataset: &str,
+    at: &std::path::Path,
+    options: &MountOptions,
+    report: Report,
+) -> Result<MountHandle> {
+    let (head, serving) = open_dataset(pool, dataset).await?;
+    let server = LiveServer::open(head, serving, report).await.with_context(|| format!("cannot open '{dataset}'"))?;
+    Ok(mount_live(context.handle(), server, dataset, at, options).await?)
+}
+
+/// A file system, and how its properties want it served.
+async fn open_dataset(pool: &LivePool, name: &str) -> Result<(LiveHead, LiveServerOptions)> {
+    let (this, wanted) = (pool.clone(), name.to_owned());
+    // What is refused is no failure of the pool.
+    pool.change(move |writer| Box::pin(async move { Ok(opened(&this, writer, &wanted).await) })).await?
+}
+
+/// In a txg's sync.
+async fn opened(pool: &LivePool, writer: &mut PoolWriter, name: &str) -> Result<(LiveHead, LiveServerOptions)> {
+    let view = writer.view().await?;
+    let dataset = view.dataset(name).await?;
+    if dataset.is_snapshot() {
+        bail!("cannot mount '{name}' with --rw: a snapshot does not change");
+    }
+    match view.kind(&dataset).await {
+        Ok(ObjsetType::Zvol) => {
+            bail!("cannot mount '{name}': it is a volume; 'cenote serve --rw' lets clients write it")
+        }
+        Ok(ObjsetType::None) => bail!("cannot mount '{name}': it has no contents"),
+        // What cannot be read for want of a key is refused below, by name.
+        Ok(_) | Err(_) => {}
+    }
+    let number = async |property: &str| -> Result<Option<u64>> {
+        Ok(view.property(&dataset.dir, property, true).await?.and_then(|found| found.value.number()))
+    };
+    if number("readonly").await? == Some(1) {
+        bail!("cannot mount '{name}' with --rw: its property readonly is on ('cenote zfs set readonly=off {name}')");
+    }
+    let mut files = LiveOptions::default();
+    if let Some(bytes) = number("recordsize").await?.and_then(|bytes| u32::try_from(bytes).ok()) {
+        files.record_bytes = bytes;
+    }
+    if number("xattr").await? == Some(1) {
+        files.xattrs = XattrMode::Dir;
+    }
+    if let Some(size) = number("dnodesize").await? {
+        files.dnode_slots = slots(size);
+    }
+    files.acl_is_discarded = number("aclmode").await?.unwrap_or(0) == 0;
+    files.has_posix_acls = number("acltype").await? == Some(1);
+    let serving = LiveServerOptions {
+        files,
+        has_xattrs: number("xattr").await? != Some(0),
+        sync: SyncMode::of_number(number("sync").await?.unwrap_or(0)),
+    };
+    // What cannot be changed yet says so here.
+    let head = writer.open_head(name).await.map_err(|error: SpaError| anyhow::anyhow!(error))?;
+    Ok((pool.adopt(writer, name, head).await?, serving))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_contradict_writing_are_refused_by_name() {
+        let lists = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        check_options(&lists(&["allow_other,layout=alone", "nosuid"])).unwrap();
+        for word in ["ro", "layout=names", "layout=mountpoints"] {
+            let error = check_options(&lists(&["nosuid", &format!("exec,{word}")])).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! `cenote mount --rw` and `cenote serve --rw --mount` as processes.
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::images::Images;
+
+/// Whether file systems can be mounted here; in CI that they cannot is an error.
+pub(crate) fn can_mount() -> bool {
+    let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/fuse") else { return true };
+    assert!(std::env::var_os("CI").is_none(), "/dev/fuse: {error}");
+    eprintln!("left out: /dev/fuse: {error}");
+    false
+}
+
+/// A file system that is mounted for writing. Killed and unmounted when dropped.
+pub(crate) struct Mounted {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Mounted {
+    pub(crate) fn new(images: &Images, dataset: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = images.command("mount", &["--rw", dataset]);
+        command.arg(folder.path());
+        Self::start(command, folder)
+    }
+
+    /// By a command that mounts at this folder.
+    pub(crate) fn start(mut command: Command, folder: tempfile::TempDir) -> Self {
+        let before = std::fs::metadata(folder.path()).unwrap().dev();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut mounted = Self { child, folder };
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while std::fs::metadata(mounted.at()).is_ok_and(|found| found.dev() == before) {
+            if let Some(status) = mounted.child.try_wait().unwrap() {
+                panic!("it ended with {status}: {}", mounted.said());
+            }
+            assert!(Instant::now() < deadline, "nothing is mounted after two minutes");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        mounted
+    }
+
+    pub(crate) fn at(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.at().join(below)
+    }
+
+    fn said(&mut self) -> String {
+        let mut text = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Unmounts it, as anybody would, or ends the process with a signal. Returns when the pool is exported.
+    pub(crate) fn end(mut self, how: End) {
+        let mut command = match how {
+            End::Unmount => {
+                let mut command = Command::new("fusermount3");
+                command.arg("-u").arg(self.at());
+                command
+            }
+            End::Signal(signal) => {
+                let mut command = Command::new("kill");
+                command.arg(signal).arg(self.child.id().to_string());
+                command
+            }
+        };
+        super::good(&mut command);
+        let status = self.child.wait().unwrap();
+        let said = self.said();
+        assert!(status.success(), "it ended with {status}: {said}");
+        // Nothing was reported but where it is mounted.
+        assert!(said.lines().all(|line| line.contains("mounted at") || line.contains("serving")), "{said}");
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// How a mount is ended.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    Unmount,
+    Signal(&'static str),
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // What a killed process has left; of one that ended well there is nothing.
+        let mut unmount = Command::new("fusermount3");
+        let _ = unmount.args(["-u", "-z"]).arg(self.folder.path()).stderr(Stdio::null()).status();
+    }
+}
