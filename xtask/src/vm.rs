@@ -117,7 +117,12 @@ fn written() -> Result<()> {
     zfs(&["create", "written/gone"])?;
     std::fs::rename(&away, &images[1])?;
     zfs(&["destroy", "written/gone"])?;
+    zfs(&["rename", "written/made", "written/renamed"])?;
+    let volume = Volume { share, socket: share.join("nbd"), file: share.join("volume") };
+    zfs(&["create", "-V", "16M", Volume::NAME])?;
+    volume.write(&mut cenote())?;
     process::run(process::script("tools/openzfs-vm/judge").arg(share).args([POOL, SUMS]))?;
+    volume.compare(&mut cenote())?;
 
     zfs(&["create", "written/second"])?;
     zfs(&["destroy", "written/second"])?;
@@ -128,6 +133,70 @@ fn written() -> Result<()> {
         cenote().args(["cp", "-a", "-d"]).arg(share).args([&format!("{POOL}/child"), "/"]).arg(copy.join("child")),
     )?;
     process::run(Command::new("sha256sum").args(["--quiet", "-c"]).arg(share.join("sums.after")).current_dir(&copy))
+}
+
+/// A volume that is written over NBD, then by OpenZFS, and then read.
+struct Volume<'a> {
+    share: &'a Path,
+    socket: std::path::PathBuf,
+    /// What it is to hold.
+    file: std::path::PathBuf,
+}
+
+impl Volume<'_> {
+    const NAME: &'static str = "written/volume";
+    const BYTES: usize = 16 << 20;
+
+    /// Fills it through `cenote serve --rw`.
+    fn write(&self, cenote: &mut Command) -> Result<()> {
+        // A sequence that nothing compresses, the same each time.
+        let mut state = 1_u64;
+        let content = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        });
+        let content: Vec<u8> = content.take(Self::BYTES).collect();
+        std::fs::write(&self.file, content)?;
+        let mut server = cenote
+            .args(["serve", "--rw", "-d"])
+            .arg(self.share)
+            .arg("--unix")
+            .arg(&self.socket)
+            .arg("written")
+            .spawn()?;
+        let copied = self.copy();
+        // Asked to end, it writes what is left and exports the pool.
+        process::run(Command::new("kill").arg(server.id().to_string()))?;
+        let ended = server.wait()?;
+        copied?;
+        if !ended.success() {
+            bail!("cenote serve --rw: {ended}");
+        }
+        Ok(())
+    }
+
+    fn copy(&self) -> Result<()> {
+        let begun = std::time::Instant::now();
+        while !self.socket.exists() {
+            if begun.elapsed() > std::time::Duration::from_secs(60) {
+                bail!("cenote serve --rw does not listen");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let address = format!("nbd+unix:///{}?socket={}", Self::NAME, self.socket.display());
+        process::run(Command::new("nbdcopy").arg("--flush").arg(&self.file).arg(address))
+    }
+
+    /// Its first MiB is what OpenZFS wrote, zeros; the rest as it was.
+    fn compare(&self, cenote: &mut Command) -> Result<()> {
+        let mut expected = std::fs::read(&self.file)?;
+        expected[..1 << 20].fill(0);
+        let found = cenote.args(["cat", "-d"]).arg(self.share).arg(Self::NAME).output()?;
+        if !found.status.success() || found.stdout != expected {
+            bail!("{} is not what OpenZFS left: {}", Self::NAME, String::from_utf8_lossy(&found.stderr));
+        }
+        Ok(())
+    }
 }
 
 /// Sums of all files of a folder, with paths relative to it.
