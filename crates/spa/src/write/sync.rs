@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cenote_dmu::write::{SpaceDelta, put_entry};
+use cenote_dmu::write::{SpaceDelta, ZapMut, put_entry};
 use cenote_dsl::write::UsedBy;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dsl::pool_directory;
@@ -17,6 +17,11 @@ use crate::SpaError;
 
 /// Passes at most. Four are usual; that many mean that they do not converge.
 const PASSES_MAX: u32 = 64;
+
+/// Entries of the MOS's directory at most: a few dozen are usual.
+const DIRECTORY_ENTRIES_MAX: usize = 1 << 16;
+/// What names of dedup tables in the MOS's directory begin with.
+const DEDUP_PREFIX: &[u8] = b"DDT-";
 
 impl PoolWriter {
     pub(super) fn dmu_error(&self, error: cenote_dmu::DmuError) -> SpaError {
@@ -71,6 +76,23 @@ impl PoolWriter {
         self.config_changed = false;
         self.txg = Txg(txg.0 + 1);
         Ok(txg)
+    }
+
+    /// Refuses to have files changed where blocks may be shared: what is given up then cannot be freed yet, and it would only show
+    /// when the txg is written.
+    pub(super) async fn check_shared_blocks(&self) -> Result<(), SpaError> {
+        let refuse = |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: what.to_owned() });
+        if self.features.count("block_cloning") > 0 {
+            return refuse("changing files of a pool with cloned blocks");
+        }
+        let mut directory = ZapMut::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let entries = directory.entries(DIRECTORY_ENTRIES_MAX).await.map_err(|error| self.dmu_error(error))?;
+        let is_table =
+            |name: &[u8]| name.starts_with(DEDUP_PREFIX) && name != pool_directory::DDT_STATISTICS.as_bytes();
+        if entries.iter().any(|(name, _)| is_table(name)) {
+            return refuse("changing files of a pool with deduplicated blocks");
+        }
+        Ok(())
     }
 
     /// Refuses to give up blocks that others may share.

@@ -35,6 +35,8 @@
 
 mod accounts;
 mod history;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -235,6 +237,7 @@ impl LivePool {
         let pool = self.clone();
         self.change(move |writer| {
             Box::pin(async move {
+                writer.check_shared_blocks().await?;
                 let head = writer.open_head(&name).await?;
                 pool.adopt(writer, &name, head).await
             })
