@@ -251,6 +251,7 @@ impl LivePool {
     /// # Errors
     /// The MOS cannot be read.
     pub async fn adopt(&self, writer: &PoolWriter, name: &str, head: Head) -> Result<LiveHead, SpaError> {
+        writer.check_shared_blocks().await?;
         head.objset.count_dirty(self.shared.txgs.dirty());
         let account = self.shared.account_of(writer, name, head.dataset).await?;
         self.shared.figures.lock().entry(head.dataset).or_default();
