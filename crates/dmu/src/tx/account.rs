@@ -75,6 +75,8 @@ pub(super) enum Verdict {
     Admitted,
     /// When what was let in before is on disk it will be known.
     Later,
+    /// Nothing is on its way, but some of what was freed comes back with the next txgs.
+    Deferred,
     /// It may not.
     Refused(TxError),
 }
@@ -155,8 +157,11 @@ impl Account {
         if left != UNLIMITED && before.saturating_add(bytes) > left {
             self.admitted_bytes[slot(txg)].fetch_sub(bytes, Ordering::Relaxed);
             // The worst case may not have come, or something was freed meanwhile: the sync will tell.
-            if before > 0 || self.has_deferred.load(Ordering::Relaxed) {
+            if before > 0 {
                 return Err(Verdict::Later);
+            }
+            if self.has_deferred.load(Ordering::Relaxed) {
+                return Err(Verdict::Deferred);
             }
             return Err(Verdict::Refused(match &self.name {
                 Some(name) if self.parent.is_some() => TxError::Quota(name.clone()),

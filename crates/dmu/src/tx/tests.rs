@@ -232,3 +232,18 @@ fn changes_come_in_while_there_is_space_and_not_after() {
         drop(pool.txgs.assign(cost, Some(&dir)).await.unwrap());
     });
 }
+
+#[test]
+fn a_full_pool_is_called_full_though_every_sync_frees_something() {
+    let runtime = Runtime::simulated(9);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = Pool::start(&handle, small(), 10);
+        let root = Account::new(None, None);
+        let full = Left { bytes: Some(0), to_free_bytes: Some(0), has_deferred: true, ..Left::default() };
+        root.set(Txg(3), &full, MIB, |_| 0);
+        let refused = pool.txgs.assign(Cost::objects(1), Some(&root)).await.unwrap_err();
+        assert_eq!(refused, TxError::NoSpace);
+        assert!(pool.seen.lock().synced.len() <= 4, "a few txgs tell");
+    });
+}

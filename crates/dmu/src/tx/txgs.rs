@@ -9,9 +9,12 @@ use cenote_taskq::{Group, Handle, Instant, Notify, thread_shard};
 use super::account::Verdict;
 use super::{Account, Cost, Dirty, Tx, TxError, TxTunables};
 
-/// Syncs that one change waits for at most until it is known whether there is space for it: what was freed is kept back for
-/// two, and others come in between, again and again where all of them overwrite in a pool that is nearly full.
+/// Syncs that one change waits for at most until it is known whether there is space for it, while others come in between, again
+/// and again where all of them overwrite in a pool that is nearly full.
 const RETRIES_MAX: u32 = 100;
+/// Of those, syncs for what was freed to come back: it is kept back for two. Every sync frees something of its own, so there is
+/// always some, and a full pool would never be called full.
+const DEFERRED_MAX: u32 = 3;
 
 /// What a worker knows of the open txg, alone on its cache lines.
 #[derive(Debug)]
@@ -123,7 +126,7 @@ impl Transactions {
     /// # Errors
     /// There is no space for it, or the pool is closed or suspended.
     pub async fn assign(&self, cost: Cost, account: Option<&Account>) -> Result<Tx, TxError> {
-        let mut retries = 0;
+        let (mut retries, mut deferred) = (0, 0);
         loop {
             self.shared.dirty.admit(|| self.is_over()).await;
             let tx = self.enter()?;
@@ -131,14 +134,15 @@ impl Transactions {
             match account.reserve(tx.txg, &cost) {
                 Verdict::Admitted => return Ok(tx),
                 Verdict::Refused(error) => return Err(error),
-                Verdict::Later if retries == RETRIES_MAX => return Err(TxError::NoSpace),
-                Verdict::Later => {
-                    retries += 1;
-                    let txg = tx.txg;
-                    drop(tx);
-                    self.wait_synced(txg).await?;
-                }
+                Verdict::Later => retries += 1,
+                Verdict::Deferred => deferred += 1,
             }
+            if retries > RETRIES_MAX || deferred > DEFERRED_MAX {
+                return Err(TxError::NoSpace);
+            }
+            let txg = tx.txg;
+            drop(tx);
+            self.wait_synced(txg).await?;
         }
     }
 

@@ -60,6 +60,9 @@ impl PoolWriter {
     /// There is none of this name, or it has something that cannot be kept up yet ([`SpaError::Unwritable`]).
     pub async fn open_head(&mut self, name: &str) -> Result<Head, SpaError> {
         let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
+        if self.is_live {
+            self.check_shared_blocks().await?;
+        }
         let view = self.view().await?;
         let dataset = view.dataset(name).await.map_err(fail)?;
         if let Some(head) = self.datasets.iter().find(|head| head.dataset == dataset.object) {

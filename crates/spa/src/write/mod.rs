@@ -136,7 +136,8 @@ pub struct PoolWriter {
     passes: u32,
     /// How long the phases of the last txg took.
     phases: Vec<(live::Phase, std::time::Duration)>,
-    /// Quotas were seen to when changes came in; otherwise a txg that exceeds one is not written at all.
+    /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a
+    /// txg that exceeds one is not written at all), and nothing is opened whose txg might be refused.
     is_live: bool,
 }
 

@@ -9,23 +9,8 @@ use cenote_format::sa::{SaHeader, SaRegistry, SaView, ZplAttribute};
 use cenote_format::znode::ZnodeFlags;
 
 use super::tables::{Form, Tables};
+use crate::write::USUAL;
 use crate::{Time, ZplError};
-
-/// What all files have, in the order in which OpenZFS packs it and looks for it.
-const USUAL: [ZplAttribute; 12] = [
-    ZplAttribute::Mode,
-    ZplAttribute::Size,
-    ZplAttribute::Gen,
-    ZplAttribute::Uid,
-    ZplAttribute::Gid,
-    ZplAttribute::Parent,
-    ZplAttribute::Flags,
-    ZplAttribute::Atime,
-    ZplAttribute::Mtime,
-    ZplAttribute::Ctime,
-    ZplAttribute::Crtime,
-    ZplAttribute::Links,
-];
 
 /// A record.
 #[derive(Clone, Debug)]

@@ -20,6 +20,7 @@ use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::{DirEntry, MASTER_NODE, master_node, version};
 
 use crate::ZplError;
+pub(crate) use sa::USUAL;
 use sa::{SaMut, Value, words};
 
 /// The bits of a mode that say what a file is.

@@ -16,8 +16,8 @@ use crate::ZplError;
 
 /// The first number of a layout: those below are reserved.
 const LAYOUT_FIRST: u16 = 2;
-/// What all files have, in the order in which OpenZFS reads it.
-const USUAL: [ZplAttribute; 12] = [
+/// What all files have, in the order in which OpenZFS packs it and looks for it.
+pub(crate) const USUAL: [ZplAttribute; 12] = [
     ZplAttribute::Mode,
     ZplAttribute::Size,
     ZplAttribute::Gen,

@@ -237,7 +237,6 @@ impl LivePool {
         let pool = self.clone();
         self.change(move |writer| {
             Box::pin(async move {
-                writer.check_shared_blocks().await?;
                 let head = writer.open_head(&name).await?;
                 pool.adopt(writer, &name, head).await
             })
@@ -251,7 +250,6 @@ impl LivePool {
     /// # Errors
     /// The MOS cannot be read.
     pub async fn adopt(&self, writer: &PoolWriter, name: &str, head: Head) -> Result<LiveHead, SpaError> {
-        writer.check_shared_blocks().await?;
         head.objset.count_dirty(self.shared.txgs.dirty());
         let account = self.shared.account_of(writer, name, head.dataset).await?;
         self.shared.figures.lock().entry(head.dataset).or_default();
