@@ -4,12 +4,16 @@
 //! them in order ([`mod@test`]), prints each with its time and ends with one line, `N passed, N failed`.
 
 mod bench_table;
+mod cuts;
 mod frontends;
 mod fuzz;
 mod golden;
 mod house;
+mod kills;
+mod lane;
 mod licences;
 mod mutate;
+mod nbd_client;
 mod packages;
 mod process;
 mod steps;
@@ -40,6 +44,8 @@ Usage: cargo xtask CHORE
                          coverage-guided fuzzing, SECONDS for each target
   fuzz-budget [COUNT]    the same targets with COUNT made-up inputs each, the same every time
   mutate [COUNT] [SEED]  golden pools, damaged in COUNT ways, through the whole read path
+  kills [COUNT] [SEED]   kills of a server that writes a pool, which is judged after each
+  cuts [COUNT] [FIRST]   power cuts of pools under load, in simulation, from cut FIRST on
   ztest-pools COUNT DIR  pools made by OpenZFS's own stress test
   ztest-judge DIR        compare 'cenote verify' with zdb on such pools
   licences               licences and sources of all dependencies against deny.toml
@@ -62,6 +68,8 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::main(rest),
         "fuzz-budget" => fuzz::main_budget(rest),
         "mutate" => mutate::main(rest),
+        "cuts" => cuts::main(rest),
+        "kills" => kills::main(rest),
         "ztest-pools" => ztest::main(rest),
         "ztest-judge" => ztest::main_judge(rest),
         "licences" | "deny" => step_alone("licences"),

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::lane::Lane;
+
 /// How a step went.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -57,11 +59,25 @@ pub(crate) struct Step {
     pub(crate) run: fn(&Context) -> Result<Outcome>,
 }
 
+/// Steps that run beside others in a process of their own, from when a step is reached.
+pub(crate) struct Beside<'a> {
+    /// That step.
+    pub(crate) from: &'static str,
+    /// Their names.
+    pub(crate) names: &'a [&'static str],
+    /// What they need to be done first.
+    pub(crate) prepare: fn() -> Result<()>,
+}
+
 /// Runs the steps in order, all of them whatever happens; returns whether all was good.
-pub(crate) fn run_all(steps: &[&Step], context: &Context) -> bool {
+pub(crate) fn run_all(steps: &[&Step], beside: Option<Beside<'_>>, context: &Context) -> bool {
+    let mut lane = None;
     let mut total = Tally::default();
     let mut lines = Vec::new();
     for (index, step) in steps.iter().enumerate() {
+        if let Some(beside) = beside.as_ref().filter(|beside| beside.from == step.name) {
+            lane = Some((beside.prepare)().and_then(|()| Lane::start(beside.names)));
+        }
         println!("\n=== {}/{} {}: {}", index + 1, steps.len(), step.name, step.about);
         let begin = Instant::now();
         let outcome = (step.run)(context);
@@ -71,6 +87,13 @@ pub(crate) fn run_all(steps: &[&Step], context: &Context) -> bool {
         println!("--- {line}");
         lines.push(line);
     }
+    let (tally, more) = match lane {
+        None => (Tally::default(), Vec::new()),
+        Some(Ok(lane)) => lane.finish(),
+        Some(Err(error)) => (Tally { passed: 0, failed: 1 }, vec![format!("FAILED: {error:#}")]),
+    };
+    total.absorb(tally);
+    lines.extend(more);
     println!("\n=== summary");
     for line in &lines {
         println!("{line}");
@@ -117,6 +140,6 @@ mod tests {
 
     #[test]
     fn a_run_in_which_nothing_ran_is_not_good() {
-        assert!(!run_all(&[], &Context { ci: false }));
+        assert!(!run_all(&[], None, &Context { ci: false }));
     }
 }

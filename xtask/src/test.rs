@@ -5,8 +5,10 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use cenote_testkit::{Golden, repository_root};
 
-use crate::steps::{Context, Outcome, Step, Tally, run_all};
-use crate::{fuzz, golden, house, licences, mutate, packages, process, tour, value_of, vm, zdb, zdb_check, ztest};
+use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
+use crate::{
+    cuts, fuzz, golden, house, kills, licences, mutate, packages, process, tour, value_of, vm, zdb, zdb_check, ztest,
+};
 
 const STEPS: &[Step] = &[
     Step { name: "packages", about: "programs that the tests need", run: packages::step },
@@ -26,14 +28,22 @@ const STEPS: &[Step] = &[
     Step { name: "loom", about: "the runtime's lock-free protocols over all interleavings", run: loom },
     Step { name: "fuzz", about: "fuzz targets with a fixed number of made-up inputs", run: fuzz::step },
     Step { name: "mutate", about: "damaged golden pools through the whole read path", run: mutate::step },
+    Step { name: "cuts", about: "power cuts of pools under load, in simulation", run: cuts::step },
     Step { name: "golden", about: "golden pools against their manifests", run: golden::step },
     Step { name: "zdb", about: "verify against zdb", run: zdb::step },
     Step { name: "zdb-check", about: "pools that Cenote writes, judged by zdb", run: zdb_check::step },
     Step { name: "demo", about: "the README's first command", run: demo },
+    Step { name: "kills", about: "a server that writes a pool, killed at any moment", run: kills::step },
     Step { name: "tour", about: "the README's tour, word for word", run: tour::step },
     Step { name: "vm", about: "the real OpenZFS in a virtual machine", run: vm::step },
     Step { name: "ztest", about: "verify against zdb on pools fresh from OpenZFS's stress test", run: ztest::step },
 ];
+
+/// Those that run beside the others where all are run: the machine that is emulated has one core, and so has what `ztest` is
+/// compared with.
+const BESIDE: [&str; 2] = ["vm", "ztest"];
+/// From when on.
+const BESIDE_FROM: &str = "golden";
 
 /// Carries out the chore.
 pub(crate) fn main(args: &[String]) -> Result<()> {
@@ -62,12 +72,20 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let wanted = |step: &&Step| {
         (only.is_empty() || only.iter().any(|name| name == step.name)) && !skip.iter().any(|name| name == step.name)
     };
-    let steps: Vec<&Step> = STEPS.iter().filter(wanted).collect();
+    let mut steps: Vec<&Step> = STEPS.iter().filter(wanted).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let is_whole = steps.len() == STEPS.len() && cores > 1;
+    if is_whole {
+        steps.retain(|step| !BESIDE.contains(&step.name));
+    }
+    // Both use the program, and whoever builds it keeps the other waiting.
+    let prepare = || golden::built_program().map(drop).and_then(|()| vm::prepared());
+    let beside = is_whole.then_some(Beside { from: BESIDE_FROM, names: &BESIDE, prepare });
     let context = Context { ci: std::env::var("CI").is_ok_and(|value| value == "true" || value == "1") };
     if let Ok(golden) = Golden::find() {
         println!("golden pools: {}", golden.root().display());
     }
-    if !run_all(&steps, &context) {
+    if !run_all(&steps, beside, &context) {
         bail!("not all checks passed");
     }
     Ok(())

@@ -4,10 +4,14 @@
 //! with various properties. `zdb -bcc` must read every block, find the sums of blocks and space maps equal, and count what
 //! `cenote verify` counts; `zdb -d` must find the counts of features right. A pool that is built twice must have the same
 //! bytes.
+//!
+//! `zdb -bcc` takes six seconds for any pool and computes for a tenth of one: it waits for itself. So several pools are looked at
+//! at a time, more than there are cores.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cenote_testkit::repository_root;
@@ -17,13 +21,30 @@ use crate::steps::{Context, Outcome, Tally};
 use crate::zdb::{compare_with, judge};
 use crate::{golden, process};
 
-/// Layouts, as words of a command line with a number of files for each.
-const LAYOUTS: &[(&str, usize)] =
-    &[("", 1), ("", 3), ("mirror", 2), ("raidz1", 3), ("raidz2", 5), ("raidz3", 6), ("draid1:2d", 4), ("draid2:3d", 7)];
+/// Layouts, as words of a command line in which each `@` stands for a file.
+const LAYOUTS: &[&str] = &[
+    "@",
+    "@ @ @",
+    "mirror @ @",
+    "raidz1 @ @ @",
+    "raidz2 @ @ @ @ @",
+    "raidz3 @ @ @ @ @ @",
+    "draid1:2d @ @ @ @",
+    "draid2:3d @ @ @ @ @ @ @",
+    "draid1:2d:2s @ @ @ @ @ @ @ spare @",
+    "mirror @ @ special mirror @ @ log @ cache @ spare @",
+    "raidz1 @ @ @ special mirror @ @ dedup mirror @ @ log mirror @ @",
+];
+/// Layouts of pools that are filled.
+const FILLED: &[&str] = &["@", "raidz1 @ @ @", "mirror @ @ special mirror @ @ log @", "draid1:2d:1s @ @ @ @ @"];
+/// What pools are extended with, one after the other.
+const ADDED: &[&str] = &["mirror @ @", "special mirror @ @", "log @ cache @ spare @", "draid1:1d:1s @ @ @ @"];
+/// Pools looked at at a time.
+const AT_A_TIME: usize = 8;
 /// What is set on pools that are filled.
 const PROPERTIES: &[&[&str]] = &[
     &[],
-    &["-O", "compression=zstd-3", "-O", "recordsize=1M"],
+    &["-O", "compression=zstd-3", "-O", "recordsize=1M", "-O", "special_small_blocks=16K"],
     &["-O", "compression=off", "-O", "checksum=blake3", "-O", "recordsize=4K", "-O", "copies=2"],
     &["-O", "compression=gzip", "-O", "checksum=sha512", "-O", "xattr=dir", "-o", "feature@log_spacemap=disabled"],
 ];
@@ -49,24 +70,52 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     Ok(Outcome::Done(run()?))
 }
 
+/// A check with its name.
+type Job<'a> = (String, Box<dyn FnOnce() -> Result<String> + Send + 'a>);
+
 fn run() -> Result<Tally> {
     let cenote = golden::built_program()?;
-    let mut tally = Tally::default();
-    for (layout, count) in LAYOUTS {
-        for ashift in ["9", "12", "13"] {
-            let name = format!("empty {count} {layout} ashift {ashift}");
-            tally.count(judge(&name, empty(&cenote, layout, *count, ashift)));
-        }
-    }
     let source = repository_root().join("crates");
+    let (cenote, source) = (cenote.as_path(), source.as_path());
+    let mut jobs: Vec<Job<'_>> = Vec::new();
+    // What takes longest comes first.
+    jobs.push(("the same bytes twice".to_owned(), Box::new(move || twice(cenote, source))));
     for properties in PROPERTIES {
-        for (layout, count) in [LAYOUTS[0], LAYOUTS[3]] {
+        for layout in FILLED {
             let name = format!("filled {layout} {}", properties.join(" "));
-            tally.count(judge(&name, filled(&cenote, layout, count, properties, &source)));
+            jobs.push((name, Box::new(move || filled(cenote, layout, properties, source))));
         }
     }
-    tally.count(judge("the same bytes twice", twice(&cenote, &source)));
-    Ok(tally)
+    for ashift in ["9", "12"] {
+        let name = format!("extended ashift {ashift}");
+        jobs.push((name, Box::new(move || extended(cenote, ashift))));
+    }
+    for layout in LAYOUTS {
+        for ashift in ["9", "12", "13"] {
+            let name = format!("empty {layout} ashift {ashift}");
+            jobs.push((name, Box::new(move || empty(cenote, layout, ashift))));
+        }
+    }
+    Ok(all(jobs))
+}
+
+/// Carries out the checks, some at a time.
+fn all(jobs: Vec<Job<'_>>) -> Tally {
+    let (waiting, tally) = (Mutex::new(jobs.into_iter()), Mutex::new(Tally::default()));
+    let next = || waiting.lock().ok()?.next();
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                while let Some((name, job)) = next() {
+                    let outcome = job();
+                    if let Ok(mut tally) = tally.lock() {
+                        tally.count(judge(&name, outcome));
+                    }
+                }
+            });
+        }
+    });
+    tally.into_inner().unwrap_or_default()
 }
 
 /// The program, away from the user's cache file.
@@ -76,45 +125,85 @@ fn cenote_in(program: &Path, dir: &Path) -> Command {
     command
 }
 
-fn files(dir: &Path, count: usize) -> Result<(PathBuf, Vec<PathBuf>)> {
-    let images = dir.join("images");
-    fs::create_dir_all(&images)?;
-    let files = (0..count).map(|index| images.join(format!("{index}.img"))).collect();
-    Ok((images, files))
+/// A pool's files, in a folder of their own.
+struct Images {
+    temp: tempfile::TempDir,
+    files: Vec<PathBuf>,
 }
 
-fn empty(program: &Path, layout: &str, count: usize, ashift: &str) -> Result<String> {
-    let temp = tempfile::tempdir()?;
-    let (_, images) = files(temp.path(), count)?;
-    let mut command = cenote_in(program, temp.path());
-    command.args(["zpool", "create", "--size", SIZE, "-o"]).arg(format!("ashift={ashift}")).arg("checked");
-    command.args(layout.split_whitespace()).args(&images);
-    process::run(&mut command)?;
-    check(program, &images)
+impl Images {
+    fn new() -> Result<Self> {
+        let temp = tempfile::tempdir()?;
+        fs::create_dir_all(temp.path().join("images"))?;
+        Ok(Self { temp, files: Vec::new() })
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.temp.path().join("images")
+    }
+
+    /// The words of a layout, with files in it that are to be made.
+    fn words(&mut self, layout: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        for word in layout.split_whitespace() {
+            if word == "@" {
+                let file = self.dir().join(format!("{}.img", self.files.len()));
+                words.push(file.display().to_string());
+                self.files.push(file);
+            } else {
+                words.push(word.to_owned());
+            }
+        }
+        words
+    }
+
+    fn create(&mut self, program: &Path, layout: &str, ashift: &str) -> Result<()> {
+        let words = self.words(layout);
+        let mut command = cenote_in(program, self.temp.path());
+        command.args(["zpool", "create", "--size", SIZE, "-o"]).arg(format!("ashift={ashift}")).arg("checked");
+        process::run(command.args(words))
+    }
 }
 
-fn build(
-    program: &Path,
-    temp: &Path,
-    layout: &str,
-    images: &[PathBuf],
-    properties: &[&str],
-    source: &Path,
-) -> Result<()> {
+fn empty(program: &Path, layout: &str, ashift: &str) -> Result<String> {
+    let mut images = Images::new()?;
+    images.create(program, layout, ashift)?;
+    check(program, &images.files)
+}
+
+/// A pool that gets more vdevs, and is looked at after each.
+fn extended(program: &Path, ashift: &str) -> Result<String> {
+    let mut images = Images::new()?;
+    images.create(program, "mirror @ @", ashift)?;
+    let mut text = String::new();
+    for added in ADDED {
+        let words = images.words(added);
+        let mut command = cenote_in(program, images.temp.path());
+        command.args(["zpool", "-d"]).arg(images.dir()).args(["add", "--size", SIZE, "checked"]);
+        process::run(command.args(words))?;
+        check(program, &images.files).with_context(|| format!("after {added}"))?;
+        let mut command = cenote_in(program, images.temp.path());
+        command.args(["zfs", "-d"]).arg(images.dir()).arg("create").arg(format!("checked/{}", images.files.len()));
+        process::run(&mut command)?;
+        text = check(program, &images.files).with_context(|| format!("a file system after {added}"))?;
+    }
+    Ok(text)
+}
+
+fn build(program: &Path, temp: &Path, layout: &[String], properties: &[&str], source: &Path) -> Result<()> {
     let mut command = cenote_in(program, temp);
     command.args(["build", "--pool", "checked", "--size", SIZE, "--seed", "1", "--from"]).arg(source).args(properties);
-    command.args(layout.split_whitespace()).args(images).env("SOURCE_DATE_EPOCH", "1700000000");
-    process::run(&mut command)
+    process::run(command.args(layout).env("SOURCE_DATE_EPOCH", "1700000000"))
 }
 
-fn filled(program: &Path, layout: &str, count: usize, properties: &[&str], source: &Path) -> Result<String> {
-    let temp = tempfile::tempdir()?;
-    let (images_dir, images) = files(temp.path(), count)?;
-    build(program, temp.path(), layout, &images, properties, source)?;
-    let text = check(program, &images)?;
-    let copy = temp.path().join("copy");
-    let mut command = cenote_in(program, temp.path());
-    command.args(["cp", "-a", "-d"]).arg(&images_dir).args(["checked", "/"]).arg(&copy);
+fn filled(program: &Path, layout: &str, properties: &[&str], source: &Path) -> Result<String> {
+    let mut images = Images::new()?;
+    let words = images.words(layout);
+    build(program, images.temp.path(), &words, properties, source)?;
+    let text = check(program, &images.files)?;
+    let copy = images.temp.path().join("copy");
+    let mut command = cenote_in(program, images.temp.path());
+    command.args(["cp", "-a", "-d"]).arg(images.dir()).args(["checked", "/"]).arg(&copy);
     process::run(&mut command)?;
     process::run(Command::new("diff").args(["-r", "--no-dereference"]).arg(source).arg(&copy))?;
     Ok(text)
@@ -127,7 +216,7 @@ fn twice(program: &Path, source: &Path) -> Result<String> {
         // Labels name the files' places, so these must be the same.
         let place = std::env::temp_dir().join("cenote-twice.img");
         let _ = fs::remove_file(&place);
-        let built = build(program, temp.path(), "", std::slice::from_ref(&place), &[], source);
+        let built = build(program, temp.path(), &[place.display().to_string()], &[], source);
         let bytes = built.and_then(|()| Ok(fs::read(&place)?));
         let _ = fs::remove_file(&place);
         all.push(bytes?);

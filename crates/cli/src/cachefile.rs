@@ -81,6 +81,11 @@ impl CacheFile {
         Ok(Self { path: dir.join("cenote").join("pools.json") })
     }
 
+    /// The folder that it stands in.
+    pub(crate) fn dir(&self) -> &std::path::Path {
+        self.path.parent().unwrap_or_else(|| std::path::Path::new(""))
+    }
+
     /// The imported pools, by the names that they have here. A file that does not exist has none.
     pub(crate) fn pools(&self) -> Result<BTreeMap<String, Entry>> {
         let text = match std::fs::read(&self.path) {

@@ -3,11 +3,13 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
+use cenote_spa::write::live::LivePool;
 use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
@@ -15,6 +17,7 @@ use cenote_vdev::tunables::Tunables;
 
 use crate::args::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
+use crate::control::{self, Hold};
 use crate::output::{Output, Progress};
 
 /// Where devices are looked for when nothing says where.
@@ -37,6 +40,19 @@ pub(crate) struct Context {
     altroot: Option<String>,
     output: Output,
     opened: Arc<Opened>,
+    /// The pool that this process has, where it does a client's work.
+    served: Option<Served>,
+    /// A server that has a pool can do what is asked for.
+    may_send: bool,
+}
+
+/// The pool of a server, and what a client wants of it.
+#[derive(Clone)]
+struct Served {
+    pool: LivePool,
+    /// While what is on disk is read.
+    hold: Arc<Mutex<Option<Hold>>>,
+    is_to_end: Arc<AtomicBool>,
 }
 
 /// What goes on by itself in the pools that a command has opened. Not the pools: a command may let one go and open it anew,
@@ -47,12 +63,65 @@ struct Opened(Mutex<Vec<Group>>);
 impl Context {
     /// With the options of the whole line.
     pub(crate) fn new(handle: Handle, globals: Globals, search: Search, output: Output) -> Self {
-        Self { handle, globals, search, altroot: None, output, opened: Arc::default() }
+        Self { handle, globals, search, altroot: None, output, opened: Arc::default(), served: None, may_send: false }
+    }
+
+    /// For a command that a server can do as well.
+    pub(crate) fn sending(self) -> Self {
+        Self { may_send: true, ..self }
+    }
+
+    /// For a client of this process, which has this pool.
+    pub(crate) fn served_by(&self, pool: &LivePool, output: Output) -> Self {
+        let served = Served { pool: pool.clone(), hold: Arc::default(), is_to_end: Arc::default() };
+        let mut context = self.clone();
+        (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
+        // Its own labels say that it is in use.
+        context.search.force = true;
+        context
+    }
+
+    /// The pool of this process, where it does a client's work.
+    pub(crate) fn served(&self) -> Option<&LivePool> {
+        self.served.as_ref().map(|served| &served.pool)
+    }
+
+    /// Has this process end, with the pool exported, when the client has its answer.
+    pub(crate) fn ask_to_end(&self) {
+        if let Some(served) = &self.served {
+            served.is_to_end.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether it was asked to.
+    pub(crate) fn is_to_end(&self) -> bool {
+        self.served.as_ref().is_some_and(|served| served.is_to_end.load(Ordering::SeqCst))
+    }
+
+    /// Refuses what is not about the pool that this process has.
+    pub(crate) fn check_served(&self, name: &str) -> Result<()> {
+        match self.served() {
+            Some(pool) if pool.name() != name => bail!("this server has the pool '{}', not '{name}'", pool.name()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has a pool's server asked instead, if there is one.
+    pub(crate) fn check_server(&self, found: &FoundPool) -> Result<()> {
+        let socket = if self.may_send { control::find(found.guid) } else { None };
+        match socket {
+            Some(socket) => Err(control::Owned { pool: found.name().to_owned(), socket }.into()),
+            None => Ok(()),
+        }
     }
 
     /// With what a command's own line adds.
     pub(crate) fn with(&self, search: &Search) -> Self {
         let mut context = self.clone();
+        if context.served.is_some() {
+            // Where a server's pool is, the server knows.
+            return context;
+        }
         context.search.paths.extend(search.paths.iter().cloned());
         context.search.force |= search.force;
         context
@@ -177,6 +246,9 @@ impl Context {
     /// Closes every pool that was opened, as [`Pool::close`] does: what goes on by itself ends, and nothing begins. For the
     /// end of a command, however it came.
     pub(crate) async fn close_pools(&self) {
+        if let Some(served) = &self.served {
+            *served.hold.lock() = None;
+        }
         let opened = std::mem::take(&mut *self.opened.0.lock());
         let closed = async {
             for detached in opened {
@@ -204,7 +276,15 @@ impl Context {
     }
 
     async fn open_without_keys(&self, name: &str) -> Result<Pool> {
+        self.check_served(name)?;
+        if let Some(served) = &self.served
+            && served.hold.lock().is_none()
+        {
+            let hold = Hold::begin(&served.pool).await?;
+            *served.hold.lock() = Some(hold);
+        }
         let (found, options) = self.locate(name).await?;
+        self.check_server(&found)?;
         Ok(self.import(found, &options).await?)
     }
 
@@ -257,9 +337,12 @@ impl Context {
             results.push((name.clone(), self.open_pool(name).await));
         }
         let (mut pools, mut failed) = (Vec::new(), false);
+        let is_only = results.len() == 1;
         for (_, result) in results {
             match result {
                 Ok(pool) => pools.push(pool),
+                // A server is asked for what is its pool's alone.
+                Err(error) if error.is::<control::Owned>() && is_only => return Err(error),
                 Err(error) => {
                     self.err(format!("{error:#}"));
                     failed = true;

@@ -6,11 +6,12 @@
 use anyhow::{Context as _, Result, bail};
 use cenote_dmu::tx::TxTunables;
 use cenote_format::enums::ObjsetType;
+use cenote_format::ids::Guid;
 use cenote_fuse::{LiveServer, LiveServerOptions, MountHandle, MountOptions, Report, SyncMode, mount_live};
 use cenote_spa::SpaError;
 use cenote_spa::write::PoolWriter;
 use cenote_spa::write::live::{LiveHead, LivePool};
-use cenote_zpl::live::LiveOptions;
+use cenote_zpl::live::{AccessTimes, LiveOptions};
 use cenote_zpl::write::XattrMode;
 
 use crate::context::Context;
@@ -19,11 +20,12 @@ use crate::outcome::usage;
 use crate::writing::open_for_writing;
 
 /// Opens a pool to be written in the background.
-pub(crate) async fn open_pool(context: &Context, name: &str) -> Result<LivePool> {
+pub(crate) async fn open_pool(context: &Context, name: &str) -> Result<(LivePool, Guid)> {
     let writer = open_for_writing(context, name).await?;
     // The cache has a quarter of the memory unless something else was said.
     let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
-    Ok(LivePool::start(writer, TxTunables::for_memory(memory)))
+    let guid = writer.guid();
+    Ok((LivePool::start(writer, TxTunables::for_memory(memory)), guid))
 }
 
 /// Ends what was served of a pool: everything is written, and the pool exported, also after a failure. Which of both failed first is
@@ -105,6 +107,11 @@ async fn opened(pool: &LivePool, writer: &mut PoolWriter, name: &str) -> Result<
     }
     files.acl_is_discarded = number("aclmode").await?.unwrap_or(0) == 0;
     files.has_posix_acls = number("acltype").await? == Some(1);
+    files.access_times = match (number("atime").await?, number("relatime").await?) {
+        (Some(0), _) => AccessTimes::Never,
+        (_, Some(0)) => AccessTimes::Always,
+        _ => AccessTimes::Relative,
+    };
     let serving = LiveServerOptions {
         files,
         has_xattrs: number("xattr").await? != Some(0),

@@ -29,8 +29,10 @@ mod args;
 mod build;
 mod cachefile;
 mod commands;
+mod compatibility;
 #[allow(dead_code, reason = "some of what commands share waits for its first user")]
 mod context;
+mod control;
 mod copy;
 mod datasets;
 mod files;
@@ -42,6 +44,7 @@ mod outcome;
 mod output;
 mod pools;
 mod properties;
+mod replication;
 mod request;
 mod time;
 mod vdevspec;

@@ -1,21 +1,26 @@
 //! Making pools: what `zpool create` and `cenote build` have in common.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use cenote_dmu::write::Object;
 use cenote_props::{Kind, dataset, find, is_user_property};
 use cenote_spa::PoolState;
+use cenote_spa::features::{FEATURES, by_name};
 use cenote_spa::write::{Clock, CreateOptions, Host, PoolWriter, PropertyValue, create};
+use cenote_vdev::config::VdevConfig;
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec, XattrMode};
 
 use crate::args::parse_size;
+use crate::compatibility;
 use crate::context::Context;
 use crate::outcome::usage;
+use crate::replication::{look, mismatch};
 use crate::vdevspec::Layout;
 
 /// Properties of datasets that are obeyed, or that only matter to whoever mounts them.
-pub(crate) const DATASET_PROPERTIES: [&str; 29] = [
+pub(crate) const DATASET_PROPERTIES: [&str; 30] = [
     "aclinherit",
     "aclmode",
     "acltype",
@@ -41,6 +46,7 @@ pub(crate) const DATASET_PROPERTIES: [&str; 29] = [
     "setuid",
     "snapdev",
     "snapdir",
+    "special_small_blocks",
     "sync",
     "volmode",
     "volthreading",
@@ -96,11 +102,16 @@ impl NewPool {
         let settings = PoolSettings::parse(wish.pool)?;
         let properties = wish.dataset.iter().map(|setting| dataset_property(setting)).collect::<Result<Vec<_>>>()?;
         refuse_used(context, wish.layout, wish.force).await?;
+        if !wish.force {
+            refuse_mismatch(None, wish.layout)?;
+        }
         let made = make_files(wish.layout, wish.size)?;
         let clock = clock()?;
+        let (tops, auxiliaries) = wish.layout.open(context.handle()).await?;
         let options = CreateOptions {
             name: wish.name.to_owned(),
-            tops: wish.layout.open(context.handle()).await?,
+            tops,
+            auxiliaries,
             ashift: settings.ashift,
             disabled_features: settings.disabled_features,
             properties: settings.ashift.map(|ashift| ("ashift".to_owned(), u64::from(ashift))).into_iter().collect(),
@@ -113,6 +124,9 @@ impl NewPool {
             check: false,
         };
         let mut pool = create(context.handle(), options).await?;
+        for (name, value) in &settings.properties {
+            pool.set_pool_property(name, value.as_ref()).await?;
+        }
         let Some(head) = pool.root().cloned() else { bail!("the pool has no root dataset") };
         for (name, value) in &properties {
             pool.set_property(&head, name, value).await?;
@@ -170,31 +184,53 @@ pub(crate) fn host(context: &Context, is_repeatable: bool) -> Host {
 struct PoolSettings {
     ashift: Option<u32>,
     disabled_features: Vec<String>,
+    properties: Vec<(String, Option<PropertyValue>)>,
 }
 
 impl PoolSettings {
     fn parse(settings: &[String]) -> Result<Self> {
-        let mut this = Self { ashift: None, disabled_features: Vec::new() };
+        let (mut ashift, mut properties) = (None, Vec::new());
+        // What every feature that OpenZFS 2.3 knows would be, unless it is named.
+        let mut allowed = None;
+        let (mut enabled, mut disabled) = (Vec::new(), Vec::new());
         for setting in settings {
             let (name, value) = setting.split_once('=').ok_or_else(|| usage("missing value in -o PROPERTY=VALUE"))?;
             match (name, value) {
-                ("ashift", "0") => {}
-                ("ashift", value) => match value.parse() {
-                    Ok(ashift @ 9..=16) => this.ashift = Some(ashift),
-                    _ => bail!("property 'ashift' number {value} is invalid: between 9 and 16"),
-                },
+                ("ashift", value) => ashift = parse_ashift(value)?,
+                ("compatibility", value) => {
+                    allowed = compatibility::allowed(value)?;
+                    properties.push((name.to_owned(), Some(PropertyValue::Text(value.to_owned()))));
+                }
+                // Where commands find pools is their user's affair.
+                ("cachefile", _) => {}
                 (feature, value) if feature.starts_with("feature@") => {
                     let feature = &feature["feature@".len()..];
                     match value {
-                        "enabled" => {}
-                        "disabled" => this.disabled_features.push(feature.to_owned()),
+                        _ if by_name(feature).is_none() => bail!("property 'feature@{feature}' is not a valid feature"),
+                        "enabled" => enabled.push(feature.to_owned()),
+                        "disabled" => disabled.push(feature.to_owned()),
                         _ => bail!("property 'feature@{feature}' can only be set to 'enabled' or 'disabled'"),
                     }
                 }
-                _ => bail!("not supported yet: -o {name}"),
+                _ => properties.push(crate::writing::pool_setting(setting)?),
             }
         }
-        Ok(this)
+        let left_out = FEATURES.iter().map(|feature| feature.name).filter(|name| {
+            allowed.as_ref().is_some_and(|allowed: &BTreeSet<String>| !allowed.contains(*name))
+                && !enabled.iter().any(|enabled| enabled == name)
+        });
+        disabled.extend(left_out.map(str::to_owned));
+        Ok(Self { ashift, disabled_features: disabled, properties })
+    }
+}
+
+/// What `-o ashift=` says; nothing for what devices say.
+pub(crate) fn parse_ashift(value: &str) -> Result<Option<u32>> {
+    match value.parse() {
+        Ok(0) => Ok(None),
+        Ok(ashift @ 9..=16) => Ok(Some(ashift)),
+        Ok(ashift) => bail!("invalid 'ashift={ashift}' property: only values between 9 and 16 are allowed."),
+        Err(_) => bail!("ashift must be a number."),
     }
 }
 
@@ -219,8 +255,19 @@ fn dataset_property(setting: &str) -> Result<(String, PropertyValue)> {
     Ok((property.name.to_owned(), kept))
 }
 
+/// What precedes what `-f` would override.
+const OVERRIDE: &str = "invalid vdev specification\nuse '-f' to override the following errors:";
+
+/// Refuses vdevs that are not as redundant as the rest.
+pub(crate) fn refuse_mismatch(pool: Option<&VdevConfig>, layout: &Layout) -> Result<()> {
+    match mismatch(pool, &layout.tops, look) {
+        Some(what) => bail!("{OVERRIDE}\n{what}"),
+        None => Ok(()),
+    }
+}
+
 /// Refuses devices that belong to a pool, unless forced.
-async fn refuse_used(context: &Context, layout: &Layout, force: bool) -> Result<()> {
+pub(crate) async fn refuse_used(context: &Context, layout: &Layout, force: bool) -> Result<()> {
     let paths: Vec<PathBuf> = layout.paths().filter(|path| path.exists()).map(Path::to_owned).collect();
     if force || paths.is_empty() {
         return Ok(());
@@ -232,15 +279,13 @@ async fn refuse_used(context: &Context, layout: &Layout, force: bool) -> Result<
         }
         let leaf = pool.leaves.values().next().map(|leaf| leaf.disk.path().to_string()).unwrap_or_default();
         let name = pool.name();
-        bail!(
-            "invalid vdev specification\nuse '-f' to override the following errors:\n{leaf} is part of pool '{name}'"
-        );
+        bail!("{OVERRIDE}\n{leaf} is part of pool '{name}'");
     }
     Ok(())
 }
 
 /// Makes the files that do not exist.
-fn make_files(layout: &Layout, size: Option<u64>) -> Result<Made> {
+pub(crate) fn make_files(layout: &Layout, size: Option<u64>) -> Result<Made> {
     let mut made = Made(Vec::new());
     for path in layout.paths().filter(|path| !path.exists()) {
         let Some(size) = size else {

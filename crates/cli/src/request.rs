@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::{Globals, Search};
 use crate::commands::Command;
 use crate::context::Context;
+use crate::control::{self, Owned};
 use crate::outcome::{FAILED, Outcome, PIPE, USAGE, UsageError, is_broken_pipe};
 use crate::output::Output;
 
@@ -60,11 +61,23 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
+    let asked = request.clone();
     if let Some(line) = notice(&request.command, &runtime.handle().io_mode()) {
         output.err(line);
     }
     let result = runtime.block_on(handle(runtime.handle(), request, output.clone()));
     let result = result.and_then(|outcome| Ok(output.flush().map(|()| outcome)?));
+    if let Err(error) = &result
+        && let Some(owned) = error.downcast_ref::<Owned>()
+    {
+        return match control::send(&owned.socket, asked, &output) {
+            Ok(status) => ExitCode::from(status),
+            Err(error) => {
+                report(&error);
+                ExitCode::from(FAILED)
+            }
+        };
+    }
     match result {
         Ok(outcome) => outcome.into(),
         Err(error) if is_broken_pipe(&error) => ExitCode::from(PIPE),
@@ -86,14 +99,25 @@ fn notice(command: &Command, mode: &IoMode) -> Option<String> {
 /// Does what is asked for. Whoever has a [`Request`] and an [`Output`] (this process, or a server with its client's) gets
 /// the same text.
 pub(crate) async fn handle(handle: cenote_taskq::Handle, request: Request, output: Output) -> anyhow::Result<Outcome> {
-    let context = Context::new(handle, request.globals, request.search, output);
+    let mut context = Context::new(handle, request.globals, request.search, output);
+    if request.command.is_for_server() {
+        context = context.sending();
+    }
     let outcome = request.command.run(&context).await;
     context.close_pools().await;
     outcome
 }
 
-/// Writes an error to stderr: each cause that says something new, none of them with a backtrace.
-fn report(error: &anyhow::Error) {
+/// Does what a client asks of the process that has the pool.
+pub(crate) async fn serve(context: &Context, request: Request) -> anyhow::Result<Outcome> {
+    anyhow::ensure!(request.command.is_for_server(), "a server of a pool does not do this");
+    let outcome = request.command.run(context).await;
+    context.close_pools().await;
+    outcome
+}
+
+/// An error in one text: each cause that says something new.
+pub(crate) fn causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
@@ -103,6 +127,12 @@ fn report(error: &anyhow::Error) {
             text.push_str(&cause);
         }
     }
+    text
+}
+
+/// Writes an error to stderr, without a backtrace.
+fn report(error: &anyhow::Error) {
+    let text = causes(error);
     let mut stderr = std::io::stderr().lock();
     let (start, end) = if stderr.is_terminal() { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
     let _ = writeln!(stderr, "{start}{text}{end}");

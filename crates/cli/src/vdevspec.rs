@@ -1,31 +1,45 @@
-//! Vdevs as people name them: `mirror a b raidz2 c d e f`.
+//! Vdevs as people name them: `mirror a b special mirror c d log e cache f spare g`.
+//!
+//! OpenZFS's grammar: a word that names a class is in force until the next; `spare` and `cache` take the paths after them, and
+//! what comes behind those serves everything again.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use cenote_spa::write::{DiskSpec, TopKind, TopSpec};
+use cenote_spa::write::{AuxSpec, DiskSpec, TopKind, TopSpec};
 use cenote_taskq::{Handle, OpenOptions};
+use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 
-use crate::outcome::usage;
+/// Words for what follows, in the order in which layouts are shown.
+const HEADINGS: [(AllocationClass, &str); 4] = [
+    (AllocationClass::Normal, ""),
+    (AllocationClass::Dedup, "dedup"),
+    (AllocationClass::Special, "special"),
+    (AllocationClass::Log, "logs"),
+];
+/// Devices of a raidz or draid at most.
+const STRIPE_DEVICES_MAX: usize = 255;
 
-/// Top-level vdevs with the paths of their disks.
-#[derive(Clone, Debug)]
+/// Vdevs with the paths of their disks.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
     pub(crate) tops: Vec<Top>,
+    pub(crate) spares: Vec<PathBuf>,
+    pub(crate) caches: Vec<PathBuf>,
 }
 
 /// One top-level vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Top {
-    kind: TopKind,
-    paths: Vec<PathBuf>,
+    pub(crate) kind: TopKind,
+    pub(crate) class: AllocationClass,
+    pub(crate) paths: Vec<PathBuf>,
 }
 
 impl Top {
-    /// As `zpool create -n` shows it.
-    pub(crate) fn describe(&self) -> String {
+    fn describe(&self, text: &mut String) {
         let name = match self.kind {
             TopKind::Single => None,
             TopKind::Mirror => Some("mirror".to_owned()),
@@ -33,60 +47,158 @@ impl Top {
             TopKind::Draid { parity, .. } => Some(format!("draid{parity}")),
         };
         let indent = if name.is_some() { "\t    " } else { "\t  " };
-        let mut text = name.map(|name| format!("\t  {name}\n")).unwrap_or_default();
+        if let Some(name) = name {
+            let _ = writeln!(text, "\t  {name}");
+        }
         for path in &self.paths {
             let _ = writeln!(text, "{indent}{}", path.display());
         }
-        text
     }
+}
+
+/// What a word begins.
+enum Group {
+    Top { kind: TopKind, children: Option<usize>, devices_min: usize },
+    Class(AllocationClass),
+    Spares,
+    Caches,
+}
+
+/// Where paths go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Single,
+    Group,
+    Spares,
+    Caches,
+}
+
+/// The words of a command line, read one after the other.
+struct Reader<'a> {
+    layout: Layout,
+    class: AllocationClass,
+    target: Target,
+    /// The group that is open: its word, and how many devices it wants.
+    open: Option<(&'a str, usize, Option<usize>)>,
+    log_seen: bool,
 }
 
 /// Reads the words of a command line.
 pub(crate) fn parse_layout(words: &[String]) -> Result<Layout> {
-    let mut tops: Vec<Top> = Vec::new();
-    let mut group: Option<TopKind> = None;
-    let mut children_wanted = None;
+    let mut reader = Reader {
+        layout: Layout::default(),
+        class: AllocationClass::Normal,
+        target: Target::Single,
+        open: None,
+        log_seen: false,
+    };
     for word in words {
-        if let Some((kind, children)) = group_kind(word)? {
-            check_children(tops.last(), children_wanted)?;
-            group = Some(kind);
-            children_wanted = children;
-            tops.push(Top { kind, paths: Vec::new() });
-            continue;
+        match group_of(word)? {
+            Some(group) => {
+                reader.end_group()?;
+                reader.begin(word, group)?;
+            }
+            None => reader.path(word)?,
         }
+    }
+    reader.end_group()?;
+    let layout = reader.layout;
+    if reader.log_seen && !layout.tops.iter().any(|top| top.class == AllocationClass::Log) {
+        bail!("invalid vdev specification: log requires at least 1 device");
+    }
+    if layout.tops.is_empty() && layout.spares.is_empty() && layout.caches.is_empty() {
+        bail!("invalid vdev specification: at least one toplevel vdev must be specified");
+    }
+    Ok(layout)
+}
+
+impl<'a> Reader<'a> {
+    fn begin(&mut self, word: &'a str, group: Group) -> Result<()> {
+        let once = |is_new: bool| match is_new {
+            true => Ok(()),
+            false => Err(anyhow::anyhow!("invalid vdev specification: '{word}' can be specified only once")),
+        };
+        match group {
+            Group::Class(class) => {
+                if class == AllocationClass::Log {
+                    once(!std::mem::replace(&mut self.log_seen, true))?;
+                }
+                (self.class, self.target) = (class, Target::Single);
+            }
+            Group::Spares => {
+                once(self.layout.spares.is_empty())?;
+                (self.class, self.target, self.open) = (AllocationClass::Normal, Target::Spares, Some((word, 1, None)));
+            }
+            Group::Caches => {
+                once(self.layout.caches.is_empty())?;
+                (self.class, self.target, self.open) = (AllocationClass::Normal, Target::Caches, Some((word, 1, None)));
+            }
+            Group::Top { kind, children, devices_min } => {
+                if self.class == AllocationClass::Log && kind != TopKind::Mirror {
+                    let name = if matches!(kind, TopKind::Raidz { .. }) { "raidz" } else { "draid" };
+                    bail!("invalid vdev specification: unsupported 'log' device: {name}");
+                }
+                self.layout.tops.push(Top { kind, class: self.class, paths: Vec::new() });
+                (self.target, self.open) = (Target::Group, Some((word, devices_min, children)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The paths of the group that is open.
+    fn paths(&self) -> &[PathBuf] {
+        match self.target {
+            Target::Single | Target::Group => self.layout.tops.last().map_or(&[], |top| &top.paths),
+            Target::Spares => &self.layout.spares,
+            Target::Caches => &self.layout.caches,
+        }
+    }
+
+    fn end_group(&mut self) -> Result<()> {
+        let Some((word, devices_min, wanted)) = self.open.take() else { return Ok(()) };
+        let count = self.paths().len();
+        if count < devices_min {
+            bail!("invalid vdev specification: {word} requires at least {devices_min} devices");
+        }
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != count) {
+            bail!("invalid number of dRAID children; {wanted} required but {count} provided");
+        }
+        let is_stripe = word.starts_with("raidz") || word.starts_with("draid");
+        if is_stripe && count > STRIPE_DEVICES_MAX {
+            bail!("invalid vdev specification: {word} supports no more than {STRIPE_DEVICES_MAX} devices");
+        }
+        Ok(())
+    }
+
+    fn path(&mut self, word: &str) -> Result<()> {
         let path = std::path::absolute(word).with_context(|| format!("'{word}' is no path"))?;
-        if tops.iter().any(|top| top.paths.contains(&path)) {
+        if self.layout.paths().any(|other| other == path) {
             bail!("invalid vdev specification: '{word}' is named twice");
         }
-        match (&group, tops.last_mut()) {
-            (Some(_), Some(top)) => top.paths.push(path),
-            _ => tops.push(Top { kind: TopKind::Single, paths: vec![path] }),
+        let layout = &mut self.layout;
+        match self.target {
+            Target::Spares => layout.spares.push(path),
+            Target::Caches => layout.caches.push(path),
+            Target::Single => layout.tops.push(Top { kind: TopKind::Single, class: self.class, paths: vec![path] }),
+            Target::Group => layout.tops.last_mut().into_iter().for_each(|top| top.paths.push(path.clone())),
         }
-    }
-    check_children(tops.last(), children_wanted)?;
-    Ok(Layout { tops })
-}
-
-fn check_children(top: Option<&Top>, wanted: Option<usize>) -> Result<()> {
-    match (top, wanted) {
-        (Some(top), Some(wanted)) if top.paths.len() != wanted => {
-            bail!("invalid number of dRAID children; {wanted} required but {} provided", top.paths.len())
-        }
-        _ => Ok(()),
+        Ok(())
     }
 }
 
-/// The kind of vdev that a word begins, and how many children it wants if it says so; nothing for a path.
-fn group_kind(word: &str) -> Result<Option<(TopKind, Option<usize>)>> {
-    if matches!(word, "log" | "special" | "dedup" | "cache" | "spare") {
-        bail!("not supported yet: {word} devices");
-    }
-    let plain = |kind| Ok(Some((kind, None)));
+/// What a word begins; nothing for a path.
+fn group_of(word: &str) -> Result<Option<Group>> {
+    let plain = |kind, devices_min| Ok(Some(Group::Top { kind, children: None, devices_min }));
     match word {
-        "mirror" => return plain(TopKind::Mirror),
-        "raidz" | "raidz1" => return plain(TopKind::Raidz { parity: 1 }),
-        "raidz2" => return plain(TopKind::Raidz { parity: 2 }),
-        "raidz3" => return plain(TopKind::Raidz { parity: 3 }),
+        "mirror" => return plain(TopKind::Mirror, 2),
+        "raidz" | "raidz1" => return plain(TopKind::Raidz { parity: 1 }, 2),
+        "raidz2" => return plain(TopKind::Raidz { parity: 2 }, 3),
+        "raidz3" => return plain(TopKind::Raidz { parity: 3 }, 4),
+        "log" => return Ok(Some(Group::Class(AllocationClass::Log))),
+        "special" => return Ok(Some(Group::Class(AllocationClass::Special))),
+        "dedup" => return Ok(Some(Group::Class(AllocationClass::Dedup))),
+        "spare" => return Ok(Some(Group::Spares)),
+        "cache" => return Ok(Some(Group::Caches)),
         _ => {}
     }
     let mut parts = word.split(':');
@@ -106,37 +218,65 @@ fn group_kind(word: &str) -> Result<Option<(TopKind, Option<usize>)>> {
         } else if let Some(number) = number('s') {
             spares = number;
         } else {
-            return Err(usage(format!("'{word}': '{part}' is no part of a draid's description")));
+            bail!("invalid dRAID syntax; expected [:<number><c|d|s>] not '{word}'");
         }
     }
-    Ok(Some((TopKind::Draid { parity, data, spares }, children)))
+    let kind = TopKind::Draid { parity, data, spares };
+    Ok(Some(Group::Top { kind, children, devices_min: parity as usize + 1 }))
 }
 
 impl Layout {
     /// All disks.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.tops.iter().flat_map(|top| top.paths.iter().map(PathBuf::as_path))
+        let tops = self.tops.iter().flat_map(|top| &top.paths);
+        tops.chain(&self.spares).chain(&self.caches).map(PathBuf::as_path)
+    }
+
+    /// As `zpool create -n` shows it.
+    pub(crate) fn describe(&self) -> String {
+        let mut text = String::new();
+        for (class, heading) in HEADINGS {
+            let mut tops = self.tops.iter().filter(|top| top.class == class).peekable();
+            if tops.peek().is_some() && !heading.is_empty() {
+                let _ = writeln!(text, "\t{heading}");
+            }
+            tops.for_each(|top| top.describe(&mut text));
+        }
+        for (heading, paths) in [("cache", &self.caches), ("spares", &self.spares)] {
+            if !paths.is_empty() {
+                let _ = writeln!(text, "\t{heading}");
+            }
+            for path in paths {
+                let _ = writeln!(text, "\t  {}", path.display());
+            }
+        }
+        text
     }
 
     /// Opens all disks for writing, for this process alone.
-    pub(crate) async fn open(&self, handle: &Handle) -> Result<Vec<TopSpec>> {
+    pub(crate) async fn open(&self, handle: &Handle) -> Result<(Vec<TopSpec>, AuxSpec)> {
         let mut tops = Vec::new();
         for top in &self.tops {
-            let mut disks = Vec::new();
-            for path in &top.paths {
-                let options = OpenOptions { write: true, ..OpenOptions::default() };
-                let device = handle.open(path, options).await;
-                let device = device.with_context(|| format!("cannot open '{}'", path.display()))?;
-                if !device.try_lock_exclusive()? {
-                    bail!("cannot use '{}': it is in use by another process", path.display());
-                }
-                let is_file = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
-                disks.push(DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file });
-            }
-            tops.push(TopSpec { kind: top.kind, disks });
+            tops.push(TopSpec { kind: top.kind, class: top.class, disks: open_disks(handle, &top.paths).await? });
         }
-        Ok(tops)
+        let spares = open_disks(handle, &self.spares).await?;
+        Ok((tops, AuxSpec { spares, caches: open_disks(handle, &self.caches).await? }))
     }
+}
+
+async fn open_disks(handle: &Handle, paths: &[PathBuf]) -> Result<Vec<DiskSpec>> {
+    let mut disks = Vec::new();
+    for path in paths {
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        let device = handle.open(path, options).await;
+        let device = device.with_context(|| format!("cannot open '{}'", path.display()))?;
+        if !device.try_lock_exclusive()? {
+            bail!("cannot use '{}': it is in use by another process", path.display());
+        }
+        let is_file = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
+        disks.push(DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file });
+    }
+    Ok(disks)
 }
 
 #[cfg(test)]
@@ -156,6 +296,42 @@ mod tests {
         assert_eq!(draid, TopKind::Draid { parity: 2, data: Some(1), spares: 0 });
         assert!(layout("draid2:1d:5c /a /b /c /d").is_err());
         assert!(layout("/a /a").is_err());
-        assert!(layout("mirror /a /b log /c").is_err());
+    }
+
+    #[test]
+    fn classes_are_in_force_until_the_next() {
+        use AllocationClass::{Dedup, Log, Normal, Special};
+        let all = layout("/a special /b mirror /c /d log /e mirror /f /g dedup /h cache /i /j spare /k mirror /l /m");
+        let all = all.unwrap();
+        let classes: Vec<_> = all.tops.iter().map(|top| (top.class, top.paths.len())).collect();
+        let wanted = [(Normal, 1), (Special, 1), (Special, 2), (Log, 1), (Log, 2), (Dedup, 1), (Normal, 2)];
+        assert_eq!(classes, wanted);
+        assert_eq!((all.caches.len(), all.spares.len(), all.paths().count()), (2, 1, 13));
+        let shown = all.describe();
+        let at = |word: &str| shown.find(word).unwrap();
+        assert!(at("/l") < at("dedup") && at("dedup") < at("special") && at("special") < at("logs"), "{shown}");
+        assert!(at("logs") < at("cache") && at("cache") < at("spares"), "{shown}");
+    }
+
+    #[test]
+    fn what_openzfs_refuses_is_refused_in_its_words() {
+        for (line, why) in [
+            ("/a log raidz /b /c", "unsupported 'log' device: raidz"),
+            ("/a log draid1:1d /b /c", "unsupported 'log' device: draid"),
+            ("/a log", "log requires at least 1 device"),
+            ("/a log /b log /c", "'log' can be specified only once"),
+            ("/a spare /b spare /c", "'spare' can be specified only once"),
+            ("/a cache /b cache /c", "'cache' can be specified only once"),
+            ("/a spare mirror /b /c", "spare requires at least 1 devices"),
+            ("/a cache", "cache requires at least 1 devices"),
+            ("mirror /a", "mirror requires at least 2 devices"),
+            ("raidz2 /a /b", "raidz2 requires at least 3 devices"),
+            ("draid1:x /a /b /c", "invalid dRAID syntax"),
+            ("special", "at least one toplevel vdev"),
+            ("/a spare /a", "named twice"),
+        ] {
+            let error = layout(line).unwrap_err().to_string();
+            assert!(error.contains(why), "{line}: {error}");
+        }
     }
 }

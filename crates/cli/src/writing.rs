@@ -5,7 +5,11 @@
 
 use anyhow::{Context as _, Result, bail};
 use cenote_props::{Kind, Property, Types, dataset, find, is_user_property, pool};
+use cenote_spa::SpaError;
+use cenote_spa::write::live::LivePool;
 use cenote_spa::write::{PoolWriter, PropertyValue, WriteOptions, open};
+
+use cenote_taskq::BoxFuture;
 
 use crate::args::parse_size;
 use crate::context::Context;
@@ -20,9 +24,98 @@ pub(crate) const AUTO: u64 = u64::MAX;
 /// Text of a comment at most (`ZPROP_MAX_COMMENT`).
 const COMMENT_MAX_BYTES: usize = 32;
 
-/// Opens a pool to be changed.
+/// A pool that is changed step by step: each is made as a whole, and sees what those before have left.
+pub(crate) enum Writing {
+    /// By this process, which has it for this command alone: a step is a txg.
+    Alone {
+        /// The pool.
+        pool: Box<PoolWriter>,
+        /// A step was made that is not on disk.
+        is_changed: bool,
+    },
+    /// By a server, which goes on using it.
+    Served(LivePool),
+}
+
+impl Writing {
+    /// Opens a pool to be changed, where this process does not have it.
+    pub(crate) async fn open(context: &Context, name: &str) -> Result<Self> {
+        context.check_served(name)?;
+        match context.served() {
+            Some(pool) => Ok(Self::Served(pool.clone())),
+            None => {
+                let pool = Box::new(open_for_writing(context, name).await?);
+                Ok(Self::Alone { pool, is_changed: false })
+            }
+        }
+    }
+
+    /// The pool, if others use it too.
+    pub(crate) fn served(&self) -> Option<LivePool> {
+        match self {
+            Self::Alone { .. } => None,
+            Self::Served(pool) => Some(pool.clone()),
+        }
+    }
+
+    /// Looks at what the steps so far have left, and changes nothing: what is refused after it leaves the pool as it was.
+    pub(crate) async fn look<T, W>(&mut self, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T>> + Send + 'static,
+    {
+        let seen = self.step(work).await;
+        if let Self::Alone { is_changed, .. } = self {
+            *is_changed = false;
+        }
+        seen
+    }
+
+    /// Makes a step.
+    pub(crate) async fn step<T, W>(&mut self, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T>> + Send + 'static,
+    {
+        match self {
+            Self::Alone { pool, is_changed } => {
+                if std::mem::replace(is_changed, true) {
+                    pool.sync().await?;
+                }
+                work(pool).await
+            }
+            Self::Served(pool) => {
+                let change = pool.change(move |writer| {
+                    Box::pin(async move {
+                        work(writer).await.map_err(|error| SpaError::CannotCreate(crate::request::causes(&error)))
+                    })
+                });
+                Ok(change.await?)
+            }
+        }
+    }
+
+    /// Notes the command, and has all of it on disk.
+    pub(crate) async fn finish(self, line: String) -> Result<()> {
+        match self {
+            Self::Alone { pool, .. } => finish(*pool, &line).await,
+            Self::Served(pool) => {
+                let user = u64::from(rustix::process::getuid().as_raw());
+                let noted =
+                    pool.change(move |writer| Box::pin(async move { writer.record_command(&line, user).await }));
+                Ok(noted.await?)
+            }
+        }
+    }
+}
+
+/// Opens a pool to be changed by this process alone.
 pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<PoolWriter> {
+    if let Some(pool) = context.served() {
+        bail!("not supported yet: this, while a server has the pool '{}'", pool.name());
+    }
     let (found, how) = context.locate(name).await?;
+    context.check_server(&found)?;
     if found.name() != name && how.new_name.is_some() {
         bail!("not supported yet: changing a pool that was imported under another name");
     }
@@ -101,9 +194,6 @@ pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)
         return Ok((name.to_owned(), (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()))));
     }
     let Some(property) = find(pool::PROPERTIES, name) else {
-        if name.starts_with(pool::FEATURE_PREFIX) {
-            bail!("not supported yet: enabling features of pools that exist");
-        }
         bail!("invalid property '{name}'");
     };
     if property.is_read_only() {

@@ -44,7 +44,7 @@ mod display;
 mod tests;
 
 use crate::dmu_type::DmuType;
-use crate::endian::{Endian, put_u64};
+use crate::endian::Endian;
 use crate::enums::{Checksum, Compress};
 use crate::error::{FormatError, FormatErrorKind};
 use crate::ids::{Txg, VdevId};
@@ -234,11 +234,15 @@ impl Blkptr {
     }
 
     /// The bytes.
+    #[inline]
     #[must_use]
     pub fn emit(&self, endian: Endian) -> [u8; Self::SIZE] {
         let mut out = [0; Self::SIZE];
-        for (index, word) in self.words.iter().enumerate() {
-            put_u64(&mut out, index * 8, *word, endian);
+        for (chunk, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(&self.words) {
+            *chunk = match endian {
+                Endian::Little => word.to_le_bytes(),
+                Endian::Big => word.to_be_bytes(),
+            };
         }
         out
     }

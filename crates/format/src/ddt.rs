@@ -19,8 +19,10 @@
 //! whose blocks hold records one after another, each of a word (bits 0-7 type, 8-23 length in bytes, 48-55 table type,
 //! 56-63 class), a key and a value. A record of type 0 ends the block.
 
-use crate::blkptr::Dva;
+use crate::blkptr::{Blkptr, Dva};
+use crate::dmu_type::DmuType;
 use crate::endian::{Endian, Fields, put_u64};
+use crate::enums::Checksum;
 use crate::error::{FormatError, FormatErrorKind};
 use crate::ids::Txg;
 use crate::words::{DiskWords, word_struct, words_to_bytes};
@@ -52,6 +54,14 @@ pub struct DdtKey {
 impl DdtKey {
     /// Number of words.
     pub const WORDS: usize = 5;
+    /// The properties that stand in a block pointer in the same place: sizes and compression.
+    const SHARED_PROPERTIES: u64 = (1 << 39) - 1;
+
+    /// The key of a block; the checksum's algorithm says in which table.
+    #[must_use]
+    pub fn of(bp: &Blkptr) -> Self {
+        Self::new(bp.checksum_words(), bp.lsize_bytes(), bp.psize_bytes(), bp.compress_number(), bp.uses_crypt())
+    }
 
     /// From the words of a ZAP key.
     pub fn from_words(words: &[u64]) -> Result<Self, FormatError> {
@@ -133,6 +143,32 @@ impl DdtCopies {
     pub fn dvas(&self, key: &DdtKey) -> impl Iterator<Item = Dva> + use<> {
         let count = if key.is_encrypted() { 2 } else { 3 };
         self.dva_words.into_iter().take(count).filter_map(Dva::from_words)
+    }
+
+    /// Whether a pointer means this set: its first copy is the same, of the same birth. The entry of a block may be one of
+    /// later data of the same checksum, where the block's own was pruned.
+    #[must_use]
+    pub fn are_of(&self, bp: &Blkptr) -> bool {
+        let [first, ..] = self.dva_words;
+        self.physical_birth.0 != 0 && bp.words()[..2] == first && bp.physical_birth() == self.physical_birth
+    }
+
+    /// A pointer to all copies, as whoever frees them needs it: not one to a deduplicated block.
+    #[must_use]
+    pub fn blkptr(&self, key: &DdtKey, checksum: Checksum) -> Blkptr {
+        let mut words = *Blkptr::HOLE.words();
+        for (at, copy) in words.chunks_exact_mut(2).zip(&self.dva_words) {
+            at.copy_from_slice(copy);
+        }
+        words[6] = key.properties & DdtKey::SHARED_PROPERTIES;
+        let mut bp = Blkptr::from_words(words);
+        bp.set_checksum(checksum);
+        bp.set_dmu_type(DmuType::DEDUP);
+        bp.set_crypt(key.is_encrypted());
+        bp.set_byte_order(Endian::Little);
+        bp.set_births(self.physical_birth, self.physical_birth);
+        bp.set_checksum_words(key.checksum);
+        bp
     }
 }
 
@@ -382,6 +418,36 @@ word_struct! {
     }
 }
 
+impl DdtStat {
+    /// Adds what another bucket counts.
+    pub fn add(&mut self, other: &Self) {
+        self.combine(other, u64::saturating_add);
+    }
+
+    /// Takes away what another bucket counts.
+    pub fn subtract(&mut self, other: &Self) {
+        self.combine(other, u64::saturating_sub);
+    }
+
+    fn combine(&mut self, other: &Self, with: impl Fn(u64, u64) -> u64) {
+        self.block_count = with(self.block_count, other.block_count);
+        self.lsize_bytes = with(self.lsize_bytes, other.lsize_bytes);
+        self.psize_bytes = with(self.psize_bytes, other.psize_bytes);
+        self.dsize_bytes = with(self.dsize_bytes, other.dsize_bytes);
+        self.reference_count = with(self.reference_count, other.reference_count);
+        self.referenced_lsize_bytes = with(self.referenced_lsize_bytes, other.referenced_lsize_bytes);
+        self.referenced_psize_bytes = with(self.referenced_psize_bytes, other.referenced_psize_bytes);
+        self.referenced_dsize_bytes = with(self.referenced_dsize_bytes, other.referenced_dsize_bytes);
+    }
+}
+
+/// The buckets of a value of `DDT-statistics`, as [`parse_histogram`] reads them.
+#[must_use]
+pub fn emit_histogram(buckets: &[DdtStat]) -> Vec<u64> {
+    let bytes: Vec<u8> = buckets.iter().flat_map(|bucket| bucket.emit(Endian::Little)).collect();
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
+}
+
 /// The 64 buckets in a value of the ZAP `DDT-statistics`, an array of 512 words named as the table's object.
 pub fn parse_histogram(words: &[u64]) -> Result<Vec<DdtStat>, FormatError> {
     const WORDS: usize = 512;
@@ -394,6 +460,7 @@ pub fn parse_histogram(words: &[u64]) -> Result<Vec<DdtStat>, FormatError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::enums::Compress;
     use proptest::prelude::*;
 
     fn any_endian() -> impl Strategy<Value = Endian> {
@@ -504,6 +571,24 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_leads_to_its_block() {
+        let key = DdtKey::new([1, 2, 3, 4], 0x2000, 0x600, Compress::Lz4.number(), false);
+        let dva_words = [[0x4_0000_0003, 0x180], [0x1_0000_0003, 0x80], [0, 0]];
+        let copies = DdtCopies { dva_words, reference_count: 2, physical_birth: Txg(106) };
+        let mut bp = copies.blkptr(&key, Checksum::Sha256);
+        assert!(bp.verify().is_ok() && !bp.dedup() && !bp.is_embedded());
+        assert_eq!((bp.lsize_bytes(), bp.psize_bytes(), bp.compress()), (0x2000, 0x600, Some(Compress::Lz4)));
+        assert_eq!((bp.dvas().count(), bp.level(), bp.checksum()), (2, 0, Some(Checksum::Sha256)));
+        assert_eq!(DdtKey::of(&bp), key);
+        assert!(copies.are_of(&bp));
+        // A clone's logical birth is later.
+        bp.set_births(Txg(200), Txg(106));
+        assert!(copies.are_of(&bp));
+        bp.set_births(Txg(200), Txg(107));
+        assert!(!copies.are_of(&bp) && !DdtCopies::default().are_of(&Blkptr::HOLE));
+    }
+
+    #[test]
     fn a_flat_entry_of_openzfs_reads_as_zdb_tells_it() {
         let key = DdtKey::from_words(&[
             0x08a7_e077_f129_8557,
@@ -575,6 +660,7 @@ mod tests {
         let buckets = parse_histogram(&words).unwrap();
         assert_eq!(buckets.len(), 64);
         assert_eq!(buckets[63].block_count, 504);
+        assert_eq!(emit_histogram(&buckets), words);
         assert!(parse_histogram(&words[1..]).is_err());
     }
 }

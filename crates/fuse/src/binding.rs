@@ -85,8 +85,10 @@ fn config(name: &str, options: &MountOptions, is_writable: bool) -> Config {
         if is_writable { MountOption::RW } else { MountOption::RO },
         MountOption::FSName(name),
         MountOption::Subtype("cenote".to_owned()),
-        MountOption::NoAtime,
     ];
+    if !is_writable {
+        config.mount_options.push(MountOption::NoAtime);
+    }
     let choose = |set, yes, no| if set { yes } else { no };
     config.mount_options.push(choose(options.dev, MountOption::Dev, MountOption::NoDev));
     config.mount_options.push(choose(options.suid, MountOption::Suid, MountOption::NoSuid));

@@ -229,8 +229,10 @@ impl FileServer for LiveServer {
                 None => None,
             }
         };
-        if last.is_some() {
-            drop(last);
+        if let Some((file, _)) = last {
+            // A pool that is full, or is no longer written, does not keep anyone from reading.
+            let _ = file.settle_access().await;
+            drop(file);
             let _ = self.fs().reap().await.map_err(|error| self.failed(error));
         }
     }

@@ -13,9 +13,10 @@ use std::sync::Arc;
 use cenote_dmu::tx::TxTunables;
 use cenote_fuse::{LiveServer, LiveServerOptions, MountOptions, Unmount, mount_live};
 use cenote_spa::write::live::LivePool;
-use cenote_spa::write::{Clock, CreateOptions, DiskSpec, Host, TopKind, TopSpec, create};
+use cenote_spa::write::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, TopKind, TopSpec, create};
 use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
+use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
 
@@ -26,7 +27,8 @@ async fn new_pool(handle: &Handle, path: &Path) -> LivePool {
     let disk = DiskSpec { disk, path: path.display().to_string(), is_file: true };
     let options = CreateOptions {
         name: "mounted".into(),
-        tops: vec![TopSpec { kind: TopKind::Single, disks: vec![disk] }],
+        tops: vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks: vec![disk] }],
+        auxiliaries: AuxSpec::default(),
         ashift: Some(12),
         disabled_features: Vec::new(),
         properties: Vec::new(),

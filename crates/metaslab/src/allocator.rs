@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use cenote_format::ids::{Txg, VdevId};
-use cenote_format::spacemap::SpaceMapType;
 use cenote_vdev::config::AllocationClass;
 use thiserror::Error;
 
@@ -14,6 +13,7 @@ use crate::check::{CheckError, ExtentCheck};
 use crate::class::{Attempt, Class, ClassKind, Member, Quota, Share};
 use crate::group::{Group, Search, VdevSetup, VdevSpaces, Which};
 use crate::map::Batch;
+use crate::replay::Replayed;
 use crate::{
     Flushed, FoundLog, LoadStep, Loading, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, SpaceStore,
     SyncTarget, TXG_SIZE, Tunables,
@@ -187,7 +187,7 @@ impl Allocator {
         self.join(setup, metaslabs)
     }
 
-    /// Adds a vdev of a pool that is being opened, with its metaslabs. Then come the [logs](Self::replay), then
+    /// Adds a vdev of a pool that is being opened, with its metaslabs. Then come the logs ([`crate::open()`]), then
     /// [`Self::opened`].
     pub fn open_vdev(&mut self, setup: VdevSetup, metaslabs: Vec<Metaslab>) -> Result<(), SpaceError> {
         self.join(setup, metaslabs)
@@ -222,28 +222,11 @@ impl Allocator {
         Ok(())
     }
 
-    /// Applies an entry of the log of `txg`, at import; older than what the metaslab's own map has, it is ignored, as are
-    /// entries about vdevs that are gone. Whether it was applied.
-    pub fn replay(
-        &mut self,
-        txg: Txg,
-        vdev: VdevId,
-        kind: SpaceMapType,
-        range: Range<u64>,
-    ) -> Result<bool, SpaceError> {
-        let Some(vdev) = self.vdevs.get_mut(&vdev) else { return Ok(false) };
-        let index = range.start >> vdev.setup.maps.metaslab_shift;
-        let metaslab = vdev.metaslab(index)?;
-        if txg < metaslab.unflushed_txg() {
-            return Ok(false);
-        }
-        metaslab.replay(kind, range)?;
-        Ok(true)
-    }
-
-    /// Where the space of a vdev's metaslabs ends, if it is there.
-    pub(crate) fn vdev_end_bytes(&self, vdev: VdevId) -> Option<u64> {
-        self.vdevs.get(&vdev).map(|vdev| vdev.setup.maps.end_bytes())
+    /// What the logs change in a metaslab, at import.
+    pub(crate) fn replayed(&mut self, replayed: Replayed) -> Result<(), SpaceError> {
+        let vdev = self.vdevs.get_mut(&replayed.id.vdev).ok_or(SpaceError::NoMetaslab(replayed.id))?;
+        vdev.metaslab(replayed.id.index)?.set_replayed(replayed);
+        Ok(())
     }
 
     /// All vdevs and logs are there: weighs and balances.

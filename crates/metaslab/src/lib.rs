@@ -55,6 +55,10 @@
 //!    [`LogSpace::flushes_wanted`] plans so that the logs' blocks stay within their limit, more while memory is short. Logs
 //!    that nobody lacks any more are freed.
 //!
+//!
+//! **At import** ([`open()`]) headers are read, and the logs are replayed: their entries are dealt out to shards of metaslabs, one for
+//! each core, and come out as unflushed sets (`replay`).
+//!
 //! **Invariants.**
 //! 1. A range set never holds overlapping or touching ranges.
 //! 2. No entry reaches outside its metaslab (space map) or its vdev (log): one that does is an error, not a panic.
@@ -100,6 +104,7 @@ mod map;
 mod metaslab;
 mod open;
 mod ranges;
+mod replay;
 mod store;
 mod tree;
 mod tunables;

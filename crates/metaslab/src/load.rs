@@ -12,7 +12,7 @@ use crate::{MetaslabSpace, PoolSpace, RangeSet, SpaceObjects, SpaceProblem, Vdev
 
 /// Bytes of a space map read at a time: a multiple of every block size that they have, up to 128 KiB, so that no
 /// two-word entry is cut (a block is padded rather than let one cross its end).
-const CHUNK_BYTES: u64 = 1 << 20;
+pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 /// Metaslabs of one vdev at most. OpenZFS makes at most 2^17 (`zfs_vdev_ms_count_limit`).
 pub(crate) const METASLABS_MAX: u64 = 1 << 18;
 /// The unit of log space maps: 512 bytes, whatever the vdevs' ashifts are.

@@ -5,46 +5,142 @@
 //! [`crate::LogSpace`]) keeps. A log that contradicts a header or itself ends it: nothing may be allocated by numbers
 //! that cannot be right.
 
-use cenote_format::ids::{ObjectId, Txg};
-use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
-use crate::load::{LOG_SHIFT, METASLABS_MAX, problem, replay, words};
+use cenote_format::Endian;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::spacemap::SpaceMapPhys;
+use cenote_taskq::{Class, Handle, Join};
+
+use crate::load::{CHUNK_BYTES, METASLABS_MAX, problem, words};
+use crate::replay::{Change, Places, Shard};
 use crate::{
     Allocator, FoundLog, Metaslab, MetaslabId, RangeTree, SpaceMap, SpaceObjects, SpaceProblem, VdevMaps, VdevSetup,
 };
+
+/// More shards than this gain nothing: the logs are not read that fast.
+const SHARDS_MAX: usize = 16;
 
 /// Adds the vdevs of a pool that exists to an allocator that has none, and replays the logs, given by txg.
 ///
 /// # Errors
 /// What cannot be read or contradicts itself: the pool must not be written to.
 pub async fn open(
+    handle: &Handle,
     allocator: &mut Allocator,
-    objects: &dyn SpaceObjects,
+    objects: Arc<dyn SpaceObjects>,
     vdevs: Vec<VdevSetup>,
     mut logs: Vec<(Txg, ObjectId)>,
 ) -> Result<(), SpaceProblem> {
+    let count = handle.parallelism().clamp(1, SHARDS_MAX);
+    let mut places = Places::default();
+    let mut shards: Vec<Shard> = (0..count).map(|_| Shard::default()).collect();
     for setup in vdevs {
-        let metaslabs = metaslabs(objects, &setup.maps).await?;
+        let metaslabs = metaslabs(objects.as_ref(), &setup.maps).await?;
         let maps = setup.maps.clone();
+        let first = places.add(&maps, metaslabs.iter().map(Metaslab::unflushed_txg));
+        for (place, metaslab) in (first..).zip(&metaslabs) {
+            shards[place as usize % count].add(place, metaslab);
+        }
         let opened = allocator.open_vdev(setup, metaslabs);
         opened.map_err(|error| problem(Some(&maps), None, maps.metaslab_array, error.to_string()))?;
     }
     logs.sort();
+    let mut heads = Vec::with_capacity(logs.len());
     let mut found = Vec::with_capacity(logs.len());
     for (txg, object) in logs {
-        let fail = |reason: String| problem(None, None, object, format!("log of txg {txg}: {reason}"));
-        let phys = replay(objects, object, |record| {
-            let SpaceMapRecord::Entry(entry) = record else { return Ok(()) };
-            let Some(vdev) = entry.vdev else { return Err("an entry without a vdev".into()) };
-            let Some(size) = allocator.vdev_end_bytes(vdev) else { return Ok(()) };
-            let (from, to) = entry.range_bytes(0, size, LOG_SHIFT).map_err(|error| error.to_string())?;
-            allocator.replay(txg, vdev, entry.kind, from..to).map(drop).map_err(|error| error.to_string())
-        });
-        let length_bytes = phys.await.map_err(fail)?.length_bytes;
+        let fail = |reason: String| of_log(txg, object, &reason);
+        let (bonus, order) = objects.bonus(object).await.map_err(fail)?;
+        let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| fail(error.to_string()))?;
+        let length_bytes = phys.length_bytes;
+        heads.push(LogHead { txg, object, order, length_bytes });
         let block_size_bytes = objects.block_bytes(object).await.map_err(fail)?;
         found.push(FoundLog { txg, object, length_bytes, block_size_bytes });
     }
-    allocator.opened(&found).map_err(|error| problem(None, None, ObjectId(0), error.to_string()))
+    let fail = |error: String| problem(None, None, ObjectId(0), error);
+    let shards = replay(handle, &objects, places, heads, shards).await?;
+    let ending: Vec<_> =
+        shards.into_iter().map(|shard| handle.spawn(Class::Issue, async move { shard.end() })).collect();
+    for ended in ending {
+        let ended = ended.await.map_err(|error| fail(error.to_string()))?;
+        for replayed in ended.map_err(|error| fail(error.to_string()))? {
+            allocator.replayed(replayed).map_err(|error| fail(error.to_string()))?;
+        }
+    }
+    allocator.opened(&found).map_err(|error| fail(error.to_string()))
+}
+
+fn of_log(txg: Txg, object: ObjectId, reason: &str) -> SpaceProblem {
+    problem(None, None, object, format!("log of txg {txg}: {reason}"))
+}
+
+/// A log, as its header says.
+#[derive(Clone, Copy)]
+struct LogHead {
+    txg: Txg,
+    object: ObjectId,
+    order: Endian,
+    length_bytes: u64,
+}
+
+type Decoded = Result<Vec<Vec<Change>>, String>;
+type Applied = Result<Shard, String>;
+
+/// Enters all logs into shards: read and decoded ahead, each shard's changes in order, all shards at once.
+async fn replay(
+    handle: &Handle,
+    objects: &Arc<dyn SpaceObjects>,
+    places: Places,
+    heads: Vec<LogHead>,
+    shards: Vec<Shard>,
+) -> Result<Vec<Shard>, SpaceProblem> {
+    let places = Arc::new(places);
+    let count = shards.len();
+    let mut pieces = heads
+        .into_iter()
+        .flat_map(|head| (0..head.length_bytes.div_ceil(CHUNK_BYTES)).map(move |number| (head, number * CHUNK_BYTES)));
+    let mut ahead: VecDeque<(LogHead, Join<Decoded>)> = VecDeque::new();
+    let mut busy: Vec<Join<Applied>> =
+        shards.into_iter().map(|shard| handle.spawn(Class::Issue, async move { Ok(shard) })).collect();
+    let mut last = None;
+    loop {
+        while ahead.len() < 2 * count + 2 {
+            let Some((head, at)) = pieces.next() else { break };
+            let (objects, places) = (objects.clone(), places.clone());
+            let decoded = handle.spawn(Class::Issue, async move {
+                let len = CHUNK_BYTES.min(head.length_bytes - at);
+                let bytes = objects.read(head.object, at, len as usize).await?;
+                places.changes(head.txg, &bytes, head.order, count)
+            });
+            ahead.push_back((head, decoded));
+        }
+        let Some((head, decoded)) = ahead.pop_front() else { break };
+        let fail = |reason: &str| of_log(head.txg, head.object, reason);
+        let decoded = decoded.await.map_err(|error| fail(&error.to_string()))?.map_err(|reason| fail(&reason))?;
+        for (applying, changes) in busy.iter_mut().zip(decoded) {
+            let shard = ended(applying, last.unwrap_or(head)).await?;
+            *applying = handle.spawn(Class::Issue, async move { applied(shard, &changes) });
+        }
+        last = Some(head);
+    }
+    let mut all = Vec::with_capacity(count);
+    for mut applying in busy {
+        let none = LogHead { txg: Txg(0), object: ObjectId(0), order: Endian::Little, length_bytes: 0 };
+        all.push(ended(&mut applying, last.unwrap_or(none)).await?);
+    }
+    Ok(all)
+}
+
+fn applied(mut shard: Shard, changes: &[Change]) -> Applied {
+    shard.enter(changes).map_err(|error| error.to_string())?;
+    Ok(shard)
+}
+
+/// The shard when it is done with the log `head`.
+async fn ended(applying: &mut Join<Applied>, head: LogHead) -> Result<Shard, SpaceProblem> {
+    let fail = |reason: &str| of_log(head.txg, head.object, reason);
+    applying.await.map_err(|error| fail(&error.to_string()))?.map_err(|reason| fail(&reason))
 }
 
 /// A vdev's metaslabs by their headers.

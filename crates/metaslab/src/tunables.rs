@@ -82,6 +82,12 @@ pub struct Tunables {
     pub zfs_metaslab_mem_limit: u64,
     /// A vdev needs more metaslabs than this to give one to the embedded log. Default 64.
     pub zfs_embedded_slog_min_ms: u64,
+    /// Whether indirect blocks of files and volumes go to special vdevs. Default on.
+    pub zfs_user_indirect_is_special: bool,
+    /// Whether dedup tables go to special vdevs where no vdev is theirs. Default on.
+    pub zfs_ddt_data_is_special: bool,
+    /// Per cent of the special vdevs that small blocks of files leave to metadata. Default 25.
+    pub zfs_special_class_metadata_reserve_pct: u64,
     /// Allocators of a class at most. Default 4.
     pub spa_num_allocators: usize,
     /// Whether allocations wait for earlier ones to be written. Default on.
@@ -137,6 +143,9 @@ impl Default for Tunables {
             metaslab_debug_unload: false,
             zfs_metaslab_mem_limit: 25,
             zfs_embedded_slog_min_ms: 64,
+            zfs_user_indirect_is_special: true,
+            zfs_ddt_data_is_special: true,
+            zfs_special_class_metadata_reserve_pct: 25,
             spa_num_allocators: 4,
             zio_dva_throttle_enabled: true,
             system_memory_bytes: 8 << 30,

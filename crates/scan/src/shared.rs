@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cenote_dmu::zap::Zap;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::brt::{BrtVdevPhys, reference_count};
-use cenote_format::ddt::{DdtKey, DdtLogRecords, DdtPacked, DdtPhys};
+use cenote_format::ddt::{DdtKey, DdtLogHeader, DdtLogRecords, DdtPacked, DdtPhys};
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::ids::{BlockId, ObjectId, VdevId};
@@ -18,6 +18,7 @@ type Place = (VdevId, u64);
 /// What the dedup table says of one set of copies.
 struct Deduped {
     references: u64,
+    is_unreferenced: bool,
     /// All copies, which may be more than an old pointer names.
     dvas: Vec<Dva>,
 }
@@ -60,11 +61,8 @@ impl SharedBlocks {
                     shared.problems.push(format!("dedup table {name}: {problem}"));
                 }
             }
-            for index in 0..2 {
-                let name = pool_directory::ddt_log(checksum.name(), index);
-                if let Err(problem) = shared.load_ddt_log(pool, &name, checksum.name()).await {
-                    shared.problems.push(format!("dedup log {name}: {problem}"));
-                }
+            if let Err(problem) = shared.load_ddt_logs(pool, checksum.name()).await {
+                shared.problems.push(format!("dedup logs of {}: {problem}", checksum.name()));
             }
         }
         shared
@@ -123,25 +121,47 @@ impl SharedBlocks {
         Ok(())
     }
 
-    /// The log holds the newest state of entries, in the order in which they were changed.
-    async fn load_ddt_log(&mut self, pool: &Pool, name: &str, checksum: &str) -> Result<(), String> {
-        let Some(dnode) = Self::ddt_object(pool, name, checksum).await? else { return Ok(()) };
+    /// The logs hold the newest state of entries: each in the order in which they were changed, and the one that is being
+    /// flushed, from its checkpoint on, older than the other.
+    async fn load_ddt_logs(&mut self, pool: &Pool, checksum: &str) -> Result<(), String> {
+        let mut logs = Vec::new();
+        for index in 0..2 {
+            let name = pool_directory::ddt_log(checksum, index);
+            let Some(dnode) = Self::ddt_object(pool, &name, checksum).await? else { continue };
+            let header = DdtLogHeader::parse(dnode.bonus(), dnode.byte_order()).map_err(|error| error.to_string())?;
+            logs.push((dnode, header));
+        }
+        logs.sort_by_key(|(_, header)| !header.is_flushing());
+        let mut latest = BTreeMap::new();
+        for (dnode, header) in logs {
+            Self::read_ddt_log(&dnode, &header, &mut latest).await?;
+        }
+        for (key, phys) in &latest {
+            self.insert(key, phys);
+        }
+        Ok(())
+    }
+
+    async fn read_ddt_log(
+        dnode: &cenote_dmu::Dnode,
+        header: &DdtLogHeader,
+        latest: &mut BTreeMap<DdtKey, DdtPhys>,
+    ) -> Result<(), String> {
         let order = dnode.byte_order();
-        let mut latest: BTreeMap<DdtKey, DdtPhys> = BTreeMap::new();
+        let checkpoint = header.checkpoint();
         // From data to data: a hostile log can be holes for as long as there are block numbers.
         let mut from = BlockId(0);
         while let Some(block) = dnode.next_data_block(from).await.map_err(|error| error.to_string())? {
             if let Some((bytes, _)) = dnode.block(block).await.map_err(|error| error.to_string())? {
                 for record in DdtLogRecords::new(&bytes, order).map_err(|error| error.to_string())? {
                     let record = record.map_err(|error| error.to_string())?;
-                    latest.insert(record.key, record.phys);
+                    if checkpoint.is_none_or(|flushed| record.key > flushed) {
+                        latest.insert(record.key, record.phys);
+                    }
                 }
             }
             let Some(next) = block.0.checked_add(1) else { break };
             from = BlockId(next);
-        }
-        for (key, phys) in &latest {
-            self.insert(key, phys);
         }
         Ok(())
     }
@@ -153,11 +173,32 @@ impl SharedBlocks {
         };
         for copies in sets {
             let dvas: Vec<Dva> = copies.dvas(key).collect();
-            if let Some(first) = dvas.first() {
+            if let Some(place) = dvas.first().map(|first| (first.vdev, first.offset_bytes)) {
                 let references = copies.reference_count;
-                self.deduped.insert((first.vdev, first.offset_bytes), Deduped { references, dvas });
+                let is_unreferenced = references == 0;
+                let entry = Deduped { references, is_unreferenced, dvas };
+                self.deduped.insert(place, entry);
             }
         }
+    }
+
+    /// Copies of deduplicated blocks that nobody refers to any more, and that are freed when the log is flushed.
+    pub(crate) fn unreferenced(&self) -> Vec<Dva> {
+        let entries = self.deduped.values().filter(|entry| entry.is_unreferenced);
+        entries.flat_map(|entry| entry.dvas.iter().copied()).collect()
+    }
+
+    /// What the tables count more than was found, in words: such blocks would never become free.
+    pub(crate) fn unexplained(&self) -> impl Iterator<Item = String> {
+        let words = |table: &'static str| {
+            move |((vdev, offset), left): (&Place, u64)| {
+                format!("{table} table: vdev {vdev}, offset {offset:#x}: {left} references more than were found")
+            }
+        };
+        let deduped = self.deduped.iter().map(|(place, entry)| (place, entry.references));
+        let cloned = self.cloned.iter().map(|(place, left)| (place, *left));
+        let cloned = cloned.filter(|(_, left)| *left > 0).map(words("block reference"));
+        deduped.filter(|(_, left)| *left > 0).map(words("dedup")).chain(cloned)
     }
 
     /// Accounts for a reference to `bp`; `is_unclaimed` says whether its first copy is.

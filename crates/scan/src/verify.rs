@@ -122,6 +122,7 @@ pub async fn verify(
     walk.freed().await;
     walk.deleted_clones().await;
     walk.removing().await;
+    walk.unreferenced().await;
     let mut problems = std::mem::take(&mut walk.report.problems);
     let mut stack = freeing::destroyed(pool, &mut problems).await;
     let objsets = roots::objsets(pool, &mut problems).await;
@@ -268,6 +269,27 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Deduplicated blocks that only the dedup log knows of any more.
+    async fn unreferenced(&mut self) {
+        for dva in self.shared.unreferenced() {
+            self.report.statistics.total.asize_bytes += dva.asize_bytes;
+            match claim_of_copy(self.pool, dva).await {
+                Ok(claims) => claims.into_iter().for_each(|claim| self.claim_range(claim)),
+                Err(error) => self.error(error),
+            }
+        }
+    }
+
+    /// Claims a range that no pointer leads to.
+    fn claim_range(&mut self, claim: Claim) {
+        let Some(account) = &mut self.account else { return };
+        if let Err(kind) = account.claim(&claim) {
+            self.report.misuse_count += 1;
+            let bookmark = roots::loose(0);
+            keep(&mut self.report.misuses, Misuse { bookmark, vdev: claim.vdev, range: claim.range, kind });
+        }
+    }
+
     /// A removal in progress has copied part of the vdev's blocks: the copies are allocated, and referred to by the mapping
     /// alone.
     async fn removing(&mut self) {
@@ -290,13 +312,7 @@ impl<'a> Walk<'a> {
         match self.pool.mapped(vdev, offset_bytes, size_bytes).await {
             Ok(ranges) => {
                 for (vdev, range) in ranges {
-                    let claim = Claim { vdev, range };
-                    let Some(account) = &mut self.account else { return };
-                    if let Err(kind) = account.claim(&claim) {
-                        self.report.misuse_count += 1;
-                        let bookmark = roots::loose(0);
-                        keep(&mut self.report.misuses, Misuse { bookmark, vdev, range: claim.range, kind });
-                    }
+                    self.claim_range(Claim { vdev, range });
                 }
             }
             Err(error) => self.error(error.to_string()),
@@ -396,6 +412,9 @@ impl<'a> Walk<'a> {
     fn finish(mut self, is_complete: bool) -> VerifyReport {
         if let Some(account) = &self.account {
             if is_complete {
+                if self.report.error_count + self.report.misuse_count == 0 {
+                    self.report.problems.extend(self.shared.unexplained().take(REPORTS_MAX));
+                }
                 (self.report.leaked_bytes, self.report.leaks) = account.leaks(REPORTS_MAX);
             } else {
                 self.report.problems.push("ended early: no verdict on leaks".into());

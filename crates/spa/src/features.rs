@@ -416,6 +416,50 @@ pub fn by_guid(guid: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|feature| feature.guid == guid)
 }
 
+/// What each feature needs beside it, by names.
+const NEEDS: &[(&str, &[&str])] = &[
+    ("hole_birth", &["enabled_txg"]),
+    ("bookmarks", &["extensible_dataset"]),
+    ("filesystem_limits", &["extensible_dataset"]),
+    ("livelist", &["extensible_dataset"]),
+    ("log_spacemap", &["spacemap_v2"]),
+    ("large_blocks", &["extensible_dataset"]),
+    ("large_dnode", &["extensible_dataset"]),
+    ("sha512", &["extensible_dataset"]),
+    ("skein", &["extensible_dataset"]),
+    ("edonr", &["extensible_dataset"]),
+    ("redaction_bookmarks", &["bookmark_v2", "extensible_dataset", "bookmarks"]),
+    ("redacted_datasets", &["extensible_dataset"]),
+    ("bookmark_written", &["bookmark_v2", "extensible_dataset", "bookmarks"]),
+    ("obsolete_counts", &["extensible_dataset", "device_removal"]),
+    ("userobj_accounting", &["extensible_dataset"]),
+    ("bookmark_v2", &["extensible_dataset", "bookmarks"]),
+    ("encryption", &["extensible_dataset", "bookmark_v2"]),
+    ("project_quota", &["extensible_dataset"]),
+    ("zstd_compress", &["extensible_dataset"]),
+    ("draid_failure_domains", &["draid"]),
+    ("zilsaxattr", &["extensible_dataset"]),
+    ("blake3", &["extensible_dataset"]),
+    ("redaction_list_spill", &["redaction_bookmarks"]),
+    ("longname", &["extensible_dataset"]),
+    ("large_microzap", &["extensible_dataset", "large_blocks"]),
+    ("physical_rewrite", &["extensible_dataset"]),
+];
+
+/// These features and all that they need, in the order of [`FEATURES`].
+#[must_use]
+pub(crate) fn with_needs(features: &[&'static Feature]) -> Vec<&'static Feature> {
+    let mut names: Vec<&str> = features.iter().map(|feature| feature.name).collect();
+    let mut at = 0;
+    while let Some(name) = names.get(at).copied() {
+        let needs = NEEDS.iter().filter(|(of, _)| *of == name).flat_map(|(_, needs)| needs.iter());
+        let new: Vec<&str> = needs.copied().filter(|need| !names.contains(need)).collect();
+        names.extend(new);
+        at += 1;
+    }
+    FEATURES.iter().filter(|feature| names.contains(&feature.name)).collect()
+}
+
 /// Features of releases after OpenZFS 2.3.
 const NEWER: [&str; 4] = ["draid_failure_domains", "block_cloning_endian", "dynamic_gang_header", "physical_rewrite"];
 
@@ -459,6 +503,16 @@ impl FeatureState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_feature_comes_with_what_it_needs() {
+        let of = |name| with_needs(&[by_name(name).unwrap()]).iter().map(|feature| feature.name).collect::<Vec<_>>();
+        assert_eq!(of("encryption"), ["extensible_dataset", "bookmarks", "bookmark_v2", "encryption"]);
+        assert_eq!(of("lz4_compress"), ["lz4_compress"]);
+        for (name, needs) in NEEDS {
+            assert!(by_name(name).is_some() && needs.iter().all(|need| by_name(need).is_some()), "{name}");
+        }
+    }
 
     #[test]
     fn guids_and_names_are_unique_and_belong_together() {

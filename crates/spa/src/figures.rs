@@ -42,8 +42,8 @@ pub struct DedupFigures {
     pub histogram: Vec<DdtStat>,
     /// Bytes on disk of the tables and logs.
     pub table_bytes: u64,
-    /// Bytes of the tables' blocks before compression.
-    pub table_data_bytes: u64,
+    /// Bytes that they would take in memory: of all their blocks, not compressed.
+    pub table_lsize_bytes: u64,
     /// Entries in the tables.
     pub entry_count: u64,
 }
@@ -53,7 +53,7 @@ impl DedupFigures {
     #[must_use]
     pub fn total(&self) -> DdtStat {
         self.histogram.iter().fold(NOTHING, |mut sum, stat| {
-            add(&mut sum, stat);
+            sum.add(stat);
             sum
         })
     }
@@ -84,17 +84,6 @@ const NOTHING: DdtStat = DdtStat {
     referenced_psize_bytes: 0,
     referenced_dsize_bytes: 0,
 };
-
-fn add(sum: &mut DdtStat, stat: &DdtStat) {
-    sum.block_count = sum.block_count.saturating_add(stat.block_count);
-    sum.lsize_bytes = sum.lsize_bytes.saturating_add(stat.lsize_bytes);
-    sum.psize_bytes = sum.psize_bytes.saturating_add(stat.psize_bytes);
-    sum.dsize_bytes = sum.dsize_bytes.saturating_add(stat.dsize_bytes);
-    sum.reference_count = sum.reference_count.saturating_add(stat.reference_count);
-    sum.referenced_lsize_bytes = sum.referenced_lsize_bytes.saturating_add(stat.referenced_lsize_bytes);
-    sum.referenced_psize_bytes = sum.referenced_psize_bytes.saturating_add(stat.referenced_psize_bytes);
-    sum.referenced_dsize_bytes = sum.referenced_dsize_bytes.saturating_add(stat.referenced_dsize_bytes);
-}
 
 /// What block cloning has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -211,7 +200,7 @@ impl Pool {
                 figures.histogram.resize(histogram.len().max(figures.histogram.len()), NOTHING);
                 for (sum, stat) in figures.histogram.iter_mut().zip(&histogram) {
                     figures.entry_count = figures.entry_count.saturating_add(stat.block_count);
-                    add(sum, stat);
+                    sum.add(stat);
                 }
             }
             for index in 0..2 {
@@ -226,9 +215,9 @@ impl Pool {
     async fn add_table(&self, figures: &mut DedupFigures, id: ObjectId) -> Result<(), SpaError> {
         let dnode = self.checked(self.mos().object(id).await)?;
         figures.table_bytes = figures.table_bytes.saturating_add(dnode.phys().used_bytes());
-        let blocks = dnode.last_block().0.saturating_add(1);
-        let data = blocks.saturating_mul(dnode.data_block_size_bytes());
-        figures.table_data_bytes = figures.table_data_bytes.saturating_add(data);
+        let blocks = dnode.phys().blkptrs().iter().filter(|bp| !bp.is_hole()).map(|bp| bp.fill());
+        let lsize_bytes = blocks.fold(0, u64::saturating_add).saturating_mul(dnode.data_block_size_bytes());
+        figures.table_lsize_bytes = figures.table_lsize_bytes.saturating_add(lsize_bytes);
         Ok(())
     }
 

@@ -29,6 +29,7 @@ use crate::config::{LabelConfig, PoolState, provisional};
 use crate::features;
 use crate::indirect::{Mappings, mapping_objects, removal_order, removals};
 use crate::pool::{Pool, Shared, feature_counts, packed_list};
+use crate::space::ALLOCATION_BIAS;
 use crate::{FoundPool, SpaError};
 
 /// How far back an import may go when the newest root does not hold.
@@ -433,10 +434,9 @@ impl Import<'_> {
     /// Completes the classes of top-level vdevs: that one is for special blocks or dedup tables stands in its ZAP, not in
     /// the configuration.
     async fn load_classes(&mut self, mos: &Objset, vdevs: &mut VdevConfig) {
-        const ALLOCATION_BIAS: &[u8] = b"org.zfsonlinux:allocation_bias";
         for top in vdevs.children.iter_mut().filter(|top| top.top_zap.0 != 0 && top.class == AllocationClass::Normal) {
             let bias = async {
-                let value = Zap::open(mos.object(top.top_zap).await?).await?.lookup(ALLOCATION_BIAS).await?;
+                let value = Zap::open(mos.object(top.top_zap).await?).await?.lookup(ALLOCATION_BIAS.as_bytes()).await?;
                 Ok::<_, cenote_dmu::DmuError>(value.and_then(|value| AllocationClass::from_name(value.as_text()?)))
             };
             match bias.await {

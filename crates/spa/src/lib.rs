@@ -55,4 +55,5 @@ pub use figures::{Checkpoint, CloneFigures, DedupFigures};
 pub use find::{FoundAuxiliary, FoundLeaf, FoundPool, Skipped, find};
 pub use import::{ImportOptions, Rewind, import};
 pub use pool::{FeatureName, Pool};
+pub use space::LogFigures;
 pub use status::{Condition, condition, device_condition};

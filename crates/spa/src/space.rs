@@ -7,6 +7,7 @@ use cenote_dmu::zap::Zap;
 use cenote_format::Endian;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
+use cenote_format::spacemap::SpaceMapPhys;
 use cenote_metaslab::{PoolSpace, SpaceObjects, VdevMaps};
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
@@ -16,6 +17,8 @@ use crate::{Pool, SpaError};
 
 /// Entry of a top-level vdev's ZAP: each metaslab's first txg that is only in the logs.
 pub(crate) const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
+/// Entry of a top-level vdev's ZAP: what it is for, where it does not serve everything.
+pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
 /// Entry of a top-level vdev's ZAP: what the checkpoint keeps.
 const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
 /// Log space maps at most: one a txg, retired after some thousands.
@@ -65,7 +68,33 @@ pub(crate) fn vdev_maps_of(vdev: VdevId, top: &VdevConfig) -> VdevMaps {
     }
 }
 
+/// How much there is to replay before a pool can be written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogFigures {
+    /// Log space maps.
+    pub logs: u64,
+    /// Bytes of entries in them, 16 each.
+    pub entry_bytes: u64,
+}
+
 impl Pool {
+    /// What the log space maps have, by their headers.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn log_figures(&self) -> Result<LogFigures, SpaError> {
+        let objects = MosObjects(self.mos().clone());
+        let mut figures = LogFigures::default();
+        for (txg, object) in self.log_space_maps().await? {
+            let fail = |what: String| self.corrupt(format!("log space map of txg {txg}: {what}"));
+            let (bonus, order) = objects.bonus(object).await.map_err(fail)?;
+            let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| fail(error.to_string()))?;
+            figures.logs += 1;
+            figures.entry_bytes += phys.length_bytes;
+        }
+        Ok(figures)
+    }
+
     /// Loads all space maps and logs. Expensive on large pools: seconds.
     pub async fn space(&self) -> Result<PoolSpace, SpaError> {
         let vdevs = self.vdev_maps().await?;

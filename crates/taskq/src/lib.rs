@@ -97,6 +97,7 @@ mod lock;
 #[cfg(all(loom, test))]
 mod models;
 pub mod oneshot;
+mod range_lock;
 mod real;
 mod rng;
 #[cfg(all(shuttle, test))]
@@ -120,6 +121,7 @@ pub use handle::{
     Class, Deadlock, Handle, IoChoice, IoMode, Join, JoinError, Runtime, RuntimeOptions, Stopped, thread_shard,
 };
 pub use lock::{AsyncMutex, AsyncMutexGuard, AsyncReadGuard, AsyncRwLock, AsyncWriteGuard};
+pub use range_lock::{RangeGuard, RangeLock, RangeTicket};
 pub use rng::Rng;
 pub use semaphore::{Acquire, OwnedPermit, Permit, Semaphore};
 pub use time::{Instant, Sleep};

@@ -151,6 +151,17 @@ impl AllocationClass {
             _ => None,
         }
     }
+
+    /// That name, where it has one.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Normal => None,
+            Self::Log => Some("log"),
+            Self::Special => Some("special"),
+            Self::Dedup => Some("dedup"),
+        }
+    }
 }
 
 /// The state of a leaf that the configuration records.

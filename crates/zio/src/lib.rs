@@ -44,6 +44,7 @@ pub mod gang;
 #[cfg(feature = "mutation")]
 pub mod mutation;
 mod read;
+mod store;
 mod transform;
 mod write;
 

@@ -14,7 +14,8 @@
 //!
 //! **Three steps.** A txg's sync takes them apart, since what they need differs: [`Zio::prepare`] computes (compression,
 //! checksum) and can run anywhere, in any order; [`Zio::place`] allocates, and whoever wants the same places for the same
-//! input calls it in an order of its own; [`Zio::store`] waits for devices. A pointer is complete once it is placed, so its
+//! input calls it in an order of its own; [`Zio::store`] waits for devices
+//! (`store`). A pointer is complete once it is placed, so its
 //! parent can be prepared while the block is still on its way.
 //!
 //! **Rewriting.** A block that this txg wrote already is not part of any state of the pool yet. With
@@ -36,8 +37,8 @@ use cenote_format::endian::Endian;
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::gang::{GangHeader, MIN_BYTES as GANG_HEADER_BYTES};
 use cenote_format::ids::{Guid, Txg};
+use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{BoxFuture, join_all};
 
 use crate::gang::DEPTH_MAX;
 use crate::{Bookmark, Zio, ZioError, ZioErrorKind};
@@ -65,6 +66,10 @@ pub struct AllocationRequest {
     pub object_type: DmuType,
     /// The block's level in its tree: likewise.
     pub level: u8,
+    /// Data is small up to this many bytes: likewise.
+    pub small_block_bytes: u32,
+    /// Bytes of the whole block, of which this may be a part.
+    pub block_bytes: u64,
 }
 
 /// In which units blocks are stored.
@@ -135,6 +140,8 @@ pub struct WritePolicy {
     pub copies: u8,
     /// Blocks in use below: 1 for data, dnodes in use for blocks of dnodes, the sum of the children's above.
     pub fill: u64,
+    /// Data that is stored in no more bytes than this counts as small (`special_small_blocks`).
+    pub small_block_bytes: u32,
     /// Small data may go into the pointer (feature `embedded_data`).
     pub may_embed: bool,
     /// Holes say when they came to be (feature `hole_birth`).
@@ -176,11 +183,11 @@ pub struct Placed {
     /// Where and what it is.
     pub bp: Blkptr,
     /// Bytes and their places.
-    writes: Vec<(Vec<Dva>, Block)>,
+    pub(crate) writes: Vec<(Vec<Dva>, Block)>,
     /// What was allocated for it.
     taken: Vec<Dva>,
-    bookmark: Bookmark,
-    txg: Txg,
+    pub(crate) bookmark: Bookmark,
+    pub(crate) txg: Txg,
 }
 
 impl Placed {
@@ -259,7 +266,11 @@ impl Zio {
         prepared: Prepared,
         policy: &WritePolicy,
     ) -> Result<Placed, ZioError> {
-        let mut space = Space { allocator, taken: Vec::new(), writes: Vec::new() };
+        let block_bytes = match &prepared.0 {
+            Content::Stored(bp, _) => bp.psize_bytes(),
+            Content::Unstored(_) => 0,
+        };
+        let mut space = Space { allocator, block_bytes, taken: Vec::new(), writes: Vec::new() };
         let done = |bp, space: Space<'_>| Placed {
             bp,
             writes: space.writes,
@@ -283,25 +294,6 @@ impl Zio {
                 Err(ZioError::new(policy.bookmark, kind))
             }
         }
-    }
-
-    /// Writes a placed block to all its places at once. Of each part, one copy is enough. The leaves that should have it
-    /// and have not come back.
-    ///
-    /// # Errors
-    /// Too few devices took it. Its space stays allocated.
-    pub async fn store(&self, allocator: &dyn Allocator, placed: Placed) -> Result<Vec<Guid>, ZioError> {
-        let fail = |kind| ZioError::new(placed.bookmark, kind);
-        let mut missed = Vec::new();
-        for stored in
-            join_all(placed.writes.iter().map(|(dvas, block)| self.store_part(allocator, dvas, block, placed.txg)))
-                .await
-        {
-            missed.extend(stored.map_err(fail)?);
-        }
-        missed.sort_unstable();
-        missed.dedup();
-        Ok(missed)
     }
 
     /// A pointer with everything but a place.
@@ -407,43 +399,6 @@ impl Zio {
         }
         Ok(())
     }
-
-    /// Writes the bytes to all places at once. Good while one of them has them.
-    async fn store_part(
-        &self,
-        allocator: &dyn Allocator,
-        dvas: &[Dva],
-        physical: &Block,
-        txg: Txg,
-    ) -> Result<Vec<Guid>, ZioErrorKind> {
-        let tree = self.tree();
-        let writes = dvas.iter().map(|dva| async move {
-            let sector = 1_usize << tree.ashift(dva.vdev).unwrap_or(0);
-            let block = if physical.len().is_multiple_of(sector) {
-                physical.clone()
-            } else {
-                padded(physical, physical.len().next_multiple_of(sector)).freeze()
-            };
-            allocator.check_write(*dva).map_err(ZioErrorKind::OutsideExtents)?;
-            Ok::<_, ZioErrorKind>(tree.write(dva.vdev, dva.offset_bytes, &block, txg).await)
-        });
-        let mut missed = Vec::new();
-        let mut last = None;
-        let mut good = 0;
-        for written in join_all(writes).await {
-            match written? {
-                Ok(written) => {
-                    good += 1;
-                    missed.extend(written.missed);
-                }
-                Err(error) => last = Some(error),
-            }
-        }
-        match last {
-            Some(last) if good == 0 => Err(ZioErrorKind::NoCopyWritten { copies: dvas.len(), last }),
-            _ => Ok(missed),
-        }
-    }
 }
 
 type Placing<'a> = Pin<Box<dyn Future<Output = Result<(), ZioErrorKind>> + Send + 'a>>;
@@ -451,14 +406,18 @@ type Placing<'a> = Pin<Box<dyn Future<Output = Result<(), ZioErrorKind>> + Send 
 /// What one write has allocated, in case it fails, and what is to be stored there.
 struct Space<'a> {
     allocator: &'a dyn Allocator,
+    /// Bytes of the whole block.
+    block_bytes: u64,
     taken: Vec<Dva>,
     writes: Vec<(Vec<Dva>, Block)>,
 }
 
 impl Space<'_> {
     async fn take(&mut self, psize_bytes: u64, copies: u8, policy: &WritePolicy) -> Result<Vec<Dva>, NoSpace> {
-        let WritePolicy { txg, object_type, level, .. } = *policy;
-        let request = AllocationRequest { psize_bytes, copies, txg, object_type, level };
+        let WritePolicy { txg, object_type, level, small_block_bytes, .. } = *policy;
+        let block_bytes = self.block_bytes;
+        let request =
+            AllocationRequest { psize_bytes, copies, txg, object_type, level, small_block_bytes, block_bytes };
         let dvas = self.allocator.allocate(request).await?;
         self.taken.extend(&dvas);
         if dvas.is_empty() { Err(NoSpace::Full) } else { Ok(dvas) }
@@ -539,7 +498,7 @@ const fn identifies(kind: Checksum) -> bool {
 }
 
 /// The bytes with zeros behind them.
-fn padded(bytes: &[u8], len: usize) -> Buf {
+pub(crate) fn padded(bytes: &[u8], len: usize) -> Buf {
     let mut buf = Buf::unfilled(len);
     let (head, tail) = buf.split_at_mut(bytes.len());
     head.copy_from_slice(bytes);

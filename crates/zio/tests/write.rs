@@ -133,6 +133,7 @@ fn policy(compress: Compress, checksum: Checksum) -> WritePolicy {
         checksum,
         copies: 1,
         fill: 1,
+        small_block_bytes: 0,
         may_embed: true,
         holes_have_births: true,
         previous: Blkptr::HOLE,
@@ -295,6 +296,60 @@ fn a_copy_that_fails_is_missed_and_all_that_fail_are_an_error() {
     assert!(matches!(error.kind(), ZioErrorKind::NoCopyWritten { copies: 2, .. }), "{error}");
     assert!(error.to_string().contains("object 6"), "{error}");
     assert!(allocator.taken().is_empty());
+}
+
+/// Small and large blocks, in one and two copies, whole and as gangs, of vdevs that keep neighbours together and of others; stored
+/// together on whole and on degraded vdevs each is there.
+#[test]
+fn blocks_that_are_stored_together_are_each_there() {
+    for (without, largest_bytes, missed) in
+        [(&[][..], 1 << 30, &[][..]), (&[10], 1 << 30, &[Guid(10)]), (&[10, 11], 64 << 10, &[Guid(10), Guid(11)])]
+    {
+        let (zio, runtime) = (pipeline(without), Runtime::simulated(1));
+        let allocator = Bump::new(zio.tree(), largest_bytes, u64::MAX);
+        let blocks: Vec<(Block, WritePolicy)> = (0..60)
+            .map(|number| {
+                let sectors = [8, 8, 1, 16, 300, 8, 8][number % 7];
+                let copies = if without.len() > 1 { 2 } else { 1 + u8::from(number % 11 > 5) };
+                let policy = WritePolicy { copies, ..policy(Compress::Off, Checksum::Fletcher4) };
+                (data(sectors, 1, number as u64), policy)
+            })
+            .collect();
+        let (pointers, told) = runtime.block_on(async {
+            let (mut placed, mut pointers) = (Vec::new(), Vec::new());
+            for (block, policy) in &blocks {
+                let prepared = zio.prepare(allocator.units(), block, policy).unwrap();
+                placed.push(zio.place(&allocator, prepared, policy).await.unwrap());
+                pointers.push(placed.last().unwrap().bp);
+            }
+            (pointers, zio.store_all(&allocator, placed).await.unwrap())
+        });
+        // What no child took is an error, made up for by the copy on the other vdev.
+        assert!(without.len() > 1 || told == missed, "{told:?}");
+        for ((block, policy), bp) in blocks.iter().zip(pointers) {
+            let context = ReadContext::new(policy.bookmark, None);
+            assert!(runtime.block_on(zio.read(&bp, context)).unwrap() == *block, "{without:?} {bp:?}");
+        }
+    }
+}
+
+/// A write of neighbours that fails says nothing of each of them: each is tried alone, and the error names the first.
+#[test]
+fn neighbours_that_cannot_be_written_are_an_error_of_the_first() {
+    let (zio, runtime) = (pipeline(&[10, 11, 21, 22]), Runtime::simulated(1));
+    let allocator = Bump::new(zio.tree(), 1 << 30, u64::MAX);
+    let error = runtime.block_on(async {
+        let mut placed = Vec::new();
+        for number in 0..4 {
+            let mut policy = policy(Compress::Off, Checksum::Fletcher4);
+            policy.bookmark.block = BlockId(number);
+            let prepared = zio.prepare(allocator.units(), &data(8, 1, number), &policy).unwrap();
+            placed.push(zio.place(&allocator, prepared, &policy).await.unwrap());
+        }
+        zio.store_all(&allocator, placed).await.unwrap_err()
+    });
+    assert!(matches!(error.kind(), ZioErrorKind::NoCopyWritten { copies: 1, .. }), "{error}");
+    assert!(error.to_string().contains("block 0"), "{error}");
 }
 
 #[test]

@@ -3,7 +3,10 @@
 //! Each part makes a pool in a file, writes through a live pool with a transaction for each operation, and ends with a sync, which
 //! is part of the time. Files are written in full before, so that none of the three pays for their growth.
 
+mod import;
+mod memory;
 mod rig;
+mod tree;
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +15,7 @@ use cenote_spa::write::live::Phase;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::rig::{Rig, Wrote};
+use self::rig::{Overwrites, PoolSpec, Rig, Wrote};
 use crate::report::{Suite, Table, short};
 use crate::whole::peer;
 
@@ -34,7 +37,7 @@ pub struct Options {
 }
 
 /// The parts.
-pub const PARTS: [&str; 3] = ["in-sequence", "overwrite", "fragmented"];
+pub const PARTS: [&str; 6] = ["in-sequence", "overwrite", "fragmented", "replay", "tree", "memory"];
 
 /// One round, whoever wrote.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -46,6 +49,11 @@ struct Round {
     /// Its share before the second pass.
     first_pass: Option<f64>,
     passes: f64,
+    /// The part of all processor time in which a sync runs on one core only.
+    serial: Option<f64>,
+    /// Of a sync, milliseconds until the data is on its way, and for devices' flushes and labels.
+    data_ms: Option<f64>,
+    end_ms: Option<f64>,
 }
 
 impl Round {
@@ -56,12 +64,16 @@ impl Round {
         let phase = |phase| syncs.clone().map(|txg| txg.phase(phase).as_secs_f64()).sum::<f64>();
         let later = phase(Phase::LaterPasses) + phase(Phase::Space);
         let passes: f64 = syncs.clone().map(|txg| f64::from(txg.passes)).sum();
+        let serial: f64 = wrote.txgs.iter().map(|txg| txg.serial.as_secs_f64()).sum();
         Self {
             per_s: wrote.operations as f64 / wrote.took.wall_s,
             cpu_us: wrote.took.cpu_s * 1e6 / wrote.operations as f64,
             sync_ms: took * 1e3 / count,
             first_pass: Some(1.0 - later / took.max(1e-9)),
             passes: passes / count,
+            serial: Some(serial / wrote.took.cpu_s.max(1e-9)),
+            data_ms: Some(phase(Phase::Datasets) * 1e3 / count),
+            end_ms: Some((phase(Phase::Flush) + phase(Phase::Commit)) * 1e3 / count),
         }
     }
 
@@ -73,6 +85,9 @@ impl Round {
             cpu_us: number(&line["cpu_us_per_op"], "cpu_us_per_op")?,
             sync_ms: number(&line["txg"]["sync_ms_mean"], "sync_ms_mean")?,
             first_pass: None,
+            serial: None,
+            data_ms: None,
+            end_ms: None,
             passes: number(&line["txg"]["passes_mean"], "passes_mean")?,
         })
     }
@@ -95,10 +110,23 @@ fn listed(rounds: &[Round], of: impl Fn(&Round) -> f64) -> String {
     }
 }
 
+/// Metaslabs of the vdev in `fragmented`, at least: as many as a vdev of some size has.
+const METASLABS: u64 = 256;
+
 /// Bytes of a part's file, and of what is written to it.
 struct Size {
     file_bytes: u64,
     data_bytes: u64,
+}
+
+impl Size {
+    const fn pool(&self, has_log: bool) -> PoolSpec {
+        PoolSpec { size_bytes: self.file_bytes, has_log, metaslabs_min: 16 }
+    }
+
+    fn overwrites(&self, record_bytes: u64, shreds: u64, seconds: f64, round: u32) -> Overwrites {
+        Overwrites { record_bytes, data_bytes: self.data_bytes, shreds, tasks: 4, seconds, seed: u64::from(round) }
+    }
 }
 
 /// Measures all parts.
@@ -117,7 +145,9 @@ pub fn run(options: &Options) -> Result<Suite> {
         ..Suite::default()
     };
     let mut raw = serde_json::Map::new();
-    for (name, part) in PARTS.into_iter().zip([sequential, overwrites, fragmented]) {
+    for (name, part) in
+        PARTS.into_iter().zip([sequential, overwrites, fragmented, import::replay, tree::tree, memory::memory])
+    {
         if options.only.is_empty() || options.only.iter().any(|only| only == name) {
             part(options, &mut suite, &mut raw)?;
         }
@@ -128,13 +158,13 @@ pub fn run(options: &Options) -> Result<Suite> {
 
 fn sequential(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<String, Value>) -> Result<()> {
     let size = match options.quick {
-        true => Size { file_bytes: 1 << 30, data_bytes: 256 << 20 },
+        true => Size { file_bytes: 2 << 30, data_bytes: 1 << 30 },
         false => Size { file_bytes: 4 << 30, data_bytes: 2 << 30 },
     };
     let (mut device, mut ours, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.rounds {
         device.push(raw_sequential(&options.folder, &size)?);
-        let rig = Rig::new(&options.folder, size.file_bytes, true)?;
+        let rig = Rig::new(&options.folder, size.pool(true))?;
         ours.push(Round::ours(&rig.sequential(1 << 20, size.data_bytes)?));
         drop(rig);
         if let Some(program) = &options.peer {
@@ -150,6 +180,9 @@ fn sequential(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
     table.row(["MB/s".into(), short(device), listed(&ours, mb), listed(&peers, mb)]);
     let cpu = |round: &Round| round.cpu_us * 1e3 / 1_048.576;
     table.row(["ms of processor a GB".into(), "-".into(), listed(&ours, cpu), listed(&peers, cpu)]);
+    for (name, of) in DETAILS {
+        table.row([name.into(), "-".into(), listed(&ours, of), listed(&peers, of)]);
+    }
     suite.tables.push(table);
     let share = median(&ours, mb) / device;
     suite.target("in sequence at least 0.85 of the raw device", short(share), share >= 0.85);
@@ -162,14 +195,14 @@ fn sequential(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
 
 fn overwrites(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<String, Value>) -> Result<()> {
     let size = match options.quick {
-        true => Size { file_bytes: 1 << 30, data_bytes: 128 << 20 },
-        false => Size { file_bytes: 4 << 30, data_bytes: 512 << 20 },
+        true => Size { file_bytes: 4 << 30, data_bytes: 1 << 30 },
+        false => Size { file_bytes: 8 << 30, data_bytes: 4 << 30 },
     };
     let seconds = options.seconds.to_string();
     let (mut ours, mut peers) = (Vec::new(), Vec::new());
     for round in 0..options.rounds {
-        let rig = Rig::new(&options.folder, size.file_bytes, true)?;
-        ours.push(Round::ours(&rig.overwrite(4096, size.data_bytes, 4, options.seconds, u64::from(round))?));
+        let rig = Rig::new(&options.folder, size.pool(true))?;
+        ours.push(Round::ours(&rig.overwrite(size.overwrites(4096, 0, options.seconds, round))?));
         drop(rig);
         if let Some(program) = &options.peer {
             let fill = (size.data_bytes as f64 / size.file_bytes as f64).to_string();
@@ -194,8 +227,10 @@ fn overwrites(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
     raw.insert("overwrite".into(), json!({ "ours": ours, "peer": peers }));
     let mut table =
         Table::new("4 KiB records overwritten at random by 4 tasks", &["what", "ours", "OpenZFS code in userspace"]);
-    rows(&mut table, &ours, &peers);
+    rows(&mut table, &[&ours, &peers]);
     suite.tables.push(table);
+    let serial = median(&ours, |round| round.serial.unwrap_or(f64::NAN));
+    suite.target("at most 0.05 of processor time is a sync on one core only", short(serial), serial <= 0.05);
     if !peers.is_empty() {
         let times = median(&ours, |round| round.per_s) / median(&peers, |round| round.per_s);
         suite.target("overwrites a second: at least 2 times the OpenZFS code", short(times), times >= 2.0);
@@ -209,29 +244,38 @@ fn overwrites(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
     Ok(())
 }
 
-fn rows(table: &mut Table, ours: &[Round], peers: &[Round]) {
-    for (name, of) in [
-        ("writes a second", &(|round: &Round| round.per_s) as &dyn Fn(&Round) -> f64),
-        ("µs of processor a write", &|round| round.cpu_us),
-        ("ms a sync", &|round| round.sync_ms),
-        ("passes a sync", &|round| round.passes),
-    ] {
-        table.row([name.into(), listed(ours, of), listed(peers, of)]);
+/// Rows of a table: what, and how it is read off a round.
+type Row = (&'static str, fn(&Round) -> f64);
+
+const RATES: [Row; 2] = [("writes a second", |round| round.per_s), ("µs of processor a write", |round| round.cpu_us)];
+const DETAILS: [Row; 6] = [
+    ("ms a sync", |round| round.sync_ms),
+    ("of those until data is on devices", |round| round.data_ms.unwrap_or(f64::NAN)),
+    ("of those for flushes and labels", |round| round.end_ms.unwrap_or(f64::NAN)),
+    ("passes a sync", |round| round.passes),
+    ("share of a sync before the second pass", |round| round.first_pass.unwrap_or(f64::NAN)),
+    ("share of processor time on one core only", |round| round.serial.unwrap_or(f64::NAN)),
+];
+
+fn rows(table: &mut Table, columns: &[&[Round]]) {
+    for (name, of) in RATES.into_iter().chain(DETAILS) {
+        table.row([name.to_owned()].into_iter().chain(columns.iter().map(|rounds| listed(rounds, of))));
     }
 }
 
 fn fragmented(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<String, Value>) -> Result<()> {
     let size = match options.quick {
-        true => Size { file_bytes: 1 << 30, data_bytes: 700 << 20 },
-        false => Size { file_bytes: 4 << 30, data_bytes: 2800 << 20 },
+        true => Size { file_bytes: 4 << 30, data_bytes: 2700 << 20 },
+        false => Size { file_bytes: 8 << 30, data_bytes: 5400 << 20 },
     };
     let seconds = options.seconds.to_string();
     let mut found = Vec::new();
     for (has_log, word) in [(true, "on"), (false, "off")] {
         let (mut ours, mut peers) = (Vec::new(), Vec::new());
         for round in 0..options.rounds {
-            let rig = Rig::new(&options.folder, size.file_bytes, has_log)?;
-            ours.push(Round::ours(&rig.shredded(8192, size.data_bytes, 4, options.seconds, u64::from(round))?));
+            let spec = PoolSpec { metaslabs_min: METASLABS, ..size.pool(has_log) };
+            let rig = Rig::new(&options.folder, spec)?;
+            ours.push(Round::ours(&rig.overwrite(size.overwrites(8192, 1, options.seconds, round))?));
             drop(rig);
             if let Some(program) = &options.peer {
                 let fill = (size.data_bytes as f64 / size.file_bytes as f64).to_string();
@@ -261,16 +305,7 @@ fn fragmented(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
         &["what", "with log space maps", "without", "OpenZFS code, with", "OpenZFS code, without"],
     );
     let [(with, peer_with), (without, peer_without)] = &found[..] else { anyhow::bail!("two runs") };
-    for (name, of) in [
-        ("writes a second", &(|round: &Round| round.per_s) as &dyn Fn(&Round) -> f64),
-        ("µs of processor a write", &|round| round.cpu_us),
-        ("ms a sync", &|round| round.sync_ms),
-        ("passes a sync", &|round| round.passes),
-        ("share of a sync before the second pass", &|round| round.first_pass.unwrap_or(f64::NAN)),
-    ] {
-        let cells = [with, without, peer_with, peer_without].map(|rounds| listed(rounds, of));
-        table.row([name.to_owned()].into_iter().chain(cells));
-    }
+    rows(&mut table, &[with, without, peer_with, peer_without]);
     suite.tables.push(table);
     let share = median(with, |round| round.first_pass.unwrap_or(0.0));
     suite.target("with log space maps at least 0.95 of a sync is its first pass", short(share), share >= 0.95);
@@ -286,7 +321,8 @@ fn peer_round(program: &Path, folder: &Path, size: &Size, words: &[&str]) -> Res
     let (file, bytes) = (size.file_bytes.to_string(), size.data_bytes.to_string());
     let folder = folder.to_str().context("the folder's name is no text")?;
     let mut arguments = words.to_vec();
-    arguments.extend(["--filesize", &file, "--dir", folder]);
+    let dirty = format!("zfs_dirty_data_max={}", rig::DIRTY_MAX_BYTES);
+    arguments.extend(["-o", &dirty, "--filesize", &file, "--dir", folder]);
     if words[0] == "seqwrite" {
         arguments.extend(["--bytes", &bytes]);
     }

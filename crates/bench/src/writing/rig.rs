@@ -10,9 +10,14 @@ use cenote_dmu::tx::{Cost, TxTunables};
 use cenote_dmu::write::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_spa::write::live::{LiveHead, LivePool, TxgRecord};
-use cenote_spa::write::{Clock, CreateOptions, DiskSpec, Host, PropertyValue, TopKind, TopSpec, create};
+use cenote_spa::write::{
+    AuxSpec, Clock, CreateOptions, DiskSpec, Host, PropertyValue, TopKind, TopSpec, WriteOptions,
+    create_with_metaslabs, open,
+};
+use cenote_spa::{ImportOptions, LogFigures, find, import};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{Class, Direct, OpenOptions, Rng, Runtime, RuntimeOptions, for_each_concurrent};
+use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
 
@@ -20,12 +25,15 @@ use crate::clock::{Took, Watch};
 
 /// Memory of the cache.
 const CACHE_BYTES: usize = 256 << 20;
-/// Bytes that may be dirty.
-const DIRTY_MAX_BYTES: u64 = 256 << 20;
+/// Bytes that may be dirty, with the peer too: what is overwritten is more, or it would be overwritten in memory alone.
+pub(super) const DIRTY_MAX_BYTES: u64 = 256 << 20;
 /// `compression=off`, as properties have it.
 const COMPRESSION_OFF: u64 = 2;
 /// Written at a time when a file is made.
 const CHUNK_BYTES: usize = 4 << 20;
+
+/// Different bytes that the raw device is written with, over and over.
+const RAW_BYTES: u64 = 64 << 20;
 
 /// What a round of writing came to.
 pub(super) struct Wrote {
@@ -54,12 +62,13 @@ pub(super) fn raw_write(path: &Path, block_bytes: usize, depth: usize) -> Result
     let options = OpenOptions { write: true, direct: Direct::Always };
     let device = runtime.block_on(handle.open(path, options))?;
     let blocks = device.size_bytes() / block_bytes as u64;
-    let data = noise(block_bytes, 1);
+    // As anyone's data, what is written lies in memory and not in a processor's cache.
+    let data: Vec<Block> = (0..RAW_BYTES / block_bytes as u64).map(|seed| noise(block_bytes, seed)).collect();
     let writing = async move {
         let watch = Watch::start();
         let failed = AtomicU64::new(0);
         for_each_concurrent(depth, 0..blocks, |block| {
-            let (device, failed, data) = (&device, &failed, data.clone());
+            let (device, failed, data) = (&device, &failed, data[(block % data.len() as u64) as usize].clone());
             async move {
                 let written = device.write(block * block_bytes as u64, data).await;
                 failed.fetch_add(u64::from(written.is_err()), Ordering::Relaxed);
@@ -80,6 +89,29 @@ fn noise(len: usize, seed: u64) -> Block {
     buf.freeze()
 }
 
+/// What a pool is to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PoolSpec {
+    /// Bytes of its file.
+    pub(super) size_bytes: u64,
+    /// With log space maps.
+    pub(super) has_log: bool,
+    /// Metaslabs at least.
+    pub(super) metaslabs_min: u64,
+}
+
+/// Writing records over others at random.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Overwrites {
+    pub(super) record_bytes: u64,
+    pub(super) data_bytes: u64,
+    /// For each record, how many were overwritten at random before the time begins.
+    pub(super) shreds: u64,
+    pub(super) tasks: u64,
+    pub(super) seconds: f64,
+    pub(super) seed: u64,
+}
+
 /// A pool in a file that goes when this does.
 pub(super) struct Rig {
     runtime: Runtime,
@@ -89,10 +121,10 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// A new pool in a file of this size.
-    pub(super) fn new(folder: &Path, size_bytes: u64, has_log: bool) -> Result<Self> {
+    /// A new pool in a file in this folder.
+    pub(super) fn new(folder: &Path, spec: PoolSpec) -> Result<Self> {
         let path = folder.join("pool");
-        filled(&path, size_bytes)?;
+        filled(&path, spec.size_bytes)?;
         let runtime = Runtime::real(RuntimeOptions::default())?;
         let handle = runtime.handle();
         let (at, clock) = (path.clone(), handle.clone());
@@ -101,9 +133,10 @@ impl Rig {
             let disk = DiskSpec { disk: Disk::whole(disk), path: at.display().to_string(), is_file: true };
             let options = CreateOptions {
                 name: "bench".into(),
-                tops: vec![TopSpec { kind: TopKind::Single, disks: vec![disk] }],
+                tops: vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks: vec![disk] }],
+                auxiliaries: AuxSpec::default(),
                 ashift: Some(12),
-                disabled_features: if has_log { Vec::new() } else { vec!["log_spacemap".into()] },
+                disabled_features: if spec.has_log { Vec::new() } else { vec!["log_spacemap".into()] },
                 properties: Vec::new(),
                 seed: Some(1),
                 clock: Clock::Now,
@@ -113,7 +146,7 @@ impl Rig {
                 cache_bytes: CACHE_BYTES,
                 check: false,
             };
-            let mut pool = create(&clock, options).await?;
+            let mut pool = create_with_metaslabs(&clock, options, spec.metaslabs_min).await?;
             let root = pool.root().context("a new pool has a root")?.clone();
             FileSystemMut::create(&root.objset, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await?;
             pool.set_property(&root, "compression", &PropertyValue::Number(COMPRESSION_OFF)).await?;
@@ -149,45 +182,58 @@ impl Rig {
         })
     }
 
-    /// Overwrites records of an object at random, by so many tasks.
-    pub(super) fn overwrite(
-        &self,
-        record_bytes: u64,
-        data_bytes: u64,
-        tasks: u64,
-        seconds: f64,
-        seed: u64,
-    ) -> Result<Wrote> {
+    /// Overwrites records of an object at random, by several tasks at once.
+    pub(super) fn overwrite(&self, work: Overwrites) -> Result<Wrote> {
         let head = self.head()?;
         self.run(async move {
-            let object = new_object(&head, record_bytes).await?;
-            fill(&head, &object, record_bytes, data_bytes).await?;
-            head.pool().sync().await?;
-            timed_overwrites(&head, &object, record_bytes, data_bytes, tasks, seconds, seed).await
-        })
-    }
-
-    /// The same when each record has been overwritten once at random before.
-    pub(super) fn shredded(
-        &self,
-        record_bytes: u64,
-        data_bytes: u64,
-        tasks: u64,
-        seconds: f64,
-        seed: u64,
-    ) -> Result<Wrote> {
-        let head = self.head()?;
-        self.run(async move {
-            let object = new_object(&head, record_bytes).await?;
-            fill(&head, &object, record_bytes, data_bytes).await?;
-            let records = data_bytes / record_bytes;
-            let mut rng = Rng::new(seed);
-            let data = noise(record_bytes as usize, seed);
-            for _ in 0..records {
+            let object = new_object(&head, work.record_bytes).await?;
+            fill(&head, &object, work.record_bytes, work.data_bytes).await?;
+            let records = work.data_bytes / work.record_bytes;
+            let mut rng = Rng::new(work.seed);
+            let data = noise(work.record_bytes as usize, work.seed);
+            for _ in 0..records * work.shreds {
                 write_record(&head, &object, rng.below(records), &data).await?;
             }
             head.pool().sync().await?;
-            timed_overwrites(&head, &object, record_bytes, data_bytes, tasks, seconds, seed).await
+            timed_overwrites(&head, &object, work).await
+        })
+    }
+}
+
+/// A pool that was exported and opened for writing again.
+pub(super) struct Reopened {
+    pub(super) figures: LogFigures,
+    /// From the import on until it could be written to.
+    pub(super) took: Took,
+    /// The same without the logs: two imports, as opening makes, that replay nothing.
+    pub(super) without: Took,
+}
+
+impl Rig {
+    /// Exports the pool, which then stays in its file, and opens it for writing again.
+    pub(super) fn reopened(&mut self) -> Result<Reopened> {
+        drop(self.head.take());
+        let pool = self.pool.take().context("the pool is open")?;
+        let (handle, path) = (self.runtime.handle(), self.path.clone());
+        self.run(async move {
+            pool.export().await?;
+            let how = ImportOptions { cache_bytes: CACHE_BYTES, ..ImportOptions::default() };
+            let find = async || find(&handle, std::slice::from_ref(&path)).await.0.pop().context("the pool is there");
+            let watch = Watch::start();
+            let mut figures = LogFigures::default();
+            for _ in 0..2 {
+                let pool = import(&handle, find().await?, &how).await?;
+                figures = pool.log_figures().await?;
+                pool.close().await;
+            }
+            let without = watch.took();
+            let watch = Watch::start();
+            let host = Host { id: 0, name: "bench".into() };
+            let options = WriteOptions { clock: Clock::Now, host, check: false };
+            let writer = open(&handle, find().await?, &how, options).await?;
+            let took = watch.took();
+            drop(writer);
+            Ok(Reopened { figures, took, without })
         })
     }
 }
@@ -228,15 +274,8 @@ async fn fill(head: &LiveHead, object: &Object, record_bytes: u64, data_bytes: u
     Ok(())
 }
 
-async fn timed_overwrites(
-    head: &LiveHead,
-    object: &Object,
-    record_bytes: u64,
-    data_bytes: u64,
-    tasks: u64,
-    seconds: f64,
-    seed: u64,
-) -> Result<Wrote> {
+async fn timed_overwrites(head: &LiveHead, object: &Object, work: Overwrites) -> Result<Wrote> {
+    let Overwrites { record_bytes, data_bytes, tasks, seconds, seed, .. } = work;
     let handle = head.pool().handle().clone();
     let records = data_bytes / record_bytes;
     let (count, watch) = (Arc::new(AtomicU64::new(0)), Watch::start());

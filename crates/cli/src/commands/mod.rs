@@ -48,6 +48,16 @@ crate::args::commands! {
 }
 
 impl Command {
+    /// Whether the server that has a pool can do it.
+    pub(crate) fn is_for_server(&self) -> bool {
+        match self {
+            Self::Inspect(args) => args.is_of_server(),
+            Self::Zfs(args) => args.is_for_server(),
+            Self::Zpool(args) => args.is_for_server(),
+            _ => false,
+        }
+    }
+
     /// Whether it is one of OpenZFS's tools, in whose place scripts use it.
     pub(crate) const fn is_of_openzfs(&self) -> bool {
         matches!(self, Self::Zdb(_) | Self::Zfs(_) | Self::Zpool(_) | Self::Zstream(_))

@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 use crate::args::Search;
 use crate::commands::mount::{self, Ended, parse_options};
 use crate::context::Context;
+use crate::control::Control;
 use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::volumes::{LiveVolumes, PoolVolumes};
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     /// Let clients write volumes, and programs the mounted dataset.
     #[arg(long)]
     rw: bool,
+    /// Take commands for the pool at this unix socket instead of one beside the cache file; clients find it by CENOTE_CONTROL.
+    #[arg(long, value_name = "SOCKET", requires = "rw")]
+    control: Option<PathBuf>,
     /// Mount the dataset at this folder too.
     #[arg(long, value_name = "FOLDER")]
     mount: Option<PathBuf>,
@@ -62,8 +66,22 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let pool_name = args.dataset.split('/').next().unwrap_or(&args.dataset);
     if args.rw {
         live::check_options(&args.options)?;
-        let pool = live::open_pool(&context, pool_name).await?;
+        let (pool, guid) = live::open_pool(&context, pool_name).await?;
+        // Commands for the pool come here from now on; who cannot be heard is no reason not to serve.
+        let control = match Control::start(&context, &pool, guid, args.control.as_deref()) {
+            Ok(control) => Some(control),
+            Err(error) if args.control.is_none() => {
+                context.err(format!("commands for the pool are not taken: {error:#}"));
+                None
+            }
+            Err(error) => return live::export(pool, Err(error)).await.map(|()| Outcome::Good),
+        };
+        if let Some(control) = &control {
+            context.err(format!("commands for '{pool_name}' are taken at {}", control.path().display()));
+        }
         let served = serve_writable(&context, &args, &mount_options, &pool, signals).await;
+        // Nobody begins anything any more.
+        drop(control);
         live::export(pool, served).await?;
         return Ok(Outcome::Good);
     }

@@ -13,6 +13,7 @@ use cenote_props::{Property, Types};
 use super::values::{Caches, Raw, type_of};
 use super::{Column, Item, Mounts, PoolView};
 use crate::context::{Context, is_no_such_pool};
+use crate::control::Owned;
 use crate::files::pool_of;
 
 /// What is asked for.
@@ -60,6 +61,7 @@ pub(crate) async fn select(context: &Context, mut selection: Selection, keys: &[
             walk.argument(&view, &name, Types::all()).await?;
         }
     }
+    let is_one_pool = selection.names.iter().all(|name| pool_of(name) == pool_of(&selection.names[0]));
     // A pool is opened once, however many arguments are in it.
     let mut views: Vec<Arc<PoolView>> = Vec::new();
     for argument in &selection.names {
@@ -88,6 +90,8 @@ pub(crate) async fn select(context: &Context, mut selection: Selection, keys: &[
                     walk.report(&anyhow!("cannot open '{name}': dataset does not exist"));
                     continue;
                 }
+                // A server is asked for what is its pool's alone.
+                Err(error) if error.is::<Owned>() && is_one_pool => return Err(error),
                 Err(error) => {
                     walk.report(&error);
                     continue;

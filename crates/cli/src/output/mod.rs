@@ -42,6 +42,18 @@ impl Output {
         }
     }
 
+    /// One that is gathered, to be sent elsewhere.
+    pub(crate) fn to(out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, Box::new(out))),
+                err: Mutex::new(Box::new(err)),
+                is_out_terminal: false,
+                is_err_terminal: false,
+            }),
+        }
+    }
+
     /// Writes to standard output.
     pub(crate) fn out(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes.as_ref())

@@ -21,7 +21,7 @@ use cenote_zvol::Volume;
 use cenote_zvol::write::{Claim, VolumeError, VolumeMut};
 
 use super::reading::{ReadOnly, Readable};
-use super::{frozen, io_error, names};
+use super::{chosen, frozen, io_error, names};
 
 /// One txg is held for so many bytes at most, so that a large request does not hold up the others' flushes.
 const WRITE_STEP_BYTES: u64 = 4 << 20;
@@ -158,22 +158,12 @@ impl Exports for LiveVolumes {
 
     fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>> {
         Box::pin(async move {
-            // Asked for the default: the only volume, if there is but one.
-            let only;
-            let name = if name.is_empty() {
-                let names = self.list().await?;
-                let [export] = &names[..] else { return Ok(None) };
-                only = export.name.clone();
-                &only
-            } else {
-                name
-            };
-            let owned = name.to_owned();
-            Ok(self.find(name).await?.map(|found| match found {
-                Found::Frozen(volume) => Arc::new(ReadOnly { volume, name: owned }) as Arc<dyn Export>,
+            let Some(name) = chosen(self, name).await? else { return Ok(None) };
+            Ok(self.find(&name).await?.map(|found| match found {
+                Found::Frozen(volume) => Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>,
                 Found::Written(live) => {
                     let size_bytes = live.volume.size_bytes();
-                    Arc::new(LiveExport { live, size_bytes, name: owned })
+                    Arc::new(LiveExport { live, size_bytes, name })
                 }
             }))
         })

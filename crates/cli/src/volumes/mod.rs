@@ -73,6 +73,15 @@ async fn frozen(dsl: &Dsl, below: &str, name: &str) -> Result<Option<Volume>, Ex
     Ok(Some(Volume::open(objset).await.map_err(|error| io_error(&error))?))
 }
 
+/// The name of the export that is asked for. An empty one asks for the default: the only volume, if there is but one.
+async fn chosen(exports: &dyn Exports, name: &str) -> Result<Option<String>, ExportError> {
+    if !name.is_empty() {
+        return Ok(Some(name.to_owned()));
+    }
+    let mut names = exports.list().await?;
+    Ok(if names.len() == 1 { names.pop().map(|export| export.name) } else { None })
+}
+
 fn io_error(error: &impl std::fmt::Display) -> ExportError {
     ExportError::new(ExportErrorKind::Io, error.to_string())
 }
@@ -84,18 +93,9 @@ impl Exports for PoolVolumes {
 
     fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>> {
         Box::pin(async move {
-            // Asked for the default: the only volume, if there is but one.
-            let only;
-            let name = if name.is_empty() {
-                let names = self.names().await.map_err(|error| io_error(&error))?;
-                let [export] = &names[..] else { return Ok(None) };
-                only = export.name.clone();
-                &only
-            } else {
-                name
-            };
-            let volume = self.volume(name).await?;
-            Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name: name.to_owned() }) as Arc<dyn Export>))
+            let Some(name) = chosen(self, name).await? else { return Ok(None) };
+            let volume = self.volume(&name).await?;
+            Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>))
         })
     }
 }

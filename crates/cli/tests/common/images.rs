@@ -25,6 +25,21 @@ impl Images {
         Self { dir, pool, files, _scratch: Some(scratch), cache: tempfile::tempdir().unwrap() }
     }
 
+    /// A folder without files, for a pool that is to be made.
+    pub(crate) fn none() -> Self {
+        let cache = tempfile::tempdir().unwrap();
+        let dir = cache.path().join("images");
+        std::fs::create_dir(&dir).unwrap();
+        Self { dir, pool: "mine".into(), files: Vec::new(), _scratch: None, cache }
+    }
+
+    /// The files that are there now.
+    pub(crate) fn note_files(&mut self) {
+        let entries = std::fs::read_dir(&self.dir).unwrap().map(|entry| entry.unwrap().path());
+        self.files = entries.filter(|path| path.is_file()).collect();
+        self.files.sort();
+    }
+
     pub(crate) fn made(layout: &[&str], count: usize, options: &[&str]) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let dir = cache.path().join("images");

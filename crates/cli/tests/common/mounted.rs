@@ -78,8 +78,9 @@ impl Mounted {
         let status = self.child.wait().unwrap();
         let said = self.said();
         assert!(status.success(), "it ended with {status}: {said}");
-        // Nothing was reported but where it is mounted.
-        assert!(said.lines().all(|line| line.contains("mounted at") || line.contains("serving")), "{said}");
+        // Nothing was reported but where it is mounted, and where commands are taken.
+        let usual = ["mounted at", "serving", "commands for"];
+        assert!(said.lines().all(|line| usual.iter().any(|part| line.contains(part))), "{said}");
     }
 
     /// Ends it as a power cut would.

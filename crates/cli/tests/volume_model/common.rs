@@ -6,11 +6,12 @@ use std::sync::Arc;
 use cenote_format::enums::ObjsetType;
 use cenote_scan::{VerifyOptions, verify};
 use cenote_spa::write::{
-    Clock, CreateOptions, DiskSpec, Head, Host, PoolWriter, TopKind, TopSpec, WriteOptions, create, open,
+    AuxSpec, Clock, CreateOptions, DiskSpec, Head, Host, PoolWriter, TopKind, TopSpec, WriteOptions, create, open,
 };
 use cenote_spa::{ImportOptions, find, import};
 use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Runtime};
+use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 use cenote_zvol::Volume;
 use cenote_zvol::write::{VolumeMut, VolumeSpec};
@@ -47,7 +48,8 @@ impl Machine {
         }
         let options = CreateOptions {
             name: "pool".into(),
-            tops: vec![TopSpec { kind, disks }],
+            tops: vec![TopSpec { kind, class: AllocationClass::Normal, disks }],
+            auxiliaries: AuxSpec::default(),
             ashift: Some(ashift),
             disabled_features: Vec::new(),
             properties: Vec::new(),

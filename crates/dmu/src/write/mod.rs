@@ -23,7 +23,8 @@
 //!    puts them into the layer of the txg. Others change other blocks meanwhile.
 //! 3. The txg is quiesced: nobody holds it, its layers are final. Others go on in the next.
 //! 4. [`Writer::sync`] loads the indirect blocks above what has changed, then goes up level by level (`sync`): blocks are
-//!    prepared on all cores, get their places in order, and are stored in the background. A block's pointer is known when
+//!    prepared on all cores, small ones some at a time, get their places in order, and are stored in the background,
+//!    neighbours as one. A block's pointer is known when
 //!    it is placed, so the level above need not wait for devices.
 //!    Where an objset's flags say that it has accounts of owners (`accounts`), what has changed is entered and written too.
 //! 5. Dnodes go into the blocks of the meta-dnode, which is written likewise, then the root block. The layer gives way to
@@ -53,6 +54,7 @@
 
 mod accounts;
 mod look;
+mod numbers;
 mod object;
 mod objset;
 mod policy;

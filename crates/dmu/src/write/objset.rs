@@ -6,23 +6,28 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dnode::{BLOCK_BYTES, DnodePhys, MAX_SLOTS, SLOT_SHIFT};
+use cenote_format::dnode::{BLOCK_BYTES, DnodePhys, SLOT_SHIFT, dnodes_in_block};
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_format::objset::{MAC_BYTES, ObjsetFlags, ObjsetPhys, ObjsetVersion};
 use cenote_format::zil_header::ZilHeader;
 use cenote_taskq::sync::Mutex;
 
+use super::numbers::{Numbers, SLOTS, bits};
 use super::object::{INDIRECT_SHIFT, Object, ObjectSpec};
 use super::policy::ObjsetPolicy;
 use crate::objset::Objset;
 use crate::tx::Dirty;
 use crate::{Dmu, DmuError, DmuErrorKind, KeyAccess};
 
+/// The meta object set.
+const MOS: ObjsetId = ObjsetId(0);
 /// Numbers of objects have 48 bits.
 const OBJECT_MAX: u64 = 1 << 48;
-/// Slots of dnodes in a block of the meta-dnode.
-const SLOTS: u64 = MAX_SLOTS as u64;
+/// Pointers of the meta-dnode that are looked at for free numbers at a time.
+const LOOKS_MAX: usize = 1 << 10;
+/// A block of the meta-dnode is looked into where it has no more objects than this.
+const CROWD_MAX: u64 = SLOTS / 4 * 3;
 
 /// The numbers under which the accounting objects of an objset are known; their dnodes stand in the root block.
 pub const USERUSED: ObjectId = ObjectId(u64::MAX);
@@ -53,8 +58,7 @@ struct State {
     policy: ObjsetPolicy,
     objects: BTreeMap<ObjectId, Object>,
     dirty: BTreeMap<Txg, BTreeSet<ObjectId>>,
-    /// The first number that no object was ever given.
-    next: u64,
+    numbers: Numbers,
     /// How often objects have been forgotten: what was read from disk before may be out of date after.
     forgotten: u64,
     root: Blkptr,
@@ -98,7 +102,7 @@ impl ObjsetMut {
             let what = "changing objsets that a big-endian machine wrote";
             return Err(DmuError::new(id, ObjectId(0), DmuErrorKind::Unsupported(what.into())));
         }
-        let next = (phys.meta_dnode.max_block_id + 1) * SLOTS;
+        let next = phys.meta_dnode.max_block_id.saturating_add(1).saturating_mul(SLOTS);
         let this = Self::new(dmu, id, root, phys.clone(), policy, next);
         this.add(ObjectId(0), phys.meta_dnode.clone(), Some(phys.meta_dnode));
         let special =
@@ -114,7 +118,8 @@ impl ObjsetMut {
     fn new(dmu: Dmu, id: ObjsetId, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
         let reader = Objset::from_parts(dmu.clone(), id, root, phys.clone());
         let (objects, dirty) = (BTreeMap::new(), BTreeMap::new());
-        let state = Mutex::new(State { policy, objects, dirty, next, forgotten: 0, root, phys });
+        let numbers = Numbers::new(next);
+        let state = Mutex::new(State { policy, objects, dirty, numbers, forgotten: 0, root, phys });
         let (dirty, changes) = (OnceLock::new(), AtomicU64::new(0));
         Self { shared: Arc::new(Shared { dmu, id, reader, state, dirty, changes }) }
     }
@@ -206,17 +211,7 @@ impl ObjsetMut {
     /// # Errors
     /// What is asked for is no object.
     pub fn create_object(&self, txg: Txg, spec: &ObjectSpec) -> Result<Object, DmuError> {
-        let id = {
-            let mut state = self.shared.state.lock();
-            let slots = u64::from(spec.slots.max(1));
-            // A dnode does not cross the end of its block.
-            if state.next % SLOTS + slots > SLOTS {
-                state.next = state.next.next_multiple_of(SLOTS);
-            }
-            let id = ObjectId(state.next);
-            state.next += slots;
-            id
-        };
+        let id = self.shared.state.lock().numbers.take(txg, u64::from(spec.slots.clamp(1, SLOTS as u8)));
         self.create_at(txg, id, spec)
     }
 
@@ -234,7 +229,7 @@ impl ObjsetMut {
                 return Err(fail(DmuErrorKind::WrongType("its number is taken".into())));
             }
             if !is_special {
-                state.next = state.next.max(id.0 + u64::from(spec.slots.max(1)));
+                state.numbers.claim(id, u64::from(spec.slots.clamp(1, SLOTS as u8)));
             }
         }
         let object = self.add(id, head, None);
@@ -297,11 +292,67 @@ impl ObjsetMut {
         // Flags may have been set for a later txg meanwhile.
         let flags = state.phys.flags;
         state.phys = ObjsetPhys { flags, ..phys };
-        state.objects.retain(|id, object| {
+        let State { objects, numbers, .. } = &mut *state;
+        objects.retain(|id, object| {
+            if id.0 == 0 || is_special(*id) {
+                return true;
+            }
             // What is freed on disk is no object any more, though someone may still hold it.
-            id.0 == 0 || is_special(*id) || !(object.is_idle() || object.is_gone())
+            let is_gone = object.is_gone();
+            if is_gone && self.shared.id != MOS {
+                numbers.give(txg, *id, object.head().slots() as u64);
+            }
+            !is_gone && !object.is_idle()
         });
         state.forgotten += 1;
+    }
+
+    /// Looks for numbers of objects that were freed before this objset was opened, where none are known: a bounded piece of the
+    /// meta-dnode, so to be called whenever a new object is to be made.
+    ///
+    /// # Errors
+    /// The meta-dnode cannot be read.
+    pub async fn look_for_numbers(&self) -> Result<(), DmuError> {
+        for _ in 0..LOOKS_MAX {
+            let (block, forgotten) = {
+                let mut state = self.shared.state.lock();
+                if self.shared.id == MOS || !state.numbers.wants_more() {
+                    return Ok(());
+                }
+                let Some(block) = state.numbers.unseen.next() else { return Ok(()) };
+                (block, state.forgotten)
+            };
+            let Some(on_disk) = self.meta().on_disk() else { return Ok(()) };
+            let pointer = on_disk.pointer(0, BlockId(block)).await?;
+            if !pointer.is_hole() && pointer.fill() > CROWD_MAX {
+                continue;
+            }
+            let mut free = u32::MAX;
+            if let Some(bytes) = self.meta().block(block).await? {
+                for (slot, dnode) in dnodes_in_block(&bytes, cenote_zio::ORDER) {
+                    // What is damaged is left alone, and so is its block.
+                    let Ok(dnode) = dnode else {
+                        free = 0;
+                        break;
+                    };
+                    free &= !bits(ObjectId(slot as u64), dnode.slots() as u64);
+                }
+            }
+            let mut state = self.shared.state.lock();
+            // What was written and forgotten meanwhile is neither in what was read nor in memory.
+            if state.forgotten != forgotten {
+                continue;
+            }
+            let numbers = ObjectId(block * SLOTS)..ObjectId((block + 1) * SLOTS);
+            for (id, object) in state.objects.range(numbers) {
+                free &= !bits(*id, object.head().slots() as u64);
+            }
+            if block == 0 {
+                free &= !1;
+            }
+            state.numbers.add(block, free);
+        }
+        Ok(())
     }
 
     /// Forgets all objects. Nothing can be done with it afterwards; objects and objset keep each other in memory until then.

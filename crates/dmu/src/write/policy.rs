@@ -41,6 +41,9 @@ pub struct ObjsetPolicy {
     pub copies: u8,
     /// Copies of metadata.
     pub redundant_metadata: RedundantMetadata,
+    /// Files' data that is stored in no more bytes than this goes where metadata goes, if that is a class of its own
+    /// (`special_small_blocks`).
+    pub small_block_bytes: u32,
     /// Feature `embedded_data`.
     pub may_embed: bool,
     /// Feature `hole_birth`.
@@ -57,6 +60,7 @@ impl ObjsetPolicy {
             checksum: Checksum::Fletcher4,
             copies,
             redundant_metadata: RedundantMetadata::All,
+            small_block_bytes: 0,
             may_embed: true,
             holes_have_births: true,
         }
@@ -92,6 +96,7 @@ impl ObjsetPolicy {
             checksum,
             copies: (self.copies + u8::from(extra)).min(COPIES_MAX),
             fill: block.fill,
+            small_block_bytes: if block.kind == DmuType::PLAIN_FILE_CONTENTS { self.small_block_bytes } else { 0 },
             may_embed: self.may_embed,
             holes_have_births: self.holes_have_births,
             previous,

@@ -29,12 +29,18 @@ use super::accounts::{Accounting, Changes};
 use super::object::Object;
 use super::objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED, is_special};
 use super::policy::{BlockKind, Now, ObjsetPolicy};
-use super::tree::{Item, Tree};
+use super::tree::{Content, Item, Tree};
 use crate::tx::Dirty;
 use crate::{Dmu, DmuError, DmuErrorKind};
 
-/// Blocks that are prepared ahead of their turn to be placed.
-const PREPARED_MAX: usize = 128;
+/// Objects whose trees are loaded ahead of their turn.
+const LOADED_MAX: usize = 128;
+/// Batches of blocks that are prepared ahead of their turn to be placed.
+const PREPARED_MAX: usize = 32;
+/// Small blocks are prepared, and stored, some at a time: handing one over takes longer than summing it up.
+const BATCH_BYTES: u64 = 256 << 10;
+/// The most blocks of a batch.
+const BATCH_BLOCKS_MAX: usize = 64;
 /// Bytes that are on their way to devices at once.
 const IN_FLIGHT_MAX_BYTES: u64 = 64 << 20;
 
@@ -107,27 +113,58 @@ struct Stores {
     allocator: Arc<dyn Allocator>,
     dmu: Dmu,
     in_flight: Arc<Semaphore>,
+    /// Placed, and waiting for others that go with them.
+    batch: Vec<Placed>,
+    batch_bytes: u64,
+    cleaned: Vec<Cleaned>,
     joins: Vec<Join<Result<Vec<Guid>, ZioError>>>,
 }
 
 impl Stores {
-    /// Begins to store a block, once there is room for it. What was dirty is not any more when it is stored.
+    fn new(shared: &Shared) -> Self {
+        Self {
+            zio: shared.dmu.zio().clone(),
+            allocator: shared.allocator.clone(),
+            dmu: shared.dmu.clone(),
+            in_flight: shared.in_flight.clone(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            cleaned: Vec::new(),
+            joins: Vec::new(),
+        }
+    }
+
+    /// Takes a block to be stored: with others if it is small, and once there is room for it. What was dirty is not any more when
+    /// it is stored.
     async fn begin(&mut self, placed: Placed, cleaned: Option<Cleaned>) {
-        let bytes = placed.pending_bytes().min(IN_FLIGHT_MAX_BYTES);
+        let bytes = placed.pending_bytes();
         if bytes == 0 {
             return;
         }
+        self.batch.push(placed);
+        self.batch_bytes += bytes;
+        self.cleaned.extend(cleaned);
+        if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_BLOCKS_MAX {
+            self.send().await;
+        }
+    }
+
+    /// Begins to store what waits.
+    async fn send(&mut self) {
+        let (batch, cleaned) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.cleaned));
+        let bytes = std::mem::take(&mut self.batch_bytes).min(IN_FLIGHT_MAX_BYTES);
         let permit = self.in_flight.acquire_owned(bytes).await;
         let (zio, allocator) = (self.zio.clone(), self.allocator.clone());
         self.joins.push(self.dmu.handle().spawn(Class::Sync, async move {
-            let stored = zio.store(allocator.as_ref(), placed).await;
+            let stored = zio.store_all(allocator.as_ref(), batch).await;
             drop((permit, cleaned));
             stored
         }));
     }
 
     /// Waits for all of them.
-    async fn finish(self) -> Result<Vec<Guid>, DmuErrorKind> {
+    async fn finish(mut self) -> Result<Vec<Guid>, DmuErrorKind> {
+        self.send().await;
         let mut missed = Vec::new();
         for join in self.joins {
             let stored = join.await.map_err(|error| DmuErrorKind::Interrupted(error.to_string()))?;
@@ -151,7 +188,7 @@ impl Cleaned {
     fn of(objset: &ObjsetMut, object: ObjectId, item: &Item, txg: Txg) -> Option<Self> {
         let is_data = item.level == 0 && item.block.is_some() && object.0 != 0 && !is_special(object);
         let dirty = objset.dirty().filter(|_| is_data)?;
-        Some(Self { dirty: dirty.clone(), txg, bytes: item.content.len() as i64 })
+        Some(Self { dirty: dirty.clone(), txg, bytes: item.content.len_bytes() as i64 })
     }
 }
 
@@ -175,9 +212,11 @@ struct Turn {
     tree: usize,
     level: u8,
     block: Option<u64>,
-    policy: WritePolicy,
     cleaned: Option<Cleaned>,
 }
+
+/// Blocks made ready together, each with how it is written.
+type Made = Vec<(WritePolicy, Result<Prepared, ZioError>)>;
 
 impl Writer {
     /// A writer that takes space from `allocator`.
@@ -220,13 +259,7 @@ impl Writer {
     /// No space, or a device failure that the vdevs cannot make up for: the txg cannot be written.
     pub async fn sync(&self, objsets: &[ObjsetMut], txg: Txg, pass: u32) -> Result<Vec<Synced>, DmuError> {
         let now = Now { txg, pass };
-        let mut stores = Stores {
-            zio: self.shared.dmu.zio().clone(),
-            allocator: self.shared.allocator.clone(),
-            dmu: self.shared.dmu.clone(),
-            in_flight: self.shared.in_flight.clone(),
-            joins: Vec::new(),
-        };
+        let mut stores = Stores::new(&self.shared);
         let mut parts: Vec<Part> = objsets
             .iter()
             .map(|objset| Part {
@@ -315,7 +348,7 @@ impl Writer {
         let mut trees = Vec::with_capacity(objects.len());
         let mut objects = objects.into_iter();
         loop {
-            while pending.len() < PREPARED_MAX {
+            while pending.len() < LOADED_MAX {
                 let Some(object) = objects.next() else { break };
                 let Some((dirty, synced)) = object.take(txg) else { continue };
                 let births = part.policy.holes_have_births;
@@ -336,36 +369,52 @@ impl Writer {
         now: Now,
         stores: &mut Stores,
     ) -> Result<(), DmuError> {
-        let mut pending: VecDeque<(Turn, Join<Result<Prepared, ZioError>>)> = VecDeque::new();
+        let mut pending: VecDeque<(Vec<Turn>, Join<Made>)> = VecDeque::new();
         loop {
-            while pending.len() < PREPARED_MAX {
-                let Some((part, tree, item)) = work.pop_front() else { break };
-                let object = &trees[part][tree];
-                let policy = policy_of(&parts[part], object, &item, now);
-                let cleaned = Cleaned::of(&parts[part].objset, object.object.id(), &item, now.txg);
-                let turn = Turn { part, tree, level: item.level, block: item.block, policy: policy.clone(), cleaned };
-                pending.push_back((turn, self.begin_prepare(item.content, policy)));
+            while pending.len() < PREPARED_MAX && !work.is_empty() {
+                let (mut turns, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0);
+                while bytes < BATCH_BYTES
+                    && batch.len() < BATCH_BLOCKS_MAX
+                    && let Some((part, tree, item)) = work.pop_front()
+                {
+                    let object = &trees[part][tree];
+                    let policy = policy_of(&parts[part], object, &item, now);
+                    let cleaned = Cleaned::of(&parts[part].objset, object.object.id(), &item, now.txg);
+                    turns.push(Turn { part, tree, level: item.level, block: item.block, cleaned });
+                    bytes += item.content.len_bytes() as u64;
+                    batch.push((item.content, policy));
+                }
+                pending.push_back((turns, self.begin_prepare(batch)));
             }
-            let Some((turn, join)) = pending.pop_front() else { return Ok(()) };
-            let prepared = joined(&parts[turn.part].objset, join).await?;
-            let tree = &mut trees[turn.part][turn.tree];
-            let prepared = prepared.map_err(|error| tree.object.error(error))?;
-            let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &turn.policy).await;
-            let placed = placed.map_err(|error| tree.object.error(error))?;
-            let bp = placed.bp;
-            let part = &mut parts[turn.part];
-            let used = self.count(part, &turn.policy.previous, &bp);
-            tree.head.used = tree.head.used.saturating_add_signed(used);
-            tree.put(turn.level, turn.block, bp);
-            self.forget_cached(&bp, now);
-            stores.begin(placed, turn.cleaned).await;
+            let Some((turns, join)) = pending.pop_front() else { return Ok(()) };
+            let Some(first) = turns.first() else { continue };
+            let made = joined(&parts[first.part].objset, join).await?;
+            for (turn, (policy, prepared)) in turns.into_iter().zip(made) {
+                let tree = &mut trees[turn.part][turn.tree];
+                let prepared = prepared.map_err(|error| tree.object.error(error))?;
+                let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &policy).await;
+                let placed = placed.map_err(|error| tree.object.error(error))?;
+                let bp = placed.bp;
+                let part = &mut parts[turn.part];
+                let used = self.count(part, &policy.previous, &bp);
+                tree.head.used = tree.head.used.saturating_add_signed(used);
+                tree.put(turn.level, turn.block, bp);
+                self.forget_cached(&bp, now);
+                stores.begin(placed, turn.cleaned).await;
+            }
         }
     }
 
-    fn begin_prepare(&self, content: Block, policy: WritePolicy) -> Join<Result<Prepared, ZioError>> {
+    fn begin_prepare(&self, batch: Vec<(Content, WritePolicy)>) -> Join<Made> {
         let zio = self.shared.dmu.zio().clone();
         let units = self.shared.allocator.units();
-        self.shared.dmu.handle().spawn(Class::Sync, async move { zio.prepare(units, &content, &policy) })
+        self.shared.dmu.handle().spawn(Class::Sync, async move {
+            let made = batch.into_iter().map(|(content, policy)| {
+                let prepared = zio.prepare(units, &content.into_block(), &policy);
+                (policy, prepared)
+            });
+            made.collect()
+        })
     }
 
     /// Counts a block in the place of another; what it adds to the object's used bytes comes back.
@@ -417,8 +466,8 @@ impl Writer {
         let fill = phys.meta_dnode.blkptrs().iter().map(|bp| if bp.is_hole() { 0 } else { bp.fill() }).sum();
         let block = BlockKind { kind: DmuType::OBJSET, level: 0, fill, uncompressed: false };
         let policy = part.policy.of_block(block, Bookmark::objset(objset.id()), previous, now);
-        let prepared = self.begin_prepare(Block::from(phys.emit()), policy.clone());
-        let prepared = joined(&objset, prepared).await?.map_err(fail)?;
+        let prepared = self.shared.dmu.zio().prepare(self.shared.allocator.units(), &Block::from(phys.emit()), &policy);
+        let prepared = prepared.map_err(fail)?;
         let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &policy).await;
         let placed = placed.map_err(fail)?;
         let root = placed.bp;

@@ -1,15 +1,15 @@
 //! One object's tree while a txg is written into it: the pointers of the dnode, and of the indirect blocks on the way to
 //! what has changed. Nothing else of the tree is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodePhys, MAX_BLKPTRS, dnodes_in_block};
 use cenote_format::ids::{BlockId, Txg};
-use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::{BoxFuture, Class};
 use cenote_zio::ORDER;
 
 use super::object::{Dirty, Object};
@@ -53,8 +53,39 @@ pub(super) struct Item {
     pub(super) kind: DmuType,
     pub(super) previous: Blkptr,
     pub(super) fill: u64,
-    pub(super) content: Block,
+    pub(super) content: Content,
 }
+
+/// What a block holds. Pointers become bytes where blocks are prepared: on all cores.
+pub(super) enum Content {
+    Data(Block),
+    Pointers(Vec<Blkptr>),
+}
+
+impl Content {
+    pub(super) fn len_bytes(&self) -> usize {
+        match self {
+            Self::Data(block) => block.len(),
+            Self::Pointers(pointers) => pointers.len() * Blkptr::SIZE,
+        }
+    }
+
+    pub(super) fn into_block(self) -> Block {
+        match self {
+            Self::Data(block) => block,
+            Self::Pointers(pointers) => {
+                let mut buf = Buf::unfilled(pointers.len() * Blkptr::SIZE);
+                for (pointer, target) in pointers.iter().zip(buf.chunks_exact_mut(Blkptr::SIZE)) {
+                    target.copy_from_slice(&pointer.emit(ORDER));
+                }
+                buf.freeze()
+            }
+        }
+    }
+}
+
+/// Indirect blocks that are read at once.
+const READS_MAX: usize = 32;
 
 impl Tree {
     /// The tree of an object with a txg's changes, its indirect blocks read as far as they matter.
@@ -102,15 +133,7 @@ impl Tree {
             }
         }
         tree.grow();
-        let blocks: Vec<u64> = tree.blocks.keys().copied().collect();
-        let mut last = None;
-        for block in blocks {
-            let parent = block >> tree.shift();
-            if last != Some(parent) {
-                tree.open_path(block).await?;
-                last = Some(parent);
-            }
-        }
+        tree.open_paths().await?;
         Ok(tree)
     }
 
@@ -175,27 +198,59 @@ impl Tree {
         if self.indirects[usize::from(level)].contains_key(&block) {
             return Ok(());
         }
-        let bp = self.pointer(level, block);
-        let width = 1_usize << self.shift();
-        let children = match (&self.reader, bp.is_hole()) {
-            (Some(reader), false) => {
-                let bytes = reader.indirect(&bp, level, BlockId(block)).await?;
-                Blkptr::array(&bytes, bp.byte_order()).collect()
-            }
-            _ => vec![Blkptr::HOLE; width],
+        let children = match self.children_on_disk(level, block) {
+            Some(reading) => reading.await?,
+            None => vec![Blkptr::HOLE; 1_usize << self.shift()],
         };
-        if children.len() != width {
-            return Err(self.object.error(DmuErrorKind::Corrupt("an indirect block of another size".into())));
-        }
         self.indirects[usize::from(level)].insert(block, Indirect { children, is_dirty: false });
         Ok(())
     }
 
-    /// Reads the indirect blocks above a data block.
-    async fn open_path(&mut self, block: u64) -> Result<(), DmuError> {
+    /// Reads what an indirect block holds, whose parent is there; `None` for a hole.
+    fn children_on_disk(
+        &self,
+        level: u8,
+        block: u64,
+    ) -> Option<impl Future<Output = Result<Vec<Blkptr>, DmuError>> + Send + use<>> {
+        let bp = self.pointer(level, block);
+        let reader = self.reader.clone().filter(|_| !bp.is_hole())?;
+        let (object, width) = (self.object.clone(), 1_usize << self.shift());
+        Some(async move {
+            let bytes = reader.indirect(&bp, level, BlockId(block)).await?;
+            let children: Vec<Blkptr> = Blkptr::array(&bytes, bp.byte_order()).collect();
+            if children.len() != width {
+                return Err(object.error(DmuErrorKind::Corrupt("an indirect block of another size".into())));
+            }
+            Ok(children)
+        })
+    }
+
+    /// Reads the indirect blocks above all data blocks that are written: level by level, those of a level at once, on all cores.
+    async fn open_paths(&mut self) -> Result<(), DmuError> {
+        let handle = self.object.objset().dmu().handle().clone();
         for level in (1..=self.top_level()).rev() {
-            let at = block.checked_shr(self.shift() * u32::from(level)).unwrap_or(0);
-            self.open(level, at).await?;
+            let bits = self.shift() * u32::from(level);
+            let above = |block: &u64| block.checked_shr(bits).unwrap_or(0);
+            let mut wanted: Vec<u64> = self.blocks.keys().map(above).collect();
+            wanted.dedup();
+            wanted.retain(|block| !self.indirects[usize::from(level)].contains_key(block));
+            let mut wanted = wanted.into_iter();
+            let mut reading = VecDeque::new();
+            loop {
+                while reading.len() < READS_MAX {
+                    let Some(block) = wanted.next() else { break };
+                    let Some(children) = self.children_on_disk(level, block) else {
+                        let children = vec![Blkptr::HOLE; 1_usize << self.shift()];
+                        self.indirects[usize::from(level)].insert(block, Indirect { children, is_dirty: false });
+                        continue;
+                    };
+                    reading.push_back((block, handle.spawn(Class::Sync, children)));
+                }
+                let Some((block, children)) = reading.pop_front() else { break };
+                let stopped = |error: cenote_taskq::JoinError| DmuErrorKind::Interrupted(error.to_string());
+                let children = children.await.map_err(|error| self.object.error(stopped(error)))??;
+                self.indirects[usize::from(level)].insert(block, Indirect { children, is_dirty: false });
+            }
         }
         Ok(())
     }
@@ -259,23 +314,17 @@ impl Tree {
         }
         let mut items = Vec::new();
         let mut emptied = Vec::new();
-        for (block, indirect) in &self.indirects[usize::from(level)] {
-            if !indirect.is_dirty {
-                continue;
-            }
-            let previous = self.pointer(level, *block);
+        let kind = self.head.object_type;
+        let changed = std::mem::take(&mut self.indirects[usize::from(level)]);
+        for (block, indirect) in changed.into_iter().filter(|(_, indirect)| indirect.is_dirty) {
+            let previous = self.pointer(level, block);
             if indirect.children.iter().all(Blkptr::is_hole) {
-                emptied.push((*block, previous));
+                emptied.push((block, previous));
                 continue;
             }
-            let mut content = Buf::unfilled(self.indirect_bytes() as usize);
-            let mut fill = 0;
-            for (child, target) in indirect.children.iter().zip(content.chunks_exact_mut(Blkptr::SIZE)) {
-                target.copy_from_slice(&child.emit(ORDER));
-                fill += if child.is_hole() { 0 } else { child.fill() };
-            }
-            let kind = self.head.object_type;
-            items.push(Item { level, block: Some(*block), kind, previous, fill, content: content.freeze() });
+            let fill = indirect.children.iter().filter(|child| !child.is_hole()).map(Blkptr::fill).sum();
+            let content = Content::Pointers(indirect.children);
+            items.push(Item { level, block: Some(block), kind, previous, fill, content });
         }
         for (block, previous) in emptied {
             if !previous.is_hole() {
@@ -293,6 +342,7 @@ impl Tree {
             .into_iter()
             .map(|(block, content)| {
                 let fill = if kind == DmuType::DNODE { dnodes_in_block(&content, ORDER).count() as u64 } else { 1 };
+                let content = Content::Data(content);
                 Item { level: 0, block: Some(block), kind, previous: self.pointer(0, block), fill, content }
             })
             .collect();
@@ -301,6 +351,7 @@ impl Tree {
             match spill {
                 Some(content) => {
                     let kind = self.head.bonus_type;
+                    let content = Content::Data(content);
                     items.push(Item { level: 0, block: None, kind, previous, fill: 1, content });
                 }
                 None => {

@@ -145,6 +145,19 @@ impl ZapMut {
         Ok(Self { object, form: Form::Micro(micro) })
     }
 
+    /// Makes an object that has no data yet an empty ZAP whose keys are words, as tables of blocks are. Its blocks stay of the
+    /// size that they have.
+    pub fn create_for_words(object: Object, is_prehashed: bool) -> Result<Self, DmuError> {
+        let mut flags = ZapFlags::HASH64 | ZapFlags::UINT64_KEY;
+        flags.set(ZapFlags::PRE_HASHED_KEY, is_prehashed);
+        let shift = object.block_bytes().ilog2();
+        let header = FatHeader::new(shift, salt_of(&object), NormFlags::empty(), flags);
+        let mut leaf = vec![0; header.block_size_bytes()];
+        LeafEdit::create(&mut leaf, ORDER, 0, 0, false).map_err(|error| object.error(error))?;
+        let blocks = BTreeMap::from([(0, header.emit_new(ORDER)), (1, leaf)]);
+        Ok(Self { object, form: Form::Fat(Fat { header, blocks, dirty: BTreeSet::from([0, 1]) }) })
+    }
+
     /// Opens a ZAP.
     pub async fn open(object: Object) -> Result<Self, DmuError> {
         let Some(first) = object.block(0).await? else {
@@ -185,7 +198,7 @@ impl ZapMut {
                 Err(error) => return Err(self.fail(error)),
             }
         }
-        self.insert_fat(name, None, value).await
+        self.insert_fat(ZapKey::Name(name), None, value).await
     }
 
     /// Adds an entry with one 64-bit integer.
@@ -209,6 +222,66 @@ impl ZapMut {
         self.insert(name, value).await
     }
 
+    /// The value of a key of words.
+    pub async fn lookup_words(&mut self, words: &[u64]) -> Result<Option<ZapValue>, DmuError> {
+        match &mut self.form {
+            Form::Micro(_) => Ok(None),
+            Form::Fat(fat) => fat.lookup(&self.object, ZapKey::Words(words)).await,
+        }
+    }
+
+    /// Adds an entry whose key is words, or replaces its value.
+    ///
+    /// # Errors
+    /// The ZAP's keys are names.
+    pub async fn set_words(&mut self, words: &[u64], value: &ZapValue) -> Result<(), DmuError> {
+        let key = ZapKey::Words(words);
+        match &mut self.form {
+            Form::Fat(fat) if fat.header.flags.contains(ZapFlags::UINT64_KEY) => {
+                if fat.lookup(&self.object, key).await?.is_some() {
+                    fat.remove(&self.object, key).await?;
+                }
+            }
+            _ => return Err(self.fail(DmuErrorKind::Corrupt("a table whose keys are names".into()))),
+        }
+        self.insert_fat(key, None, value).await
+    }
+
+    /// Takes an entry out whose key is words.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub async fn remove_words(&mut self, words: &[u64]) -> Result<ZapValue, DmuError> {
+        match &mut self.form {
+            Form::Micro(_) => Err(self.fail(ZapEditError::NotFound)),
+            Form::Fat(fat) => fat.remove(&self.object, ZapKey::Words(words)).await,
+        }
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn entry_count(&self) -> u64 {
+        match &self.form {
+            Form::Micro(micro) => micro.names.len() as u64,
+            Form::Fat(fat) => fat.header.entry_count,
+        }
+    }
+
+    /// How many blocks are held in memory.
+    #[must_use]
+    pub fn held_blocks(&self) -> usize {
+        match &self.form {
+            Form::Micro(_) => 1,
+            Form::Fat(fat) => fat.blocks.len(),
+        }
+    }
+
+    /// The object.
+    #[must_use]
+    pub const fn object(&self) -> &Object {
+        &self.object
+    }
+
     /// The value of a name.
     pub async fn lookup(&mut self, name: &[u8]) -> Result<Option<ZapValue>, DmuError> {
         match &mut self.form {
@@ -217,14 +290,7 @@ impl ZapMut {
                 let view = MicroZap::parse(&micro.block, ORDER).map_err(|error| self.object.error(error))?;
                 Ok(view.entry(*slot).map(|entry| ZapValue::from_u64(entry.value)))
             }
-            Form::Fat(fat) => {
-                let hash = fat.header.hasher().name(name);
-                let leaf = fat.leaf_of(&self.object, hash).await?;
-                let fail = |error| self.object.error(DmuErrorKind::Format(error));
-                let view = Leaf::parse(&fat.blocks[&leaf], ORDER).map_err(fail)?;
-                let entry = view.lookup(hash, ZapKey::Name(name)).map_err(fail)?;
-                entry.map(|entry| entry.value().map_err(fail)).transpose()
-            }
+            Form::Fat(fat) => fat.lookup(&self.object, ZapKey::Name(name)).await,
         }
     }
 
@@ -272,16 +338,7 @@ impl ZapMut {
     pub async fn remove(&mut self, name: &[u8]) -> Result<ZapValue, DmuError> {
         match &mut self.form {
             Form::Micro(micro) => micro.remove(name).map_err(|error| self.object.error(error)),
-            Form::Fat(fat) => {
-                let hash = fat.header.hasher().name(name);
-                let leaf = fat.leaf_of(&self.object, hash).await?;
-                let block = fat.change(leaf);
-                let mut edit = LeafEdit::open(block, ORDER).map_err(|error| self.object.error(error))?;
-                let removed = edit.remove(hash, ZapKey::Name(name)).map_err(|error| self.object.error(error))?;
-                fat.header.entry_count = fat.header.entry_count.saturating_sub(1);
-                fat.put_header();
-                Ok(removed)
-            }
+            Form::Fat(fat) => fat.remove(&self.object, ZapKey::Name(name)).await,
         }
     }
 
@@ -323,19 +380,19 @@ impl ZapMut {
         let blocks = BTreeMap::from([(0, header.emit_new(ORDER)), (1, leaf)]);
         self.form = Form::Fat(Fat { header, blocks, dirty: BTreeSet::from([0, 1]) });
         for (name, value, cd) in entries {
-            self.insert_fat(&name, Some(cd), &ZapValue::from_u64(value)).await?;
+            self.insert_fat(ZapKey::Name(&name), Some(cd), &ZapValue::from_u64(value)).await?;
         }
         Ok(())
     }
 
-    async fn insert_fat(&mut self, name: &[u8], cd: Option<u32>, value: &ZapValue) -> Result<(), DmuError> {
+    async fn insert_fat(&mut self, key: ZapKey<'_>, cd: Option<u32>, value: &ZapValue) -> Result<(), DmuError> {
         let Form::Fat(fat) = &mut self.form else { return Ok(()) };
-        let hash = fat.header.hasher().name(name);
+        let hash = fat.header.hasher().key(key);
         loop {
             let leaf = fat.leaf_of(&self.object, hash).await?;
             let block = fat.blocks.get_mut(&leaf).expect("the leaf was read");
             let mut edit = LeafEdit::open(block, ORDER).map_err(|error| self.object.error(error))?;
-            match edit.insert(hash, ZapKey::Name(name), cd, value) {
+            match edit.insert(hash, key, cd, value) {
                 Ok(_) => {
                     fat.dirty.insert(leaf);
                     fat.header.entry_count = fat.header.entry_count.saturating_add(1);
@@ -368,6 +425,26 @@ impl Fat {
         let bytes = bytes.ok_or_else(|| object.error(DmuErrorKind::Corrupt(format!("ZAP block {block} is a hole"))))?;
         self.blocks.insert(block, bytes.to_vec());
         Ok(())
+    }
+
+    async fn lookup(&mut self, object: &Object, key: ZapKey<'_>) -> Result<Option<ZapValue>, DmuError> {
+        let hash = self.header.hasher().key(key);
+        let leaf = self.leaf_of(object, hash).await?;
+        let fail = |error| object.error(DmuErrorKind::Format(error));
+        let view = Leaf::parse(&self.blocks[&leaf], ORDER).map_err(fail)?;
+        let entry = view.lookup(hash, key).map_err(fail)?;
+        entry.map(|entry| entry.value().map_err(fail)).transpose()
+    }
+
+    async fn remove(&mut self, object: &Object, key: ZapKey<'_>) -> Result<ZapValue, DmuError> {
+        let hash = self.header.hasher().key(key);
+        let leaf = self.leaf_of(object, hash).await?;
+        let block = self.change(leaf);
+        let mut edit = LeafEdit::open(block, ORDER).map_err(|error| object.error(error))?;
+        let removed = edit.remove(hash, key).map_err(|error| object.error(error))?;
+        self.header.entry_count = self.header.entry_count.saturating_sub(1);
+        self.put_header();
+        Ok(removed)
     }
 
     fn change(&mut self, block: u64) -> &mut [u8] {

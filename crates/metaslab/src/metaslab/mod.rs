@@ -17,11 +17,12 @@ mod sync;
 use std::ops::Range;
 
 use cenote_format::ids::{Txg, VdevId};
-use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapType};
+use cenote_format::spacemap::HISTOGRAM_BUCKETS;
 
 pub use self::load::{LoadStep, Loading};
 pub use self::sync::{Flushed, SyncTarget};
 use crate::map::map_histogram;
+use crate::replay::Replayed;
 use crate::weight::{self, Weight};
 use crate::{MetaslabId, RangeTree, SpaceError, SpaceMap, Tunables, fragmentation};
 
@@ -113,7 +114,7 @@ impl Metaslab {
     }
 
     /// A metaslab of a pool that is being opened. `map` is its space map, if it ever had one, and `unflushed_txg` the first
-    /// txg that the map lacks. The logs are still to be [replayed](Self::replay).
+    /// txg that the map lacks. The logs are still to be replayed ([`crate::open()`]).
     ///
     /// # Panics
     /// If the metaslab is larger than a [`RangeTree`] can be.
@@ -264,29 +265,16 @@ impl Metaslab {
         self.is_new
     }
 
-    /// Applies an entry of a log at import. Logs come in the order of their txgs, and only from the unflushed txg on.
-    pub fn replay(&mut self, kind: SpaceMapType, range: Range<u64>) -> Result<(), SpaceError> {
-        let mut change = self.freeing.emptied();
-        change.add(range.clone()).map_err(SpaceError::tree(self.id, "an entry of a log"))?;
-        let bytes = range.end - range.start;
-        let (undone, done, allocated, name) = match kind {
-            SpaceMapType::Alloc => {
-                let allocated = self.allocated_bytes.checked_add(bytes).filter(|bytes| *bytes <= self.size_bytes());
-                (&mut self.unflushed_frees, &mut self.unflushed_allocs, allocated, "unflushed allocations")
-            }
-            SpaceMapType::Free => {
-                let allocated = self.allocated_bytes.checked_sub(bytes);
-                (&mut self.unflushed_allocs, &mut self.unflushed_frees, allocated, "unflushed frees")
-            }
-        };
-        let allocated = allocated.ok_or_else(|| SpaceError::Figures {
-            metaslab: self.id,
-            what: format!("a log entry of {bytes} bytes takes the allocated bytes out of 0 to its size"),
-        })?;
-        change.cancel_or_add(undone, done).map_err(SpaceError::tree(self.id, name))?;
-        self.allocated_bytes = allocated;
-        self.unflushed_dirty = true;
-        Ok(())
+    /// Takes over what the logs change, at import.
+    pub(crate) fn set_replayed(&mut self, replayed: Replayed) {
+        let Replayed { allocs, frees, allocated_bytes, is_changed, .. } = replayed;
+        (self.unflushed_allocs, self.unflushed_frees) = (allocs, frees);
+        self.allocated_bytes = allocated_bytes;
+        self.unflushed_dirty |= is_changed;
+    }
+
+    pub(crate) const fn ashift(&self) -> u32 {
+        self.ashift
     }
 
     /// Whether an allocation of this size may succeed. Certain where it is loaded, else by the weight.

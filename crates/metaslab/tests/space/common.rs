@@ -184,7 +184,8 @@ pub(crate) fn reopen(disk: &Disk, vdevs: &[VdevSetup], features: SpaceFeatures, 
     });
     let logs = disk.logs.iter().map(|(txg, object)| (*txg, *object)).collect();
     let runtime = Runtime::simulated(1);
-    runtime.block_on(open(&mut allocator, &Snapshot(disk.clone()), setups.collect(), logs)).unwrap();
+    let (handle, objects) = (runtime.handle(), Arc::new(Snapshot(disk.clone())));
+    runtime.block_on(open(&handle, &mut allocator, objects, setups.collect(), logs)).unwrap();
     allocator
 }
 

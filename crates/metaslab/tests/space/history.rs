@@ -323,24 +323,6 @@ fn lives_are_eventful_and_repeat() {
     assert!(counts.iter().all(|count| *count > 0), "{all:?}");
 }
 
-/// Entries of a hostile log: an error each, whatever they name.
-#[test]
-fn hostile_log_entries_are_errors() {
-    use cenote_format::spacemap::SpaceMapType::{Alloc, Free};
-    let setup = vdev(0, AllocationClass::Normal, 12, 24, 4);
-    let features = SpaceFeatures { spacemap_v2: true, log_spacemap: true };
-    let mut allocator = reopen(&Disk::default(), &[setup], features, &Tunables::default());
-    let mut replay = |vdev, kind, range| allocator.replay(Txg(9), VdevId(vdev), kind, range);
-    assert_eq!(replay(7, Alloc, 0..4096), Ok(false), "a vdev that is gone");
-    assert_eq!(replay(0, Alloc, 0..4096), Ok(true));
-    assert!(replay(0, Alloc, 0..4096).is_err(), "twice");
-    assert!(replay(0, Free, 0..8192).is_err(), "more than was allocated");
-    assert!(replay(0, Alloc, 512..1024).is_err(), "between units");
-    assert!(replay(0, Alloc, (1 << 24) - 4096..(1 << 24) + 4096).is_err(), "over the end of a metaslab");
-    assert!(replay(0, Alloc, 1 << 40..(1 << 40) + 4096).is_err(), "outside the vdev");
-    assert_eq!(replay(0, Free, 0..4096), Ok(true));
-}
-
 fn load_metaslab_histogram(pool: &Pool, id: MetaslabId, found: [u64; cenote_format::spacemap::HISTOGRAM_BUCKETS]) {
     let mut allocator = pool.allocator.clone();
     load_metaslab(&mut allocator, &pool.disk, id, pool.txg);

@@ -8,10 +8,11 @@ use cenote_dmu::write::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_scan::{VerifyOptions, VerifyReport, verify};
-use cenote_spa::write::{Clock, CreateOptions, DiskSpec, Host, PoolWriter, TopKind, TopSpec, create};
+use cenote_spa::write::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, PoolWriter, TopKind, TopSpec, create};
 use cenote_spa::{ImportOptions, find, import};
 use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Rng, Runtime};
+use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
 
@@ -30,6 +31,7 @@ pub(crate) const LAYOUTS: &[Tops] = &[
     &[(TopKind::Raidz { parity: 3 }, 4), (TopKind::Mirror, 2)],
     &[(TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4)],
     &[(TopKind::Draid { parity: 2, data: None, spares: 0 }, 6)],
+    &[(TopKind::Draid { parity: 1, data: Some(2), spares: 2 }, 7)],
 ];
 
 pub(crate) struct Machine {
@@ -57,7 +59,7 @@ impl Machine {
                 let disk = Disk::whole(handle.open(path, options).await.unwrap());
                 disks.push(DiskSpec { disk, path: path.display().to_string(), is_file: true });
             }
-            tops.push(TopSpec { kind: *kind, disks });
+            tops.push(TopSpec { kind: *kind, class: AllocationClass::Normal, disks });
         }
         tops
     }
@@ -67,6 +69,7 @@ pub(crate) fn options(tops: Vec<TopSpec>, ashift: u32) -> CreateOptions {
     CreateOptions {
         name: "written".into(),
         tops,
+        auxiliaries: AuxSpec::default(),
         ashift: Some(ashift),
         disabled_features: Vec::new(),
         properties: Vec::new(),

@@ -5,8 +5,10 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod added;
 mod common;
 mod files;
 mod live;
 mod made;
 mod reopened;
+mod shared;

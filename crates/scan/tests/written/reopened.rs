@@ -259,6 +259,7 @@ async fn write_theme(handle: &Handle, theme: &Theme, images: &[PathBuf]) -> Resu
                 result => drop(result?),
             }
         }
+        assert!(!pool.has_deferred_frees(), "{}: what OpenZFS had put off is free", theme.name());
         if round == 1 {
             pool.export().await?;
         } else {

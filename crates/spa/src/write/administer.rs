@@ -2,6 +2,7 @@
 //! txg and noted in the pool's history as OpenZFS notes it.
 
 use cenote_dmu::write::{ObjsetMut, ZapMut, create_zap};
+use cenote_dsl::property::Source;
 use cenote_dsl::write::Birth;
 use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::dmu_type::DmuType;
@@ -11,6 +12,7 @@ use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::Rng;
 
+use super::dataset::POLICY_PROPERTIES;
 use super::members::set;
 use super::{Head, PoolWriter, PropertyValue, history};
 use crate::SpaError;
@@ -110,6 +112,22 @@ impl PoolWriter {
         view.dir(name).await.map_err(|error| self.dsl_failed(error))
     }
 
+    /// Whether a property of a dataset can be given this value in this pool: to be asked before anything is changed.
+    ///
+    /// # Errors
+    /// It is none that the property can have, or needs a feature that the pool has not got.
+    pub fn check_property(&self, property: &str, value: &PropertyValue) -> Result<(), SpaError> {
+        let PropertyValue::Number(number) = value else { return Ok(()) };
+        let mut policy = self.mos.policy();
+        match self.apply(&mut policy, property, *number)? {
+            Some(feature) if !self.features.has(feature) => {
+                let what = format!("feature@{feature} is not enabled, and what is asked for needs it");
+                Err(SpaError::CannotCreate(what))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Sets a property of a dataset, or has it inherited from above. It is not checked whether the property exists; what
     /// depends on a feature is refused where the pool has not got it.
     ///
@@ -123,15 +141,10 @@ impl PoolWriter {
     ) -> Result<(), SpaError> {
         let view = self.view().await?;
         let dir = self.dir_of(&view, dataset).await?;
-        if let Some(PropertyValue::Number(number)) = value {
-            let mut policy = self.mos.policy();
-            if let Some(feature) = self.apply(&mut policy, property, *number)?
-                && !self.features.has(feature)
-            {
-                let what = format!("feature@{feature} is not enabled, and what is asked for needs it");
-                return Err(SpaError::CannotCreate(what));
-            }
+        if let Some(value) = value {
+            self.check_property(property, value)?;
         }
+        let followed = self.policies_with(&view, &dir, property, value).await?;
         let txg = self.txg;
         let text = value.map(PropertyValue::text).unwrap_or_default();
         if property == "refreservation" {
@@ -146,8 +159,60 @@ impl PoolWriter {
             let changed = self.dsl.change_property(txg, dir.object, property, value.as_ref()).await;
             changed.map_err(|error| self.dsl_failed(error))?;
         }
+        for (head, policy) in followed {
+            head.objset.set_policy(policy);
+            self.use_features(&head).await?;
+        }
         let event = if value.is_some() { "set" } else { "inherit" };
         self.record_event(event, &format!("{property}={text}"), Some((dataset, dir.phys.head_dataset))).await
+    }
+
+    /// How open datasets are to be written once a directory has this value of a property, or inherits it: those that take it from
+    /// there.
+    async fn policies_with(
+        &self,
+        view: &Dsl,
+        dir: &Dir,
+        property: &str,
+        value: Option<&PropertyValue>,
+    ) -> Result<Vec<(Head, super::ObjsetPolicy)>, SpaError> {
+        if !POLICY_PROPERTIES.contains(&property) {
+            return Ok(Vec::new());
+        }
+        let number = match value {
+            Some(PropertyValue::Number(number)) => Some(*number),
+            Some(PropertyValue::Text(_)) => return Ok(Vec::new()),
+            None => match view.parent(dir).await.map_err(|error| self.dsl_failed(error))? {
+                Some(above) => {
+                    let found = view.property(&above, property, true).await;
+                    found.map_err(|error| self.dsl_failed(error))?.and_then(|found| found.value.number())
+                }
+                None => None,
+            },
+        };
+        // Where nothing says anything: of `compression` and `checksum` on, one copy, all metadata twice.
+        let number = number.unwrap_or(u64::from(property != "redundant_metadata"));
+        let mut followed = Vec::new();
+        for head in &self.datasets {
+            // One that was made in this txg is in no view yet.
+            let Ok(name) = view.dataset_name(head.dataset).await else { continue };
+            if name != dir.name {
+                if !name.starts_with(&format!("{}/", dir.name)) {
+                    continue;
+                }
+                let below = self.dir_of(view, &name).await?;
+                let found = view.property(&below, property, true).await.map_err(|error| self.dsl_failed(error))?;
+                match found.map(|found| found.source) {
+                    Some(Source::Inherited(from)) if from.len() <= dir.name.len() => {}
+                    Some(Source::Local | Source::Received | Source::Inherited(_)) => continue,
+                    _ => {}
+                }
+            }
+            let mut policy = head.objset.policy();
+            self.apply(&mut policy, property, number)?;
+            followed.push((head.clone(), policy));
+        }
+        Ok(followed)
     }
 
     /// Makes a dataset below another, which is to be of this kind; the caller makes that of its objset.

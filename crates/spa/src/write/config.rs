@@ -2,11 +2,11 @@
 
 use cenote_format::ids::Txg;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_taskq::buf::Buf;
 use cenote_vdev::commit::LeafCommit;
 
 use super::PoolWriter;
 use super::administer::IN_CONFIG;
+use super::auxiliary::write_list;
 use super::members::set;
 use crate::SpaError;
 use crate::config::PoolState;
@@ -78,15 +78,7 @@ impl PoolWriter {
 
     /// Puts the configuration into the MOS.
     pub(super) async fn write_config(&self, txg: Txg) -> Result<(), SpaError> {
-        let bytes = self.whole_config(txg).emit_xdr();
-        let size = bytes.len() as u64;
-        let block = self.config.block_bytes() as usize;
-        for (at, part) in bytes.chunks(block).enumerate() {
-            let mut data = Buf::zeroed(block);
-            data[..part.len()].copy_from_slice(part);
-            self.config.write_block(txg, at as u64, data.freeze());
-        }
-        self.config.set_bonus(txg, &size.to_le_bytes()).map_err(|error| self.fail(error))
+        write_list(&self.config, txg, &self.whole_config(txg)).await.map_err(|error| self.fail(error))
     }
 
     /// What each leaf's part in a commit is. `with_labels`: the configuration has changed.

@@ -17,19 +17,21 @@ use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::{Handle, Rng, buf, join_all};
 use cenote_vdev::commit::initialize;
-use cenote_vdev::config::VdevConfig;
+use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{AllocationUnits, Zio};
 
+use super::auxiliary::{AuxSpec, MadeAux};
 use super::config::{CONFIG_BLOCK_BYTES, VERSION};
 use super::features::{FeatureCounts, of_new_pool};
 use super::members::Members;
+use super::shared::SharedBlocks;
 use super::space::{Space, vdev_setup};
-use super::vdevs::{MadeVdevs, TopSpec};
+use super::vdevs::{METASLABS_MIN, MadeVdevs, TopSpec, refuse};
 use super::{Clock, Head, Host, MOS_COPIES, PoolWriter, history};
 use crate::SpaError;
 use crate::config::PoolState;
-use crate::space::vdev_maps_of;
+use crate::space::{ALLOCATION_BIAS, vdev_maps_of};
 
 /// Blocks of the list of deferred frees.
 const SYNC_BPOBJ_BLOCK_BYTES: u32 = 16 << 10;
@@ -41,6 +43,8 @@ pub struct CreateOptions {
     pub name: String,
     /// The top-level vdevs.
     pub tops: Vec<TopSpec>,
+    /// Spares and cache devices.
+    pub auxiliaries: AuxSpec,
     /// Sector size as a power of two; as the devices say if not given.
     pub ashift: Option<u32>,
     /// Features that are not enabled; all others that OpenZFS 2.3 knows are.
@@ -69,17 +73,41 @@ pub struct CreateOptions {
 /// # Errors
 /// What is asked for is no pool, or the devices cannot be written.
 pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWriter, SpaError> {
-    let CreateOptions { name, tops, host, clock, .. } = options;
+    create_with_metaslabs(handle, options, METASLABS_MIN).await
+}
+
+/// As [`create`], with so many metaslabs to a vdev at least, as far as each holds a block of the largest size
+/// (`zfs_vdev_min_ms_count`; 16 otherwise).
+///
+/// # Errors
+/// As [`create`].
+pub async fn create_with_metaslabs(
+    handle: &Handle,
+    options: CreateOptions,
+    metaslabs_min: u64,
+) -> Result<PoolWriter, SpaError> {
+    let CreateOptions { name, tops, auxiliaries, host, clock, .. } = options;
     check_name(&name)?;
     let txg = Txg::INITIAL;
     let mut rng = Rng::new(options.seed.unwrap_or_else(|| handle.random_u64()));
     let guid = Guid(rng.next_u64() | 1);
     let enabled = of_new_pool(&options.disabled_features)?;
-    let mut vdevs = MadeVdevs::new(tops, options.ashift, txg, &mut rng)?;
+    if !tops.iter().any(|top| top.class == AllocationClass::Normal) {
+        return Err(refuse(
+            "invalid vdev specification: at least one toplevel vdev that takes everything must be named",
+        ));
+    }
+    let mut vdevs = MadeVdevs::new(tops, options.ashift, metaslabs_min, txg, &mut rng)?;
+    vdevs.check_features(|name| enabled.iter().any(|feature| feature.name == name))?;
+    let auxiliaries = MadeAux::new(auxiliaries, options.ashift, &vdevs, &mut rng)?;
 
     let failed = |error: String| SpaError::Write { pool: name.clone(), what: error };
-    let config = VdevConfig::parse(&vdevs.tree(guid)).map_err(|error| failed(error.to_string()))?;
-    let disks: BTreeMap<_, _> = vdevs.leaves().map(|(_, leaf)| (leaf.guid, leaf.spec.disk.clone())).collect();
+    let disks: BTreeMap<_, _> = vdevs.leaves().map(|leaf| (leaf.guid, leaf.spec.disk.clone())).collect();
+    let members = |vdevs: &MadeVdevs| {
+        let made = Members::new(vdevs.tree(guid), disks.clone(), vdevs.classes().collect());
+        made.map_err(|error| failed(error.to_string()))
+    };
+    let config = members(&vdevs)?.config;
     let tree = Arc::new(VdevTree::open(&config, disks.clone()).map_err(|error| failed(error.to_string()))?);
     let zio = Zio::new(tree.clone());
     let mut salt = [0; 32];
@@ -116,13 +144,22 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWrite
     let dsl = DslMut::create(&mos, &writer, birth, &mut rng).await.map_err(dsl_failed)?;
     let dataset = dsl.create_dataset(dsl.root_dir, birth, &mut rng).await.map_err(dsl_failed)?;
 
-    vdevs.make_zaps(&mos, &mut directory, txg).await.map_err(dmu_failed)?;
-    if vdevs.has_draid() {
-        features.change("draid", 1);
+    let zaps = create_zap(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?;
+    directory.insert_u64(pool_directory::VDEV_ZAP_MAP, zaps.id().0).await.map_err(dmu_failed)?;
+    let mut zaps = ZapMut::create(zaps).map_err(dmu_failed)?;
+    if has("vdev_zaps_v2") {
+        vdevs.root_zap = create_zap(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?.id();
+        let root = vdevs.root_zap.0;
+        zaps.insert_u64(&int_key_name(root), root).await.map_err(dmu_failed)?;
     }
+    vdevs.make_zaps(&mos, &mut zaps, txg).await.map_err(dmu_failed)?;
+    for (feature, count) in vdevs.uses() {
+        features.change(feature, count);
+    }
+    auxiliaries.enter(&mos, &mut directory, txg).await.map_err(dmu_failed)?;
     let spec =
         ObjectSpec::new(DmuType::PACKED_NVLIST, CONFIG_BLOCK_BYTES).with_bonus(DmuType::PACKED_NVLIST_SIZE, vec![0; 8]);
-    let members = Members::new(vdevs.tree(guid), disks).map_err(|error| failed(error.to_string()))?;
+    let members = members(&vdevs)?;
     let config = mos.create_object(txg, &spec).map_err(dmu_failed)?;
     let deferred = BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() };
     let mut spec = ObjectSpec::new(DmuType::BPOBJ, SYNC_BPOBJ_BLOCK_BYTES)
@@ -178,6 +215,9 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWrite
         config,
         dsl,
         features,
+        shared: SharedBlocks::none(),
+        deferred: None,
+        given_up: 0,
         used_features: BTreeSet::new(),
         datasets: vec![Head { dataset, objset: root }],
         txg,
@@ -189,6 +229,7 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<PoolWrite
         is_live: false,
     };
     pool.initialize_labels().await?;
+    auxiliaries.initialize().await.map_err(|error| pool.fail(error))?;
     Ok(pool)
 }
 
@@ -226,7 +267,12 @@ fn new_space(
         let is_rotational = leaves.into_iter().any(|leaf| leaf.spec.disk.device().is_rotational());
         let setup = vdev_setup(tree, top, maps, Txg::INITIAL, is_rotational);
         allocator.add_vdev(setup, true).map_err(|error| error.to_string())?;
-        sector_bytes = sector_bytes.min(1 << top.ashift);
+        if top.class == AllocationClass::Log {
+            // There is no intent log yet.
+            allocator.set_allocatable(VdevId(id as u32), false);
+        } else {
+            sector_bytes = sector_bytes.min(1 << top.ashift);
+        }
     }
     // What a larger sector needs beyond is padded when it is stored.
     let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
@@ -234,42 +280,24 @@ fn new_space(
 }
 
 impl MadeVdevs {
-    fn has_draid(&self) -> bool {
-        self.tops.iter().any(|top| matches!(top.kind, super::TopKind::Draid { .. }))
-    }
-
-    /// Makes the ZAPs of root, tops and leaves, and the arrays of metaslabs.
-    async fn make_zaps(
+    /// Makes the ZAPs of tops and leaves, which it enters into the list of all, and the arrays of metaslabs.
+    pub(super) async fn make_zaps(
         &mut self,
         mos: &ObjsetMut,
-        directory: &mut ZapMut,
+        all: &mut ZapMut,
         txg: Txg,
     ) -> Result<(), cenote_dmu::DmuError> {
-        let mut all = Vec::new();
-        let mut made = Vec::new();
-        let count = 1 + self.tops.iter().map(|top| 1 + top.leaves.len()).sum::<usize>();
-        for _ in 0..count {
-            made.push(create_zap(mos, txg, DmuType::ZAP_METADATA, &[]).await?.id());
-        }
-        let mut next = made.into_iter();
-        let mut take = || {
-            let id = next.next().unwrap_or(ObjectId(0));
-            all.push(id);
-            id
-        };
-        self.root_zap = take();
         for top in &mut self.tops {
-            top.zap = take();
-            top.leaves.iter_mut().for_each(|leaf| leaf.zap = take());
-        }
-        for top in &mut self.tops {
+            let bias = top.class.name().map(|name| (ALLOCATION_BIAS, ZapValue::from_text(name)));
+            top.zap = create_zap(mos, txg, DmuType::ZAP_METADATA, bias.as_slice()).await?.id();
+            all.insert_u64(&int_key_name(top.zap.0), top.zap.0).await?;
+            for leaf in &mut top.leaves {
+                leaf.zap = create_zap(mos, txg, DmuType::ZAP_METADATA, &[]).await?.id();
+                all.insert_u64(&int_key_name(leaf.zap.0), leaf.zap.0).await?;
+            }
             top.metaslab_array = mos.create_object(txg, &ObjectSpec::new(DmuType::OBJECT_ARRAY, 512))?.id();
         }
-        let names: Vec<(String, ZapValue)> =
-            all.iter().map(|id| (int_key_name(id.0), ZapValue::from_u64(id.0))).collect();
-        let entries: Vec<(&str, ZapValue)> = names.iter().map(|(name, id)| (name.as_str(), id.clone())).collect();
-        let map = create_zap(mos, txg, DmuType::ZAP_METADATA, &entries).await?;
-        directory.insert_u64(pool_directory::VDEV_ZAP_MAP, map.id().0).await
+        all.flush(txg).await
     }
 }
 

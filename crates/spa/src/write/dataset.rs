@@ -13,7 +13,10 @@ use crate::SpaError;
 use crate::features::{FEATURES, by_name};
 
 /// Properties that say how blocks are written.
-const POLICY_PROPERTIES: [&str; 4] = ["compression", "checksum", "copies", "redundant_metadata"];
+pub(super) const POLICY_PROPERTIES: [&str; 5] =
+    ["compression", "checksum", "copies", "redundant_metadata", "special_small_blocks"];
+/// Blocks of files that count as small are no larger than this.
+const SMALL_BLOCK_MAX_BYTES: u64 = 1 << 20;
 
 /// A property's value, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,9 +63,6 @@ impl PoolWriter {
     /// There is none of this name, or it has something that cannot be kept up yet ([`SpaError::Unwritable`]).
     pub async fn open_head(&mut self, name: &str) -> Result<Head, SpaError> {
         let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
-        if self.is_live {
-            self.check_shared_blocks().await?;
-        }
         let view = self.view().await?;
         let dataset = view.dataset(name).await.map_err(fail)?;
         if let Some(head) = self.datasets.iter().find(|head| head.dataset == dataset.object) {
@@ -215,6 +215,15 @@ impl PoolWriter {
                     3 => RedundantMetadata::None,
                     _ => return Err(bad()),
                 };
+                Ok(None)
+            }
+            "special_small_blocks" => {
+                let is_size = number.is_power_of_two() && (512..=SMALL_BLOCK_MAX_BYTES).contains(&number);
+                let small = u32::try_from(number).ok().filter(|_| number == 0 || is_size);
+                policy.small_block_bytes = small.ok_or_else(|| {
+                    let what = format!("'{name}' must be zero or a power of 2 from 512B to 1M");
+                    SpaError::CannotCreate(what)
+                })?;
                 Ok(None)
             }
             "recordsize" => {

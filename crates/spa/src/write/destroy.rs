@@ -109,12 +109,11 @@ impl PoolWriter {
         for bp in phys.meta_dnode.blkptrs() {
             self.free_tree(txg, *bp, Some(DmuType::DNODE)).await?;
         }
-        self.check_freed(&[root])?;
         self.free_blocks(txg, &[root]).await
     }
 
     /// Frees a block and all below it; of the meta-dnode's tree also what its dnodes lead to.
-    fn free_tree(&self, txg: Txg, bp: Blkptr, meta: Option<DmuType>) -> BoxFuture<'_, Result<(), SpaError>> {
+    fn free_tree(&mut self, txg: Txg, bp: Blkptr, meta: Option<DmuType>) -> BoxFuture<'_, Result<(), SpaError>> {
         Box::pin(async move {
             if bp.is_hole() || bp.is_redacted() {
                 return Ok(());
@@ -141,7 +140,6 @@ impl PoolWriter {
                     }
                 }
             }
-            self.check_freed(&[bp])?;
             self.free_blocks(txg, &[bp]).await
         })
     }

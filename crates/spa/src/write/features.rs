@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::write::{Object, ObjsetMut, ZapMut};
+use cenote_dmu::write::{Object, ObjsetMut, ZapMut, create_zap};
 use cenote_dmu::zap::Zap;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
@@ -10,7 +10,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 
 use crate::SpaError;
-use crate::features::{FEATURES, Feature, by_name};
+use crate::features::{FEATURES, Feature, by_name, with_needs};
 
 /// Registered after OpenZFS 2.3, which could not open a pool that uses them: not enabled unless asked for.
 const LATER: [&str; 4] = ["draid_failure_domains", "block_cloning_endian", "dynamic_gang_header", "physical_rewrite"];
@@ -21,6 +21,12 @@ const BEFORE_TXGS: [&str; 5] =
     ["async_destroy", "empty_bpobj", "lz4_compress", "multi_vdev_crash_dump", "spacemap_histogram"];
 /// Needed to read the MOS, so labels name them while they are in use (`ZFEATURE_FLAG_MOS`).
 const FOR_MOS: [&str; 4] = ["hole_birth", "embedded_data", "vdev_zaps_v2", "draid"];
+
+/// Without these no pool is made.
+const NEEDED: [(&str, &str); 2] = [
+    ("lz4_compress", "with which metadata is compressed"),
+    ("spacemap_histogram", "which every space map has that is made here"),
+];
 
 /// The features of a pool.
 #[derive(Clone)]
@@ -38,6 +44,12 @@ pub(super) fn of_new_pool(disabled: &[String]) -> Result<Vec<&'static Feature>, 
     }
     let mut enabled: Vec<&'static Feature> = FEATURES.iter().filter(|feature| !LATER.contains(&feature.name)).collect();
     enabled.retain(|feature| !disabled.iter().any(|name| name == feature.name));
+    let enabled = with_needs(&enabled);
+    for (needed, why) in NEEDED {
+        if !enabled.iter().any(|feature| feature.name == needed) {
+            return Err(SpaError::CannotCreate(format!("not supported yet: pools without feature@{needed}, {why}")));
+        }
+    }
     Ok(enabled)
 }
 
@@ -54,23 +66,28 @@ impl FeatureCounts {
             mos.create_object(txg, &spec)
         };
         let (for_read, for_write) = (zap(DmuType::ZAP_METADATA)?, zap(DmuType::ZAP_METADATA)?);
-        let (descriptions, txgs) = (zap(DmuType::ZAP_METADATA)?, zap(DmuType::ZAP_METADATA)?);
+        let descriptions = zap(DmuType::ZAP_METADATA)?;
         for (name, object) in [
             (pool_directory::FEATURES_FOR_READ, &for_read),
             (pool_directory::FEATURES_FOR_WRITE, &for_write),
             (pool_directory::FEATURE_DESCRIPTIONS, &descriptions),
-            (pool_directory::FEATURE_ENABLED_TXG, &txgs),
         ] {
             directory.insert_u64(name, object.id().0).await?;
         }
-        let mut counts = BTreeMap::new();
         let mut descriptions = ZapMut::create(descriptions)?;
-        let mut enabled_txgs = ZapMut::create(txgs)?;
+        // Where nothing notes the txgs of enabling, a table of them would belong to nothing.
+        let mut enabled_txgs = None;
+        if enabled.iter().any(|feature| feature.name == "enabled_txg") {
+            let object = zap(DmuType::ZAP_METADATA)?;
+            directory.insert_u64(pool_directory::FEATURE_ENABLED_TXG, object.id().0).await?;
+            enabled_txgs = Some(ZapMut::create(object)?);
+        }
+        let mut counts = BTreeMap::new();
         let mut recorded = 0;
         for feature in enabled {
             descriptions.insert(feature.guid.as_bytes(), &ZapValue::from_text(feature.description)).await?;
-            if !BEFORE_TXGS.contains(&feature.name) {
-                enabled_txgs.insert_u64(feature.guid, txg.0).await?;
+            if let Some(txgs) = enabled_txgs.as_mut().filter(|_| !BEFORE_TXGS.contains(&feature.name)) {
+                txgs.insert_u64(feature.guid, txg.0).await?;
                 recorded += 1;
             }
             counts.insert(feature.name, (*feature, u64::from(ALWAYS.contains(&feature.name))));
@@ -79,7 +96,9 @@ impl FeatureCounts {
             *count = recorded;
         }
         descriptions.flush(txg).await?;
-        enabled_txgs.flush(txg).await?;
+        if let Some(mut txgs) = enabled_txgs {
+            txgs.flush(txg).await?;
+        }
         for object in [&for_read, &for_write] {
             ZapMut::create(object.clone())?.flush(txg).await?;
         }
@@ -106,6 +125,31 @@ impl FeatureCounts {
             }
         }
         Ok(Self { counts, for_read, for_write, is_dirty: false })
+    }
+
+    /// Enables a feature in a pool that exists, where it is not. Whether it was not.
+    pub(super) async fn enable(
+        &mut self,
+        mos: &ObjsetMut,
+        directory: &mut ZapMut,
+        feature: &'static Feature,
+        txg: Txg,
+    ) -> Result<bool, cenote_dmu::DmuError> {
+        if self.has(feature.name) {
+            return Ok(false);
+        }
+        // The root's table of vdevs is made by whoever opens the pool next and makes such tables.
+        let is_used = ALWAYS.contains(&feature.name) && feature.name != "vdev_zaps_v2";
+        self.counts.insert(feature.name, (feature, u64::from(is_used)));
+        self.is_dirty = true;
+        let description = ZapValue::from_text(feature.description);
+        table(mos, directory, pool_directory::FEATURE_DESCRIPTIONS, feature, &description, txg).await?;
+        if self.has("enabled_txg") {
+            let now = ZapValue::from_u64(txg.0);
+            table(mos, directory, pool_directory::FEATURE_ENABLED_TXG, feature, &now, txg).await?;
+            self.change("enabled_txg", 1);
+        }
+        Ok(true)
     }
 
     /// Whether a feature is enabled.
@@ -154,4 +198,26 @@ impl FeatureCounts {
         }
         Ok(())
     }
+}
+
+/// Enters what there is to say of a feature into a table of the directory, which is made if there is none.
+async fn table(
+    mos: &ObjsetMut,
+    directory: &mut ZapMut,
+    name: &str,
+    feature: &Feature,
+    value: &ZapValue,
+    txg: Txg,
+) -> Result<(), cenote_dmu::DmuError> {
+    let mut zap = match directory.lookup(name.as_bytes()).await?.and_then(|value| value.as_u64()) {
+        Some(object) => ZapMut::open(mos.object(ObjectId(object)).await?).await?,
+        None => {
+            let object = create_zap(mos, txg, DmuType::ZAP_METADATA, &[]).await?;
+            directory.insert_u64(name, object.id().0).await?;
+            directory.flush(txg).await?;
+            ZapMut::open(object).await?
+        }
+    };
+    zap.set(feature.guid.as_bytes(), value).await?;
+    zap.flush(txg).await
 }

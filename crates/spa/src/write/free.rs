@@ -1,4 +1,4 @@
-//! Freeing blocks: every extent of every copy, those of a gang's parts too.
+//! Freeing blocks that nobody refers to any more: every extent of every copy, those of a gang's parts too.
 
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
@@ -13,10 +13,13 @@ use crate::SpaError;
 const DEPTH_MAX: u32 = 16;
 
 impl PoolWriter {
-    /// Frees blocks that nothing points to any more, in the txg that syncs.
-    pub(super) async fn free_blocks(&self, txg: Txg, blocks: &[Blkptr]) -> Result<(), SpaError> {
-        for bp in blocks {
-            self.free_block(txg, *bp, 0).await?;
+    /// Gives up blocks in the txg that syncs: those that nobody else refers to are free.
+    pub(super) async fn free_blocks(&mut self, txg: Txg, blocks: &[Blkptr]) -> Result<(), SpaError> {
+        for bp in blocks.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()) {
+            self.given_up += 1;
+            for bp in self.give_up(txg, bp).await? {
+                self.free_block(txg, bp, 0).await?;
+            }
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ pub(super) struct Members {
     pub(super) labels: BTreeMap<Guid, NvList>,
     /// For each top-level vdev, the object with its metaslabs' unflushed txgs, where there is one.
     pub(super) unflushed_txgs: BTreeMap<VdevId, ObjectId>,
+    /// What top-level vdevs are for that do not serve everything: it stands in tables of their own, not in the tree.
+    classes: BTreeMap<Guid, AllocationClass>,
     /// Txgs that leaves have missed, as far as they were noted.
     pub(super) missed: BTreeMap<Guid, TxgSet>,
 }
@@ -52,17 +54,37 @@ fn changed(list: &NvList, change: &mut dyn FnMut(&mut NvList)) -> NvList {
     list
 }
 
+/// The tree, typed, with what top-level vdevs are for.
+fn parse(tree: &NvList, classes: &BTreeMap<Guid, AllocationClass>) -> Result<VdevConfig, VdevError> {
+    let mut config = VdevConfig::parse(tree)?;
+    for top in &mut config.children {
+        if let Some(class) = classes.get(&top.guid) {
+            top.class = *class;
+        }
+    }
+    Ok(config)
+}
+
+fn guid_sum(config: &VdevConfig) -> u64 {
+    let mut sum = 0_u64;
+    config.walk(&mut |vdev| sum = sum.wrapping_add(vdev.guid.0));
+    sum
+}
+
 impl Members {
     /// From the tree that the MOS has, or will have.
-    pub(super) fn new(tree: NvList, disks: BTreeMap<Guid, Disk>) -> Result<Self, VdevError> {
-        let config = VdevConfig::parse(&tree)?;
-        let mut guid_sum = 0_u64;
-        config.walk(&mut |vdev| guid_sum = guid_sum.wrapping_add(vdev.guid.0));
+    pub(super) fn new(
+        tree: NvList,
+        disks: BTreeMap<Guid, Disk>,
+        classes: BTreeMap<Guid, AllocationClass>,
+    ) -> Result<Self, VdevError> {
+        let config = parse(&tree, &classes)?;
         Ok(Self {
             tree,
+            guid_sum: guid_sum(&config),
             config,
-            guid_sum,
             disks,
+            classes,
             labels: BTreeMap::new(),
             unflushed_txgs: BTreeMap::new(),
             missed: BTreeMap::new(),
@@ -111,7 +133,26 @@ impl Members {
                 set(list, name, value);
             }
         });
-        self.config = VdevConfig::parse(&self.tree)?;
+        self.config = parse(&self.tree, &self.classes)?;
+        Ok(())
+    }
+
+    /// Puts new top-level vdevs behind those that are there.
+    pub(super) fn add(
+        &mut self,
+        tops: Vec<NvList>,
+        disks: impl IntoIterator<Item = (Guid, Disk)>,
+        classes: impl IntoIterator<Item = (Guid, AllocationClass)>,
+    ) -> Result<(), VdevError> {
+        let mut children = self.tree.lists("children").unwrap_or_default().to_vec();
+        children.extend(tops);
+        set(&mut self.tree, "children", NvValue::NvlistArray(children));
+        self.classes.extend(classes);
+        let before = guid_sum(&self.config);
+        self.config = parse(&self.tree, &self.classes)?;
+        // What the uberblock has said of the rest is not doubted.
+        self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
+        self.disks.extend(disks);
         Ok(())
     }
 
@@ -192,7 +233,8 @@ mod tests {
         let mirror = vdev("mirror", 10, vec![vdev("file", 11, vec![]), vdev("file", 12, vec![])]);
         let leaves = [21, 22, 23].map(|guid| vdev("file", guid, vec![]));
         let raidz = vdev("raidz", 20, leaves.to_vec());
-        Members::new(vdev("root", 1, vec![mirror, raidz, vdev("hole", 0, vec![])]), BTreeMap::new()).unwrap()
+        Members::new(vdev("root", 1, vec![mirror, raidz, vdev("hole", 0, vec![])]), BTreeMap::new(), BTreeMap::new())
+            .unwrap()
     }
 
     #[test]
@@ -219,5 +261,20 @@ mod tests {
         assert_eq!((in_label.u64("DTL"), in_label.u64("future:field")), (Some(77), Some(7)));
         assert!(!in_label.has("com.delphix:vdev_zap_leaf"));
         assert_eq!(members.top(VdevId(0)).unwrap().children[1].dtl, ObjectId(77));
+    }
+
+    /// The tree was parsed anew when a leaf got its log of missed txgs, and what a vdev is for went with the old one.
+    #[test]
+    fn what_a_vdev_is_for_stays_when_the_tree_changes() {
+        let mut members = members();
+        let sum = members.guid_sum;
+        let special = vdev("mirror", 30, vec![vdev("file", 31, vec![]), vdev("file", 32, vec![])]);
+        members.add(vec![special], [], [(Guid(30), AllocationClass::Special)]).unwrap();
+        assert_eq!(members.guid_sum, sum + 30 + 31 + 32);
+        let class = |members: &Members| members.config.children.iter().map(|top| top.class).collect::<Vec<_>>();
+        let classes = class(&members);
+        assert_eq!(classes[3], AllocationClass::Special);
+        members.set_field(Guid(31), "DTL", 77).unwrap();
+        assert_eq!(class(&members), classes);
     }
 }

@@ -45,15 +45,23 @@
 //! block of a txg have it noted in their dirty time logs in the same txg (`missed`); a device that cannot be flushed has
 //! missed all of it.
 //!
+//! **Shared blocks** (`shared`): what a dataset gives up may be cloned or deduplicated; the tables that count references
+//! change with the datasets' part of the txg, before the first pass.
+//!
 //! **Several txgs at once** ([`live`]): others change datasets in later txgs while one is synced.
 //!
-//! **Not here yet.** Deferred frees (passes converge without, by rewriting in
-//! place; those that OpenZFS left stay until it opens the pool again); the intent log.
+//! **Deferred frees**: passes converge without, by rewriting in place; those that OpenZFS left are freed in the first txgs
+//! (`deferred`).
+//!
+//! **Not here yet.** The intent log.
 
+mod add;
 mod administer;
+mod auxiliary;
 mod config;
 mod create;
 mod dataset;
+mod deferred;
 mod destroy;
 mod features;
 mod free;
@@ -64,8 +72,10 @@ mod missed;
 mod open;
 mod refuse;
 mod rename;
+mod shared;
 mod space;
 mod sync;
+mod upgrade;
 mod usable;
 mod vdevs;
 mod volume;
@@ -80,7 +90,9 @@ use cenote_format::nvlist::NvList;
 use cenote_taskq::Handle;
 use cenote_vdev::tree::VdevTree;
 
-pub use create::{CreateOptions, create};
+pub use add::AddOptions;
+pub use auxiliary::AuxSpec;
+pub use create::{CreateOptions, create, create_with_metaslabs};
 pub use dataset::PropertyValue;
 pub use open::{WriteOptions, open};
 pub use vdevs::{DiskSpec, TopKind, TopSpec};
@@ -89,6 +101,7 @@ use crate::SpaError;
 use crate::config::PoolState;
 use features::FeatureCounts;
 use members::Members;
+use shared::SharedBlocks;
 use space::Space;
 
 /// Copies of the MOS's blocks: as many as there can be.
@@ -123,6 +136,11 @@ pub struct PoolWriter {
     config: Object,
     dsl: DslMut,
     features: FeatureCounts,
+    shared: SharedBlocks,
+    /// The list of frees that were put off, until it is empty.
+    deferred: Option<ObjectId>,
+    /// Blocks given up since the pool was opened.
+    given_up: u64,
     datasets: Vec<Head>,
     /// Which features each dataset uses.
     used_features: BTreeSet<(ObjectId, &'static str)>,

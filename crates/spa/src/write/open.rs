@@ -24,6 +24,7 @@ use cenote_zio::AllocationUnits;
 use super::features::FeatureCounts;
 use super::members::Members;
 use super::refuse::next_txg;
+use super::shared::SharedBlocks;
 use super::space::{Space, vdev_setup};
 use super::{Clock, Host, MOS_COPIES, PoolWriter};
 use crate::config::PoolState;
@@ -113,6 +114,7 @@ impl Opening<'_> {
         let empty_bpobj = pool.directory().find_u64(pool_directory::EMPTY_BPOBJ).await.map_err(dmu_failed)?;
         let dsl = DslMut::open(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await;
         let dsl = dsl.map_err(|error| SpaError::Dsl { pool: pool.name().to_owned(), error })?;
+        let shared = SharedBlocks::open(pool).await?;
         Ok(PoolWriter {
             handle: handle.clone(),
             name: pool.name().to_owned(),
@@ -130,6 +132,9 @@ impl Opening<'_> {
             config,
             dsl,
             features,
+            shared,
+            deferred: super::deferred::list_of(pool.directory()).await.map_err(dmu_failed)?,
+            given_up: 0,
             used_features: BTreeSet::new(),
             datasets: Vec::new(),
             txg: next_txg(pool),
@@ -155,11 +160,9 @@ impl Opening<'_> {
         let disks = found.iter().filter(|(guid, _)| usable.contains(guid));
         let disks = disks.map(|(guid, leaf)| (*guid, leaf.disk.clone())).collect();
         let failed = |error| SpaError::Vdev { pool: pool.name().to_owned(), error };
-        let mut members = Members::new(tree.clone(), disks).map_err(failed)?;
         // What special vdevs are for stands in their own tables, which the import has read.
-        for (top, read) in members.config.children.iter_mut().zip(&pool.vdevs().children) {
-            top.class = read.class;
-        }
+        let classes = pool.vdevs().children.iter().map(|top| (top.guid, top.class)).collect();
+        let mut members = Members::new(tree.clone(), disks, classes).map_err(failed)?;
         members.labels = found.iter().map(|(guid, leaf)| (*guid, leaf.config.as_ref().clone())).collect();
         members.guid_sum = pool.uberblock().guid_sum;
         members.missed = pool.missed_txgs().clone();
@@ -180,7 +183,9 @@ impl Opening<'_> {
         let (mut setups, mut sector_bytes, mut unflushed) = (Vec::new(), u64::MAX, BTreeMap::new());
         for maps in pool.vdev_maps().await? {
             let Some(top) = members.top(maps.vdev) else { continue };
-            sector_bytes = sector_bytes.min(1 << top.ashift);
+            if top.class != AllocationClass::Log {
+                sector_bytes = sector_bytes.min(1 << top.ashift);
+            }
             unflushed.extend(maps.unflushed_txgs.map(|object| (maps.vdev, object)));
             let disks = top.leaves().into_iter().filter_map(|leaf| members.disks.get(&leaf.guid));
             let is_rotational = disks.into_iter().any(|disk| disk.device().is_rotational());
@@ -191,8 +196,8 @@ impl Opening<'_> {
             .filter(|setup| setup.maps.class == AllocationClass::Log)
             .map(|setup| setup.maps.vdev)
             .collect();
-        let objects = MosObjects(pool.mos().clone());
-        let opened = cenote_metaslab::open(&mut allocator, &objects, setups, pool.log_space_maps().await?).await;
+        let (objects, logs) = (Arc::new(MosObjects(pool.mos().clone())), pool.log_space_maps().await?);
+        let opened = cenote_metaslab::open(handle, &mut allocator, objects, setups, logs).await;
         opened.map_err(|problem| pool.corrupt(format!("{problem}; 'verify' says more")))?;
         // There is no intent log yet, and a log device may be missing.
         lost.into_iter().for_each(|vdev| allocator.set_allocatable(vdev, false));

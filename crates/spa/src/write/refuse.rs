@@ -1,8 +1,7 @@
 //! What keeps a pool that exists from being written to: checked when nothing has been opened for writing yet.
 //!
-//! A feature in use is a promise about structures that a writer keeps up. Those that only matter when blocks of datasets are
-//! freed, or when one dataset is changed, are not looked at here: that dataset, or that block, is refused later, before
-//! anything of its txg is the pool's.
+//! A feature in use is a promise about structures that a writer keeps up. Those that only matter when one dataset
+//! is changed are not looked at here: that dataset is refused later, before anything of its txg is the pool's.
 
 use cenote_dmu::{KeyAccess, Objset};
 use cenote_dsl::Dsl;
@@ -15,7 +14,7 @@ use crate::pool::FeatureName;
 use crate::{Pool, Rewind, SpaError};
 
 /// Features whose structures are kept up by what is written, or that writing to the pool's own objects does not touch.
-const WRITABLE: [&str; 35] = [
+const WRITABLE: [&str; 40] = [
     "async_destroy",
     "empty_bpobj",
     "lz4_compress",
@@ -51,9 +50,12 @@ const WRITABLE: [&str; 35] = [
     "head_errlog",
     "blake3",
     "vdev_zaps_v2",
+    "block_cloning",
+    "block_cloning_endian",
+    "fast_dedup",
+    "longname",
+    "large_microzap",
 ];
-/// Likewise, while no block that they share is freed.
-const WRITABLE_UNSHARED: [&str; 4] = ["block_cloning", "fast_dedup", "longname", "large_microzap"];
 
 impl Pool {
     /// Whether this version can write to the pool at all.
@@ -75,7 +77,7 @@ impl Pool {
             match name {
                 _ if state != FeatureState::Active => {}
                 FeatureName::Known(feature) => {
-                    if !WRITABLE.contains(&feature.name) && !WRITABLE_UNSHARED.contains(&feature.name) {
+                    if !WRITABLE.contains(&feature.name) {
                         return refuse(format!("the feature {} ({})", feature.name, feature.guid));
                     }
                 }

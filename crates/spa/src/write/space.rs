@@ -1,5 +1,6 @@
 //! The pool's space: the allocator of `metaslab` behind the trait of `zio`, and its maps among the objects of the MOS.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cenote_dmu::write::{ObjectSpec, ObjsetMut, create_zap, put_entry};
@@ -55,13 +56,58 @@ pub(super) struct Space {
     clock: Clock,
     units: AllocationUnits,
     allocator: Mutex<Allocator>,
+    /// Bytes of special vdevs that small blocks of files may still take before the next txg.
+    small_left_bytes: AtomicU64,
     /// What space maps are read from.
     mos: OnceLock<ObjsetMut>,
 }
 
 impl Space {
     pub(super) fn new(handle: Handle, clock: Clock, units: AllocationUnits, allocator: Allocator) -> Self {
-        Self { handle, clock, units, allocator: Mutex::new(allocator), mos: OnceLock::new() }
+        let this = Self {
+            handle,
+            clock,
+            units,
+            allocator: Mutex::new(allocator),
+            small_left_bytes: AtomicU64::new(0),
+            mos: OnceLock::new(),
+        };
+        this.measure_special();
+        this
+    }
+
+    /// Finds out how much small blocks of files may take of special vdevs: all but what is kept for metadata.
+    fn measure_special(&self) {
+        let left = self.with(|allocator| {
+            let (size, allocated, _) = allocator.class_figures(ClassKind::Special);
+            let kept_pct = allocator.tunables().zfs_special_class_metadata_reserve_pct.min(100);
+            (size / 100 * (100 - kept_pct)).saturating_sub(allocated)
+        });
+        self.small_left_bytes.store(left, Ordering::Relaxed);
+    }
+
+    /// Which class a block belongs to.
+    fn class_of(&self, request: &AllocationRequest) -> ClassKind {
+        let kind = request.object_type;
+        if kind == DmuType::INTENT_LOG {
+            return ClassKind::Log;
+        }
+        let (indirect, tables) = self.with(|allocator| {
+            let tunables = allocator.tunables();
+            (tunables.zfs_user_indirect_is_special, tunables.zfs_ddt_data_is_special)
+        });
+        if kind == DmuType::DDT_ZAP {
+            let is_theirs = tables || self.with(|allocator| allocator.class_figures(ClassKind::Dedup).0 > 0);
+            return if is_theirs { ClassKind::Dedup } else { ClassKind::Normal };
+        }
+        let is_small = request.block_bytes <= u64::from(request.small_block_bytes);
+        if kind.is_metadata()
+            || (indirect && request.level > 0)
+            || (is_small && self.small_left_bytes.load(Ordering::Relaxed) > 0)
+        {
+            return ClassKind::Special;
+        }
+        ClassKind::Normal
     }
 
     pub(super) fn set_mos(&self, mos: &ObjsetMut) {
@@ -85,7 +131,15 @@ impl Space {
     /// The txg is on disk.
     pub(super) fn sync_done(&self, txg: Txg) -> Result<(), String> {
         let now_ms = self.now_ms();
-        self.with(|allocator| allocator.sync_done(txg, true, now_ms)).map(drop).map_err(|error| error.to_string())
+        self.with(|allocator| allocator.sync_done(txg, true, now_ms)).map(drop).map_err(|error| error.to_string())?;
+        self.measure_special();
+        Ok(())
+    }
+
+    fn take_special(&self, bytes: u64) {
+        // Places are given one after the other, so nobody comes in between.
+        let left = self.small_left_bytes.load(Ordering::Relaxed);
+        self.small_left_bytes.store(left.saturating_sub(bytes), Ordering::Relaxed);
     }
 
     async fn load(&self, id: MetaslabId, txg: Txg) -> Result<(), String> {
@@ -107,17 +161,6 @@ impl Space {
     }
 }
 
-/// Which class a block belongs to.
-const fn class_of(request: &AllocationRequest) -> ClassKind {
-    if request.object_type.0 == DmuType::INTENT_LOG.0 {
-        return ClassKind::Log;
-    }
-    if request.object_type.0 == DmuType::DDT_ZAP.0 {
-        return ClassKind::Dedup;
-    }
-    if request.level > 0 || request.object_type.is_metadata() { ClassKind::Special } else { ClassKind::Normal }
-}
-
 const fn extent(dva: Dva) -> Extent {
     Extent { vdev: dva.vdev, offset_bytes: dva.offset_bytes, asize_bytes: dva.asize_bytes }
 }
@@ -129,9 +172,9 @@ impl cenote_zio::Allocator for Space {
 
     fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
         Box::pin(async move {
-            let class = class_of(&request);
             let mut is_fragmented = false;
-            for class in [class].iter().chain(class.fallbacks()) {
+            let first = self.class_of(&request);
+            for class in [first].iter().chain(first.fallbacks()) {
                 let wish = Request {
                     class: *class,
                     psize: SizeRange::exactly(request.psize_bytes),
@@ -147,6 +190,10 @@ impl cenote_zio::Allocator for Space {
                 for _ in 0..LOADS_MAX {
                     match self.with(|allocator| allocator.allocate(&wish)) {
                         Ok(extents) => {
+                            if *class == ClassKind::Special {
+                                let taken = extents.iter().map(|extent| extent.asize_bytes).sum::<u64>();
+                                self.take_special(taken);
+                            }
                             let dva = |extent: Extent| Dva {
                                 vdev: extent.vdev,
                                 offset_bytes: extent.offset_bytes,
@@ -261,6 +308,11 @@ impl SpaceStore for Changes {
 }
 
 impl PoolWriter {
+    /// Turns numbers of space accounting, from now on.
+    pub fn tune_space(&mut self, tune: impl FnOnce(&mut cenote_metaslab::Tunables)) {
+        self.space.with(|allocator| tune(allocator.tunables()));
+    }
+
     /// Writes what a pass has allocated and freed into space maps and logs.
     pub(super) async fn sync_space(&mut self, txg: Txg, pass: u32) -> Result<(), SpaError> {
         let mut changes = Changes::new(self.mos.clone(), txg);

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use cenote_dmu::write::{SpaceDelta, ZapMut, put_entry};
+use cenote_dmu::write::{SpaceDelta, put_entry};
 use cenote_dsl::write::UsedBy;
-use cenote_format::blkptr::Blkptr;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::uberblock::Uberblock;
@@ -17,11 +16,6 @@ use crate::SpaError;
 
 /// Passes at most. Four are usual; that many mean that they do not converge.
 const PASSES_MAX: u32 = 64;
-
-/// Entries of the MOS's directory at most: a few dozen are usual.
-const DIRECTORY_ENTRIES_MAX: usize = 1 << 16;
-/// What names of dedup tables in the MOS's directory begin with.
-const DEDUP_PREFIX: &[u8] = b"DDT-";
 
 impl PoolWriter {
     pub(super) fn dmu_error(&self, error: cenote_dmu::DmuError) -> SpaError {
@@ -43,7 +37,9 @@ impl PoolWriter {
         let begun = self.handle.now();
         // What is not there misses whatever is written.
         self.note_missed(txg, 1, self.members.lost()).await?;
+        self.free_deferred(txg).await?;
         self.sync_datasets(txg).await?;
+        self.save_shared(txg).await?;
         if self.config_changed {
             self.write_config(txg).await?;
         }
@@ -76,37 +72,6 @@ impl PoolWriter {
         self.config_changed = false;
         self.txg = Txg(txg.0 + 1);
         Ok(txg)
-    }
-
-    /// Refuses to have files changed where blocks may be shared: what is given up then cannot be freed yet, and it would only show
-    /// when the txg is written.
-    pub(super) async fn check_shared_blocks(&self) -> Result<(), SpaError> {
-        let refuse = |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: what.to_owned() });
-        if self.features.count("block_cloning") > 0 {
-            return refuse("changing files of a pool with cloned blocks");
-        }
-        let mut directory = ZapMut::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
-        let entries = directory.entries(DIRECTORY_ENTRIES_MAX).await.map_err(|error| self.dmu_error(error))?;
-        let is_table =
-            |name: &[u8]| name.starts_with(DEDUP_PREFIX) && name != pool_directory::DDT_STATISTICS.as_bytes();
-        if entries.iter().any(|(name, _)| is_table(name)) {
-            return refuse("changing files of a pool with deduplicated blocks");
-        }
-        Ok(())
-    }
-
-    /// Refuses to give up blocks that others may share.
-    pub(super) fn check_freed(&self, killed: &[Blkptr]) -> Result<(), SpaError> {
-        let refuse = |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: what.to_owned() });
-        if killed.iter().any(Blkptr::dedup) {
-            return refuse("freeing deduplicated blocks");
-        }
-        // Only data is ever cloned.
-        let is_data = |bp: &Blkptr| bp.level() == 0 && !bp.dmu_type().is_metadata() && !bp.is_embedded();
-        if self.features.count("block_cloning") > 0 && killed.iter().any(is_data) {
-            return refuse("freeing data in a pool with cloned blocks");
-        }
-        Ok(())
     }
 
     /// The list that stands for empty ones goes with the last that refers to it.
@@ -168,7 +133,6 @@ impl PoolWriter {
         let synced = self.writer.sync(&objsets, txg, 1).await.map_err(|error| self.dmu_error(error))?;
         for (head, synced) in dirty.iter().zip(synced) {
             self.note_missed(txg, 1, synced.missed.iter().copied().collect()).await?;
-            self.check_freed(&synced.killed)?;
             let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
             self.release_empty_bpobj(txg, settled.replaced_empty).await?;
             if !self.is_live {

@@ -56,7 +56,8 @@ impl PoolWriter {
             }
         }
         let slop_bytes = slop_bytes(normal, log);
-        let bytes = (normal + shared).saturating_sub(deferred).saturating_sub(slop_bytes);
+        let saved = self.shared.saved_bytes;
+        let bytes = (normal + shared).saturating_add(saved).saturating_sub(deferred).saturating_sub(slop_bytes);
         Usable { bytes, slop_bytes, has_deferred: deferred > 0 }
     }
 

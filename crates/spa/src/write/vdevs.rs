@@ -1,9 +1,10 @@
-//! The vdevs of a new pool: what was asked for, and the configuration that it makes.
+//! New vdevs, of a new pool or of one that is extended: what was asked for, and the configuration that it makes.
 
 use cenote_format::ids::{Guid, ObjectId, Txg};
-use cenote_format::label::{DeviceLayout, LABEL_BYTES, MIN_DEVICE_BYTES};
+use cenote_format::label::{DeviceLayout, END_BYTES, LABEL_BYTES, MIN_DEVICE_BYTES, START_BYTES};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_taskq::Rng;
+use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::layout::draid::Draid;
 
@@ -12,7 +13,7 @@ use crate::SpaError;
 /// Metaslabs that a vdev should have (`zfs_vdev_default_ms_count`).
 const METASLABS_WANTED: u64 = 200;
 /// And at least (`zfs_vdev_min_ms_count`).
-const METASLABS_MIN: u64 = 16;
+pub(super) const METASLABS_MIN: u64 = 16;
 /// A metaslab's size where the number of them does not decide (`zfs_vdev_default_ms_shift`).
 const METASLAB_SHIFT: u32 = 29;
 /// A metaslab holds a block of the largest size.
@@ -61,11 +62,13 @@ pub enum TopKind {
 pub struct TopSpec {
     /// What it is.
     pub kind: TopKind,
+    /// What it is for.
+    pub class: AllocationClass,
     /// Its disks.
     pub disks: Vec<DiskSpec>,
 }
 
-/// A leaf of a new pool.
+/// A leaf that is made.
 #[derive(Clone, Debug)]
 pub(super) struct MadeLeaf {
     pub(super) guid: Guid,
@@ -73,11 +76,12 @@ pub(super) struct MadeLeaf {
     pub(super) zap: ObjectId,
 }
 
-/// A top-level vdev of a new pool.
+/// A top-level vdev that is made.
 #[derive(Clone, Debug)]
 pub(super) struct MadeTop {
     pub(super) guid: Guid,
     pub(super) kind: TopKind,
+    pub(super) class: AllocationClass,
     pub(super) ashift: u32,
     pub(super) asize_bytes: u64,
     pub(super) metaslab_shift: u32,
@@ -87,29 +91,65 @@ pub(super) struct MadeTop {
     pub(super) zap: ObjectId,
 }
 
-/// The vdevs of a new pool.
+/// The vdevs of a new pool, or those that an old one gets.
 #[derive(Clone, Debug)]
 pub(super) struct MadeVdevs {
     pub(super) tops: Vec<MadeTop>,
     pub(super) root_zap: ObjectId,
+    /// How many top-level vdevs there are before them.
+    pub(super) first_id: u64,
 }
 
-fn refuse(what: impl Into<String>) -> SpaError {
+pub(super) fn refuse(what: impl Into<String>) -> SpaError {
     SpaError::CannotCreate(what.into())
 }
 
 impl MadeVdevs {
     /// Checks what is asked for and gives it identities.
-    pub(super) fn new(specs: Vec<TopSpec>, ashift: Option<u32>, txg: Txg, rng: &mut Rng) -> Result<Self, SpaError> {
-        if specs.is_empty() {
-            return Err(refuse("no vdevs are named"));
-        }
-        let tops = specs.into_iter().map(|spec| MadeTop::new(spec, ashift, txg, rng)).collect::<Result<_, _>>()?;
-        Ok(Self { tops, root_zap: ObjectId(0) })
+    pub(super) fn new(
+        specs: Vec<TopSpec>,
+        ashift: Option<u32>,
+        metaslabs_min: u64,
+        txg: Txg,
+        rng: &mut Rng,
+    ) -> Result<Self, SpaError> {
+        let tops = specs.into_iter().map(|spec| MadeTop::new(spec, ashift, metaslabs_min, txg, rng));
+        let tops = tops.collect::<Result<_, _>>()?;
+        Ok(Self { tops, root_zap: ObjectId(0), first_id: 0 })
     }
 
-    pub(super) fn leaves(&self) -> impl Iterator<Item = (usize, &MadeLeaf)> {
-        self.tops.iter().enumerate().flat_map(|(at, top)| top.leaves.iter().map(move |leaf| (at, leaf)))
+    /// How many are draids, and how many hold blocks of a class that needs a feature.
+    pub(super) fn uses(&self) -> Vec<(&'static str, i64)> {
+        let count = |is: fn(&MadeTop) -> bool| self.tops.iter().filter(|top| is(top)).count() as i64;
+        vec![
+            ("draid", count(|top| matches!(top.kind, TopKind::Draid { .. }))),
+            ("allocation_classes", count(|top| matches!(top.class, AllocationClass::Special | AllocationClass::Dedup))),
+        ]
+    }
+
+    /// Refuses what the pool's features do not allow.
+    pub(super) fn check_features(&self, has: impl Fn(&str) -> bool) -> Result<(), SpaError> {
+        let mut needed = self.uses();
+        // As OpenZFS does: a log device says what it is for too.
+        needed.push(("allocation_classes", i64::from(self.tops.iter().any(|top| top.class == AllocationClass::Log))));
+        match needed.into_iter().find(|(name, count)| *count > 0 && !has(name)) {
+            Some((name, _)) => Err(refuse(format!("these vdevs need feature@{name}, which is not enabled"))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn leaves(&self) -> impl Iterator<Item = &MadeLeaf> {
+        self.tops.iter().flat_map(|top| &top.leaves)
+    }
+
+    /// The configurations of the top-level vdevs, as the MOS has them.
+    pub(super) fn configs(&self) -> Vec<NvList> {
+        (self.first_id..).zip(&self.tops).map(|(id, top)| top.config(id)).collect()
+    }
+
+    /// What each top-level vdev is for.
+    pub(super) fn classes(&self) -> impl Iterator<Item = (Guid, AllocationClass)> {
+        self.tops.iter().map(|top| (top.guid, top.class))
     }
 
     /// The whole tree, as the MOS has it.
@@ -122,15 +162,35 @@ impl MadeVdevs {
         if self.root_zap.0 != 0 {
             root.push("com.klarasystems:vdev_zap_root", self.root_zap.0);
         }
-        let children = self.tops.iter().enumerate().map(|(id, top)| top.config(id as u64)).collect();
-        root.push("children", NvValue::NvlistArray(children));
+        root.push("children", NvValue::NvlistArray(self.configs()));
         root
     }
 }
 
+impl DiskSpec {
+    /// Bytes between its labels.
+    pub(super) fn allocatable_bytes(&self) -> Result<u64, SpaError> {
+        let size = self.disk.size_bytes();
+        let layout = DeviceLayout::new(size).filter(|_| size >= MIN_DEVICE_BYTES);
+        let layout = layout
+            .ok_or_else(|| refuse(format!("'{}': device is too small: less than the minimum size (64M)", self.path)))?;
+        Ok(layout.allocatable_bytes())
+    }
+}
+
+/// The sector size of disks that are one vdev, as a power of two: what is asked for, else what they say.
+pub(super) fn ashift_of(disks: &[DiskSpec], wanted: Option<u32>) -> Result<u32, SpaError> {
+    let sector_bytes = disks.iter().map(|disk| disk.disk.device().sector_bytes()).fold(512, u32::max);
+    let ashift = wanted.unwrap_or_else(|| sector_bytes.next_power_of_two().ilog2()).max(9);
+    if !(9..=16).contains(&ashift) || 1_u64 << ashift < u64::from(sector_bytes) {
+        return Err(refuse(format!("property 'ashift': {ashift} does not fit the devices")));
+    }
+    Ok(ashift)
+}
+
 impl MadeTop {
-    fn new(spec: TopSpec, ashift: Option<u32>, txg: Txg, rng: &mut Rng) -> Result<Self, SpaError> {
-        let TopSpec { kind, disks } = spec;
+    fn new(spec: TopSpec, ashift: Option<u32>, metaslabs_min: u64, txg: Txg, rng: &mut Rng) -> Result<Self, SpaError> {
+        let TopSpec { kind, class, disks } = spec;
         let (least, what) = match kind {
             TopKind::Single => (1, "a vdev of its own"),
             TopKind::Mirror => (2, "mirror"),
@@ -140,22 +200,15 @@ impl MadeTop {
         if disks.len() < least || (kind == TopKind::Single && disks.len() > 1) || disks.len() > 255 {
             return Err(refuse(format!("invalid vdev specification: {what} requires at least {least} devices")));
         }
+        if class == AllocationClass::Log && matches!(kind, TopKind::Raidz { .. } | TopKind::Draid { .. }) {
+            return Err(refuse(format!("invalid vdev specification: unsupported 'log' device: {what}")));
+        }
         let kind = settle(kind, disks.len() as u64)?;
         let mut child_bytes = u64::MAX;
-        let mut sector_bytes = 512;
         for disk in &disks {
-            let size = disk.disk.size_bytes();
-            let layout = DeviceLayout::new(size).filter(|_| size >= MIN_DEVICE_BYTES);
-            let layout = layout.ok_or_else(|| {
-                refuse(format!("'{}': device is too small: less than the minimum size (64M)", disk.path))
-            })?;
-            child_bytes = child_bytes.min(layout.allocatable_bytes());
-            sector_bytes = sector_bytes.max(disk.disk.device().sector_bytes());
+            child_bytes = child_bytes.min(disk.allocatable_bytes()?);
         }
-        let ashift = ashift.unwrap_or_else(|| sector_bytes.next_power_of_two().ilog2()).max(9);
-        if !(9..=16).contains(&ashift) || 1_u64 << ashift < u64::from(sector_bytes) {
-            return Err(refuse(format!("property 'ashift': {ashift} does not fit the devices")));
-        }
+        let ashift = ashift_of(&disks, ashift)?;
         let asize_bytes = match kind {
             TopKind::Single | TopKind::Mirror => child_bytes,
             TopKind::Raidz { .. } => child_bytes * disks.len() as u64,
@@ -167,7 +220,12 @@ impl MadeTop {
             }
         };
         let asize_bytes = asize_bytes / LABEL_BYTES as u64 * LABEL_BYTES as u64;
-        let metaslab_shift = metaslab_shift(asize_bytes);
+        if asize_bytes < MIN_DEVICE_BYTES - START_BYTES - END_BYTES {
+            return Err(refuse(format!(
+                "one or more devices is too small for {what}: less than the minimum size (64M)"
+            )));
+        }
+        let metaslab_shift = metaslab_shift(asize_bytes, metaslabs_min);
         let mut guid = || Guid(rng.next_u64() | 1);
         let leaves: Vec<MadeLeaf> =
             disks.into_iter().map(|spec| MadeLeaf { guid: guid(), spec, zap: ObjectId(0) }).collect();
@@ -176,6 +234,7 @@ impl MadeTop {
         Ok(Self {
             guid,
             kind,
+            class,
             ashift,
             asize_bytes,
             metaslab_shift,
@@ -229,7 +288,7 @@ impl MadeTop {
         list.push("metaslab_shift", u64::from(self.metaslab_shift));
         list.push("ashift", u64::from(self.ashift));
         list.push("asize", self.asize_bytes);
-        list.push("is_log", 0_u64);
+        list.push("is_log", u64::from(self.class == AllocationClass::Log));
         list.push("create_txg", self.create_txg.0);
         let zap = |list: &mut NvList, name: &str, object: ObjectId| {
             if object.0 != 0 {
@@ -259,10 +318,14 @@ fn settle(kind: TopKind, disks: u64) -> Result<TopKind, SpaError> {
         TopKind::Draid { parity, data, spares } => {
             let room = disks.checked_sub(parity + spares).filter(|room| *room > 0);
             let room = room.ok_or_else(|| refuse("draid: too few devices for its parity and spares"))?;
-            if spares > 0 {
-                return Err(refuse("not supported yet: draid with distributed spares"));
+            let data = data.unwrap_or_else(|| room.min(8));
+            if data == 0 || data > room {
+                return Err(refuse(format!(
+                    "requested number of dRAID data disks {data} per group is too high, at most {room} disks are available \
+                     for data"
+                )));
             }
-            TopKind::Draid { parity, data: Some(data.unwrap_or(8).min(room)), spares }
+            TopKind::Draid { parity, data: Some(data), spares }
         }
         kind => kind,
     })
@@ -274,11 +337,11 @@ fn draid_groups(width: u64, positions: u64) -> u64 {
 }
 
 /// The size of a vdev's metaslabs, as a power of two, as OpenZFS would choose it.
-fn metaslab_shift(asize_bytes: u64) -> u32 {
+fn metaslab_shift(asize_bytes: u64, metaslabs_min: u64) -> u32 {
     let bits = |bytes: u64| bytes.max(1).ilog2() + 1;
     let count = asize_bytes >> METASLAB_SHIFT;
-    let shift = if count < METASLABS_MIN {
-        bits(asize_bytes / METASLABS_MIN)
+    let shift = if count < metaslabs_min {
+        bits(asize_bytes / metaslabs_min.max(1))
     } else if count > METASLABS_WANTED {
         bits(asize_bytes / METASLABS_WANTED)
     } else {
@@ -304,11 +367,21 @@ mod tests {
     #[test]
     fn metaslabs_are_as_large_as_openzfs_makes_them() {
         // The sizes of pools that OpenZFS made, and 10 TB.
-        assert_eq!(metaslab_shift(69_730_304), 24);
-        assert_eq!(metaslab_shift(79_167_488), 24);
-        assert_eq!(metaslab_shift(4 << 30), 29);
-        assert_eq!(metaslab_shift(64 << 30), 29);
-        assert_eq!(metaslab_shift(10_000_000_000_000), 34);
+        assert_eq!(metaslab_shift(69_730_304, METASLABS_MIN), 24);
+        assert_eq!(metaslab_shift(79_167_488, METASLABS_MIN), 24);
+        assert_eq!(metaslab_shift(4 << 30, METASLABS_MIN), 29);
+        assert_eq!(metaslab_shift(64 << 30, METASLABS_MIN), 29);
+        assert_eq!(metaslab_shift(10_000_000_000_000, METASLABS_MIN), 34);
+        assert_eq!(metaslab_shift((4 << 30) - (5 << 20), 256), 24);
+    }
+
+    #[test]
+    fn a_draid_with_spares_is_as_large_as_openzfs_makes_it() {
+        // `draid1:3d:2s:7c` on files of 128 MiB, made by OpenZFS 2.3.2.
+        let child_bytes = DeviceLayout::new(128 << 20).unwrap().allocatable_bytes();
+        let draid = Draid::new(9, 1, 3, 2, draid_groups(4, 5), 7).unwrap();
+        let asize_bytes = draid.asize_bytes(child_bytes) / LABEL_BYTES as u64 * LABEL_BYTES as u64;
+        assert_eq!((asize_bytes, metaslab_shift(asize_bytes, METASLABS_MIN)), (402_653_184, 25));
     }
 
     #[test]

@@ -76,6 +76,14 @@ pub fn set_pool_limit_bytes(limit_bytes: usize) {
     trim(CLASS_COUNT, limit_bytes);
 }
 
+/// Has the pool keep at least `limit_bytes`; where it may keep more already nothing changes. For those whose memory goes round: a
+/// txg's blocks come back all at once when it is on disk, to be used for the next.
+pub fn raise_pool_limit_bytes(limit_bytes: usize) {
+    let before = POOL_LIMIT_BYTES.fetch_max(limit_bytes, Ordering::Relaxed);
+    let local = (limit_bytes.max(before) / 8).min(LOCAL_LIMIT_MAX_BYTES);
+    LOCAL_LIMIT_BYTES.store(local, Ordering::Relaxed);
+}
+
 /// Bytes of memory that a buffer of `len` bytes takes, its share of a slab's waste included.
 pub fn memory_bytes_of(len: usize) -> usize {
     match class(len) {

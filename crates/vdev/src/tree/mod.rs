@@ -366,6 +366,17 @@ impl VdevTree {
         self.tops.get(vdev.0 as usize).map(|top| top.ashift)
     }
 
+    /// Whether blocks that are neighbours on a top-level vdev are neighbours on its devices, so that they can be written as one:
+    /// a disk, or a mirror of disks.
+    #[must_use]
+    pub fn keeps_neighbours(&self, vdev: VdevId) -> bool {
+        let is_leaf = |node: &Node| matches!(node.kind, Kind::Leaf(_));
+        self.tops.get(vdev.0 as usize).map(|top| self.node(top.node)).is_some_and(|node| match &node.kind {
+            Kind::Mirror => node.children.iter().all(|child| is_leaf(self.node(*child))),
+            _ => is_leaf(node),
+        })
+    }
+
     /// Bytes that an allocation for `psize_bytes` takes on a top-level vdev at `birth`.
     #[must_use]
     pub fn psize_to_asize(&self, vdev: VdevId, psize_bytes: u64, birth: Txg) -> Option<u64> {

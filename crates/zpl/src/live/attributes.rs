@@ -87,7 +87,7 @@ impl LiveFileSystem {
             size_bytes: record.u64(ZplAttribute::Size),
             blocks: used.saturating_add(256) / 512 + head.slots() as u64,
             block_size_bytes: u64::from(head.data_block_bytes()),
-            accessed: record.time(ZplAttribute::Atime),
+            accessed: node.unwritten_access().unwrap_or_else(|| record.time(ZplAttribute::Atime)),
             modified: record.time(ZplAttribute::Mtime),
             changed: record.time(ZplAttribute::Ctime),
             created: record.time(ZplAttribute::Crtime),
@@ -161,6 +161,9 @@ impl LiveFileSystem {
             Some(edit) => self.apply_edit(edit, plan, held.txg()).await?,
             None => plan,
         };
+        if change.accessed.is_some() {
+            node.forget_access();
+        }
         node.store(held.txg(), plan)?;
         drop(held);
         if change.uid.is_some() || change.gid.is_some() || change.project.is_some() {

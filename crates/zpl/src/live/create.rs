@@ -126,6 +126,7 @@ impl LiveFileSystem {
         let options = self.options();
         let form = self.shared.tables.form(self.source(), Room::of_slots(options.dnode_slots), &record).await?;
         zap.insert(name, &ZapValue::from_u64(0)).await?;
+        self.shared.objset.look_for_numbers().await?;
         let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
         let held = self.source().begin(cost).await?;
         let txg = held.txg();

@@ -9,11 +9,10 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::map_concurrent;
+use cenote_taskq::{RangeGuard, map_concurrent};
 
 use super::create::touch;
 use super::node::Node;
-use super::ranges::RangeGuard;
 use super::txgs::Bill;
 use super::{LiveFileSystem, NewNode};
 use crate::{Attributes, FileKind, ZplError};
@@ -169,6 +168,9 @@ impl OpenFile {
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, ZplError> {
         self.node.check_kind(FileKind::File)?;
         let _range = self.node.ranges.read(offset_bytes..offset_bytes.saturating_add(len as u64)).await;
+        if len > 0 {
+            self.node.note_access(self.filesystem.options().access_times, self.filesystem.now());
+        }
         let left = self.node.size_bytes().saturating_sub(offset_bytes);
         let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
         if len == 0 {
@@ -272,6 +274,23 @@ impl OpenFile {
         })
     }
 
+    /// Writes down when the file was last read, where reading has noted that. Another handle need not be closed for it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub async fn settle_access(&self) -> Result<(), ZplError> {
+        if self.node.unwritten_access().is_none() {
+            return Ok(());
+        }
+        let _lock = self.node.lock.write().await;
+        if self.node.check_there().is_err() || self.node.with(|record| record.u64(ZplAttribute::Links)) == 0 {
+            return Ok(());
+        }
+        let held = self.filesystem.source().begin(Cost::default().with_objects(1)).await?;
+        // The change brings it along.
+        self.node.update(held.txg(), |_| Ok(()))
+    }
+
     /// `SEEK_DATA`: the first offset at or after this that is not in a hole; nothing if there is none.
     ///
     /// # Errors
@@ -318,12 +337,14 @@ impl OpenFile {
         self.filesystem.allocate(&self.node, how, range).await
     }
 
-    /// Closes the handle; if it was the last of a file without a name, that is freed.
+    /// Closes the handle: when the file was read is written down, and if this was the last handle of a file without a name,
+    /// that is freed.
     ///
     /// # Errors
-    /// What was to be freed could not be.
+    /// What was to be freed or written could not be.
     pub async fn close(self) -> Result<(), ZplError> {
         let filesystem = self.filesystem.clone();
+        self.settle_access().await?;
         drop(self);
         filesystem.reap().await.map(drop)
     }

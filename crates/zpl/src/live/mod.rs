@@ -68,7 +68,6 @@ mod listing;
 mod names;
 mod node;
 mod posix_acl;
-mod ranges;
 mod record;
 mod rename;
 mod steps;
@@ -116,12 +115,33 @@ pub struct LiveOptions {
     pub acl_is_discarded: bool,
     /// New files take over the default POSIX access control list of their directory (`acltype=posix`).
     pub has_posix_acls: bool,
+    /// When reading a file changes its access time (`atime`, `relatime`).
+    pub access_times: AccessTimes,
+}
+
+/// When reading a file changes its access time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// Never (`atime=off`).
+    Never,
+    /// Where the file was changed since it was last read, and once a day (`relatime=on`).
+    #[default]
+    Relative,
+    /// Always (`relatime=off`).
+    Always,
 }
 
 impl Default for LiveOptions {
     fn default() -> Self {
         let xattrs = XattrMode::default();
-        Self { record_bytes: 128 << 10, xattrs, dnode_slots: 1, acl_is_discarded: true, has_posix_acls: false }
+        Self {
+            record_bytes: 128 << 10,
+            xattrs,
+            dnode_slots: 1,
+            acl_is_discarded: true,
+            has_posix_acls: false,
+            access_times: AccessTimes::default(),
+        }
     }
 }
 

@@ -11,13 +11,16 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{AsyncMutex, AsyncRwLock, Notify};
+use cenote_taskq::{AsyncMutex, AsyncRwLock, Notify, RangeLock};
 
-use super::ranges::RangeLocks;
+use super::AccessTimes;
 use super::record::Record;
 use super::tables::{Form, Tables};
 use super::txgs::{HeldTxg, TxgSource};
-use crate::{FileKind, ZplError};
+use crate::{FileKind, Time, ZplError};
+
+/// Seconds after which reading is noted whatever else has happened (`relatime`).
+const RELATIVE_S: i64 = 24 * 3600;
 
 /// A file or directory in use.
 pub(super) struct Node {
@@ -28,7 +31,7 @@ pub(super) struct Node {
     /// Held alone while a directory's blocks are replaced, shared by those who look names up.
     pub(super) entries: AsyncRwLock<()>,
     /// Of a file's bytes.
-    pub(super) ranges: RangeLocks,
+    pub(super) ranges: RangeLock,
     /// Writers who share `lock` get their txgs one after the other, so in order.
     turns: AsyncMutex<()>,
     gate: Gate,
@@ -41,6 +44,8 @@ struct State {
     spill: Option<Block>,
     /// Handles that keep it from being freed.
     opens: u64,
+    /// When it was last read, where the attributes do not say so yet.
+    accessed: Option<Time>,
     /// It is no more, or about to be no more.
     is_gone: bool,
 }
@@ -119,10 +124,10 @@ impl Node {
             object,
             lock: AsyncRwLock::new(()),
             entries: AsyncRwLock::new(()),
-            ranges: RangeLocks::new(),
+            ranges: RangeLock::default(),
             turns: AsyncMutex::new(()),
             gate: Gate { state: Mutex::new((Txg(0), 0)), emptied: Notify::new() },
-            state: Mutex::new(State { record, form, spill, opens: 0, is_gone: false }),
+            state: Mutex::new(State { record, form, spill, opens: 0, accessed: None, is_gone: false }),
         }
     }
 
@@ -223,7 +228,42 @@ impl Node {
         self.put(&mut self.state.lock(), txg, plan)
     }
 
-    fn put(&self, state: &mut State, txg: Txg, plan: Plan) -> Result<(), ZplError> {
+    /// Notes that it was read now, if that is to be noted. Nothing is written: that comes with the next change, or when nobody
+    /// has it open any more ([`Node::unwritten_access`]).
+    pub(super) fn note_access(&self, rule: AccessTimes, now: Time) {
+        let mut state = self.state.lock();
+        let time = |attribute| state.record.time(attribute);
+        let before = state.accessed.unwrap_or_else(|| time(ZplAttribute::Atime));
+        let is_noted = match rule {
+            AccessTimes::Never => false,
+            AccessTimes::Always => true,
+            AccessTimes::Relative => {
+                before <= time(ZplAttribute::Mtime)
+                    || before <= time(ZplAttribute::Ctime)
+                    || now.seconds.saturating_sub(before.seconds) >= RELATIVE_S
+            }
+        };
+        if is_noted && !state.is_gone {
+            state.accessed = Some(now);
+        }
+    }
+
+    /// Forgets when it was read: someone says what is to stand there.
+    pub(super) fn forget_access(&self) {
+        self.state.lock().accessed = None;
+    }
+
+    /// When it was last read, if its attributes on disk do not say so.
+    pub(super) fn unwritten_access(&self) -> Option<Time> {
+        self.state.lock().accessed
+    }
+
+    fn put(&self, state: &mut State, txg: Txg, mut plan: Plan) -> Result<(), ZplError> {
+        if let Some(accessed) = state.accessed.take()
+            && plan.record.time(ZplAttribute::Atime) == state.record.time(ZplAttribute::Atime)
+        {
+            plan.record.put_time(ZplAttribute::Atime, accessed)?;
+        }
         put_attributes(&self.object, txg, &plan, state.spill.as_ref()).map(|spill| {
             (state.record, state.form, state.spill) = (plan.record, plan.form, spill);
         })

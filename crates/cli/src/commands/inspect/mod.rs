@@ -32,6 +32,7 @@ mod objects;
 mod open;
 pub(crate) mod report;
 pub(crate) mod spacemaps;
+mod txgs;
 pub(crate) mod uberblocks;
 mod values;
 pub(crate) mod zil;
@@ -67,8 +68,16 @@ crate::args::commands! {
         Mos => mos,
         Object => object,
         Spacemaps => spacemaps,
+        Txgs => txgs,
         Uberblocks => uberblocks,
         Zil => zil,
+    }
+}
+
+impl Args {
+    /// Whether it is about what only a server knows.
+    pub(crate) const fn is_of_server(&self) -> bool {
+        matches!(self.what, What::Txgs(_))
     }
 }
 

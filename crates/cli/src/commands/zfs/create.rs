@@ -13,7 +13,7 @@ use crate::commands::zfs::volume;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{dataset_setting, finish, line, open_for_writing, volume_setting};
+use crate::writing::{Writing, dataset_setting, line, volume_setting};
 
 /// Make a file system, or with -V a volume.
 ///
@@ -57,31 +57,44 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let parse = if args.volume.is_some() { volume_setting } else { dataset_setting };
     let settings = others.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>();
     let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error:#}"))?;
-    let mut pool = open_for_writing(context, pool_of(name)).await?;
-    let view = pool.view().await?;
-    if args.parents {
-        if view.dir(name).await.is_ok() {
-            return Ok(Outcome::Good);
+    let mut pool = Writing::open(context, pool_of(name)).await?;
+    let wanted = (name.clone(), settings.clone());
+    let check = async move |writer: &mut PoolWriter| {
+        let (name, settings) = &wanted;
+        for (property, value) in settings {
+            let checked = writer.check_property(property, value);
+            checked.map_err(|error| anyhow!("cannot create '{name}': {error}"))?;
         }
-        for (at, _) in name.match_indices('/') {
-            if view.dir(&name[..at]).await.is_err() {
-                make(&mut pool, &name[..at]).await?;
-                // The next one is looked for among what is on disk.
-                pool.sync().await?;
-            }
+        Ok(())
+    };
+    pool.look(move |writer| Box::pin(async move { check(writer).await })).await?;
+    if args.parents {
+        let wanted = name.clone();
+        let missing = pool.look(move |writer| Box::pin(async move { missing(writer, &wanted).await })).await?;
+        let Some(missing) = missing else { return Ok(Outcome::Good) };
+        for above in missing {
+            pool.step(move |writer| Box::pin(async move { make(writer, &above).await })).await?;
         }
     }
-    if let Some(size) = &args.volume {
-        let settings = &settings[..];
-        let wish = volume::Wish { size, block_size, sparse: args.sparse, settings };
-        volume::make(&mut pool, name, &wish).await?;
+    let wanted = name.clone();
+    if let Some(size) = args.volume.clone() {
+        let (block_size, sparse) = (block_size.map(str::to_owned), args.sparse);
+        let made = async move |writer: &mut PoolWriter| {
+            let wish = volume::Wish { size: &size, block_size: block_size.as_deref(), sparse, settings: &settings };
+            volume::make(writer, &wanted, &wish).await
+        };
+        pool.step(move |writer| Box::pin(async move { made(writer).await })).await?;
     } else {
-        make(&mut pool, name).await?;
+        pool.step(move |writer| Box::pin(async move { make(writer, &wanted).await })).await?;
         if !settings.is_empty() {
-            pool.sync().await?;
-        }
-        for (property, value) in &settings {
-            pool.change_property(name, property, Some(value)).await?;
+            let wanted = name.clone();
+            let set = async move |writer: &mut PoolWriter| {
+                for (property, value) in &settings {
+                    writer.change_property(&wanted, property, Some(value)).await?;
+                }
+                Ok(())
+            };
+            pool.step(move |writer| Box::pin(async move { set(writer).await })).await?;
         }
     }
     let options = args.properties.iter().flat_map(|setting| ["-o", setting]);
@@ -90,8 +103,23 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let words = ["zfs", "create", flag(args.parents, "-p"), flag(args.sparse, "-s")].into_iter();
     let words = words.chain(args.block_size.iter().flat_map(|size| ["-b", size])).chain(options).chain(volume);
     let words = words.chain([name.as_str()]);
-    finish(pool, &line(words)).await?;
+    pool.finish(line(words)).await?;
     Ok(Outcome::Good)
+}
+
+/// Names above this one that are missing, from the top down; nothing if it is there itself.
+async fn missing(pool: &PoolWriter, name: &str) -> Result<Option<Vec<String>>> {
+    let view = pool.view().await?;
+    if view.dir(name).await.is_ok() {
+        return Ok(None);
+    }
+    let mut missing = Vec::new();
+    for (at, _) in name.match_indices('/') {
+        if view.dir(&name[..at]).await.is_err() {
+            missing.push(name[..at].to_owned());
+        }
+    }
+    Ok(Some(missing))
 }
 
 /// Makes an empty file system.

@@ -1,12 +1,14 @@
 //! `zfs destroy`.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use cenote_spa::write::PoolWriter;
+use cenote_spa::write::live::LivePool;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::Outcome;
-use crate::writing::{finish, line, open_for_writing};
+use crate::writing::{Writing, line};
 
 /// Destroy a file system or volume that has no snapshots. What it holds is gone.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -29,27 +31,43 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = &args.dataset;
-    let mut pool = open_for_writing(context, pool_of(name)).await?;
-    let view = pool.view().await?;
+    let mut pool = Writing::open(context, pool_of(name)).await?;
+    if let Some(live) = pool.served() {
+        // What clients that have gone have left is not to be written after its dataset.
+        live.sync().await?;
+    }
     let mut names = vec![name.clone()];
     if args.recursive {
+        let name = name.clone();
+        let tree = async move |writer: &mut PoolWriter| {
+            let view = writer.view().await?;
+            Ok(view.tree(view.dir(&name).await?, false).await?)
+        };
+        let tree = pool.look(move |writer| Box::pin(async move { tree(writer).await })).await?;
         // Those below first.
-        names = view.tree(view.dir(name).await?, false).await?.into_iter().rev().map(|dir| dir.name).collect();
+        names = tree.into_iter().rev().map(|dir| dir.name).collect();
     }
-    for (index, name) in names.iter().enumerate() {
+    for name in names {
         if args.verbose || args.dry_run {
             context.out(format!("{} destroy {name}\n", if args.dry_run { "would" } else { "will" }))?;
         }
         if args.dry_run {
             continue;
         }
-        if index > 0 {
-            pool.sync().await?;
-        }
-        pool.destroy_dataset(name).await?;
+        let live = pool.served();
+        pool.step(move |writer| Box::pin(async move { destroy(writer, live, &name).await })).await?;
     }
     if !args.dry_run {
-        finish(pool, &line(["zfs", "destroy", if args.recursive { "-r" } else { "" }, name])).await?;
+        pool.finish(line(["zfs", "destroy", if args.recursive { "-r" } else { "" }, name])).await?;
     }
     Ok(Outcome::Good)
+}
+
+async fn destroy(pool: &mut PoolWriter, live: Option<LivePool>, name: &str) -> Result<()> {
+    if let Some(live) = live
+        && live.is_used(pool.view().await?.dataset(name).await?.object)
+    {
+        bail!("cannot destroy '{name}': dataset is busy");
+    }
+    Ok(pool.destroy_dataset(name).await?)
 }

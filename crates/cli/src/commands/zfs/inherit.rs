@@ -1,12 +1,13 @@
 //! `zfs inherit`.
 
 use anyhow::{Result, anyhow, bail};
+use cenote_spa::write::PoolWriter;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{dataset_property, finish, line, open_for_writing};
+use crate::writing::{Writing, dataset_property, line};
 
 /// Have datasets inherit a property from above.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -37,16 +38,21 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.datasets.iter().any(|dataset| pool_of(dataset) != name) {
         return Err(usage("not supported yet: datasets of several pools in one command"));
     }
-    let mut pool = open_for_writing(context, &name).await?;
-    let view = pool.view().await?;
-    for dataset in &args.datasets {
-        let dir = view.dir(dataset).await?;
-        let dirs = if args.recursive { view.tree(dir, false).await? } else { vec![dir] };
-        for dir in dirs {
-            pool.change_property(&dir.name, &property, None).await?;
+    let mut pool = Writing::open(context, &name).await?;
+    let (datasets, is_recursive) = (args.datasets.clone(), args.recursive);
+    let inherit = async move |writer: &mut PoolWriter| {
+        let view = writer.view().await?;
+        for dataset in &datasets {
+            let dir = view.dir(dataset).await?;
+            let dirs = if is_recursive { view.tree(dir, false).await? } else { vec![dir] };
+            for dir in dirs {
+                writer.change_property(&dir.name, &property, None).await?;
+            }
         }
-    }
+        Ok(())
+    };
+    pool.step(move |writer| Box::pin(async move { inherit(writer).await })).await?;
     let words = ["zfs", "inherit", if args.recursive { "-r" } else { "" }, &args.property];
-    finish(pool, &line(words.into_iter().chain(args.datasets.iter().map(String::as_str)))).await?;
+    pool.finish(line(words.into_iter().chain(args.datasets.iter().map(String::as_str)))).await?;
     Ok(Outcome::Good)
 }

@@ -50,6 +50,22 @@ crate::args::commands! {
     }
 }
 
+impl Args {
+    /// Whether the server that has the pool can do it.
+    pub(crate) const fn is_for_server(&self) -> bool {
+        matches!(
+            self.command,
+            Zfs::Create(_)
+                | Zfs::Destroy(_)
+                | Zfs::Get(_)
+                | Zfs::Inherit(_)
+                | Zfs::List(_)
+                | Zfs::Rename(_)
+                | Zfs::Set(_)
+        )
+    }
+}
+
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     args.command.run(&context.with(&args.search)).await
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{finish, line, open_for_writing};
+use crate::writing::{Writing, line};
 
 /// Give a file system, a volume or a snapshot another name.
 ///
@@ -46,11 +46,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         _ => args.to.clone(),
     };
-    let mut pool = open_for_writing(context, &name).await?;
-    pool.rename_dataset(&args.from, &to).await?;
+    let mut pool = Writing::open(context, &name).await?;
+    let from = args.from.clone();
+    pool.step(move |writer| Box::pin(async move { Ok(writer.rename_dataset(&from, &to).await?) })).await?;
     let flags =
         [(args.force, "-f"), (args.unmounted, "-u")].into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
     let words = ["zfs", "rename"].into_iter().chain(flags).chain([args.from.as_str(), args.to.as_str()]);
-    finish(pool, &line(words)).await?;
+    pool.finish(line(words)).await?;
     Ok(Outcome::Good)
 }

@@ -1,6 +1,6 @@
 //! `zfs set`.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::args::parse_size;
@@ -8,8 +8,8 @@ use crate::commands::zfs::volume;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{dataset_setting, finish, line, open_for_writing};
-use cenote_spa::write::PropertyValue;
+use crate::writing::{Writing, dataset_setting, line};
+use cenote_spa::write::{PoolWriter, PropertyValue};
 
 /// Set properties of datasets.
 ///
@@ -41,23 +41,32 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if needs_room && (datasets.len() > 1 || parsed.len() > 1) {
         return Err(usage("not supported yet: 'volsize' or 'refreservation' and other settings in one command"));
     }
-    let mut pool = open_for_writing(context, pool_of(first)).await?;
-    for dataset in &datasets {
-        for (name, value) in &parsed {
+    let mut pool = Writing::open(context, pool_of(first)).await?;
+    if pool.served().is_some() && parsed.iter().any(|(name, _)| name == "volsize") {
+        bail!("cannot set property for '{first}': not supported yet: changing 'volsize' while a server has the pool");
+    }
+    let datasets: Vec<String> = datasets.into_iter().cloned().collect();
+    pool.step(move |writer| Box::pin(async move { set(writer, &datasets, &parsed).await })).await?;
+    let words = ["zfs", "set"].into_iter().chain(args.arguments.iter().map(String::as_str));
+    pool.finish(line(words)).await?;
+    Ok(Outcome::Good)
+}
+
+async fn set(pool: &mut PoolWriter, datasets: &[String], settings: &[(String, PropertyValue)]) -> Result<()> {
+    for dataset in datasets {
+        for (name, value) in settings {
             match (name.as_str(), value) {
                 ("volsize", PropertyValue::Number(bytes)) => {
-                    volume::resize(&mut pool, dataset, *bytes).await?;
+                    volume::resize(pool, dataset, *bytes).await?;
                 }
                 ("refreservation", PropertyValue::Number(bytes)) => {
-                    volume::reserve(&mut pool, dataset, *bytes).await?;
+                    volume::reserve(pool, dataset, *bytes).await?;
                 }
                 _ => pool.change_property(dataset, name, Some(value)).await?,
             }
         }
     }
-    let words = ["zfs", "set"].into_iter().chain(args.arguments.iter().map(String::as_str));
-    finish(pool, &line(words)).await?;
-    Ok(Outcome::Good)
+    Ok(())
 }
 
 /// What `volsize=SIZE` says.

@@ -9,22 +9,37 @@ use crate::args::parse_size;
 use crate::cachefile::{CacheFile, Entry};
 use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, usage};
 use crate::vdevspec::parse_layout;
 
 /// Make a pool.
 ///
-/// VDEV is a file or device, or `mirror`, `raidz1` to `raidz3`, or `draid` (as in OpenZFS: `draid2:4d:11c`) and the files or
-/// devices after it. The pool is exported when the command ends, so that any system can import it.
+/// VDEV is a file or device, or `mirror`, `raidz1` to `raidz3`, or `draid` (as in OpenZFS: `draid2:4d:1s:11c`) and the files
+/// or devices after it. Vdevs after `special`, `dedup` or `log` are for metadata and small blocks, for dedup tables, or for
+/// the intent log; `cache` and `spare` take the devices after them. The pool is exported when the command ends, so that any
+/// system can import it.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub(crate) struct Args {
-    /// Use devices that are part of another pool.
+    /// Use devices that are part of another pool, and vdevs that are not as redundant as each other.
     #[arg(short = 'f')]
     force: bool,
     /// Only say what would be made.
     #[arg(short = 'n')]
     dry_run: bool,
-    /// Set a property of the pool: ashift, feature@NAME.
+    /// Enable no features but those that -o names.
+    #[arg(short = 'd')]
+    no_features: bool,
+    /// Where the root file system is to be mounted, or `none`, or `legacy`.
+    #[arg(short = 'm', value_name = "MOUNTPOINT")]
+    mountpoint: Option<String>,
+    /// Put mount points below this directory, while the pool is imported here.
+    #[arg(short = 'R', value_name = "ROOT")]
+    root: Option<String>,
+    /// Have the pool under this name here.
+    #[arg(short = 't', value_name = "TNAME")]
+    temporary_name: Option<String>,
+    /// Set a property of the pool: ashift, feature@NAME, compatibility, or one that `zpool set` sets.
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
     /// Set a property of the root file system.
@@ -48,20 +63,36 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let layout = parse_layout(&args.vdevs)?;
     if args.dry_run {
         context.out(format!("would create '{}' with the following layout:\n\n\t{}\n", args.pool, args.pool))?;
-        for top in &layout.tops {
-            context.out(top.describe())?;
-        }
+        context.out(layout.describe())?;
         return Ok(Outcome::Good);
     }
     let cache = CacheFile::of_user()?;
-    if cache.pools()?.contains_key(&args.pool) {
+    let here = args.temporary_name.as_ref().unwrap_or(&args.pool);
+    if cache.pools()?.contains_key(here) {
         bail!("cannot create '{}': pool already exists", args.pool);
+    }
+    if let Some(root) = args.root.as_ref().filter(|root| !root.starts_with('/')) {
+        bail!("cannot create '{}': bad alternate root '{root}'", args.pool);
+    }
+    let mut properties = args.properties.clone();
+    if args.no_features {
+        if properties.iter().any(|setting| setting.starts_with("compatibility=")) {
+            return Err(usage("'-d' and '-o compatibility=' cannot be used together"));
+        }
+        properties.push("compatibility=legacy".to_owned());
+    }
+    let mut dataset_properties = args.dataset_properties.clone();
+    if let Some(mountpoint) = &args.mountpoint {
+        if !mountpoint.starts_with('/') && mountpoint != "none" && mountpoint != "legacy" {
+            bail!("invalid mountpoint '{mountpoint}': must be an absolute path, 'legacy', or 'none'");
+        }
+        dataset_properties.push(format!("mountpoint={mountpoint}"));
     }
     let wish = Wish {
         name: &args.pool,
         layout: &layout,
-        pool: &args.properties,
-        dataset: &args.dataset_properties,
+        pool: &properties,
+        dataset: &dataset_properties,
         size: args.size,
         seed: args.seed,
         force: args.force,
@@ -74,7 +105,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     new.pool.export().await?;
     let paths = layout.paths().map(Path::to_owned).collect();
     cache.update(|pools| {
-        pools.insert(args.pool.clone(), Entry { guid, paths, ..Entry::default() });
+        let own_name = args.temporary_name.as_ref().map(|_| args.pool.clone());
+        pools.insert(here.clone(), Entry { guid, paths, altroot: args.root.clone(), own_name, ..Entry::default() });
         Ok(())
     })?;
     Ok(Outcome::Good)

@@ -28,13 +28,21 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if !args.all && args.pools.is_empty() {
         return Err(usage("missing pool argument"));
     }
+    for name in &args.pools {
+        if context.served().is_some() {
+            context.check_served(name)?;
+            context.ask_to_end();
+        } else if let Ok((found, _)) = context.locate(name).await {
+            context.check_server(&found)?;
+        }
+    }
     let mut failed = false;
     CacheFile::of_user()?.update(|pools| {
         if args.all {
             pools.clear();
         }
         for name in &args.pools {
-            if pools.remove(name).is_none() {
+            if pools.remove(name).is_none() && context.served().is_none() {
                 context.err(format!("cannot open '{name}': no such pool"));
                 failed = true;
             }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
+use crate::control::Owned;
 use crate::datasets::Column as DatasetColumn;
 use crate::outcome::{Outcome, usage};
 use crate::output::{output_version, property};
@@ -50,6 +51,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                     }
                     bail!("Cannot get properties of {name}: no such pool available.");
                 }
+                // A server is asked for what is its pool's alone.
+                Err(error) if error.is::<Owned>() && args.pools.len() == 1 => return Err(error),
                 Err(error) => {
                     context.err(format!("{error:#}"));
                     failed = true;

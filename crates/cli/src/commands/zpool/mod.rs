@@ -1,5 +1,6 @@
 //! `cenote zpool …`: pools, in OpenZFS's grammar.
 
+mod add;
 mod create;
 mod destroy;
 mod export;
@@ -10,6 +11,8 @@ mod labelclear;
 mod list;
 mod set;
 mod status;
+mod sync;
+mod upgrade;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -18,7 +21,7 @@ use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Pools: create, destroy, import, list, status, properties, history.
+/// Pools: create, add, upgrade, destroy, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -30,6 +33,7 @@ pub(crate) struct Args {
 crate::args::commands! {
     /// What to do with pools.
     enum Zpool {
+        Add => add,
         Create => create,
         Destroy => destroy,
         Export => export,
@@ -40,6 +44,18 @@ crate::args::commands! {
         List => list,
         Set => set,
         Status => status,
+        Sync => sync,
+        Upgrade => upgrade,
+    }
+}
+
+impl Args {
+    /// Whether the server that has the pool can do it.
+    pub(crate) const fn is_for_server(&self) -> bool {
+        matches!(
+            self.command,
+            Zpool::Export(_) | Zpool::Get(_) | Zpool::History(_) | Zpool::List(_) | Zpool::Set(_) | Zpool::Status(_)
+        )
     }
 }
 

@@ -1,14 +1,14 @@
 //! `zpool set`.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::writing::{finish, line, open_for_writing, pool_setting};
+use crate::writing::{Writing, line, pool_setting};
 
 /// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots, or one with a
-/// colon in its name.
+/// colon in its name; or enable a feature: feature@NAME=enabled.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The property and its value.
@@ -19,10 +19,24 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if let Some((feature, value)) = args.setting.strip_prefix("feature@").and_then(|rest| rest.split_once('=')) {
+        if value != "enabled" {
+            bail!("cannot set property for '{}': property 'feature@{feature}' can only be set to 'enabled'", args.pool);
+        }
+        let mut pool = Writing::open(context, &args.pool).await?;
+        let feature = feature.to_owned();
+        pool.step(move |writer| {
+            Box::pin(async move { Ok(writer.enable_features(&[feature.as_str()]).await.map(drop)?) })
+        })
+        .await?;
+        pool.finish(line(["zpool", "set", &args.setting, &args.pool])).await?;
+        return Ok(Outcome::Good);
+    }
     let (name, value) =
         pool_setting(&args.setting).map_err(|error| anyhow!("cannot set property for '{}': {error:#}", args.pool))?;
-    let mut pool = open_for_writing(context, &args.pool).await?;
-    pool.set_pool_property(&name, value.as_ref()).await?;
-    finish(pool, &line(["zpool", "set", &args.setting, &args.pool])).await?;
+    let mut pool = Writing::open(context, &args.pool).await?;
+    pool.step(move |writer| Box::pin(async move { Ok(writer.set_pool_property(&name, value.as_ref()).await?) }))
+        .await?;
+    pool.finish(line(["zpool", "set", &args.setting, &args.pool])).await?;
     Ok(Outcome::Good)
 }

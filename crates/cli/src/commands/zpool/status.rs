@@ -197,7 +197,8 @@ impl Report<'_> {
         }
         let number = |number: u64| if self.args.exact { number.to_string() } else { nicenum(number) };
         let bytes = |bytes: u64| if self.args.exact { bytes.to_string() } else { nicebytes(bytes) };
-        let _ = writeln!(text, "DDT entries {}, size {} on disk", figures.entry_count, bytes(figures.table_bytes));
+        let (on_disk, in_core) = (bytes(figures.table_bytes), bytes(figures.table_lsize_bytes));
+        let _ = writeln!(text, "DDT entries {}, size {on_disk} on disk, {in_core} in core", figures.entry_count);
         text.push_str(concat!(
             "\nbucket              allocated                       referenced          \n",
             "______   ______________________________   ______________________________\n",
@@ -292,6 +293,9 @@ impl Report<'_> {
             return Ok(Value::Object(map));
         }
         map.insert("dspace".into(), number(figures.table_bytes));
+        map.insert("mspace".into(), number(figures.table_lsize_bytes));
+        // Nothing of the tables is in memory for longer than a command runs.
+        map.insert("cspace".into(), number(0));
         let stat = |stat: &cenote_format::ddt::DdtStat| {
             json!({
                 "blocks": number(stat.block_count),

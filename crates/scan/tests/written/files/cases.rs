@@ -9,7 +9,9 @@ use cenote_format::znode::ZnodeFlags;
 use cenote_spa::write::live::LivePool;
 use cenote_taskq::Runtime;
 use cenote_taskq::sim::disk::Latency;
-use cenote_zpl::live::{AttributeChange, LiveFileSystem, LiveOptions, NewNode, OpenFile, RenameMode, XattrSet};
+use cenote_zpl::live::{
+    AccessTimes, AttributeChange, LiveFileSystem, LiveOptions, NewNode, OpenFile, RenameMode, XattrSet,
+};
 use cenote_zpl::write::XattrMode;
 use cenote_zpl::{Cursor, Errno, ZplError};
 
@@ -49,6 +51,40 @@ where
 async fn finish(handle: &cenote_taskq::Handle, machine: &Machine, live: Live) {
     live.stop().await.export().await.unwrap();
     judged(handle, &machine.paths).await.0.close().await;
+}
+
+/// Reading is noted where the file was changed since, and once a day; always, or never, where that is wanted.
+#[test]
+fn reading_changes_the_access_time_as_the_properties_say() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let (machine, live) = fresh(&runtime, &handle, LiveOptions::default()).await;
+        let accessed = async || live.fs.find(live.fs.root(), b"f").await.unwrap().accessed;
+        let read = async |later: Duration| {
+            handle.sleep(later).await;
+            let open = live.fs.open_file(live.fs.find(live.fs.root(), b"f").await.unwrap().object).await.unwrap();
+            let before = open.attributes().accessed;
+            assert_eq!(&open.read(0, 10).await.unwrap()[..], b"content");
+            let noted = open.attributes().accessed;
+            open.close().await.unwrap();
+            assert_eq!(accessed().await, noted, "it is written down when the file is closed");
+            noted > before
+        };
+        let open = make_file(&live.fs, "f").await;
+        open.write(0, b"content").await.unwrap();
+        open.close().await.unwrap();
+        let second = Duration::from_secs(1);
+        let day = Duration::from_secs(25 * 3600);
+        assert!(read(second).await, "changed since it was last read");
+        assert!(!read(second).await, "read already");
+        assert!(read(day).await, "a day has gone");
+        live.fs.set_options(LiveOptions { access_times: AccessTimes::Always, ..LiveOptions::default() });
+        assert!(read(second).await);
+        live.fs.set_options(LiveOptions { access_times: AccessTimes::Never, ..LiveOptions::default() });
+        assert!(!read(day).await);
+        finish(&handle, &machine, live).await;
+    });
 }
 
 /// Blocks that were written behind the last one on disk made the search for a hole go back and forth for ever.
@@ -111,6 +147,50 @@ fn what_a_crash_leaves_in_the_delete_queue_is_freed_by_the_next_user() {
         live.fs.garbage().await;
         assert_eq!(live.fs.reap().await.unwrap(), 1);
         assert!(live.fs.attributes(id).await.is_err());
+        finish(&handle, &machine, live).await;
+    });
+}
+
+/// By the user that removed them, once that is written, and by the next.
+#[test]
+fn numbers_of_removed_files_are_used_again() {
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let (machine, live) = fresh(&runtime, &handle, LiveOptions::default()).await;
+        let make = async |live: &Live, names: std::ops::Range<u32>| {
+            let mut ids = Vec::new();
+            for name in names {
+                let open = make_file(&live.fs, &name.to_string()).await;
+                open.write(0, format!("content of {name}").as_bytes()).await.unwrap();
+                ids.push(open.id());
+                open.close().await.unwrap();
+            }
+            ids
+        };
+        let remove = async |live: &Live, names: std::ops::Range<u32>| {
+            for name in names {
+                live.fs.unlink(live.fs.root(), name.to_string().as_bytes()).await.unwrap();
+            }
+            live.fs.reap().await.unwrap();
+        };
+        let first = make(&live, 0..200).await;
+        remove(&live, 0..50).await;
+        let meanwhile = make(&live, 200..210).await;
+        assert!(meanwhile.iter().all(|id| !first.contains(id)), "what frees them is not written yet");
+        live.sync().await;
+        assert!(make(&live, 210..230).await.iter().all(|id| first.contains(id)));
+        remove(&live, 50..190).await;
+        live.stop().await.export().await.unwrap();
+        let pool = reopen(&handle, &machine.paths).await;
+        let live = Live::start(&handle, pool, LiveOptions::default()).await;
+        assert!(make(&live, 300..400).await.iter().all(|id| first.contains(id)));
+        for name in (190..230).chain(300..400) {
+            let found = live.fs.find(live.fs.root(), name.to_string().as_bytes()).await.unwrap();
+            let open = live.fs.open_file(found.object).await.unwrap();
+            assert_eq!(&open.read(0, 100).await.unwrap()[..], format!("content of {name}").as_bytes());
+            open.close().await.unwrap();
+        }
         finish(&handle, &machine, live).await;
     });
 }

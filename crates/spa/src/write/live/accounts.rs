@@ -42,8 +42,24 @@ impl Shared {
         above.ok_or_else(|| writer.fail("a dataset without a directory"))
     }
 
+    /// Forgets what nobody has any more: its directory may be gone.
+    fn forget_unused(&self) {
+        let mut uses = self.uses.lock();
+        uses.retain(|_, used| used.strong_count() > 0);
+        self.figures.lock().retain(|dataset, _| uses.contains_key(dataset));
+        let mut accounts = self.accounts.lock();
+        // Those below keep those above.
+        while let before = accounts.len()
+            && {
+                accounts.retain(|_, account| Arc::strong_count(account) > 1);
+                accounts.len() < before
+            }
+        {}
+    }
+
     /// Tells all accounts what is left as of the last sync.
     pub(super) async fn settle_accounts(&self, writer: &PoolWriter) -> Result<(), SpaError> {
+        self.forget_unused();
         let accounts: BTreeMap<ObjectId, Arc<Account>> = self.accounts.lock().clone();
         let txg = Txg(writer.txg().0.saturating_sub(1));
         let usable = writer.usable();

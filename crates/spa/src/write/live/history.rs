@@ -1,10 +1,12 @@
 //! What the last txgs held, and how long their sync took.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use cenote_format::ids::Txg;
-use cenote_taskq::Instant;
+use cenote_taskq::{BoxFuture, Handle, Instant};
 
 /// Txgs that are remembered (`zfs_txg_history`).
 const RECORDS_MAX: usize = 100;
@@ -41,6 +43,8 @@ pub struct TxgRecord {
     pub is_change: bool,
     /// Passes that it took.
     pub passes: u32,
+    /// How long the task ran that makes the sync: what cannot be done on several cores.
+    pub serial: Duration,
     /// How long each phase took.
     pub phases: Vec<(Phase, Duration)>,
 }
@@ -58,4 +62,29 @@ pub(super) fn keep(records: &mut VecDeque<TxgRecord>, record: TxgRecord) {
         records.pop_front();
     }
     records.push_back(record);
+}
+
+/// A task's work, and how long it ran itself, waiting left aside.
+pub(super) struct Polled<'a, T> {
+    work: BoxFuture<'a, T>,
+    handle: Handle,
+    ran: Duration,
+}
+
+impl<'a, T> Polled<'a, T> {
+    pub(super) fn new(handle: Handle, work: BoxFuture<'a, T>) -> Self {
+        Self { work, handle, ran: Duration::ZERO }
+    }
+}
+
+impl<T> Future for Polled<'_, T> {
+    type Output = (T, Duration);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let begun = self.handle.now();
+        let done = self.work.as_mut().poll(context);
+        let ran = self.handle.now() - begun;
+        self.ran += ran;
+        done.map(|done| (done, self.ran))
+    }
 }

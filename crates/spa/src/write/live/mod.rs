@@ -35,22 +35,24 @@
 
 mod accounts;
 mod history;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cenote_dmu::tx::{Account, Cost, Transactions, Tx, TxError, TxTunables};
 use cenote_dmu::write::ObjsetMut;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, oneshot, race};
+use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, buf, oneshot, race};
 
 pub use history::{Phase, TxgRecord};
 
 use super::{Head, PoolWriter};
 use crate::SpaError;
+
+/// Memory of written blocks that is kept for the next ones at most, if so much may be dirty at all. Without it
+/// each block's pages come from the kernel anew, which takes longer than to fill and sum them up.
+const BUFFERS_KEPT_MAX_BYTES: usize = 512 << 20;
 
 /// A change of the pool itself, made in a txg's sync.
 type Change = Box<dyn for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<(), SpaError>> + Send>;
@@ -70,6 +72,8 @@ struct Shared {
     /// Of each head dataset that is open.
     figures: Mutex<BTreeMap<ObjectId, HeadSpace>>,
     records: Mutex<VecDeque<TxgRecord>>,
+    /// Head datasets that someone has, for as long as anyone has.
+    uses: Mutex<BTreeMap<ObjectId, Weak<()>>>,
     /// The sync, which gives the writer back.
     sync: Mutex<Option<Join<Option<PoolWriter>>>>,
 }
@@ -80,6 +84,7 @@ pub struct LiveHead {
     pool: LivePool,
     head: Head,
     account: Arc<Account>,
+    _used: Arc<()>,
 }
 
 /// What a dataset uses and may still use.
@@ -127,6 +132,8 @@ impl LivePool {
     #[must_use]
     pub fn start(mut writer: PoolWriter, tunables: TxTunables) -> Self {
         writer.is_live = true;
+        let kept_bytes = usize::try_from(tunables.zfs_dirty_data_max).unwrap_or(usize::MAX);
+        buf::raise_pool_limit_bytes(kept_bytes.min(BUFFERS_KEPT_MAX_BYTES));
         let handle = writer.handle.clone();
         let txgs = Transactions::new(&handle, writer.txg(), tunables);
         let shared = Arc::new(Shared {
@@ -137,6 +144,7 @@ impl LivePool {
             accounts: Mutex::new(BTreeMap::new()),
             figures: Mutex::new(BTreeMap::new()),
             records: Mutex::new(VecDeque::new()),
+            uses: Mutex::new(BTreeMap::new()),
             sync: Mutex::new(None),
         });
         handle.detach(Class::Sync, async move { txgs.quiesce().await });
@@ -174,6 +182,12 @@ impl LivePool {
         SpaError::Write { pool: self.shared.name.clone(), what: error.to_string() }
     }
 
+    /// Whether someone has this head dataset to change what is in it.
+    #[must_use]
+    pub fn is_used(&self, dataset: ObjectId) -> bool {
+        self.shared.uses.lock().get(&dataset).is_some_and(|used| used.strong_count() > 0)
+    }
+
     /// Waits until a txg is on disk, and has it written soon.
     ///
     /// # Errors
@@ -202,11 +216,11 @@ impl LivePool {
         let (sender, mut answer) = oneshot::channel();
         self.shared.changes.lock().push_back(Box::new(move |writer| {
             Box::pin(async move {
-                let before = writer.mos.change_count();
+                let before = (writer.mos.change_count(), writer.given_up);
                 let txg = writer.txg();
                 let result = change(writer).await;
                 // What failed without a trace is refused, and that is all.
-                let is_half_done = result.is_err() && writer.mos.change_count() != before;
+                let is_half_done = result.is_err() && (writer.mos.change_count(), writer.given_up) != before;
                 let failure = result.as_ref().err().filter(|_| is_half_done).map(|error| writer.fail(error));
                 // Whoever asked may have gone.
                 drop(sender.send((txg, result)));
@@ -253,8 +267,14 @@ impl LivePool {
         head.objset.count_dirty(self.shared.txgs.dirty());
         let account = self.shared.account_of(writer, name, head.dataset).await?;
         self.shared.figures.lock().entry(head.dataset).or_default();
+        let used = {
+            let mut uses = self.shared.uses.lock();
+            let used = uses.get(&head.dataset).and_then(Weak::upgrade).unwrap_or_default();
+            uses.insert(head.dataset, Arc::downgrade(&used));
+            used
+        };
         self.shared.settle_accounts(writer).await?;
-        Ok(LiveHead { pool: self.clone(), head, account })
+        Ok(LiveHead { pool: self.clone(), head, account, _used: used })
     }
 
     /// Writes all that was changed, says on disk that the pool is exported, and lets go of its devices.
@@ -299,7 +319,8 @@ impl Shared {
         if let Some(change) = change {
             change(writer).await?;
         }
-        writer.sync().await?;
+        let (synced, serial) = history::Polled::new(self.handle.clone(), Box::pin(writer.sync())).await;
+        synced?;
         self.settle_accounts(writer).await?;
         let record = TxgRecord {
             txg,
@@ -308,6 +329,7 @@ impl Shared {
             dirty_bytes,
             is_change,
             passes: writer.passes(),
+            serial,
             phases: writer.take_phases(),
         };
         history::keep(&mut self.records.lock(), record);

@@ -1,5 +1,7 @@
 //! The real OpenZFS in a virtual machine: `tools/openzfs-vm`, and its preparation while other steps run.
 
+mod rounds;
+
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -19,10 +21,12 @@ const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 /// `openzfs-vm setup|run|smoke [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
-        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|written [ARG…]")
+        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|written [--all] [ARG…]")
     };
     if word == "written" {
-        return written();
+        let all = rest.iter().any(|argument| argument == "--all");
+        written()?;
+        return rounds(all);
     }
     if !["setup", "run", "smoke", "judge"].contains(&word.as_str()) {
         bail!("openzfs-vm: setup, run, smoke, judge or written, not {word}");
@@ -62,29 +66,44 @@ fn ready() -> bool {
     process::output(process::script("tools/openzfs-vm/setup").arg("--check")).is_ok_and(|output| output.good)
 }
 
+/// Waits for the setup, if it runs in the background.
+pub(crate) fn prepared() -> Result<()> {
+    let Some(mut setup) = SETUP.lock().expect("no step panics with the lock").take() else { return Ok(()) };
+    println!("waiting for the virtual machine's setup");
+    if setup.wait()?.success() {
+        return Ok(());
+    }
+    let log = std::fs::read_to_string(repository_root().join(SETUP_LOG)).unwrap_or_default();
+    let tail: Vec<&str> = log.lines().rev().take(30).collect();
+    for line in tail.iter().rev() {
+        println!("    {line}");
+    }
+    bail!("the virtual machine's setup failed")
+}
+
 /// The step.
 pub(crate) fn step(context: &Context) -> Result<Outcome> {
     if SETUP.lock().expect("no step panics with the lock").is_none() {
         prepare_in_background(context);
     }
-    if let Some(mut setup) = SETUP.lock().expect("no step panics with the lock").take() {
-        println!("waiting for the virtual machine's setup");
-        if !setup.wait()?.success() {
-            let log = std::fs::read_to_string(repository_root().join(SETUP_LOG)).unwrap_or_default();
-            let tail: Vec<&str> = log.lines().rev().take(30).collect();
-            for line in tail.iter().rev() {
-                println!("    {line}");
-            }
-            bail!("the virtual machine's setup failed");
-        }
-    }
+    prepared()?;
     if !ready() {
         return Ok(Outcome::LeftOut("no virtual machine (tools/openzfs-vm/setup, as root on Debian 12)".to_owned()));
     }
     let unpacked = Golden::selection()?.theme("basic")?.unpacked()?;
     process::run(process::script("tools/openzfs-vm/smoke").args(&unpacked.images))?;
     written()?;
-    Ok(Outcome::Done(Tally { passed: 2, failed: 0 }))
+    rounds(false)?;
+    Ok(Outcome::Done(Tally { passed: 3, failed: 0 }))
+}
+
+/// Pools that both write in turns.
+fn rounds(all: bool) -> Result<()> {
+    if !rounds::can_mount() {
+        bail!("openzfs-vm written: /dev/fuse cannot be opened, and files that exist are changed in a mount");
+    }
+    let temp = tempfile::tempdir()?;
+    rounds::run(&golden::built_program()?, temp.path(), &repository_root().join("crates/format"), all)
 }
 
 /// A pool that Cenote builds from this repository's own files and changes, given to OpenZFS: it must find it sound, with the same contents, and
@@ -94,7 +113,9 @@ fn written() -> Result<()> {
     const SUMS: &str = "sums";
     let cenote = golden::built_program()?;
     let temp = tempfile::tempdir()?;
-    let share = temp.path();
+    let whole = temp.path().to_owned();
+    let share = &whole.join(POOL);
+    std::fs::create_dir(share)?;
     let cenote = || {
         let mut command = Command::new(&cenote);
         command.env("CENOTE_CACHE", share.join("cache.json"));
@@ -121,7 +142,7 @@ fn written() -> Result<()> {
     let volume = Volume { share, socket: share.join("nbd"), file: share.join("volume") };
     zfs(&["create", "-V", "16M", Volume::NAME])?;
     volume.write(&mut cenote())?;
-    process::run(process::script("tools/openzfs-vm/judge").arg(share).args([POOL, SUMS]))?;
+    process::run(process::script("tools/openzfs-vm/judge").arg(&whole).arg(POOL))?;
     volume.compare(&mut cenote())?;
 
     zfs(&["create", "written/second"])?;

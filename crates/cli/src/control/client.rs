@@ -1,0 +1,46 @@
+//! A command that is done elsewhere.
+
+use std::io::{BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use cenote_format::ids::Guid;
+
+use super::{Ask, Said, VERSION, read_line, usual_socket};
+use crate::output::Output;
+use crate::request::Request;
+
+/// The socket of the server that has this pool; none if there is no server, or one that went without a word.
+pub(crate) fn find(guid: Guid) -> Option<PathBuf> {
+    let path = match std::env::var_os("CENOTE_CONTROL").filter(|path| !path.is_empty()) {
+        Some(path) => path.into(),
+        None => usual_socket(guid).ok()?,
+    };
+    UnixStream::connect(&path).is_ok().then_some(path)
+}
+
+/// Has a server do what is asked for, and prints what it says; the exit status.
+pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u8> {
+    let at = || format!("the server at {}", socket.display());
+    let mut stream = UnixStream::connect(socket).with_context(at)?;
+    let mut line = serde_json::to_vec(&Ask { version: VERSION, request })?;
+    line.push(b'\n');
+    stream.write_all(&line).with_context(at)?;
+    let mut answers = BufReader::new(stream);
+    let mut status = None;
+    while let Some(line) = read_line(&mut answers).with_context(at)? {
+        match serde_json::from_slice(&line).with_context(at)? {
+            Said::Out(text) => output.out(text)?,
+            Said::OutBytes(bytes) => output.out(bytes)?,
+            Said::Err(text) => output.err(text),
+            // What comes after it is the end of the connection.
+            Said::Status(said) => status = Some(said),
+        }
+    }
+    output.flush()?;
+    match status {
+        Some(status) => Ok(status),
+        None => bail!("{} went before it had answered; what it did is not known", at()),
+    }
+}

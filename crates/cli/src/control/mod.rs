@@ -1,0 +1,147 @@
+//! Commands for a pool that a server has: asked for over its socket, done in its process.
+//!
+//! # Theory
+//!
+//! **Need.** A pool that `cenote serve --rw` has is nobody else's, yet datasets are to be made in it and properties set, and what
+//! only the server knows (how its txgs went) is to be seen. Nobody should have to know that there is a server: the command line is
+//! the same, and so are output and exit status.
+//!
+//! **Shape.**
+//! ```text
+//! command ─ finds the pool's devices ─ is there a socket of this guid? ── no ─► opens the pool itself
+//!                                              │ yes
+//!                                              └─► sends the whole Request, prints what comes back
+//! server ── a thread for each connection ─ who is it? ─ Request ─► the same code over its LivePool ─► text, status
+//! ```
+//! The socket stands beside the cache file, in `servers/GUID.sock`, or where `serve --control` says.
+//!
+//! **Protocol**, version 1: a line of JSON each. The client sends one `{"version": 1, "request": {…}}`. The server answers with
+//! lines `{"out": TEXT}`, `{"out_bytes": [BYTE, …]}` (where it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it
+//! closes the connection; after `zpool export` only when the pool is exported.
+//!
+//! **Who may ask.** The user who runs the server, and root: the folder and the socket are that user's alone, and the server asks
+//! the kernel who is at the other end.
+//!
+//! **Bounds.** A request is a megabyte at most, an answer 64; eight clients are heard at once; who says nothing for half a minute is
+//! hung up on.
+//!
+//! **Reading** sees the pool as of a txg: the sync is held meanwhile, for [`HOLD_TIME_MAX`] at most. Changes are each made in a txg's
+//! sync (`cenote_spa::write::live`).
+//!
+//! **Rejected.** *A protocol of verbs of its own*: every command would be written twice. *Passing text on as it comes*: a client
+//! that does not read could hold up the sync.
+
+mod client;
+mod server;
+
+use std::io::{self, BufRead, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use cenote_format::ids::Guid;
+use serde::{Deserialize, Serialize};
+
+use crate::cachefile::CacheFile;
+use crate::request::Request;
+
+pub(crate) use client::{find, send};
+pub(crate) use server::{Control, Hold};
+
+/// The form that is spoken.
+const VERSION: u32 = 1;
+/// Bytes of a request, and of a line of an answer, at most.
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of an answer's text at most.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// How long reading may hold the sync.
+const HOLD_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// What a client says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ask {
+    version: u32,
+    request: Request,
+}
+
+/// The part of it that every version has.
+#[derive(Debug, Deserialize)]
+struct AskVersion {
+    version: u32,
+}
+
+/// What a server says, line by line.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Said {
+    Out(String),
+    OutBytes(Vec<u8>),
+    Err(String),
+    Status(u8),
+}
+
+/// The pool is a server's, which takes commands for it here.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    pub(crate) pool: String,
+    pub(crate) socket: PathBuf,
+}
+
+impl std::fmt::Display for Owned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (pool, socket) = (&self.pool, self.socket.display());
+        write!(f, "pool '{pool}' is served by a process that takes commands for it alone, at {socket}")
+    }
+}
+
+impl std::error::Error for Owned {}
+
+/// Where the server of a pool listens unless something else is said.
+fn usual_socket(guid: Guid) -> Result<PathBuf> {
+    Ok(CacheFile::of_user()?.dir().join("servers").join(format!("{:016x}.sock", guid.0)))
+}
+
+/// One line; nothing at the end of what comes.
+fn read_line(from: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    from.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;
+    if line.len() > LINE_BYTES_MAX {
+        bail!("a line of more than {LINE_BYTES_MAX} bytes");
+    }
+    Ok((!line.is_empty()).then_some(line))
+}
+
+fn remove_stale(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_far_as_they_are_bounded() {
+        let mut text = &b"one\ntwo"[..];
+        assert_eq!(read_line(&mut text).unwrap(), Some(b"one\n".to_vec()));
+        assert_eq!(read_line(&mut text).unwrap(), Some(b"two".to_vec()));
+        assert_eq!(read_line(&mut text).unwrap(), None);
+        let long = vec![b'x'; LINE_BYTES_MAX + 10];
+        assert!(read_line(&mut &long[..]).is_err());
+    }
+
+    #[test]
+    fn what_is_said_has_its_form() {
+        let line = serde_json::to_string(&Said::Out("a\n".into())).unwrap();
+        assert_eq!(line, r#"{"out":"a\n"}"#);
+        assert_eq!(serde_json::to_string(&Said::Status(2)).unwrap(), r#"{"status":2}"#);
+        for wrong in ["", "{}", "[]", r#"{"status":300}"#, r#"{"version":1}"#, r#"{"version":1,"request":7}"#] {
+            assert!(serde_json::from_str::<Said>(wrong).is_err());
+            assert!(serde_json::from_str::<Ask>(wrong).is_err());
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The side of the process that has the pool.
+
+use std::fs;
+use std::io::{self, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use cenote_format::ids::Guid;
+use cenote_spa::write::live::LivePool;
+use cenote_taskq::{Class, oneshot};
+use signal_hook::consts::SIGTERM;
+
+use super::{ANSWER_BYTES_MAX, Ask, AskVersion, HOLD_TIME_MAX, LINE_BYTES_MAX, Said, VERSION, read_line, remove_stale};
+use crate::context::Context;
+use crate::outcome::{FAILED, Outcome, USAGE, UsageError};
+use crate::output::Output;
+use crate::request;
+
+/// Clients that are heard at once.
+const CLIENTS_MAX: usize = 8;
+/// How long a client may say nothing, or not read.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Bytes of text in a line of an answer: as JSON it may become six times as long.
+const TEXT_BYTES: usize = LINE_BYTES_MAX / 8;
+/// How long a client that had the pool exported waits for this process to end.
+const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// Takes commands until it is dropped.
+pub(crate) struct Control {
+    path: PathBuf,
+}
+
+impl Control {
+    /// Listens at `path`, or at the usual place for the pool.
+    pub(crate) fn start(context: &Context, pool: &LivePool, guid: Guid, path: Option<&Path>) -> Result<Self> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => super::usual_socket(guid)?,
+        };
+        let at = || format!("cannot listen on {}", path.display());
+        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(at)?;
+        }
+        // The pool's devices are this process's alone, so whoever listened there is no more; but another pool's server may.
+        if UnixStream::connect(&path).is_ok() {
+            bail!("{}: another server does", at());
+        }
+        remove_stale(&path)?;
+        let listener = UnixListener::bind(&path).with_context(at)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).with_context(at)?;
+        let context = context.clone();
+        let pool = pool.clone();
+        let clients = Arc::new(AtomicUsize::new(0));
+        std::thread::Builder::new().name("control".into()).spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { continue };
+                let client = Client(clients.clone());
+                if clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS_MAX {
+                    continue;
+                }
+                let (context, pool) = (context.clone(), pool.clone());
+                let heard = std::thread::Builder::new().name("client".into()).spawn(move || {
+                    let _client = client;
+                    // Where a client cannot be answered there is nobody to tell.
+                    let _ = hear(&context, &pool, &stream);
+                });
+                drop(heard);
+            }
+        })?;
+        Ok(Self { path })
+    }
+
+    /// Where it listens.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = remove_stale(&self.path);
+    }
+}
+
+/// One that is counted.
+struct Client(Arc<AtomicUsize>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Text gathered up to a limit.
+#[derive(Clone, Default)]
+struct Gathered(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Gathered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if text.len() + bytes.len() > ANSWER_BYTES_MAX {
+            return Err(io::Error::other("the answer is too long for the server's socket"));
+        }
+        text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Gathered {
+    fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn hear(context: &Context, pool: &LivePool, stream: &UnixStream) -> Result<()> {
+    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    if peer != rustix::process::geteuid() && !peer.is_root() {
+        bail!("another user");
+    }
+    let Some(line) = read_line(&mut BufReader::new(stream))? else { return Ok(()) };
+    let (out, err) = (Gathered::default(), Gathered::default());
+    let context = context.served_by(pool, Output::to(out.clone(), err.clone()));
+    let result = asked(&line).and_then(|ask| context.handle().block_on(request::serve(&context, ask.request)));
+    let result = result.and_then(|outcome| Ok(context.output().flush().map(|()| outcome)?));
+    let mut says = Says(stream);
+    says.text(&out.take())?;
+    for line in String::from_utf8_lossy(&err.take()).lines() {
+        says.say(&Said::Err(line.chars().take(TEXT_BYTES).collect()))?;
+    }
+    let status = match result {
+        Ok(Outcome::Good) => 0,
+        Ok(Outcome::Failed) => FAILED,
+        Err(error) => {
+            says.say(&Said::Err(request::causes(&error)))?;
+            if error.is::<UsageError>() { USAGE } else { FAILED }
+        }
+    };
+    says.say(&Said::Status(status))?;
+    if context.is_to_end() {
+        signal_hook::low_level::raise(SIGTERM)?;
+        // The end of this process is what the client waits for.
+        std::thread::sleep(EXPORT_TIME_MAX);
+    }
+    Ok(())
+}
+
+fn asked(line: &[u8]) -> Result<Ask> {
+    let version: AskVersion = serde_json::from_slice(line).context("this is no request")?;
+    if version.version != VERSION {
+        bail!("version {} of requests is not supported; this server speaks version {VERSION}", version.version);
+    }
+    serde_json::from_slice(line).context("this is no request that this server knows")
+}
+
+struct Says<'a>(&'a UnixStream);
+
+impl Says<'_> {
+    fn say(&mut self, said: &Said) -> Result<()> {
+        let mut line = serde_json::to_vec(said)?;
+        line.push(b'\n');
+        Ok(self.0.write_all(&line)?)
+    }
+
+    fn text(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (mut part, _) = rest.split_at(rest.len().min(TEXT_BYTES));
+            // Not amid a character.
+            if let Err(error) = std::str::from_utf8(part)
+                && error.error_len().is_none()
+                && error.valid_up_to() > 0
+            {
+                part = &part[..error.valid_up_to()];
+            }
+            rest = &rest[part.len()..];
+            self.say(&match std::str::from_utf8(part) {
+                Ok(text) => Said::Out(text.to_owned()),
+                Err(_) => Said::OutBytes(part.to_vec()),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the pool from being synced while what is on disk is read.
+pub(crate) struct Hold(#[allow(dead_code, reason = "its end is what counts")] oneshot::Sender<()>);
+
+impl Hold {
+    /// Waits until no txg is being synced.
+    pub(crate) async fn begin(pool: &LivePool) -> Result<Self> {
+        let (entered, has_entered) = oneshot::channel();
+        let (release, is_released) = oneshot::channel();
+        let (this, handle) = (pool.clone(), pool.handle().clone());
+        pool.handle().detach(Class::Issue, async move {
+            let held = this.change(move |_| {
+                Box::pin(async move {
+                    let _ = entered.send(());
+                    // Released, or whoever held it is gone, or was too slow.
+                    let _ = handle.timeout(HOLD_TIME_MAX, is_released).await;
+                    Ok(())
+                })
+            });
+            drop(held.await);
+        });
+        has_entered.await.map_err(|_| anyhow!("the pool '{}' is being closed, or is suspended", pool.name()))?;
+        Ok(Self(release))
+    }
+}

@@ -1,0 +1,129 @@
+//! Goal: commands for a pool that a server has are done by the server, as if the pool were nobody's; who asks wrongly is told, and
+//! does no harm. Method: `cenote serve --rw` on a pool made here, the command line beside it, and bytes sent to its socket.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::images::Images;
+
+struct Server {
+    images: Images,
+    child: Child,
+}
+
+impl Server {
+    fn start() -> Self {
+        let images = Images::made(&["mirror"], 2, &[]);
+        images.run("zfs", &["create", "-V", "8M", "-s", "mine/v"]);
+        let socket = images.cache.path().join("nbd.sock");
+        let mut command = images.command("serve", &["--rw", "--unix", socket.to_str().unwrap(), "mine"]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut server = Self { images, child };
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while server.socket().is_none() || !socket.exists() {
+            assert!(server.child.try_wait().unwrap().is_none() && Instant::now() < deadline, "no server");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server
+    }
+
+    fn socket(&self) -> Option<PathBuf> {
+        let found = std::fs::read_dir(self.images.cache.path().join("servers")).ok()?;
+        found.filter_map(Result::ok).map(|entry| entry.path()).find(|path| UnixStream::connect(path).is_ok())
+    }
+
+    fn txgs(&self) -> Output {
+        let mut command = self.images.bare();
+        command.args(["inspect", "txgs", "-Hp", "-d"]).arg(&self.images.dir).arg("mine").output().unwrap()
+    }
+
+    /// What the server says to these bytes, up to the end of the connection.
+    fn say(&self, bytes: &[u8]) -> String {
+        let mut stream = UnixStream::connect(self.socket().unwrap()).unwrap();
+        // It may hang up before it has read all.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut said = String::new();
+        let _ = stream.read_to_string(&mut said);
+        said
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn commands_for_a_pool_that_a_server_has_are_done_by_the_server() {
+    let mut server = Server::start();
+    let images = &server.images;
+    images.run("zfs", &["create", "-p", "-o", "compression=zstd", "mine/a/b"]);
+    images.run("zfs", &["create", "-V", "1M", "-s", "mine/w"]);
+    images.run("zfs", &["set", "copies=2", "a:b=c", "mine/a"]);
+    assert_eq!(images.get("copies", "mine/a/b"), "2\tinherited from mine/a");
+    images.run("zfs", &["inherit", "copies", "mine/a"]);
+    assert_eq!(images.get("copies", "mine/a/b"), "1\tdefault");
+    images.run("zfs", &["rename", "mine/a/b", "mine/c"]);
+    images.run("zpool", &["set", "comment=served", "mine"]);
+    assert_eq!(images.run("zpool", &["get", "-Ho", "value", "comment", "mine"]).trim(), "served");
+    let names = images.run("zfs", &["list", "-Hro", "name", "mine"]);
+    assert_eq!(names.lines().collect::<Vec<_>>(), ["mine", "mine/a", "mine/c", "mine/v", "mine/w"]);
+    // What is refused is refused in the same words, and the server goes on.
+    assert!(images.refused("zfs", &["create", "mine/c"]).contains("dataset already exists"));
+    assert!(images.refused("zfs", &["destroy", "mine/x"]).contains("mine/x"));
+    assert!(images.refused("zfs", &["set", "volsize=2M", "mine/w"]).contains("not supported yet"));
+    images.run("zfs", &["destroy", "-r", "mine/a"]);
+    images.run("zfs", &["destroy", "mine/w"]);
+    // What only a server knows.
+    let text = String::from_utf8(server.txgs().stdout).unwrap();
+    let rows: Vec<Vec<u64>> =
+        text.lines().map(|line| line.split('\t').filter_map(|cell| cell.parse().ok()).collect()).collect();
+    assert!(rows.len() > 5 && rows.windows(2).all(|pair| pair[0][0] + 1 == pair[1][0]), "{text}");
+    assert!(images.run("zpool", &["history", "mine"]).contains("zfs rename mine/a/b mine/c"));
+    // The end: when the command has ended, the pool is free.
+    images.run("zpool", &["export", "mine"]);
+    assert!(server.child.wait().unwrap().success());
+    let images = &server.images;
+    images.assert_whole();
+    assert_eq!(images.run("zfs", &["list", "-Hro", "name", "mine"]).lines().count(), 3);
+    let none = server.txgs();
+    assert_eq!(none.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no server has the pool"), "{none:?}");
+}
+
+#[test]
+fn whoever_asks_wrongly_is_told_and_does_no_harm() {
+    let server = Server::start();
+    let socket = server.socket().unwrap();
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::metadata(socket.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+    for bytes in [
+        &b"\n"[..],
+        b"{}\n",
+        b"\xff\xfe\n",
+        b"{\"version\":2,\"request\":{}}\n",
+        b"{\"version\":1,\"request\":{\"command\":{}}}\n",
+        b"[[[[[[[[[[",
+    ] {
+        let said = server.say(bytes);
+        assert!(said.contains("\"err\"") && said.ends_with("{\"status\":1}\n"), "{said}");
+    }
+    assert!(server.say(b"{\"version\":2,\"request\":{}}\n").contains("version 2 of requests is not supported"));
+    server.say(&vec![b'['; 3 << 20]);
+    server.say(b"");
+    // Others that say nothing take no one's turn but their own.
+    let silent: Vec<_> = (0..4).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    server.images.run("zfs", &["create", "mine/still"]);
+    drop(silent);
+}

@@ -1,0 +1,412 @@
+//! Who changes things while the power is on. Each works until it is no more, on what is its own, and notes what it changes in which
+//! txg.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cenote_dmu::tx::Cost;
+use cenote_dmu::write::ObjectSpec;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::enums::ObjsetType;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_spa::SpaError;
+use cenote_spa::write::live::{LiveHead, LivePool};
+use cenote_spa::write::{PoolWriter, PropertyValue};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{BoxFuture, Rng};
+use cenote_zpl::live::{HeldTxg, LiveFileSystem, NewNode, RenameMode, TxgSource, XattrSet};
+use cenote_zpl::write::{FileSystemMut, NodeSpec};
+use cenote_zpl::{ZplError, live};
+use cenote_zvol::write::VolumeMut;
+
+use crate::model::{Datasets, FileChange, Files, Log, Name, PoolChange, Range, RangeChange, State, content};
+
+/// Something that is changed, with whoever changes it and whoever judges that.
+pub type Shared<S> = Arc<Mutex<Log<S>>>;
+
+/// Names in each of a writer's two directories.
+const NAMES: u64 = 7;
+/// Bytes of a file at most.
+const FILE_BYTES_MAX: u64 = 90_000;
+/// Names of datasets that come and go.
+const DATASETS: u64 = 5;
+/// Properties that are set, with how many values each has.
+const PROPERTIES: [(&str, u64); 4] = [("copies", 3), ("atime", 2), ("quota", 4), ("compression", 4)];
+
+/// Whose turn it is, for a file system that several change: which of them a txg is asked for.
+#[derive(Clone, Default)]
+pub struct Turn(Arc<Mutex<Option<Shared<Files>>>>);
+
+/// A dataset that notes for whom it gives which txg.
+pub struct Noting {
+    head: LiveHead,
+    turn: Turn,
+}
+
+impl Noting {
+    /// Over a dataset.
+    #[must_use]
+    pub const fn new(head: LiveHead, turn: Turn) -> Self {
+        Self { head, turn }
+    }
+}
+
+impl TxgSource for Noting {
+    fn begin(&self, cost: live::Cost) -> BoxFuture<'_, Result<HeldTxg, ZplError>> {
+        // Asked for while its task is polled.
+        let whose = self.turn.0.lock().clone();
+        Box::pin(async move {
+            let held = TxgSource::begin(&self.head, cost).await?;
+            if let Some(log) = whose {
+                log.lock().entered(held.txg());
+            }
+            Ok(held)
+        })
+    }
+
+    fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>> {
+        TxgSource::later_than(&self.head, txg)
+    }
+}
+
+/// Has it be someone's turn while a future is polled.
+struct InTurn<'a, T> {
+    turn: Turn,
+    log: Shared<Files>,
+    work: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
+}
+
+impl<T> Future for InTurn<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        *self.turn.0.lock() = Some(self.log.clone());
+        let done = self.work.as_mut().poll(context);
+        *self.turn.0.lock() = None;
+        done
+    }
+}
+
+/// Who writes files in two directories of its own.
+pub struct FileWriter {
+    /// The file system, which others change too.
+    pub fs: LiveFileSystem,
+    /// Of the file system.
+    pub turn: Turn,
+    /// The two directories.
+    pub dirs: [ObjectId; 2],
+    /// What it does.
+    pub log: Shared<Files>,
+    /// What decides.
+    pub rng: Rng,
+    /// The pool, that it has synced now and then.
+    pub pool: LivePool,
+}
+
+/// A name as it stands in a directory.
+#[must_use]
+pub fn name_bytes(name: Name) -> Vec<u8> {
+    // One is too long for a micro ZAP.
+    if name.1 == 6 { vec![b'l'; 60] } else { format!("n{}", name.1).into_bytes() }
+}
+
+/// A key as it stands with a file.
+#[must_use]
+pub fn key_bytes(key: u8) -> Vec<u8> {
+    format!("user.k{key}").into_bytes()
+}
+
+impl FileWriter {
+    /// Works until something fails.
+    pub async fn run(mut self) -> Result<(), String> {
+        let mut state = self.log.lock().newest();
+        loop {
+            if self.rng.chance(1, 40) {
+                self.pool.sync().await.map_err(|error| error.to_string())?;
+            }
+            let Some(change) = self.draw(&state) else { continue };
+            self.log.lock().begin(change.clone());
+            let work = Box::pin(self.make(&change));
+            match (InTurn { turn: self.turn.clone(), log: self.log.clone(), work }).await {
+                Ok(()) => {
+                    self.log.lock().done();
+                    state.apply(&change);
+                }
+                Err(ZplError::NoSpace | ZplError::Quota(_)) => self.log.lock().refused(),
+                Err(error) => return Err(format!("{change:?}: {error}")),
+            }
+        }
+    }
+
+    fn any_name(&mut self) -> Name {
+        (self.rng.below(2) as u8, self.rng.below(NAMES) as u8)
+    }
+
+    fn draw(&mut self, state: &Files) -> Option<FileChange> {
+        let names: Vec<Name> = state.names.keys().copied().collect();
+        let fresh = self.any_name();
+        let is_free = !state.names.contains_key(&fresh);
+        let at = self.rng.below(names.len().max(1) as u64) as usize;
+        let Some(name) = names.get(at).copied() else { return Some(FileChange::Create(fresh)) };
+        let size = state.at(&name).map_or(0, |file| file.bytes.len() as u64);
+        let (key, seed) = (self.rng.below(4) as u8, self.rng.next_u64());
+        let has_key = state.at(&name).is_some_and(|file| file.xattrs.contains_key(&key));
+        match self.rng.below(20) {
+            0..=2 if is_free => Some(FileChange::Create(fresh)),
+            3..=10 => {
+                let end = if self.rng.chance(2, 3) { size.min(FILE_BYTES_MAX) } else { FILE_BYTES_MAX / 2 };
+                let offset = self.rng.below(end + 1);
+                let len = if self.rng.chance(1, 2) { 1 + self.rng.below(3000) } else { 1 + self.rng.below(40_000) };
+                let len = len.min(FILE_BYTES_MAX - offset);
+                (len > 0).then_some(FileChange::Write { name, offset: offset as usize, len: len as usize, seed })
+            }
+            11 => Some(FileChange::Truncate { name, size: self.rng.below(size + 4000) as usize }),
+            12 | 13 => Some(FileChange::Rename { from: name, to: fresh }),
+            14 if !is_free && fresh != name => Some(FileChange::Exchange { from: name, to: fresh }),
+            15 if is_free => Some(FileChange::Link { from: name, to: fresh }),
+            16 | 17 => Some(FileChange::Unlink(name)),
+            18 if has_key => Some(FileChange::RemoveXattr { name, key }),
+            18 => {
+                let len = if self.rng.chance(1, 4) { self.rng.below(9000) } else { self.rng.below(120) };
+                Some(FileChange::SetXattr { name, key, len: len as usize, seed })
+            }
+            19 => Some(FileChange::Reap),
+            _ => None,
+        }
+    }
+
+    async fn make(&self, change: &FileChange) -> Result<(), ZplError> {
+        let fs = &self.fs;
+        let dir = |name: &Name| self.dirs[usize::from(name.0)];
+        let open = async |name: &Name| fs.open_file(fs.lookup(dir(name), &name_bytes(*name)).await?).await;
+        match change {
+            FileChange::Create(name) => {
+                let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+                fs.create(dir(name), &name_bytes(*name), &new).await.map(drop)
+            }
+            FileChange::Write { name, offset, len, seed } => {
+                open(name).await?.write(*offset as u64, &content(*seed, *len)).await
+            }
+            FileChange::Truncate { name, size } => open(name).await?.truncate(*size as u64).await,
+            FileChange::Rename { from, to } => {
+                let mode = RenameMode::Replace;
+                fs.rename(dir(from), &name_bytes(*from), dir(to), &name_bytes(*to), mode).await
+            }
+            FileChange::Exchange { from, to } => {
+                let mode = RenameMode::Exchange;
+                fs.rename(dir(from), &name_bytes(*from), dir(to), &name_bytes(*to), mode).await
+            }
+            FileChange::Link { from, to } => {
+                let id = fs.lookup(dir(from), &name_bytes(*from)).await?;
+                fs.link(id, dir(to), &name_bytes(*to)).await.map(drop)
+            }
+            FileChange::Unlink(name) => fs.unlink(dir(name), &name_bytes(*name)).await,
+            FileChange::SetXattr { name, key, len, seed } => {
+                let id = fs.lookup(dir(name), &name_bytes(*name)).await?;
+                fs.set_xattr(id, &key_bytes(*key), &content(*seed, *len), XattrSet::Any).await
+            }
+            FileChange::RemoveXattr { name, key } => {
+                let id = fs.lookup(dir(name), &name_bytes(*name)).await?;
+                fs.remove_xattr(id, &key_bytes(*key)).await
+            }
+            FileChange::Reap => fs.reap().await.map(drop),
+        }
+    }
+}
+
+/// Who writes a range of a volume. It begins and ends within blocks that are others' too.
+pub struct RangeWriter {
+    /// The volume.
+    pub volume: VolumeMut,
+    /// Its dataset.
+    pub head: LiveHead,
+    /// What it does.
+    pub log: Shared<Range>,
+    /// What decides.
+    pub rng: Rng,
+}
+
+impl RangeWriter {
+    /// Works until something fails.
+    pub async fn run(mut self) -> Result<(), String> {
+        let range = self.log.lock().newest();
+        loop {
+            if self.rng.chance(1, 40) {
+                self.head.pool().sync().await.map_err(|error| error.to_string())?;
+            }
+            let size = range.bytes.len() as u64;
+            let offset = self.rng.below(size);
+            let most = if self.rng.chance(1, 3) { 40_000 } else { 6000 };
+            let len = (1 + self.rng.below(most)).min(size - offset);
+            let (offset, len, seed) = (offset as usize, len as usize, self.rng.next_u64());
+            let change = match self.rng.below(8) {
+                0 => RangeChange::Clear { offset, len },
+                1 => RangeChange::Zeros { offset, len },
+                _ => RangeChange::Write { offset, len, seed },
+            };
+            self.log.lock().begin(change.clone());
+            match self.make(&change, range.offset_bytes + offset as u64, len).await {
+                Ok(true) => self.log.lock().done(),
+                Ok(false) => self.log.lock().refused(),
+                Err(error) => return Err(format!("{change:?}: {error}")),
+            }
+        }
+    }
+
+    /// Whether there was room for it.
+    async fn make(&self, change: &RangeChange, offset_bytes: u64, len: usize) -> Result<bool, String> {
+        let failed = |error: cenote_zvol::write::VolumeError| error.to_string();
+        let claim = self.volume.claim(offset_bytes, len as u64).await.map_err(failed)?;
+        let cost = Cost { write_bytes: claim.dirty_bytes(), objects: 1, frees: false };
+        let tx = match self.head.begin(cost).await {
+            Ok(tx) => tx,
+            Err(cenote_dmu::tx::TxError::NoSpace | cenote_dmu::tx::TxError::Quota(_)) => return Ok(false),
+            Err(error) => return Err(error.to_string()),
+        };
+        self.log.lock().entered(tx.txg());
+        match change {
+            RangeChange::Write { seed, .. } => claim.write(tx.txg(), offset_bytes, &content(*seed, len)).await,
+            RangeChange::Clear { .. } => claim.clear(tx.txg()).await,
+            RangeChange::Zeros { .. } => claim.write_zeros(tx.txg()).await,
+        }
+        .map_err(failed)?;
+        Ok(true)
+    }
+}
+
+/// Who makes and destroys datasets and sets properties.
+pub struct Administrator {
+    /// The pool.
+    pub pool: LivePool,
+    /// Datasets in use, whose properties are changed too: how they are written.
+    pub heads: Vec<LiveHead>,
+    /// What it does.
+    pub log: Shared<Datasets>,
+    /// What decides.
+    pub rng: Rng,
+}
+
+/// The dataset with this number.
+#[must_use]
+pub fn dataset_name(number: u8) -> String {
+    format!("written/n{number}")
+}
+
+impl Administrator {
+    /// Works until something fails.
+    pub async fn run(mut self) -> Result<(), String> {
+        let mut state = self.log.lock().newest();
+        loop {
+            if self.rng.chance(1, 6) {
+                self.change_policy().await.map_err(|error| error.to_string())?;
+            }
+            let Some(change) = self.draw(&state) else { continue };
+            let (asked, log) = (change.clone(), self.log.clone());
+            let made = self.pool.change(move |writer| {
+                Box::pin(async move {
+                    log.lock().begin(asked.clone());
+                    log.lock().entered(writer.txg());
+                    let made = make_change(writer, &asked).await;
+                    // Nobody else is between this and the txg's sync.
+                    log.lock().done();
+                    made
+                })
+            });
+            made.await.map_err(|error| format!("{change:?}: {error}"))?;
+            state.apply(&change);
+        }
+    }
+
+    fn draw(&mut self, state: &Datasets) -> Option<PoolChange> {
+        let number = self.rng.below(DATASETS) as u8;
+        let other = self.rng.below(DATASETS) as u8;
+        let is_there = state.datasets.contains_key(&number);
+        match self.rng.below(8) {
+            _ if !is_there => {
+                let object = |rng: &mut Rng| (512 << rng.below(8) as u32, rng.next_u64());
+                let objects = (0..self.rng.below(4)).map(|_| object(&mut self.rng)).collect();
+                Some(PoolChange::Create { number, objects })
+            }
+            0..=2 => Some(PoolChange::Destroy(number)),
+            3 if !state.datasets.contains_key(&other) => Some(PoolChange::Rename { from: number, to: other }),
+            4 | 5 => {
+                let (property, count) = PROPERTIES[self.rng.below(PROPERTIES.len() as u64) as usize];
+                let step = self.rng.below(count);
+                let value = match property {
+                    "copies" => step + 1,
+                    "quota" => (step + 4) << 20,
+                    "compression" => [2, 3, 15, 16][step as usize],
+                    _ => step,
+                };
+                Some(PoolChange::Set { number, property, value })
+            }
+            6 => {
+                let has = state.datasets.get(&number)?.properties.keys().next().copied()?;
+                Some(PoolChange::Inherit { number, property: has })
+            }
+            7 => Some(PoolChange::Comment(self.rng.below(1000))),
+            _ => None,
+        }
+    }
+
+    /// Has a dataset in use written in another way from now on.
+    async fn change_policy(&mut self) -> Result<(), SpaError> {
+        let at = self.rng.below(self.heads.len().max(1) as u64) as usize;
+        let Some(dataset) = self.heads.get(at).map(LiveHead::dataset) else { return Ok(()) };
+        let objset = self.heads[at].objset().clone();
+        let (property, number) = match self.rng.below(3) {
+            // Off, lz4, gzip-1, zle.
+            0 => ("compression", [2, 15, 5, 14][self.rng.below(4) as usize]),
+            1 => ("copies", 1 + self.rng.below(2)),
+            // fletcher4, sha256.
+            _ => ("checksum", [7, 8][self.rng.below(2) as usize]),
+        };
+        let change = self.pool.change(move |writer| {
+            Box::pin(async move {
+                let head = cenote_spa::write::Head { dataset, objset };
+                writer.set_property(&head, property, &PropertyValue::Number(number)).await
+            })
+        });
+        change.await
+    }
+}
+
+async fn make_change(writer: &mut PoolWriter, change: &PoolChange) -> Result<(), SpaError> {
+    match change {
+        PoolChange::Create { number, objects } => {
+            let head = writer.create_dataset(&dataset_name(*number), ObjsetType::Zfs).await?;
+            let txg = writer.txg();
+            let failed = |error: String| SpaError::CannotCreate(error);
+            let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
+            let made = FileSystemMut::create(&head.objset, txg, &root).await;
+            made.map_err(|error| failed(error.to_string()))?;
+            for (block_bytes, seed) in objects {
+                let spec = ObjectSpec::new(DmuType::UINT8_DATA, *block_bytes);
+                let object = head.objset.create_object(txg, &spec).map_err(|error| failed(error.to_string()))?;
+                let written = object.write(txg, 0, &content(*seed, object_len(*seed))).await;
+                written.map_err(|error| failed(error.to_string()))?;
+            }
+            Ok(())
+        }
+        PoolChange::Destroy(number) => writer.destroy_dataset(&dataset_name(*number)).await,
+        PoolChange::Rename { from, to } => writer.rename_dataset(&dataset_name(*from), &dataset_name(*to)).await,
+        PoolChange::Set { number, property, value } => {
+            let value = PropertyValue::Number(*value);
+            writer.change_property(&dataset_name(*number), property, Some(&value)).await
+        }
+        PoolChange::Inherit { number, property } => {
+            writer.change_property(&dataset_name(*number), property, None).await
+        }
+        PoolChange::Comment(value) => {
+            writer.set_pool_property("comment", Some(&PropertyValue::Text(value.to_string()))).await
+        }
+    }
+}
+
+/// Bytes of an object of a dataset that comes and goes.
+#[must_use]
+pub const fn object_len(seed: u64) -> usize {
+    1 + (seed >> 8) as usize % 60_000
+}

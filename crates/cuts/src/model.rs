@@ -1,0 +1,365 @@
+//! What was changed in which txg, and so what there is as of a txg.
+
+use std::collections::BTreeMap;
+
+use cenote_format::ids::Txg;
+use cenote_taskq::Rng;
+
+/// Content that follows from a number; some of it can be compressed, some is zeros.
+#[must_use]
+pub fn content(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    match seed % 5 {
+        0 => {}
+        1 => bytes.fill(seed as u8 | 1),
+        _ => Rng::new(seed).fill(&mut bytes),
+    }
+    bytes
+}
+
+/// Something that is changed, one change after the other.
+pub trait State: Clone {
+    /// One change of it.
+    type Change: Clone + std::fmt::Debug;
+
+    /// Makes a change.
+    fn apply(&mut self, change: &Self::Change);
+}
+
+/// A state as of some txg, and all changes since.
+#[derive(Clone, Debug)]
+pub struct Log<S: State> {
+    base: S,
+    changes: Vec<(Txg, S::Change)>,
+    /// Under way, and the last txg that it was let into, if any.
+    pending: Option<(Option<Txg>, S::Change)>,
+}
+
+impl<S: State> Log<S> {
+    /// Begins with a state that is on disk.
+    pub const fn new(base: S) -> Self {
+        Self { base, changes: Vec::new(), pending: None }
+    }
+
+    /// A change begins.
+    pub fn begin(&mut self, change: S::Change) {
+        self.pending = Some((None, change));
+    }
+
+    /// The change under way was let into a txg.
+    pub fn entered(&mut self, txg: Txg) {
+        if let Some(pending) = &mut self.pending {
+            pending.0 = Some(txg);
+        }
+    }
+
+    /// The change under way is made: it is in the last txg that it was let into; in none, if it turned out to change nothing.
+    pub fn done(&mut self) {
+        if let Some((Some(txg), change)) = self.pending.take() {
+            self.changes.push((txg, change));
+        }
+    }
+
+    /// The change under way was refused, and left nothing.
+    pub fn refused(&mut self) {
+        self.pending = None;
+    }
+
+    /// The newest state, as whoever changes it sees it.
+    pub fn newest(&self) -> S {
+        self.as_of(Txg(u64::MAX)).remove(0)
+    }
+
+    /// What may be there as of a txg: one state; two, if somebody was interrupted in a change that this txg may have or not.
+    pub fn as_of(&self, txg: Txg) -> Vec<S> {
+        let mut state = self.base.clone();
+        self.changes.iter().take_while(|(at, _)| *at <= txg).for_each(|(_, change)| state.apply(change));
+        let mut all = vec![state];
+        if let Some((Some(at), change)) = &self.pending
+            && *at <= txg
+        {
+            let mut state = all[0].clone();
+            state.apply(change);
+            all.push(state);
+        }
+        all
+    }
+
+    /// How many changes there were.
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Whether there were none.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// The last changes, for whoever wants to know why.
+    pub fn tail(&self, txg: Txg) -> String {
+        let near: Vec<_> = self.changes.iter().filter(|(at, _)| at.0 + 3 > txg.0).collect();
+        format!("{near:?}, under way {:?}", self.pending)
+    }
+}
+
+/// A name: which of two directories, and which name there.
+pub type Name = (u8, u8);
+
+/// A file as the model has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct File {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<u8, Vec<u8>>,
+}
+
+/// Files of one writer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// Names, and which file each leads to.
+    pub names: BTreeMap<Name, u64>,
+    /// Files by a number of the model's own.
+    pub files: BTreeMap<u64, File>,
+    next: u64,
+}
+
+/// A change of files.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "names of system calls and of their arguments")]
+pub enum FileChange {
+    Create(Name),
+    Write {
+        name: Name,
+        offset: usize,
+        len: usize,
+        seed: u64,
+    },
+    Truncate {
+        name: Name,
+        size: usize,
+    },
+    Rename {
+        from: Name,
+        to: Name,
+    },
+    Exchange {
+        from: Name,
+        to: Name,
+    },
+    Link {
+        from: Name,
+        to: Name,
+    },
+    Unlink(Name),
+    SetXattr {
+        name: Name,
+        key: u8,
+        len: usize,
+        seed: u64,
+    },
+    RemoveXattr {
+        name: Name,
+        key: u8,
+    },
+    /// Frees what has no name: nothing that anyone sees.
+    Reap,
+}
+
+impl Files {
+    fn file(&mut self, name: &Name) -> Option<&mut File> {
+        self.files.get_mut(self.names.get(name)?)
+    }
+
+    /// What a name leads to.
+    #[must_use]
+    pub fn at(&self, name: &Name) -> Option<&File> {
+        self.files.get(self.names.get(name)?)
+    }
+
+    fn forget_unnamed(&mut self) {
+        let named: Vec<u64> = self.names.values().copied().collect();
+        self.files.retain(|number, _| named.contains(number));
+    }
+}
+
+impl State for Files {
+    type Change = FileChange;
+
+    fn apply(&mut self, change: &FileChange) {
+        match change {
+            FileChange::Create(name) => {
+                self.next += 1;
+                self.names.insert(*name, self.next);
+                self.files.insert(self.next, File::default());
+            }
+            FileChange::Write { name, offset, len, seed } => {
+                if let Some(file) = self.file(name) {
+                    let end = offset + len;
+                    file.bytes.resize(file.bytes.len().max(end), 0);
+                    file.bytes[*offset..end].copy_from_slice(&content(*seed, *len));
+                }
+            }
+            FileChange::Truncate { name, size } => {
+                if let Some(file) = self.file(name) {
+                    file.bytes.resize(*size, 0);
+                }
+            }
+            FileChange::Rename { from, to } => {
+                if self.names.get(from) != self.names.get(to)
+                    && let Some(number) = self.names.remove(from)
+                {
+                    self.names.insert(*to, number);
+                    self.forget_unnamed();
+                }
+            }
+            FileChange::Exchange { from, to } => {
+                if let (Some(first), Some(second)) = (self.names.get(from).copied(), self.names.get(to).copied()) {
+                    self.names.insert(*from, second);
+                    self.names.insert(*to, first);
+                }
+            }
+            FileChange::Link { from, to } => {
+                if let Some(number) = self.names.get(from).copied() {
+                    self.names.insert(*to, number);
+                }
+            }
+            FileChange::Unlink(name) => {
+                self.names.remove(name);
+                self.forget_unnamed();
+            }
+            FileChange::SetXattr { name, key, len, seed } => {
+                if let Some(file) = self.file(name) {
+                    file.xattrs.insert(*key, content(*seed, *len));
+                }
+            }
+            FileChange::RemoveXattr { name, key } => {
+                if let Some(file) = self.file(name) {
+                    file.xattrs.remove(key);
+                }
+            }
+            FileChange::Reap => {}
+        }
+    }
+}
+
+/// A range of a volume: its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// From where in the volume.
+    pub offset_bytes: u64,
+    /// What is there.
+    pub bytes: Vec<u8>,
+}
+
+/// A change of a range of a volume; offsets are the range's.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "what clients of block devices ask for")]
+pub enum RangeChange {
+    Write { offset: usize, len: usize, seed: u64 },
+    Clear { offset: usize, len: usize },
+    Zeros { offset: usize, len: usize },
+}
+
+impl State for Range {
+    type Change = RangeChange;
+
+    fn apply(&mut self, change: &RangeChange) {
+        match change {
+            RangeChange::Write { offset, len, seed } => {
+                self.bytes[*offset..offset + len].copy_from_slice(&content(*seed, *len));
+            }
+            RangeChange::Clear { offset, len } | RangeChange::Zeros { offset, len } => {
+                self.bytes[*offset..offset + len].fill(0);
+            }
+        }
+    }
+}
+
+/// A dataset as the model has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dataset {
+    /// Properties that were set here: names with numbers.
+    pub properties: BTreeMap<&'static str, u64>,
+    /// Objects made with it: block size, and what its blocks follow from.
+    pub objects: Vec<(u32, u64)>,
+}
+
+/// Datasets that come and go, by number of their names, and the pool's own property.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Datasets {
+    /// Those there are.
+    pub datasets: BTreeMap<u8, Dataset>,
+    /// The property `comment`.
+    pub comment: Option<u64>,
+}
+
+/// A change of the pool itself.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "names of commands and of their arguments")]
+pub enum PoolChange {
+    Create { number: u8, objects: Vec<(u32, u64)> },
+    Destroy(u8),
+    Rename { from: u8, to: u8 },
+    Set { number: u8, property: &'static str, value: u64 },
+    Inherit { number: u8, property: &'static str },
+    Comment(u64),
+}
+
+impl State for Datasets {
+    type Change = PoolChange;
+
+    fn apply(&mut self, change: &PoolChange) {
+        match change {
+            PoolChange::Create { number, objects } => {
+                self.datasets.insert(*number, Dataset { objects: objects.clone(), ..Dataset::default() });
+            }
+            PoolChange::Destroy(number) => {
+                self.datasets.remove(number);
+            }
+            PoolChange::Rename { from, to } => {
+                if let Some(dataset) = self.datasets.remove(from) {
+                    self.datasets.insert(*to, dataset);
+                }
+            }
+            PoolChange::Set { number, property, value } => {
+                if let Some(dataset) = self.datasets.get_mut(number) {
+                    dataset.properties.insert(property, *value);
+                }
+            }
+            PoolChange::Inherit { number, property } => {
+                if let Some(dataset) = self.datasets.get_mut(number) {
+                    dataset.properties.remove(property);
+                }
+            }
+            PoolChange::Comment(value) => self.comment = Some(*value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_as_of_a_txg_has_what_came_up_to_it_and_may_have_what_was_interrupted() {
+        let mut log = Log::new(Files::default());
+        for (txg, change) in [
+            (5, FileChange::Create((0, 1))),
+            (6, FileChange::Write { name: (0, 1), offset: 2, len: 3, seed: 1 }),
+            (8, FileChange::Rename { from: (0, 1), to: (1, 1) }),
+        ] {
+            log.begin(change);
+            log.entered(Txg(txg));
+            log.done();
+        }
+        assert_eq!(log.as_of(Txg(4)), [Files::default()]);
+        assert_eq!(log.as_of(Txg(7))[0].at(&(0, 1)).map(|file| &file.bytes[..]), Some(&[0, 0, 1, 1, 1][..]));
+        assert!(log.newest().at(&(0, 1)).is_none());
+        log.begin(FileChange::Unlink((1, 1)));
+        assert_eq!(log.as_of(Txg(9)).len(), 1, "what was let in nowhere is nowhere");
+        log.entered(Txg(9));
+        assert_eq!(log.as_of(Txg(8)).len(), 1);
+        assert_eq!(log.as_of(Txg(9)).len(), 2);
+    }
+}
