@@ -286,7 +286,9 @@ async fn check_holes(open: &OpenFile, content: &[u8]) {
     while let Some(data) = open.next_data(at).await.unwrap() {
         assert!(content[at as usize..data as usize].iter().all(|byte| *byte == 0));
         let hole = open.next_hole(data).await.unwrap().unwrap();
-        assert!(hole > data && hole <= content.len() as u64);
+        assert!(hole >= data && hole <= content.len() as u64);
+        // Zeros that were written are data until they are compressed to nothing, which a sync may have done just now.
+        assert!(hole > data || open.next_data(data).await.unwrap() != Some(data));
         at = hole;
     }
     assert!(content[(at as usize).min(content.len())..].iter().all(|byte| *byte == 0));
