@@ -4,7 +4,7 @@
 //! them in order ([`mod@test`]), prints each with its time and ends with one line, `N passed, N failed`.
 
 mod bench_table;
-mod cuts;
+mod campaign;
 mod frontends;
 mod fuzz;
 mod golden;
@@ -12,7 +12,6 @@ mod house;
 mod kills;
 mod lane;
 mod licences;
-mod mutate;
 mod nbd_client;
 mod packages;
 mod process;
@@ -67,8 +66,8 @@ fn main() -> ExitCode {
         "openzfs-vm" => vm::main(rest),
         "fuzz" => fuzz::main(rest),
         "fuzz-budget" => fuzz::main_budget(rest),
-        "mutate" => mutate::main(rest),
-        "cuts" => cuts::main(rest),
+        "mutate" => campaign::MUTATE.main(rest),
+        "cuts" => campaign::CUTS.main(rest),
         "kills" => kills::main(rest),
         "ztest-pools" => ztest::main(rest),
         "ztest-judge" => ztest::main_judge(rest),

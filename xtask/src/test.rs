@@ -7,7 +7,7 @@ use cenote_testkit::{Golden, repository_root};
 
 use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
 use crate::{
-    cuts, fuzz, golden, house, kills, licences, mutate, packages, process, tour, value_of, vm, zdb, zdb_check, ztest,
+    campaign, fuzz, golden, house, kills, licences, packages, process, tour, value_of, vm, zdb, zdb_check, ztest,
 };
 
 const STEPS: &[Step] = &[
@@ -27,8 +27,12 @@ const STEPS: &[Step] = &[
     Step { name: "shuttle", about: "the runtime's primitives under many random schedules", run: shuttle },
     Step { name: "loom", about: "the runtime's lock-free protocols over all interleavings", run: loom },
     Step { name: "fuzz", about: "fuzz targets with a fixed number of made-up inputs", run: fuzz::step },
-    Step { name: "mutate", about: "damaged golden pools through the whole read path", run: mutate::step },
-    Step { name: "cuts", about: "power cuts of pools under load, in simulation", run: cuts::step },
+    Step {
+        name: "mutate",
+        about: "damaged golden pools through the whole read path",
+        run: |_| campaign::MUTATE.step(),
+    },
+    Step { name: "cuts", about: "power cuts of pools under load, in simulation", run: |_| campaign::CUTS.step() },
     Step { name: "golden", about: "golden pools against their manifests", run: golden::step },
     Step { name: "zdb", about: "verify against zdb", run: zdb::step },
     Step { name: "zdb-check", about: "pools that Cenote writes, judged by zdb", run: zdb_check::step },

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_dmu::tx::TxTunables;
@@ -10,13 +10,14 @@ use cenote_dsl::property::Source;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_scan::{VerifyOptions, VerifyReport, verify};
+use cenote_scan::{VerifyOptions, verify};
 use cenote_spa::write::live::LivePool;
 use cenote_spa::write::{AuxSpec, Clock, CreateOptions, Host, WriteOptions, create, open};
 use cenote_spa::{FoundPool, ImportOptions, Pool, find, import};
 use cenote_taskq::sim::disk::Image;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, Handle, Rng, Runtime, race};
+use cenote_testkit::campaign::take_panics;
 use cenote_zpl::live::{LiveFileSystem, LiveOptions, NewNode};
 use cenote_zpl::write::{FileSystemMut, NodeSpec, XattrMode};
 use cenote_zpl::{Cursor, FileSystem};
@@ -49,22 +50,6 @@ const VOLUME_BYTES: u64 = 1 << 20;
 const RANGES: u64 = 3;
 /// No multiple of a block, so that writers meet in blocks.
 const RANGE_BYTES: u64 = 130_000;
-
-/// What panics said, wherever they were caught.
-static PANICS: StdMutex<Vec<String>> = StdMutex::new(Vec::new());
-
-/// Has every panic noted, also those that a task's end catches, and none printed.
-pub fn note_panics() {
-    std::panic::set_hook(Box::new(|info| {
-        let place = info.location().map(ToString::to_string).unwrap_or_default();
-        let what = info.payload_as_str().unwrap_or("no message");
-        PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{place}: {what}"));
-    }));
-}
-
-fn take_panics() -> Vec<String> {
-    std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner))
-}
 
 /// How a cut ended well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -369,7 +354,9 @@ async fn judge(handle: &Handle, machine: &Machine, models: &Models, promised: Tx
         return Err(format!("txg {promised} was reported synced, {txg} is there"));
     }
     let report = verify(handle, &pool, VerifyOptions::default(), &mut |_| true).await.map_err(words)?;
-    check_report(&report).map_err(|error| format!("as of txg {txg}: {error}"))?;
+    if !report.is_clean() {
+        return Err(format!("as of txg {txg}: {report}"));
+    }
     let mut files = Vec::new();
     let mut logs = models.files.iter();
     for name in FILE_SYSTEMS {
@@ -402,23 +389,6 @@ async fn judge(handle: &Handle, machine: &Machine, models: &Models, promised: Tx
     let state = log.as_of(txg).remove(0);
     check_datasets(&pool, &state).await.map_err(|error| format!("as of txg {txg}: {error}; {}", log.tail(txg)))?;
     Ok((txg, Models { files, ranges, datasets: shared(state) }))
-}
-
-fn check_report(report: &VerifyReport) -> Result<(), String> {
-    if report.is_clean() {
-        return Ok(());
-    }
-    let accounted = report.statistics.accounted_bytes();
-    Err(format!(
-        "errors {:?} bad {:?} misuses {:?} leaked {} {:?} problems {:?} accounted {accounted} allocated {}",
-        report.errors,
-        report.bad_copies,
-        report.misuses,
-        report.leaked_bytes,
-        report.leaks,
-        report.problems,
-        report.allocated_bytes
-    ))
 }
 
 async fn objset(pool: &Pool, name: &str) -> Result<cenote_dmu::Objset, String> {

@@ -3,12 +3,12 @@
 //! A cut's number is all that is needed to do it again; what its life was before comes with it, and is not counted.
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cenote_cuts::CUTS;
-use cenote_cuts::life::{Life, note_panics};
+use cenote_cuts::life::Life;
+use cenote_testkit::campaign::{note_panics, watch};
 
 const USAGE: &str = "usage: cuts [--count N] [--first N] [--every SECONDS] [--verbose]";
 /// Real seconds that a life may take before the watchdog ends the program: it takes half a second of processor time, but one may have
@@ -46,23 +46,6 @@ fn main() -> ExitCode {
     if run(&arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Ends the program when one life takes too long: it may be in a loop that no simulation sees.
-fn watch(current: Arc<AtomicU64>) {
-    std::thread::spawn(move || {
-        let (mut last, mut since) = (0, Instant::now());
-        loop {
-            std::thread::sleep(Duration::from_secs(1));
-            let now = current.load(Ordering::Relaxed);
-            if now != last {
-                (last, since) = (now, Instant::now());
-            } else if now != 0 && since.elapsed() > Duration::from_secs(SECONDS_MAX) {
-                println!("FAILED cut {now}: no end after {SECONDS_MAX} s");
-                std::process::abort();
-            }
-        }
-    });
-}
-
 #[derive(Default)]
 struct Sums {
     done: u64,
@@ -76,8 +59,7 @@ struct Sums {
 
 fn run(arguments: &Arguments) -> bool {
     note_panics();
-    let current = Arc::new(AtomicU64::new(0));
-    watch(Arc::clone(&current));
+    let current = watch("cut", Duration::from_secs(SECONDS_MAX));
     let started = Instant::now();
     let mut said = started;
     let mut sums = Sums::default();

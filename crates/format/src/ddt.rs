@@ -419,6 +419,18 @@ word_struct! {
 }
 
 impl DdtStat {
+    /// No blocks, no references.
+    pub const NOTHING: Self = Self {
+        block_count: 0,
+        lsize_bytes: 0,
+        psize_bytes: 0,
+        dsize_bytes: 0,
+        reference_count: 0,
+        referenced_lsize_bytes: 0,
+        referenced_psize_bytes: 0,
+        referenced_dsize_bytes: 0,
+    };
+
     /// Adds what another bucket counts.
     pub fn add(&mut self, other: &Self) {
         self.combine(other, u64::saturating_add);

@@ -3,13 +3,13 @@
 //! Mutation *i* is seed + *i*, so a run that was ended goes on at the seed that its last line names.
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cenote_mutate::memory::Counting;
 use cenote_mutate::pools;
-use cenote_mutate::trial::{Done, SECONDS_MAX, mutate, note_panics, survey};
+use cenote_mutate::trial::{Done, SECONDS_MAX, mutate, survey};
+use cenote_testkit::campaign::{note_panics, watch};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -58,23 +58,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends the program when one mutation takes too long: it may be in a loop that no simulation sees.
-fn watch(seed: Arc<AtomicU64>) {
-    std::thread::spawn(move || {
-        let (mut last, mut since) = (0, Instant::now());
-        loop {
-            std::thread::sleep(Duration::from_secs(1));
-            let now = seed.load(Ordering::Relaxed);
-            if now != last {
-                (last, since) = (now, Instant::now());
-            } else if now != 0 && since.elapsed() > Duration::from_secs(SECONDS_MAX) {
-                println!("FAILED seed {now}: no end after {SECONDS_MAX} s");
-                std::process::abort();
-            }
-        }
-    });
-}
-
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let mut pools = pools::load(&arguments.pools)?;
     for pool in &mut pools {
@@ -85,8 +68,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         }
     }
     note_panics();
-    let current = Arc::new(AtomicU64::new(0));
-    watch(Arc::clone(&current));
+    let current = watch("seed", Duration::from_secs(SECONDS_MAX));
     let started = Instant::now();
     let mut said = started;
     let (mut done, mut failed, mut imported, mut errors, mut peak_bytes, mut steps) = (0, 0, 0, 0, 0, 0);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -13,6 +13,7 @@ use cenote_format::ids::Txg;
 use cenote_spa::{ImportOptions, Rewind, find};
 use cenote_taskq::Runtime;
 use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
+use cenote_testkit::campaign::take_panics;
 use cenote_vdev::leaf::probe;
 use cenote_zio::mutation::set_filter;
 
@@ -27,22 +28,6 @@ pub const STEPS_MAX: u64 = 3_000_000;
 pub const SECONDS_MAX: u64 = 60;
 /// The block cache's limit.
 const CACHE_BYTES: usize = 32 << 20;
-
-/// What panics said, wherever they were caught.
-static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// Has every panic noted, also those that a task's end catches, and none printed.
-pub fn note_panics() {
-    std::panic::set_hook(Box::new(|info| {
-        let place = info.location().map(ToString::to_string).unwrap_or_default();
-        let what = info.payload_as_str().unwrap_or("no message");
-        PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{place}: {what}"));
-    }));
-}
-
-fn take_panics() -> Vec<String> {
-    std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner))
-}
 
 /// The kinds of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -104,6 +104,27 @@ impl VerifyReport {
     }
 }
 
+/// What is wrong, in one line for a developer; `clean` if nothing is.
+impl std::fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_clean() {
+            return f.write_str("clean");
+        }
+        write!(
+            f,
+            "errors {:?} bad {:?} misuses {:?} leaked {} {:?} problems {:?} accounted {} allocated {}",
+            self.errors,
+            self.bad_copies,
+            self.misuses,
+            self.leaked_bytes,
+            self.leaks,
+            self.problems,
+            self.statistics.accounted_bytes(),
+            self.allocated_bytes,
+        )
+    }
+}
+
 fn keep<T>(list: &mut Vec<T>, item: T) {
     if list.len() < REPORTS_MAX {
         list.push(item);

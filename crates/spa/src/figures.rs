@@ -52,7 +52,7 @@ impl DedupFigures {
     /// All buckets together.
     #[must_use]
     pub fn total(&self) -> DdtStat {
-        self.histogram.iter().fold(NOTHING, |mut sum, stat| {
+        self.histogram.iter().fold(DdtStat::NOTHING, |mut sum, stat| {
             sum.add(stat);
             sum
         })
@@ -73,17 +73,6 @@ impl DedupFigures {
         total.referenced_dsize_bytes.saturating_sub(total.dsize_bytes)
     }
 }
-
-const NOTHING: DdtStat = DdtStat {
-    block_count: 0,
-    lsize_bytes: 0,
-    psize_bytes: 0,
-    dsize_bytes: 0,
-    reference_count: 0,
-    referenced_lsize_bytes: 0,
-    referenced_psize_bytes: 0,
-    referenced_dsize_bytes: 0,
-};
 
 /// What block cloning has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,7 +186,7 @@ impl Pool {
                 let words: Vec<u64> = value.integers().collect();
                 let histogram = parse_histogram(&words)
                     .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
-                figures.histogram.resize(histogram.len().max(figures.histogram.len()), NOTHING);
+                figures.histogram.resize(histogram.len().max(figures.histogram.len()), DdtStat::NOTHING);
                 for (sum, stat) in figures.histogram.iter_mut().zip(&histogram) {
                     figures.entry_count = figures.entry_count.saturating_add(stat.block_count);
                     sum.add(stat);

@@ -34,6 +34,7 @@
 //! Unpacking into memory for every test (a set is more than a gigabyte of mostly holes), and checking in unpacked images.
 
 mod cache;
+pub mod campaign;
 pub mod compare;
 mod golden;
 pub mod gpt;

@@ -221,13 +221,7 @@ fn a_power_cut_while_vdevs_are_added_leaves_the_old_pool_or_the_new_one() {
     for seed in 0..40 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let latency = Latency {
-            write: Duration::from_micros(100),
-            flush: Duration::from_micros(400),
-            jitter: Duration::from_micros(400),
-            ..Latency::default()
-        };
-        let machine = Machine::new(&runtime, 6, latency);
+        let machine = Machine::new(&runtime, 6, slow());
         runtime.block_on(async {
             let paths = machine.paths.clone();
             let first = top(&handle, TopKind::Mirror, AllocationClass::Normal, &paths[..2]).await;

@@ -26,15 +26,6 @@ fn small() -> TxTunables {
     TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() }
 }
 
-fn slow() -> Latency {
-    Latency {
-        write: Duration::from_micros(100),
-        flush: Duration::from_micros(400),
-        jitter: Duration::from_micros(400),
-        ..Latency::default()
-    }
-}
-
 async fn live(handle: &Handle, machine: &Machine, layout: Tops, tunables: TxTunables) -> LivePool {
     let pool = make(handle, options(machine.tops(handle, layout).await, 12)).await;
     LivePool::start(pool, tunables)

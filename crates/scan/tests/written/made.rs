@@ -91,13 +91,7 @@ fn wherever_the_power_goes_the_last_synced_txg_is_whole() {
     for seed in 0..30_u64 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let latency = Latency {
-            write: Duration::from_micros(100),
-            flush: Duration::from_micros(400),
-            jitter: Duration::from_micros(400),
-            ..Latency::default()
-        };
-        let machine = Machine::new(&runtime, 2, latency);
+        let machine = Machine::new(&runtime, 2, slow());
         let layout: Tops =
             if seed % 2 == 0 { &[(TopKind::Mirror, 2)] } else { &[(TopKind::Single, 1), (TopKind::Single, 1)] };
         runtime.block_on(async {

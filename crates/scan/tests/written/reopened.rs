@@ -148,13 +148,7 @@ fn a_pool_in_use_by_a_crashed_writer_goes_on_where_it_was_durable() {
     for seed in 0..12_u64 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let latency = Latency {
-            write: std::time::Duration::from_micros(100),
-            flush: std::time::Duration::from_micros(400),
-            jitter: std::time::Duration::from_micros(400),
-            ..Latency::default()
-        };
-        let machine = Machine::new(&runtime, 2, latency);
+        let machine = Machine::new(&runtime, 2, slow());
         let layout: Tops =
             if seed % 2 == 0 { &[(TopKind::Mirror, 2)] } else { &[(TopKind::Single, 1), (TopKind::Single, 1)] };
         runtime.block_on(async {

@@ -248,7 +248,7 @@ impl PoolWriter {
     /// What an entry counts for in a histogram.
     fn statistics_of(&self, checksum: Checksum, key: &DdtKey, phys: &mut DdtPhys) -> DdtStat {
         let (lsize, psize) = (key.lsize_bytes(), key.psize_bytes());
-        let mut sum = NOTHING;
+        let mut sum = DdtStat::NOTHING;
         for (set, _) in sets(phys) {
             if set.physical_birth.0 == 0 {
                 continue;
@@ -294,7 +294,7 @@ impl PoolWriter {
         for class in 0..CLASSES.len() {
             let name = tables.name(class);
             let Some(object) = self.number_in(&mut listing, &name).await? else { continue };
-            let mut histogram = vec![NOTHING; BUCKETS];
+            let mut histogram = vec![DdtStat::NOTHING; BUCKETS];
             if let Some(statistics) = statistics {
                 let mut statistics = self.zap_at(ObjectId(statistics)).await?;
                 let value = statistics.lookup(name.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
@@ -320,7 +320,7 @@ impl PoolWriter {
         let object = ZapValue::from_u64(entries.object().id().0);
         let entered = put_entry(&tables.directory, txg, &tables.name(class), Some(&object)).await;
         entered.map_err(|error| self.dmu_error(error))?;
-        Ok(Class { entries, histogram: vec![NOTHING; BUCKETS] })
+        Ok(Class { entries, histogram: vec![DdtStat::NOTHING; BUCKETS] })
     }
 
     /// Writes the tables that have changed with their statistics, and does away with those of a checksum that has no entries
@@ -375,17 +375,6 @@ impl PoolWriter {
         Ok(false)
     }
 }
-
-const NOTHING: DdtStat = DdtStat {
-    block_count: 0,
-    lsize_bytes: 0,
-    psize_bytes: 0,
-    dsize_bytes: 0,
-    reference_count: 0,
-    referenced_lsize_bytes: 0,
-    referenced_psize_bytes: 0,
-    referenced_dsize_bytes: 0,
-};
 
 /// Enters an entry into the bucket of its references, or takes it out.
 fn count(histogram: &mut [DdtStat], statistics: &DdtStat, how: impl Fn(&mut DdtStat, &DdtStat)) {

@@ -1,0 +1,91 @@
+//! Programs that do one trial after the other, each by its number: damaged pools (crates/mutate), power cuts (crates/cuts).
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::process;
+use crate::steps::{Outcome, Tally};
+
+/// One of them.
+pub(crate) struct Campaign {
+    /// Its package and its program: `cenote-NAME` and `NAME`.
+    name: &'static str,
+    /// Trials in a test run: about a minute's worth.
+    count_in_step: u64,
+    /// The flag that says which trial is the first, and which is where nothing is said.
+    first: (&'static str, u64),
+    /// What stands between the count and the rest in its last line.
+    noun: &'static str,
+}
+
+/// Golden pools, damaged, through the whole read path.
+pub(crate) const MUTATE: Campaign =
+    Campaign { name: "mutate", count_in_step: 2000, first: ("--seed", 1), noun: " mutations of " };
+/// Power cuts of pools under load, in simulation.
+pub(crate) const CUTS: Campaign =
+    Campaign { name: "cuts", count_in_step: 400, first: ("--first", 0), noun: " cuts from " };
+
+impl Campaign {
+    /// The program, built so that overflows and assertions are seen.
+    fn program(&self, count: u64, first: u64) -> Command {
+        let mut command = process::cargo();
+        command.args(["run", "--quiet", "--profile", "checked", "--locked", "--package"]);
+        command.arg(format!("cenote-{}", self.name)).args(["--bin", self.name, "--"]);
+        command.args(["--count", &count.to_string(), self.first.0, &first.to_string()]);
+        command
+    }
+
+    /// Carries out the chore: `cargo xtask NAME [COUNT] [FIRST]`.
+    pub(crate) fn main(&self, args: &[String]) -> Result<()> {
+        let number = |text: &String| text.parse::<u64>().with_context(|| format!("{text} is no number"));
+        let (count, first) = match args {
+            [] => (self.count_in_step, self.first.1),
+            [count] => (number(count)?, self.first.1),
+            [count, first] => (number(count)?, number(first)?),
+            _ => bail!("usage: cargo xtask {} [COUNT] [FIRST]", self.name),
+        };
+        process::run(self.program(count, first).args(["--every", "60"]))
+    }
+
+    /// The step. Each trial counts.
+    pub(crate) fn step(&self) -> Result<Outcome> {
+        let mut tally = Tally::default();
+        let good = process::run_and_read(&mut self.program(self.count_in_step, self.first.1), |line| {
+            if let Some(result) = self.parse(line) {
+                tally.absorb(result);
+            }
+        })?;
+        if tally.passed + tally.failed != self.count_in_step || (!good && tally.failed == 0) {
+            // It did not build, or the watchdog or a limit ended it.
+            tally.failed += 1;
+        }
+        Ok(Outcome::Done(tally))
+    }
+
+    /// The figures of the last line: `2000 mutations of 12 pools …: 0 failed, …`.
+    fn parse(&self, line: &str) -> Option<Tally> {
+        let (count, rest) = line.split_once(self.noun)?;
+        let (_, rest) = rest.split_once(": ")?;
+        let (failed, _) = rest.split_once(" failed, ")?;
+        let (count, failed): (u64, u64) = (count.parse().ok()?, failed.parse().ok()?);
+        Some(Tally { passed: count.checked_sub(failed)?, failed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_counted() {
+        let line = "2000 mutations of 12 pools from seed 1 in 50.1 s (40 a second): 3 failed, 1700 could be imported, \
+                    1500 met errors; at most 1 steps and 1 MiB";
+        assert_eq!(MUTATE.parse(line), Some(Tally { passed: 1997, failed: 3 }));
+        assert_eq!(MUTATE.parse("FAILED seed 7: basic Blind: panic"), None);
+        let line = "400 cuts from 0 on in 50.1 s (8.0 a second): 4 failed, 60 amid a commit, 33 while the pool was opened; 1 \
+                    txgs with 2 changes; at most 3 steps";
+        assert_eq!(CUTS.parse(line), Some(Tally { passed: 396, failed: 4 }));
+        assert_eq!(CUTS.parse("FAILED cut 7: [(Single, 1)]: panic"), None);
+    }
+}
