@@ -32,6 +32,9 @@ impl Scratch {
     }
 
     /// Encodes `source` in at most `target_max` bytes.
+    ///
+    /// An encoder that has not come to the end of its stream is given up: of level 1 `reset` leaves a block open (zlib-rs 0.6.8),
+    /// and the next stream would lack its beginning.
     pub(super) fn compress(&mut self, level: u32, source: &[u8], target_max: usize) -> Option<Vec<u8>> {
         if self.encoder.as_ref().is_none_or(|(has_level, _)| *has_level != level) {
             self.encoder = Some((level, flate2::Compress::new(Compression::new(level), true)));
@@ -44,7 +47,10 @@ impl Scratch {
                 out.truncate(usize::try_from(encoder.total_out()).ok()?);
                 Some(out)
             }
-            _ => None,
+            _ => {
+                self.encoder = None;
+                None
+            }
         }
     }
 }
@@ -65,5 +71,28 @@ mod tests {
         assert!(scratch.decompress(&source, &mut [0; 2]).is_err());
         assert!(matches!(scratch.decompress(&source[..8], &mut target), Err(CompressError::Truncated { .. })));
         assert!(scratch.decompress(&source[..12], &mut target).is_err());
+    }
+    #[test]
+    fn a_block_that_does_not_become_smaller_leaves_no_trace_in_the_next() {
+        // More than the encoder keeps before it hands anything out.
+        let mut state = 1_u64;
+        let noise = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        });
+        let noise: Vec<u8> = noise.take(128 << 10).collect();
+        let text = b"words, and the same words again; words, and the same words again".repeat(40);
+        for level in 1..=9 {
+            let expected = Scratch::default().compress(level, &text, text.len()).unwrap();
+            let mut scratch = Scratch::default();
+            for target_max in [0, 1, 63, 4096, 112 << 10] {
+                assert_eq!(scratch.compress(level, &noise, target_max), None);
+                let packed = scratch.compress(level, &text, text.len()).unwrap();
+                assert!(packed == expected, "gzip-{level} after {target_max} bytes");
+                let mut target = vec![0; text.len()];
+                scratch.decompress(&packed, &mut target).unwrap();
+                assert!(target == text, "gzip-{level} after {target_max} bytes");
+            }
+        }
     }
 }
