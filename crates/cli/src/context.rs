@@ -115,6 +115,30 @@ impl Context {
         }
     }
 
+    /// Has a pool's server asked, if there is one; also where the pool's devices do not let themselves be read, if there is but one
+    /// server that it may be.
+    pub(crate) async fn check_reachable(&self, name: &str) -> Result<()> {
+        match self.locate(name).await {
+            Ok((found, _)) => self.check_server(&found),
+            Err(error) => match if self.may_send { control::only() } else { None } {
+                Some(socket) => Err(control::Owned { pool: name.to_owned(), socket }.into()),
+                None => Err(error),
+            },
+        }
+    }
+
+    /// As [`Context::check_reachable`] where the pool's devices do not let themselves be read; nothing where they do, or there is no
+    /// server.
+    pub(crate) async fn check_failing(&self, name: &str) -> Result<()> {
+        if !self.may_send || control::only().is_none() {
+            return Ok(());
+        }
+        match self.check_reachable(name).await {
+            Err(error) if error.is::<control::Owned>() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// With what a command's own line adds.
     pub(crate) fn with(&self, search: &Search) -> Self {
         let mut context = self.clone();

@@ -3,6 +3,8 @@
 //! The pool is this process's alone from [`open_pool`] to [`export`], and is written in the background in between. Whoever serves
 //! something of it has finished all requests before the end.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, bail};
 use cenote_dmu::tx::TxTunables;
 use cenote_format::enums::ObjsetType;
@@ -10,22 +12,93 @@ use cenote_format::ids::Guid;
 use cenote_fuse::{LiveServer, LiveServerOptions, MountHandle, MountOptions, Report, SyncMode, mount_live};
 use cenote_spa::SpaError;
 use cenote_spa::write::PoolWriter;
-use cenote_spa::write::live::{LiveHead, LivePool};
+use cenote_spa::write::live::{FailMode, LiveHead, LivePool};
+use cenote_taskq::{Class, Either, race};
 use cenote_zpl::live::{AccessTimes, LiveOptions};
 use cenote_zpl::write::XattrMode;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::context::Context;
 use crate::newpool::slots;
 use crate::outcome::usage;
 use crate::writing::open_for_writing;
 
+/// How often devices that fail are tried where nobody can say that they are back.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Who says that devices which failed are back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// A client, with `zpool clear`.
+    Clear,
+    /// They do: they are tried.
+    Retry,
+}
+
 /// Opens a pool to be written in the background.
-pub(crate) async fn open_pool(context: &Context, name: &str) -> Result<(LivePool, Guid)> {
+pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery) -> Result<(LivePool, Guid)> {
     let writer = open_for_writing(context, name).await?;
     // The cache has a quarter of the memory unless something else was said.
     let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
     let guid = writer.guid();
-    Ok((LivePool::start(writer, TxTunables::for_memory(memory)), guid))
+    let pool = LivePool::start(writer, TxTunables::for_memory(memory));
+    watch(context, &pool, recovery);
+    give_up_when_asked_twice(context, &pool);
+    Ok((pool, guid))
+}
+
+/// Says when the pool's devices fail, and when it goes on; ends the process at once where its property `failmode` wants that.
+fn watch(context: &Context, pool: &LivePool, recovery: Recovery) {
+    let (context, pool) = (context.clone(), pool.clone());
+    pool.handle().clone().detach(Class::Issue, async move {
+        loop {
+            let name = pool.name();
+            let (reason, mode) = pool.failed().await;
+            if mode == FailMode::Panic {
+                context.err(format!("pool '{name}' cannot be written, and its property failmode is panic: {reason}"));
+                std::process::abort();
+            }
+            let next = match recovery {
+                Recovery::Clear => format!("'cenote zpool clear {name}' once its devices are back"),
+                Recovery::Retry => "its devices are tried every few seconds".to_owned(),
+            };
+            context.err(format!("pool '{name}' is suspended: {reason}; {next}"));
+            let goes_on = loop {
+                match race(pool.passed(), context.handle().sleep(RETRY_INTERVAL)).await {
+                    Either::Left(goes_on) => break goes_on,
+                    // What is wrong still was said.
+                    Either::Right(()) if recovery == Recovery::Retry => drop(pool.resume().await),
+                    Either::Right(()) => {}
+                }
+            };
+            if !goes_on {
+                return;
+            }
+            context.err(format!("pool '{name}' goes on"));
+        }
+    });
+}
+
+/// Who wants the end while the pool is suspended waits for its devices; who wants it twice loses what is not on disk.
+fn give_up_when_asked_twice(context: &Context, pool: &LivePool) {
+    let (context, pool) = (context.clone(), pool.clone());
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+    let watching = std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut is_second = false;
+        for _ in signals.forever() {
+            if pool.suspended().is_none() || pool.is_abandoned() {
+                continue;
+            }
+            if std::mem::replace(&mut is_second, true) {
+                pool.abandon();
+            } else {
+                context
+                    .err("the pool is suspended: waiting for its devices; interrupt again to lose what is not on disk");
+            }
+        }
+    });
+    drop(watching);
 }
 
 /// Ends what was served of a pool: everything is written, and the pool exported, also after a failure. Which of both failed first is

@@ -5,7 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use cenote_taskq::{IoMode, Runtime, RuntimeOptions};
+use cenote_spa::write::live::LivePool;
+use cenote_taskq::{Either, IoMode, Runtime, RuntimeOptions, race};
 use clap::Parser;
 use clap::error::ErrorKind;
 use serde::{Deserialize, Serialize};
@@ -111,9 +112,27 @@ pub(crate) async fn handle(handle: cenote_taskq::Handle, request: Request, outpu
 /// Does what a client asks of the process that has the pool.
 pub(crate) async fn serve(context: &Context, request: Request) -> anyhow::Result<Outcome> {
     anyhow::ensure!(request.command.is_for_server(), "a server of a pool does not do this");
-    let outcome = request.command.run(context).await;
+    let pool = context.served().cloned().filter(|_| !request.command.is_for_suspended());
+    let work = request.command.run(context);
+    let outcome = match pool {
+        // Clients that wait for devices would leave no room for one that says that they are back.
+        Some(pool) => match race(suspended(&pool), work).await {
+            Either::Left(error) => Err(error),
+            Either::Right(outcome) => outcome,
+        },
+        None => work.await,
+    };
     context.close_pools().await;
     outcome
+}
+
+/// Resolves when the pool's devices fail.
+async fn suspended(pool: &LivePool) -> anyhow::Error {
+    let (reason, _) = pool.failed().await;
+    let name = pool.name();
+    anyhow::anyhow!(
+        "pool '{name}': pool I/O is currently suspended ({reason}); 'zpool clear {name}' once its devices are back"
+    )
 }
 
 /// An error in one text: each cause that says something new.

@@ -29,6 +29,7 @@ use crate::config::{LabelConfig, PoolState, provisional};
 use crate::features;
 use crate::indirect::{Mappings, mapping_objects, removal_order, removals};
 use crate::pool::{Pool, Shared, feature_counts, packed_list};
+use crate::small::too_small;
 use crate::space::ALLOCATION_BIAS;
 use crate::{FoundPool, SpaError};
 
@@ -127,7 +128,7 @@ impl Import<'_> {
 
     /// What cannot be read because devices are missing is told of by their names, not by what lies on them.
     fn missing_devices(&mut self, vdevs: &VdevConfig) -> Option<SpaError> {
-        let status = VdevTree::open(vdevs, self.disks()).ok()?.status();
+        let status = VdevTree::open(vdevs, self.disks(vdevs)).ok()?.status();
         self.check_devices(vdevs, &status).err()
     }
 
@@ -240,8 +241,16 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn disks(&self) -> BTreeMap<Guid, Disk> {
+    fn all_disks(&self) -> BTreeMap<Guid, Disk> {
         self.found.leaves.iter().map(|(guid, leaf)| (*guid, leaf.disk.clone())).collect()
+    }
+
+    /// The disks that can be used.
+    fn disks(&self, vdevs: &VdevConfig) -> BTreeMap<Guid, Disk> {
+        let mut disks = self.all_disks();
+        let too_small = too_small(vdevs, &disks);
+        disks.retain(|guid, _| !too_small.contains_key(guid));
+        disks
     }
 
     /// Opens the MOS at the newest uberblock that holds, as far back as the options allow.
@@ -292,7 +301,7 @@ impl Import<'_> {
 
     async fn open_over(&self, vdevs: &VdevConfig, uberblock: &Uberblock) -> Result<Opened, SpaError> {
         let clock = Some(self.handle.clone());
-        let tree = VdevTree::open_with(vdevs, self.disks(), &self.options.tunables, clock);
+        let tree = VdevTree::open_with(vdevs, self.disks(vdevs), &self.options.tunables, clock);
         let tree = tree.map_err(|error| self.vdev(error))?;
         tree.set_reflow(Reflow::of(uberblock));
         let tree = Arc::new(tree);
@@ -406,6 +415,7 @@ impl Import<'_> {
 
     /// Whether every top-level vdev can be used, and what to do about those that cannot.
     fn check_devices(&mut self, vdevs: &VdevConfig, status: &VdevStatus) -> Result<(), SpaError> {
+        let too_small = too_small(vdevs, &self.all_disks());
         let mut missing = Vec::new();
         for (config, status) in vdevs.children.iter().zip(&status.children) {
             let is_usable = !matches!(status.state, VdevState::Unavailable | VdevState::Faulted | VdevState::Offline);
@@ -419,6 +429,8 @@ impl Import<'_> {
                 self.notes.push(format!("the log device {} is missing", config.display_name()));
             } else {
                 missing.push(config.display_name());
+                let leaves = config.leaves();
+                missing.extend(leaves.iter().filter_map(|leaf| too_small.get(&leaf.guid)).cloned());
             }
         }
         if missing.is_empty() {

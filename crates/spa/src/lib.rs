@@ -44,6 +44,7 @@ pub mod history;
 mod import;
 mod indirect;
 mod pool;
+mod small;
 mod space;
 mod status;
 pub mod write;

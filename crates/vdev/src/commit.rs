@@ -77,6 +77,14 @@ pub enum CommitError {
     },
 }
 
+impl CommitError {
+    /// Whether devices failed: done again once they work, it may get through.
+    #[must_use]
+    pub const fn is_of_devices(&self) -> bool {
+        !matches!(self, Self::TooLarge(_))
+    }
+}
+
 /// Makes `uberblock` the newest of the pool; see the module comment. The txg's blocks are stable already. Returns the
 /// leaves that failed while others sufficed. `multihost`: the ring's last slots are kept for multihost writes.
 ///

@@ -70,6 +70,9 @@ pub enum VdevError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The pool is suspended, and nobody will resume it any more; or it could not be resumed.
+    #[error("the pool is suspended: {0}")]
+    Suspended(String),
     /// Something that this version cannot do.
     #[error("not supported yet: {0}")]
     Unsupported(String),
@@ -84,6 +87,17 @@ impl VdevError {
     pub fn is_overdue(&self) -> bool {
         match self {
             Self::Unreadable { faults, .. } => faults.iter().any(|fault| fault.kind == FaultKind::Overdue),
+            _ => false,
+        }
+    }
+
+    /// Whether bytes could not be read since devices failed or are not there, in contrast to bytes that were wrong.
+    #[must_use]
+    pub fn is_of_devices(&self) -> bool {
+        let failed =
+            |fault: &Fault| matches!(fault.kind, FaultKind::Read(_) | FaultKind::Unavailable | FaultKind::Overdue);
+        match self {
+            Self::Unreadable { faults, .. } => !faults.is_empty() && faults.iter().all(failed),
             _ => false,
         }
     }

@@ -39,7 +39,7 @@ fn what_is_written_equals_what_openzfs_wrote() {
             let write = tree.write(*vdev, *offset, &block, *birth);
             assert_eq!(pool.runtime.block_on(write).unwrap(), Written::default());
         }
-        assert!(pool.runtime.block_on(tree.flush()).is_empty());
+        assert!(pool.runtime.block_on(tree.flush()).unwrap().is_empty());
         for (guid, disk) in &disks {
             let content = |disk: &cenote_vdev::disk::Disk| {
                 let (result, buf) = pool.runtime.block_on(disk.read(0, Buf::zeroed(disk.size_bytes() as usize)));

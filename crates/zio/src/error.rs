@@ -80,6 +80,13 @@ pub enum ZioErrorKind {
     Hole,
 }
 
+impl ZioErrorKind {
+    /// Whether devices failed, in contrast to what was read from them.
+    pub(crate) fn is_of_devices(&self) -> bool {
+        matches!(self, Self::NoGoodCopy { last, .. } if last.is_of_devices())
+    }
+}
+
 impl ZioError {
     pub(crate) fn new(bookmark: Bookmark, kind: impl Into<ZioErrorKind>) -> Self {
         Self(Arc::new(Inner { bookmark, kind: kind.into() }))

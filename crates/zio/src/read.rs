@@ -46,7 +46,7 @@ impl Zio {
         if transform::needs_key(bp) && context.key.is_none() {
             return Err(fail(ZioErrorKind::KeyNotLoaded));
         }
-        let physical = self.read_verified(bp, context.class).await.map_err(fail)?;
+        let physical = self.read_patiently(bp, context).await.map_err(fail)?;
         let logical = transform::to_logical(bp, context, physical).map_err(fail)?;
         Ok(handed_out(bp, context.bookmark, logical))
     }
@@ -56,7 +56,7 @@ impl Zio {
     pub async fn read_physical(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
         self.check_readable(bp).map_err(fail)?;
-        Ok(self.read_verified(bp, context.class).await.map_err(fail)?.freeze())
+        Ok(self.read_patiently(bp, context).await.map_err(fail)?.freeze())
     }
 
     /// Turns the physical bytes of [`Zio::read_physical`] into the logical ones, as [`Zio::read`] does.
@@ -105,6 +105,23 @@ impl Zio {
             order[..=best].rotate_right(1);
         }
         (order, count)
+    }
+
+    /// As [`Zio::read_verified`]. Where a pool that is written waits for devices that fail, so do its reads, those of the pool's own
+    /// objects always: its sync has no way back. What a device failed once is asked again once.
+    async fn read_patiently(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Buf, ZioErrorKind> {
+        let is_needed = context.bookmark.objset == ObjsetId(0);
+        let mut is_again = false;
+        loop {
+            let error = match self.read_verified(bp, context.class).await {
+                Err(error) if error.is_of_devices() && self.tree().suspension().is_some() => error,
+                result => return result,
+            };
+            let has_waited = self.tree().wait_for_reads(is_needed).await;
+            if !has_waited && std::mem::replace(&mut is_again, true) {
+                return Err(error);
+            }
+        }
     }
 
     /// The physical bytes from the first copy that verifies.

@@ -58,6 +58,15 @@ impl Command {
         }
     }
 
+    /// Whether the server can do it while the pool's devices fail.
+    pub(crate) fn is_for_suspended(&self) -> bool {
+        match self {
+            Self::Inspect(_) => true,
+            Self::Zpool(args) => args.is_for_suspended(),
+            _ => false,
+        }
+    }
+
     /// Whether it is one of OpenZFS's tools, in whose place scripts use it.
     pub(crate) const fn is_of_openzfs(&self) -> bool {
         matches!(self, Self::Zdb(_) | Self::Zfs(_) | Self::Zpool(_) | Self::Zstream(_))

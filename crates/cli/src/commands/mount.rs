@@ -52,7 +52,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let at: &Path = &args.mountpoint;
     if args.rw {
         live::check_options(&args.options)?;
-        let (pool, _) = live::open_pool(&context, pool_name).await?;
+        let (pool, _) = live::open_pool(&context, pool_name, live::Recovery::Retry).await?;
         let served = async {
             let mount = live::mount(&context, &pool, &args.dataset, at, &options, report).await?;
             let at = mount.mountpoint().display();

@@ -66,7 +66,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let pool_name = args.dataset.split('/').next().unwrap_or(&args.dataset);
     if args.rw {
         live::check_options(&args.options)?;
-        let (pool, guid) = live::open_pool(&context, pool_name).await?;
+        let (pool, guid) = live::open_pool(&context, pool_name, live::Recovery::Clear).await?;
         // Commands for the pool come here from now on; who cannot be heard is no reason not to serve.
         let control = match Control::start(&context, &pool, guid, args.control.as_deref()) {
             Ok(control) => Some(control),

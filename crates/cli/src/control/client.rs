@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::Guid;
 
 use super::{Ask, Said, VERSION, read_line, usual_socket};
+use crate::cachefile::CacheFile;
 use crate::output::Output;
 use crate::request::Request;
 
@@ -18,6 +19,20 @@ pub(crate) fn find(guid: Guid) -> Option<PathBuf> {
         None => usual_socket(guid).ok()?,
     };
     UnixStream::connect(&path).is_ok().then_some(path)
+}
+
+/// The socket of the only server that there is, whatever pool it has.
+pub(crate) fn only() -> Option<PathBuf> {
+    let named = std::env::var_os("CENOTE_CONTROL").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let paths = match named {
+        Some(path) => vec![path],
+        None => {
+            let dir = CacheFile::of_user().ok()?.dir().join("servers");
+            std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect()
+        }
+    };
+    let mut alive = paths.into_iter().filter(|path| UnixStream::connect(path).is_ok());
+    alive.next().filter(|_| alive.next().is_none())
 }
 
 /// Has a server do what is asked for, and prints what it says; the exit status.

@@ -12,7 +12,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::write::live::{LiveHead, LivePool};
 use cenote_spa::write::{Clock, Host, PropertyValue, TopKind, WriteOptions, open};
-use cenote_spa::{ImportOptions, SpaError, find};
+use cenote_spa::{ImportOptions, find};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Rng, Runtime};
@@ -22,30 +22,30 @@ use crate::common::*;
 
 const BLOCK_BYTES: u64 = 16 << 10;
 
-fn small() -> TxTunables {
+pub(crate) fn small() -> TxTunables {
     TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() }
 }
 
-async fn live(handle: &Handle, machine: &Machine, layout: Tops, tunables: TxTunables) -> LivePool {
+pub(crate) async fn live(handle: &Handle, machine: &Machine, layout: Tops, tunables: TxTunables) -> LivePool {
     let pool = make(handle, options(machine.tops(handle, layout).await, 12)).await;
     LivePool::start(pool, tunables)
 }
 
-async fn reopened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> LivePool {
+pub(crate) async fn reopened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> LivePool {
     let (mut pools, _) = find(handle, paths).await;
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
     let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: true };
     LivePool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), tunables)
 }
 
-async fn make_objects(head: &LiveHead, count: usize) -> Vec<Object> {
+pub(crate) async fn make_objects(head: &LiveHead, count: usize) -> Vec<Object> {
     let tx = head.begin(Cost::objects(count as u64)).await.unwrap();
     let spec = ObjectSpec::new(DmuType::UINT8_DATA, BLOCK_BYTES as u32);
     (0..count).map(|_| head.objset().create_object(tx.txg(), &spec).unwrap()).collect()
 }
 
 /// What a writer knows of its object: for each block, the seeds that it was written with, by txg.
-type Written = BTreeMap<u64, Vec<(Txg, u64)>>;
+pub(crate) type Written = BTreeMap<u64, Vec<(Txg, u64)>>;
 
 fn content(seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK_BYTES as usize];
@@ -54,7 +54,7 @@ fn content(seed: u64) -> Vec<u8> {
 }
 
 /// Writes blocks of its own object for as long as it can; what it wrote when.
-async fn write_blocks(head: LiveHead, object: Object, seed: u64, count: u64, written: Arc<Mutex<Written>>) {
+pub(crate) async fn write_blocks(head: LiveHead, object: Object, seed: u64, count: u64, written: Arc<Mutex<Written>>) {
     let mut rng = Rng::new(seed);
     for index in 0..count {
         let block = rng.below(40);
@@ -72,7 +72,7 @@ async fn write_blocks(head: LiveHead, object: Object, seed: u64, count: u64, wri
 }
 
 /// The object holds what the last write up to the txg has left in each block.
-async fn check_blocks(object: &Object, written: &Written, txg: Txg, what: &str) {
+pub(crate) async fn check_blocks(object: &Object, written: &Written, txg: Txg, what: &str) {
     for (block, writes) in written {
         let expected = writes.iter().rev().find(|(at, _)| *at <= txg);
         let found = object.block(*block).await.unwrap();
@@ -268,34 +268,5 @@ fn changes_of_the_pool_are_made_in_order_and_on_disk_when_they_are_answered() {
         let (after, report) = check(&handle, &machine.paths).await;
         assert!(after > txg);
         assert_clean(&report, "with datasets made by and by");
-    });
-}
-
-#[test]
-fn a_pool_whose_disk_fails_tells_everyone_and_is_whole_as_of_the_last_txg() {
-    let runtime = Runtime::simulated(1);
-    let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
-    runtime.block_on(async {
-        let pool = live(&handle, &machine, SINGLE, small()).await;
-        let head = pool.open_head("written").await.unwrap();
-        let object = make_objects(&head, 1).await.remove(0);
-        let txg = pool.sync().await.unwrap();
-        machine.disks[0].crash(Crash::Random);
-        write_blocks(head.clone(), object.clone(), 1, 10_000, Arc::default()).await;
-        let error = pool.sync().await.unwrap_err();
-        assert!(error.to_string().contains("suspended"), "{error}");
-        let refused = head.begin(Cost::objects(1)).await.unwrap_err();
-        assert!(matches!(refused, TxError::Suspended(_)), "{refused}");
-        let changed = pool.change(|writer| {
-            Box::pin(async move { writer.create_dataset("written/a", ObjsetType::Zfs).await.map(drop) })
-        });
-        assert!(matches!(changed.await, Err(SpaError::Write { .. })));
-        drop((head, object));
-        assert!(pool.export().await.is_err());
-        machine.disks[0].power_on();
-        let (after, report) = check(&handle, &machine.paths).await;
-        assert!(after >= txg);
-        assert_clean(&report, "after a failure");
     });
 }

@@ -7,6 +7,7 @@
 
 mod added;
 mod common;
+mod failing;
 mod files;
 mod live;
 mod made;

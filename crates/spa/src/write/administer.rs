@@ -13,6 +13,7 @@ use cenote_format::nvlist::NvList;
 use cenote_taskq::Rng;
 
 use super::dataset::POLICY_PROPERTIES;
+use super::live::FailMode;
 use super::members::set;
 use super::{Head, PoolWriter, PropertyValue, history};
 use crate::SpaError;
@@ -100,9 +101,15 @@ impl PoolWriter {
                     made
                 }
             };
-            let value = value.map(PropertyValue::zap);
-            let put = cenote_dmu::write::put_entry(&object, self.txg, name, value.as_ref()).await;
+            let entry = value.map(PropertyValue::zap);
+            let put = cenote_dmu::write::put_entry(&object, self.txg, name, entry.as_ref()).await;
             put.map_err(|error| self.dmu_error(error))?;
+            if name == "failmode" {
+                self.failmode = match value {
+                    Some(PropertyValue::Number(number)) => FailMode::of_number(*number),
+                    _ => FailMode::default(),
+                };
+            }
         }
         self.record_event("set", &format!("{name}={text}"), None).await
     }

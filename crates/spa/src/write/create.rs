@@ -166,6 +166,7 @@ pub async fn create_with_metaslabs(
         .with_bonus(DmuType::BPOBJ_HDR, deferred.emit(cenote_zio::ORDER));
     spec.uncompressed = true;
     let deferred = mos.create_object(txg, &spec).map_err(dmu_failed)?;
+    let failmode = options.properties.iter().find(|(name, _)| name == "failmode").cloned();
     let properties: Vec<(&str, ZapValue)> =
         options.properties.iter().map(|(name, word)| (name.as_str(), ZapValue::from_u64(*word))).collect();
     let properties = create_zap(&mos, txg, DmuType::POOL_PROPS, &properties).await.map_err(dmu_failed)?;
@@ -222,6 +223,7 @@ pub async fn create_with_metaslabs(
         datasets: vec![Head { dataset, objset: root }],
         txg,
         state: PoolState::Active,
+        failmode: super::live::FailMode::of_number(failmode.map_or(0, |(_, number)| number)),
         config_changed: true,
         mos_delta: SpaceDelta::default(),
         passes: 0,

@@ -43,7 +43,7 @@
 //!
 //! **Missing devices.** A pool is written while each top-level vdev can make up for what it has lost. Leaves that miss a
 //! block of a txg have it noted in their dirty time logs in the same txg (`missed`); a device that cannot be flushed has
-//! missed all of it.
+//! missed all of it. Where more is lost a sync fails; that of a pool that is written in the background waits ([`live`]).
 //!
 //! **Shared blocks** (`shared`): what a dataset gives up may be cloned or deduplicated; the tables that count references
 //! change with the datasets' part of the txg, before the first pass.
@@ -147,6 +147,8 @@ pub struct PoolWriter {
     /// The txg that changes go to.
     txg: Txg,
     state: PoolState,
+    /// The property of this name.
+    failmode: live::FailMode,
     /// The configuration has to be written.
     config_changed: bool,
     /// The MOS's own bytes that are not in the accounts yet.

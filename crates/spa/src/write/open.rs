@@ -22,6 +22,7 @@ use cenote_vdev::tree::VdevStatus;
 use cenote_zio::AllocationUnits;
 
 use super::features::FeatureCounts;
+use super::live::FailMode;
 use super::members::Members;
 use super::refuse::next_txg;
 use super::shared::SharedBlocks;
@@ -115,6 +116,7 @@ impl Opening<'_> {
         let dsl = DslMut::open(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await;
         let dsl = dsl.map_err(|error| SpaError::Dsl { pool: pool.name().to_owned(), error })?;
         let shared = SharedBlocks::open(pool).await?;
+        let failmode = pool.properties().await?.get("failmode").and_then(|value| value.number()).unwrap_or(0);
         Ok(PoolWriter {
             handle: handle.clone(),
             name: pool.name().to_owned(),
@@ -139,6 +141,7 @@ impl Opening<'_> {
             datasets: Vec::new(),
             txg: next_txg(pool),
             state: PoolState::Active,
+            failmode: FailMode::of_number(failmode),
             config_changed: true,
             mos_delta: SpaceDelta::default(),
             passes: 0,

@@ -49,10 +49,13 @@ impl PoolWriter {
             self.converge(txg, &mut pass).await?;
             let begun = self.handle.now();
             // A device that could not be flushed may have lost all of the txg.
-            let failed: BTreeSet<Guid> = self.tree.flush().await.into_iter().collect();
+            let failed = self.tree.flush().await.map_err(|error| self.fail(error))?;
+            let failed: BTreeSet<Guid> = failed.into_iter().collect();
             self.time(Phase::Flush, begun);
             let lost = self.members.lost().union(&failed).copied().collect();
-            if let Some(top) = self.members.unwritable(&lost) {
+            if self.tree.suspension().is_none()
+                && let Some(top) = self.members.unwritable(&lost)
+            {
                 return Err(self.fail(format!("too few devices of {} could be flushed", top.display_name())));
             }
             self.note_missed(txg, pass, failed).await?;
@@ -176,7 +179,14 @@ impl PoolWriter {
             raidz_reflow: self.raidz_reflow,
         };
         let leaves = self.leaf_commits(txg, self.config_changed);
-        commit(&leaves, &uberblock, false).await.map_err(|error| self.fail(error))?;
+        // Each step can be done again: the bytes and their places are the same.
+        while let Err(error) = commit(&leaves, &uberblock, false).await {
+            let Some(suspension) = self.tree.suspension().filter(|_| error.is_of_devices()) else {
+                return Err(self.fail(error));
+            };
+            suspension.suspend(error.to_string());
+            suspension.passed().await.map_err(|error| self.fail(error))?;
+        }
         Ok(())
     }
 }

@@ -29,6 +29,7 @@ mod mirror;
 mod node;
 mod status;
 mod stripe;
+mod suspend;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +46,7 @@ pub use copies::CopiesReport;
 pub use indirect::{IndirectMap, Segment};
 pub use node::LeafState;
 pub use status::{VdevState, VdevStatus};
+pub use suspend::Suspension;
 pub use write::Written;
 
 use crate::config::{VdevConfig, VdevKind};
@@ -212,6 +214,8 @@ pub struct VdevTree {
     hedge_percent: u32,
     sit_out: SitOut,
     indirect: OnceLock<Arc<dyn IndirectMap>>,
+    /// There if writes wait for devices that fail.
+    suspension: OnceLock<Arc<Suspension>>,
 }
 
 impl VdevTree {
@@ -288,6 +292,7 @@ impl VdevTree {
                 times: tunables.number("vdev_raidz_outlier_times"),
             },
             indirect: OnceLock::new(),
+            suspension: OnceLock::new(),
         })
     }
 

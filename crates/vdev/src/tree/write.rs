@@ -8,7 +8,7 @@
 //!                     than there is parity
 //! ```
 //!
-//! A child that is not there or fails has *missed* the block's txg: that is noted with the child, so that from then on a
+//! A child that is not there or fails has *missed* the block's txg, if the block is written without it: that is noted with the child, so that from then on a
 //! reader asks it last, and told in the [`Written`] of the write, so that the pool can put it into the child's dirty time
 //! log. A write that too few children took is an error: the caller allocates elsewhere or stops.
 //!
@@ -64,9 +64,24 @@ impl VdevTree {
     /// keeps. The length of `block` is a multiple of the vdev's sector: the block's physical size, padded with zeros.
     /// `birth` is the txg that it is written in.
     ///
+    /// Where too few children take it, it waits until they do, if the pool waits for devices ([`VdevTree::wait_for_devices`]).
+    ///
     /// # Errors
     /// [`VdevError::Unwritable`] when too few children took it; others as their names say.
     pub async fn write(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        block: &Block,
+        birth: Txg,
+    ) -> Result<Written, VdevError> {
+        match self.suspension() {
+            Some(suspension) => self.write_patiently(suspension, vdev, offset_bytes, block, birth).await,
+            None => self.write_once(vdev, offset_bytes, block, birth).await,
+        }
+    }
+
+    pub(super) async fn write_once(
         &self,
         vdev: VdevId,
         offset_bytes: u64,
@@ -87,6 +102,9 @@ impl VdevTree {
             Kind::Hole | Kind::DraidSpare { .. } => return Err(VdevError::NoSuchVdev(vdev)),
         };
         if part.is_good {
+            for guid in &part.missed {
+                self.lookup(*guid).inspect(|leaf| leaf.missed.insert(birth));
+            }
             return Ok(Written { missed: part.missed });
         }
         // A leaf at the top has been counted already.
@@ -100,7 +118,17 @@ impl VdevTree {
 
     /// Makes all that was written before stable, on every leaf that can be written. Leaves that fail are returned: what
     /// they were told since the last flush may be lost.
-    pub async fn flush(&self) -> Vec<Guid> {
+    ///
+    /// # Errors
+    /// None, unless the pool waits for devices and was given up.
+    pub async fn flush(&self) -> Result<Vec<Guid>, VdevError> {
+        match self.suspension() {
+            Some(suspension) => self.flush_all_patiently(suspension).await,
+            None => Ok(self.flush_once().await),
+        }
+    }
+
+    pub(super) async fn flush_once(&self) -> Vec<Guid> {
         let leaves = self.nodes.iter().filter_map(|node| match &node.kind {
             Kind::Leaf(leaf) => leaf.readable_disk().map(|(disk, _)| (node, disk)),
             _ => None,
@@ -128,7 +156,6 @@ impl VdevTree {
                 Err(error) => self.report(node, extent, FaultKind::Write(IoCause::from(&error)), context),
             },
         };
-        node.missed.insert(birth);
         Part { missed: vec![node.guid], faults: fault.into(), is_good: false }
     }
 

@@ -113,6 +113,6 @@ impl TxgSource for LiveHead {
 
     fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>> {
         // What was freed is out of memory only once it is written.
-        Box::pin(async move { self.pool().txgs().wait_synced(txg).await.map_err(refused) })
+        Box::pin(async move { self.pool().wait_synced(txg).await.map_err(|error| ZplError::Closed(error.to_string())) })
     }
 }

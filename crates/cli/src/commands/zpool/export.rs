@@ -13,7 +13,7 @@ pub(crate) struct Args {
     /// All of them.
     #[arg(short = 'a')]
     all: bool,
-    /// Accepted for the sake of scripts: nothing is in use.
+    /// A server's pool whose devices fail too: what is not on disk is lost.
     #[arg(short = 'f')]
     force: bool,
     /// The pools.
@@ -31,6 +31,16 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     for name in &args.pools {
         if context.served().is_some() {
             context.check_served(name)?;
+            if let Some(pool) = context.served()
+                && pool.suspended().is_some()
+            {
+                anyhow::ensure!(
+                    args.force,
+                    "cannot export '{name}': pool I/O is currently suspended; 'zpool clear {name}' once its devices are back, or -f \
+                     to lose what is not on disk"
+                );
+                pool.abandon();
+            }
             context.ask_to_end();
         } else if let Ok((found, _)) = context.locate(name).await {
             context.check_server(&found)?;

@@ -1,6 +1,7 @@
 //! `cenote zpool …`: pools, in OpenZFS's grammar.
 
 mod add;
+mod clear;
 mod create;
 mod destroy;
 mod export;
@@ -11,6 +12,7 @@ mod labelclear;
 mod list;
 mod set;
 mod status;
+mod suspended;
 mod sync;
 mod upgrade;
 
@@ -21,7 +23,7 @@ use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Pools: create, add, upgrade, destroy, import, list, status, properties, history.
+/// Pools: create, add, clear, upgrade, destroy, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -34,6 +36,7 @@ crate::args::commands! {
     /// What to do with pools.
     enum Zpool {
         Add => add,
+        Clear => clear,
         Create => create,
         Destroy => destroy,
         Export => export,
@@ -54,8 +57,19 @@ impl Args {
     pub(crate) const fn is_for_server(&self) -> bool {
         matches!(
             self.command,
-            Zpool::Export(_) | Zpool::Get(_) | Zpool::History(_) | Zpool::List(_) | Zpool::Set(_) | Zpool::Status(_)
+            Zpool::Clear(_)
+                | Zpool::Export(_)
+                | Zpool::Get(_)
+                | Zpool::History(_)
+                | Zpool::List(_)
+                | Zpool::Set(_)
+                | Zpool::Status(_)
         )
+    }
+
+    /// Whether it can be done while the pool's devices fail.
+    pub(crate) const fn is_for_suspended(&self) -> bool {
+        matches!(self.command, Zpool::Clear(_) | Zpool::Export(_) | Zpool::Status(_))
     }
 }
 

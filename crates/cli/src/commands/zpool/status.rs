@@ -9,6 +9,7 @@ use cenote_spa::{Condition, condition};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::suspended;
 use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::output::{Json, nicebytes, nicenum, output_version};
@@ -75,6 +76,22 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     super::refuse_interval(&args.pools)?;
     let stamp = args.timestamp.as_deref().map(|how| time::stamp(context.handle(), how)).transpose()?;
+    if let Some((pool, reason)) = context.served().and_then(|pool| Some((pool, pool.suspended()?))) {
+        args.pools.iter().try_for_each(|name| context.check_served(name))?;
+        if args.json.json {
+            let mut document = output_version("zpool status");
+            document.insert("pools".into(), json!({ pool.name(): suspended::json(pool, &reason) }));
+            context.out(format!("{}\n", json!(document)))?;
+        } else {
+            context.out(suspended::text(pool, &reason))?;
+        }
+        return Ok(Outcome::Good);
+    }
+    if context.served().is_none()
+        && let [name] = &args.pools[..]
+    {
+        context.check_failing(name).await?;
+    }
     let (pools, mut failed) = context.open_pools(&args.pools).await?;
     let is_all = args.pools.is_empty();
     let mut text = String::new();

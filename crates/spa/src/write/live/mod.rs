@@ -21,19 +21,25 @@
 //! **Life of a change of the pool.** [`LivePool::change`] queues it and asks for a txg. The sync takes one change in each txg,
 //! since each reads the pool's datasets as the txg before has left them, makes it, syncs, and then the caller has the answer.
 //! A change that fails before it has changed anything is refused; one that fails half-way would leave the MOS in between, so
-//! the txg is not written, and the pool is suspended: on disk it is whole.
+//! the txg is not written, and the pool has failed: on disk it is whole.
+//!
+//! **Devices that fail.** Where too few take a block, a flush, labels or an uberblock the pool is *suspended*: that write waits in
+//! the vdev layer, and the sync with it. [`LivePool::resume`] has the devices written again what they may have lost, and all goes
+//! on, with the same bytes in the same places. The property `failmode` says what those get who come meanwhile ([`FailMode`]).
 //!
 //! **Invariants.**
 //! 1. The MOS is changed by the sync task alone.
 //! 2. An answer to a change of the pool is given when it is on disk.
-//! 3. After a failure nothing more is written, and everybody is told.
+//! 3. After a failure that is not one of devices nothing more is written, and everybody is told.
+//! 4. What was changed is written, or the process ends; devices that fail only make it later.
 //!
-//! **Crash.** As [`super`]: the last synced txg.
+//! **Crash.** As [`super`]: the last synced txg. A suspended pool is one whose sync takes long.
 //!
 //! **Rejected.** *Changes of the pool by whoever asks, under a lock*: they belong to the txg that syncs, which nobody else can
 //! hold. *Several changes a txg*: datasets are read from disk, so each would have to see what the one before did in memory.
 
 mod accounts;
+mod failmode;
 mod history;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -44,7 +50,9 @@ use cenote_dmu::write::ObjsetMut;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, buf, oneshot, race};
+use cenote_vdev::tree::{Suspension, VdevTree};
 
+pub use failmode::FailMode;
 pub use history::{Phase, TxgRecord};
 
 use super::{Head, PoolWriter};
@@ -66,6 +74,10 @@ pub struct LivePool {
 struct Shared {
     handle: Handle,
     name: String,
+    suspension: Arc<Suspension>,
+    /// As long as the pool is open.
+    tree: Weak<VdevTree>,
+    failmode: Mutex<FailMode>,
     txgs: Transactions,
     changes: Mutex<VecDeque<Change>>,
     accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
@@ -118,12 +130,15 @@ impl LiveHead {
     }
 
     /// Begins a change of what is in the dataset: waits for its turn where much is dirty, and is refused where there is no
-    /// space for what it costs at worst. The change is made in the txg of what comes back, before that is dropped.
+    /// space for what it costs at worst. The change is made in the txg of what comes back, before that is dropped. While the pool
+    /// is suspended it waits or is refused, as `failmode` says.
     ///
     /// # Errors
     /// No space, or the pool is closed or suspended.
     pub async fn begin(&self, cost: Cost) -> Result<Tx, TxError> {
-        self.pool.shared.txgs.assign(cost, Some(&self.account)).await
+        let shared = &self.pool.shared;
+        shared.pass().await?;
+        shared.unless_refused(shared.txgs.assign(cost, Some(&self.account))).await
     }
 }
 
@@ -139,6 +154,9 @@ impl LivePool {
         let shared = Arc::new(Shared {
             handle: handle.clone(),
             name: writer.name().to_owned(),
+            suspension: writer.tree.wait_for_devices(),
+            tree: Arc::downgrade(&writer.tree),
+            failmode: Mutex::new(FailMode::default()),
             txgs: txgs.clone(),
             changes: Mutex::new(VecDeque::new()),
             accounts: Mutex::new(BTreeMap::new()),
@@ -147,6 +165,7 @@ impl LivePool {
             uses: Mutex::new(BTreeMap::new()),
             sync: Mutex::new(None),
         });
+        shared.set_failmode(writer.failmode);
         handle.detach(Class::Sync, async move { txgs.quiesce().await });
         let syncing = shared.clone();
         let join = handle.spawn(Class::Sync, async move { syncing.sync(writer).await });
@@ -193,7 +212,7 @@ impl LivePool {
     /// # Errors
     /// It could not be written.
     pub async fn wait_synced(&self, txg: Txg) -> Result<(), SpaError> {
-        self.shared.txgs.wait_synced(txg).await.map_err(|error| self.fail(&error))
+        self.shared.unless_refused(self.shared.txgs.wait_synced(txg)).await.map_err(|error| self.fail(&error))
     }
 
     /// Waits until all that was changed up to now is on disk.
@@ -201,7 +220,7 @@ impl LivePool {
     /// # Errors
     /// It could not be written.
     pub async fn sync(&self) -> Result<Txg, SpaError> {
-        self.shared.txgs.sync().await.map_err(|error| self.fail(&error))
+        self.shared.unless_refused(self.shared.txgs.sync()).await.map_err(|error| self.fail(&error))
     }
 
     /// Makes a change of the pool itself: it is made in the sync of a txg, and what it gives comes back when that is on disk.
@@ -213,6 +232,7 @@ impl LivePool {
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
     {
+        self.shared.pass().await.map_err(|error| self.fail(&error))?;
         let (sender, mut answer) = oneshot::channel();
         self.shared.changes.lock().push_back(Box::new(move |writer| {
             Box::pin(async move {
@@ -228,7 +248,7 @@ impl LivePool {
             })
         }));
         loop {
-            match race(&mut answer, self.shared.txgs.sync()).await {
+            match race(&mut answer, self.shared.unless_refused(self.shared.txgs.sync())).await {
                 Either::Left(Ok((txg, result))) => {
                     let result = result?;
                     self.wait_synced(txg).await?;
@@ -280,7 +300,8 @@ impl LivePool {
     /// Writes all that was changed, says on disk that the pool is exported, and lets go of its devices.
     ///
     /// # Errors
-    /// Something could not be written: the pool on disk is as of the last txg that was.
+    /// Something could not be written: the pool on disk is as of the last txg that was. While devices fail it waits, unless the
+    /// pool is given up ([`LivePool::abandon`]).
     pub async fn export(self) -> Result<(), SpaError> {
         self.shared.txgs.close();
         let join = self.shared.sync.lock().take();
@@ -321,6 +342,7 @@ impl Shared {
         }
         let (synced, serial) = history::Polled::new(self.handle.clone(), Box::pin(writer.sync())).await;
         synced?;
+        self.set_failmode(writer.failmode);
         self.settle_accounts(writer).await?;
         let record = TxgRecord {
             txg,

@@ -1,0 +1,45 @@
+//! Devices that are smaller than the pool's configuration says: cut off, or copied to something smaller. Part of what lies on them is
+//! not there, and what is written there would fail, so they are taken for missing. Larger ones are used as far as the pool knows them.
+
+use std::collections::BTreeMap;
+
+use cenote_format::ids::Guid;
+use cenote_format::label::DeviceLayout;
+use cenote_vdev::config::{VdevConfig, VdevKind};
+use cenote_vdev::disk::Disk;
+
+/// The leaves whose disks are too small, each with what is to be said of it.
+pub(crate) fn too_small(root: &VdevConfig, disks: &BTreeMap<Guid, Disk>) -> BTreeMap<Guid, String> {
+    let mut found = BTreeMap::new();
+    for top in &root.children {
+        // No block lies behind the last whole metaslab.
+        let metaslab_bytes = 1_u64.checked_shl(top.metaslab_shift).unwrap_or(1);
+        look(top, top.asize_bytes & !(metaslab_bytes - 1), disks, &mut found);
+    }
+    found
+}
+
+fn look(vdev: &VdevConfig, wanted_bytes: u64, disks: &BTreeMap<Guid, Disk>, found: &mut BTreeMap<Guid, String>) {
+    let children = vdev.children.len() as u64;
+    let child_bytes = match vdev.kind {
+        VdevKind::Disk | VdevKind::File => {
+            let Some(disk) = disks.get(&vdev.guid) else { return };
+            let has_bytes = DeviceLayout::new(disk.size_bytes()).map_or(0, |layout| layout.allocatable_bytes());
+            if has_bytes < wanted_bytes {
+                let what = format!(
+                    "{} is too small: the pool has {wanted_bytes} bytes on it, and there is room for {has_bytes}",
+                    disk.path()
+                );
+                found.insert(vdev.guid, what);
+            }
+            return;
+        }
+        VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => wanted_bytes,
+        VdevKind::Raidz { .. } => wanted_bytes / children.max(1),
+        VdevKind::Draid { spares, .. } => wanted_bytes / children.saturating_sub(spares).max(1),
+        VdevKind::Root | VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_) | VdevKind::DraidSpare { .. } => {
+            return;
+        }
+    };
+    vdev.children.iter().for_each(|child| look(child, child_bytes, disks, found));
+}

@@ -1,0 +1,456 @@
+//! Devices that fail a pool that is in use: its writes wait until someone says that the devices are back.
+//!
+//! # Theory
+//!
+//! **Need.** A cable that is plugged in again must not cost what was written in memory. Who writes blocks has no way back: a
+//! txg's sync has changed its books long before a device says no. So it is the write itself that waits, and is done again.
+//!
+//! **In memory.**
+//! ```text
+//! State    reason       why the pool is suspended, if it is
+//!          kept         what was written since the last flush that all devices could do, in the order it was begun
+//!          under_way    writes and flushes that devices have not answered
+//!          behind       leaves that have missed some of what is kept
+//!          unflushed    leaves that failed a flush which nobody has heard of yet
+//! ```
+//!
+//! **Life of a failure.**
+//! 1. A write that too few devices took suspends the pool. It waits, and so does every write that is begun from then on.
+//! 2. [`VdevTree::resume`] waits until devices have answered what is under way. A device that was away has lost what was in its
+//!    cache, whatever it said of it: what is kept is written again, in order, and flushed.
+//! 3. Where that succeeds the pool goes on: whoever waits writes what failed. Where not, it stays suspended.
+//!
+//! A read that fails is asked again after the pool goes on. Before it is suspended for a read's sake its devices are tried: one bad
+//! sector is no reason.
+//!
+//! **Invariants.**
+//! 1. Between two flushes that succeeded everything that was written is kept: [`KEPT_MAX_BYTES`] at most, since more of it has the
+//!    devices flushed.
+//! 2. A flush that is reported as good has made stable what it covers on as many devices as the redundancy needs.
+//! 3. While what is kept is written again nothing else is under way.
+//!
+//! **Rejected.** *Restarting the txg*: everything that its sync changes in memory would need a way back. *Only writing again what
+//! failed*: what a device had taken and not made stable would be gone without a word.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cenote_format::ids::{Guid, Txg, VdevId};
+use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
+use cenote_taskq::{Notify, join_all};
+
+use super::VdevTree;
+use super::node::{Kind, Node};
+use super::write::Written;
+use crate::error::VdevError;
+
+/// What is kept at most between two flushes: flushing costs a device little beside writing that much.
+const KEPT_MAX_BYTES: usize = 256 << 20;
+
+/// What a probe reads and writes back: the part of a label that holds nothing.
+const PROBE_BYTES: usize = 8 << 10;
+
+/// Whether a pool's devices take what is written, and what is to be written again if they did not.
+#[derive(Debug, Default)]
+pub struct Suspension {
+    state: Mutex<State>,
+    is_suspended: AtomicBool,
+    /// Reads do not wait while the pool is suspended.
+    refuses_reads: AtomicBool,
+    /// The pool was suspended, goes on, or what was under way has ended.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reason: Option<Arc<str>>,
+    is_abandoned: bool,
+    is_resuming: bool,
+    is_flushing: bool,
+    next: u64,
+    kept: BTreeMap<u64, Kept>,
+    kept_bytes: usize,
+    under_way: usize,
+    behind: BTreeSet<Guid>,
+    unflushed: BTreeSet<Guid>,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    vdev: VdevId,
+    offset_bytes: u64,
+    block: Block,
+    birth: Txg,
+    is_written: bool,
+}
+
+impl State {
+    fn forget(&mut self, number: u64) {
+        if let Some(kept) = self.kept.remove(&number) {
+            self.kept_bytes -= kept.block.len();
+        }
+    }
+
+    /// What has been written by now, and where.
+    fn written(&self) -> (Vec<u64>, BTreeSet<VdevId>) {
+        self.kept.iter().filter(|(_, kept)| kept.is_written).map(|(number, kept)| (*number, kept.vdev)).unzip()
+    }
+}
+
+/// One write, from its beginning to when it is known to be good.
+struct Keeping<'a> {
+    suspension: &'a Suspension,
+    number: u64,
+    is_written: bool,
+}
+
+impl Drop for Keeping<'_> {
+    fn drop(&mut self) {
+        let mut state = self.suspension.state.lock();
+        match state.kept.get_mut(&self.number) {
+            Some(kept) if self.is_written => kept.is_written = true,
+            // Nobody wants it any more.
+            _ => state.forget(self.number),
+        }
+    }
+}
+
+/// Something that devices are asked.
+struct UnderWay<'a>(&'a Suspension);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let is_last = {
+            let mut state = self.0.state.lock();
+            state.under_way -= 1;
+            state.under_way == 0 && state.reason.is_some()
+        };
+        if is_last {
+            self.0.changed.all();
+        }
+    }
+}
+
+/// What is kept is being written again.
+struct Resuming<'a>(&'a Suspension);
+
+impl Drop for Resuming<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_resuming = false;
+    }
+}
+
+impl Suspension {
+    /// Why the pool is suspended, if it is.
+    #[must_use]
+    pub fn reason(&self) -> Option<Arc<str>> {
+        if self.is_suspended.load(Ordering::Acquire) { self.state.lock().reason.clone() } else { None }
+    }
+
+    /// Has everything wait until the pool is resumed. The first reason stays.
+    pub fn suspend(&self, reason: impl Into<Arc<str>>) {
+        {
+            let mut state = self.state.lock();
+            state.reason.get_or_insert_with(|| reason.into());
+            self.is_suspended.store(true, Ordering::Release);
+        }
+        self.changed.all();
+    }
+
+    /// Whether reads that fail while the pool is suspended fail at once, and do not wait until it goes on.
+    pub fn set_refuses_reads(&self, refuses: bool) {
+        self.refuses_reads.store(refuses, Ordering::Relaxed);
+    }
+
+    /// Waits until the pool is not suspended.
+    ///
+    /// # Errors
+    /// Nobody will resume it any more.
+    pub async fn passed(&self) -> Result<(), VdevError> {
+        loop {
+            let changed = self.changed.wait();
+            {
+                let state = self.state.lock();
+                match &state.reason {
+                    None => return Ok(()),
+                    Some(reason) if state.is_abandoned => return Err(VdevError::Suspended(reason.to_string())),
+                    Some(_) => {}
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until the pool is suspended; why.
+    pub async fn failed(&self) -> Arc<str> {
+        loop {
+            let changed = self.changed.wait();
+            if let Some(reason) = self.reason() {
+                return reason;
+            }
+            changed.await;
+        }
+    }
+
+    /// Gives up: what waits fails, and so does all that is written from now on, if the pool is suspended. Whether it is.
+    pub fn abandon(&self) -> bool {
+        let is_suspended = {
+            let mut state = self.state.lock();
+            state.is_abandoned = true;
+            state.reason.is_some()
+        };
+        self.changed.all();
+        is_suspended
+    }
+
+    /// Whether it was given up.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.state.lock().is_abandoned
+    }
+
+    fn keep(&self, vdev: VdevId, offset_bytes: u64, block: &Block, birth: Txg) -> Keeping<'_> {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        state.kept_bytes += block.len();
+        state.kept.insert(number, Kept { vdev, offset_bytes, block: block.clone(), birth, is_written: false });
+        Keeping { suspension: self, number, is_written: false }
+    }
+
+    /// Waits until devices may be asked something.
+    async fn enter(&self) -> Result<UnderWay<'_>, VdevError> {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.reason.is_none() {
+                    state.under_way += 1;
+                    return Ok(UnderWay(self));
+                }
+            }
+            self.passed().await?;
+        }
+    }
+
+    /// Waits until devices have answered what they were asked.
+    async fn quiet(&self) {
+        loop {
+            let changed = self.changed.wait();
+            if self.state.lock().under_way == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Leaves have missed a part of what is kept.
+    fn note_behind(&self, leaves: &[Guid]) {
+        if !leaves.is_empty() {
+            self.state.lock().behind.extend(leaves);
+        }
+    }
+
+    /// Whether so much is kept that it is time for a flush, and nobody else does it.
+    fn begins_flush(&self) -> bool {
+        let mut state = self.state.lock();
+        let begins = state.kept_bytes > KEPT_MAX_BYTES && !state.is_flushing;
+        state.is_flushing |= begins;
+        begins
+    }
+
+    /// A flush has made stable what these are.
+    fn flushed(&self, covered: &[u64], failed: &BTreeSet<Guid>) {
+        let mut state = self.state.lock();
+        covered.iter().for_each(|number| state.forget(*number));
+        if state.kept.is_empty() {
+            state.behind.clear();
+        }
+        state.unflushed.extend(failed);
+    }
+}
+
+impl VdevTree {
+    /// From now on what too few devices take waits until [`VdevTree::resume`].
+    pub fn wait_for_devices(&self) -> Arc<Suspension> {
+        self.suspension.get_or_init(Arc::default).clone()
+    }
+
+    /// Whether devices take what is written, where writes wait for them.
+    #[must_use]
+    pub fn suspension(&self) -> Option<&Suspension> {
+        self.suspension.get().map(Arc::as_ref)
+    }
+
+    /// Writes until enough devices have taken it.
+    pub(super) async fn write_patiently(
+        &self,
+        suspension: &Suspension,
+        vdev: VdevId,
+        offset_bytes: u64,
+        block: &Block,
+        birth: Txg,
+    ) -> Result<Written, VdevError> {
+        let mut keeping = suspension.keep(vdev, offset_bytes, block, birth);
+        let written = loop {
+            let under_way = suspension.enter().await?;
+            let result = self.write_once(vdev, offset_bytes, block, birth).await;
+            match result {
+                Ok(written) => {
+                    suspension.note_behind(&written.missed);
+                    keeping.is_written = true;
+                    break written;
+                }
+                Err(error @ VdevError::Unwritable { .. }) => suspension.suspend(error.to_string()),
+                Err(error) => return Err(error),
+            }
+            drop(under_way);
+        };
+        drop(keeping);
+        if suspension.begins_flush() {
+            let flushed = self.flush_patiently(suspension).await;
+            suspension.state.lock().is_flushing = false;
+            flushed?;
+        }
+        Ok(written)
+    }
+
+    /// Flushes until enough devices have done it.
+    async fn flush_patiently(&self, suspension: &Suspension) -> Result<(), VdevError> {
+        loop {
+            let under_way = suspension.enter().await?;
+            match self.flush_kept(suspension).await {
+                Ok(()) => return Ok(()),
+                Err(reason) => suspension.suspend(reason),
+            }
+            drop(under_way);
+        }
+    }
+
+    /// One flush of all devices; it fails where so few could that something may be lost.
+    async fn flush_kept(&self, suspension: &Suspension) -> Result<(), String> {
+        let ((covered, vdevs), behind) = {
+            let state = suspension.state.lock();
+            (state.written(), state.behind.clone())
+        };
+        let failed: BTreeSet<Guid> = self.flush_once().await.into_iter().collect();
+        if !failed.is_empty()
+            && let Some(top) = self.lost_top(&vdevs, &failed, &behind)
+        {
+            return Err(format!("too few devices of {} could be flushed", top.path));
+        }
+        suspension.flushed(&covered, &failed);
+        Ok(())
+    }
+
+    /// As [`VdevTree::flush`] where writes wait for devices.
+    pub(super) async fn flush_all_patiently(&self, suspension: &Suspension) -> Result<Vec<Guid>, VdevError> {
+        self.flush_patiently(suspension).await?;
+        Ok(std::mem::take(&mut suspension.state.lock().unflushed).into_iter().collect())
+    }
+
+    /// Has a suspended pool go on, if its devices take what they may have lost. Not suspended, nothing happens.
+    ///
+    /// # Errors
+    /// Why it stays suspended.
+    pub async fn resume(&self) -> Result<(), VdevError> {
+        let Some(suspension) = self.suspension().filter(|suspension| suspension.reason().is_some()) else {
+            return Ok(());
+        };
+        if std::mem::replace(&mut suspension.state.lock().is_resuming, true) {
+            return Err(VdevError::Suspended("someone else is resuming it".into()));
+        }
+        let resuming = Resuming(suspension);
+        suspension.quiet().await;
+        let kept: Vec<Kept> = {
+            let mut state = suspension.state.lock();
+            state.behind.clear();
+            state.kept.values().filter(|kept| kept.is_written).cloned().collect()
+        };
+        let again = async {
+            self.probe_all().await?;
+            for Kept { vdev, offset_bytes, block, birth, .. } in &kept {
+                let written = self.write_once(*vdev, *offset_bytes, block, *birth).await?;
+                suspension.note_behind(&written.missed);
+            }
+            self.flush_kept(suspension).await.map_err(VdevError::Suspended)
+        };
+        let again = again.await;
+        let mut state = suspension.state.lock();
+        match again {
+            Ok(()) if !state.is_abandoned => {
+                state.reason = None;
+                suspension.is_suspended.store(false, Ordering::Release);
+            }
+            Ok(()) => return Err(VdevError::Suspended("it is being closed".into())),
+            Err(error) => {
+                state.reason = Some(error.to_string().into());
+                return Err(error);
+            }
+        }
+        drop(state);
+        drop(resuming);
+        suspension.changed.all();
+        Ok(())
+    }
+
+    /// To be asked after a read that failed for want of devices. Where they are gone altogether the pool is suspended, and this
+    /// waits until it goes on: `true`. `is_needed`: it waits whatever was said of reads.
+    pub async fn wait_for_reads(&self, is_needed: bool) -> bool {
+        let Some(suspension) = self.suspension() else { return false };
+        if suspension.reason().is_none() {
+            match self.probe_all().await {
+                Ok(()) => return false,
+                Err(error) => suspension.suspend(error.to_string()),
+            }
+        }
+        let waits = is_needed || !suspension.refuses_reads.load(Ordering::Relaxed);
+        waits && suspension.passed().await.is_ok()
+    }
+
+    /// Whether enough devices of each top-level vdev take what is written to them, tried where nothing is kept: the first bytes of
+    /// a label are read and written back. One whose devices were missing before is not looked at.
+    async fn probe_all(&self) -> Result<(), VdevError> {
+        let leaves = self.nodes.iter().filter_map(|node| match &node.kind {
+            Kind::Leaf(leaf) => leaf.readable_disk().map(|(disk, _)| (node, disk)),
+            _ => None,
+        });
+        let probes = leaves.map(|(node, disk)| async move {
+            let (read, buf) = disk.read(0, Buf::unfilled(PROBE_BYTES)).await;
+            let written = match read {
+                Ok(()) => disk.write(0, buf.freeze()).await,
+                Err(error) => Err(error),
+            };
+            written.err().map(|error| (node.guid, format!("{} does not answer: {error}", node.path)))
+        });
+        let failed: BTreeMap<Guid, String> = join_all(probes).await.into_iter().flatten().collect();
+        let without = failed.keys().copied().collect();
+        let tops = self.tops.iter().map(|top| self.node(top.node));
+        for top in tops.filter(|top| self.takes(top, &BTreeSet::new())) {
+            if !self.takes(top, &without) {
+                return Err(VdevError::Suspended(failed.into_values().collect::<Vec<_>>().join("; ")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first of these top-level vdevs that has lost what was written to it, if what `failed` were told is gone, and a part of
+    /// what `behind` should have.
+    fn lost_top(&self, vdevs: &BTreeSet<VdevId>, failed: &BTreeSet<Guid>, behind: &BTreeSet<Guid>) -> Option<&Node> {
+        let lost: BTreeSet<Guid> = failed.union(behind).copied().collect();
+        let mut tops = vdevs.iter().filter_map(|vdev| self.tops.get(vdev.0 as usize)).map(|top| self.node(top.node));
+        tops.find(|top| !self.takes(top, &lost))
+    }
+
+    /// Whether a vdev takes what is written to it without these leaves.
+    fn takes(&self, node: &Node, without: &BTreeSet<Guid>) -> bool {
+        let failed = || node.children.iter().filter(|child| !self.takes(self.node(**child), without)).count();
+        match &node.kind {
+            Kind::Leaf(leaf) => leaf.readable_disk().is_some() && !without.contains(&node.guid),
+            Kind::Mirror => failed() < node.children.len(),
+            Kind::Raidz(_) | Kind::Draid(_) => failed() <= node.dispensable_children(),
+            Kind::DraidSpare { .. } | Kind::Indirect | Kind::Hole | Kind::Missing => false,
+        }
+    }
+}
