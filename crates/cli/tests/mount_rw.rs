@@ -308,6 +308,33 @@ fn properties_are_obeyed_and_what_cannot_be_written_is_refused_by_name() {
 }
 
 #[test]
+fn files_of_others_are_open_to_whoever_their_modes_let_in() {
+    // Giving files away is root's.
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    for acltype in ["off", "posix"] {
+        images.run("zfs", &["set", &format!("acltype={acltype}"), "mine"]);
+        let mounted = Mounted::new(&images, "mine");
+        let (folder, file) = (mounted.path(acltype), mounted.path(acltype).join("file"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(&file, b"theirs").unwrap();
+        for path in [&file, &folder] {
+            std::os::unix::fs::chown(path, Some(1001), Some(1002)).unwrap();
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o770)).unwrap();
+        }
+        mounted.end(End::Unmount);
+        let mounted = Mounted::new(&images, "mine");
+        let folder = mounted.path(acltype);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(fs::read(folder.join("file")).unwrap(), b"theirs");
+        mounted.end(End::Unmount);
+    }
+    images.assert_whole();
+}
+
+#[test]
 fn one_process_serves_volumes_and_files_for_writing() {
     if !can_mount() || !common::serving::has("nbdcopy", "libnbd-bin") {
         return;
