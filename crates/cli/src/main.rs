@@ -37,6 +37,7 @@ mod copy;
 mod datasets;
 mod files;
 mod live;
+mod made;
 mod manifest;
 mod newpool;
 mod outcome;

@@ -15,6 +15,7 @@ use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec, XattrMode};
 use crate::args::parse_size;
 use crate::compatibility;
 use crate::context::Context;
+use crate::made::Made;
 use crate::outcome::usage;
 use crate::replication::{look, mismatch};
 use crate::vdevspec::Layout;
@@ -79,23 +80,6 @@ pub(crate) struct NewPool {
     pub(crate) latest_s: Option<u64>,
 }
 
-/// Files that were made for a pool, and go away again unless they are kept.
-pub(crate) struct Made(Vec<PathBuf>);
-
-impl Made {
-    /// Keeps them, whatever comes.
-    pub(crate) fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        // What was made for nothing is in nobody's way.
-        self.0.iter().for_each(|path| drop(std::fs::remove_file(path)));
-    }
-}
-
 impl NewPool {
     /// Makes it, in memory and in labels, and the files that it needs.
     pub(crate) async fn make(context: &Context, wish: &Wish<'_>) -> Result<(Self, Made)> {
@@ -105,9 +89,9 @@ impl NewPool {
         if !wish.force {
             refuse_mismatch(None, wish.layout)?;
         }
-        let made = make_files(wish.layout, wish.size)?;
         let clock = clock()?;
-        let (tops, auxiliaries) = wish.layout.open(context.handle()).await?;
+        let made = Made::unfinished(context, wish.layout, wish.size)?;
+        let (tops, auxiliaries) = wish.layout.open(context.handle(), &|path| made.place(path)).await?;
         let options = CreateOptions {
             name: wish.name.to_owned(),
             tops,
@@ -282,20 +266,6 @@ pub(crate) async fn refuse_used(context: &Context, layout: &Layout, force: bool)
         bail!("{OVERRIDE}\n{leaf} is part of pool '{name}'");
     }
     Ok(())
-}
-
-/// Makes the files that do not exist.
-pub(crate) fn make_files(layout: &Layout, size: Option<u64>) -> Result<Made> {
-    let mut made = Made(Vec::new());
-    for path in layout.paths().filter(|path| !path.exists()) {
-        let Some(size) = size else {
-            bail!("cannot open '{}': no such device (--size makes files)", path.display());
-        };
-        let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path)?;
-        made.0.push(path.to_owned());
-        file.set_len(size)?;
-    }
-    Ok(made)
 }
 
 #[cfg(test)]

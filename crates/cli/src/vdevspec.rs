@@ -253,27 +253,33 @@ impl Layout {
         text
     }
 
-    /// Opens all disks for writing, for this process alone.
-    pub(crate) async fn open(&self, handle: &Handle) -> Result<(Vec<TopSpec>, AuxSpec)> {
+    /// Opens all disks for writing, for this process alone. `place` says where a path's file is meanwhile.
+    pub(crate) async fn open(
+        &self,
+        handle: &Handle,
+        place: &dyn Fn(&Path) -> PathBuf,
+    ) -> Result<(Vec<TopSpec>, AuxSpec)> {
         let mut tops = Vec::new();
         for top in &self.tops {
-            tops.push(TopSpec { kind: top.kind, class: top.class, disks: open_disks(handle, &top.paths).await? });
+            let disks = open_disks(handle, &top.paths, place).await?;
+            tops.push(TopSpec { kind: top.kind, class: top.class, disks });
         }
-        let spares = open_disks(handle, &self.spares).await?;
-        Ok((tops, AuxSpec { spares, caches: open_disks(handle, &self.caches).await? }))
+        let spares = open_disks(handle, &self.spares, place).await?;
+        Ok((tops, AuxSpec { spares, caches: open_disks(handle, &self.caches, place).await? }))
     }
 }
 
-async fn open_disks(handle: &Handle, paths: &[PathBuf]) -> Result<Vec<DiskSpec>> {
+async fn open_disks(handle: &Handle, paths: &[PathBuf], place: &dyn Fn(&Path) -> PathBuf) -> Result<Vec<DiskSpec>> {
     let mut disks = Vec::new();
     for path in paths {
         let options = OpenOptions { write: true, ..OpenOptions::default() };
-        let device = handle.open(path, options).await;
+        let at = place(path);
+        let device = handle.open(&at, options).await;
         let device = device.with_context(|| format!("cannot open '{}'", path.display()))?;
         if !device.try_lock_exclusive()? {
             bail!("cannot use '{}': it is in use by another process", path.display());
         }
-        let is_file = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
+        let is_file = std::fs::metadata(&at).is_ok_and(|meta| meta.is_file());
         disks.push(DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file });
     }
     Ok(disks)

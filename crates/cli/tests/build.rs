@@ -1,4 +1,4 @@
-//! Pools made of archives and images.
+//! Pools made of directories, archives and images.
 
 mod common;
 
@@ -221,4 +221,73 @@ fn what_is_no_archive_is_refused_with_a_reason_and_leaves_nothing() {
         assert!(said(&output).contains(reason), "{name}: {}", said(&output));
         assert!(!image.exists(), "{name}");
     }
+}
+
+/// A build of a directory into these images.
+fn of_directory(source: &Path, images: &[&Path]) -> std::process::Command {
+    let mut command = program();
+    command.args(["build", "--pool", "built", "--size", "600M", "--seed", "1", "--from"]).arg(source).args(images);
+    command
+}
+
+#[test]
+fn an_image_that_is_built_inside_its_source_is_no_part_of_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), b"content").unwrap();
+    let image = dir.path().join("image");
+    let output = of_directory(dir.path(), &[&image]).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("image.unfinished: is of the pool that is written: left out"), "{}", said(&output));
+    let listed = good(program().args(["ls", "-d"]).arg(&image).args(["-f", "built"]));
+    assert_eq!(String::from_utf8(listed).unwrap(), "file\n");
+    assert!(!dir.path().join("image.unfinished").exists());
+}
+
+#[test]
+fn what_a_killed_build_left_is_made_anew_unless_somebody_writes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image, left) =
+        (dir.path().join("source"), dir.path().join("image"), dir.path().join("image.unfinished"));
+    fs::create_dir(&source).unwrap();
+    fs::write(&left, b"left").unwrap();
+    let writer = fs::File::open(&left).unwrap();
+    rustix::fs::flock(&writer, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let output = of_directory(&source, &[&image]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("in use by another process"), "{}", said(&output));
+    assert_eq!(fs::read(&left).unwrap(), b"left");
+    drop(writer);
+    good(&mut of_directory(&source, &[&image]));
+    assert!(image.exists() && !left.exists());
+}
+
+#[test]
+fn an_interrupted_build_leaves_nothing_and_names_the_devices_that_it_had_begun_to_fill() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image, device) = (dir.path().join("source"), dir.path().join("image"), dir.path().join("device"));
+    let unfinished = dir.path().join("image.unfinished");
+    fs::create_dir(&source).unwrap();
+    let noise: Vec<u8> = (0..1_u32 << 20).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    for index in 0..64 {
+        fs::write(source.join(format!("{index}")), &noise).unwrap();
+    }
+    fs::File::create(&device).unwrap().set_len(600 << 20).unwrap();
+    let mut command = of_directory(&source, &[&image, &device]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Ended when it has written something; where the machine is too fast for that, the pool is whole.
+    let is_begun = || fs::metadata(&unfinished).is_ok_and(|meta| std::os::unix::fs::MetadataExt::blocks(&meta) > 1000);
+    while !is_begun() && child.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    let process = rustix::process::Pid::from_child(&child);
+    let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+    let output = child.wait_with_output().unwrap();
+    assert!(!unfinished.exists());
+    if output.status.success() {
+        assert!(image.exists());
+        return;
+    }
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(15), "{}", said(&output));
+    assert!(said(&output).contains("device' may hold an unfinished pool"), "{}", said(&output));
+    assert!(!image.exists());
 }

@@ -24,7 +24,7 @@ use cenote_taskq::{Class, Handle, Join};
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NewEntry, NodeSpec};
 
 use crate::newpool::NewPool;
-pub(crate) use folder::add_folder;
+pub(crate) use folder::{Event, Folder};
 
 /// Bytes that a txg gathers.
 const TXG_BYTES: u64 = 64 << 20;
@@ -64,6 +64,8 @@ pub(crate) struct Counts {
     pub(crate) others: u64,
     pub(crate) bytes: u64,
     pub(crate) txgs: u64,
+    /// What changed in the source while it was read.
+    pub(crate) changed: u64,
 }
 
 /// Fills the root file system of a new pool.

@@ -1,18 +1,19 @@
 //! `cenote build`: a pool with files in it, made in one go.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_scan::VerifyOptions;
 use serde::{Deserialize, Serialize};
 
+use super::put::{as_it_was, tell};
 use super::verify::verify_with_progress;
 use crate::args::{Search, parse_size};
 use crate::build::oci::{Choice, add_image, is_layout};
 use crate::build::spool::archive;
 use crate::build::tarball::{Whiteouts, add_archive};
 use crate::build::tree::FileTree;
-use crate::build::{Builder, add_folder};
+use crate::build::{Builder, Event, Folder};
 use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
@@ -24,6 +25,10 @@ use crate::vdevspec::parse_layout;
 /// VDEV is as for `zpool create`; files are made, each of the size that is given. Owners, modes, modification times, extended
 /// attributes, ACLs, holes, hard links, symbolic links and special files are kept. No privileges are needed but those to
 /// read the source. In the end everything is read back and verified.
+///
+/// What changes in a directory while it is read is told, and the status is 1; the pool then has what was there when each file
+/// was read, as with tar. What cannot be read is an error, and then there is no pool. Files that are made get their names when the
+/// pool is whole; until then they are called NAME.unfinished, and where the command fails or is interrupted they are removed.
 ///
 /// With --seed, and SOURCE_DATE_EPOCH in the environment, the same source gives the same bytes: nothing then depends on the
 /// machine, and no time in the pool is later than that.
@@ -133,15 +138,17 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     // What was made of files goes again where this fails.
     let (new, made) = NewPool::make(context, &wish).await?;
+    let places: Vec<PathBuf> = layout.paths().map(|path| made.place(path)).collect();
     let progress = context.progress("writing", tree.as_ref().map(FileTree::data_bytes));
     let mut builder = Builder::new(context.handle().clone(), new);
-    let mut advance = |bytes| progress.advance(bytes);
     match tree {
-        None => add_folder(&mut builder, &args.from, &mut advance).await?,
-        Some(tree) => tree.add_to(&mut builder, &mut advance).await?,
+        None => {
+            let mut tell = |event: Event<'_>| tell(context, &progress, event);
+            Folder::new(&mut builder, &places, &mut tell).add(&args.from).await?;
+        }
+        Some(tree) => tree.add_to(&mut builder, &mut |bytes| progress.advance(bytes)).await?,
     }
     let counts = builder.finish(None).await?;
-    made.keep();
     drop(progress);
     let seconds = context.handle().now().since(start).as_secs_f64();
     context.out(format!(
@@ -153,20 +160,20 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         counts.txgs,
         nicebytes((counts.bytes as f64 / seconds.max(0.001)) as u64)
     ))?;
-    if args.no_verify {
-        return Ok(Outcome::Good);
-    }
-    let paths = layout.paths().map(Path::to_owned).collect();
-    let context = context.with(&Search { paths, force: true });
-    let pool = context.open_pool(&args.pool).await?;
-    let (report, bytes) = verify_with_progress(&context, &pool, VerifyOptions { data: true, space: true }).await?;
-    if report.is_clean() {
+    if !args.no_verify {
+        let context = context.with(&Search { paths: places, force: true });
+        let pool = context.open_pool(&args.pool).await?;
+        let (report, bytes) = verify_with_progress(&context, &pool, VerifyOptions { data: true, space: true }).await?;
+        if !report.is_clean() {
+            bail!(
+                "what was written is not what is read back: {} errors, {} bad copies, {} bytes leaked; no pool is left",
+                report.error_count,
+                report.bad_copy_count,
+                report.leaked_bytes
+            );
+        }
         context.out(format!("verified: {} in {} blocks\n", nicebytes(bytes), report.statistics.total.count))?;
-        return Ok(Outcome::Good);
     }
-    context.err(format!(
-        "verified: {} errors, {} bad copies, {} bytes leaked; see 'cenote verify'",
-        report.error_count, report.bad_copy_count, report.leaked_bytes
-    ));
-    Ok(Outcome::Failed)
+    made.keep()?;
+    Ok(as_it_was(context, &counts))
 }

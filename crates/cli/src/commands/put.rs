@@ -8,12 +8,12 @@ use cenote_zpl::write::{FileSystemMut, MODE_DIR, XattrMode};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
-use crate::build::{Builder, add_folder};
+use crate::build::{Builder, Counts, Event, Folder};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::newpool::slots;
 use crate::outcome::Outcome;
-use crate::output::nicebytes;
+use crate::output::{Progress, nicebytes};
 use crate::writing::{line, open_for_writing};
 
 /// Add what a directory holds to a file system.
@@ -22,6 +22,9 @@ use crate::writing::{line, open_for_writing};
 /// changed. All of it appears at once: whatever happens, either everything was added or nothing. Owners, modes, modification
 /// times, extended attributes, ACLs, holes, hard links, symbolic links and special files are kept. The pool is exported
 /// afterwards.
+///
+/// What changes in the directory while it is read is told, and the status is 1; added is then what was there when each file was
+/// read, as with tar. What cannot be read is an error, and then nothing is added.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -41,6 +44,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if !args.source.is_dir() {
         bail!("not supported yet: adding anything but what a directory holds ('{}')", args.source.display());
     }
+    let (found, _) = context.locate(pool_of(name)).await?;
+    let devices: Vec<PathBuf> = found.leaves.values().map(|leaf| leaf.disk.path().as_ref().into()).collect();
+    drop(found);
     let mut pool = open_for_writing(context, pool_of(name)).await?;
     let files = open_files(&mut pool, name).await?;
     let mut directory = files.objset().object(files.root()).await?;
@@ -52,7 +58,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let progress = context.progress("adding", None);
     let mut builder = Builder::into_existing(context.handle().clone(), pool, files, directory).await?;
-    add_folder(&mut builder, &args.source, &mut |bytes| progress.advance(bytes)).await?;
+    let mut tell = |event: Event<'_>| tell(context, &progress, event);
+    Folder::new(&mut builder, &devices, &mut tell).add(&args.source).await?;
     let source = args.source.display().to_string();
     let counts = builder.finish(Some(&line(["cenote", "put", name, &source, &args.target]))).await?;
     drop(progress);
@@ -63,7 +70,27 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         counts.others,
         nicebytes(counts.bytes)
     ))?;
-    Ok(Outcome::Good)
+    Ok(as_it_was(context, &counts))
+}
+
+/// Shows what happens while a directory is read.
+pub(super) fn tell(context: &Context, progress: &Progress, event: Event<'_>) {
+    match event {
+        Event::Bytes(bytes) => progress.advance(bytes),
+        Event::Changed(path, what) => context.err(format!("{}: {what}", path.display())),
+        Event::Own(path) => context.err(format!("{}: is of the pool that is written: left out", path.display())),
+    }
+}
+
+/// The outcome: a failure where the source changed while it was read.
+pub(super) fn as_it_was(context: &Context, counts: &Counts) -> Outcome {
+    if counts.changed > 0 {
+        let count = counts.changed;
+        context.err(format!(
+            "the source changed while it was read, in {count} places: some of it is there as it was, some as it is"
+        ));
+    }
+    Outcome::unless(counts.changed > 0)
 }
 
 /// Opens a file system, with what its properties say of new files.

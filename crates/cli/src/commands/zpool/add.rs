@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::args::parse_size;
 use crate::cachefile::CacheFile;
 use crate::context::Context;
-use crate::newpool::{make_files, parse_ashift, refuse_mismatch, refuse_used};
+use crate::made::Made;
+use crate::newpool::{parse_ashift, refuse_mismatch, refuse_used};
 use crate::outcome::{Outcome, usage};
 use crate::vdevspec::{Layout, parse_layout};
 use crate::writing::{finish, line, open_for_writing};
@@ -79,8 +80,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return Ok(Outcome::Good);
     }
     let mut pool = open_for_writing(context, &args.pool).await?;
-    let made = make_files(&layout, args.size)?;
-    let (tops, auxiliaries) = layout.open(context.handle()).await?;
+    let made = Made::here(&layout, args.size)?;
+    let (tops, auxiliaries) = layout.open(context.handle(), &Path::to_owned).await?;
     let options = AddOptions {
         tops,
         auxiliaries,
@@ -91,7 +92,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     pool.add_vdevs(options).await.map_err(|error| anyhow::anyhow!("cannot add to '{}': {error}", args.pool))?;
     let words = ["zpool", "add", &args.pool].into_iter().chain(args.vdevs.iter().map(String::as_str));
     finish(pool, &line(words)).await?;
-    made.keep();
+    made.keep()?;
     CacheFile::of_user()?.update(|pools| {
         if let Some(entry) = pools.get_mut(&args.pool) {
             let new = layout.paths().map(Path::to_owned).filter(|path| !entry.paths.contains(path)).collect::<Vec<_>>();

@@ -100,9 +100,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let (mut new, made) = NewPool::make(context, &wish).await?;
     new.pool.sync().await?;
-    made.keep();
     let guid = new.pool.guid().0;
     new.pool.export().await?;
+    made.keep()?;
     let paths = layout.paths().map(Path::to_owned).collect();
     cache.update(|pools| {
         let own_name = args.temporary_name.as_ref().map(|_| args.pool.clone());
