@@ -1,5 +1,6 @@
 //! The real OpenZFS in a virtual machine: `tools/openzfs-vm`, and its preparation while other steps run.
 
+mod image;
 mod rounds;
 
 use std::fs::File;
@@ -18,18 +19,21 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|written [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
-        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|written [--all] [ARG…]")
+        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|written [--all] [ARG…]")
     };
+    if word == "image" && rest.is_empty() {
+        return image();
+    }
     if word == "written" {
         let all = rest.iter().any(|argument| argument == "--all");
         written()?;
         return rounds(all);
     }
-    if !["setup", "run", "smoke", "judge"].contains(&word.as_str()) {
-        bail!("openzfs-vm: setup, run, smoke, judge or written, not {word}");
+    if !["setup", "run", "smoke", "judge", "image"].contains(&word.as_str()) {
+        bail!("openzfs-vm: setup, run, smoke, judge, image or written, not {word}");
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
     // The caller's own standard input: a script may come that way.
@@ -92,9 +96,16 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     }
     let unpacked = Golden::selection()?.theme("basic")?.unpacked()?;
     process::run(process::script("tools/openzfs-vm/smoke").args(&unpacked.images))?;
+    image()?;
     written()?;
     rounds(false)?;
-    Ok(Outcome::Done(Tally { passed: 3, failed: 0 }))
+    Ok(Outcome::Done(Tally { passed: 4, failed: 0 }))
+}
+
+/// What a built image has is what it was built from.
+fn image() -> Result<()> {
+    let temp = tempfile::tempdir()?;
+    image::run(&golden::built_program()?, temp.path())
 }
 
 /// Pools that both write in turns.
