@@ -414,7 +414,7 @@ impl Allocator {
         }
         let mut extents: Vec<Extent> = Vec::with_capacity(request.copies);
         for _ in 0..request.copies {
-            match self.allocate_copy(request, &extents) {
+            match self.allocate_copy(request, &extents, 1) {
                 Ok(extent) => extents.push(extent),
                 Err(error) => {
                     for extent in extents {
@@ -425,6 +425,26 @@ impl Allocator {
             }
         }
         Ok(extents)
+    }
+
+    /// Takes places for several blocks alike, each with one copy, as long as they lie side by side: in one search, and where
+    /// asking for one after the other would have put them. At least one comes back, at most `count`.
+    ///
+    /// # Errors
+    /// As [`Self::allocate`], of the first block.
+    pub fn allocate_run(&mut self, request: &Request, count: u64) -> Result<Vec<Extent>, AllocError> {
+        let psize = request.psize.min_bytes;
+        let is_simple = request.copies == 1
+            && psize == request.psize.max_bytes
+            && psize < self.tunables.metaslab_force_ganging
+            && !request.is_gang;
+        if !is_simple || count <= 1 {
+            return self.allocate(request);
+        }
+        let run = self.allocate_copy(request, &[], count)?;
+        let asize_bytes = self.vdevs.get(&run.vdev).map_or(run.asize_bytes, |vdev| (vdev.setup.size_rule)(psize));
+        let extents = (run.offset_bytes..run.offset_bytes + run.asize_bytes).step_by(asize_bytes.max(1) as usize);
+        Ok(extents.map(|offset_bytes| Extent { vdev: run.vdev, offset_bytes, asize_bytes }).collect())
     }
 
     /// Blocks of at least a given size, so many of a hundred: for tests of gang blocks.
@@ -438,12 +458,13 @@ impl Allocator {
         now
     }
 
-    fn allocate_copy(&mut self, request: &Request, earlier: &[Extent]) -> Result<Extent, AllocError> {
+    /// Takes space for a copy; where there is one of each block, for up to `count` blocks side by side.
+    fn allocate_copy(&mut self, request: &Request, earlier: &[Extent], count: u64) -> Result<Extent, AllocError> {
         let class = self.classes.get(&request.class).ok_or(AllocError::NoVdev)?;
-        let ring = class.ring.clone();
-        if ring.is_empty() {
+        if class.ring.is_empty() {
             return Err(AllocError::NoVdev);
         }
+        let ring = class.ring.clone();
         let place = |vdev: VdevId| ring.iter().position(|member| member.vdev == vdev);
         let near = request.near.get(earlier.len()).and_then(|extent| place(extent.vdev));
         // The next vdev for the next copy: only neighbours share blocks, so that two failures of others lose nothing.
@@ -461,13 +482,15 @@ impl Allocator {
             }
             for step in 0..ring.len() {
                 let number = (start + step) % ring.len();
-                let placed = self.try_member(request, ring[number], earlier, try_hard)?;
                 let is_turn =
                     self.classes.get(&request.class).is_some_and(|class| class.rotor(request.allocator) == number);
+                let count = if is_turn { count.min(self.blocks_left(request, ring[number])) } else { 1 };
+                let placed = self.try_member(request, ring[number], earlier, try_hard, count)?;
                 if is_turn {
-                    self.rotate(request, ring[number], placed.is_some());
+                    let blocks = placed.as_ref().map_or(1, |(_, blocks)| *blocks);
+                    (0..blocks).for_each(|_| self.rotate(request, ring[number], placed.is_some()));
                 }
-                if let Some(extent) = placed {
+                if let Some((extent, _)) = placed {
                     if let Some(check) = &mut self.check {
                         check.allocated(extent.vdev, extent.range())?;
                     }
@@ -478,6 +501,12 @@ impl Allocator {
         let metaslabs = ring.iter().flat_map(|member| self.members_metaslabs(*member));
         let largest_bytes = metaslabs.filter_map(Metaslab::largest_bytes).max().unwrap_or(0);
         Err(AllocError::NoSpace { largest_bytes })
+    }
+
+    fn blocks_left(&self, request: &Request, member: Member) -> u64 {
+        let aliquot = self.vdevs.get(&member.vdev).map_or(0, |vdev| vdev.group(member.which).aliquot);
+        let class = self.classes.get(&request.class);
+        class.map_or(1, |class| class.blocks_left(request.allocator, request.psize.min_bytes, aliquot))
     }
 
     fn rotate(&mut self, request: &Request, member: Member, placed: bool) {
@@ -497,7 +526,8 @@ impl Allocator {
         member: Member,
         earlier: &[Extent],
         try_hard: bool,
-    ) -> Result<Option<Extent>, AllocError> {
+        count: u64,
+    ) -> Result<Option<(Extent, u64)>, AllocError> {
         let keep_active = self.pass > 1;
         let Some(vdev) = self.vdevs.get_mut(&member.vdev) else { return Ok(None) };
         let group = vdev.group(member.which);
@@ -509,6 +539,7 @@ impl Allocator {
         let size = SizeRange { min_bytes: rule(request.psize.min_bytes), max_bytes: rule(request.psize.max_bytes) };
         let search = Search {
             size,
+            count,
             txg: request.txg,
             now_ms: request.now_ms,
             allocator: request.allocator,
@@ -523,7 +554,8 @@ impl Allocator {
         let index = found.start >> vdev.setup.maps.metaslab_shift;
         self.dirty[slot(request.txg)].insert(MetaslabId { vdev: member.vdev, index });
         let (offset_bytes, asize_bytes) = (found.start, found.end - found.start);
-        Ok(Some(Extent { vdev: member.vdev, offset_bytes, asize_bytes }))
+        let blocks = if count > 1 { asize_bytes / size.min_bytes.max(1) } else { 1 };
+        Ok(Some((Extent { vdev: member.vdev, offset_bytes, asize_bytes }, blocks)))
     }
 
     fn owner(&mut self, extent: &Extent) -> Result<(MetaslabId, &mut Metaslab), SpaceError> {
@@ -555,6 +587,12 @@ impl Allocator {
             check.allocated(extent.vdev, extent.range())?;
         }
         Ok(())
+    }
+
+    /// Whether the second book is kept.
+    #[must_use]
+    pub const fn is_checked(&self) -> bool {
+        self.check.is_some()
     }
 
     /// Frees a place in the txg that syncs.

@@ -180,6 +180,17 @@ impl Class {
         }
     }
 
+    /// How many blocks of this size the group whose turn it is may surely take before another's turn comes: at least one.
+    pub(crate) fn blocks_left(&self, allocator: usize, psize: u64, aliquot: u64) -> u64 {
+        let Some(turn) = self.turns.get(allocator) else { return 1 };
+        match self.kind {
+            ClassKind::Log | ClassKind::EmbeddedLog => return 1,
+            _ if self.ring.len() <= 1 => return u64::MAX,
+            _ => {}
+        }
+        aliquot.saturating_sub(turn.done).checked_div(psize).unwrap_or(1).max(1)
+    }
+
     /// Reserves for a block before it is allocated. `None`: wait until something was written. Else whether there is room for
     /// more. `must`: reserve whatever there is.
     pub(crate) fn reserve(&mut self, allocator: usize, bytes: u64, must: bool) -> Option<bool> {

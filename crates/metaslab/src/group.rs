@@ -81,6 +81,8 @@ pub(crate) struct VdevSpaces {
 /// A search for space in a group.
 pub(crate) struct Search<'a> {
     pub(crate) size: SizeRange,
+    /// Blocks of exactly this size that may be placed at once, side by side.
+    pub(crate) count: u64,
     pub(crate) txg: Txg,
     pub(crate) now_ms: u64,
     pub(crate) allocator: usize,
@@ -189,7 +191,7 @@ impl VdevSpaces {
     }
 
     /// Takes space in one of a group's metaslabs: the allocator's active one, else the best that may fit, which becomes
-    /// active.
+    /// active. Where several blocks are asked for, the range is that of as many as follow each other.
     pub(crate) fn allocate(
         &mut self,
         which: Which,
@@ -241,7 +243,10 @@ impl VdevSpaces {
             }
             metaslab.selected = (search.txg, search.now_ms);
             let is_claimed = metaslab.activation.is_some();
-            let found = metaslab.allocate(search.txg, search.size, tunables)?;
+            let found = match search.count {
+                0 | 1 => metaslab.allocate(search.txg, search.size, tunables)?,
+                count => metaslab.allocate_run(search.txg, size, count, tunables)?,
+            };
             let Some(found) = found else {
                 tried.insert(index);
                 let weight = metaslab.weight_now();

@@ -45,6 +45,7 @@
 //!    range moves from *free* to *allocating* of its txg. A metaslab that is not loaded is an answer,
 //!    [`AllocError::NeedsLoad`]: the caller reads its map ([`Loading`]) and asks again. When nothing fits the answer names
 //!    the longest free run, and the caller makes a gang block.
+//!    [`Allocator::allocate_run`] does the same for blocks alike that follow each other, in one search.
 //! 3. [`Allocator::sync`] in the txg's passes writes *allocating* and *freeing*: to the txg's log and into the unflushed
 //!    sets, or with `log_spacemap` off to the metaslab's own map. The header's counts are brought up to date.
 //! 4. [`Allocator::free`], in a later txg's sync: the range stands in *freeing*, then (written) in *freed*.

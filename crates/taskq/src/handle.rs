@@ -329,6 +329,14 @@ impl Handle {
         }
     }
 
+    /// Processor time that the calling thread has used, for measuring; in simulation, which has no processors, time passed.
+    pub fn thread_cpu_time(&self) -> Duration {
+        match &self.core {
+            Core::Real(real) => real.thread_cpu_time(),
+            Core::Sim(sim) => Duration::from_nanos(sim.now().as_ns()),
+        }
+    }
+
     /// The calendar's time now: the span since 1970 began, UTC. It may go back; never order events by it.
     pub fn unix_time(&self) -> Duration {
         match &self.core {

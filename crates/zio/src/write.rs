@@ -54,7 +54,7 @@ const GANG_PIECES: usize = 3;
 const COPIES_MAX: u8 = 3;
 
 /// What space is wanted for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationRequest {
     /// Bytes to be stored in each copy.
     pub psize_bytes: u64,
@@ -105,6 +105,14 @@ pub trait Allocator: Send + Sync {
 
     /// Places for the copies of one block, first copy first, each with the bytes it takes on its vdev. All or nothing.
     fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>>;
+
+    /// Places for several blocks alike, first block first: those that asking for one after the other would give, as many as
+    /// can be had at once. The places of each block's copies follow each other. What is missing, all where that is simplest,
+    /// is asked for with [`Self::allocate`].
+    fn allocate_some(&self, request: AllocationRequest, count: usize) -> Vec<Dva> {
+        let _ = (request, count);
+        Vec::new()
+    }
 
     /// Gives back what was allocated in the same txg and is not pointed to by anything.
     fn release(&self, dva: Dva, txg: Txg);
@@ -184,7 +192,7 @@ pub struct Placed {
     pub bp: Blkptr,
     /// Bytes and their places.
     pub(crate) writes: Vec<(Vec<Dva>, Block)>,
-    /// What was allocated for it.
+    /// What was allocated for it, for [`Zio::write`], which gives it back where storing fails.
     taken: Vec<Dva>,
     pub(crate) bookmark: Bookmark,
     pub(crate) txg: Txg,
@@ -294,6 +302,45 @@ impl Zio {
                 Err(ZioError::new(policy.bookmark, kind))
             }
         }
+    }
+
+    /// As [`Zio::place`] for blocks in their order; neighbours that are alike get their places at once. The first error,
+    /// which may be one of preparing, ends it: it is the last that comes back.
+    pub async fn place_all(
+        &self,
+        allocator: &dyn Allocator,
+        blocks: Vec<Result<Prepared, ZioError>>,
+        policies: &[WritePolicy],
+    ) -> Vec<Result<Placed, ZioError>> {
+        let wishes = blocks.iter().zip(policies).map(|(block, policy)| simple_wish(block.as_ref().ok()?, policy));
+        let wishes: Vec<Option<AllocationRequest>> = wishes.collect();
+        let mut all = Vec::with_capacity(blocks.len());
+        // Places that are there already, of the blocks that come next.
+        let mut places: std::vec::IntoIter<Dva> = Vec::new().into_iter();
+        for (index, (block, policy)) in blocks.into_iter().zip(policies).enumerate() {
+            if let Some(wish) = wishes[index]
+                && places.len() == 0
+            {
+                let alike = wishes[index..].iter().take_while(|other| **other == Some(wish)).count();
+                places = allocator.allocate_some(wish, alike).into_iter();
+            }
+            let placed = match block {
+                Ok(Prepared(Content::Stored(mut bp, physical))) if places.len() > 0 => {
+                    let dvas: Vec<Dva> = places.by_ref().take(usize::from(policy.copies)).collect();
+                    dvas.iter().enumerate().for_each(|(copy, dva)| bp.set_dva(copy, Some(*dva)));
+                    let (bookmark, txg) = (policy.bookmark, policy.txg);
+                    Ok(Placed { bp, writes: vec![(dvas, physical)], taken: Vec::new(), bookmark, txg })
+                }
+                Ok(prepared) => self.place(allocator, prepared, policy).await,
+                Err(error) => Err(error),
+            };
+            let is_failed = placed.is_err();
+            all.push(placed);
+            if is_failed {
+                break;
+            }
+        }
+        all
     }
 
     /// A pointer with everything but a place.
@@ -412,13 +459,23 @@ struct Space<'a> {
     writes: Vec<(Vec<Dva>, Block)>,
 }
 
+/// What is asked of the allocator for a block of a whole of `block_bytes`.
+const fn wish(psize_bytes: u64, copies: u8, block_bytes: u64, policy: &WritePolicy) -> AllocationRequest {
+    let WritePolicy { txg, object_type, level, small_block_bytes, .. } = *policy;
+    AllocationRequest { psize_bytes, copies, txg, object_type, level, small_block_bytes, block_bytes }
+}
+
+/// What a block needs if all that it needs is a new place.
+fn simple_wish(prepared: &Prepared, policy: &WritePolicy) -> Option<AllocationRequest> {
+    let Content::Stored(bp, _) = &prepared.0 else { return None };
+    let psize_bytes = bp.psize_bytes();
+    let is_forced = policy.force_gang_above_bytes.is_some_and(|limit| psize_bytes > limit);
+    (!is_forced && !can_rewrite(policy, bp)).then(|| wish(psize_bytes, policy.copies, psize_bytes, policy))
+}
+
 impl Space<'_> {
     async fn take(&mut self, psize_bytes: u64, copies: u8, policy: &WritePolicy) -> Result<Vec<Dva>, NoSpace> {
-        let WritePolicy { txg, object_type, level, small_block_bytes, .. } = *policy;
-        let block_bytes = self.block_bytes;
-        let request =
-            AllocationRequest { psize_bytes, copies, txg, object_type, level, small_block_bytes, block_bytes };
-        let dvas = self.allocator.allocate(request).await?;
+        let dvas = self.allocator.allocate(wish(psize_bytes, copies, self.block_bytes, policy)).await?;
         self.taken.extend(&dvas);
         if dvas.is_empty() { Err(NoSpace::Full) } else { Ok(dvas) }
     }

@@ -56,8 +56,26 @@ impl Allocator for Bump {
     }
 
     fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
+        let result = self.take(request);
+        Box::pin(async move { result })
+    }
+
+    /// Never more than three blocks at once.
+    fn allocate_some(&self, request: AllocationRequest, count: usize) -> Vec<Dva> {
+        (0..count.min(3)).map_while(|_| self.take(request).ok()).flatten().collect()
+    }
+
+    fn release(&self, dva: Dva, txg: Txg) {
+        assert_eq!(txg, TXG);
+        let released = self.state.lock().unwrap().taken.remove(&(dva.vdev.0, dva.offset_bytes));
+        assert_eq!(released, Some(dva.asize_bytes), "given back what was not taken");
+    }
+}
+
+impl Bump {
+    fn take(&self, request: AllocationRequest) -> Result<Vec<Dva>, NoSpace> {
         let mut state = self.state.lock().unwrap();
-        let result = if request.psize_bytes > self.largest_bytes {
+        if request.psize_bytes > self.largest_bytes {
             Err(NoSpace::Fragmented)
         } else {
             let mut dvas = Vec::new();
@@ -80,14 +98,7 @@ impl Allocator for Bump {
                 });
                 Ok(dvas)
             }
-        };
-        Box::pin(async move { result })
-    }
-
-    fn release(&self, dva: Dva, txg: Txg) {
-        assert_eq!(txg, TXG);
-        let released = self.state.lock().unwrap().taken.remove(&(dva.vdev.0, dva.offset_bytes));
-        assert_eq!(released, Some(dva.asize_bytes), "given back what was not taken");
+        }
     }
 }
 
@@ -316,12 +327,11 @@ fn blocks_that_are_stored_together_are_each_there() {
             })
             .collect();
         let (pointers, told) = runtime.block_on(async {
-            let (mut placed, mut pointers) = (Vec::new(), Vec::new());
-            for (block, policy) in &blocks {
-                let prepared = zio.prepare(allocator.units(), block, policy).unwrap();
-                placed.push(zio.place(&allocator, prepared, policy).await.unwrap());
-                pointers.push(placed.last().unwrap().bp);
-            }
+            let prepared = blocks.iter().map(|(block, policy)| zio.prepare(allocator.units(), block, policy)).collect();
+            let policies: Vec<WritePolicy> = blocks.iter().map(|(_, policy)| policy.clone()).collect();
+            let placed = zio.place_all(&allocator, prepared, &policies).await;
+            let placed: Vec<_> = placed.into_iter().map(Result::unwrap).collect();
+            let pointers: Vec<Blkptr> = placed.iter().map(|placed| placed.bp).collect();
             (pointers, zio.store_all(&allocator, placed).await.unwrap())
         });
         // What no child took is an error, made up for by the copy on the other vdev.

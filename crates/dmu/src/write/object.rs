@@ -115,6 +115,11 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
+    /// Whether the dnode alone has changed.
+    pub(super) fn changes_no_block(&self) -> bool {
+        !self.is_freed && self.blocks.is_empty() && self.freed.is_empty()
+    }
+
     /// The range freed that a block lies in, or the next one.
     fn freed_from(&self, block: u64) -> Option<&Range<u64>> {
         self.freed.get(self.freed.partition_point(|range| range.end <= block))

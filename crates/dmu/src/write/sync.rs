@@ -9,8 +9,8 @@
 //!   root blocks
 //! ```
 //! The width of a level is that of all trees together. Only allocating is done one after the other, in the order of objset,
-//! object, block: it takes no longer than a look into a tree of free space, and the same changes get the same places
-//! however many cores there are and whichever is done first.
+//! object, block, and blocks alike at once: it takes no longer than a look into a tree of free space, and the same changes
+//! get the same places however many cores there are and whichever is done first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -215,8 +215,14 @@ struct Turn {
     cleaned: Option<Cleaned>,
 }
 
-/// Blocks made ready together, each with how it is written.
-type Made = Vec<(WritePolicy, Result<Prepared, ZioError>)>;
+/// A tree that is being loaded; at once where only its dnode has changed, since handing that over takes longer.
+enum Load {
+    Done(Box<Tree>),
+    Begun(Join<Result<Tree, DmuError>>),
+}
+
+/// Blocks made ready together, and how each is written.
+type Made = (Vec<WritePolicy>, Vec<Result<Prepared, ZioError>>);
 
 impl Writer {
     /// A writer that takes space from `allocator`.
@@ -351,12 +357,18 @@ impl Writer {
             while pending.len() < LOADED_MAX {
                 let Some(object) = objects.next() else { break };
                 let Some((dirty, synced)) = object.take(txg) else { continue };
-                let births = part.policy.holes_have_births;
-                let join = self.shared.dmu.handle().spawn(Class::Sync, Tree::load(object, dirty, synced, txg, births));
-                pending.push_back(join);
+                let reads_nothing = dirty.changes_no_block();
+                let load = Tree::load(object, dirty, synced, txg, part.policy.holes_have_births);
+                pending.push_back(match reads_nothing {
+                    true => Load::Done(Box::new(load.await?)),
+                    false => Load::Begun(self.shared.dmu.handle().spawn(Class::Sync, load)),
+                });
             }
-            let Some(join) = pending.pop_front() else { return Ok(trees) };
-            trees.push(joined(&part.objset, join).await??);
+            trees.push(match pending.pop_front() {
+                Some(Load::Done(tree)) => *tree,
+                Some(Load::Begun(join)) => joined(&part.objset, join).await??,
+                None => return Ok(trees),
+            });
         }
     }
 
@@ -388,11 +400,10 @@ impl Writer {
             }
             let Some((turns, join)) = pending.pop_front() else { return Ok(()) };
             let Some(first) = turns.first() else { continue };
-            let made = joined(&parts[first.part].objset, join).await?;
-            for (turn, (policy, prepared)) in turns.into_iter().zip(made) {
+            let (policies, prepared) = joined(&parts[first.part].objset, join).await?;
+            let placed = self.shared.dmu.zio().place_all(self.shared.allocator.as_ref(), prepared, &policies).await;
+            for ((turn, policy), placed) in turns.into_iter().zip(&policies).zip(placed) {
                 let tree = &mut trees[turn.part][turn.tree];
-                let prepared = prepared.map_err(|error| tree.object.error(error))?;
-                let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &policy).await;
                 let placed = placed.map_err(|error| tree.object.error(error))?;
                 let bp = placed.bp;
                 let part = &mut parts[turn.part];
@@ -413,7 +424,7 @@ impl Writer {
                 let prepared = zio.prepare(units, &content.into_block(), &policy);
                 (policy, prepared)
             });
-            made.collect()
+            made.unzip()
         })
     }
 

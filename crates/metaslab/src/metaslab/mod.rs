@@ -104,6 +104,11 @@ const fn slot(txg: Txg) -> usize {
     (txg.0 % TXG_SIZE as u64) as usize
 }
 
+/// One cursor for each alignment: blocks of a size keep together.
+const fn cursor_of(bytes: u64) -> usize {
+    (bytes & bytes.wrapping_neg()).ilog2() as usize
+}
+
 impl Metaslab {
     /// A metaslab of a vdev that is being added: all free, loaded, and not to be used until a txg has synced.
     #[must_use]
@@ -307,22 +312,41 @@ impl Metaslab {
         Ok(Some(found))
     }
 
+    /// Takes space for up to `count` blocks of the same size that follow each other: as one range, which is what taking one
+    /// after the other from the same free run comes to. `None` as [`Self::allocate`].
+    pub(crate) fn allocate_run(
+        &mut self,
+        txg: Txg,
+        size_bytes: u64,
+        count: u64,
+        tunables: &Tunables,
+    ) -> Result<Option<Range<u64>>, SpaceError> {
+        let Some(mut found) = self.pick(SizeRange::exactly(size_bytes), tunables) else { return Ok(None) };
+        let Some(loaded) = &mut self.loaded else { return Ok(None) };
+        if count > 1
+            && let Some(free) = loaded.free.next_from(found.start)
+        {
+            let blocks = ((free.end - found.start) / size_bytes).min(count);
+            found.end = found.start + blocks * size_bytes;
+            loaded.cursors[cursor_of(size_bytes)] = found.end;
+        }
+        loaded.free.remove(found.clone()).map_err(SpaceError::tree(self.id, "free space"))?;
+        self.allocating[slot(txg)].add(found.clone()).map_err(SpaceError::tree(self.id, "space being allocated"))?;
+        Ok(Some(found))
+    }
+
     fn pick(&mut self, size: SizeRange, tunables: &Tunables) -> Option<Range<u64>> {
         let metaslab_bytes = self.size_bytes();
         let loaded = self.loaded.as_mut()?;
         let free = &mut loaded.free;
-        // One cursor for each alignment: blocks of a size keep together.
-        let cursor_of = |bytes: u64| (bytes & bytes.wrapping_neg()).ilog2() as usize;
         let fits = |run: Range<u64>| run.start..run.end.min(run.start + size.max_bytes);
         let by_size = u128::from(free.total()) * 100
             < u128::from(tunables.metaslab_df_free_pct) * u128::from(metaslab_bytes)
             || !free.has_class(tunables.metaslab_df_alloc_threshold.max(1).next_power_of_two().ilog2());
         if !by_size {
-            let mut cursors = vec![cursor_of(size.max_bytes)];
-            if size.min_bytes < size.max_bytes {
-                cursors.push(cursor_of(size.min_bytes));
-            }
-            for cursor in cursors {
+            let cursors = [cursor_of(size.max_bytes), cursor_of(size.min_bytes)];
+            for cursor in &cursors[..1 + usize::from(size.min_bytes < size.max_bytes)] {
+                let cursor = *cursor;
                 let at = loaded.cursors[cursor];
                 let found =
                     free.first_fit(at, size.min_bytes, tunables.metaslab_df_max_search, SEARCH_COUNT_MIN).map(fits);

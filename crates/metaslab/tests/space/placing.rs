@@ -71,6 +71,41 @@ fn classes_have_vdevs_of_their_own_and_a_metaslab_for_the_embedded_log() {
     assert_eq!(ClassKind::Dedup.fallbacks(), [ClassKind::Special, ClassKind::Normal]);
 }
 
+/// As many blocks as asked for, some at a time.
+fn in_runs(allocator: &mut Allocator, disk: &Disk, wish: &Request, count: u64) -> Vec<Extent> {
+    let mut found = Vec::new();
+    while (found.len() as u64) < count {
+        match allocator.allocate_run(wish, (count - found.len() as u64).min(64)) {
+            Ok(extents) => found.extend(extents),
+            Err(AllocError::NeedsLoad(id)) => load_metaslab(allocator, disk, id, wish.txg),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    found
+}
+
+#[test]
+fn places_given_in_runs_are_those_given_one_after_the_other() {
+    let mut disk = Disk::default();
+    let vdevs = [vdev(0, AllocationClass::Normal, 12, 24, 8), vdev(1, AllocationClass::Normal, 12, 24, 5)];
+    let mut single = pool(&vdevs, Tunables::default());
+    let mut runs = single.clone();
+    let wish = request(Txg(4), 8192, 1);
+    let expected: Vec<Extent> =
+        (0..1000).map(|_| allocate(&mut single, &disk, &wish).unwrap().pop().unwrap()).collect();
+    let mut live = in_runs(&mut runs, &disk, &wish, 1000);
+    assert_eq!(live, expected);
+    one_txg(&mut runs, &mut disk, Txg(4));
+    // In what is left between blocks too; the second book would tell if a place were given twice.
+    for number in (0..1000).step_by(3) {
+        runs.free(Txg(5), &live[number]).unwrap();
+    }
+    (5..8).for_each(|txg| one_txg(&mut runs, &mut disk, Txg(txg)));
+    live = in_runs(&mut runs, &disk, &request(Txg(8), 4096, 1), 20_000);
+    assert!(live.iter().all(|extent| extent.asize_bytes == 4096));
+    one_txg(&mut runs, &mut disk, Txg(8));
+}
+
 /// Fills a pool to the last sector, says what still fits when it is in pieces, and gives everything back.
 #[test]
 fn a_full_pool_says_so_and_empties_again() {

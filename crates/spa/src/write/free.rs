@@ -3,10 +3,10 @@
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::Txg;
-use cenote_metaslab::Extent;
 use cenote_taskq::BoxFuture;
 
 use super::PoolWriter;
+use super::space::extent;
 use crate::SpaError;
 
 /// Gangs of gangs at most.
@@ -15,13 +15,28 @@ const DEPTH_MAX: u32 = 16;
 impl PoolWriter {
     /// Gives up blocks in the txg that syncs: those that nobody else refers to are free.
     pub(super) async fn free_blocks(&mut self, txg: Txg, blocks: &[Blkptr]) -> Result<(), SpaError> {
+        let may_have_clones = self.may_have_clones();
+        let mut plain = Vec::new();
         for bp in blocks.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()) {
             self.given_up += 1;
+            if !may_have_clones && !bp.dedup() && !bp.is_gang() {
+                plain.push(bp);
+                continue;
+            }
             for bp in self.give_up(txg, bp).await? {
                 self.free_block(txg, bp, 0).await?;
             }
         }
-        Ok(())
+        self.free_plain(txg, &plain)
+    }
+
+    /// Frees blocks that nobody else can refer to and that are no gangs: all of them while the allocator is held once.
+    fn free_plain(&self, txg: Txg, blocks: &[&Blkptr]) -> Result<(), SpaError> {
+        let freed = self.space.with(|allocator| {
+            let mut extents = blocks.iter().flat_map(|bp| bp.dvas()).map(extent);
+            extents.try_for_each(|extent| allocator.free(txg, &extent))
+        });
+        freed.map_err(|error| self.fail(error))
     }
 
     fn free_block(&self, txg: Txg, bp: Blkptr, depth: u32) -> BoxFuture<'_, Result<(), SpaError>> {
@@ -56,7 +71,6 @@ impl PoolWriter {
     }
 
     fn free_extent(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
-        let extent = Extent { vdev: dva.vdev, offset_bytes: dva.offset_bytes, asize_bytes: dva.asize_bytes };
-        self.space.with(|allocator| allocator.free(txg, &extent)).map_err(|error| self.fail(error))
+        self.space.with(|allocator| allocator.free(txg, &extent(dva))).map_err(|error| self.fail(error))
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct Space {
     clock: Clock,
     units: AllocationUnits,
     allocator: Mutex<Allocator>,
+    /// Whether the allocator keeps a second book; those who store need not take the lock where it keeps none.
+    is_checked: bool,
     /// Bytes of special vdevs that small blocks of files may still take before the next txg.
     small_left_bytes: AtomicU64,
     /// What space maps are read from.
@@ -68,6 +70,7 @@ impl Space {
             handle,
             clock,
             units,
+            is_checked: allocator.is_checked(),
             allocator: Mutex::new(allocator),
             small_left_bytes: AtomicU64::new(0),
             mos: OnceLock::new(),
@@ -136,6 +139,22 @@ impl Space {
         Ok(())
     }
 
+    /// What is asked for a block; the class is still to be filled in.
+    fn wish(&self, request: &AllocationRequest) -> Request {
+        Request {
+            class: ClassKind::Normal,
+            psize: SizeRange::exactly(request.psize_bytes),
+            copies: usize::from(request.copies),
+            txg: request.txg,
+            allocator: 0,
+            near: Vec::new(),
+            is_gang: false,
+            is_log: false,
+            now_ms: self.now_ms(),
+            is_busy: false,
+        }
+    }
+
     fn take_special(&self, bytes: u64) {
         // Places are given one after the other, so nobody comes in between.
         let left = self.small_left_bytes.load(Ordering::Relaxed);
@@ -161,8 +180,13 @@ impl Space {
     }
 }
 
-const fn extent(dva: Dva) -> Extent {
+pub(super) const fn extent(dva: Dva) -> Extent {
     Extent { vdev: dva.vdev, offset_bytes: dva.offset_bytes, asize_bytes: dva.asize_bytes }
+}
+
+const fn dva(extent: Extent) -> Dva {
+    let Extent { vdev, offset_bytes, asize_bytes } = extent;
+    Dva { vdev, offset_bytes, asize_bytes, gang: false }
 }
 
 impl cenote_zio::Allocator for Space {
@@ -175,18 +199,7 @@ impl cenote_zio::Allocator for Space {
             let mut is_fragmented = false;
             let first = self.class_of(&request);
             for class in [first].iter().chain(first.fallbacks()) {
-                let wish = Request {
-                    class: *class,
-                    psize: SizeRange::exactly(request.psize_bytes),
-                    copies: usize::from(request.copies),
-                    txg: request.txg,
-                    allocator: 0,
-                    near: Vec::new(),
-                    is_gang: false,
-                    is_log: false,
-                    now_ms: self.now_ms(),
-                    is_busy: false,
-                };
+                let wish = Request { class: *class, ..self.wish(&request) };
                 for _ in 0..LOADS_MAX {
                     match self.with(|allocator| allocator.allocate(&wish)) {
                         Ok(extents) => {
@@ -194,12 +207,6 @@ impl cenote_zio::Allocator for Space {
                                 let taken = extents.iter().map(|extent| extent.asize_bytes).sum::<u64>();
                                 self.take_special(taken);
                             }
-                            let dva = |extent: Extent| Dva {
-                                vdev: extent.vdev,
-                                offset_bytes: extent.offset_bytes,
-                                asize_bytes: extent.asize_bytes,
-                                gang: false,
-                            };
                             return Ok(extents.into_iter().map(dva).collect());
                         }
                         Err(AllocError::NeedsLoad(id)) => {
@@ -220,12 +227,50 @@ impl cenote_zio::Allocator for Space {
         })
     }
 
+    fn allocate_some(&self, request: AllocationRequest, count: usize) -> Vec<Dva> {
+        let first = self.class_of(&request);
+        // Whether small blocks of files are still let onto special vdevs is asked for each of them.
+        let is_metered = first == ClassKind::Special && request.block_bytes <= u64::from(request.small_block_bytes);
+        if is_metered || first == ClassKind::Log {
+            return Vec::new();
+        }
+        let mut wish = self.wish(&request);
+        let mut dvas = Vec::with_capacity(count * usize::from(request.copies));
+        let mut left = count as u64;
+        self.with(|allocator| {
+            for class in [first].iter().chain(first.fallbacks()) {
+                wish.class = *class;
+                loop {
+                    if left == 0 {
+                        return;
+                    }
+                    match allocator.allocate_run(&wish, left) {
+                        Ok(extents) => {
+                            left -= extents.len() as u64 / u64::from(request.copies);
+                            if *class == ClassKind::Special {
+                                self.take_special(extents.iter().map(|extent| extent.asize_bytes).sum());
+                            }
+                            dvas.extend(extents.into_iter().map(dva));
+                        }
+                        Err(AllocError::NoVdev) => break,
+                        // Something is to be loaded, or the search goes on in another class.
+                        Err(_) => return,
+                    }
+                }
+            }
+        });
+        dvas
+    }
+
     fn release(&self, dva: Dva, txg: Txg) {
         // It was handed out in this txg, so it can be given back; if not, it leaks, which verify would tell.
         let _ = self.with(|allocator| allocator.unallocate(txg, &extent(dva)));
     }
 
     fn check_write(&self, dva: Dva) -> Result<(), String> {
+        if !self.is_checked {
+            return Ok(());
+        }
         let range = dva.offset_bytes..dva.offset_bytes + dva.asize_bytes;
         self.with(|allocator| allocator.check_write(dva.vdev, range)).map_err(|error| error.to_string())
     }

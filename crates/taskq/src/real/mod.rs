@@ -339,6 +339,10 @@ impl Real {
         Instant::from_ns(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
+    pub(crate) fn thread_cpu_time(&self) -> Duration {
+        os::thread_cpu_time()
+    }
+
     pub(crate) fn unix_time(&self) -> Duration {
         os::unix_time()
     }

@@ -9,6 +9,11 @@ pub(super) fn unix_time() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
+pub(super) fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 pub(super) fn random_fill(mut bytes: &mut [u8]) {
     while !bytes.is_empty() {
         match rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty()) {

@@ -43,7 +43,7 @@ pub struct TxgRecord {
     pub is_change: bool,
     /// Passes that it took.
     pub passes: u32,
-    /// How long the task ran that makes the sync: what cannot be done on several cores.
+    /// Processor time of the task that makes the sync: what cannot be done on several cores.
     pub serial: Duration,
     /// How long each phase took.
     pub phases: Vec<(Phase, Duration)>,
@@ -64,7 +64,7 @@ pub(super) fn keep(records: &mut VecDeque<TxgRecord>, record: TxgRecord) {
     records.push_back(record);
 }
 
-/// A task's work, and how long it ran itself, waiting left aside.
+/// A task's work, and the processor time that it took itself.
 pub(super) struct Polled<'a, T> {
     work: BoxFuture<'a, T>,
     handle: Handle,
@@ -81,9 +81,10 @@ impl<T> Future for Polled<'_, T> {
     type Output = (T, Duration);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let begun = self.handle.now();
+        // A poll stays on its thread.
+        let begun = self.handle.thread_cpu_time();
         let done = self.work.as_mut().poll(context);
-        let ran = self.handle.now() - begun;
+        let ran = self.handle.thread_cpu_time().saturating_sub(begun);
         self.ran += ran;
         done.map(|done| (done, self.ran))
     }

@@ -54,9 +54,14 @@ fn like(before: &ZapValue, count: u64) -> ZapValue {
 }
 
 impl PoolWriter {
+    /// Whether any block of the pool is cloned.
+    pub(in super::super) fn may_have_clones(&self) -> bool {
+        self.features.count(FEATURE) != 0
+    }
+
     /// Takes away a reference to a block that may have been cloned; false if it is in no table, and so free.
     pub(super) async fn give_up_clone(&mut self, txg: Txg, bp: &Blkptr) -> Result<bool, SpaError> {
-        if self.features.count(FEATURE) == 0 {
+        if !self.may_have_clones() {
             return Ok(false);
         }
         let Some(first) = bp.dva(0) else { return Ok(false) };
