@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use common::{Pool, good, program, said};
 use serde_json::json;
@@ -290,4 +290,26 @@ fn an_interrupted_build_leaves_nothing_and_names_the_devices_that_it_had_begun_t
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(15), "{}", said(&output));
     assert!(said(&output).contains("device' may hold an unfinished pool"), "{}", said(&output));
     assert!(!image.exists());
+}
+
+#[test]
+fn a_hang_up_does_not_end_a_build_that_nohup_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image) = (dir.path().join("source"), dir.path().join("image"));
+    let unfinished = dir.path().join("image.unfinished");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("large"), vec![7; 8 << 20]).unwrap();
+    let build = of_directory(&source, &[&image]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(build.get_program()).args(build.get_args());
+    command.envs(build.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    while !unfinished.exists() && child.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    let process = rustix::process::Pid::from_child(&child);
+    let _ = rustix::process::kill_process(process, rustix::process::Signal::HUP);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(image.exists() && !unfinished.exists());
 }
