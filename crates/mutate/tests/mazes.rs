@@ -2,11 +2,10 @@
 //! back to where one was. Goal: each walk ends in an error or a report after about as many steps as a sound pool takes.
 //! Method: golden pools in simulation, blocks changed behind their checksums; a bound on steps is the judge of "for ever".
 
+mod common;
+
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
 
 use cenote_codec::checksum::embedded::{gang_verifier, seal_embedded};
 use cenote_dmu::zap::Zap;
@@ -16,61 +15,13 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::label::START_BYTES;
-use cenote_mutate::pools::{PoolImages, load};
-use cenote_scan::{VerifyOptions, VerifyReport, verify};
-use cenote_spa::{ImportOptions, Pool, find, import};
-use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
-use cenote_taskq::{Handle, Runtime};
+use cenote_scan::VerifyOptions;
+use cenote_spa::Pool;
+use cenote_taskq::sim::disk::SimDisk;
 use cenote_zio::mutation::{Filter, set_filter};
 use cenote_zio::{Bookmark, ReadContext};
 
-/// A walk of the pools used here takes some thousands.
-const STEPS_MAX: u64 = 300_000;
-
-fn theme(name: &str) -> PoolImages {
-    load(&[name.to_owned()]).unwrap().remove(0)
-}
-
-fn runtime(pool: &PoolImages) -> (Runtime, Vec<Arc<SimDisk>>, Vec<PathBuf>) {
-    let runtime = Runtime::simulated(1);
-    let handle = runtime.handle();
-    let sim = runtime.sim().unwrap();
-    sim.set_steps_max(STEPS_MAX);
-    let add = |image: &cenote_mutate::pools::Image| {
-        let latency = Latency { jitter: Duration::ZERO, ..Latency::default() };
-        let size_bytes = image.content.len() as u64;
-        let base = Some(image.content.clone());
-        let options = SimDiskOptions { size_bytes, base, latency, ..SimDiskOptions::default() };
-        sim.add_disk(&handle, image.path.clone(), options)
-    };
-    let disks = pool.images.iter().map(add).collect();
-    let paths = pool.images.iter().map(|image| image.path.clone()).collect();
-    (runtime, disks, paths)
-}
-
-async fn open(handle: &Handle, paths: &[PathBuf]) -> Pool {
-    let (mut found, _) = find(handle, paths).await;
-    let options = ImportOptions { force: true, cache_bytes: 32 << 20, ..ImportOptions::default() };
-    import(handle, found.remove(0), &options).await.unwrap()
-}
-
-/// Imports the theme's pool, then does `work` with what `filter` makes of its blocks.
-fn with_pool<T>(
-    name: &str,
-    filter: impl FnOnce(&Pool) -> Option<Filter>,
-    work: impl AsyncFnOnce(&Handle, Pool) -> T,
-) -> T {
-    let images = theme(name);
-    let (runtime, _disks, paths) = runtime(&images);
-    let handle = runtime.handle();
-    let result = runtime.try_block_on(async {
-        let pool = open(&handle, &paths).await;
-        set_filter(filter(&pool));
-        work(&handle, pool).await
-    });
-    set_filter(None);
-    result.unwrap_or_else(|deadlock| panic!("the walk does not end: {deadlock}"))
-}
+use common::{open, report, runtime, theme, with_pool};
 
 /// A gang header that holds its own pointer three times, with three copies each, for a block as small as they come: however
 /// one goes on, there is a header left to read. It lies where the pool of `basic` has nothing; its checksum is right.
@@ -140,10 +91,6 @@ fn a_read_of_a_gang_that_leads_to_itself_is_an_error_soon() {
     });
     let error = result.unwrap_or_else(|deadlock| panic!("the read does not end: {deadlock}")).unwrap_err();
     assert!(error.contains("gang"), "{error}");
-}
-
-async fn report(handle: &Handle, pool: &Pool, options: VerifyOptions) -> VerifyReport {
-    verify(handle, pool, options, &mut |_| true).await.unwrap()
 }
 
 /// Indirect blocks that hold their own pointer a thousand times, one level lower each time: 1024 to the power of the tree's

@@ -6,6 +6,7 @@ use cenote_codec::crypt::DatasetKey;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodePhys, dnodes_in_block};
+use cenote_format::enums::Compress;
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::objset::ObjsetPhys;
@@ -71,8 +72,10 @@ pub(crate) async fn visit(pool: Pool, item: Item, read: bool) -> Visited {
     };
     visited.bad_copies = copies.bad;
     let Some(physical) = copies.physical else { return visited };
-    // With the key at hand the MAC is checked too; without, encrypted contents are left as they are.
-    if is_tree || item.bp.uses_crypt() && context.key.is_some() {
+    // A checksum does not say whether the bytes can be decompressed. With the key at hand the MAC is checked too; without,
+    // encrypted contents are left as they are.
+    let is_compressed = item.bp.compress() != Some(Compress::Off);
+    if is_tree || is_compressed || item.bp.uses_crypt() && context.key.is_some() {
         let is_opaque = item.bp.is_encrypted() && context.key.is_none();
         let logical = if is_opaque { Ok(physical) } else { zio.logical_of(&item.bp, context, &physical) };
         match logical {
