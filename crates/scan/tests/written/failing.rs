@@ -143,13 +143,34 @@ async fn check_reopened(
     pool.export().await.unwrap();
 }
 
-fn each_case(run: impl Fn(u64, &(Tops, usize), Point, How)) {
-    // Each way at each point, on one layout or another.
-    for (at, case) in CASES.iter().enumerate() {
+/// One way to fail at one point, on one layout or another.
+struct Case {
+    seed: u64,
+    layout: Tops,
+    victims: usize,
+    point: Point,
+    how: How,
+    what: String,
+}
+
+/// Each way at each point, each on a machine of its own.
+fn each_case(run: impl AsyncFn(&Handle, &Machine, Case)) {
+    for (at, (layout, victims)) in CASES.iter().enumerate() {
         for (index, point) in POINTS.iter().enumerate() {
-            run((at * POINTS.len() + index) as u64, case, *point, HOWS[(at + index) % HOWS.len()]);
+            let (seed, how) = ((at * POINTS.len() + index) as u64, HOWS[(at + index) % HOWS.len()]);
+            let what = format!("seed {seed}: {layout:?} {point:?} {how:?}");
+            let case = Case { seed, layout, victims: *victims, point: *point, how, what };
+            let runtime = Runtime::simulated(seed);
+            let machine = Machine::new(&runtime, disks_of(layout), slow());
+            runtime.block_on(run(&runtime.handle(), &machine, case));
         }
     }
+}
+
+/// The disks do as they are told again.
+fn mend(machine: &Machine, is_down: &AtomicBool) {
+    is_down.store(false, Ordering::SeqCst);
+    machine.disks.iter().for_each(|disk| disk.clear_faults());
 }
 
 /// As [`assert_clean`], but that a disk may lack what its dirty time log says it lacks: it failed the flush that another did.
@@ -157,13 +178,8 @@ fn assert_whole(report: &VerifyReport, what: &str) {
     let is_known = |bad: &String| bad.contains("stale (device missed the write)");
     let is_behind = !report.bad_copies.is_empty() && report.bad_copies.iter().all(|bad| is_known(&bad.to_string()));
     if is_behind {
-        assert!(
-            report.errors.is_empty() && report.misuses.is_empty(),
-            "{what}: {:?} {:?}",
-            report.errors,
-            report.misuses
-        );
-        assert!(report.leaked_bytes == 0 && report.problems.is_empty(), "{what}: {:?}", report.problems);
+        assert!(report.errors.is_empty() && report.misuses.is_empty(), "{what}: {report}");
+        assert!(report.leaked_bytes == 0 && report.problems.is_empty(), "{what}: {report}");
     } else {
         assert_clean(report, what);
     }
@@ -181,86 +197,69 @@ async fn comment(pool: &LivePool, text: &str) -> Result<(), cenote_spa::SpaError
 
 #[test]
 fn wherever_devices_fail_all_goes_on_when_they_are_back_and_nothing_is_lost() {
-    each_case(|seed, (layout, victims), point, how| {
-        let what = format!("seed {seed}: {layout:?} {point:?} {how:?}");
-        let runtime = Runtime::simulated(seed);
-        let handle = runtime.handle();
-        let machine = Machine::new(&runtime, disks_of(layout), slow());
-        runtime.block_on(async {
-            let pool = live(&handle, &machine, layout, small()).await;
-            let load = Load::new(&pool).await;
-            let is_down = arm(&machine, *victims, point, how);
-            let writers = load.start(&handle, seed);
-            let changed = {
-                let pool = pool.clone();
-                handle.spawn(Class::Issue, async move { comment(&pool, "while disks fail").await })
-            };
-            let (reason, mode) = pool.failed().await;
-            assert!(!reason.is_empty() && mode == FailMode::Wait, "{what}");
-            handle.sleep(Duration::from_millis(50)).await;
-            let synced = pool.txgs().synced_txg();
-            // As long as they fail nothing comes of it, however often it is tried.
-            for _ in 0..2 {
-                let error = pool.resume().await.unwrap_err();
-                assert!(
-                    error.to_string().contains("suspended") || error.to_string().contains("write"),
-                    "{what}: {error}"
-                );
-                handle.sleep(Duration::from_secs(60)).await;
-                assert!(pool.suspended().is_some(), "{what}");
-                assert_eq!(pool.txgs().synced_txg(), synced, "{what}");
-            }
-            if how == How::LosesCache {
-                machine.disks[..*victims].iter().for_each(|disk| disk.crash(Crash::Random));
-                machine.disks[..*victims].iter().for_each(|disk| disk.power_on());
-            }
-            is_down.store(false, Ordering::SeqCst);
-            machine.disks.iter().for_each(|disk| disk.clear_faults());
-            pool.resume().await.unwrap();
-            for writer in writers {
-                writer.await.unwrap();
-            }
-            changed.await.unwrap().unwrap();
-            assert!(pool.suspended().is_none(), "{what}");
-            let Load { head, ids, written, objects } = load;
-            drop((head, objects));
-            pool.export().await.unwrap();
-            let (_, report) = check(&handle, &machine.paths).await;
-            assert_whole(&report, &what);
-            let written: Vec<Written> = written.iter().map(|written| written.lock().clone()).collect();
-            assert!(written.iter().all(|written| written.values().map(Vec::len).sum::<usize>() == 120), "{what}");
-            check_reopened(&handle, &machine, &ids, &written, Txg(u64::MAX), &what).await;
-        });
+    each_case(async |handle, machine, Case { seed, layout, victims, point, how, what }| {
+        let pool = live(handle, machine, layout, small()).await;
+        let load = Load::new(&pool).await;
+        let is_down = arm(machine, victims, point, how);
+        let writers = load.start(handle, seed);
+        let changed = {
+            let pool = pool.clone();
+            handle.spawn(Class::Issue, async move { comment(&pool, "while disks fail").await })
+        };
+        let (reason, mode) = pool.failed().await;
+        assert!(!reason.is_empty() && mode == FailMode::Wait, "{what}");
+        handle.sleep(Duration::from_millis(50)).await;
+        let synced = pool.txgs().synced_txg();
+        // As long as they fail nothing comes of it, however often it is tried.
+        for _ in 0..2 {
+            let error = pool.resume().await.unwrap_err();
+            assert!(error.to_string().contains("suspended") || error.to_string().contains("write"), "{what}: {error}");
+            handle.sleep(Duration::from_secs(60)).await;
+            assert!(pool.suspended().is_some(), "{what}");
+            assert_eq!(pool.txgs().synced_txg(), synced, "{what}");
+        }
+        if how == How::LosesCache {
+            machine.disks[..victims].iter().for_each(|disk| disk.crash(Crash::Random));
+            machine.disks[..victims].iter().for_each(|disk| disk.power_on());
+        }
+        mend(machine, &is_down);
+        pool.resume().await.unwrap();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        changed.await.unwrap().unwrap();
+        assert!(pool.suspended().is_none(), "{what}");
+        let Load { head, ids, written, objects } = load;
+        drop((head, objects));
+        pool.export().await.unwrap();
+        let (_, report) = check(handle, &machine.paths).await;
+        assert_whole(&report, &what);
+        let written: Vec<Written> = written.iter().map(|written| written.lock().clone()).collect();
+        assert!(written.iter().all(|written| written.values().map(Vec::len).sum::<usize>() == 120), "{what}");
+        check_reopened(handle, machine, &ids, &written, Txg(u64::MAX), &what).await;
     });
 }
 
 #[test]
 fn a_pool_that_is_cut_while_it_is_suspended_is_as_of_the_last_txg() {
-    each_case(|seed, (layout, victims), point, how| {
-        let what = format!("seed {seed}: {layout:?} {point:?} {how:?}");
-        let runtime = Runtime::simulated(seed);
-        let handle = runtime.handle();
-        let machine = Machine::new(&runtime, disks_of(layout), slow());
-        runtime.block_on(async {
-            let pool = live(&handle, &machine, layout, small()).await;
-            let load = Load::new(&pool).await;
-            let is_down = arm(&machine, *victims, point, how);
-            drop(load.start(&handle, seed));
-            let changing = pool.clone();
-            handle.detach(Class::Issue, async move { drop(comment(&changing, "never").await) });
-            pool.failed().await;
-            handle.sleep(Duration::from_millis(50)).await;
-            let promised = pool.txgs().synced_txg();
-            machine.disks.iter().for_each(|disk| disk.crash(Crash::Random));
-            is_down.store(false, Ordering::SeqCst);
-            machine.disks.iter().for_each(|disk| disk.clear_faults());
-            machine.disks.iter().for_each(|disk| disk.power_on());
-            let (txg, report) = check(&handle, &machine.paths).await;
-            assert!(txg >= promised, "{what}: {promised} was promised, {txg} is there");
-            assert_clean(&report, &what);
-            let written: Vec<Written> = load.written.iter().map(|written| written.lock().clone()).collect();
-            check_reopened(&handle, &machine, &load.ids, &written, txg, &what).await;
-        });
+    each_case(async |handle, machine, Case { seed, layout, victims, point, how, what }| {
+        let pool = live(handle, machine, layout, small()).await;
+        let load = Load::new(&pool).await;
+        let is_down = arm(machine, victims, point, how);
+        drop(load.start(handle, seed));
+        let changing = pool.clone();
+        handle.detach(Class::Issue, async move { drop(comment(&changing, "never").await) });
+        pool.failed().await;
+        handle.sleep(Duration::from_millis(50)).await;
+        let promised = pool.txgs().synced_txg();
+        machine.disks.iter().for_each(|disk| disk.crash(Crash::Random));
+        mend(machine, &is_down);
+        machine.disks.iter().for_each(|disk| disk.power_on());
+        let (txg, report) = check(handle, &machine.paths).await;
+        assert!(txg >= promised, "{what}: {promised} was promised, {txg} is there");
+        assert_clean(&report, &what);
+        let written: Vec<Written> = load.written.iter().map(|written| written.lock().clone()).collect();
+        check_reopened(handle, machine, &load.ids, &written, txg, &what).await;
     });
 }
 
@@ -297,8 +296,7 @@ fn with_failmode_continue_writers_are_refused_readers_are_not_and_what_was_dirty
             check_blocks(object, written, Txg(u64::MAX), "suspended").await;
         }
         assert!(written.iter().any(|written| !written.is_empty()));
-        is_down.store(false, Ordering::SeqCst);
-        machine.disks[0].clear_faults();
+        mend(&machine, &is_down);
         pool.resume().await.unwrap();
         pool.sync().await.unwrap();
         let Load { head, ids, objects, .. } = load;

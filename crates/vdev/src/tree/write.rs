@@ -8,8 +8,8 @@
 //!                     than there is parity
 //! ```
 //!
-//! A child that is not there or fails has *missed* the block's txg, if the block is written without it: that is noted with the child, so that from then on a
-//! reader asks it last, and told in the [`Written`] of the write, so that the pool can put it into the child's dirty time
+//! A child that is not there or fails has *missed* the block's txg, if the block is written without it: that is noted with the
+//! child, so that from then on a reader asks it last, and told in the [`Written`] of the write, so that the pool can put it into the child's dirty time
 //! log. A write that too few children took is an error: the caller allocates elsewhere or stops.
 //!
 //! What is written becomes stable with [`VdevTree::flush`], which asks every leaf that may be written. Nothing here
