@@ -28,6 +28,8 @@
 //!    devices flushed.
 //! 2. A flush that is reported as good has made stable what it covers on as many devices as the redundancy needs.
 //! 3. While what is kept is written again nothing else is under way.
+//! 4. What devices have answered is not under way any more in the same step in which it counts as written: whoever writes again
+//!    what is kept misses nothing. A write takes the lock twice, when it begins and when it ends.
 //!
 //! **Rejected.** *Restarting the txg*: everything that its sync changes in memory would need a way back. *Only writing again what
 //! failed*: what a device had taken and not made stable would be gone without a word.
@@ -87,6 +89,14 @@ struct Kept {
 }
 
 impl State {
+    fn keep(&mut self, kept: Kept) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.kept_bytes += kept.block.len();
+        self.kept.insert(number, kept);
+        number
+    }
+
     fn forget(&mut self, number: u64) {
         if let Some(kept) = self.kept.remove(&number) {
             self.kept_bytes -= kept.block.len();
@@ -97,23 +107,25 @@ impl State {
     fn written(&self) -> (Vec<u64>, BTreeSet<VdevId>) {
         self.kept.iter().filter(|(_, kept)| kept.is_written).map(|(number, kept)| (*number, kept.vdev)).unzip()
     }
-}
 
-/// One write, from its beginning to when it is known to be good.
-struct Keeping<'a> {
-    suspension: &'a Suspension,
-    number: u64,
-    is_written: bool,
-}
+    /// Counts something as asked of devices, if they may be asked.
+    fn enter(&mut self) -> bool {
+        let may = self.reason.is_none();
+        self.under_way += usize::from(may);
+        may
+    }
 
-impl Drop for Keeping<'_> {
-    fn drop(&mut self) {
-        let mut state = self.suspension.state.lock();
-        match state.kept.get_mut(&self.number) {
-            Some(kept) if self.is_written => kept.is_written = true,
-            // Nobody wants it any more.
-            _ => state.forget(self.number),
-        }
+    /// Devices have answered. Whether someone may be waiting for that.
+    fn leave(&mut self) -> bool {
+        self.under_way -= 1;
+        self.under_way == 0 && self.reason.is_some()
+    }
+
+    /// Whether so much is kept that it is time for a flush, and nobody else does it.
+    fn begins_flush(&mut self) -> bool {
+        let begins = self.kept_bytes > KEPT_MAX_BYTES && !self.is_flushing;
+        self.is_flushing |= begins;
+        begins
     }
 }
 
@@ -122,13 +134,65 @@ struct UnderWay<'a>(&'a Suspension);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let is_last = {
-            let mut state = self.0.state.lock();
-            state.under_way -= 1;
-            state.under_way == 0 && state.reason.is_some()
+        self.0.leave();
+    }
+}
+
+/// One write, from its beginning to when it is known to be good. Dropped before, nobody wants it any more.
+struct Keeping<'a> {
+    suspension: &'a Suspension,
+    number: u64,
+    is_under_way: bool,
+    has_ended: bool,
+}
+
+impl Keeping<'_> {
+    /// Waits until devices may be asked.
+    async fn pass(&mut self) -> Result<(), VdevError> {
+        while !self.is_under_way {
+            self.suspension.passed().await?;
+            self.is_under_way = self.suspension.state.lock().enter();
+        }
+        Ok(())
+    }
+
+    /// Too few devices took it: the pool is suspended, and this is not under way any more.
+    fn failed(&mut self, reason: String) {
+        self.suspension.suspend(reason);
+        self.is_under_way = false;
+        self.suspension.leave();
+    }
+
+    /// It is written, but these leaves have missed it. Whether a flush is to be begun.
+    fn end(mut self, missed: &[Guid]) -> bool {
+        self.has_ended = true;
+        let (is_last, begins_flush) = {
+            let mut state = self.suspension.state.lock();
+            state.behind.extend(missed);
+            if let Some(kept) = state.kept.get_mut(&self.number) {
+                kept.is_written = true;
+            }
+            (state.leave(), state.begins_flush())
         };
         if is_last {
-            self.0.changed.all();
+            self.suspension.changed.all();
+        }
+        begins_flush
+    }
+}
+
+impl Drop for Keeping<'_> {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let is_last = {
+            let mut state = self.suspension.state.lock();
+            state.forget(self.number);
+            self.is_under_way && state.leave()
+        };
+        if is_last {
+            self.suspension.changed.all();
         }
     }
 }
@@ -211,26 +275,28 @@ impl Suspension {
         self.state.lock().is_abandoned
     }
 
-    fn keep(&self, vdev: VdevId, offset_bytes: u64, block: &Block, birth: Txg) -> Keeping<'_> {
+    /// Begins a write: it is kept, and under way unless the pool is suspended.
+    fn begin(&self, kept: Kept) -> Keeping<'_> {
         let mut state = self.state.lock();
-        let number = state.next;
-        state.next += 1;
-        state.kept_bytes += block.len();
-        state.kept.insert(number, Kept { vdev, offset_bytes, block: block.clone(), birth, is_written: false });
-        Keeping { suspension: self, number, is_written: false }
+        let number = state.keep(kept);
+        Keeping { suspension: self, number, is_under_way: state.enter(), has_ended: false }
     }
 
     /// Waits until devices may be asked something.
     async fn enter(&self) -> Result<UnderWay<'_>, VdevError> {
         loop {
-            {
-                let mut state = self.state.lock();
-                if state.reason.is_none() {
-                    state.under_way += 1;
-                    return Ok(UnderWay(self));
-                }
+            if self.state.lock().enter() {
+                return Ok(UnderWay(self));
             }
             self.passed().await?;
+        }
+    }
+
+    /// Devices have answered something.
+    fn leave(&self) {
+        let is_last = self.state.lock().leave();
+        if is_last {
+            self.changed.all();
         }
     }
 
@@ -250,14 +316,6 @@ impl Suspension {
         if !leaves.is_empty() {
             self.state.lock().behind.extend(leaves);
         }
-    }
-
-    /// Whether so much is kept that it is time for a flush, and nobody else does it.
-    fn begins_flush(&self) -> bool {
-        let mut state = self.state.lock();
-        let begins = state.kept_bytes > KEPT_MAX_BYTES && !state.is_flushing;
-        state.is_flushing |= begins;
-        begins
     }
 
     /// A flush has made stable what these are.
@@ -292,23 +350,17 @@ impl VdevTree {
         block: &Block,
         birth: Txg,
     ) -> Result<Written, VdevError> {
-        let mut keeping = suspension.keep(vdev, offset_bytes, block, birth);
+        let kept = Kept { vdev, offset_bytes, block: block.clone(), birth, is_written: false };
+        let mut keeping = suspension.begin(kept);
         let written = loop {
-            let under_way = suspension.enter().await?;
-            let result = self.write_once(vdev, offset_bytes, block, birth).await;
-            match result {
-                Ok(written) => {
-                    suspension.note_behind(&written.missed);
-                    keeping.is_written = true;
-                    break written;
-                }
-                Err(error @ VdevError::Unwritable { .. }) => suspension.suspend(error.to_string()),
+            keeping.pass().await?;
+            match self.write_once(vdev, offset_bytes, block, birth).await {
+                Ok(written) => break written,
+                Err(error @ VdevError::Unwritable { .. }) => keeping.failed(error.to_string()),
                 Err(error) => return Err(error),
             }
-            drop(under_way);
         };
-        drop(keeping);
-        if suspension.begins_flush() {
+        if keeping.end(&written.missed) {
             let flushed = self.flush_patiently(suspension).await;
             suspension.state.lock().is_flushing = false;
             flushed?;
