@@ -40,9 +40,9 @@ impl Server {
         found.filter_map(Result::ok).map(|entry| entry.path()).find(|path| UnixStream::connect(path).is_ok())
     }
 
-    fn txgs(&self) -> Output {
+    fn txgs(&self, options: &str) -> Output {
         let mut command = self.images.bare();
-        command.args(["inspect", "txgs", "-Hp", "-d"]).arg(&self.images.dir).arg("mine").output().unwrap()
+        command.args(["inspect", "txgs", options, "-d"]).arg(&self.images.dir).arg("mine").output().unwrap()
     }
 
     /// What the server says to these bytes, up to the end of the connection.
@@ -86,10 +86,22 @@ fn commands_for_a_pool_that_a_server_has_are_done_by_the_server() {
     images.run("zfs", &["destroy", "-r", "mine/a"]);
     images.run("zfs", &["destroy", "mine/w"]);
     // What only a server knows.
-    let text = String::from_utf8(server.txgs().stdout).unwrap();
+    let text = String::from_utf8(server.txgs("-Hp").stdout).unwrap();
     let rows: Vec<Vec<u64>> =
         text.lines().map(|line| line.split('\t').filter_map(|cell| cell.parse().ok()).collect()).collect();
     assert!(rows.len() > 5 && rows.windows(2).all(|pair| pair[0][0] + 1 == pair[1][0]), "{text}");
+    let json: serde_json::Value = serde_json::from_slice(&server.txgs("-vj").stdout).unwrap();
+    for txg in json["txgs"].as_array().unwrap() {
+        let (metaslabs, sum) = (txg["metaslabs"].as_array().unwrap(), |name: &str| {
+            let metaslabs = txg["metaslabs"].as_array().unwrap().iter();
+            metaslabs.map(|metaslab| metaslab[name].as_u64().unwrap()).sum::<u64>()
+        });
+        assert!(!metaslabs.is_empty() && txg["metaslabs_left_out"] == 0, "{txg}");
+        for name in ["allocated_bytes", "freed_bytes", "map_bytes", "log_bytes"] {
+            assert_eq!(txg[name], sum(name), "{name}: {txg}");
+        }
+        assert!(sum("allocated_bytes") > 0 && sum("log_bytes") > 0, "each txg writes the pool's own objects: {txg}");
+    }
     assert!(images.run("zpool", &["history", "mine"]).contains("zfs rename mine/a/b mine/c"));
     // The end: when the command has ended, the pool is free.
     images.run("zpool", &["export", "mine"]);
@@ -97,7 +109,7 @@ fn commands_for_a_pool_that_a_server_has_are_done_by_the_server() {
     let images = &server.images;
     images.assert_whole();
     assert_eq!(images.run("zfs", &["list", "-Hro", "name", "mine"]).lines().count(), 3);
-    let none = server.txgs();
+    let none = server.txgs("-Hp");
     assert_eq!(none.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&none.stderr).contains("no server has the pool"), "{none:?}");
 }

@@ -14,9 +14,10 @@ use crate::class::{Attempt, Class, ClassKind, Member, Quota, Share};
 use crate::group::{Group, Search, VdevSetup, VdevSpaces, Which};
 use crate::map::Batch;
 use crate::replay::Replayed;
+use crate::work::Gathered;
 use crate::{
-    Flushed, FoundLog, LoadStep, Loading, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, SpaceStore,
-    SyncTarget, TXG_SIZE, Tunables,
+    FoundLog, LoadStep, Loading, LogSpace, Metaslab, MetaslabId, MetaslabWork, SizeRange, SpaceError, SpaceStore,
+    SyncTarget, TXG_SIZE, Tunables, TxgWork,
 };
 
 /// What the pool's features allow.
@@ -112,19 +113,6 @@ pub enum FlushMode {
     Everything,
 }
 
-/// What a txg did to space, for its history.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TxgWork {
-    /// Metaslabs with changes, over all passes.
-    pub synced: u64,
-    /// Metaslabs flushed by appending.
-    pub flushed: u64,
-    /// Metaslabs whose map was rewritten.
-    pub condensed: u64,
-    /// Logs freed.
-    pub retired: u64,
-}
-
 /// The allocator of a pool.
 #[derive(Clone, Debug)]
 pub struct Allocator {
@@ -140,6 +128,9 @@ pub struct Allocator {
     flush_mode: FlushMode,
     /// Counts up to a hundred, by the share of blocks to gang on purpose.
     forced: u64,
+    /// What was done since the last txg was.
+    gathered: Gathered,
+    /// What the last txg did.
     work: TxgWork,
     check: Option<ExtentCheck>,
 }
@@ -163,6 +154,7 @@ impl Allocator {
             pass: 0,
             flush_mode: FlushMode::Paced,
             forced: 0,
+            gathered: Gathered::default(),
             work: TxgWork::default(),
             check: check.then(ExtentCheck::new),
         }
@@ -620,12 +612,16 @@ impl Allocator {
         now_ms: u64,
     ) -> Result<LoadStep, SpaceError> {
         let vdev = self.vdevs.get_mut(&id.vdev).ok_or(SpaceError::NoMetaslab(id))?;
+        let was_loaded = vdev.metaslab(id.index)?.is_loaded();
         let step = vdev.change(id.index, |metaslab| {
             metaslab.selected = (txg, now_ms);
             metaslab.end_load(loading)
         })??;
         if matches!(step, LoadStep::Done) {
             vdev.weigh(id.index, &self.tunables)?;
+            if !was_loaded {
+                self.gathered.of(id).is_loaded = true;
+            }
             self.fit_memory(Some(txg))?;
         }
         Ok(step)
@@ -676,7 +672,11 @@ impl Allocator {
             return Ok(false);
         }
         vdev.passivate(id.index, None)?;
-        vdev.change(id.index, Metaslab::unload)
+        let is_unloaded = vdev.change(id.index, Metaslab::unload)?;
+        if is_unloaded {
+            self.gathered.of(id).is_unloaded = true;
+        }
+        Ok(is_unloaded)
     }
 
     /// Has a metaslab's map rewritten in this txg; it must be loaded.
@@ -697,20 +697,16 @@ impl Allocator {
     pub fn sync(&mut self, store: &mut dyn SpaceStore, txg: Txg, pass: u16) -> Result<(), SpaceError> {
         self.pass = pass;
         let batch = Batch { txg, pass, two_words: self.features.spacemap_v2 };
-        if pass == 1 {
-            self.work = TxgWork::default();
-            if self.features.log_spacemap && !self.dirty[slot(txg)].is_empty() {
-                self.flush(store, batch)?;
-            }
+        if pass == 1 && self.features.log_spacemap && !self.dirty[slot(txg)].is_empty() {
+            self.flush(store, batch)?;
         }
         for id in self.dirty[slot(txg)].clone() {
             let Some(vdev) = self.vdevs.get_mut(&id.vdev) else { continue };
             let logs = self.features.log_spacemap.then_some(&mut self.logs);
-            let mut target = SyncTarget { store: &mut *store, batch, logs, tunables: &self.tunables };
-            let metaslab = vdev.metaslab(id.index)?;
-            let rewrites = metaslab.rewrites();
-            self.work.synced += u64::from(metaslab.sync(&mut target)?);
-            self.work.condensed += metaslab.rewrites() - rewrites;
+            let work = MetaslabWork::new(id);
+            let mut target = SyncTarget { store: &mut *store, batch, logs, tunables: &self.tunables, work };
+            vdev.metaslab(id.index)?.sync(&mut target)?;
+            self.gathered.add(&target.work);
         }
         self.logs.put_header(store)
     }
@@ -720,7 +716,6 @@ impl Allocator {
         if self.logs.oldest().is_none() {
             return Ok(());
         }
-        let logs_before = self.logs.logs().count() as u64;
         self.logs.open(batch.txg, store, &self.tunables)?;
         let planned = self.logs.flushes_wanted(&self.tunables);
         let mut wanted = match self.flush_mode {
@@ -741,20 +736,17 @@ impl Allocator {
                 break;
             }
             let vdev = self.vdevs.get_mut(&id.vdev).ok_or(SpaceError::NoMetaslab(id))?;
-            let mut target =
-                SyncTarget { store: &mut *store, batch, logs: Some(&mut self.logs), tunables: &self.tunables };
+            let (logs, work) = (Some(&mut self.logs), MetaslabWork::new(id));
+            let mut target = SyncTarget { store: &mut *store, batch, logs, tunables: &self.tunables, work };
             let metaslab = vdev.metaslab(id.index)?;
             if is_dirty {
-                match metaslab.flush(&mut target)? {
-                    Flushed::Appended => self.work.flushed += 1,
-                    Flushed::Condensed => self.work.condensed += 1,
-                }
+                metaslab.flush(&mut target)?;
+                self.gathered.add(&target.work);
                 wanted = wanted.saturating_sub(1);
             } else {
                 metaslab.skip_flush(&mut target)?;
             }
         }
-        self.work.retired = (logs_before + 1).saturating_sub(self.logs.logs().count() as u64);
         self.logs.set_block_limit(&self.tunables);
         Ok(())
     }
@@ -795,6 +787,7 @@ impl Allocator {
         ClassKind::ALL.iter().for_each(|kind| self.balance(*kind, true));
         self.unload_idle(txg, now_ms)?;
         self.fit_memory(None)?;
+        self.work = self.gathered.end(&mut self.logs);
         Ok(self.preload())
     }
 
@@ -828,10 +821,10 @@ impl Allocator {
         groups.flat_map(|(vdev, which)| vdev.preload(which, limit)).collect()
     }
 
-    /// What the last txg did.
+    /// What the last txg did that is done ([`Self::sync_done`]).
     #[must_use]
-    pub const fn work(&self) -> TxgWork {
-        self.work
+    pub const fn work(&self) -> &TxgWork {
+        &self.work
     }
 
     /// Checks every metaslab, the logs, and against the second book where it is kept. Expensive; between txgs.

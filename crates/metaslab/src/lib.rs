@@ -55,7 +55,7 @@
 //!    or, if the map is twice as long as it had to be, *condense* it: all allocated, then what is free. As many as
 //!    [`LogSpace::flushes_wanted`] plans so that the logs' blocks stay within their limit, more while memory is short. Logs
 //!    that nobody lacks any more are freed.
-//!
+//! 7. What became of metaslabs meanwhile, [`Allocator::work`] tells of the last txg, for the pool's history.
 //!
 //! **At import** ([`open()`]) headers are read, and the logs are replayed: their entries are dealt out to shards of metaslabs, one for
 //! each core, and come out as unflushed sets (`replay`).
@@ -110,6 +110,7 @@ mod store;
 mod tree;
 mod tunables;
 mod weight;
+mod work;
 
 use std::fmt;
 use std::ops::Range;
@@ -120,7 +121,7 @@ use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
 use cenote_vdev::config::AllocationClass;
 
-pub use allocator::{AllocError, Allocator, Extent, FlushMode, Request, SpaceFeatures, TxgWork};
+pub use allocator::{AllocError, Allocator, Extent, FlushMode, Request, SpaceFeatures};
 pub use check::{CheckError, ExtentCheck};
 pub use class::ClassKind;
 pub use error::SpaceError;
@@ -136,6 +137,7 @@ pub use store::{MetaslabId, SpaceStore};
 pub use tree::{RangeTree, TREE_HISTOGRAM_BUCKETS};
 pub use tunables::Tunables;
 pub use weight::Weight;
+pub use work::{MetaslabWork, TxgWork};
 
 /// The objects that hold space maps, as the pool gives access to them. Errors are text for a person.
 pub trait SpaceObjects: Send + Sync + 'static {

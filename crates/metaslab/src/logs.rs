@@ -79,6 +79,8 @@ pub struct LogSpace {
     block_limit: u64,
     memory_bytes: u64,
     dirty: u64,
+    /// Logs freed since someone asked.
+    retired: u64,
     /// The log of the txg that syncs.
     current: Option<(Txg, SpaceMap)>,
 }
@@ -208,7 +210,7 @@ impl LogSpace {
         Ok(())
     }
 
-    /// Appends to the open log.
+    /// Appends to the open log: so many bytes.
     pub fn append(
         &mut self,
         store: &mut dyn SpaceStore,
@@ -216,9 +218,13 @@ impl LogSpace {
         kind: SpaceMapType,
         vdev: VdevId,
         ranges: impl Iterator<Item = Range<u64>>,
-    ) -> Result<(), SpaceError> {
+    ) -> Result<u64, SpaceError> {
         match &mut self.current {
-            Some((_, map)) => map.append(store, Batch { two_words: true, ..batch }, kind, Some(vdev), ranges),
+            Some((_, map)) => {
+                let before = map.length_bytes;
+                map.append(store, Batch { two_words: true, ..batch }, kind, Some(vdev), ranges)?;
+                Ok(map.length_bytes - before)
+            }
             None => Err(SpaceError::Entry { object: ObjectId(0), reason: "no log is open".into() }),
         }
     }
@@ -281,6 +287,7 @@ impl LogSpace {
             store.free(log.object).map_err(SpaceError::store(log.object, "free the log space map"))?;
             store.set_log(txg, None).map_err(SpaceError::store(log.object, "take the log space map out"))?;
             self.logs.remove(&txg);
+            self.retired += 1;
             self.blocks -= log.blocks;
             if let Some(row) = self.row_of(txg) {
                 row.blocks -= log.blocks;
@@ -291,6 +298,11 @@ impl LogSpace {
             }
         }
         Ok(())
+    }
+
+    /// Logs freed since this was last asked.
+    pub(crate) fn take_retired(&mut self) -> u64 {
+        std::mem::take(&mut self.retired)
     }
 
     /// Ends the txg's log.

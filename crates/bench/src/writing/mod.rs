@@ -46,7 +46,8 @@ struct Round {
     cpu_us: f64,
     /// Milliseconds of a sync.
     sync_ms: f64,
-    /// Its share before the second pass.
+    /// The share of its passes that the first one has, with what of it is entered into space maps; flushing devices and writing
+    /// labels, which no pass does, are left out.
     first_pass: Option<f64>,
     passes: f64,
     /// The part of all processor time in which a sync runs on one core only.
@@ -62,18 +63,18 @@ impl Round {
         let count = syncs.clone().count().max(1) as f64;
         let took: f64 = syncs.clone().map(|txg| txg.took.as_secs_f64()).sum();
         let phase = |phase| syncs.clone().map(|txg| txg.phase(phase).as_secs_f64()).sum::<f64>();
-        let later = phase(Phase::LaterPasses) + phase(Phase::Space);
+        let end = phase(Phase::Flush) + phase(Phase::Commit);
         let passes: f64 = syncs.clone().map(|txg| f64::from(txg.passes)).sum();
         let serial: f64 = wrote.txgs.iter().map(|txg| txg.serial.as_secs_f64()).sum();
         Self {
             per_s: wrote.operations as f64 / wrote.took.wall_s,
             cpu_us: wrote.took.cpu_s * 1e6 / wrote.operations as f64,
             sync_ms: took * 1e3 / count,
-            first_pass: Some(1.0 - later / took.max(1e-9)),
+            first_pass: Some(1.0 - phase(Phase::LaterPasses) / (took - end).max(1e-9)),
             passes: passes / count,
             serial: Some(serial / wrote.took.cpu_s.max(1e-9)),
             data_ms: Some(phase(Phase::Datasets) * 1e3 / count),
-            end_ms: Some((phase(Phase::Flush) + phase(Phase::Commit)) * 1e3 / count),
+            end_ms: Some(end * 1e3 / count),
         }
     }
 
@@ -253,7 +254,7 @@ const DETAILS: [Row; 6] = [
     ("of those until data is on devices", |round| round.data_ms.unwrap_or(f64::NAN)),
     ("of those for flushes and labels", |round| round.end_ms.unwrap_or(f64::NAN)),
     ("passes a sync", |round| round.passes),
-    ("share of a sync before the second pass", |round| round.first_pass.unwrap_or(f64::NAN)),
+    ("share of the first pass in all passes of a sync", |round| round.first_pass.unwrap_or(f64::NAN)),
     ("share of processor time on one core only", |round| round.serial.unwrap_or(f64::NAN)),
 ];
 
@@ -308,7 +309,7 @@ fn fragmented(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
     rows(&mut table, &[with, without, peer_with, peer_without]);
     suite.tables.push(table);
     let share = median(with, |round| round.first_pass.unwrap_or(0.0));
-    suite.target("with log space maps at least 0.95 of a sync is its first pass", short(share), share >= 0.95);
+    suite.target("with log space maps at least 0.95 of a sync's passes is the first", short(share), share >= 0.95);
     let times = median(without, |round| round.sync_ms) / median(with, |round| round.sync_ms);
     suite.target("log space maps make a sync at least 1.66 times shorter", short(times), times >= 1.66);
     let times = median(with, |round| round.per_s) / median(without, |round| round.per_s);

@@ -245,12 +245,6 @@ impl Metaslab {
         self.condense_wanted = true;
     }
 
-    /// How often its map was rewritten since it was opened.
-    #[must_use]
-    pub const fn rewrites(&self) -> u64 {
-        self.rewrites
-    }
-
     /// Keeps allocations away (trim, initialise, removal); counted.
     pub fn disable(&mut self) {
         self.disabled += 1;

@@ -5,7 +5,7 @@ use cenote_format::spacemap::SpaceMapType;
 use super::{Metaslab, TXG_DEFER_SIZE, slot};
 use crate::logs::LogSpace;
 use crate::map::{Batch, entries_bytes};
-use crate::{RangeTree, SpaceError, SpaceMap, SpaceStore, Tunables};
+use crate::{MetaslabWork, RangeTree, SpaceError, SpaceMap, SpaceStore, Tunables};
 use cenote_format::ids::Txg;
 
 /// A map of at most this many blocks is not worth rewriting (OpenZFS's number).
@@ -21,10 +21,12 @@ pub struct SyncTarget<'a> {
     pub logs: Option<&'a mut LogSpace>,
     /// The numbers.
     pub tunables: &'a Tunables,
+    /// What is done is added here.
+    pub work: MetaslabWork,
 }
 
 /// What a flush did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flushed {
     /// Unflushed changes were appended.
     Appended,
@@ -56,13 +58,12 @@ impl Metaslab {
             && map.length_bytes > CONDENSE_BLOCKS_MIN * record
     }
 
-    /// Writes what this pass allocated and freed. Called in every pass in which the metaslab is dirty. Whether it had
-    /// anything to do.
-    pub fn sync(&mut self, target: &mut SyncTarget<'_>) -> Result<bool, SpaceError> {
+    /// Writes what this pass allocated and freed. Called in every pass in which the metaslab is dirty.
+    pub fn sync(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
         let (txg, pass) = (target.batch.txg, target.batch.pass);
         let condense_only = self.loaded.is_some() && self.condense_wanted && pass == 1 && self.map.is_some();
         if self.is_new || (!self.is_dirty(txg) && !condense_only) {
-            return Ok(false);
+            return Ok(());
         }
         if self.map.is_none() {
             let block_size = target.block_size_bytes();
@@ -75,15 +76,17 @@ impl Metaslab {
         }
         let allocated = self.allocating[slot(txg)].take();
         let freeing = self.freeing.take();
-        let (store, batch) = (&mut *target.store, target.batch);
+        let (store, batch, work) = (&mut *target.store, target.batch, &mut target.work);
+        work.allocated_bytes += allocated.total();
+        work.freed_bytes += freeing.total();
         if let Some(logs) = target.logs.as_deref_mut() {
             logs.open(txg, store, target.tunables)?;
             if self.unflushed_txg == Txg(0) || !self.unflushed_dirty {
                 logs.enter(self.id, self.unflushed_txg, self.unflushed_dirty, true)?;
                 self.set_unflushed(store, txg, true)?;
             }
-            logs.append(store, batch, SpaceMapType::Alloc, self.id.vdev, allocated.iter())?;
-            logs.append(store, batch, SpaceMapType::Free, self.id.vdev, freeing.iter())?;
+            work.log_bytes += logs.append(store, batch, SpaceMapType::Alloc, self.id.vdev, allocated.iter())?;
+            work.log_bytes += logs.append(store, batch, SpaceMapType::Free, self.id.vdev, freeing.iter())?;
             let before = self.unflushed_memory_bytes();
             allocated
                 .cancel_or_add(&mut self.unflushed_frees, &mut self.unflushed_allocs)
@@ -93,8 +96,10 @@ impl Metaslab {
                 .map_err(SpaceError::tree(self.id, "unflushed frees"))?;
             logs.account_memory(before, self.unflushed_memory_bytes());
         } else if let Some(map) = &mut self.map {
+            let before = map.length_bytes;
             map.append(store, batch, SpaceMapType::Alloc, None, allocated.iter())?;
             map.append(store, batch, SpaceMapType::Free, None, freeing.iter())?;
+            work.map_bytes += map.length_bytes - before;
         }
         self.allocated_bytes =
             (self.allocated_bytes + allocated.total()).checked_sub(freeing.total()).ok_or_else(|| {
@@ -112,7 +117,7 @@ impl Metaslab {
         } else {
             self.freed.add_all(&freeing).map_err(SpaceError::tree(self.id, "space freed in this txg"))?;
         }
-        Ok(true)
+        Ok(())
     }
 
     fn enter_object(&self, store: &mut dyn SpaceStore, map: &SpaceMap) -> Result<(), SpaceError> {
@@ -163,6 +168,8 @@ impl Metaslab {
         map.append(store, batch, SpaceMapType::Alloc, None, std::iter::once(self.range.clone()))?;
         map.append(store, batch, SpaceMapType::Free, None, loaded.free.iter())?;
         map.append(store, batch, SpaceMapType::Free, None, rest.iter())?;
+        target.work.map_bytes += map.length_bytes;
+        target.work.flushed = Some(Flushed::Condensed);
         if moved {
             let map = map.clone();
             self.enter_object(store, &map)?;
@@ -189,23 +196,24 @@ impl Metaslab {
     }
 
     /// Appends the unflushed changes to the own map, or rewrites it. In the first pass, before the txg's own changes.
-    pub fn flush(&mut self, target: &mut SyncTarget<'_>) -> Result<Flushed, SpaceError> {
+    pub fn flush(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
         debug_assert_eq!(target.batch.pass, 1);
-        let condense = self.should_condense(target.batch.two_words, target.tunables);
-        if condense {
+        if self.should_condense(target.batch.two_words, target.tunables) {
             self.condense(target)?;
         } else {
             if let Some(map) = &mut self.map {
-                let (store, batch) = (&mut *target.store, target.batch);
+                let (store, batch, before) = (&mut *target.store, target.batch, map.length_bytes);
                 map.append(store, batch, SpaceMapType::Alloc, None, self.unflushed_allocs.iter())?;
                 map.append(store, batch, SpaceMapType::Free, None, self.unflushed_frees.iter())?;
+                target.work.map_bytes += map.length_bytes - before;
             }
+            target.work.flushed = Some(Flushed::Appended);
             self.flushed(target)?;
         }
         if let Some(map) = &self.map {
             map.put_header(target.store)?;
         }
-        Ok(if condense { Flushed::Condensed } else { Flushed::Appended })
+        Ok(())
     }
 
     /// Moves a metaslab without unflushed changes to this txg: no log has anything that it needs.

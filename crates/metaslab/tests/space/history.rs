@@ -1,5 +1,7 @@
 //! Random lives of a pool's space: what was written, read back by the loader that knows nothing of the allocator, is what
-//! was in use; and an allocator that is opened from it goes on as if nothing had been.
+//! was in use; what each txg is said to have done is what was done in it; and an allocator that is opened from it goes on as if nothing had been.
+
+use std::collections::BTreeMap;
 
 use cenote_format::ids::{Txg, VdevId};
 use cenote_metaslab::*;
@@ -51,6 +53,10 @@ struct Pool {
     /// Every block that is referenced.
     live: Vec<Extent>,
     txg: Txg,
+    /// Bytes allocated and freed in this txg.
+    moved: BTreeMap<MetaslabId, (u64, u64)>,
+    /// Metaslabs that were loaded when the last txg was done.
+    loaded: BTreeMap<MetaslabId, bool>,
     sizes_max: u64,
     seen: Seen,
 }
@@ -61,6 +67,8 @@ struct Seen {
     flushed: u64,
     condensed: u64,
     retired: u64,
+    loaded: u64,
+    unloaded: u64,
     no_space: u64,
     unallocated: u64,
     /// Loads that had to read on because a txg appended meanwhile.
@@ -94,6 +102,7 @@ impl Pool {
         }
         let mut allocator = Allocator::new(features, tunables.clone(), true);
         vdevs.iter().for_each(|setup| allocator.add_vdev(setup.clone(), true).unwrap());
+        let loaded = allocator.metaslabs().map(|metaslab| (metaslab.id(), metaslab.is_loaded())).collect();
         Self {
             random: Random(life.seed),
             vdevs,
@@ -103,6 +112,8 @@ impl Pool {
             disk: Disk::default(),
             live: Vec::new(),
             txg: Txg(4),
+            moved: BTreeMap::new(),
+            loaded,
             sizes_max: 40 << life.ashift,
             seen: Seen::default(),
         }
@@ -114,6 +125,11 @@ impl Pool {
 
     fn used(&self) -> u64 {
         self.live.iter().map(|extent| extent.asize_bytes).sum()
+    }
+
+    fn metaslab_of(&self, extent: &Extent) -> MetaslabId {
+        let shift = self.vdevs[0].maps.metaslab_shift;
+        MetaslabId { vdev: extent.vdev, index: extent.offset_bytes >> shift }
     }
 
     fn allocate_some(&mut self, txg: Txg, count: u64) {
@@ -133,6 +149,9 @@ impl Pool {
                         self.seen.unallocated += 1;
                         extents.iter().for_each(|extent| self.allocator.unallocate(txg, extent).unwrap());
                     } else {
+                        for extent in &extents {
+                            self.moved.entry(self.metaslab_of(extent)).or_default().0 += extent.asize_bytes;
+                        }
                         self.live.extend(extents);
                     }
                 }
@@ -146,6 +165,7 @@ impl Pool {
         for _ in 0..count.min(self.live.len() as u64) {
             let index = self.random.below(self.live.len() as u64) as usize;
             let extent = self.live.swap_remove(index);
+            self.moved.entry(self.metaslab_of(&extent)).or_default().1 += extent.asize_bytes;
             self.allocator.free(self.txg, &extent).unwrap();
         }
     }
@@ -173,6 +193,8 @@ impl Pool {
             fed = Some(map.length_bytes);
         }
         self.free_some(frees);
+        let before = self.own_maps();
+        let logs_before = self.disk.logs.len() as u64;
         for pass in 1..=3 {
             self.allocator.sync(&mut self.disk, txg, pass).unwrap();
             if pass < 3 {
@@ -181,12 +203,9 @@ impl Pool {
             }
         }
         self.allocator.close_txg(&mut self.disk).unwrap();
-        let work = self.allocator.work();
-        self.seen.flushed += work.flushed;
-        self.seen.condensed += work.condensed;
-        self.seen.retired += work.retired;
         let may_defer = self.random.below(8) != 0;
         self.allocator.sync_done(txg, may_defer, txg.0 * 5000).unwrap();
+        self.check_work(&before, logs_before);
         self.txg = Txg(txg.0 + 1);
         self.allocator.verify().unwrap_or_else(|fault| panic!("txg {txg}: {fault}"));
         let metaslab = self.allocator.metaslab(slow).unwrap();
@@ -194,6 +213,50 @@ impl Pool {
         self.seen.read_on += u64::from(!metaslab.is_loaded() && fed.is_some() && fed < length);
         go_on_loading(&mut self.allocator, &self.disk, slow, loading, self.txg);
         self.allocator.verify().unwrap_or_else(|fault| panic!("txg {txg}, after a load: {fault}"));
+    }
+
+    /// Each metaslab's own map and its length.
+    fn own_maps(&self) -> BTreeMap<MetaslabId, u64> {
+        let metaslabs = self.allocator.metaslabs();
+        metaslabs.map(|metaslab| (metaslab.id(), metaslab.map().map_or(0, |map| map.length_bytes))).collect()
+    }
+
+    /// What the txg is said to have done, metaslab by metaslab, is what was done.
+    fn check_work(&mut self, before: &BTreeMap<MetaslabId, u64>, logs_before: u64) {
+        let (txg, work) = (self.txg, self.allocator.work().clone());
+        let moved = std::mem::take(&mut self.moved);
+        let rows: BTreeMap<_, _> = work.metaslabs.iter().map(|row| (row.metaslab, *row)).collect();
+        assert_eq!(work.metaslabs_left_out, 0);
+        let said = rows.iter().map(|(id, row)| (*id, (row.allocated_bytes, row.freed_bytes)));
+        assert_eq!(said.filter(|(_, moved)| *moved != (0, 0)).collect::<BTreeMap<_, _>>(), moved, "txg {txg}");
+        let sum = |of: fn(&(u64, u64)) -> u64| moved.values().map(of).sum::<u64>();
+        assert_eq!((work.allocated_bytes, work.freed_bytes), (sum(|moved| moved.0), sum(|moved| moved.1)));
+        assert_eq!(work.allocated_from, moved.values().filter(|moved| moved.0 > 0).count() as u64);
+        for (id, length) in self.own_maps() {
+            let row = rows.get(&id).copied().unwrap_or(MetaslabWork::new(id));
+            let written = if row.flushed == Some(Flushed::Condensed) { length } else { length - before[&id] };
+            // A map that was rewritten may have been appended to before.
+            assert!(
+                row.map_bytes == written || (row.flushed == Some(Flushed::Condensed) && row.map_bytes > written),
+                "{row:?}, {written}"
+            );
+            let (was, is) = (self.loaded.get(&id).copied(), self.allocator.metaslab(id).unwrap().is_loaded());
+            assert!(
+                was.unwrap_or(false) == is || (if is { row.is_loaded } else { row.is_unloaded }),
+                "{was:?}: {row:?}"
+            );
+            assert!(was.unwrap_or(false) || row.is_loaded || !row.is_unloaded, "{row:?}");
+            self.loaded.insert(id, is);
+        }
+        let log = self.disk.logs.get(&txg).map_or(0, |object| self.disk.header(*object).length_bytes);
+        assert_eq!(work.log_bytes, log, "txg {txg}");
+        let opened = u64::from(self.disk.logs.contains_key(&txg));
+        assert_eq!((work.logs, work.retired), (self.disk.logs.len() as u64, logs_before + opened - work.logs));
+        self.seen.flushed += work.flushed;
+        self.seen.condensed += work.condensed;
+        self.seen.retired += work.retired;
+        self.seen.loaded += work.loaded;
+        self.seen.unloaded += work.unloaded;
     }
 
     fn truth(&self, vdev: VdevId) -> Vec<std::ops::Range<u64>> {
@@ -250,6 +313,7 @@ proptest! {
                 if number % 2 == 0 {
                     // A crash here, and on with what an import finds.
                     pool.allocator = again;
+                    pool.loaded.clear();
                 }
             }
             if life.log_spacemap {
@@ -270,6 +334,8 @@ proptest! {
             pool.allocator.sync(&mut pool.disk, pool.txg, 1).unwrap();
             pool.allocator.close_txg(&mut pool.disk).unwrap();
             pool.allocator.sync_done(pool.txg, true, 0).unwrap();
+            let maps = pool.allocator.metaslabs().filter(|metaslab| metaslab.map().is_some()).count();
+            prop_assert_eq!(pool.allocator.work().condensed, maps as u64);
             pool.txg = Txg(pool.txg.0 + 1);
             pool.allocator.flush_more(FlushMode::Everything);
         }
@@ -315,12 +381,15 @@ fn lives_are_eventful_and_repeat() {
         all.flushed += seen.flushed;
         all.condensed += seen.condensed;
         all.retired += seen.retired;
+        all.loaded += seen.loaded;
+        all.unloaded += seen.unloaded;
         all.no_space += seen.no_space;
         all.unallocated += seen.unallocated;
         all.read_on += live(seed, false).0.read_on + seen.read_on;
     }
-    let counts = [all.flushed, all.condensed, all.retired, all.no_space, all.unallocated, all.read_on];
-    assert!(counts.iter().all(|count| *count > 0), "{all:?}");
+    let flushes = [all.flushed, all.condensed, all.retired, all.loaded, all.unloaded];
+    let counts = [all.no_space, all.unallocated, all.read_on];
+    assert!(flushes.iter().chain(&counts).all(|count| *count > 0), "{all:?}");
 }
 
 fn load_metaslab_histogram(pool: &Pool, id: MetaslabId, found: [u64; cenote_format::spacemap::HISTOGRAM_BUCKETS]) {

@@ -10,7 +10,8 @@ use cenote_dmu::write::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_spa::write::live::{LiveHead, LivePool};
+use cenote_metaslab::TxgWork;
+use cenote_spa::write::live::{LiveHead, LivePool, Phase};
 use cenote_spa::write::{Clock, Host, PropertyValue, TopKind, WriteOptions, open};
 use cenote_spa::{ImportOptions, find};
 use cenote_taskq::sim::disk::{Crash, Latency};
@@ -124,6 +125,52 @@ fn many_writers_and_txgs_at_once_leave_a_whole_pool_with_all_that_was_written() 
                 let written = written.lock().clone();
                 check_blocks(&object, &written, Txg(u64::MAX), "reopened").await;
             }
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_history_of_txgs_agrees_with_what_is_allocated_on_disk() {
+    // Space maps of their own, and log space maps.
+    for (is_logged, layout) in [(true, LAYOUTS[3]), (false, SINGLE)] {
+        let runtime = Runtime::simulated(5);
+        let handle = runtime.handle();
+        let machine = Machine::new(&runtime, 3, slow());
+        runtime.block_on(async {
+            let mut how = options(machine.tops(&handle, layout).await, 12);
+            if !is_logged {
+                how.disabled_features.push("log_spacemap".into());
+            }
+            let pool = LivePool::start(make(&handle, how).await, small());
+            let head = pool.open_head("written").await.unwrap();
+            let object = make_objects(&head, 1).await.remove(0);
+            pool.sync().await.unwrap();
+            let (first, before) = check(&handle, &machine.paths).await;
+            let paths = &machine.paths[..];
+            write_blocks(head.clone(), object, 3, 300, Arc::default()).await;
+            pool.sync().await.unwrap();
+            let (last, after) = check(&handle, paths).await;
+            assert_clean(&after, "while it is idle");
+            let txgs: Vec<_> =
+                pool.history().into_iter().filter(|record| (first.0 + 1..=last.0).contains(&record.txg.0)).collect();
+            assert!(txgs.len() as u64 == last.0 - first.0 && txgs.len() > 3, "from {first} to {last}: {}", txgs.len());
+            let sum = |of: fn(&TxgWork) -> u64| txgs.iter().map(|record| of(&record.space)).sum::<u64>();
+            let (allocated, freed) = (sum(|space| space.allocated_bytes), sum(|space| space.freed_bytes));
+            assert_eq!(before.allocated_bytes + allocated, after.allocated_bytes + freed);
+            assert!(freed > 0 && sum(|space| space.allocated_from) > 0);
+            assert_eq!(sum(|space| space.log_bytes) > 0, is_logged);
+            assert_eq!(txgs.iter().all(|record| record.space.logs > 0 && record.space.log_blocks > 0), is_logged);
+            // All of the time stands in one phase or another.
+            for record in &txgs {
+                let phases =
+                    [Phase::Datasets, Phase::FirstPass, Phase::Space, Phase::LaterPasses, Phase::Flush, Phase::Commit];
+                assert!(phases.iter().map(|phase| record.phase(*phase)).sum::<Duration>() <= record.took, "{record:?}");
+                let count = |phase| record.phases.iter().filter(|(other, _)| *other == phase).count() as u32;
+                assert_eq!((count(Phase::FirstPass), count(Phase::Space)), (1, 1), "{record:?}");
+                assert_eq!(count(Phase::LaterPasses), 2 * (record.passes - 1), "{record:?}");
+            }
+            drop(head);
             pool.export().await.unwrap();
         });
     }

@@ -358,6 +358,11 @@ impl PoolWriter {
         self.space.with(|allocator| tune(allocator.tunables()));
     }
 
+    /// What the last txg did to space.
+    pub(crate) fn space_work(&self) -> cenote_metaslab::TxgWork {
+        self.space.with(|allocator| allocator.work().clone())
+    }
+
     /// Writes what a pass has allocated and freed into space maps and logs.
     pub(super) async fn sync_space(&mut self, txg: Txg, pass: u32) -> Result<(), SpaError> {
         let mut changes = Changes::new(self.mos.clone(), txg);

@@ -118,9 +118,13 @@ impl PoolWriter {
             }
             let begun = self.handle.now();
             let missed = self.sync_mos(txg, *pass).await?;
-            let begun = self.time(if *pass == 1 { Phase::FirstPass } else { Phase::LaterPasses }, begun);
+            let (write, enter) = match *pass {
+                1 => (Phase::FirstPass, Phase::Space),
+                _ => (Phase::LaterPasses, Phase::LaterPasses),
+            };
+            let begun = self.time(write, begun);
             self.sync_space(txg, *pass).await?;
-            self.time(Phase::Space, begun);
+            self.time(enter, begun);
             self.note_missed(txg, *pass, missed).await?;
             self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
             if !self.mos.is_dirty(txg) && self.mos_delta.is_zero() {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use cenote_metaslab::{Flushed, MetaslabWork};
 use cenote_spa::write::live::{Phase, TxgRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,17 +14,24 @@ use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::output::{Align, Table, nicebytes};
 
-/// What the last txgs of a pool held that a server has, and where the time of their sync went.
+/// What the last txgs of a pool held that a server has, where the time of their sync went, and what they did to space.
 ///
 /// `cenote serve --rw` remembers the last hundred. SYNC is all of a txg's sync, SERIAL what of it one
-/// task did alone; then come its phases: datasets, the first pass over the
-/// pool's own objects, space maps and logs, further passes, waiting for devices, uberblock and labels. CHANGE is yes where the pool
-/// itself was changed.
+/// task did alone; then come its phases: datasets, writing the pool's own objects in the first pass,
+/// entering its changes into space maps and logs (SPACE), further passes with theirs, waiting for devices, uberblock and labels.
+/// CHANGE is yes where the pool itself was changed.
+///
+/// Of space: bytes allocated and freed; how many metaslabs were allocated from, loaded, unloaded, flushed by appending to
+/// their own maps, or condensed; bytes written to metaslabs' maps and to the txg's log; how many logs
+/// there were then, and their blocks. Loads and unloads count with the txg that was written next.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
-    /// Tabs between fields and no headings, for scripts.
+    /// A row for each metaslab that was worked on too: at most 64 a txg, those with most work; +N says how many more there were.
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Tabs between fields and no headings, for scripts: a row a txg, times and then space; with -v only rows of metaslabs.
     #[arg(short = 'H')]
     scripted: bool,
     /// Exact numbers: bytes and nanoseconds.
@@ -42,6 +50,24 @@ const PHASES: [(Phase, &str, &str); 6] = [
     (Phase::Flush, "FLUSH", "flush_ns"),
     (Phase::Commit, "COMMIT", "commit_ns"),
 ];
+
+/// Columns before the phases.
+const TIME_COLUMNS: [&str; 6] = ["TXG", "DIRTY", "CHANGE", "PASSES", "SYNC", "SERIAL"];
+const SPACE_COLUMNS: [&str; 12] = [
+    "TXG",
+    "ALLOC",
+    "FREED",
+    "METASLABS",
+    "LOADED",
+    "UNLOADED",
+    "FLUSHED",
+    "CONDENSED",
+    "MAPS",
+    "LOG",
+    "LOGS",
+    "BLOCKS",
+];
+const METASLAB_COLUMNS: [&str; 8] = ["TXG", "VDEV", "METASLAB", "ALLOC", "FREED", "MAP", "LOG", "DONE"];
 
 fn nanoseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
@@ -67,14 +93,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.common.json {
         let mut report = Report::new(&args.common);
         report.put("pool", pool.name());
-        report.list("txgs", records.iter().map(object).collect());
+        report.list("txgs", records.iter().map(|record| object(record, args.verbose)).collect());
         return report.finish(context);
     }
-    context.out(text(&records, args.scripted, args.parsable))?;
+    context.out(text(&records, &args))?;
     Ok(Outcome::Good)
 }
 
-fn object(record: &TxgRecord) -> Value {
+fn object(record: &TxgRecord, is_verbose: bool) -> Value {
+    let space = &record.space;
     let mut row = json!({
         "txg": record.txg.0,
         "dirty_bytes": record.dirty_bytes,
@@ -82,43 +109,167 @@ fn object(record: &TxgRecord) -> Value {
         "passes": record.passes,
         "sync_ns": nanoseconds(record.took),
         "serial_ns": nanoseconds(record.serial),
+        "allocated_bytes": space.allocated_bytes,
+        "freed_bytes": space.freed_bytes,
+        "metaslabs_allocated_from": space.allocated_from,
+        "metaslabs_loaded": space.loaded,
+        "metaslabs_unloaded": space.unloaded,
+        "metaslabs_flushed": space.flushed,
+        "metaslabs_condensed": space.condensed,
+        "map_bytes": space.map_bytes,
+        "log_bytes": space.log_bytes,
+        "logs": space.logs,
+        "logs_retired": space.retired,
+        "log_blocks": space.log_blocks,
     });
     for (phase, _, name) in PHASES {
         row[name] = nanoseconds(record.phase(phase)).into();
     }
+    if is_verbose {
+        row["metaslabs"] = space.metaslabs.iter().map(metaslab_object).collect();
+        row["metaslabs_left_out"] = space.metaslabs_left_out.into();
+    }
     row
 }
 
-fn text(records: &[TxgRecord], is_scripted: bool, is_exact: bool) -> String {
-    let columns =
-        ["TXG", "DIRTY", "CHANGE", "PASSES", "SYNC", "SERIAL"].into_iter().chain(PHASES.map(|(_, column, _)| column));
-    let mut table = Table::new(columns.map(|column| (column, Align::Right)));
-    for record in records {
-        let dirty = if is_exact { record.dirty_bytes.to_string() } else { nicebytes(record.dirty_bytes) };
-        let change = if record.is_change { "yes" } else { "no" };
-        let mut row = vec![
-            record.txg.0.to_string(),
-            dirty,
-            change.to_owned(),
-            record.passes.to_string(),
-            time(record.took, is_exact),
-            time(record.serial, is_exact),
-        ];
-        row.extend(PHASES.map(|(phase, ..)| time(record.phase(phase), is_exact)));
-        table.row(row);
+fn metaslab_object(work: &MetaslabWork) -> Value {
+    json!({
+        "vdev": work.metaslab.vdev.0,
+        "metaslab": work.metaslab.index,
+        "allocated_bytes": work.allocated_bytes,
+        "freed_bytes": work.freed_bytes,
+        "map_bytes": work.map_bytes,
+        "log_bytes": work.log_bytes,
+        "is_loaded": work.is_loaded,
+        "is_unloaded": work.is_unloaded,
+        "is_flushed": work.flushed.is_some(),
+        "is_condensed": work.flushed == Some(Flushed::Condensed),
+    })
+}
+
+fn bytes(bytes: u64, is_exact: bool) -> String {
+    if is_exact { bytes.to_string() } else { nicebytes(bytes) }
+}
+
+/// Where the time of a txg went.
+fn time_cells(record: &TxgRecord, is_exact: bool) -> Vec<String> {
+    let mut row = vec![
+        bytes(record.dirty_bytes, is_exact),
+        if record.is_change { "yes" } else { "no" }.to_owned(),
+        record.passes.to_string(),
+        time(record.took, is_exact),
+        time(record.serial, is_exact),
+    ];
+    row.extend(PHASES.map(|(phase, ..)| time(record.phase(phase), is_exact)));
+    row
+}
+
+/// What a txg did to space.
+fn space_cells(record: &TxgRecord, is_exact: bool) -> Vec<String> {
+    let space = &record.space;
+    let counts = [space.allocated_from, space.loaded, space.unloaded, space.flushed, space.condensed];
+    let mut row = vec![bytes(space.allocated_bytes, is_exact), bytes(space.freed_bytes, is_exact)];
+    row.extend(counts.map(|count| count.to_string()));
+    row.extend([bytes(space.map_bytes, is_exact), bytes(space.log_bytes, is_exact)]);
+    row.extend([space.logs, space.log_blocks].map(|count| count.to_string()));
+    row
+}
+
+/// Rows of the metaslabs that a txg worked on.
+fn metaslab_rows(record: &TxgRecord, is_exact: bool) -> Vec<Vec<String>> {
+    let txg = record.txg.0.to_string();
+    let mut rows = Vec::new();
+    for work in &record.space.metaslabs {
+        let flushed = work.flushed.map(|flushed| match flushed {
+            Flushed::Appended => "flushed",
+            Flushed::Condensed => "condensed",
+        });
+        let done = [work.is_loaded.then_some("loaded"), flushed, work.is_unloaded.then_some("unloaded")];
+        let done: Vec<&str> = done.into_iter().flatten().collect();
+        let figures = [work.allocated_bytes, work.freed_bytes, work.map_bytes, work.log_bytes];
+        let mut row = vec![txg.clone(), work.metaslab.vdev.to_string(), work.metaslab.index.to_string()];
+        row.extend(figures.map(|figure| bytes(figure, is_exact)));
+        row.push(if done.is_empty() { "-".to_owned() } else { done.join(",") });
+        rows.push(row);
     }
-    table.text(is_scripted)
+    if record.space.metaslabs_left_out > 0 {
+        let mut row = vec![txg, "-".to_owned(), format!("+{}", record.space.metaslabs_left_out)];
+        row.resize(METASLAB_COLUMNS.len(), "-".to_owned());
+        rows.push(row);
+    }
+    rows
+}
+
+fn table(columns: impl IntoIterator<Item = &'static str>, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
+    let mut table = Table::new(columns.into_iter().map(|column| {
+        let is_words = column == "DONE";
+        (column, if is_words { Align::Left } else { Align::Right })
+    }));
+    rows.into_iter().for_each(|row| table.row(row));
+    table
+}
+
+/// Scripts get one table, people one of times and one of space, so that neither is wider than a terminal.
+fn text(records: &[TxgRecord], args: &Args) -> String {
+    let is_exact = args.parsable;
+    let row = |record: &TxgRecord, cells: &[Vec<String>]| {
+        std::iter::once(record.txg.0.to_string()).chain(cells.concat()).collect::<Vec<String>>()
+    };
+    let metaslabs = || table(METASLAB_COLUMNS, records.iter().flat_map(|record| metaslab_rows(record, is_exact)));
+    if args.scripted && args.verbose {
+        return metaslabs().text(true);
+    }
+    if args.scripted {
+        let cells = |record| [time_cells(record, is_exact), space_cells(record, is_exact)];
+        return table([], records.iter().map(|record| row(record, &cells(record)))).text(true);
+    }
+    let times = records.iter().map(|record| row(record, &[time_cells(record, is_exact)]));
+    let times = table(TIME_COLUMNS.into_iter().chain(PHASES.map(|(_, column, _)| column)), times);
+    let space = table(SPACE_COLUMNS, records.iter().map(|record| row(record, &[space_cells(record, is_exact)])));
+    let mut text = format!("{}\n{}", times.text(false), space.text(false));
+    if args.verbose {
+        text = format!("{text}\n{}", metaslabs().text(false));
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use cenote_format::ids::Txg;
+    use cenote_format::ids::{Txg, VdevId};
+    use cenote_metaslab::{MetaslabId, TxgWork};
 
     use super::*;
 
-    #[test]
-    fn a_txg_is_a_row_for_people_and_for_scripts() {
-        let record = TxgRecord {
+    fn record() -> TxgRecord {
+        let metaslab = |index| MetaslabId { vdev: VdevId(1), index };
+        let space = TxgWork {
+            allocated_bytes: 3 << 20,
+            freed_bytes: 4096,
+            allocated_from: 2,
+            loaded: 1,
+            unloaded: 5,
+            flushed: 6,
+            condensed: 7,
+            map_bytes: 800,
+            log_bytes: 9000,
+            retired: 10,
+            logs: 11,
+            log_blocks: 12,
+            metaslabs: vec![
+                MetaslabWork {
+                    allocated_bytes: 3 << 20,
+                    freed_bytes: 4096,
+                    log_bytes: 9000,
+                    is_loaded: true,
+                    flushed: Some(Flushed::Condensed),
+                    map_bytes: 800,
+                    ..MetaslabWork::new(metaslab(7))
+                },
+                MetaslabWork::new(metaslab(9)),
+            ],
+            metaslabs_left_out: 36,
+        };
+        TxgRecord {
             txg: Txg(42),
             begun: cenote_taskq::Instant::default(),
             took: Duration::from_micros(1500),
@@ -126,12 +277,55 @@ mod tests {
             is_change: true,
             passes: 3,
             serial: Duration::from_micros(700),
+            space,
             phases: vec![(Phase::Flush, Duration::from_micros(400)), (Phase::Flush, Duration::from_micros(100))],
-        };
-        let records = [record];
-        assert_eq!(text(&records, true, true), "42\t1048576\tyes\t3\t1500000\t700000\t0\t0\t0\t0\t500000\t0\n");
-        let people = text(&records, false, false);
-        assert!(people.starts_with("TXG") && people.contains("1.5ms") && people.contains("0.5ms"), "{people}");
-        assert_eq!(object(&records[0])["flush_ns"], 500_000);
+        }
+    }
+
+    fn args(words: &[&str]) -> Args {
+        #[derive(clap::Parser)]
+        struct Parsed {
+            #[command(flatten)]
+            args: Args,
+        }
+        <Parsed as clap::Parser>::parse_from(["txgs"].iter().chain(words).chain(&["mine"])).args
+    }
+
+    #[test]
+    fn a_txg_is_a_row_for_people_and_for_scripts() {
+        let records = [record()];
+        let times = "42\t1048576\tyes\t3\t1500000\t700000\t0\t0\t0\t0\t500000\t0";
+        let space = "3145728\t4096\t2\t1\t5\t6\t7\t800\t9000\t11\t12\n";
+        assert_eq!(text(&records, &args(&["-Hp"])), format!("{times}\t{space}"));
+        let people = text(&records, &args(&[]));
+        let lines: Vec<&str> = people.lines().collect();
+        assert_eq!(lines.len(), 5, "{people}");
+        assert!(lines[0].starts_with("TXG") && lines[1].contains("1.5ms") && lines[1].contains("0.5ms"), "{people}");
+        assert!(lines[3].starts_with("TXG  ALLOC") && lines[4].starts_with(" 42     3M"), "{people}");
+        assert!(lines.iter().all(|line| line.len() <= 120), "{people}");
+    }
+
+    #[test]
+    fn metaslabs_are_rows_where_they_are_asked_for() {
+        let records = [record()];
+        let rows = "42\t1\t7\t3145728\t4096\t800\t9000\tloaded,condensed\n\
+                    42\t1\t9\t0\t0\t0\t0\t-\n\
+                    42\t-\t+36\t-\t-\t-\t-\t-\n";
+        assert_eq!(text(&records, &args(&["-Hpv"])), rows);
+        let people = text(&records, &args(&["-v"]));
+        assert_eq!(people.lines().count(), 10, "{people}");
+        assert!(people.starts_with(&text(&records, &args(&[]))) && people.contains("loaded,condensed\n"), "{people}");
+    }
+
+    #[test]
+    fn json_has_all_of_it() {
+        let short = object(&record(), false);
+        assert_eq!(short["flush_ns"], 500_000);
+        assert_eq!((&short["logs_retired"], &short["log_blocks"]), (&json!(10), &json!(12)));
+        assert!(short.get("metaslabs").is_none());
+        let long = object(&record(), true);
+        assert_eq!((&long["metaslabs_left_out"], &long["metaslabs"][0]["metaslab"]), (&json!(36), &json!(7)));
+        assert_eq!(long["metaslabs"][0]["is_condensed"], true);
+        assert_eq!(long["metaslabs"][1]["is_flushed"], false);
     }
 }

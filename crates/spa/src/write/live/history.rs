@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use cenote_format::ids::Txg;
+use cenote_metaslab::TxgWork;
 use cenote_taskq::{BoxFuture, Handle, Instant};
 
 /// Txgs that are remembered (`zfs_txg_history`).
@@ -16,11 +17,11 @@ const RECORDS_MAX: usize = 100;
 pub enum Phase {
     /// Datasets: their trees, and their accounts.
     Datasets,
-    /// The first pass over the MOS.
+    /// Writing the MOS in the first pass.
     FirstPass,
-    /// What frees and allocations were entered into space maps and logs, all passes.
+    /// Entering the first pass's frees and allocations into space maps and logs.
     Space,
-    /// Further passes.
+    /// Further passes, writing and entering.
     LaterPasses,
     /// Waiting until devices have all of it.
     Flush,
@@ -45,6 +46,8 @@ pub struct TxgRecord {
     pub passes: u32,
     /// Processor time of the task that makes the sync: what cannot be done on several cores.
     pub serial: Duration,
+    /// What it did to space. Names few metaslabs, so that the history stays small.
+    pub space: TxgWork,
     /// How long each phase took.
     pub phases: Vec<(Phase, Duration)>,
 }

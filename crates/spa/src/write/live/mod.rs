@@ -352,6 +352,7 @@ impl Shared {
             is_change,
             passes: writer.passes(),
             serial,
+            space: writer.space_work(),
             phases: writer.take_phases(),
         };
         history::keep(&mut self.records.lock(), record);
