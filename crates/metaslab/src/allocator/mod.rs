@@ -1,0 +1,366 @@
+//! The pool's allocator: all vdevs, classes and logs, and a txg's way through them.
+//!
+//! One value, no clock, no thread, no I/O: calls in the same order give the same places. Who calls it holds the lock.
+
+mod load;
+mod place;
+mod sync;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use cenote_format::ids::{Txg, VdevId};
+use cenote_vdev::config::AllocationClass;
+use thiserror::Error;
+
+use crate::check::{CheckError, ExtentCheck};
+use crate::class::{Class, ClassKind, Member, Share};
+use crate::group::{VdevSetup, VdevSpaces, Which};
+use crate::replay::Replayed;
+use crate::work::Gathered;
+use crate::{FoundLog, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork};
+
+/// What the pool's features allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceFeatures {
+    /// `com.delphix:spacemap_v2`: two-word entries.
+    pub spacemap_v2: bool,
+    /// `com.delphix:log_spacemap`, which needs the former. Without it each txg appends to each metaslab's own map.
+    pub log_spacemap: bool,
+}
+
+/// A place on a vdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    /// The top-level vdev.
+    pub vdev: VdevId,
+    /// Where, in the vdev's allocatable space.
+    pub offset_bytes: u64,
+    /// How much, parity and padding included.
+    pub asize_bytes: u64,
+}
+
+impl Extent {
+    /// The range of the vdev.
+    #[must_use]
+    pub const fn range(&self) -> Range<u64> {
+        self.offset_bytes..self.offset_bytes + self.asize_bytes
+    }
+}
+
+/// A wish for space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Whose space.
+    pub class: ClassKind,
+    /// Physical bytes of the block, at least and at most. They differ for blocks that take what there is.
+    pub psize: SizeRange,
+    /// Copies: 1 to 3.
+    pub copies: usize,
+    /// The txg that the block belongs to.
+    pub txg: Txg,
+    /// Which allocator: callers that spread over several do not meet.
+    pub allocator: usize,
+    /// For the parts of a gang block: where the header is, so that both stay on the same vdevs.
+    pub near: Vec<Extent>,
+    /// Header or part of a gang block: look everywhere.
+    pub is_gang: bool,
+    /// A block of the intent log: look everywhere.
+    pub is_log: bool,
+    /// Now, in milliseconds from any origin.
+    pub now_ms: u64,
+    /// Whether the pool writes as fast as it can, so that fast vdevs may take more than their share.
+    pub is_busy: bool,
+}
+
+/// Why there is no space.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AllocError {
+    /// A metaslab has to be loaded first; then ask again. Nothing was taken.
+    #[error("vdev {} metaslab {} is not loaded", .0.vdev, .0.index)]
+    NeedsLoad(MetaslabId),
+    /// Nothing fits. A smaller request may: no larger than the longest free run that is known.
+    #[error("no space for a block: the longest free run known has {largest_bytes} bytes")]
+    NoSpace {
+        /// The longest free run of the class's loaded metaslabs, as allocated bytes: what parts of a gang block can have.
+        largest_bytes: u64,
+    },
+    /// The class has no vdev.
+    #[error("no vdev serves this class")]
+    NoVdev,
+    /// A defect was found.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// The second book disagrees.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+}
+
+/// What to flush beyond the plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlushMode {
+    /// What keeps the logs within their limits.
+    #[default]
+    Paced,
+    /// Everything that was unflushed at this txg, some each txg: `zpool condense`.
+    Requested {
+        /// Up to which txg.
+        until: Txg,
+        /// Metaslabs that were dirty when it was asked for.
+        total: u64,
+    },
+    /// Everything, now: at export.
+    Everything,
+}
+
+/// The allocator of a pool.
+#[derive(Clone, Debug)]
+pub struct Allocator {
+    tunables: Tunables,
+    features: SpaceFeatures,
+    vdevs: BTreeMap<VdevId, VdevSpaces>,
+    classes: BTreeMap<ClassKind, Class>,
+    logs: LogSpace,
+    /// Metaslabs to sync, by txg.
+    dirty: [BTreeSet<MetaslabId>; TXG_SIZE],
+    /// The pass of the txg that syncs; 0 between txgs.
+    pass: u16,
+    flush_mode: FlushMode,
+    /// Counts up to a hundred, by the share of blocks to gang on purpose.
+    forced: u64,
+    /// What was done since the last txg was.
+    gathered: Gathered,
+    /// What the last txg did.
+    work: TxgWork,
+    check: Option<ExtentCheck>,
+}
+
+const fn slot(txg: Txg) -> usize {
+    (txg.0 % TXG_SIZE as u64) as usize
+}
+
+impl Allocator {
+    /// An allocator without vdevs. `check`: keep the [second book](ExtentCheck) too.
+    #[must_use]
+    pub fn new(features: SpaceFeatures, tunables: Tunables, check: bool) -> Self {
+        let allocators = tunables.spa_num_allocators.max(1);
+        Self {
+            classes: ClassKind::ALL.iter().map(|kind| (*kind, Class::new(*kind, allocators))).collect(),
+            tunables,
+            features,
+            vdevs: BTreeMap::new(),
+            logs: LogSpace::new(),
+            dirty: std::array::from_fn(|_| BTreeSet::new()),
+            pass: 0,
+            flush_mode: FlushMode::Paced,
+            forced: 0,
+            gathered: Gathered::default(),
+            work: TxgWork::default(),
+            check: check.then(ExtentCheck::new),
+        }
+    }
+
+    /// Adds a vdev that has never been used. In a pool that is being created its space can be used at once, else after the
+    /// next txg.
+    pub fn add_vdev(&mut self, setup: VdevSetup, is_creation: bool) -> Result<(), SpaceError> {
+        let maps = &setup.maps;
+        let metaslabs = (0..maps.metaslab_count())
+            .map(|index| {
+                let id = MetaslabId { vdev: maps.vdev, index };
+                let mut metaslab = Metaslab::new(id, maps.metaslab_range(index), maps.ashift);
+                let loading = metaslab.begin_load()?;
+                metaslab.end_load(loading)?;
+                if is_creation {
+                    metaslab.sync_done(Txg(0), true)?;
+                }
+                Ok(metaslab)
+            })
+            .collect::<Result<Vec<_>, SpaceError>>()?;
+        self.join(setup, metaslabs)
+    }
+
+    /// Adds a vdev of a pool that is being opened, with its metaslabs. Then come the logs ([`crate::open()`]), then
+    /// [`Self::opened`].
+    pub fn open_vdev(&mut self, setup: VdevSetup, metaslabs: Vec<Metaslab>) -> Result<(), SpaceError> {
+        self.join(setup, metaslabs)
+    }
+
+    fn join(&mut self, setup: VdevSetup, metaslabs: Vec<Metaslab>) -> Result<(), SpaceError> {
+        let (id, class) = (setup.maps.vdev, setup.maps.class);
+        let kind = match class {
+            AllocationClass::Normal => ClassKind::Normal,
+            AllocationClass::Log => ClassKind::Log,
+            AllocationClass::Special => ClassKind::Special,
+            AllocationClass::Dedup => ClassKind::Dedup,
+        };
+        let mut vdev = VdevSpaces::new(setup, metaslabs, self.tunables.spa_num_allocators.max(1));
+        for index in 0..vdev.metaslabs.len() as u64 {
+            vdev.weigh(index, &self.tunables)?;
+        }
+        let mut members = vec![(kind, Which::Main)];
+        if kind == ClassKind::Normal {
+            vdev.choose_embedded(&self.tunables);
+            if vdev.embedded.is_some() {
+                members.push((ClassKind::EmbeddedLog, Which::Embedded));
+            }
+        }
+        self.vdevs.insert(id, vdev);
+        for (kind, which) in members {
+            if let Some(class) = self.classes.get_mut(&kind) {
+                class.join(Member { vdev: id, which });
+            }
+            self.balance(kind, false);
+        }
+        Ok(())
+    }
+
+    /// What the logs change in a metaslab, at import.
+    pub(crate) fn replayed(&mut self, replayed: Replayed) -> Result<(), SpaceError> {
+        let vdev = self.vdevs.get_mut(&replayed.id.vdev).ok_or(SpaceError::NoMetaslab(replayed.id))?;
+        vdev.metaslab(replayed.id.index)?.set_replayed(replayed);
+        Ok(())
+    }
+
+    /// All vdevs and logs are there: weighs and balances.
+    pub fn opened(&mut self, found: &[FoundLog]) -> Result<(), SpaceError> {
+        let metaslabs = || self.vdevs.values().flat_map(|vdev| &vdev.metaslabs);
+        let memory = metaslabs().map(Metaslab::unflushed_memory_bytes).sum();
+        let entries = metaslabs().map(|metaslab| (metaslab.id(), metaslab.unflushed_txg(), metaslab.is_unflushed()));
+        self.logs = LogSpace::open_pool(found, entries, memory, &self.tunables);
+        for vdev in self.vdevs.values_mut() {
+            for index in 0..vdev.metaslabs.len() as u64 {
+                vdev.weigh(index, &self.tunables)?;
+            }
+        }
+        ClassKind::ALL.iter().for_each(|kind| self.balance(*kind, true));
+        Ok(())
+    }
+
+    /// Enters what was in use when the pool was opened into the second book.
+    pub fn check_opened(
+        &mut self,
+        vdev: VdevId,
+        mut allocated: impl Iterator<Item = Range<u64>>,
+    ) -> Result<(), CheckError> {
+        let Some(check) = &mut self.check else { return Ok(()) };
+        allocated.try_for_each(|range| check.allocated(vdev, range))
+    }
+
+    /// Takes a vdev out of use, or back in: faulted, or leaving.
+    pub fn set_allocatable(&mut self, vdev: VdevId, is_allocatable: bool) {
+        if let Some(vdev) = self.vdevs.get_mut(&vdev) {
+            vdev.is_allocatable = is_allocatable;
+        }
+    }
+
+    /// Forgets a vdev that was removed; nothing of it may be in use.
+    pub fn remove_vdev(&mut self, id: VdevId) {
+        let Some(vdev) = self.vdevs.remove(&id) else { return };
+        for metaslab in &vdev.metaslabs {
+            self.logs.forget(metaslab.id(), metaslab.unflushed_txg());
+            self.logs.account_memory(metaslab.unflushed_memory_bytes(), 0);
+        }
+        self.classes.values_mut().for_each(|class| class.leave(id));
+        self.dirty.iter_mut().for_each(|dirty| dirty.retain(|metaslab| metaslab.vdev != id));
+        ClassKind::ALL.iter().for_each(|kind| self.balance(*kind, false));
+    }
+
+    /// A metaslab.
+    #[must_use]
+    pub fn metaslab(&self, id: MetaslabId) -> Option<&Metaslab> {
+        self.vdevs.get(&id.vdev)?.metaslabs.get(usize::try_from(id.index).ok()?)
+    }
+
+    /// All metaslabs.
+    pub fn metaslabs(&self) -> impl Iterator<Item = &Metaslab> {
+        self.vdevs.values().flat_map(|vdev| &vdev.metaslabs)
+    }
+
+    /// The logs.
+    #[must_use]
+    pub const fn logs(&self) -> &LogSpace {
+        &self.logs
+    }
+
+    /// The second book, if it is kept.
+    #[must_use]
+    pub const fn check(&self) -> Option<&ExtentCheck> {
+        self.check.as_ref()
+    }
+
+    /// The numbers; changes take effect at once, limits that depend on them with the next txg.
+    pub fn tunables(&mut self) -> &mut Tunables {
+        &mut self.tunables
+    }
+
+    /// Size, bytes allocated (as of what was synced) and bytes deferred of a class. How much of what is free is *slop*, and
+    /// so kept back, is the caller's to say.
+    #[must_use]
+    pub fn class_figures(&self, kind: ClassKind) -> (u64, u64, u64) {
+        let Some(class) = self.classes.get(&kind) else { return (0, 0, 0) };
+        class.ring.iter().flat_map(|member| self.members_metaslabs(*member)).fold((0, 0, 0), |sum, metaslab| {
+            let (size, allocated, deferred) = sum;
+            (size + metaslab.size_bytes(), allocated + metaslab.allocated_bytes(), deferred + metaslab.deferred_bytes())
+        })
+    }
+
+    fn members_metaslabs(&self, member: Member) -> impl Iterator<Item = &Metaslab> {
+        let vdev = self.vdevs.get(&member.vdev);
+        let embedded = vdev.and_then(|vdev| vdev.embedded);
+        let all = vdev.into_iter().flat_map(|vdev| &vdev.metaslabs);
+        all.filter(move |metaslab| (embedded == Some(metaslab.id().index)) == (member.which == Which::Embedded))
+    }
+
+    fn balance(&mut self, kind: ClassKind, settle: bool) {
+        let ring = self.classes.get(&kind).map(|class| class.ring.clone()).unwrap_or_default();
+        let mut shares = Vec::with_capacity(ring.len());
+        let mut strained = Vec::with_capacity(ring.len());
+        for member in &ring {
+            let (mut size_bytes, mut allocated_bytes, mut fragmentation, mut rated) = (0, 0, 0, 0);
+            for metaslab in self.members_metaslabs(*member) {
+                size_bytes += metaslab.size_bytes();
+                allocated_bytes += metaslab.allocated_bytes();
+                fragmentation += metaslab.fragmentation().unwrap_or(0);
+                rated += u64::from(metaslab.fragmentation().is_some());
+            }
+            let data_disks = self.vdevs.get(&member.vdev).map_or(1, |vdev| vdev.setup.data_disks);
+            shares.push(Share { size_bytes, allocated_bytes, data_disks });
+            let free_percent = (u128::from(size_bytes - allocated_bytes) * 100).checked_div(u128::from(size_bytes));
+            let is_empty_enough = self.tunables.zfs_mg_noalloc_threshold == 0
+                || free_percent.unwrap_or(0) > u128::from(self.tunables.zfs_mg_noalloc_threshold);
+            let fragmentation = fragmentation.checked_div(rated).unwrap_or(0);
+            strained.push(!is_empty_enough || fragmentation > self.tunables.zfs_mg_fragmentation_threshold);
+        }
+        let all_strained = strained.iter().all(|strained| *strained);
+        let Some(class) = self.classes.get_mut(&kind) else { return };
+        let quotas = class.balance(&shares, settle, &self.tunables);
+        for ((member, quota), strained) in ring.iter().zip(quotas).zip(strained) {
+            let Some(vdev) = self.vdevs.get_mut(&member.vdev) else { continue };
+            let group = vdev.group_mut(member.which);
+            (group.aliquot, group.queue_target) = (quota.aliquot, quota.queue_target);
+            group.is_shunned = strained && !all_strained;
+        }
+    }
+
+    /// Whether the second book is kept.
+    #[must_use]
+    pub const fn is_checked(&self) -> bool {
+        self.check.is_some()
+    }
+
+    /// Checks every metaslab, the logs, and against the second book where it is kept. Expensive; between txgs.
+    ///
+    /// # Errors
+    /// The first thing that is not so, in words.
+    pub fn verify(&self) -> Result<(), String> {
+        self.logs.verify()?;
+        for metaslab in self.metaslabs() {
+            metaslab.verify().map_err(|error| error.to_string())?;
+        }
+        let memory: u64 = self.metaslabs().map(Metaslab::unflushed_memory_bytes).sum();
+        if memory != self.logs.memory_bytes() {
+            return Err(format!("unflushed changes take {memory} bytes, {} are accounted", self.logs.memory_bytes()));
+        }
+        Ok(())
+    }
+}

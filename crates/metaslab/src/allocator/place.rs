@@ -1,0 +1,263 @@
+//! Giving places to blocks, and taking them back.
+
+use std::ops::Range;
+
+use cenote_format::ids::{Txg, VdevId};
+
+use super::{AllocError, Allocator, Extent, Request, slot};
+use crate::check::CheckError;
+use crate::class::{Attempt, ClassKind, Member, Quota};
+use crate::group::{Group, Search, Which};
+use crate::{Metaslab, MetaslabId, SizeRange, SpaceError};
+
+impl Allocator {
+    /// Reserves for a block before it is allocated. `None`: the class has enough in flight; ask again when something was
+    /// written. Else whether there is room for more. `must`: reserve whatever there is.
+    pub fn reserve(
+        &mut self,
+        class: ClassKind,
+        allocator: usize,
+        copies: u64,
+        psize_bytes: u64,
+        must: bool,
+    ) -> Option<bool> {
+        if !self.tunables.zio_dva_throttle_enabled || matches!(class, ClassKind::Log | ClassKind::EmbeddedLog) {
+            return Some(true);
+        }
+        if self.classes.get_mut(&class)?.note_io_size(psize_bytes) {
+            self.balance(class, false);
+        }
+        self.classes.get_mut(&class)?.reserve(allocator, copies.saturating_mul(psize_bytes), must)
+    }
+
+    /// Takes a reservation back. Whether there is room for more.
+    pub fn unreserve(&mut self, class: ClassKind, allocator: usize, copies: u64, psize_bytes: u64) -> bool {
+        if !self.tunables.zio_dva_throttle_enabled || matches!(class, ClassKind::Log | ClassKind::EmbeddedLog) {
+            return true;
+        }
+        let bytes = copies.saturating_mul(psize_bytes);
+        self.classes.get_mut(&class).is_none_or(|class| class.unreserve(allocator, bytes))
+    }
+
+    fn group_of(&mut self, extent: &Extent) -> Option<&mut Group> {
+        let vdev = self.vdevs.get_mut(&extent.vdev)?;
+        let index = extent.offset_bytes >> vdev.setup.maps.metaslab_shift;
+        let which = if vdev.embedded == Some(index) { Which::Embedded } else { Which::Main };
+        Some(vdev.group_mut(which))
+    }
+
+    /// A copy is on its way to its vdev: counts towards the vdev's queue until [`Self::write_ended`].
+    pub fn write_began(&mut self, extent: &Extent, allocator: usize, psize_bytes: u64) {
+        let queue = self.group_of(extent).and_then(|group| group.queued_bytes.get_mut(allocator));
+        if let Some(queue) = queue {
+            *queue = queue.saturating_add(psize_bytes);
+        }
+    }
+
+    /// A copy was written, or failed to be.
+    pub fn write_ended(&mut self, extent: &Extent, allocator: usize, psize_bytes: u64) {
+        let queue = self.group_of(extent).and_then(|group| group.queued_bytes.get_mut(allocator));
+        if let Some(queue) = queue {
+            *queue = queue.saturating_sub(psize_bytes);
+        }
+    }
+
+    /// Before a device write of a block: that it lies in an extent in use. Only in the second book; without it all is well.
+    pub fn check_write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
+        self.check.as_ref().map_or(Ok(()), |check| check.write(vdev, range))
+    }
+
+    /// Takes space for each copy, on different vdevs where that is possible and else in different metaslabs. Nothing is
+    /// taken on error. Other classes are not tried: see [`ClassKind::fallbacks`].
+    pub fn allocate(&mut self, request: &Request) -> Result<Vec<Extent>, AllocError> {
+        if !request.is_gang && self.force_gang(request.psize.min_bytes) {
+            return Err(AllocError::NoSpace { largest_bytes: request.psize.min_bytes / 2 });
+        }
+        let mut extents: Vec<Extent> = Vec::with_capacity(request.copies);
+        for _ in 0..request.copies {
+            match self.allocate_copy(request, &extents, 1) {
+                Ok(extent) => extents.push(extent),
+                Err(error) => {
+                    for extent in extents {
+                        self.unallocate(request.txg, &extent)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(extents)
+    }
+
+    /// Takes places for several blocks alike, each with one copy, as long as they lie side by side: in one search, and where
+    /// asking for one after the other would have put them. At least one comes back, at most `count`.
+    ///
+    /// # Errors
+    /// As [`Self::allocate`], of the first block.
+    pub fn allocate_run(&mut self, request: &Request, count: u64) -> Result<Vec<Extent>, AllocError> {
+        let psize = request.psize.min_bytes;
+        let is_simple = request.copies == 1
+            && psize == request.psize.max_bytes
+            && psize < self.tunables.metaslab_force_ganging
+            && !request.is_gang;
+        if !is_simple || count <= 1 {
+            return self.allocate(request);
+        }
+        let run = self.allocate_copy(request, &[], count)?;
+        let asize_bytes = self.vdevs.get(&run.vdev).map_or(run.asize_bytes, |vdev| (vdev.setup.size_rule)(psize));
+        let extents = (run.offset_bytes..run.offset_bytes + run.asize_bytes).step_by(asize_bytes.max(1) as usize);
+        Ok(extents.map(|offset_bytes| Extent { vdev: run.vdev, offset_bytes, asize_bytes }).collect())
+    }
+
+    /// Blocks of at least a given size, so many of a hundred: for tests of gang blocks.
+    fn force_gang(&mut self, psize: u64) -> bool {
+        if psize < self.tunables.metaslab_force_ganging {
+            return false;
+        }
+        self.forced += self.tunables.metaslab_force_ganging_pct.min(100);
+        let now = self.forced >= 100;
+        self.forced %= 100;
+        now
+    }
+
+    /// Takes space for a copy; where there is one of each block, for up to `count` blocks side by side.
+    fn allocate_copy(&mut self, request: &Request, earlier: &[Extent], count: u64) -> Result<Extent, AllocError> {
+        let class = self.classes.get(&request.class).ok_or(AllocError::NoVdev)?;
+        if class.ring.is_empty() {
+            return Err(AllocError::NoVdev);
+        }
+        let ring = class.ring.clone();
+        let place = |vdev: VdevId| ring.iter().position(|member| member.vdev == vdev);
+        let near = request.near.get(earlier.len()).and_then(|extent| place(extent.vdev));
+        // The next vdev for the next copy: only neighbours share blocks, so that two failures of others lose nothing.
+        let next = || earlier.last().and_then(|extent| place(extent.vdev)).map(|place| (place + 1) % ring.len());
+        let start = near.or_else(next).unwrap_or_else(|| class.rotor(request.allocator));
+        let smallest = ring.iter().filter_map(|member| self.vdevs.get(&member.vdev)).map(|vdev| vdev.setup.maps.ashift);
+        let smallest_bytes = 1_u64 << smallest.min().unwrap_or(9);
+        let thorough = self.tunables.zfs_metaslab_try_hard_before_gang
+            || request.is_gang
+            || request.is_log
+            || request.psize.min_bytes <= smallest_bytes;
+        for try_hard in [false, true] {
+            if try_hard && !thorough {
+                break;
+            }
+            for step in 0..ring.len() {
+                let number = (start + step) % ring.len();
+                let is_turn =
+                    self.classes.get(&request.class).is_some_and(|class| class.rotor(request.allocator) == number);
+                let count = if is_turn { count.min(self.blocks_left(request, ring[number])) } else { 1 };
+                let placed = self.try_member(request, ring[number], earlier, try_hard, count)?;
+                if is_turn {
+                    let blocks = placed.as_ref().map_or(1, |(_, blocks)| *blocks);
+                    (0..blocks).for_each(|_| self.rotate(request, ring[number], placed.is_some()));
+                }
+                if let Some((extent, _)) = placed {
+                    if let Some(check) = &mut self.check {
+                        check.allocated(extent.vdev, extent.range())?;
+                    }
+                    return Ok(extent);
+                }
+            }
+        }
+        let metaslabs = ring.iter().flat_map(|member| self.members_metaslabs(*member));
+        let largest_bytes = metaslabs.filter_map(Metaslab::largest_bytes).max().unwrap_or(0);
+        Err(AllocError::NoSpace { largest_bytes })
+    }
+
+    fn blocks_left(&self, request: &Request, member: Member) -> u64 {
+        let aliquot = self.vdevs.get(&member.vdev).map_or(0, |vdev| vdev.group(member.which).aliquot);
+        let class = self.classes.get(&request.class);
+        class.map_or(1, |class| class.blocks_left(request.allocator, request.psize.min_bytes, aliquot))
+    }
+
+    fn rotate(&mut self, request: &Request, member: Member, placed: bool) {
+        let Some(vdev) = self.vdevs.get(&member.vdev) else { return };
+        let group = vdev.group(member.which);
+        let quota = Quota { aliquot: group.aliquot, queue_target: group.queue_target };
+        let queued = group.queued_bytes.get(request.allocator).copied().unwrap_or(0);
+        let attempt = Attempt { psize: request.psize.min_bytes, placed, quota, queued, busy: request.is_busy };
+        if let Some(class) = self.classes.get_mut(&request.class) {
+            class.rotate(request.allocator, attempt, &self.tunables);
+        }
+    }
+
+    fn try_member(
+        &mut self,
+        request: &Request,
+        member: Member,
+        earlier: &[Extent],
+        try_hard: bool,
+        count: u64,
+    ) -> Result<Option<(Extent, u64)>, AllocError> {
+        let keep_active = self.pass > 1;
+        let Some(vdev) = self.vdevs.get_mut(&member.vdev) else { return Ok(None) };
+        let group = vdev.group(member.which);
+        if !vdev.is_allocatable || (!try_hard && !request.is_gang && (group.is_full || group.is_shunned)) {
+            return Ok(None);
+        }
+        let rule = vdev.setup.size_rule.clone();
+        let smallest = rule(1 << vdev.setup.maps.ashift);
+        let size = SizeRange { min_bytes: rule(request.psize.min_bytes), max_bytes: rule(request.psize.max_bytes) };
+        let search = Search {
+            size,
+            count,
+            txg: request.txg,
+            now_ms: request.now_ms,
+            allocator: request.allocator,
+            earlier,
+            try_hard,
+            keep_active,
+        };
+        let Some(found) = vdev.allocate(member.which, &search, &self.tunables)? else {
+            vdev.group_mut(member.which).is_full |= size.min_bytes <= smallest;
+            return Ok(None);
+        };
+        let index = found.start >> vdev.setup.maps.metaslab_shift;
+        self.dirty[slot(request.txg)].insert(MetaslabId { vdev: member.vdev, index });
+        let (offset_bytes, asize_bytes) = (found.start, found.end - found.start);
+        let blocks = if count > 1 { asize_bytes / size.min_bytes.max(1) } else { 1 };
+        Ok(Some((Extent { vdev: member.vdev, offset_bytes, asize_bytes }, blocks)))
+    }
+
+    fn owner(&mut self, extent: &Extent) -> Result<(MetaslabId, &mut Metaslab), SpaceError> {
+        let id = MetaslabId { vdev: extent.vdev, index: 0 };
+        let vdev = self.vdevs.get_mut(&extent.vdev).ok_or(SpaceError::NoMetaslab(id))?;
+        let id = MetaslabId { index: extent.offset_bytes >> vdev.setup.maps.metaslab_shift, ..id };
+        Ok((id, vdev.metaslab(id.index)?))
+    }
+
+    /// Gives back what was allocated in the same txg and never referenced: at once.
+    pub fn unallocate(&mut self, txg: Txg, extent: &Extent) -> Result<(), AllocError> {
+        let (_, metaslab) = self.owner(extent)?;
+        metaslab.unallocate(txg, extent.range())?;
+        if let Some(check) = &mut self.check {
+            check.unallocated(extent.vdev, extent.range())?;
+        }
+        Ok(())
+    }
+
+    /// Takes a given place: blocks of the intent log, at import.
+    pub fn claim(&mut self, txg: Txg, extent: &Extent) -> Result<(), AllocError> {
+        let (id, metaslab) = self.owner(extent)?;
+        if !metaslab.is_loaded() {
+            return Err(AllocError::NeedsLoad(id));
+        }
+        metaslab.claim(txg, extent.range())?;
+        self.dirty[slot(txg)].insert(id);
+        if let Some(check) = &mut self.check {
+            check.allocated(extent.vdev, extent.range())?;
+        }
+        Ok(())
+    }
+
+    /// Frees a place in the txg that syncs.
+    pub fn free(&mut self, txg: Txg, extent: &Extent) -> Result<(), AllocError> {
+        let (id, metaslab) = self.owner(extent)?;
+        metaslab.free(extent.range())?;
+        self.dirty[slot(txg)].insert(id);
+        if let Some(check) = &mut self.check {
+            check.freed(extent.vdev, txg, extent.range())?;
+        }
+        Ok(())
+    }
+}
