@@ -8,6 +8,7 @@
 mod added;
 mod common;
 mod failing;
+mod features;
 mod files;
 mod live;
 mod made;

@@ -19,7 +19,7 @@ pub(crate) fn write_options() -> WriteOptions {
     WriteOptions { clock: Clock::Fixed(1_700_000_001), host: Host { id: 0, name: "here".into() }, check: true }
 }
 
-async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<PoolWriter, SpaError> {
+pub(crate) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<PoolWriter, SpaError> {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };

@@ -1,7 +1,11 @@
 //! What labels and the MOS say of the pool.
 
-use cenote_format::ids::Txg;
+use cenote_dmu::write::{create_zap, put_entry};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_vdev::commit::LeafCommit;
 
 use super::PoolWriter;
@@ -74,6 +78,28 @@ impl PoolWriter {
         set(&mut list, "com.delphix:has_per_vdev_zaps", NvValue::Boolean);
         set(&mut list, "vdev_tree", self.members.tree().clone());
         list
+    }
+
+    /// Makes the root's table of attributes where the pool should have one: as OpenZFS does, with the next configuration that is
+    /// written after the feature was enabled, which is in use from then on.
+    pub(super) async fn make_root_zap(&mut self, txg: Txg) -> Result<(), SpaError> {
+        if !self.features.has("vdev_zaps_v2") || self.members.has_root_zap() {
+            return Ok(());
+        }
+        let name = self.name.clone();
+        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
+        let mut directory = cenote_dmu::write::ZapMut::open(self.directory.clone()).await.map_err(fail)?;
+        let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await.map_err(fail)?;
+        // Without a list of all such tables (before OpenZFS 0.7) no vdev has one yet: that is for OpenZFS to begin.
+        let Some(all) = all.and_then(|value| value.as_u64()) else { return Ok(()) };
+        let all = self.mos.object(ObjectId(all)).await.map_err(fail)?;
+        let zap = create_zap(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
+        put_entry(&all, txg, &int_key_name(zap.0), Some(&ZapValue::from_u64(zap.0))).await.map_err(fail)?;
+        self.members.set_root_zap(zap);
+        if self.features.count("vdev_zaps_v2") == 0 {
+            self.features.change("vdev_zaps_v2", 1);
+        }
+        Ok(())
     }
 
     /// Puts the configuration into the MOS.

@@ -138,7 +138,7 @@ impl FeatureCounts {
         if self.has(feature.name) {
             return Ok(false);
         }
-        // The root's table of vdevs is made by whoever opens the pool next and makes such tables.
+        // The root's table is made with the configuration, and counts then.
         let is_used = ALWAYS.contains(&feature.name) && feature.name != "vdev_zaps_v2";
         self.counts.insert(feature.name, (feature, u64::from(is_used)));
         self.is_dirty = true;

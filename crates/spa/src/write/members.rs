@@ -17,6 +17,9 @@ use cenote_vdev::txgs::TxgSet;
 /// Fields of a vdev that only the MOS's configuration has.
 const MOS_ONLY: [&str; 3] = ["com.delphix:vdev_zap_leaf", "com.delphix:vdev_zap_top", "com.klarasystems:vdev_zap_root"];
 
+/// The object with the root's attributes.
+const ROOT_ZAP: &str = MOS_ONLY[2];
+
 /// The vdevs of a pool that is written.
 pub(super) struct Members {
     tree: NvList,
@@ -94,6 +97,16 @@ impl Members {
     /// The whole tree.
     pub(super) const fn tree(&self) -> &NvList {
         &self.tree
+    }
+
+    /// Whether the root has a table of attributes.
+    pub(super) fn has_root_zap(&self) -> bool {
+        self.tree.u64(ROOT_ZAP).is_some_and(|object| object != 0)
+    }
+
+    /// Gives it one.
+    pub(super) fn set_root_zap(&mut self, object: ObjectId) {
+        set(&mut self.tree, ROOT_ZAP, object.0);
     }
 
     /// A top-level vdev.

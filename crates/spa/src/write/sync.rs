@@ -41,6 +41,7 @@ impl PoolWriter {
         self.sync_datasets(txg).await?;
         self.save_shared(txg).await?;
         if self.config_changed {
+            self.make_root_zap(txg).await?;
             self.write_config(txg).await?;
         }
         self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;

@@ -34,8 +34,7 @@ impl PoolWriter {
         if wanted.iter().any(|feature| feature.name == "head_errlog") {
             self.check_error_logs(&mut directory).await?;
         }
-        // Each notes the txg of its enabling where that is noted.
-        wanted.sort_by_key(|feature| feature.name != "enabled_txg");
+        // In OpenZFS's order: each notes the txg of its enabling if that is noted by then, so those before `enabled_txg` do not.
         for feature in &wanted {
             let enabled = self.features.enable(&self.mos, &mut directory, feature, self.txg).await;
             enabled.map_err(|error| self.dmu_error(error))?;

@@ -1,10 +1,10 @@
 //! Goal: the tables count as a plain map does, whatever is given up in whatever order, and go with their last entry. Method:
 //! tables made by hand in a new pool, references given up at random, txgs synced and tables read again in between.
 
-use cenote_dmu::write::create_zap;
+use cenote_dmu::write::{Object, create_zap, put_entry};
 use cenote_format::blkptr::Dva;
 use cenote_format::brt::{BrtVdevPhys, REGION_SIZE_BYTES};
-use cenote_format::ddt::{DdtCopies, DdtKey, DdtPhys};
+use cenote_format::ddt::{DdtCopies, DdtKey, DdtLogHeader, DdtPhys, directory};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::{Checksum, Compress};
@@ -103,7 +103,7 @@ async fn enter_clones(writer: &mut PoolWriter, model: &BTreeMap<u64, u64>, as_by
     let bytes: Vec<u8> = regions.iter().flat_map(|count| count.to_le_bytes()).collect();
     object.write(txg, 0, &bytes).await.unwrap();
     let id = ZapValue::from_u64(object.id().0);
-    cenote_dmu::write::put_entry(&writer.directory, txg, &pool_directory::brt(0), Some(&id)).await.unwrap();
+    put_entry(&writer.directory, txg, &pool_directory::brt(0), Some(&id)).await.unwrap();
     writer.features.change("block_cloning", 1);
     writer.shared.saved_bytes = phys.saved_bytes;
 }
@@ -169,10 +169,7 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
         runtime.block_on(async {
             let mut writer = made(&handle, "/deduplicated").await;
             let mut rng = Rng::new(seed);
-            let statistics = create_zap(&writer.mos, writer.txg, DmuType::DDT_STATS, &[]).await.unwrap();
-            let id = ZapValue::from_u64(statistics.id().0);
-            let name = pool_directory::DDT_STATISTICS;
-            cenote_dmu::write::put_entry(&writer.directory, writer.txg, name, Some(&id)).await.unwrap();
+            let statistics = make_statistics(&writer).await;
             let mut tables = dedup::Tables::new(CHECKSUM, writer.directory.clone());
             let mut model = BTreeMap::new();
             for number in 1..500 {
@@ -227,4 +224,110 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
             assert!(statistics.entries(10).await.unwrap().is_empty());
         });
     }
+}
+
+/// The statistics of dedup tables, which are there before any.
+async fn make_statistics(writer: &PoolWriter) -> Object {
+    let statistics = create_zap(&writer.mos, writer.txg, DmuType::DDT_STATS, &[]).await.unwrap();
+    let id = ZapValue::from_u64(statistics.id().0);
+    let name = pool_directory::DDT_STATISTICS;
+    put_entry(&writer.directory, writer.txg, name, Some(&id)).await.unwrap();
+    statistics
+}
+
+/// What OpenZFS makes for a checksum with its first entry: a directory, and two logs.
+async fn make_directory(writer: &mut PoolWriter, checksum: Checksum) -> (Object, Vec<ObjectId>) {
+    let (txg, mos) = (writer.txg, writer.mos.clone());
+    let numbers = [(directory::VERSION, ZapValue::from_u64(1)), (directory::FLAGS, ZapValue::from_u64(3))];
+    let own = create_zap(&mos, txg, DmuType::ZAP_METADATA, &numbers).await.unwrap();
+    let id = ZapValue::from_u64(own.id().0);
+    let name = pool_directory::ddt_dir(checksum.name());
+    put_entry(&writer.directory, txg, &name, Some(&id)).await.unwrap();
+    let mut logs = Vec::new();
+    for index in 0..2 {
+        let header = DdtLogHeader { info: 1, length_bytes: 0, first_txg: Txg(0), checkpoint: DdtKey::default() };
+        let spec = ObjectSpec::new(DmuType::UINT64_METADATA, 128 << 10)
+            .with_bonus(DmuType::UINT64_METADATA, header.emit(cenote_zio::ORDER).to_vec());
+        let log = mos.create_object(txg, &spec).unwrap().id();
+        let name = pool_directory::ddt_log(checksum.name(), index);
+        put_entry(&own, txg, &name, Some(&ZapValue::from_u64(log.0))).await.unwrap();
+        logs.push(log);
+    }
+    writer.features.change("fast_dedup", 1);
+    (own, logs)
+}
+
+/// What a directory of tables lists.
+async fn listed(own: &Object) -> BTreeMap<String, u64> {
+    let entries = ZapMut::open(own.clone()).await.unwrap().entries(20).await.unwrap();
+    entries.into_iter().map(|(name, value)| (String::from_utf8(name).unwrap(), value.as_u64().unwrap())).collect()
+}
+
+#[test]
+fn the_directory_of_fast_dedup_goes_with_its_last_entry_and_takes_tables_and_logs_along() {
+    const CHECKSUMS: [Checksum; 2] = [Checksum::Sha256, Checksum::Blake3];
+    const LAST: u64 = 49;
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    add_disk(&runtime, "/emptied");
+    runtime.block_on(async {
+        let mut writer = made(&handle, "/emptied").await;
+        let statistics = make_statistics(&writer).await;
+        let mut made = Vec::new();
+        for checksum in CHECKSUMS {
+            let (own, logs) = make_directory(&mut writer, checksum).await;
+            let mut tables = dedup::Tables::new(checksum, own.clone());
+            for number in 1..=LAST {
+                let (key, mut copies) = deduplicated(number);
+                copies.reference_count = 1 + number % 2;
+                let entry = dedup::Entry { key, phys: DdtPhys::Flat { copies, class_start: 5 }, class: None };
+                writer.put(writer.txg, &mut tables, entry, &mut Vec::new()).await.unwrap();
+            }
+            writer.shared.dedup.enter(tables);
+            made.push((checksum, own, logs));
+        }
+        writer.sync().await.unwrap();
+        // As a later import finds them.
+        writer.shared.dedup = dedup::Dedup::default();
+        for (left, (checksum, own, logs)) in [2, 1].into_iter().zip(made) {
+            let own_name = pool_directory::ddt_dir(checksum.name());
+            let table = |class| pool_directory::ddt(checksum.name(), "zap", class);
+            for number in 1..=LAST {
+                let (key, copies) = deduplicated(number);
+                let mut bp = copies.blkptr(&key, checksum);
+                bp.set_dmu_type(DmuType::PLAIN_FILE_CONTENTS);
+                bp.set_dedup(true);
+                for at in 0..=number % 2 {
+                    if (number, at) == (LAST, LAST % 2) {
+                        writer.sync().await.unwrap();
+                        assert!(has(&writer, &own_name).await, "one reference is left");
+                        assert_eq!(writer.features.count("fast_dedup"), left);
+                    }
+                    let free = writer.give_up(writer.txg, &bp).await.unwrap();
+                    assert_eq!(free.len() as u64, u64::from(at == number % 2), "{number}");
+                }
+            }
+            let names = listed(&own).await;
+            let tables: Vec<ObjectId> = cenote_format::ddt::CLASSES
+                .iter()
+                .filter_map(|class| names.get(&table(class)))
+                .map(|id| ObjectId(*id))
+                .collect();
+            assert_eq!((names.len(), tables.len()), (6, 2), "version, flags, two logs, two tables: {names:?}");
+            writer.sync().await.unwrap();
+            assert!(!has(&writer, &own_name).await);
+            assert_eq!(writer.features.count("fast_dedup"), left - 1);
+            for gone in tables.into_iter().chain(logs).chain([own.id()]) {
+                assert!(writer.mos.object(gone).await.is_err(), "object {gone} is left");
+            }
+            let mut statistics = ZapMut::open(statistics.clone()).await.unwrap();
+            let left_over = statistics.entries(10).await.unwrap();
+            assert!(!left_over.iter().any(|(name, _)| name.starts_with(table("").as_bytes())), "{left_over:?}");
+            // Nothing is looked for where there is nothing.
+            let (key, copies) = deduplicated(LAST);
+            let mut bp = copies.blkptr(&key, checksum);
+            bp.set_dedup(true);
+            assert_eq!(writer.give_up(writer.txg, &bp).await.unwrap().len(), 1);
+        }
+    });
 }
