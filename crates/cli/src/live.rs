@@ -44,8 +44,24 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     let guid = writer.guid();
     let pool = LivePool::start(writer, TxTunables::for_memory(memory));
     watch(context, &pool, recovery);
+    watch_hangs(context, &pool);
     give_up_when_asked_twice(context, &pool);
     Ok((pool, guid))
+}
+
+/// Says which devices hang; ends the process at once where `zfs_deadman_failmode` wants that.
+fn watch_hangs(context: &Context, pool: &LivePool) {
+    let (context, pool) = (context.clone(), pool.clone());
+    pool.handle().clone().detach(Class::Issue, async move {
+        loop {
+            let hang = pool.hung().await;
+            context.err(format!("pool '{}': {}", pool.name(), hang.message));
+            if hang.is_fatal {
+                context.err("zfs_deadman_failmode is panic");
+                std::process::abort();
+            }
+        }
+    });
 }
 
 /// Says when the pool's devices fail, and when it goes on; ends the process at once where its property `failmode` wants that.

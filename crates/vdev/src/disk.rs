@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cenote_taskq::Device;
 use cenote_taskq::buf::{Block, Buf};
 
 use crate::partition::Partition;
+use crate::watch::{Kind, Watch};
 
 /// A device or a partition of one. Cloning gives another handle on it.
 #[derive(Clone)]
@@ -16,6 +17,8 @@ pub struct Disk {
     start_bytes: u64,
     size_bytes: u64,
     path: Arc<str>,
+    /// There once its pool is in use; all handles share it.
+    watch: Arc<OnceLock<Arc<Watch>>>,
 }
 
 impl Disk {
@@ -23,7 +26,7 @@ impl Disk {
     #[must_use]
     pub fn whole(device: Device) -> Self {
         let path = device.path().to_string_lossy().into();
-        Self { start_bytes: 0, size_bytes: device.size_bytes(), device, path }
+        Self { start_bytes: 0, size_bytes: device.size_bytes(), device, path, watch: Arc::default() }
     }
 
     /// The part of a device that a partition table names; its path is the device's with the partition's number.
@@ -32,7 +35,13 @@ impl Disk {
         let whole = device.size_bytes();
         let start_bytes = partition.start_bytes.min(whole);
         let path = format!("{}#{}", device.path().display(), partition.number).into();
-        Self { start_bytes, size_bytes: partition.size_bytes.min(whole - start_bytes), device, path }
+        Self {
+            start_bytes,
+            size_bytes: partition.size_bytes.min(whole - start_bytes),
+            device,
+            path,
+            watch: Arc::default(),
+        }
     }
 
     /// Where it is, for messages.
@@ -59,12 +68,43 @@ impl Disk {
         self.start_bytes
     }
 
+    /// From now on what it is asked is noted until it is answered. The first watch stays.
+    pub(crate) fn watch(&self, watch: Arc<Watch>) {
+        let _ = self.watch.set(watch);
+    }
+
+    /// What it was asked, if that is noted.
+    pub(crate) fn watched(&self) -> Option<&Arc<Watch>> {
+        self.watch.get()
+    }
+
     /// Fills all of `buf` from `address_bytes`, or fails.
-    pub async fn read(&self, address_bytes: u64, buf: Buf) -> (io::Result<()>, Buf) {
+    pub fn read(&self, address_bytes: u64, buf: Buf) -> impl Future<Output = (io::Result<()>, Buf)> + Send + '_ {
+        self.read_as(Kind::Read, address_bytes, buf)
+    }
+
+    /// The same, for one who waits as those wait who write: a device that hangs is not waited for in silence.
+    pub(crate) fn probe(
+        &self,
+        address_bytes: u64,
+        buf: Buf,
+    ) -> impl Future<Output = (io::Result<()>, Buf)> + Send + '_ {
+        self.read_as(Kind::Change, address_bytes, buf)
+    }
+
+    async fn read_as(&self, kind: Kind, address_bytes: u64, buf: Buf) -> (io::Result<()>, Buf) {
         if address_bytes.checked_add(buf.len() as u64).is_none_or(|end| end > self.size_bytes) {
             return (Err(io::ErrorKind::UnexpectedEof.into()), buf);
         }
-        self.device.read(self.start_bytes + address_bytes, buf).await
+        let offset_bytes = self.start_bytes + address_bytes;
+        let Some(watch) = self.watch.get() else { return self.device.read(offset_bytes, buf).await };
+        let device = self.device.clone();
+        let read = match watch.ask(kind, Box::pin(async move { device.read(offset_bytes, buf).await })) {
+            Ok(asked) => asked.await,
+            Err(error) => Err(error),
+        };
+        // The request that is late keeps its buffer.
+        read.unwrap_or_else(|error| (Err(error), Buf::unfilled(0)))
     }
 
     /// Writes all of `block` at `address_bytes`, or fails. It is stable after the next [`Disk::flush`].
@@ -75,7 +115,10 @@ impl Disk {
         if address_bytes.checked_add(block.len() as u64).is_none_or(|end| end > self.size_bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.device.write(self.start_bytes + address_bytes, block).await
+        let offset_bytes = self.start_bytes + address_bytes;
+        let Some(watch) = self.watch.get() else { return self.device.write(offset_bytes, block).await };
+        let device = self.device.clone();
+        watch.ask(Kind::Change, Box::pin(async move { device.write(offset_bytes, block).await }))?.await?
     }
 
     /// Makes stable every write that was done before this began.
@@ -83,7 +126,9 @@ impl Disk {
     /// # Errors
     /// The device's.
     pub async fn flush(&self) -> io::Result<()> {
-        self.device.flush().await
+        let Some(watch) = self.watch.get() else { return self.device.flush().await };
+        let device = self.device.clone();
+        watch.ask(Kind::Change, Box::pin(async move { device.flush().await }))?.await?
     }
 }
 

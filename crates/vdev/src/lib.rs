@@ -34,7 +34,8 @@
 //! 3. Every loop that a configuration or mapping can drive is bounded: nesting, spares that stand for each other, chained
 //!    mappings, sets of suspects, combinations of copies, faults kept.
 //! 4. A device is blamed for wrong bytes only after the right ones are known, or when it alone was asked for all of them.
-//! 5. A read of a leaf allocates its buffer and nothing else, and spawns nothing.
+//! 5. A read of a leaf allocates its buffer and nothing else, and spawns nothing, unless the pool is in use: then it is watched.
+//! 6. A device that hangs holds up a pool in use only where the pool cannot do without it ([`tree`]).
 //!
 //! **Locking.** The tree is shared and mostly immutable. What changes (leaf states, counts) is atomic; missed txgs and the
 //! reflow offset are behind read-write locks that are never held across an await, the former only looked at when a flag says
@@ -63,3 +64,4 @@ pub mod queue;
 pub mod tree;
 pub mod tunables;
 pub mod txgs;
+mod watch;

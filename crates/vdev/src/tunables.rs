@@ -43,7 +43,7 @@ const fn number(
 }
 
 /// All of them, by name.
-pub const TUNABLES: [Tunable; 34] = [
+pub const TUNABLES: [Tunable; 36] = [
     number(
         "vdev_raidz_outlier_check_interval_ms",
         "ms",
@@ -68,7 +68,29 @@ pub const TUNABLES: [Tunable; 34] = [
         86_400,
         "How long a slow child of a raidz or draid is not read, its data being reconstructed instead; 0 for never.",
     ),
-    number("zfs_deadman_ziotime_ms", "ms", 300_000, 100, 86_400_000, "When a read that was not answered has failed."),
+    Tunable {
+        name: "zfs_deadman_enabled",
+        unit: "",
+        default: 1,
+        domain: Domain::Words(&["0", "1"]),
+        effect: "Whether a device of a pool in use that does not answer is noticed; if not, its writes are waited for without end.",
+    },
+    Tunable {
+        name: "zfs_deadman_failmode",
+        unit: "",
+        default: 0,
+        domain: Domain::Words(&["wait", "continue", "panic"]),
+        effect: "When a device of a pool in use hangs: go on without it if that can be, else wait, or end the process. \
+                 Nothing is ever sent again while it may still be done, so continue is the same as wait.",
+    },
+    number(
+        "zfs_deadman_ziotime_ms",
+        "ms",
+        300_000,
+        100,
+        86_400_000,
+        "When a read that was not answered has failed, and a device of a pool in use hangs.",
+    ),
     number(
         "zfs_vdev_aggregation_limit",
         "bytes",

@@ -30,7 +30,7 @@ const CASES: &[(Tops, usize)] = &[
 
 /// The request with which the failure begins.
 #[derive(Clone, Copy, Debug)]
-enum Point {
+pub(crate) enum Point {
     /// The so many-th write.
     Write(u64),
     /// The so many-th flush.
@@ -39,6 +39,23 @@ enum Point {
     Label,
     /// The first write of an uberblock.
     Uberblock,
+    /// The first read.
+    Read,
+}
+
+impl Point {
+    /// Whether a request is the one: so many writes and flushes there were, with it.
+    pub(crate) fn is_met(self, request: &Request, writes: u64, flushes: u64) -> bool {
+        let within =
+            |range: std::ops::Range<u64>| request.kind == RequestKind::Write && range.contains(&request.offset_bytes);
+        match self {
+            Self::Write(number) => writes == number,
+            Self::Flush(number) => flushes == number,
+            Self::Label => within(16 << 10..128 << 10),
+            Self::Uberblock => within(128 << 10..256 << 10),
+            Self::Read => request.kind == RequestKind::Read,
+        }
+    }
 }
 
 const POINTS: &[Point] = &[
@@ -74,19 +91,10 @@ fn arm(machine: &Machine, victims: usize, point: Point, how: How) -> Arc<AtomicB
         let (is_down, counts) = (is_down.clone(), counts.clone());
         let mut was_down = false;
         disk.set_faults(move |request: &Request, _| {
-            let within = |range: std::ops::Range<u64>| {
-                request.kind == RequestKind::Write && range.contains(&request.offset_bytes)
-            };
             let (writes, flushes) = &mut *counts.lock();
             *writes += u64::from(request.kind == RequestKind::Write);
             *flushes += u64::from(request.kind == RequestKind::Flush);
-            let begins = match point {
-                Point::Write(number) => *writes == number,
-                Point::Flush(number) => *flushes == number,
-                Point::Label => within(16 << 10..128 << 10),
-                Point::Uberblock => within(128 << 10..256 << 10),
-            };
-            if begins && !was_down {
+            if point.is_met(request, *writes, *flushes) && !was_down {
                 is_down.store(true, Ordering::SeqCst);
             }
             was_down |= is_down.load(Ordering::SeqCst);
@@ -100,15 +108,15 @@ fn arm(machine: &Machine, victims: usize, point: Point, how: How) -> Arc<AtomicB
     is_down
 }
 
-struct Load {
-    head: LiveHead,
-    objects: Vec<Object>,
-    ids: Vec<ObjectId>,
-    written: Vec<Arc<Mutex<Written>>>,
+pub(crate) struct Load {
+    pub(crate) head: LiveHead,
+    pub(crate) objects: Vec<Object>,
+    pub(crate) ids: Vec<ObjectId>,
+    pub(crate) written: Vec<Arc<Mutex<Written>>>,
 }
 
 impl Load {
-    async fn new(pool: &LivePool) -> Self {
+    pub(crate) async fn new(pool: &LivePool) -> Self {
         let head = pool.open_head("written").await.unwrap();
         let objects = make_objects(&head, 3).await;
         let ids = objects.iter().map(Object::id).collect();
@@ -116,7 +124,7 @@ impl Load {
         Self { head, written: objects.iter().map(|_| Arc::default()).collect(), objects, ids }
     }
 
-    fn start(&self, handle: &Handle, seed: u64) -> Vec<cenote_taskq::Join<()>> {
+    pub(crate) fn start(&self, handle: &Handle, seed: u64) -> Vec<cenote_taskq::Join<()>> {
         let each = self.objects.iter().zip(&self.written).enumerate();
         let works = each.map(|(at, (object, written))| {
             write_blocks(self.head.clone(), object.clone(), seed << 8 | at as u64, 120, written.clone())
@@ -125,7 +133,7 @@ impl Load {
     }
 }
 
-async fn check_reopened(
+pub(crate) async fn check_reopened(
     handle: &Handle,
     machine: &Machine,
     ids: &[ObjectId],
@@ -174,7 +182,7 @@ fn mend(machine: &Machine, is_down: &AtomicBool) {
 }
 
 /// As [`assert_clean`], but that a disk may lack what its dirty time log says it lacks: it failed the flush that another did.
-fn assert_whole(report: &VerifyReport, what: &str) {
+pub(crate) fn assert_whole(report: &VerifyReport, what: &str) {
     let is_known = |bad: &String| bad.contains("stale (device missed the write)");
     let is_behind = !report.bad_copies.is_empty() && report.bad_copies.iter().all(|bad| is_known(&bad.to_string()));
     if is_behind {
@@ -185,12 +193,12 @@ fn assert_whole(report: &VerifyReport, what: &str) {
     }
 }
 
-fn disks_of(layout: Tops) -> usize {
+pub(crate) fn disks_of(layout: Tops) -> usize {
     layout.iter().map(|(_, count)| count).sum()
 }
 
 /// Changes what labels say, so that the next txg writes them.
-async fn comment(pool: &LivePool, text: &str) -> Result<(), cenote_spa::SpaError> {
+pub(crate) async fn comment(pool: &LivePool, text: &str) -> Result<(), cenote_spa::SpaError> {
     let value = PropertyValue::Text(text.to_owned());
     pool.change(move |writer| Box::pin(async move { writer.set_pool_property("comment", Some(&value)).await })).await
 }

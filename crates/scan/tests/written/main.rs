@@ -10,6 +10,7 @@ mod common;
 mod failing;
 mod features;
 mod files;
+mod hanging;
 mod live;
 mod made;
 mod reopened;

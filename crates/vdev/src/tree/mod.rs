@@ -21,6 +21,7 @@
 
 mod build;
 mod copies;
+mod deadman;
 mod detached;
 mod hurry;
 mod indirect;
@@ -43,6 +44,7 @@ use cenote_taskq::sync::RwLock;
 use cenote_taskq::{BoxFuture, Group, Handle};
 
 pub use copies::CopiesReport;
+pub use deadman::{Hang, HangStatus};
 pub use indirect::{IndirectMap, Segment};
 pub use node::LeafState;
 pub use status::{VdevState, VdevStatus};
@@ -211,6 +213,7 @@ pub struct VdevTree {
     left: Option<Group>,
     reroute_after: Duration,
     deadman_after: Duration,
+    deadman: deadman::Deadman,
     hedge_percent: u32,
     sit_out: SitOut,
     indirect: OnceLock<Arc<dyn IndirectMap>>,
@@ -285,6 +288,7 @@ impl VdevTree {
             clock,
             reroute_after: Duration::from_millis(tunables.number("zfs_vdev_mirror_reroute_ms")),
             deadman_after: Duration::from_millis(tunables.number("zfs_deadman_ziotime_ms")),
+            deadman: deadman::Deadman::new(tunables),
             hedge_percent: tunables.number("zfs_vdev_mirror_hedge_percent") as u32,
             sit_out: SitOut {
                 duration: Duration::from_secs(tunables.number("vdev_read_sit_out_secs")),

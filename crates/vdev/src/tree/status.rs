@@ -2,8 +2,8 @@
 
 use cenote_format::ids::{Guid, VdevId};
 
-use super::VdevTree;
 use super::node::{Kind, LeafState, Node};
+use super::{HangStatus, VdevTree};
 use crate::fault::ErrorTotals;
 
 /// The health of a vdev.
@@ -70,6 +70,8 @@ pub struct VdevStatus {
     pub errors: ErrorTotals,
     /// Whether its dirty time log has entries: it needs a resilver.
     pub has_missed_txgs: bool,
+    /// Whether and how it hangs, in a pool that is in use.
+    pub hang: Option<HangStatus>,
     /// Its children.
     pub children: Vec<VdevStatus>,
 }
@@ -103,6 +105,10 @@ impl VdevTree {
             state,
             errors: node.errors.totals(),
             has_missed_txgs: !node.missed.is_empty(),
+            hang: match &node.kind {
+                Kind::Leaf(leaf) => leaf.hang_status(),
+                _ => None,
+            },
             children: Vec::new(),
         }
     }

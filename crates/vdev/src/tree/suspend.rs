@@ -20,6 +20,8 @@
 //!    cache, whatever it said of it: what is kept is written again, in order, and flushed.
 //! 3. Where that succeeds the pool goes on: whoever waits writes what failed. Where not, it stays suspended.
 //!
+//! A device that hangs is no failure yet: [`super::deadman`].
+//!
 //! A read that fails is asked again after the pool goes on. Before it is suspended for a read's sake its devices are tried: one bad
 //! sector is no reason.
 //!
@@ -27,7 +29,8 @@
 //! 1. Between two flushes that succeeded everything that was written is kept: [`KEPT_MAX_BYTES`] at most, since more of it has the
 //!    devices flushed.
 //! 2. A flush that is reported as good has made stable what it covers on as many devices as the redundancy needs.
-//! 3. While what is kept is written again nothing else is under way.
+//! 3. While what is kept is written again nothing else is under way, nor has any device still to answer a write that nobody waits
+//!    for.
 //! 4. What devices have answered is not under way any more in the same step in which it counts as written: whoever writes again
 //!    what is kept misses nothing. A write takes the lock twice, when it begins and when it ends.
 //!
@@ -41,9 +44,10 @@ use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
-use cenote_taskq::{Notify, join_all};
+use cenote_taskq::{Either, Notify, join_all, race};
 
 use super::VdevTree;
+use super::deadman::{Hang, Hangs};
 use super::node::{Kind, Node};
 use super::write::Written;
 use crate::error::VdevError;
@@ -63,11 +67,15 @@ pub struct Suspension {
     refuses_reads: AtomicBool,
     /// The pool was suspended, goes on, or what was under way has ended.
     changed: Notify,
+    /// Devices that were found to hang.
+    pub(super) hangs: Hangs,
 }
 
 #[derive(Debug, Default)]
 struct State {
     reason: Option<Arc<str>>,
+    /// It is suspended because a device hangs.
+    is_for_hang: bool,
     is_abandoned: bool,
     is_resuming: bool,
     is_flushing: bool,
@@ -223,6 +231,40 @@ impl Suspension {
         self.changed.all();
     }
 
+    /// As [`Suspension::suspend`], until a device that hangs has answered.
+    pub(super) fn suspend_for_hang(&self, reason: String) {
+        {
+            let mut state = self.state.lock();
+            state.is_for_hang |= state.reason.is_none();
+            state.reason.get_or_insert_with(|| reason.into());
+            self.is_suspended.store(true, Ordering::Release);
+        }
+        self.changed.all();
+    }
+
+    /// Whether it goes on by itself once a device that hangs has answered.
+    pub(super) fn is_for_hang(&self) -> bool {
+        let state = self.state.lock();
+        state.is_for_hang && state.reason.is_some()
+    }
+
+    /// Has those look again who wait for what devices do, if the pool is suspended.
+    pub(super) fn look_again(&self) {
+        if self.is_suspended.load(Ordering::Acquire) {
+            self.changed.all();
+        }
+    }
+
+    /// Waits until a device is found to hang: each is told of once.
+    pub async fn hung(&self) -> Hang {
+        self.hangs.next().await
+    }
+
+    /// Leaves that have missed a part of what is kept.
+    pub(super) fn behind(&self) -> BTreeSet<Guid> {
+        self.state.lock().behind.clone()
+    }
+
     /// Whether reads that fail while the pool is suspended fail at once, and do not wait until it goes on.
     pub fn set_refuses_reads(&self, refuses: bool) {
         self.refuses_reads.store(refuses, Ordering::Relaxed);
@@ -300,17 +342,6 @@ impl Suspension {
         }
     }
 
-    /// Waits until devices have answered what they were asked.
-    async fn quiet(&self) {
-        loop {
-            let changed = self.changed.wait();
-            if self.state.lock().under_way == 0 {
-                return;
-            }
-            changed.await;
-        }
-    }
-
     /// Leaves have missed a part of what is kept.
     fn note_behind(&self, leaves: &[Guid]) {
         if !leaves.is_empty() {
@@ -331,8 +362,11 @@ impl Suspension {
 
 impl VdevTree {
     /// From now on what too few devices take waits until [`VdevTree::resume`].
-    pub fn wait_for_devices(&self) -> Arc<Suspension> {
-        self.suspension.get_or_init(Arc::default).clone()
+    /// From now on it is noticed, too, which devices hang.
+    pub fn wait_for_devices(self: &Arc<Self>) -> Arc<Suspension> {
+        let suspension = self.suspension.get_or_init(Arc::default).clone();
+        self.watch_devices();
+        suspension
     }
 
     /// Whether devices take what is written, where writes wait for them.
@@ -414,29 +448,25 @@ impl VdevTree {
             return Err(VdevError::Suspended("someone else is resuming it".into()));
         }
         let resuming = Resuming(suspension);
-        suspension.quiet().await;
-        let kept: Vec<Kept> = {
-            let mut state = suspension.state.lock();
-            state.behind.clear();
-            state.kept.values().filter(|kept| kept.is_written).cloned().collect()
-        };
-        let again = async {
-            self.probe_all().await?;
-            for Kept { vdev, offset_bytes, block, birth, .. } in &kept {
-                let written = self.write_once(*vdev, *offset_bytes, block, *birth).await?;
-                suspension.note_behind(&written.missed);
+        let again = match race(Box::pin(self.write_kept_again(suspension)), self.until_held_up(suspension)).await {
+            Either::Left(again) => again,
+            Either::Right(reason) => {
+                let mut state = suspension.state.lock();
+                state.is_for_hang = true;
+                state.reason = Some(reason.clone().into());
+                return Err(VdevError::Suspended(reason));
             }
-            self.flush_kept(suspension).await.map_err(VdevError::Suspended)
         };
-        let again = again.await;
         let mut state = suspension.state.lock();
         match again {
             Ok(()) if !state.is_abandoned => {
                 state.reason = None;
+                state.is_for_hang = false;
                 suspension.is_suspended.store(false, Ordering::Release);
             }
             Ok(()) => return Err(VdevError::Suspended("it is being closed".into())),
             Err(error) => {
+                state.is_for_hang = false;
                 state.reason = Some(error.to_string().into());
                 return Err(error);
             }
@@ -447,12 +477,50 @@ impl VdevTree {
         Ok(())
     }
 
+    /// Waits until devices have answered what they were asked.
+    async fn quiet(&self, suspension: &Suspension) {
+        loop {
+            let changed = suspension.changed.wait();
+            if suspension.state.lock().under_way == 0 && self.is_quiet() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until a device hangs that nothing can go on without: which.
+    async fn until_held_up(&self, suspension: &Suspension) -> String {
+        loop {
+            let changed = suspension.changed.wait();
+            if let Some(reason) = self.held_up() {
+                return reason;
+            }
+            changed.await;
+        }
+    }
+
+    /// Has devices take again what they may have lost, once they have answered everything else.
+    async fn write_kept_again(&self, suspension: &Suspension) -> Result<(), VdevError> {
+        self.quiet(suspension).await;
+        let kept: Vec<Kept> = {
+            let mut state = suspension.state.lock();
+            state.behind.clear();
+            state.kept.values().filter(|kept| kept.is_written).cloned().collect()
+        };
+        self.probe_all().await?;
+        for Kept { vdev, offset_bytes, block, birth, .. } in &kept {
+            let written = self.write_once(*vdev, *offset_bytes, block, *birth).await?;
+            suspension.note_behind(&written.missed);
+        }
+        self.flush_kept(suspension).await.map_err(VdevError::Suspended)
+    }
+
     /// To be asked after a read that failed for want of devices. Where they are gone altogether the pool is suspended, and this
     /// waits until it goes on: `true`. `is_needed`: it waits whatever was said of reads.
     pub async fn wait_for_reads(&self, is_needed: bool) -> bool {
         let Some(suspension) = self.suspension() else { return false };
         if suspension.reason().is_none() {
-            match self.probe_all().await {
+            match Box::pin(self.probe_all()).await {
                 Ok(()) => return false,
                 Err(error) => suspension.suspend(error.to_string()),
             }
@@ -469,7 +537,7 @@ impl VdevTree {
             _ => None,
         });
         let probes = leaves.map(|(node, disk)| async move {
-            let (read, buf) = disk.read(0, Buf::unfilled(PROBE_BYTES)).await;
+            let (read, buf) = disk.probe(0, Buf::unfilled(PROBE_BYTES)).await;
             let written = match read {
                 Ok(()) => disk.write(0, buf.freeze()).await,
                 Err(error) => Err(error),
@@ -496,7 +564,7 @@ impl VdevTree {
     }
 
     /// Whether a vdev takes what is written to it without these leaves.
-    fn takes(&self, node: &Node, without: &BTreeSet<Guid>) -> bool {
+    pub(super) fn takes(&self, node: &Node, without: &BTreeSet<Guid>) -> bool {
         let failed = || node.children.iter().filter(|child| !self.takes(self.node(**child), without)).count();
         match &node.kind {
             Kind::Leaf(leaf) => leaf.readable_disk().is_some() && !without.contains(&node.guid),

@@ -17,6 +17,7 @@
 //!
 //! A raidz vdev's skip sectors stay unwritten; a draid's padding is written as the zeros that its parity counts it as.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_codec::raidz;
@@ -133,13 +134,20 @@ impl VdevTree {
             Kind::Leaf(leaf) => leaf.readable_disk().map(|(disk, _)| (node, disk)),
             _ => None,
         });
+        // What one has taken before it was given up may never become stable.
+        let is_given_up = |node: &&Node| match &node.kind {
+            Kind::Leaf(leaf) => leaf.hang_status().is_some_and(|hang| hang.is_given_up),
+            _ => false,
+        };
+        let given_up: Vec<Guid> = self.nodes.iter().filter(is_given_up).map(|node| node.guid).collect();
         let flushes = leaves.map(|(node, disk)| async move {
             let error = disk.flush().await.err()?;
             let extent = Extent { address: 0, len: 0 };
             self.report(node, extent, FaultKind::Write(IoCause::from(&error)), ReadContext::new(Txg(0)));
             Some(node.guid)
         });
-        join_all(flushes).await.into_iter().flatten().collect()
+        let failed = join_all(flushes).await.into_iter().flatten();
+        failed.chain(given_up).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     async fn write_leaf(&self, node: &Node, leaf: &Leaf, address: u64, block: Block, birth: Txg) -> Part {

@@ -76,14 +76,17 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     super::refuse_interval(&args.pools)?;
     let stamp = args.timestamp.as_deref().map(|how| time::stamp(context.handle(), how)).transpose()?;
-    if let Some((pool, reason)) = context.served().and_then(|pool| Some((pool, pool.suspended()?))) {
+    // Of a pool that is suspended, or has a device that hangs, nothing is read for this: that could wait for the device.
+    if let Some((pool, reason)) = context.served().map(|pool| (pool, pool.suspended()))
+        && (reason.is_some() || suspended::has_hanging(pool))
+    {
         args.pools.iter().try_for_each(|name| context.check_served(name))?;
         if args.json.json {
             let mut document = output_version("zpool status");
-            document.insert("pools".into(), json!({ pool.name(): suspended::json(pool, &reason) }));
+            document.insert("pools".into(), json!({ pool.name(): suspended::json(pool, reason.as_deref()) }));
             context.out(format!("{}\n", json!(document)))?;
         } else {
-            context.out(suspended::text(pool, &reason))?;
+            context.out(suspended::text(pool, reason.as_deref()))?;
         }
         return Ok(Outcome::Good);
     }

@@ -1,4 +1,4 @@
-//! What `zpool status` says of a pool that a server has and whose devices fail: what is in memory, since none of it can be read.
+//! What `zpool status` says of a pool that a server has and whose devices fail or hang: what is in memory, since none of it can be read.
 
 use std::fmt::Write as _;
 
@@ -13,6 +13,10 @@ const STATUS: &str = "One or more devices are faulted in response to IO failures
 const ACTION: &str = "Make sure the affected devices are connected, then run 'zpool clear'.";
 /// What it explains them with.
 const SEE: &str = "https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-HC";
+/// Of a pool that goes on without a device that hangs, or waits for a read.
+const HANG_STATUS: &str = "One or more devices have not answered for a long time.";
+const HANG_ACTION: &str =
+    "Make sure the affected devices work. One that was given up is used again when the pool is imported anew.";
 const NAME_WIDTH_MIN: usize = 10;
 
 /// Rows of the tree: depth, vdev.
@@ -26,33 +30,63 @@ fn name(vdev: &VdevStatus) -> &str {
     vdev.name.rsplit('/').next().unwrap_or(&vdev.name)
 }
 
-/// As a person reads it.
-pub(super) fn text(pool: &LivePool, reason: &str) -> String {
-    let mut text =
-        format!("  pool: {}\n state: SUSPENDED\nstatus: {STATUS}\naction: {ACTION}\n   see: {SEE}\n", pool.name());
-    let _ = writeln!(text, "reason: {reason}\nconfig:\n");
-    let status = pool.devices();
+/// Whether a device below has hung.
+fn hangs(vdev: &VdevStatus) -> bool {
+    vdev.hang.is_some() || vdev.children.iter().any(hangs)
+}
+
+/// Whether a device of the pool hangs, or was given up for it.
+pub(super) fn has_hanging(pool: &LivePool) -> bool {
+    pool.devices().is_some_and(|root| hangs(&root))
+}
+
+/// What is said of a device that hangs, behind its errors.
+fn hang_text(vdev: &VdevStatus) -> String {
+    let Some(hang) = vdev.hang else { return String::new() };
+    let silent = hang.silent.map(|silent| format!("  has not answered for {} s", silent.as_secs())).unwrap_or_default();
+    format!("{silent}{}", if hang.is_given_up { "  given up" } else { "" })
+}
+
+/// As a person reads it. `reason`: why it is suspended, if it is.
+pub(super) fn text(pool: &LivePool, reason: Option<&str>) -> String {
+    text_of(pool.name(), pool.devices().as_ref(), reason)
+}
+
+fn text_of(pool: &str, status: Option<&VdevStatus>, reason: Option<&str>) -> String {
+    let root_state = match (status, reason) {
+        (_, Some(_)) => "SUSPENDED",
+        (Some(root), None) => root.state.name(),
+        (None, None) => "UNAVAIL",
+    };
+    let mut text = format!("  pool: {pool}\n state: {root_state}\n");
+    let _ = match reason {
+        Some(reason) => {
+            writeln!(text, "status: {STATUS}\naction: {ACTION}\n   see: {SEE}\nreason: {reason}\nconfig:\n")
+        }
+        None => writeln!(text, "status: {HANG_STATUS}\naction: {HANG_ACTION}\nconfig:\n"),
+    };
     let mut all = Vec::new();
     status.iter().for_each(|root| rows(root, 0, &mut all));
     let shown = |(depth, vdev): &(usize, &VdevStatus)| {
-        let name = if *depth == 0 { pool.name() } else { name(vdev) };
+        let name = if *depth == 0 { pool } else { name(vdev) };
         format!("{:1$}{name}", "", depth * 2)
     };
     let width = all.iter().map(|row| shown(row).len()).max().unwrap_or(0).max(NAME_WIDTH_MIN);
     let _ = writeln!(text, "\t{:width$}  {:9} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM");
     for row in &all {
         let (depth, vdev) = row;
-        let state = if *depth == 0 { "SUSPENDED" } else { vdev.state.name() };
+        let state = if *depth == 0 { root_state } else { vdev.state.name() };
         let [read, write, checksum] = [vdev.errors.read, vdev.errors.write, vdev.errors.checksum].map(nicenum);
-        let _ = writeln!(text, "\t{:width$}  {state:9} {read:>5} {write:>5} {checksum:>5}", shown(row));
+        let _ =
+            writeln!(text, "\t{:width$}  {state:9} {read:>5} {write:>5} {checksum:>5}{}", shown(row), hang_text(vdev));
     }
     text
 }
 
 /// The same for programs.
-pub(super) fn json(pool: &LivePool, reason: &str) -> Map<String, Value> {
+pub(super) fn json(pool: &LivePool, reason: Option<&str>) -> Map<String, Value> {
     fn object(vdev: &VdevStatus) -> Value {
-        json!({
+        let mut found = json!({
             "name": name(vdev),
             "guid": vdev.guid.0.to_string(),
             "state": vdev.state.name(),
@@ -60,18 +94,75 @@ pub(super) fn json(pool: &LivePool, reason: &str) -> Map<String, Value> {
             "write_errors": vdev.errors.write.to_string(),
             "checksum_errors": vdev.errors.checksum.to_string(),
             "vdevs": vdev.children.iter().map(|child| (name(child).to_owned(), object(child))).collect::<Map<_, _>>(),
-        })
+        });
+        if let Some(hang) = vdev.hang {
+            found["hang"] = json!({
+                "silent_seconds": hang.silent.map(|silent| silent.as_secs().to_string()),
+                "given_up": hang.is_given_up,
+            });
+        }
+        found
     }
     let mut found = Map::new();
     found.insert("name".into(), json!(pool.name()));
-    found.insert("state".into(), json!("SUSPENDED"));
-    found.insert("status".into(), json!(format!("{STATUS}\n")));
-    found.insert("action".into(), json!(format!("{ACTION}\n")));
-    found.insert("msgid".into(), json!("ZFS-8000-HC"));
-    found.insert("moreinfo".into(), json!(SEE));
-    found.insert("reason".into(), json!(reason));
-    if let Some(root) = pool.devices() {
+    let root = pool.devices();
+    match reason {
+        Some(reason) => {
+            found.insert("state".into(), json!("SUSPENDED"));
+            found.insert("status".into(), json!(format!("{STATUS}\n")));
+            found.insert("action".into(), json!(format!("{ACTION}\n")));
+            found.insert("msgid".into(), json!("ZFS-8000-HC"));
+            found.insert("moreinfo".into(), json!(SEE));
+            found.insert("reason".into(), json!(reason));
+        }
+        None => {
+            found.insert("state".into(), json!(root.as_ref().map_or("UNAVAIL", |root| root.state.name())));
+            found.insert("status".into(), json!(format!("{HANG_STATUS}\n")));
+            found.insert("action".into(), json!(format!("{HANG_ACTION}\n")));
+        }
+    }
+    if let Some(root) = root {
         found.insert("vdevs".into(), json!({ pool.name(): object(&root) }));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use cenote_format::ids::{Guid, VdevId};
+    use cenote_vdev::fault::ErrorTotals;
+    use cenote_vdev::tree::{HangStatus, VdevState};
+
+    use super::*;
+
+    fn vdev(name: &str, state: VdevState, hang: Option<HangStatus>, children: Vec<VdevStatus>) -> VdevStatus {
+        let errors = ErrorTotals::default();
+        let name = name.to_owned();
+        VdevStatus { guid: Guid(1), top: VdevId(0), name, state, errors, has_missed_txgs: false, hang, children }
+    }
+
+    #[test]
+    fn a_device_that_hangs_is_shown_with_how_long_and_whether_it_was_given_up() {
+        let silent = Some(Duration::from_secs(312));
+        let late = Some(HangStatus { silent, is_given_up: false });
+        let given_up = Some(HangStatus { silent, is_given_up: true });
+        let answered = Some(HangStatus { silent: None, is_given_up: true });
+        let children = vec![
+            vdev("/dev/a", VdevState::Online, late, Vec::new()),
+            vdev("/dev/b", VdevState::Faulted, given_up, Vec::new()),
+            vdev("/dev/c", VdevState::Faulted, answered, Vec::new()),
+            vdev("/dev/d", VdevState::Online, None, Vec::new()),
+        ];
+        let root = vdev("root", VdevState::Degraded, None, children);
+        assert!(hangs(&root) && !hangs(&vdev("root", VdevState::Online, None, Vec::new())));
+        let text = text_of("mine", Some(&root), None);
+        let ends = |name: &str, end: &str| text.lines().any(|line| line.contains(name) && line.ends_with(end));
+        assert!(text.contains(" state: DEGRADED\nstatus: One or more devices have not answered"), "{text}");
+        assert!(ends(" a ", "0  has not answered for 312 s"), "{text}");
+        assert!(ends(" b ", "0  has not answered for 312 s  given up"), "{text}");
+        assert!(ends(" c ", "0  given up") && ends(" d ", "    0"), "{text}");
+        assert!(text_of("mine", Some(&root), Some("a hangs")).contains(" state: SUSPENDED\n"));
+    }
 }

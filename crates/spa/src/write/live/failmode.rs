@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
 use cenote_taskq::{Either, race};
-use cenote_vdev::tree::VdevStatus;
+use cenote_vdev::tree::{Hang, VdevStatus};
 
 use super::{LivePool, Shared};
 use crate::SpaError;
@@ -90,6 +90,11 @@ impl LivePool {
     /// Waits until the pool is not suspended; `false` if it was given up.
     pub async fn passed(&self) -> bool {
         self.shared.suspension.passed().await.is_ok()
+    }
+
+    /// Waits until one of its devices is found to hang: each hang is told once, to one who waits.
+    pub async fn hung(&self) -> Hang {
+        self.shared.suspension.hung().await
     }
 
     /// Has a suspended pool go on, if its devices take again what is written (`zpool clear`), and forgets the errors that were

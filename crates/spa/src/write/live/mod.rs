@@ -25,7 +25,8 @@
 //!
 //! **Devices that fail.** Where too few take a block, a flush, labels or an uberblock the pool is *suspended*: that write waits in
 //! the vdev layer, and the sync with it. [`LivePool::resume`] has the devices written again what they may have lost, and all goes
-//! on, with the same bytes in the same places. The property `failmode` says what those get who come meanwhile ([`FailMode`]).
+//! on, with the same bytes in the same places. A device that hangs is left out, or suspends the pool until it answers.
+//! The property `failmode` says what those get who come meanwhile ([`FailMode`]).
 //!
 //! **Invariants.**
 //! 1. The MOS is changed by the sync task alone.

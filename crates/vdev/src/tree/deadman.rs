@@ -1,0 +1,228 @@
+//! Devices that hang, of a pool that is in use.
+//!
+//! # Theory
+//!
+//! **Need.** A txg waits for its slowest device. One that never answers holds up the pool for good, also where other devices have
+//! the same data. It must be left out, and what it may still do must harm nothing.
+//!
+//! **In memory.** Each leaf's disk has a [`Watch`], which knows what was asked and not answered, and tells when something is out
+//! for `zfs_deadman_ziotime_ms`. Reads, writes, flushes, labels and uberblocks all go through it.
+//!
+//! **Life of a hang.**
+//! 1. The pool can do without the device: the leaf is *given up*. It counts as faulted, whoever waits for it is told that it
+//!    failed, and nothing more is sent to it. So its writes are missed and its dirty time log has the txgs, as with a device that
+//!    refuses; a flush that it was not asked for counts as failed, since it may have lost what it took in this txg.
+//! 2. The pool cannot, and what is late is a write or a flush: the pool is suspended, with a reason that says so. Those who
+//!    wait go on waiting, since the answer may come: failing them would have them written again while the first may still land.
+//!    When the last late answer is there the pool goes on by itself, as by [`VdevTree::resume`], which is refused until then.
+//! 3. The pool cannot, and what is late is a read: the read fails by its own limit of time ([`super::leaf`]), and the
+//!    pool goes on. A read that comes late harms nothing.
+//!
+//! **Invariants.**
+//! 1. A leaf that was given up is asked nothing until the pool is opened anew: a late write lands on nothing newer than itself.
+//!    What it has missed is read from others from then on, also when the pool is opened anew.
+//! 2. *Without the device* counts as lost, besides those that are not there, every leaf that has missed some txg: what it
+//!    lacks may be on the device that hangs alone.
+//! 3. Nothing that was written in memory is lost by a hang: it is on enough devices, or it is kept and the pool waits.
+//!
+//! **Crash.** As ever: the last synced txg. A pool can be closed before a device has answered: the request that is late keeps the
+//! device open, and with it the lock that keeps other writers out, until the answer or the end of the process.
+//!
+//! **Rejected.** *Sending the request again* (what `zfs_deadman_failmode=continue` stands for): the first one may land after the
+//! second, and after what came later. So it is the same as `wait` here. *Taking the leaf back once it has answered*: it would
+//! need a resilver; its labels and its dirty time log say what it lacks to whoever opens the pool next.
+//!
+//! **Left open.** Devices that hang together are judged one by one, so a mirror that could have waited for both goes on with one.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Class, Notify};
+
+use super::VdevTree;
+use super::node::{Kind, Leaf, LeafState, Node, NodeIndex};
+use super::suspend::Suspension;
+use crate::tunables::Tunables;
+use crate::watch::{self, Said, Watch};
+
+/// How often a pool that could not go on by itself tries again, while someone else has it try.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Hangs that nobody has asked for yet: the oldest are dropped.
+const TOLD_MAX: usize = 64;
+
+/// What is done about devices that hang.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadman {
+    after: Duration,
+    is_enabled: bool,
+    is_fatal: bool,
+}
+
+impl Deadman {
+    pub(super) fn new(tunables: &Tunables) -> Self {
+        Self {
+            after: Duration::from_millis(tunables.number("zfs_deadman_ziotime_ms")),
+            is_enabled: tunables.word("zfs_deadman_enabled") == "1",
+            is_fatal: tunables.word("zfs_deadman_failmode") == "panic",
+        }
+    }
+}
+
+/// A device was found to hang.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hang {
+    /// Which, for how long, and what is done about it.
+    pub message: String,
+    /// The process is to end at once (`zfs_deadman_failmode=panic`).
+    pub is_fatal: bool,
+}
+
+/// How a leaf hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HangStatus {
+    /// For how long it has not answered; none if it has by now.
+    pub silent: Option<Duration>,
+    /// It was given up: it is not used until the pool is opened anew.
+    pub is_given_up: bool,
+}
+
+/// Hangs that nobody has asked for yet.
+#[derive(Debug, Default)]
+pub(super) struct Hangs {
+    waiting: Mutex<VecDeque<Hang>>,
+    came: Notify,
+}
+
+impl Hangs {
+    fn push(&self, hang: Hang) {
+        {
+            let mut waiting = self.waiting.lock();
+            if waiting.len() >= TOLD_MAX {
+                waiting.pop_front();
+            }
+            waiting.push_back(hang);
+        }
+        self.came.all();
+    }
+
+    pub(super) async fn next(&self) -> Hang {
+        loop {
+            let came = self.came.wait();
+            if let Some(hang) = self.waiting.lock().pop_front() {
+                return hang;
+            }
+            came.await;
+        }
+    }
+}
+
+impl VdevTree {
+    /// Notices from now on which devices hang.
+    pub(super) fn watch_devices(self: &Arc<Self>) {
+        let Some(clock) = self.clock.as_ref().filter(|_| self.deadman.is_enabled) else { return };
+        for (index, node) in (0..).map(NodeIndex).zip(&self.nodes) {
+            let Kind::Leaf(Leaf { disk: Some(disk), .. }) = &node.kind else { continue };
+            let tree = Arc::downgrade(self);
+            let told = move |said| {
+                if let Some(tree) = tree.upgrade() {
+                    tree.heard(index, said);
+                }
+            };
+            disk.watch(Watch::new(clock.clone(), self.deadman.after, Box::new(told)));
+        }
+    }
+
+    fn heard(self: &Arc<Self>, index: NodeIndex, said: Said) {
+        let node = self.node(index);
+        let (Kind::Leaf(leaf), Some(suspension)) = (&node.kind, self.suspension()) else { return };
+        match said {
+            Said::Hangs(kind) => self.hangs(node, leaf, kind, suspension),
+            Said::Quiet => suspension.look_again(),
+            Said::Answers => {
+                suspension.look_again();
+                if suspension.is_for_hang()
+                    && let Some(clock) = &self.clock
+                {
+                    let tree = Arc::clone(self);
+                    clock.detach(Class::Sync, async move { tree.go_on().await });
+                }
+            }
+        }
+    }
+
+    fn hangs(&self, node: &Node, leaf: &Leaf, kind: watch::Kind, suspension: &Suspension) {
+        let Some(watch) = leaf.watch() else { return };
+        let silent_s = watch.silence().unwrap_or(self.deadman.after).as_secs();
+        let hangs = format!("{} hangs: it has not answered for {silent_s} s", node.path);
+        let then = if self.can_do_without(node, suspension) {
+            leaf.set_state(LeafState::Faulted);
+            watch.give_up();
+            "the pool goes on without it until it is opened anew"
+        } else if kind == watch::Kind::Change {
+            suspension.suspend_for_hang(hangs.clone());
+            "the pool waits for it"
+        } else {
+            "what was read is asked elsewhere, or fails"
+        };
+        suspension.hangs.push(Hang { message: format!("{hangs}; {then}"), is_fatal: self.deadman.is_fatal });
+    }
+
+    /// Whether everything that was written is still there, and can be written on, without this leaf.
+    fn can_do_without(&self, node: &Node, suspension: &Suspension) -> bool {
+        let Some(top) = self.tops.get(node.top.0 as usize) else { return false };
+        let behind = self.nodes.iter().filter(|node| !node.missed.is_empty()).map(|node| node.guid);
+        let mut lost: BTreeSet<_> = behind.chain(suspension.behind()).collect();
+        lost.insert(node.guid);
+        self.takes(self.node(top.node), &lost)
+    }
+
+    /// A device that hangs and is waited for, if there is one: why nothing can go on.
+    pub(super) fn held_up(&self) -> Option<String> {
+        self.nodes.iter().find_map(|node| {
+            let Kind::Leaf(leaf) = &node.kind else { return None };
+            let watch = leaf.watch().filter(|watch| watch.holds_up())?;
+            let silent_s = watch.silence().unwrap_or(self.deadman.after).as_secs();
+            Some(format!("{} hangs: it has not answered for {silent_s} s", node.path))
+        })
+    }
+
+    /// Whether devices have answered every write and flush that they were asked.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.leaves().all(|leaf| leaf.watch().is_none_or(|watch| watch.is_quiet()))
+    }
+
+    fn leaves(&self) -> impl Iterator<Item = &Leaf> {
+        self.nodes.iter().filter_map(|node| match &node.kind {
+            Kind::Leaf(leaf) => Some(leaf),
+            _ => None,
+        })
+    }
+
+    /// Has a pool go on that was suspended because a device hung, which has answered.
+    async fn go_on(&self) {
+        let (Some(suspension), Some(clock)) = (self.suspension(), &self.clock) else { return };
+        while suspension.is_for_hang() && !suspension.is_abandoned() && self.held_up().is_none() {
+            if self.resume().await.is_ok() {
+                return;
+            }
+            clock.sleep(RETRY_INTERVAL).await;
+        }
+    }
+}
+
+impl Leaf {
+    /// What its device was asked and has not answered, where that is watched.
+    pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
+        self.disk.as_ref()?.watched()
+    }
+
+    /// Whether and how it hangs.
+    pub(super) fn hang_status(&self) -> Option<HangStatus> {
+        let watch = self.watch()?;
+        let status = HangStatus { silent: watch.silence(), is_given_up: watch.is_given_up() };
+        (status.silent.is_some() || status.is_given_up).then_some(status)
+    }
+}

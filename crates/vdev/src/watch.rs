@@ -1,0 +1,241 @@
+//! A device of a pool in use, watched: what it was asked and has not answered, and since when.
+//!
+//! # Theory
+//!
+//! **Need.** A device that refuses says so. One that hangs says nothing, and whoever waits for it waits without end. Worse, what
+//! it was asked may still be done, any time later: a write that is taken for lost could then land on what was put there since.
+//!
+//! **Life of a request.** It is noted with the time, and owns what it needs, its buffer too. Answered, it is struck off. Whoever
+//! asked may leave before: the request becomes a task of its own, which ends with the answer. Once a request has been out for
+//! `zfs_deadman_ziotime_ms` the device *hangs*, and the pool is told ([`Said`]); the pool may give the device up
+//! ([`Watch::give_up`]): then whoever waits for it has an error, and nothing is sent to it any more.
+//!
+//! **Invariants.**
+//! 1. What was asked and not answered is noted, whoever has left.
+//! 2. A device that was given up is asked nothing, also when all late answers have come: it stays so until the pool is opened anew.
+//! 3. One timer task at most is out for a device, and none when there is nothing to wait for. It wakes once in `after`, however
+//!    many requests there are.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{BoxFuture, Class, Event, EventWait, Handle, Instant};
+
+/// What a device is asked: whether it changes anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Read,
+    /// A write or a flush, or a probe for one.
+    Change,
+}
+
+/// What there is to say of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// It hangs; the most that it was asked and has not answered.
+    Hangs(Kind),
+    /// It has answered every change that it was late with.
+    Answers,
+    /// It has answered every change.
+    Quiet,
+}
+
+type Told = dyn Fn(Said) + Send + Sync;
+
+/// See the module comment.
+pub(crate) struct Watch {
+    handle: Handle,
+    after: Duration,
+    told: Box<Told>,
+    given_up: Event,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    /// What was asked and not answered, in the order of asking.
+    pending: BTreeMap<u64, (Instant, Kind)>,
+    pending_changes: usize,
+    /// What it is late with, as far as that was told.
+    late: Option<Kind>,
+    is_timed: bool,
+    is_given_up: bool,
+}
+
+impl State {
+    /// The most that has been out for `after`.
+    fn overdue(&self, now: Instant, after: Duration) -> Option<Kind> {
+        self.pending.values().take_while(|(at, _)| *at + after <= now).map(|(_, kind)| *kind).max()
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("after", &self.after).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// A request: left before its answer it goes on by itself.
+struct Request<T: Send + 'static> {
+    watch: Arc<Watch>,
+    number: u64,
+    rest: Option<BoxFuture<'static, T>>,
+}
+
+impl<T: Send + 'static> Future for Request<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(rest) = &mut self.rest else { return Poll::Pending };
+        let Poll::Ready(answer) = rest.as_mut().poll(context) else { return Poll::Pending };
+        self.rest = None;
+        self.watch.answered(self.number);
+        Poll::Ready(answer)
+    }
+}
+
+impl<T: Send + 'static> Drop for Request<T> {
+    fn drop(&mut self) {
+        let Some(rest) = self.rest.take() else { return };
+        let (watch, number) = (Arc::clone(&self.watch), self.number);
+        self.watch.handle.detach(Class::Interrupt, async move {
+            drop(rest.await);
+            watch.answered(number);
+        });
+    }
+}
+
+/// The answer to a request, or an error once the device is given up.
+pub(crate) struct Asked<'a, T: Send + 'static> {
+    request: Request<T>,
+    given_up: EventWait<'a>,
+}
+
+impl<T: Send + 'static> Future for Asked<'_, T> {
+    type Output = io::Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(answer) = Pin::new(&mut self.request).poll(context) {
+            return Poll::Ready(Ok(answer));
+        }
+        Pin::new(&mut self.given_up).poll(context).map(|()| Err(hangs()))
+    }
+}
+
+impl Watch {
+    /// A device that hangs once it is late by `after`.
+    pub(crate) fn new(handle: Handle, after: Duration, told: Box<Told>) -> Arc<Self> {
+        Arc::new(Self { handle, after, told, given_up: Event::new(), state: Mutex::default() })
+    }
+
+    /// Asks the device, unless it was given up.
+    pub(crate) fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        kind: Kind,
+        request: BoxFuture<'static, T>,
+    ) -> io::Result<Asked<'_, T>> {
+        let number = self.begin(kind).ok_or_else(hangs)?;
+        let request = Request { watch: Arc::clone(self), number, rest: Some(request) };
+        Ok(Asked { request, given_up: self.given_up.wait() })
+    }
+
+    fn begin(self: &Arc<Self>, kind: Kind) -> Option<u64> {
+        let (number, is_timed) = {
+            let mut state = self.state.lock();
+            if state.is_given_up {
+                return None;
+            }
+            let number = state.next;
+            state.next += 1;
+            state.pending.insert(number, (self.handle.now(), kind));
+            state.pending_changes += usize::from(kind == Kind::Change);
+            (number, std::mem::replace(&mut state.is_timed, true))
+        };
+        if !is_timed {
+            let watch = Arc::clone(self);
+            self.handle.detach(Class::Interrupt, async move { watch.time().await });
+        }
+        Some(number)
+    }
+
+    fn answered(&self, number: u64) {
+        let (is_quiet, answers) = {
+            let mut state = self.state.lock();
+            let Some((_, kind)) = state.pending.remove(&number) else { return };
+            state.pending_changes -= usize::from(kind == Kind::Change);
+            let late = state.overdue(self.handle.now(), self.after);
+            let answers = state.late == Some(Kind::Change) && late != Some(Kind::Change);
+            state.late = state.late.min(late);
+            (kind == Kind::Change && state.pending_changes == 0, answers)
+        };
+        if answers {
+            (self.told)(Said::Answers);
+        }
+        if is_quiet {
+            (self.told)(Said::Quiet);
+        }
+    }
+
+    /// Looks for what is late until there is nothing that could become late.
+    async fn time(&self) {
+        loop {
+            let now = self.handle.now();
+            let (news, next) = {
+                let mut state = self.state.lock();
+                let late = state.overdue(now, self.after);
+                let news = late.filter(|_| late > state.late && !state.is_given_up);
+                state.late = state.late.max(late);
+                let next = state.pending.values().map(|(at, _)| *at + self.after).find(|at| *at > now);
+                state.is_timed = next.is_some();
+                (news, next)
+            };
+            if let Some(kind) = news {
+                (self.told)(Said::Hangs(kind));
+            }
+            let Some(next) = next else { return };
+            self.handle.sleep_until(next).await;
+        }
+    }
+
+    /// Nothing is sent to it any more, and whoever waits for an answer has an error.
+    pub(crate) fn give_up(&self) {
+        self.state.lock().is_given_up = true;
+        self.given_up.set();
+    }
+
+    /// Whether it was given up.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.state.lock().is_given_up
+    }
+
+    /// Whether a change is late, and someone waits for it.
+    pub(crate) fn holds_up(&self) -> bool {
+        let state = self.state.lock();
+        state.late == Some(Kind::Change) && !state.is_given_up
+    }
+
+    /// Whether it has answered every change, or nobody waits for that.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let state = self.state.lock();
+        state.pending_changes == 0 || state.is_given_up
+    }
+
+    /// For how long it has been silent, if it is late.
+    pub(crate) fn silence(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        let (since, _) = state.pending.values().next().filter(|_| state.late.is_some())?;
+        Some(self.handle.now() - *since)
+    }
+}
+
+fn hangs() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the device hangs and was given up")
+}
