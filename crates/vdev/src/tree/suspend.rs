@@ -52,8 +52,9 @@ use super::node::{Kind, Node};
 use super::write::Written;
 use crate::error::VdevError;
 
-/// What is kept at most between two flushes: flushing costs a device little beside writing that much.
-const KEPT_MAX_BYTES: usize = 256 << 20;
+/// What is kept at most between two flushes: flushing costs a device little beside writing that much, and memory that is kept
+/// for long is not there for what comes next.
+const KEPT_MAX_BYTES: usize = 64 << 20;
 
 /// What a probe reads and writes back: the part of a label that holds nothing.
 const PROBE_BYTES: usize = 8 << 10;
@@ -105,10 +106,11 @@ impl State {
         number
     }
 
-    fn forget(&mut self, number: u64) {
-        if let Some(kept) = self.kept.remove(&number) {
-            self.kept_bytes -= kept.block.len();
-        }
+    /// What was kept comes back, to be dropped when the state is not locked.
+    fn forget(&mut self, number: u64) -> Option<Kept> {
+        let kept = self.kept.remove(&number)?;
+        self.kept_bytes -= kept.block.len();
+        Some(kept)
     }
 
     /// What has been written by now, and where.
@@ -196,7 +198,7 @@ impl Drop for Keeping<'_> {
         }
         let is_last = {
             let mut state = self.suspension.state.lock();
-            state.forget(self.number);
+            drop(state.forget(self.number));
             self.is_under_way && state.leave()
         };
         if is_last {
@@ -352,11 +354,14 @@ impl Suspension {
     /// A flush has made stable what these are.
     fn flushed(&self, covered: &[u64], failed: &BTreeSet<Guid>) {
         let mut state = self.state.lock();
-        covered.iter().for_each(|number| state.forget(*number));
+        let gone: Vec<Option<Kept>> = covered.iter().map(|number| state.forget(*number)).collect();
         if state.kept.is_empty() {
             state.behind.clear();
         }
         state.unflushed.extend(failed);
+        // Memory is given back while nobody waits for it.
+        drop(state);
+        drop(gone);
     }
 }
 
