@@ -23,12 +23,12 @@
 //!    puts them into the layer of the txg. Others change other blocks meanwhile.
 //! 3. The txg is quiesced: nobody holds it, its layers are final. Others go on in the next.
 //! 4. [`Writer::sync`] loads the indirect blocks above what has changed, then goes up level by level (`sync`): blocks are
-//!    prepared on all cores, small ones some at a time, get their places in order, and are stored in the background,
-//!    neighbours as one. A block's pointer is known when
+//!    taken some at a time (`level`), prepared on all cores, get their places in order, and are stored in the background,
+//!    neighbours as one (`stores`). A block's pointer is known when
 //!    it is placed, so the level above need not wait for devices.
 //!    Where an objset's flags say that it has accounts of owners (`accounts`), what has changed is entered and written too.
 //! 5. Dnodes go into the blocks of the meta-dnode, which is written likewise, then the root block. The layer gives way to
-//!    the new tree.
+//!    the new tree, and its memory is given back where nobody waits for it.
 //! 6. The caller gets the new root and the blocks that are not pointed to any more, and puts the first into the object above
 //!    (the dataset, in the end the uberblock) and frees the others.
 //!
@@ -53,6 +53,7 @@
 //! on its own*: as wide, but allocation would depend on the schedule, and equal input would not give equal bytes.
 
 mod accounts;
+mod level;
 mod look;
 mod numbers;
 mod object;
@@ -60,6 +61,7 @@ mod objset;
 mod policy;
 mod read;
 mod seek;
+mod stores;
 mod sync;
 mod tree;
 mod turns;

@@ -104,8 +104,8 @@ impl ObjectSpec {
 pub(super) struct Dirty {
     /// The dnode as of the end of the txg; its pointers mean nothing.
     pub(super) head: DnodePhys,
-    /// Data blocks written.
-    pub(super) blocks: BTreeMap<u64, Block>,
+    /// Data blocks written. The sync shares them with readers: who changes them while it does has a copy of the table.
+    pub(super) blocks: Arc<BTreeMap<u64, Block>>,
     /// Data blocks freed before those were written: in order, apart.
     pub(super) freed: Vec<Range<u64>>,
     /// The spill block: written, or freed.
@@ -145,7 +145,7 @@ impl State {
                 let at = at.unwrap_or(self.txgs.len());
                 let dirty = Dirty {
                     head: self.head.clone(),
-                    blocks: BTreeMap::new(),
+                    blocks: Arc::default(),
                     freed: Vec::new(),
                     spill: None,
                     is_freed: false,
@@ -272,12 +272,14 @@ impl Object {
     }
 
     /// A txg's changes are on disk (as far as its passes have come): `synced` is what they made of the dnode.
-    pub(super) fn put_synced(&self, txg: Txg, synced: Option<DnodePhys>) {
+    #[must_use]
+    pub(super) fn put_synced(&self, txg: Txg, synced: Option<DnodePhys>) -> Option<Dirty> {
         let synced = synced.map(|phys| Dnode::new(self.objset().reader(), self.id(), phys));
         let mut state = self.shared.state.lock();
-        state.txgs.retain(|(other, _)| *other != txg);
+        let layer = state.txgs.iter().position(|(other, _)| *other == txg).map(|at| state.txgs.remove(at).1);
         state.is_gone |= synced.is_none();
         state.synced = synced;
+        layer
     }
 
     fn change<T>(&self, txg: Txg, change: impl FnOnce(&mut State) -> T) -> T {
@@ -442,7 +444,7 @@ impl Object {
         let bytes = data.len() as i64;
         let replaced = self.change(txg, |state| {
             state.set_last(txg, |last| last.max(block));
-            state.dirty(txg).blocks.insert(block, data).map_or(0, |data| data.len() as i64)
+            Arc::make_mut(&mut state.dirty(txg).blocks).insert(block, data).map_or(0, |data| data.len() as i64)
         });
         self.count_dirty(txg, bytes - replaced);
     }
@@ -529,8 +531,11 @@ impl Object {
         let undone = self.change(txg, |state| {
             let dirty = state.dirty(txg);
             let written: Vec<u64> = dirty.blocks.range(blocks.clone()).map(|(block, _)| *block).collect();
-            let undone: usize =
-                written.iter().filter_map(|block| dirty.blocks.remove(block)).map(|data| data.len()).sum();
+            let mut undone = 0;
+            if !written.is_empty() {
+                let table = Arc::make_mut(&mut dirty.blocks);
+                undone = written.iter().filter_map(|block| table.remove(block)).map(|data| data.len()).sum();
+            }
             let Range { mut start, mut end } = blocks;
             dirty.freed.retain(|other| {
                 let apart = other.end < start || end < other.start;
@@ -562,7 +567,7 @@ impl Object {
         let undone = self.change(txg, |state| {
             let dirty = state.dirty(txg);
             let undone: usize = dirty.blocks.values().map(|data| data.len()).sum();
-            dirty.blocks.clear();
+            dirty.blocks = Arc::default();
             dirty.spill = None;
             dirty.is_freed = true;
             undone as i64

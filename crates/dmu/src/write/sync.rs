@@ -18,31 +18,26 @@ use std::sync::Arc;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodePhys, MAX_SLOTS, SLOT_BYTES};
-use cenote_format::ids::{BlockId, Guid, ObjectId, Txg, VdevId};
+use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
 use cenote_format::objset::ObjsetPhys;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{Class, Join, Semaphore};
 use cenote_vdev::tree::VdevTree;
-use cenote_zio::{Allocator, Bookmark, Placed, Prepared, WritePolicy, Zio, ZioError};
+use cenote_zio::{Allocator, Bookmark, ZioError};
 
 use super::accounts::{Accounting, Changes};
+use super::level::{Cursor, Made, Span};
 use super::object::Object;
-use super::objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED, is_special};
+use super::objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED};
 use super::policy::{BlockKind, Now, ObjsetPolicy};
-use super::tree::{Content, Item, Tree};
-use crate::tx::Dirty;
+use super::stores::{IN_FLIGHT_MAX_BYTES, Stores};
+use super::tree::Tree;
 use crate::{Dmu, DmuError, DmuErrorKind};
 
 /// Objects whose trees are loaded ahead of their turn.
 const LOADED_MAX: usize = 128;
 /// Batches of blocks that are prepared ahead of their turn to be placed.
 const PREPARED_MAX: usize = 32;
-/// Small blocks are prepared, and stored, some at a time: handing one over takes longer than summing it up.
-const BATCH_BYTES: u64 = 256 << 10;
-/// The most blocks of a batch.
-const BATCH_BLOCKS_MAX: usize = 64;
-/// Bytes that are on their way to devices at once.
-const IN_FLIGHT_MAX_BYTES: u64 = 64 << 20;
 
 /// Bytes of blocks: as datasets count them, before allocation overhead, before compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,112 +102,12 @@ struct Shared {
     in_flight: Arc<Semaphore>,
 }
 
-/// Device writes under way.
-struct Stores {
-    zio: Zio,
-    allocator: Arc<dyn Allocator>,
-    dmu: Dmu,
-    in_flight: Arc<Semaphore>,
-    /// Placed, and waiting for others that go with them.
-    batch: Vec<Placed>,
-    batch_bytes: u64,
-    cleaned: Vec<Cleaned>,
-    joins: Vec<Join<Result<Vec<Guid>, ZioError>>>,
-}
-
-impl Stores {
-    fn new(shared: &Shared) -> Self {
-        Self {
-            zio: shared.dmu.zio().clone(),
-            allocator: shared.allocator.clone(),
-            dmu: shared.dmu.clone(),
-            in_flight: shared.in_flight.clone(),
-            batch: Vec::new(),
-            batch_bytes: 0,
-            cleaned: Vec::new(),
-            joins: Vec::new(),
-        }
-    }
-
-    /// Takes a block to be stored: with others if it is small, and once there is room for it. What was dirty is not any more when
-    /// it is stored.
-    async fn begin(&mut self, placed: Placed, cleaned: Option<Cleaned>) {
-        let bytes = placed.pending_bytes();
-        if bytes == 0 {
-            return;
-        }
-        self.batch.push(placed);
-        self.batch_bytes += bytes;
-        self.cleaned.extend(cleaned);
-        if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_BLOCKS_MAX {
-            self.send().await;
-        }
-    }
-
-    /// Begins to store what waits.
-    async fn send(&mut self) {
-        let (batch, cleaned) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.cleaned));
-        let bytes = std::mem::take(&mut self.batch_bytes).min(IN_FLIGHT_MAX_BYTES);
-        let permit = self.in_flight.acquire_owned(bytes).await;
-        let (zio, allocator) = (self.zio.clone(), self.allocator.clone());
-        self.joins.push(self.dmu.handle().spawn(Class::Sync, async move {
-            let stored = zio.store_all(allocator.as_ref(), batch).await;
-            drop((permit, cleaned));
-            stored
-        }));
-    }
-
-    /// Waits for all of them.
-    async fn finish(mut self) -> Result<Vec<Guid>, DmuErrorKind> {
-        self.send().await;
-        let mut missed = Vec::new();
-        for join in self.joins {
-            let stored = join.await.map_err(|error| DmuErrorKind::Interrupted(error.to_string()))?;
-            missed.extend(stored?);
-        }
-        missed.sort_unstable();
-        missed.dedup();
-        Ok(missed)
-    }
-}
-
-/// Data that counts as dirty until this is dropped.
-struct Cleaned {
-    dirty: Arc<Dirty>,
-    txg: Txg,
-    bytes: i64,
-}
-
-impl Cleaned {
-    /// Of a block that is written, if it is counted at all.
-    fn of(objset: &ObjsetMut, object: ObjectId, item: &Item, txg: Txg) -> Option<Self> {
-        let is_data = item.level == 0 && item.block.is_some() && object.0 != 0 && !is_special(object);
-        let dirty = objset.dirty().filter(|_| is_data)?;
-        Some(Self { dirty: dirty.clone(), txg, bytes: item.content.len_bytes() as i64 })
-    }
-}
-
-impl Drop for Cleaned {
-    fn drop(&mut self) {
-        self.dirty.change(self.txg, -self.bytes);
-    }
-}
-
 /// An objset's part of a sync.
-struct Part {
-    objset: ObjsetMut,
-    policy: ObjsetPolicy,
+pub(super) struct Part {
+    pub(super) objset: ObjsetMut,
+    pub(super) policy: ObjsetPolicy,
     born: SpaceDelta,
     killed: Vec<Blkptr>,
-}
-
-/// What a level's block is called until it has its place.
-struct Turn {
-    part: usize,
-    tree: usize,
-    level: u8,
-    block: Option<u64>,
-    cleaned: Option<Cleaned>,
 }
 
 /// A tree that is being loaded; at once where only its dnode has changed, since handing that over takes longer.
@@ -220,9 +115,6 @@ enum Load {
     Done(Box<Tree>),
     Begun(Join<Result<Tree, DmuError>>),
 }
-
-/// Blocks made ready together, and how each is written.
-type Made = (Vec<WritePolicy>, Vec<Result<Prepared, ZioError>>);
 
 impl Writer {
     /// A writer that takes space from `allocator`.
@@ -265,7 +157,7 @@ impl Writer {
     /// No space, or a device failure that the vdevs cannot make up for: the txg cannot be written.
     pub async fn sync(&self, objsets: &[ObjsetMut], txg: Txg, pass: u32) -> Result<Vec<Synced>, DmuError> {
         let now = Now { txg, pass };
-        let mut stores = Stores::new(&self.shared);
+        let mut stores = Stores::new(&self.shared.dmu, &self.shared.allocator, &self.shared.in_flight);
         let mut parts: Vec<Part> = objsets
             .iter()
             .map(|objset| Part {
@@ -301,7 +193,9 @@ impl Writer {
         }
         let fail = |kind| DmuError::new(cenote_format::ids::ObjsetId(0), ObjectId(0), kind);
         let missed = stores.finish().await.map_err(fail)?;
-        settled.into_iter().for_each(|(object, synced)| object.put_synced(txg, synced));
+        let gone: Vec<_> = settled.into_iter().filter_map(|(object, synced)| object.put_synced(txg, synced)).collect();
+        // Giving back a txg's memory takes a while, and nobody waits for it; refused, it is dropped here.
+        let _ = self.shared.dmu.handle().dispatch(Class::Sync, move || drop(gone));
         for (part, (root, phys)) in parts.iter().zip(&pointers) {
             part.objset.put_synced(txg, *root, phys.clone());
         }
@@ -326,14 +220,7 @@ impl Writer {
         }
         let top = trees.iter().flatten().map(|tree| tree.head.levels).max().unwrap_or(0);
         for level in 0..top {
-            let mut work = VecDeque::new();
-            for (part, trees) in trees.iter_mut().enumerate() {
-                for (at, tree) in trees.iter_mut().enumerate() {
-                    let items = tree.items(level);
-                    work.extend(items.into_iter().map(|item| (part, at, item)));
-                }
-            }
-            self.write_level(parts, &mut trees, work, now, stores).await?;
+            self.write_level(parts, &mut trees, level, now, stores).await?;
         }
         for (part, trees) in parts.iter_mut().zip(&mut trees) {
             for tree in trees {
@@ -377,55 +264,41 @@ impl Writer {
         &self,
         parts: &mut [Part],
         trees: &mut [Vec<Tree>],
-        mut work: VecDeque<(usize, usize, Item)>,
+        level: u8,
         now: Now,
         stores: &mut Stores,
     ) -> Result<(), DmuError> {
-        let mut pending: VecDeque<(Vec<Turn>, Join<Made>)> = VecDeque::new();
+        trees.iter_mut().flatten().for_each(|tree| tree.begin_level(level));
+        let mut cursor = Cursor::new(level, now);
+        let mut pending: VecDeque<(Vec<Span>, Join<Made>)> = VecDeque::new();
         loop {
-            while pending.len() < PREPARED_MAX && !work.is_empty() {
-                let (mut turns, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0);
-                while bytes < BATCH_BYTES
-                    && batch.len() < BATCH_BLOCKS_MAX
-                    && let Some((part, tree, item)) = work.pop_front()
-                {
-                    let object = &trees[part][tree];
-                    let policy = policy_of(&parts[part], object, &item, now);
-                    let cleaned = Cleaned::of(&parts[part].objset, object.object.id(), &item, now.txg);
-                    turns.push(Turn { part, tree, level: item.level, block: item.block, cleaned });
-                    bytes += item.content.len_bytes() as u64;
-                    batch.push((item.content, policy));
-                }
-                pending.push_back((turns, self.begin_prepare(batch)));
+            while pending.len() < PREPARED_MAX
+                && let Some((spans, batch)) = cursor.next(parts, trees)
+            {
+                let (zio, units) = (self.shared.dmu.zio().clone(), self.shared.allocator.units());
+                let made = async move { batch.prepare(&zio, units) };
+                pending.push_back((spans, self.shared.dmu.handle().spawn(Class::Sync, made)));
             }
-            let Some((turns, join)) = pending.pop_front() else { return Ok(()) };
-            let Some(first) = turns.first() else { continue };
-            let (policies, prepared) = joined(&parts[first.part].objset, join).await?;
+            let Some((spans, join)) = pending.pop_front() else { return Ok(()) };
+            let Some(first) = spans.first() else { continue };
+            let Made { blocks, policies, prepared } = joined(&parts[first.part].objset, join).await?;
             let placed = self.shared.dmu.zio().place_all(self.shared.allocator.as_ref(), prepared, &policies).await;
-            for ((turn, policy), placed) in turns.into_iter().zip(&policies).zip(placed) {
-                let tree = &mut trees[turn.part][turn.tree];
-                let placed = placed.map_err(|error| tree.object.error(error))?;
-                let bp = placed.bp;
-                let part = &mut parts[turn.part];
-                let used = self.count(part, &policy.previous, &bp);
+            let mut placed = blocks.into_iter().zip(&policies).zip(placed);
+            for span in spans {
+                let (tree, part) = (&mut trees[span.part][span.tree], &mut parts[span.part]);
+                let (mut used, mut pointers) = (0, Vec::with_capacity(span.count));
+                for ((block, policy), placed) in placed.by_ref().take(span.count) {
+                    let placed = placed.map_err(|error| tree.object.error(error))?;
+                    used += self.count(part, &policy.previous, &placed.bp);
+                    self.forget_cached(&placed.bp, now);
+                    pointers.push((block, placed.bp));
+                    stores.take(placed);
+                }
                 tree.head.used = tree.head.used.saturating_add_signed(used);
-                tree.put(turn.level, turn.block, bp);
-                self.forget_cached(&bp, now);
-                stores.begin(placed, turn.cleaned).await;
+                tree.put_all(level, &pointers);
+                stores.begin(span.cleaned).await;
             }
         }
-    }
-
-    fn begin_prepare(&self, batch: Vec<(Content, WritePolicy)>) -> Join<Made> {
-        let zio = self.shared.dmu.zio().clone();
-        let units = self.shared.allocator.units();
-        self.shared.dmu.handle().spawn(Class::Sync, async move {
-            let made = batch.into_iter().map(|(content, policy)| {
-                let prepared = zio.prepare(units, &content.into_block(), &policy);
-                (policy, prepared)
-            });
-            made.unzip()
-        })
     }
 
     /// Counts a block in the place of another; what it adds to the object's used bytes comes back.
@@ -484,7 +357,8 @@ impl Writer {
         let root = placed.bp;
         self.count(part, &previous, &root);
         self.forget_cached(&root, now);
-        stores.begin(placed, None).await;
+        stores.take(placed);
+        stores.begin(None).await;
         Ok((root, phys))
     }
 }
@@ -511,19 +385,6 @@ async fn count_owners(parts: &[Part], trees: &mut [Vec<Tree>], txg: Txg) -> Resu
 async fn joined<T>(objset: &ObjsetMut, join: Join<T>) -> Result<T, DmuError> {
     let interrupted = |error: cenote_taskq::JoinError| DmuErrorKind::Interrupted(error.to_string());
     join.await.map_err(|error| DmuError::new(objset.id(), ObjectId(0), interrupted(error)))
-}
-
-/// How a block of a tree is written.
-fn policy_of(part: &Part, tree: &Tree, item: &Item, now: Now) -> WritePolicy {
-    let bookmark = Bookmark {
-        objset: part.objset.id(),
-        object: tree.object.id(),
-        level: i8::try_from(item.level).unwrap_or(i8::MAX),
-        block: BlockId(item.block.unwrap_or(0)),
-    };
-    let uncompressed = item.level == 0 && tree.head.compress == 2;
-    let block = BlockKind { kind: item.kind, level: item.level, fill: item.fill, uncompressed };
-    part.policy.of_block(block, bookmark, item.previous, now)
 }
 
 /// Puts written objects' dnodes into the blocks of the meta-dnode, those that stand in the root block into `roots`. What each

@@ -1,8 +1,9 @@
 //! One object's tree while a txg is written into it: the pointers of the dnode, and of the indirect blocks on the way to
 //! what has changed. Nothing else of the tree is read.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
+use std::collections::{BTreeMap, VecDeque, btree_map};
+use std::ops::{Bound, Range};
+use std::sync::Arc;
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
@@ -12,6 +13,7 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{BoxFuture, Class};
 use cenote_zio::ORDER;
 
+use super::level::Room;
 use super::object::{Dirty, Object};
 use super::objset::levels_for;
 use crate::dnode::Dnode;
@@ -36,23 +38,32 @@ pub(super) struct Tree {
     /// Indirect blocks by level and number; the first level is that of data, and stays empty.
     indirects: Vec<BTreeMap<u64, Indirect>>,
     /// Data blocks to write.
-    blocks: BTreeMap<u64, Block>,
+    blocks: Arc<BTreeMap<u64, Block>>,
     /// The spill block to write, or to free.
     spill: Option<Option<Block>>,
+    coming: Coming,
     /// Blocks that the tree has lost.
     pub(super) killed: Vec<Blkptr>,
     txg: Txg,
     holes_have_births: bool,
 }
 
+/// What of the level that is written has not been taken yet.
+#[derive(Default)]
+enum Coming {
+    #[default]
+    Nothing,
+    /// Data blocks after one of them.
+    Blocks(Arc<BTreeMap<u64, Block>>, Bound<u64>),
+    Indirects(btree_map::IntoIter<u64, Indirect>),
+}
+
 /// A block of the tree that is to be written.
 pub(super) struct Item {
-    pub(super) level: u8,
     /// Its number at its level; nothing for the spill block.
     pub(super) block: Option<u64>,
     pub(super) kind: DmuType,
     pub(super) previous: Blkptr,
-    pub(super) fill: u64,
     pub(super) content: Content,
 }
 
@@ -67,6 +78,15 @@ impl Content {
         match self {
             Self::Data(block) => block.len(),
             Self::Pointers(pointers) => pointers.len() * Blkptr::SIZE,
+        }
+    }
+
+    /// Blocks in use below, as the pointer to it says: dnodes in use of a block of dnodes.
+    pub(super) fn fill(&self, kind: DmuType) -> u64 {
+        match self {
+            Self::Pointers(pointers) => pointers.iter().filter(|child| !child.is_hole()).map(Blkptr::fill).sum(),
+            Self::Data(block) if kind == DmuType::DNODE => dnodes_in_block(block, ORDER).count() as u64,
+            Self::Data(_) => 1,
         }
     }
 
@@ -117,6 +137,7 @@ impl Tree {
             indirects: Vec::new(),
             blocks: dirty.blocks,
             spill: dirty.spill,
+            coming: Coming::Nothing,
             killed: Vec::new(),
             txg,
             holes_have_births,
@@ -124,7 +145,7 @@ impl Tree {
         };
         tree.indirects.resize_with(usize::from(tree.head.levels), BTreeMap::new);
         if tree.is_freed {
-            tree.blocks.clear();
+            tree.blocks = Arc::default();
             tree.free_range(0..u64::MAX).await?;
             tree.spill = Some(None);
         } else {
@@ -166,31 +187,45 @@ impl Tree {
 
     /// The pointer to a block whose parent is there.
     fn pointer(&self, level: u8, block: u64) -> Blkptr {
-        if level == self.top_level() {
-            return usize::try_from(block)
-                .ok()
-                .and_then(|at| self.head.blkptrs.get(at).copied())
-                .unwrap_or(Blkptr::HOLE);
-        }
-        let (parent, slot) = (block >> self.shift(), (block & ((1 << self.shift()) - 1)) as usize);
-        let found = self.indirects.get(usize::from(level) + 1).and_then(|level| level.get(&parent));
-        found.and_then(|indirect| indirect.children.get(slot).copied()).unwrap_or(Blkptr::HOLE)
+        let (parent, slot) = self.place_of(level, block);
+        self.children(level, parent).get(slot).copied().unwrap_or(Blkptr::HOLE)
     }
 
-    fn set_pointer(&mut self, level: u8, block: u64, bp: Blkptr) {
+    /// The number of a block's parent, and the block's place among its children; all of the top level are children of the dnode.
+    fn place_of(&self, level: u8, block: u64) -> (u64, usize) {
         if level == self.top_level() {
-            if let Some(slot) = usize::try_from(block).ok().and_then(|at| self.head.blkptrs.get_mut(at)) {
-                *slot = bp;
-            }
-            return;
+            return (0, usize::try_from(block).unwrap_or(usize::MAX));
+        }
+        (block >> self.shift(), (block & ((1 << self.shift()) - 1)) as usize)
+    }
+
+    /// The pointers of a parent to blocks of a level; none where it is not there.
+    fn children(&self, level: u8, parent: u64) -> &[Blkptr] {
+        if level == self.top_level() {
+            return &self.head.blkptrs;
+        }
+        let found = self.indirects.get(usize::from(level) + 1).and_then(|level| level.get(&parent));
+        found.map_or(&[], |indirect| &indirect.children)
+    }
+
+    /// As [`Self::children`], to be changed: a parent that is not there has holes.
+    fn children_mut(&mut self, level: u8, parent: u64) -> &mut [Blkptr] {
+        if level == self.top_level() {
+            return &mut self.head.blkptrs;
         }
         let width = 1_usize << self.shift();
-        let (parent, slot) = (block >> self.shift(), (block as usize) & (width - 1));
         let indirect = self.indirects[usize::from(level) + 1]
             .entry(parent)
             .or_insert_with(|| Indirect { children: vec![Blkptr::HOLE; width], is_dirty: true });
-        indirect.children[slot] = bp;
         indirect.is_dirty = true;
+        &mut indirect.children
+    }
+
+    fn set_pointer(&mut self, level: u8, block: u64, bp: Blkptr) {
+        let (parent, slot) = self.place_of(level, block);
+        if let Some(pointer) = self.children_mut(level, parent).get_mut(slot) {
+            *pointer = bp;
+        }
     }
 
     /// Reads the indirect block, whose parent is there, unless it has been. What a hole points to are holes.
@@ -304,72 +339,123 @@ impl Tree {
         })
     }
 
-    /// What is to be written at a level, in the order of the blocks' numbers.
-    pub(super) fn items(&mut self, level: u8) -> Vec<Item> {
-        if level > self.top_level() {
-            return Vec::new();
+    /// Begins with a level, all below which is written.
+    pub(super) fn begin_level(&mut self, level: u8) {
+        self.coming = match level {
+            0 => Coming::Blocks(std::mem::take(&mut self.blocks), Bound::Unbounded),
+            _ => match self.indirects.get_mut(usize::from(level)) {
+                Some(indirects) => Coming::Indirects(std::mem::take(indirects).into_iter()),
+                None => Coming::Nothing,
+            },
+        };
+    }
+
+    /// Takes what is to be written at the level, in the order of the blocks' numbers, until there is no room for more.
+    pub(super) fn take_items(&mut self, level: u8, room: &mut Room, items: &mut Vec<Item>) {
+        let mut coming = std::mem::take(&mut self.coming);
+        let is_done = match &mut coming {
+            Coming::Nothing => true,
+            Coming::Blocks(blocks, after) => self.take_data(blocks, after, room, items),
+            Coming::Indirects(indirects) => self.take_indirects(level, indirects, room, items),
+        };
+        if !is_done {
+            self.coming = coming;
         }
-        if level == 0 {
-            return self.data_items();
-        }
-        let mut items = Vec::new();
-        let mut emptied = Vec::new();
-        let kind = self.head.object_type;
-        let changed = std::mem::take(&mut self.indirects[usize::from(level)]);
-        for (block, indirect) in changed.into_iter().filter(|(_, indirect)| indirect.is_dirty) {
-            let previous = self.pointer(level, block);
-            if indirect.children.iter().all(Blkptr::is_hole) {
-                emptied.push((block, previous));
+    }
+
+    /// Takes indirect blocks; whether there are no more.
+    fn take_indirects(
+        &mut self,
+        level: u8,
+        indirects: &mut btree_map::IntoIter<u64, Indirect>,
+        room: &mut Room,
+        items: &mut Vec<Item>,
+    ) -> bool {
+        while !room.is_full() {
+            let Some((block, indirect)) = indirects.next() else { return true };
+            if !indirect.is_dirty {
                 continue;
             }
-            let fill = indirect.children.iter().filter(|child| !child.is_hole()).map(Blkptr::fill).sum();
+            let previous = self.pointer(level, block);
+            if indirect.children.iter().all(Blkptr::is_hole) {
+                if !previous.is_hole() {
+                    self.killed.push(previous);
+                }
+                let hole = self.hole(level, &previous);
+                self.set_pointer(level, block, hole);
+                continue;
+            }
             let content = Content::Pointers(indirect.children);
-            items.push(Item { level, block: Some(block), kind, previous, fill, content });
+            room.take(content.len_bytes());
+            items.push(Item { block: Some(block), kind: self.head.object_type, previous, content });
         }
-        for (block, previous) in emptied {
+        false
+    }
+
+    /// Takes data blocks, and the spill block after the last of them; whether there are no more.
+    fn take_data(
+        &mut self,
+        blocks: &BTreeMap<u64, Block>,
+        after: &mut Bound<u64>,
+        room: &mut Room,
+        items: &mut Vec<Item>,
+    ) -> bool {
+        let kind = self.head.object_type;
+        // Neighbours have one parent.
+        let mut open: Option<(u64, &[Blkptr])> = None;
+        let mut blocks = blocks.range((*after, Bound::Unbounded));
+        while !room.is_full() {
+            let Some((block, content)) = blocks.next() else {
+                items.extend(self.take_spill().inspect(|item| room.take(item.content.len_bytes())));
+                return true;
+            };
+            *after = Bound::Excluded(*block);
+            room.take(content.len());
+            let (parent, slot) = self.place_of(0, *block);
+            let siblings = match open {
+                Some((at, siblings)) if at == parent => siblings,
+                _ => self.children(0, parent),
+            };
+            open = Some((parent, siblings));
+            let previous = siblings.get(slot).copied().unwrap_or(Blkptr::HOLE);
+            items.push(Item { block: Some(*block), kind, previous, content: Content::Data(content.clone()) });
+        }
+        false
+    }
+
+    fn take_spill(&mut self) -> Option<Item> {
+        let spill = self.spill.take()?;
+        let previous = self.head.spill.unwrap_or(Blkptr::HOLE);
+        let Some(content) = spill else {
             if !previous.is_hole() {
                 self.killed.push(previous);
             }
-            let hole = self.hole(level, &previous);
-            self.set_pointer(level, block, hole);
-        }
-        items
+            self.head.spill = None;
+            return None;
+        };
+        Some(Item { block: None, kind: self.head.bonus_type, previous, content: Content::Data(content) })
     }
 
-    fn data_items(&mut self) -> Vec<Item> {
-        let kind = self.head.object_type;
-        let mut items: Vec<Item> = std::mem::take(&mut self.blocks)
-            .into_iter()
-            .map(|(block, content)| {
-                let fill = if kind == DmuType::DNODE { dnodes_in_block(&content, ORDER).count() as u64 } else { 1 };
-                let content = Content::Data(content);
-                Item { level: 0, block: Some(block), kind, previous: self.pointer(0, block), fill, content }
-            })
-            .collect();
-        if let Some(spill) = self.spill.take() {
-            let previous = self.head.spill.unwrap_or(Blkptr::HOLE);
-            match spill {
-                Some(content) => {
-                    let kind = self.head.bonus_type;
-                    let content = Content::Data(content);
-                    items.push(Item { level: 0, block: None, kind, previous, fill: 1, content });
-                }
-                None => {
-                    if !previous.is_hole() {
-                        self.killed.push(previous);
-                    }
-                    self.head.spill = None;
+    /// Blocks of a level have their places.
+    pub(super) fn put_all(&mut self, level: u8, placed: &[(Option<u64>, Blkptr)]) {
+        let mut rest = placed;
+        while let [(first, bp), ..] = rest {
+            let Some(first) = *first else {
+                self.head.spill = Some(*bp);
+                rest = &rest[1..];
+                continue;
+            };
+            let (parent, _) = self.place_of(level, first);
+            let at = |block: u64| self.place_of(level, block);
+            let same = rest.iter().map_while(|(block, _)| block.map(at)).take_while(|(of, _)| *of == parent);
+            let slots: Vec<usize> = same.map(|(_, slot)| slot).collect();
+            let pointers = self.children_mut(level, parent);
+            for (slot, (_, bp)) in slots.iter().zip(rest) {
+                if let Some(pointer) = pointers.get_mut(*slot) {
+                    *pointer = *bp;
                 }
             }
-        }
-        items
-    }
-
-    /// A block has its place.
-    pub(super) fn put(&mut self, level: u8, block: Option<u64>, bp: Blkptr) {
-        match block {
-            Some(block) => self.set_pointer(level, block, bp),
-            None => self.head.spill = Some(bp),
+            rest = &rest[slots.len()..];
         }
     }
 }

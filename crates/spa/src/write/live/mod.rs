@@ -62,6 +62,8 @@ use crate::SpaError;
 /// Memory of written blocks that is kept for the next ones at most, if so much may be dirty at all. Without it
 /// each block's pages come from the kernel anew, which takes longer than to fill and sum them up.
 const BUFFERS_KEPT_MAX_BYTES: usize = 512 << 20;
+/// The same for what devices are being given, or have not made stable yet.
+const BUFFERS_ON_THEIR_WAY_BYTES: usize = 128 << 20;
 
 /// A change of the pool itself, made in a txg's sync.
 type Change = Box<dyn for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<(), SpaError>> + Send>;
@@ -149,7 +151,7 @@ impl LivePool {
     pub fn start(mut writer: PoolWriter, tunables: TxTunables) -> Self {
         writer.is_live = true;
         let kept_bytes = usize::try_from(tunables.zfs_dirty_data_max).unwrap_or(usize::MAX);
-        buf::raise_pool_limit_bytes(kept_bytes.min(BUFFERS_KEPT_MAX_BYTES));
+        buf::raise_pool_limit_bytes(kept_bytes.saturating_add(BUFFERS_ON_THEIR_WAY_BYTES).min(BUFFERS_KEPT_MAX_BYTES));
         let handle = writer.handle.clone();
         let txgs = Transactions::new(&handle, writer.txg(), tunables);
         let shared = Arc::new(Shared {

@@ -1,0 +1,106 @@
+//! Storing what has its place, in the background, with a bound on what is on its way.
+
+use std::sync::Arc;
+
+use cenote_format::ids::{Guid, Txg};
+use cenote_taskq::{Class, Join, Semaphore};
+use cenote_zio::{Allocator, Placed, Zio, ZioError};
+
+use super::level::{BATCH_BLOCKS_MAX, BATCH_BYTES};
+use crate::tx::Dirty;
+use crate::{Dmu, DmuErrorKind};
+
+/// Bytes that are on their way to devices at once.
+pub(super) const IN_FLIGHT_MAX_BYTES: u64 = 64 << 20;
+
+/// Device writes under way.
+pub(super) struct Stores {
+    zio: Zio,
+    allocator: Arc<dyn Allocator>,
+    dmu: Dmu,
+    in_flight: Arc<Semaphore>,
+    /// Placed, and waiting for others that go with them.
+    batch: Vec<Placed>,
+    batch_bytes: u64,
+    cleaned: Vec<Cleaned>,
+    joins: Vec<Join<Result<Vec<Guid>, ZioError>>>,
+}
+
+impl Stores {
+    pub(super) fn new(dmu: &Dmu, allocator: &Arc<dyn Allocator>, in_flight: &Arc<Semaphore>) -> Self {
+        Self {
+            zio: dmu.zio().clone(),
+            allocator: allocator.clone(),
+            dmu: dmu.clone(),
+            in_flight: in_flight.clone(),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            cleaned: Vec::new(),
+            joins: Vec::new(),
+        }
+    }
+
+    /// Takes a block to be stored.
+    pub(super) fn take(&mut self, placed: Placed) {
+        let bytes = placed.pending_bytes();
+        if bytes > 0 {
+            self.batch_bytes += bytes;
+            self.batch.push(placed);
+        }
+    }
+
+    /// Begins to store what was taken: with others where that is little, and once there is room for it. What was dirty is not any
+    /// more when all of it is stored.
+    pub(super) async fn begin(&mut self, cleaned: Option<Cleaned>) {
+        self.cleaned.extend(cleaned);
+        if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_BLOCKS_MAX {
+            self.send().await;
+        }
+    }
+
+    /// Begins to store what waits.
+    async fn send(&mut self) {
+        let (batch, cleaned) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.cleaned));
+        let bytes = std::mem::take(&mut self.batch_bytes).min(IN_FLIGHT_MAX_BYTES);
+        let permit = self.in_flight.acquire_owned(bytes).await;
+        let (zio, allocator) = (self.zio.clone(), self.allocator.clone());
+        self.joins.push(self.dmu.handle().spawn(Class::Sync, async move {
+            let stored = zio.store_all(allocator.as_ref(), batch).await;
+            drop((permit, cleaned));
+            stored
+        }));
+    }
+
+    /// Waits for all of them.
+    pub(super) async fn finish(mut self) -> Result<Vec<Guid>, DmuErrorKind> {
+        self.send().await;
+        let mut missed = Vec::new();
+        for join in self.joins {
+            let stored = join.await.map_err(|error| DmuErrorKind::Interrupted(error.to_string()))?;
+            missed.extend(stored?);
+        }
+        missed.sort_unstable();
+        missed.dedup();
+        Ok(missed)
+    }
+}
+
+/// Data that counts as dirty until this is dropped.
+pub(super) struct Cleaned {
+    dirty: Arc<Dirty>,
+    txg: Txg,
+    bytes: i64,
+}
+
+impl Cleaned {
+    /// Data of that many bytes, which a txg has made dirty.
+    pub(super) fn new(dirty: &Arc<Dirty>, txg: Txg, bytes: usize) -> Self {
+        Self { dirty: dirty.clone(), txg, bytes: bytes as i64 }
+    }
+}
+
+impl Drop for Cleaned {
+    fn drop(&mut self) {
+        self.dirty.change(self.txg, -self.bytes);
+    }
+}
