@@ -7,7 +7,7 @@
 //!
 //! **Life of a request.** It is noted with the time, and owns what it needs, its buffer too. Answered, it is struck off. Whoever
 //! asked may leave before: the request becomes a task of its own, which ends with the answer. Once a request has been out for
-//! `zfs_deadman_ziotime_ms` the device *hangs*, and the pool is told ([`Said`]); the pool may give the device up
+//! `zfs_deadman_ziotime_ms`, and still is a second later, the device *hangs*, and the pool is told ([`Said`]); the pool may give the device up
 //! ([`Watch::give_up`]): then whoever waits for it has an error, and nothing is sent to it any more.
 //!
 //! **Invariants.**
@@ -27,6 +27,9 @@ use std::time::Duration;
 
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, Event, EventWait, Handle, Instant};
+
+/// How long after something was found late it is looked at again, at most.
+const SECOND_LOOK_AFTER_MAX: Duration = Duration::from_secs(1);
 
 /// What a device is asked: whether it changes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -184,18 +187,26 @@ impl Watch {
         }
     }
 
-    /// Looks for what is late until there is nothing that could become late.
+    /// Looks for what is late until there is nothing that could become late. What is late is looked at twice: a process that was
+    /// stopped for a while finds the time gone by before it finds the answers that have come.
     async fn time(&self) {
+        let mut is_second_look = false;
         loop {
             let now = self.handle.now();
             let (news, next) = {
                 let mut state = self.state.lock();
                 let late = state.overdue(now, self.after);
-                let news = late.filter(|_| late > state.late && !state.is_given_up);
-                state.late = state.late.max(late);
-                let next = state.pending.values().map(|(at, _)| *at + self.after).find(|at| *at > now);
-                state.is_timed = next.is_some();
-                (news, next)
+                let is_news = late > state.late && !state.is_given_up;
+                if is_news && !is_second_look {
+                    is_second_look = true;
+                    (None, Some(now + SECOND_LOOK_AFTER_MAX.min(self.after / 8)))
+                } else {
+                    is_second_look = false;
+                    state.late = state.late.max(late);
+                    let next = state.pending.values().map(|(at, _)| *at + self.after).find(|at| *at > now);
+                    state.is_timed = next.is_some();
+                    (late.filter(|_| is_news), next)
+                }
             };
             if let Some(kind) = news {
                 (self.told)(Said::Hangs(kind));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::Txg;
-use cenote_spa::write::TopKind;
 use cenote_spa::write::live::LivePool;
+use cenote_spa::write::{Clock, Host, TopKind, WriteOptions, open};
 use cenote_spa::{ImportOptions, find, import};
 use cenote_taskq::sim::disk::{Fault, Request, RequestKind, SimDisk};
 use cenote_taskq::{Handle, Instant, Runtime};
@@ -105,7 +105,7 @@ fn a_device_that_hangs_is_left_out_where_others_have_the_same_and_is_known_to_la
                 }
                 pool.sync().await.unwrap();
                 let told = pool.hung().await;
-                assert!(told.message.starts_with("/disk0 hangs: it has not answered for 300 s"), "{what}: {told:?}");
+                assert!(told.message.starts_with("/disk0 hangs: it has not answered for 301 s"), "{what}: {told:?}");
                 assert!(told.message.contains("goes on without it") && !told.is_fatal, "{what}: {told:?}");
                 assert!(pool.suspended().is_none(), "{what}");
                 let status = pool.devices().unwrap();
@@ -156,7 +156,7 @@ fn a_device_that_hangs_and_nothing_makes_up_for_is_waited_for_and_the_pool_goes_
                 handle.spawn(cenote_taskq::Class::Issue, async move { comment(&pool, "while it hangs").await })
             };
             let (reason, _) = pool.failed().await;
-            assert!(reason.contains("/disk0 hangs: it has not answered for 300 s"), "{what}: {reason}");
+            assert!(reason.contains("/disk0 hangs: it has not answered for 301 s"), "{what}: {reason}");
             assert!(pool.hung().await.message.contains("the pool waits for it"), "{what}");
             // What was asked may still be done: it is not done twice.
             let error = pool.resume().await.unwrap_err().to_string();
@@ -250,26 +250,77 @@ fn a_device_that_hangs_while_the_other_has_missed_something_is_waited_for() {
     });
 }
 
-#[test]
-fn requests_that_are_answered_in_time_are_not_late_however_many_there_are() {
+/// Three txgs of a mirror, one disk of which takes that long for each flush: whether nothing was said of it.
+fn is_in_time(flush: Duration) -> bool {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
     let machine = Machine::new(&runtime, 2, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, REDUNDANT[0], small()).await;
         let load = Load::new(&pool).await;
-        // Each takes most of the time that it may.
-        machine.disks[0].set_faults(|request: &Request, _| {
-            if request.kind == RequestKind::Flush { Fault::Delay(Duration::from_secs(290)) } else { Fault::None }
-        });
+        machine.disks[0].set_faults(
+            move |request: &Request, _| {
+                if request.kind == RequestKind::Flush { Fault::Delay(flush) } else { Fault::None }
+            },
+        );
         for number in 0..3 {
             comment(&pool, &format!("slow {number}")).await.unwrap();
         }
-        assert!(hang(&pool).is_none() && pool.suspended().is_none());
+        let is_in_time = hang(&pool).is_none() && pool.suspended().is_none();
         machine.disks[0].clear_faults();
         drop(load);
         pool.export().await.unwrap();
         let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "slow");
+        assert_whole(&report, "slow");
+        is_in_time
+    })
+}
+
+#[test]
+fn requests_that_are_answered_in_time_are_not_late_however_many_there_are() {
+    assert!(is_in_time(Duration::from_secs(290)));
+}
+
+#[test]
+fn what_has_come_when_it_is_looked_at_again_is_not_late_as_after_the_process_was_stopped() {
+    assert!(is_in_time(Duration::from_millis(300_500)));
+    assert!(!is_in_time(Duration::from_millis(301_500)));
+}
+
+/// A mirror that is opened with these tunables, one disk of which hangs in a txg.
+async fn hanging_with(handle: &Handle, machine: &Machine, set: &[(&str, &str)]) -> LivePool {
+    live(handle, machine, REDUNDANT[0], small()).await.export().await.unwrap();
+    let (mut pools, _) = find(handle, &machine.paths).await;
+    let mut how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    set.iter().for_each(|(name, value)| how.tunables.set(name, value).unwrap());
+    let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: true };
+    let pool = LivePool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), small());
+    arm(handle, &machine.disks[0], Point::Write(1), Late::By(SLOW));
+    pool
+}
+
+#[test]
+fn with_failmode_panic_a_hang_is_fatal_and_with_the_deadman_off_it_is_waited_for_in_silence() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 2, slow());
+    runtime.block_on(async {
+        let pool = hanging_with(&handle, &machine, &[("zfs_deadman_failmode", "panic")]).await;
+        comment(&pool, "fatal").await.unwrap();
+        assert!(pool.hung().await.is_fatal);
+        drop(pool);
+    });
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 2, slow());
+    runtime.block_on(async {
+        let pool = hanging_with(&handle, &machine, &[("zfs_deadman_enabled", "0")]).await;
+        let begun = handle.now();
+        comment(&pool, "waited for").await.unwrap();
+        assert!(handle.now() - begun >= SLOW);
+        assert!(hang(&pool).is_none() && pool.suspended().is_none());
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "waited for");
     });
 }
