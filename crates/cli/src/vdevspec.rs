@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use cenote_spa::LOCK_PATIENCE;
 use cenote_spa::write::{AuxSpec, DiskSpec, TopKind, TopSpec};
 use cenote_taskq::{Handle, OpenOptions};
 use cenote_vdev::config::AllocationClass;
@@ -276,7 +277,7 @@ async fn open_disks(handle: &Handle, paths: &[PathBuf], place: &dyn Fn(&Path) ->
         let at = place(path);
         let device = handle.open(&at, options).await;
         let device = device.with_context(|| format!("cannot open '{}'", path.display()))?;
-        if !device.try_lock_exclusive()? {
+        if !device.lock_exclusive(handle, LOCK_PATIENCE).await? {
             bail!("cannot use '{}': it is in use by another process", path.display());
         }
         let is_file = std::fs::metadata(&at).is_ok_and(|meta| meta.is_file());

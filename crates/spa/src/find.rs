@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_format::ids::{Guid, Txg};
 use cenote_format::nvlist::NvList;
@@ -20,6 +21,9 @@ use crate::config::{LabelConfig, PoolState, provisional};
 
 /// Devices probed at once.
 const PROBES_MAX: usize = 64;
+/// How long a device may be in use by another process before that is an error: one that was killed a moment ago is not gone before
+/// its last request is done.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A leaf of a pool, found on a device.
 #[derive(Clone, Debug)]
@@ -124,7 +128,8 @@ impl FoundPool {
             };
             let options = OpenOptions { write: true, ..OpenOptions::default() };
             let device = handle.open(&path, options).await.map_err(|error| fail(error.to_string()))?;
-            if !device.try_lock_exclusive().map_err(|error| fail(error.to_string()))? {
+            let locked = device.lock_exclusive(handle, LOCK_PATIENCE).await;
+            if !locked.map_err(|error| fail(error.to_string()))? {
                 return Err(fail("it is in use by another process".to_owned()));
             }
             let report = probe_device(&device).await;

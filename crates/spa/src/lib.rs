@@ -53,7 +53,7 @@ pub use config::PoolState;
 pub use errlog::LoggedError;
 pub use error::SpaError;
 pub use figures::{Checkpoint, CloneFigures, DedupFigures};
-pub use find::{FoundAuxiliary, FoundLeaf, FoundPool, Skipped, find};
+pub use find::{FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, Skipped, find};
 pub use import::{ImportOptions, Rewind, import};
 pub use pool::{FeatureName, Pool};
 pub use space::LogFigures;

@@ -10,9 +10,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::Handle;
 use crate::buf::{Block, Buf};
 use crate::real::file::FileDevice;
+
+/// How often a lock that another process has is asked for again.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// A boxed future, where a trait object needs one.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -157,11 +162,20 @@ impl Device {
     }
 
     /// Takes the file's advisory exclusive lock for as long as this device is open, so that another process that asks
-    /// for it is refused: `Ok(false)` when someone else has it. Other drivers have no other process to fear.
-    pub fn try_lock_exclusive(&self) -> io::Result<bool> {
-        match &self.backing {
-            Backing::File(file) => file.try_lock_exclusive(),
-            Backing::Driver(_) => Ok(true),
+    /// for it is refused: `Ok(false)` when someone else has it, and still had it when `patience` was over. A process that was
+    /// killed is gone before its lock is: the kernel waits for what is on its way to the device first. Other drivers have no other
+    /// process to fear.
+    pub async fn lock_exclusive(&self, handle: &Handle, patience: Duration) -> io::Result<bool> {
+        let Backing::File(file) = &self.backing else { return Ok(true) };
+        let until = handle.now() + patience;
+        loop {
+            if file.try_lock_exclusive()? {
+                return Ok(true);
+            }
+            if handle.now() >= until {
+                return Ok(false);
+            }
+            handle.sleep(LOCK_RETRY).await;
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_spa::PoolState;
+use cenote_spa::{LOCK_PATIENCE, PoolState};
 use cenote_taskq::OpenOptions;
 use cenote_vdev::commit::clear;
 use cenote_vdev::disk::Disk;
@@ -28,7 +28,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let options = OpenOptions { write: true, ..OpenOptions::default() };
     let device =
         context.handle().open(&args.device, options).await.with_context(|| format!("failed to open {name}"))?;
-    if !device.try_lock_exclusive()? {
+    if !device.lock_exclusive(context.handle(), LOCK_PATIENCE).await? {
         bail!("cannot clear '{name}': it is in use by another process");
     }
     let disk = Disk::whole(device);
