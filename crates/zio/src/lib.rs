@@ -39,6 +39,7 @@
 //! **Rejected.** A stage machine with a bit mask, as the original has it: its stages exist to hand an I/O from thread
 //! to thread; an async function keeps the same stages in order with the compiler checking the hand-overs.
 
+mod batch;
 mod error;
 pub mod gang;
 #[cfg(feature = "mutation")]
@@ -57,6 +58,7 @@ use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
 use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::VdevTree;
 
+pub use batch::{Places, PreparedBatch};
 pub use error::{ZioError, ZioErrorKind};
 pub use read::Copies;
 pub use write::{

@@ -14,9 +14,8 @@
 //!
 //! **Three steps.** A txg's sync takes them apart, since what they need differs: [`Zio::prepare`] computes (compression,
 //! checksum) and can run anywhere, in any order; [`Zio::place`] allocates, and whoever wants the same places for the same
-//! input calls it in an order of its own; [`Zio::store`] waits for devices
-//! (`store`). A pointer is complete once it is placed, so its
-//! parent can be prepared while the block is still on its way.
+//! input calls it in an order of its own, or for many blocks at once (`batch`); [`Zio::store`] waits for devices (`store`).
+//! A pointer is complete once it is placed, so its parent can be prepared while the block is still on its way.
 //!
 //! **Rewriting.** A block that this txg wrote already is not part of any state of the pool yet. With
 //! [`WritePolicy::may_rewrite`] its successor takes its place if it has the same size, which is what makes a txg's passes
@@ -175,10 +174,10 @@ pub struct Written {
 
 /// A block made ready: all but its place.
 #[derive(Clone, Debug)]
-pub struct Prepared(Content);
+pub struct Prepared(pub(crate) Content);
 
 #[derive(Clone, Debug)]
-enum Content {
+pub(crate) enum Content {
     /// Nothing has to be stored: a hole, an embedded pointer, or what is there already.
     Unstored(Blkptr),
     /// The pointer without its places, and the bytes.
@@ -193,7 +192,7 @@ pub struct Placed {
     /// Bytes and their places.
     pub(crate) writes: Vec<(Vec<Dva>, Block)>,
     /// What was allocated for it, for [`Zio::write`], which gives it back where storing fails.
-    taken: Vec<Dva>,
+    pub(crate) taken: Vec<Dva>,
     pub(crate) bookmark: Bookmark,
     pub(crate) txg: Txg,
 }
@@ -302,45 +301,6 @@ impl Zio {
                 Err(ZioError::new(policy.bookmark, kind))
             }
         }
-    }
-
-    /// As [`Zio::place`] for blocks in their order; neighbours that are alike get their places at once. The first error,
-    /// which may be one of preparing, ends it: it is the last that comes back.
-    pub async fn place_all(
-        &self,
-        allocator: &dyn Allocator,
-        blocks: Vec<Result<Prepared, ZioError>>,
-        policies: &[WritePolicy],
-    ) -> Vec<Result<Placed, ZioError>> {
-        let wishes = blocks.iter().zip(policies).map(|(block, policy)| simple_wish(block.as_ref().ok()?, policy));
-        let wishes: Vec<Option<AllocationRequest>> = wishes.collect();
-        let mut all = Vec::with_capacity(blocks.len());
-        // Places that are there already, of the blocks that come next.
-        let mut places: std::vec::IntoIter<Dva> = Vec::new().into_iter();
-        for (index, (block, policy)) in blocks.into_iter().zip(policies).enumerate() {
-            if let Some(wish) = wishes[index]
-                && places.len() == 0
-            {
-                let alike = wishes[index..].iter().take_while(|other| **other == Some(wish)).count();
-                places = allocator.allocate_some(wish, alike).into_iter();
-            }
-            let placed = match block {
-                Ok(Prepared(Content::Stored(mut bp, physical))) if places.len() > 0 => {
-                    let dvas: Vec<Dva> = places.by_ref().take(usize::from(policy.copies)).collect();
-                    dvas.iter().enumerate().for_each(|(copy, dva)| bp.set_dva(copy, Some(*dva)));
-                    let (bookmark, txg) = (policy.bookmark, policy.txg);
-                    Ok(Placed { bp, writes: vec![(dvas, physical)], taken: Vec::new(), bookmark, txg })
-                }
-                Ok(prepared) => self.place(allocator, prepared, policy).await,
-                Err(error) => Err(error),
-            };
-            let is_failed = placed.is_err();
-            all.push(placed);
-            if is_failed {
-                break;
-            }
-        }
-        all
     }
 
     /// A pointer with everything but a place.
@@ -460,17 +420,9 @@ struct Space<'a> {
 }
 
 /// What is asked of the allocator for a block of a whole of `block_bytes`.
-const fn wish(psize_bytes: u64, copies: u8, block_bytes: u64, policy: &WritePolicy) -> AllocationRequest {
+pub(crate) const fn wish(psize_bytes: u64, copies: u8, block_bytes: u64, policy: &WritePolicy) -> AllocationRequest {
     let WritePolicy { txg, object_type, level, small_block_bytes, .. } = *policy;
     AllocationRequest { psize_bytes, copies, txg, object_type, level, small_block_bytes, block_bytes }
-}
-
-/// What a block needs if all that it needs is a new place.
-fn simple_wish(prepared: &Prepared, policy: &WritePolicy) -> Option<AllocationRequest> {
-    let Content::Stored(bp, _) = &prepared.0 else { return None };
-    let psize_bytes = bp.psize_bytes();
-    let is_forced = policy.force_gang_above_bytes.is_some_and(|limit| psize_bytes > limit);
-    (!is_forced && !can_rewrite(policy, bp)).then(|| wish(psize_bytes, policy.copies, psize_bytes, policy))
 }
 
 impl Space<'_> {
@@ -537,7 +489,7 @@ fn is_unchanged(policy: &WritePolicy, bp: &Blkptr) -> bool {
 }
 
 /// Whether the block can take the place of its predecessor, which this txg wrote and which nothing on disk knows of.
-fn can_rewrite(policy: &WritePolicy, bp: &Blkptr) -> bool {
+pub(crate) fn can_rewrite(policy: &WritePolicy, bp: &Blkptr) -> bool {
     let previous = &policy.previous;
     policy.may_rewrite
         && !previous.is_hole()

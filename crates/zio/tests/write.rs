@@ -16,8 +16,8 @@ use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{
-    AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, ORDER, ReadContext, WritePolicy, Zio,
-    ZioErrorKind,
+    AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, ORDER, PreparedBatch, ReadContext, WritePolicy,
+    Zio, ZioErrorKind,
 };
 use proptest::prelude::*;
 
@@ -327,10 +327,12 @@ fn blocks_that_are_stored_together_are_each_there() {
             })
             .collect();
         let (pointers, told) = runtime.block_on(async {
-            let prepared = blocks.iter().map(|(block, policy)| zio.prepare(allocator.units(), block, policy)).collect();
-            let policies: Vec<WritePolicy> = blocks.iter().map(|(_, policy)| policy.clone()).collect();
-            let placed = zio.place_all(&allocator, prepared, &policies).await;
-            let placed: Vec<_> = placed.into_iter().map(Result::unwrap).collect();
+            let mut batch = PreparedBatch::default();
+            for (block, policy) in &blocks {
+                batch.push(zio.prepare(allocator.units(), block, policy), policy.clone());
+            }
+            let places = zio.find_places(&allocator, &batch).await;
+            let placed: Vec<_> = batch.placed(places).into_iter().map(|(_, placed)| placed.unwrap()).collect();
             let pointers: Vec<Blkptr> = placed.iter().map(|placed| placed.bp).collect();
             (pointers, zio.store_all(&allocator, placed).await.unwrap())
         });
@@ -340,6 +342,85 @@ fn blocks_that_are_stored_together_are_each_there() {
             let context = ReadContext::new(policy.bookmark, None);
             assert!(runtime.block_on(zio.read(&bp, context)).unwrap() == *block, "{without:?} {bp:?}");
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// A batch's blocks get the places that placing one after the other gives, up to the first error, which is the same: holes, blocks
+    /// that fit their pointer, blocks in one to three copies, gangs (forced or for want of room), blocks that take the place of
+    /// others, blocks that cannot be prepared, and a pool that is full.
+    #[test]
+    fn a_batch_is_placed_like_its_blocks(
+        kinds in prop::collection::vec(0_u8..14, 1..40),
+        largest_bytes in prop::sample::select(vec![32_u64 << 10, 1 << 30]),
+        left_bytes in prop::sample::select(vec![1_u64 << 20, 1 << 40]),
+    ) {
+        let (zio, runtime) = (pipeline(&[]), Runtime::simulated(1));
+        let mut previous = None;
+        let blocks: Vec<(Block, WritePolicy)> = kinds
+            .iter()
+            .enumerate()
+            .map(|(number, kind)| {
+                let mut policy = policy(Compress::Lz4, Checksum::Fletcher4);
+                policy.bookmark.block = BlockId(number as u64);
+                policy.may_embed = true;
+                let number = number as u64;
+                let block = match kind {
+                    0..6 => data(8, 1, number),
+                    6 => data(64, 1, number),
+                    7 => Block::from(vec![0; 4096]),
+                    8 => Block::from(vec![5; 4096]),
+                    9 => {
+                        policy.copies = 3;
+                        data(8, 1, number)
+                    }
+                    10 => {
+                        policy.force_gang_above_bytes = Some(4096);
+                        data(64, 1, number)
+                    }
+                    11 | 12 => {
+                        policy.may_rewrite = true;
+                        policy.previous = previous.unwrap_or(Blkptr::HOLE);
+                        data(8, 1, number)
+                    }
+                    _ => {
+                        // Rarely, and behind others.
+                        policy.copies = if number > 20 { 9 } else { 1 };
+                        data(300, 1, number)
+                    }
+                };
+                let mut other = policy.clone();
+                other.previous = Blkptr::HOLE;
+                if *kind == 5 {
+                    let elsewhere = Bump::new(zio.tree(), 1 << 30, u64::MAX);
+                    previous = runtime.block_on(zio.write(&elsewhere, &data(8, 1, 1000), &other)).ok().map(|it| it.bp);
+                }
+                (block, policy)
+            })
+            .collect();
+        let allocator = || Bump::new(zio.tree(), largest_bytes, left_bytes);
+        let (together, apart) = (allocator(), allocator());
+        let said = |placed: Result<cenote_zio::Placed, cenote_zio::ZioError>| placed.map(|it| it.bp).map_err(|error| error.to_string());
+        let mut expected = Vec::new();
+        for (block, policy) in &blocks {
+            let placed = runtime.block_on(async {
+                zio.place(&apart, zio.prepare(apart.units(), block, policy)?, policy).await
+            });
+            expected.push(said(placed));
+            if matches!(expected.last(), Some(Err(_))) {
+                break;
+            }
+        }
+        let mut batch = PreparedBatch::with_capacity(blocks.len());
+        for (block, policy) in &blocks {
+            batch.push(zio.prepare(together.units(), block, policy), policy.clone());
+        }
+        let places = runtime.block_on(zio.find_places(&together, &batch));
+        let found: Vec<_> = batch.placed(places).into_iter().map(|(_, placed)| said(placed)).collect();
+        prop_assert_eq!(found, expected);
+        prop_assert_eq!(together.taken(), apart.taken());
     }
 }
 

@@ -9,18 +9,19 @@
 //! ```
 
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
-use cenote_zio::{AllocationUnits, Bookmark, Prepared, WritePolicy, Zio, ZioError};
+use cenote_zio::{AllocationUnits, Bookmark, PreparedBatch, WritePolicy, Zio};
 
 use super::objset::is_special;
+use super::pointed::Made;
 use super::policy::{BlockKind, Now, ObjsetPolicy};
 use super::stores::Cleaned;
 use super::sync::Part;
 use super::tree::{Item, Tree};
 
 /// Small blocks are prepared, and stored, some at a time: handing one over takes longer than summing it up.
-pub(super) const BATCH_BYTES: u64 = 256 << 10;
+pub(super) const BATCH_BYTES: u64 = 512 << 10;
 /// The most blocks of a batch.
-pub(super) const BATCH_BLOCKS_MAX: usize = 64;
+pub(super) const BATCH_BLOCKS_MAX: usize = 256;
 
 /// What a batch still has room for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,13 +66,6 @@ pub(super) struct Batch {
     now: Now,
     hows: Vec<How>,
     items: Vec<Item>,
-}
-
-/// Blocks made ready together: their numbers, how each is written, and what it has become.
-pub(super) struct Made {
-    pub(super) blocks: Vec<Option<u64>>,
-    pub(super) policies: Vec<WritePolicy>,
-    pub(super) prepared: Vec<Result<Prepared, ZioError>>,
 }
 
 /// Where in the trees of all parts the next batch begins.
@@ -129,18 +123,16 @@ impl Batch {
     /// Compresses and sums up all blocks.
     pub(super) fn prepare(self, zio: &Zio, units: AllocationUnits) -> Made {
         let count = self.items.len();
-        let (mut blocks, mut policies) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let mut prepared = Vec::with_capacity(count);
+        let (mut blocks, mut batch) = (Vec::with_capacity(count), PreparedBatch::with_capacity(count));
         let mut items = self.items.into_iter();
         for how in self.hows {
             for item in items.by_ref().take(how.count) {
                 let policy = how.policy_of(&item, self.level, self.now);
-                prepared.push(zio.prepare(units, &item.content.into_block(), &policy));
                 blocks.push(item.block);
-                policies.push(policy);
+                batch.push(zio.prepare(units, &item.content.into_block(), &policy), policy);
             }
         }
-        Made { blocks, policies, prepared }
+        Made { blocks, batch }
     }
 }
 

@@ -23,9 +23,9 @@
 //!    puts them into the layer of the txg. Others change other blocks meanwhile.
 //! 3. The txg is quiesced: nobody holds it, its layers are final. Others go on in the next.
 //! 4. [`Writer::sync`] loads the indirect blocks above what has changed, then goes up level by level (`sync`): blocks are
-//!    taken some at a time (`level`), prepared on all cores, get their places in order, and are stored in the background,
-//!    neighbours as one (`stores`). A block's pointer is known when
-//!    it is placed, so the level above need not wait for devices.
+//!    taken some at a time (`level`), prepared on all cores, get their places in order, have their pointers made and what they
+//!    give up counted on all cores (`pointed`, `killed`), and are stored in the background, neighbours as one (`stores`). A
+//!    block's pointer is known when it is placed, so the level above need not wait for devices.
 //!    Where an objset's flags say that it has accounts of owners (`accounts`), what has changed is entered and written too.
 //! 5. Dnodes go into the blocks of the meta-dnode, which is written likewise, then the root block. The layer gives way to
 //!    the new tree, and its memory is given back where nobody waits for it.
@@ -53,11 +53,13 @@
 //! on its own*: as wide, but allocation would depend on the schedule, and equal input would not give equal bytes.
 
 mod accounts;
+mod killed;
 mod level;
 mod look;
 mod numbers;
 mod object;
 mod objset;
+mod pointed;
 mod policy;
 mod read;
 mod seek;
@@ -68,6 +70,7 @@ mod turns;
 mod zap;
 
 pub use cenote_zio::ORDER;
+pub use killed::Killed;
 pub use look::ZapLook;
 pub use object::{INDIRECT_SHIFT, Object, ObjectSpec};
 pub use objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED};

@@ -40,18 +40,14 @@ impl Stores {
         }
     }
 
-    /// Takes a block to be stored.
-    pub(super) fn take(&mut self, placed: Placed) {
-        let bytes = placed.pending_bytes();
-        if bytes > 0 {
-            self.batch_bytes += bytes;
-            self.batch.push(placed);
+    /// Takes blocks to be stored, and begins with them: with others where that is little, and once there is room for them. What
+    /// was dirty is not any more when all of them, and what was taken before, are stored.
+    pub(super) async fn take(&mut self, placed: Vec<Placed>, cleaned: impl IntoIterator<Item = Cleaned>) {
+        self.batch_bytes += placed.iter().map(Placed::pending_bytes).sum::<u64>();
+        match self.batch.is_empty() {
+            true => self.batch = placed,
+            false => self.batch.extend(placed),
         }
-    }
-
-    /// Begins to store what was taken: with others where that is little, and once there is room for it. What was dirty is not any
-    /// more when all of it is stored.
-    pub(super) async fn begin(&mut self, cleaned: Option<Cleaned>) {
         self.cleaned.extend(cleaned);
         if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_BLOCKS_MAX {
             self.send().await;

@@ -1,8 +1,8 @@
 //! Writing a txg's changes: from data blocks up to the roots of objsets.
 //!
 //! ```text
-//!   all objects of all objsets        prepare (any core, any order)     place (in order)     store (in the background)
-//!     level 0 ──────────────────────►  compress, sum up  ────────────►  pointer  ──────────►  devices
+//!   all objects of all objsets     prepare (any core)     place (in order)   point (any core)      store (in the background)
+//!     level 0 ──────────────────►  compress, sum up  ───►  find places  ───►  pointer, counts ──►  devices
 //!     level 1: the pointers of level 0 ──► …
 //!     … up to the dnodes
 //!   meta-dnodes, likewise: dnodes are their data
@@ -10,7 +10,8 @@
 //! ```
 //! The width of a level is that of all trees together. Only allocating is done one after the other, in the order of objset,
 //! object, block, and blocks alike at once: it takes no longer than a look into a tree of free space, and the same changes
-//! get the same places however many cores there are and whichever is done first.
+//! get the same places however many cores there are and whichever is done first. What follows from places (pointers, accounts,
+//! what is killed) is found out on any core again (`pointed`), and entered into the trees in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,9 +27,11 @@ use cenote_vdev::tree::VdevTree;
 use cenote_zio::{Allocator, Bookmark, ZioError};
 
 use super::accounts::{Accounting, Changes};
-use super::level::{Cursor, Made, Span};
+use super::killed::Killed;
+use super::level::{Cursor, Span};
 use super::object::Object;
 use super::objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED};
+use super::pointed::{Change, Made, Pointed};
 use super::policy::{BlockKind, Now, ObjsetPolicy};
 use super::stores::{IN_FLIGHT_MAX_BYTES, Stores};
 use super::tree::Tree;
@@ -38,6 +41,8 @@ use crate::{Dmu, DmuError, DmuErrorKind};
 const LOADED_MAX: usize = 128;
 /// Batches of blocks that are prepared ahead of their turn to be placed.
 const PREPARED_MAX: usize = 32;
+/// Batches of blocks that have their places and whose pointers are still to be entered.
+const POINTED_MAX: usize = 8;
 
 /// Bytes of blocks: as datasets count them, before allocation overhead, before compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +88,7 @@ pub struct Synced {
     /// Blocks that are new.
     pub born: SpaceDelta,
     /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
-    pub killed: Vec<Blkptr>,
+    pub killed: Killed,
     /// Leaves that have missed a block.
     pub missed: Vec<Guid>,
 }
@@ -94,8 +99,8 @@ pub struct Writer {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    dmu: Dmu,
+pub(super) struct Shared {
+    pub(super) dmu: Dmu,
     allocator: Arc<dyn Allocator>,
     /// For each top-level vdev, bytes that count for a sector of 512 allocated.
     ratios: Vec<u64>,
@@ -107,13 +112,31 @@ pub(super) struct Part {
     pub(super) objset: ObjsetMut,
     pub(super) policy: ObjsetPolicy,
     born: SpaceDelta,
-    killed: Vec<Blkptr>,
+    killed: Killed,
 }
 
 /// A tree that is being loaded; at once where only its dnode has changed, since handing that over takes longer.
 enum Load {
     Done(Box<Tree>),
     Begun(Join<Result<Tree, DmuError>>),
+}
+
+impl Shared {
+    pub(super) fn space_of(&self, bp: &Blkptr) -> SpaceDelta {
+        if bp.is_hole() || bp.is_redacted() {
+            return SpaceDelta::default();
+        }
+        let ratio = |vdev: VdevId| self.ratios.get(vdev.0 as usize).copied().unwrap_or(512);
+        let used: u64 =
+            if bp.is_embedded() { 0 } else { bp.dvas().map(|dva| (dva.asize_bytes >> 9) * ratio(dva.vdev)).sum() };
+        let physical = if bp.is_embedded() { 0 } else { bp.psize_bytes() };
+        let is_metadata = bp.level() > 0 || bp.dmu_type().is_metadata();
+        SpaceDelta {
+            used_bytes: used as i64,
+            compressed_bytes: physical as i64,
+            uncompressed_bytes: (if is_metadata { physical } else { bp.lsize_bytes() }) as i64,
+        }
+    }
 }
 
 impl Writer {
@@ -135,19 +158,7 @@ impl Writer {
     /// Bytes of a block as datasets count them.
     #[must_use]
     pub fn space_of(&self, bp: &Blkptr) -> SpaceDelta {
-        if bp.is_hole() || bp.is_redacted() {
-            return SpaceDelta::default();
-        }
-        let ratio = |vdev: VdevId| self.shared.ratios.get(vdev.0 as usize).copied().unwrap_or(512);
-        let used: u64 =
-            if bp.is_embedded() { 0 } else { bp.dvas().map(|dva| (dva.asize_bytes >> 9) * ratio(dva.vdev)).sum() };
-        let physical = if bp.is_embedded() { 0 } else { bp.psize_bytes() };
-        let is_metadata = bp.level() > 0 || bp.dmu_type().is_metadata();
-        SpaceDelta {
-            used_bytes: used as i64,
-            compressed_bytes: physical as i64,
-            uncompressed_bytes: (if is_metadata { physical } else { bp.lsize_bytes() }) as i64,
-        }
+        self.shared.space_of(bp)
     }
 
     /// Writes what a txg has changed of these objsets, which nobody changes meanwhile, and waits until it is on devices
@@ -164,7 +175,7 @@ impl Writer {
                 objset: objset.clone(),
                 policy: objset.policy(),
                 born: SpaceDelta::default(),
-                killed: Vec::new(),
+                killed: Killed::default(),
             })
             .collect();
         let objects = parts.iter().map(|part| part.objset.take_dirty(txg)).collect();
@@ -228,7 +239,7 @@ impl Writer {
                 for bp in std::mem::take(&mut tree.killed) {
                     let space = self.space_of(&bp);
                     used -= space.used_bytes;
-                    part.killed.push(bp);
+                    part.killed.push(bp, space);
                 }
                 tree.head.used = tree.head.used.saturating_add_signed(used);
             }
@@ -259,7 +270,7 @@ impl Writer {
         }
     }
 
-    /// Writes the blocks of one level: prepared in parallel, placed in order, stored in the background.
+    /// Writes the blocks of one level: prepared in parallel, placed in order, pointed to in parallel, stored in the background.
     async fn write_level(
         &self,
         parts: &mut [Part],
@@ -271,55 +282,34 @@ impl Writer {
         trees.iter_mut().flatten().for_each(|tree| tree.begin_level(level));
         let mut cursor = Cursor::new(level, now);
         let mut pending: VecDeque<(Vec<Span>, Join<Made>)> = VecDeque::new();
+        let mut pointing: VecDeque<(Vec<Span>, Join<Pointed>)> = VecDeque::new();
+        let (zio, allocator) = (self.shared.dmu.zio(), self.shared.allocator.as_ref());
         loop {
             while pending.len() < PREPARED_MAX
                 && let Some((spans, batch)) = cursor.next(parts, trees)
             {
-                let (zio, units) = (self.shared.dmu.zio().clone(), self.shared.allocator.units());
+                let (zio, units) = (zio.clone(), allocator.units());
                 let made = async move { batch.prepare(&zio, units) };
                 pending.push_back((spans, self.shared.dmu.handle().spawn(Class::Sync, made)));
             }
-            let Some((spans, join)) = pending.pop_front() else { return Ok(()) };
+            let Some((spans, join)) = pending.pop_front() else { break };
             let Some(first) = spans.first() else { continue };
-            let Made { blocks, policies, prepared } = joined(&parts[first.part].objset, join).await?;
-            let placed = self.shared.dmu.zio().place_all(self.shared.allocator.as_ref(), prepared, &policies).await;
-            let mut placed = blocks.into_iter().zip(&policies).zip(placed);
-            for span in spans {
-                let (tree, part) = (&mut trees[span.part][span.tree], &mut parts[span.part]);
-                let (mut used, mut pointers) = (0, Vec::with_capacity(span.count));
-                for ((block, policy), placed) in placed.by_ref().take(span.count) {
-                    let placed = placed.map_err(|error| tree.object.error(error))?;
-                    used += self.count(part, &policy.previous, &placed.bp);
-                    self.forget_cached(&placed.bp, now);
-                    pointers.push((block, placed.bp));
-                    stores.take(placed);
-                }
-                tree.head.used = tree.head.used.saturating_add_signed(used);
-                tree.put_all(level, &pointers);
-                stores.begin(span.cleaned).await;
+            let made = joined(&parts[first.part].objset, join).await?;
+            let places = zio.find_places(allocator, &made.batch).await;
+            let (shared, forgets) = (self.shared.clone(), now.pass >= super::policy::PASS_REWRITE);
+            let counts: Vec<usize> = spans.iter().map(|span| span.count).collect();
+            let point = async move { made.point(&shared, &counts, places, forgets) };
+            pointing.push_back((spans, self.shared.dmu.handle().spawn(Class::Sync, point)));
+            if pointing.len() >= POINTED_MAX
+                && let Some((spans, join)) = pointing.pop_front()
+            {
+                enter(parts, trees, level, spans, join, stores).await?;
             }
         }
-    }
-
-    /// Counts a block in the place of another; what it adds to the object's used bytes comes back.
-    fn count(&self, part: &mut Part, previous: &Blkptr, bp: &Blkptr) -> i64 {
-        let same_place = previous.dva(0).is_some() && previous.dva(0) == bp.dva(0) && !bp.is_embedded();
-        if same_place && previous.physical_birth() == bp.physical_birth() {
-            return 0;
+        for (spans, join) in pointing {
+            enter(parts, trees, level, spans, join, stores).await?;
         }
-        let (born, gone) = (self.space_of(bp), self.space_of(previous));
-        part.born.add(born);
-        if !previous.is_hole() {
-            part.killed.push(*previous);
-        }
-        born.used_bytes - gone.used_bytes
-    }
-
-    /// What is written in place again must not be found in the cache as it was before.
-    fn forget_cached(&self, bp: &Blkptr, now: Now) {
-        if now.pass >= super::policy::PASS_REWRITE {
-            self.shared.dmu.forget(bp);
-        }
+        Ok(())
     }
 
     /// Writes an objset's root block; its pointer and its fields come back.
@@ -355,12 +345,51 @@ impl Writer {
         let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &policy).await;
         let placed = placed.map_err(fail)?;
         let root = placed.bp;
-        self.count(part, &previous, &root);
-        self.forget_cached(&root, now);
-        stores.take(placed);
-        stores.begin(None).await;
+        let mut change = Change::default();
+        change.count(&self.shared, &policy, &root);
+        part.take(change);
+        if now.pass >= super::policy::PASS_REWRITE {
+            self.shared.dmu.forget(&root);
+        }
+        stores.take(vec![placed], None).await;
         Ok((root, phys))
     }
+}
+
+impl Part {
+    /// Takes what blocks change; what that adds to the bytes their object uses comes back.
+    fn take(&mut self, change: Change) -> i64 {
+        self.born.add(change.born);
+        self.killed.append(change.killed);
+        change.used_bytes
+    }
+}
+
+/// Enters blocks of a level whose pointers are complete into their trees, and begins to store them.
+async fn enter(
+    parts: &mut [Part],
+    trees: &mut [Vec<Tree>],
+    level: u8,
+    spans: Vec<Span>,
+    join: Join<Pointed>,
+    stores: &mut Stores,
+) -> Result<(), DmuError> {
+    let Some(first) = spans.first() else { return Ok(()) };
+    let pointed = joined(&parts[first.part].objset, join).await?;
+    if let Some((span, error)) = pointed.error {
+        return Err(trees[spans[span].part][spans[span].tree].object.error(error));
+    }
+    let mut pointers = &pointed.pointers[..];
+    for (span, change) in spans.iter().zip(pointed.changes) {
+        let used_bytes = parts[span.part].take(change);
+        let tree = &mut trees[span.part][span.tree];
+        let (own, rest) = pointers.split_at(span.count.min(pointers.len()));
+        tree.head.used = tree.head.used.saturating_add_signed(used_bytes);
+        tree.put_all(level, own);
+        pointers = rest;
+    }
+    stores.take(pointed.placed, spans.into_iter().filter_map(|span| span.cleaned)).await;
+    Ok(())
 }
 
 /// Enters into the accounts of objsets what has changed; the accounts are objects that are to be written then, if there are.

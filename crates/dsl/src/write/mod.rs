@@ -16,7 +16,7 @@ mod destroy;
 mod rename;
 mod reserve;
 
-use cenote_dmu::write::{ObjectSpec, ObjsetMut, SpaceDelta, Synced, Writer, ZapMut, create_zap, put_entry};
+use cenote_dmu::write::{Killed, ObjectSpec, ObjsetMut, SpaceDelta, Synced, Writer, ZapMut, create_zap, put_entry};
 use cenote_format::Endian;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::bpobj::BpobjPhys;
@@ -71,7 +71,7 @@ pub struct DslMut {
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
     /// Blocks that nothing refers to any more, to be freed.
-    pub freed: Vec<Blkptr>,
+    pub freed: Killed,
     /// Entries of deadlists that shared the empty list and do not any more.
     pub replaced_empty: u64,
 }
@@ -396,12 +396,11 @@ impl DslMut {
     /// The MOS cannot be changed, or is of a version that had other deadlists.
     pub async fn synced(&self, txg: Txg, dataset: ObjectId, synced: Synced) -> Result<Settled, DslError> {
         let mut phys = self.dataset(dataset).await?;
-        let (freed, dead): (Vec<Blkptr>, Vec<Blkptr>) =
-            synced.killed.into_iter().partition(|bp| bp.logical_birth() > phys.prev_snapshot_txg);
+        let (freed, dead) = synced.killed.split_after(phys.prev_snapshot_txg, |bp| self.writer.space_of(bp));
         let mut own = synced.born;
-        own.add(self.space_of_all(&freed).negated());
+        own.add(freed.space().negated());
         let mut referenced = own;
-        referenced.add(self.space_of_all(&dead).negated());
+        referenced.add(dead.space().negated());
         phys.bp = synced.root;
         phys.referenced_bytes = phys.referenced_bytes.saturating_add_signed(referenced.used_bytes);
         phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(referenced.compressed_bytes);
@@ -412,6 +411,7 @@ impl DslMut {
         self.charge_head(txg, phys.dir, unique_bytes, own).await?;
         let mut replaced_empty = 0;
         if !dead.is_empty() {
+            let dead: Vec<Blkptr> = dead.iter().copied().collect();
             self.leave_to_snapshot(txg, dataset, &phys, &dead).await?;
             replaced_empty = self.insert_dead(txg, phys.deadlist, &dead).await?;
         }

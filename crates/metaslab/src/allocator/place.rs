@@ -250,6 +250,34 @@ impl Allocator {
         Ok(())
     }
 
+    /// As [`Self::free`] for many places, in ascending order: neighbours within a metaslab at once.
+    ///
+    /// # Errors
+    /// As [`Self::free`]; those before are freed.
+    pub fn free_all(&mut self, txg: Txg, extents: &[Extent]) -> Result<(), AllocError> {
+        let mut rest = extents;
+        while let [first, others @ ..] = rest {
+            let (id, metaslab) = self.owner(first)?;
+            let metaslab_end = metaslab.range().end;
+            let mut range = first.range();
+            let mut count = 1;
+            for next in others {
+                if next.vdev != first.vdev || next.offset_bytes != range.end || range.end == metaslab_end {
+                    break;
+                }
+                range.end = next.range().end;
+                count += 1;
+            }
+            metaslab.free(range)?;
+            self.dirty[slot(txg)].insert(id);
+            if let Some(check) = &mut self.check {
+                rest[..count].iter().try_for_each(|extent| check.freed(extent.vdev, txg, extent.range()))?;
+            }
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
     /// Frees a place in the txg that syncs.
     pub fn free(&mut self, txg: Txg, extent: &Extent) -> Result<(), AllocError> {
         let (id, metaslab) = self.owner(extent)?;

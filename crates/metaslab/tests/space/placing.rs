@@ -153,6 +153,47 @@ fn a_full_pool_says_so_and_empties_again() {
     assert!(allocator.metaslabs().filter(|it| it.is_loaded()).all(|it| it.free_space().unwrap().segments() == 1));
 }
 
+/// Frees of neighbours are one within a metaslab, and come to what frees of each come to: of a full pool, so that neighbours lie on both
+/// sides of borders of metaslabs and vdevs.
+#[test]
+fn places_freed_together_are_those_freed_one_after_the_other() {
+    let filled = || {
+        let mut disk = Disk::default();
+        let vdevs = [vdev(0, AllocationClass::Normal, 12, 22, 6), vdev(1, AllocationClass::Normal, 12, 22, 3)];
+        let mut allocator = pool(&vdevs, Tunables::default());
+        let mut next = || allocate(&mut allocator, &disk, &request(Txg(4), 4096, 1)).ok().map(|it| it[0]);
+        let mut all: Vec<Extent> = std::iter::from_fn(&mut next).collect();
+        one_txg(&mut allocator, &mut disk, Txg(4));
+        all.sort();
+        (allocator, disk, all)
+    };
+    let (mut single, mut disk, mut all) = filled();
+    let (mut together, mut other_disk, _) = filled();
+    for (txg, step) in [(Txg(5), 2), (Txg(6), 3), (Txg(7), 2)] {
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            all.into_iter().enumerate().partition(|(number, _)| (number / 5) % step == 0);
+        let gone: Vec<Extent> = gone.into_iter().map(|(_, extent)| extent).collect();
+        gone.iter().for_each(|extent| single.free(txg, extent).unwrap());
+        together.free_all(txg, &gone).unwrap();
+        assert!(matches!(together.free_all(txg, &gone[3..]), Err(AllocError::Space(_))), "a second free is refused");
+        one_txg(&mut single, &mut disk, txg);
+        one_txg(&mut together, &mut other_disk, txg);
+        all = kept.into_iter().map(|(_, extent)| extent).collect();
+    }
+    let twice = [all[0], all[0]];
+    assert!(matches!(together.clone().free_all(Txg(8), &twice), Err(AllocError::Space(_))), "twice in one call");
+    for txg in 8..11 {
+        one_txg(&mut single, &mut disk, Txg(txg));
+        one_txg(&mut together, &mut other_disk, Txg(txg));
+    }
+    let free = |allocator: &Allocator| -> Vec<Vec<_>> {
+        allocator.metaslabs().map(|it| it.free_space().map_or(Vec::new(), |free| free.iter().collect())).collect()
+    };
+    assert_eq!(free(&together), free(&single));
+    assert_eq!(together.class_figures(ClassKind::Normal), single.class_figures(ClassKind::Normal));
+    assert!(free(&single).concat().len() > 100);
+}
+
 #[test]
 fn what_was_freed_is_not_used_for_two_txgs() {
     let mut disk = Disk::default();

@@ -219,6 +219,7 @@ pub async fn create_with_metaslabs(
         shared: SharedBlocks::none(),
         deferred: None,
         given_up: 0,
+        telling: Vec::new(),
         used_features: BTreeSet::new(),
         datasets: vec![Head { dataset, objset: root }],
         txg,

@@ -1,14 +1,21 @@
 //! Freeing blocks that nobody refers to any more: every extent of every copy, those of a gang's parts too.
 
+use cenote_dmu::write::Killed;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::Txg;
-use cenote_taskq::BoxFuture;
+use cenote_metaslab::AllocError;
+use cenote_taskq::{BoxFuture, Class, Join};
 
 use super::PoolWriter;
-use super::space::extent;
+use super::space::{Space, extent};
 use crate::SpaError;
 
+/// A sync's frees that the allocator is being told of.
+pub(super) type Telling = Vec<Join<Result<(), AllocError>>>;
+
+/// Places that are freed while the allocator is held once: others wait for it too.
+const FREED_AT_ONCE: usize = 4096;
 /// Gangs of gangs at most.
 const DEPTH_MAX: u32 = 16;
 
@@ -28,6 +35,34 @@ impl PoolWriter {
             }
         }
         self.free_plain(txg, &plain)
+    }
+
+    /// Gives up what a sync has left behind, likewise; the allocator is told of most of it beside what the sync does next, until
+    /// [`Self::frees_told`].
+    pub(super) async fn free_killed(&mut self, txg: Txg, killed: Killed) -> Result<(), SpaError> {
+        if self.may_have_clones() {
+            let blocks: Vec<Blkptr> = killed.iter().copied().collect();
+            return self.free_blocks(txg, &blocks).await;
+        }
+        let (plain, others) = killed.split_plain();
+        self.free_blocks(txg, &others).await?;
+        if plain.is_empty() {
+            return Ok(());
+        }
+        self.given_up += plain.count();
+        let space = self.space.clone();
+        let tell = async move { tell_allocator(&space, txg, &plain) };
+        self.telling.push(self.handle.spawn(Class::Sync, tell));
+        Ok(())
+    }
+
+    /// The allocator knows of all that was freed. Before what a pass has freed is entered into space maps.
+    pub(super) async fn frees_told(&mut self) -> Result<(), SpaError> {
+        for told in std::mem::take(&mut self.telling) {
+            let told = told.await.map_err(|error| self.fail(error))?;
+            told.map_err(|error| self.fail(error))?;
+        }
+        Ok(())
     }
 
     /// Frees blocks that nobody else can refer to and that are no gangs: all of them while the allocator is held once.
@@ -73,4 +108,12 @@ impl PoolWriter {
     fn free_extent(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
         self.space.with(|allocator| allocator.free(txg, &extent(dva))).map_err(|error| self.fail(error))
     }
+}
+
+/// Frees the places of plain blocks: in the order of places, in which what the allocator looks at for one is at hand for the next.
+fn tell_allocator(space: &Space, txg: Txg, plain: &Killed) -> Result<(), AllocError> {
+    let stored = plain.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded());
+    let mut extents: Vec<_> = stored.flat_map(Blkptr::dvas).map(extent).collect();
+    extents.sort_unstable();
+    extents.chunks(FREED_AT_ONCE).try_for_each(|some| space.with(|allocator| allocator.free_all(txg, some)))
 }

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! **Life of a txg's sync** (`sync`).
-//! 1. The datasets' objsets are written, all at once, and their new roots and accounts go into the MOS.
+//! 1. The datasets' objsets are written, all at once, and their new roots and accounts go into the MOS. The allocator is told what
+//!    they gave up while the MOS is written (`free`): where a block goes does not depend on what this txg frees.
 //! 2. Pass by pass, until nothing changes: features and configuration, the MOS itself; then what space was taken and freed
 //!    by all that goes to log space maps and space maps, which are objects of the MOS, so it is dirty again. From the second
 //!    pass on a block of this txg is rewritten in its place, so each pass changes less; three or four do.
@@ -141,6 +142,8 @@ pub struct PoolWriter {
     deferred: Option<ObjectId>,
     /// Blocks given up since the pool was opened.
     given_up: u64,
+    /// What of that the allocator is being told.
+    telling: free::Telling,
     datasets: Vec<Head>,
     /// Which features each dataset uses.
     used_features: BTreeSet<(ObjectId, &'static str)>,

@@ -137,6 +137,7 @@ impl Opening<'_> {
             shared,
             deferred: super::deferred::list_of(pool.directory()).await.map_err(dmu_failed)?,
             given_up: 0,
+            telling: Vec::new(),
             used_features: BTreeSet::new(),
             datasets: Vec::new(),
             txg: next_txg(pool),

@@ -365,6 +365,7 @@ impl PoolWriter {
 
     /// Writes what a pass has allocated and freed into space maps and logs.
     pub(super) async fn sync_space(&mut self, txg: Txg, pass: u32) -> Result<(), SpaError> {
+        self.frees_told().await?;
         let mut changes = Changes::new(self.mos.clone(), txg);
         let pass = u16::try_from(pass).unwrap_or(u16::MAX);
         let done = self.space.with(|allocator| allocator.sync(&mut changes, txg, pass));

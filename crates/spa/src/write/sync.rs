@@ -146,7 +146,7 @@ impl PoolWriter {
             if !self.is_live {
                 self.check_quota(head.dataset).await?;
             }
-            self.free_blocks(txg, &settled.freed).await?;
+            self.free_killed(txg, settled.freed).await?;
         }
         Ok(())
     }
@@ -161,9 +161,9 @@ impl PoolWriter {
         let synced = self.writer.sync(&objsets, txg, pass).await.map_err(|error| self.dmu_error(error))?;
         for synced in synced {
             let mut delta: SpaceDelta = synced.born;
-            synced.killed.iter().for_each(|bp| delta.add(self.writer.space_of(bp).negated()));
+            delta.add(synced.killed.space().negated());
             self.mos_delta.add(delta);
-            self.free_blocks(txg, &synced.killed).await?;
+            self.free_killed(txg, synced.killed).await?;
             missed.extend(synced.missed);
         }
         Ok(missed)
