@@ -302,6 +302,33 @@ fn a_missing_disk_shows_in_status_and_import() {
     assert!(text.contains("action: The pool cannot be imported. Attach the missing\n"), "{text}");
 }
 
+/// Whoever removes an image and makes it again is told what stands in the way.
+#[test]
+fn a_pool_whose_image_was_removed_is_made_again_once_it_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("a.img");
+    let command = |words: &[&str]| {
+        let mut command = common::program();
+        command.env("CENOTE_CACHE", folder.path().join("pools.json")).args(words);
+        command
+    };
+    let create = ["zpool", "create", "--size", "128M", "mine", image.to_str().unwrap()];
+    let refused = || {
+        let output = command(&create).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    common::good(&mut command(&create));
+    assert_eq!(refused(), "cannot create 'mine': pool already exists\n");
+    std::fs::remove_file(&image).unwrap();
+    assert_eq!(
+        refused(),
+        "cannot create 'mine': pool already exists, with none of its devices where it was; 'zpool export' forgets it\n"
+    );
+    common::good(&mut command(&["zpool", "export", "mine"]));
+    common::good(&mut command(&create));
+}
+
 #[test]
 fn an_import_is_noted_until_it_is_forgotten() {
     let subject = subjects().into_iter().find(|subject| subject.theme.name() == "mirror3").unwrap();

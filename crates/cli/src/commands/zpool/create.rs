@@ -68,8 +68,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let cache = CacheFile::of_user()?;
     let here = args.temporary_name.as_ref().unwrap_or(&args.pool);
-    if cache.pools()?.contains_key(here) {
-        bail!("cannot create '{}': pool already exists", args.pool);
+    if let Some(known) = cache.pools()?.get(here) {
+        let gone = !known.paths.iter().any(|path| path.exists());
+        let what = if gone { ", with none of its devices where it was; 'zpool export' forgets it" } else { "" };
+        bail!("cannot create '{}': pool already exists{what}", args.pool);
     }
     if let Some(root) = args.root.as_ref().filter(|root| !root.starts_with('/')) {
         bail!("cannot create '{}': bad alternate root '{root}'", args.pool);
