@@ -79,11 +79,11 @@ fn a_suspended_pool_says_so_and_goes_on_when_it_is_cleared() {
         let refused = images.refused("zpool", &["set", "comment=late", "mine"]);
         assert!(refused.contains("suspended"), "{refused}");
         let status = server.status();
-        for words in
-            [" state: SUSPENDED", "faulted in response to IO failures", "run 'zpool clear'", "0.img", "write error"]
-        {
+        for words in [" state: SUSPENDED", "faulted in response to IO failures", "run 'zpool clear'", "0.img"] {
             assert!(status.contains(words), "{words}: {status}");
         }
+        // A txg may have got as far as its uberblock before.
+        assert!(status.contains("write error") || status.contains("no device took the uberblock"), "{status}");
         let json = images.run("zpool", &["status", "-j", "mine"]);
         assert!(json.contains("\"state\":\"SUSPENDED\""), "{json}");
         assert!(images.refused("zfs", &["list", "mine"]).contains("currently suspended"));

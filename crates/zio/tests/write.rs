@@ -78,20 +78,22 @@ impl Bump {
         if request.psize_bytes > self.largest_bytes {
             Err(NoSpace::Fragmented)
         } else {
+            // A refusal leaves nothing behind: who asks again is refused again.
+            let (mut next, mut turn) = (state.next.clone(), state.turn);
             let mut dvas = Vec::new();
             for _ in 0..request.copies {
-                let vdev = state.turn % state.next.len();
-                state.turn += 1;
+                let vdev = turn % next.len();
+                turn += 1;
                 let id = VdevId(vdev as u32);
                 let asize = self.tree.psize_to_asize(id, request.psize_bytes, request.txg).unwrap();
-                let dva = Dva { vdev: id, offset_bytes: state.next[vdev], asize_bytes: asize, gang: false };
-                dvas.push(dva);
-                state.next[vdev] += asize;
+                dvas.push(Dva { vdev: id, offset_bytes: next[vdev], asize_bytes: asize, gang: false });
+                next[vdev] += asize;
             }
             let total: u64 = dvas.iter().map(|dva| dva.asize_bytes).sum();
             if total > state.left_bytes {
                 Err(NoSpace::Full)
             } else {
+                (state.next, state.turn) = (next, turn);
                 state.left_bytes -= total;
                 dvas.iter().for_each(|dva| {
                     state.taken.insert((dva.vdev.0, dva.offset_bytes), dva.asize_bytes);
