@@ -15,7 +15,7 @@ use cenote_spa::write::live::Phase;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::rig::{Overwrites, PoolSpec, Rig, Wrote};
+use self::rig::{Overwrites, PoolSpec, RawOrder, Rig, Wrote};
 use crate::report::{Suite, Table, short};
 use crate::whole::peer;
 
@@ -55,6 +55,10 @@ struct Round {
     /// Of a sync, milliseconds until the data is on its way, and for devices' flushes and labels.
     data_ms: Option<f64>,
     end_ms: Option<f64>,
+    /// And for the MOS in the first pass, for entering what that took and freed, and for the later passes.
+    mos_ms: Option<f64>,
+    space_ms: Option<f64>,
+    later_ms: Option<f64>,
 }
 
 impl Round {
@@ -75,6 +79,9 @@ impl Round {
             serial: Some(serial / wrote.took.cpu_s.max(1e-9)),
             data_ms: Some(phase(Phase::Datasets) * 1e3 / count),
             end_ms: Some(end * 1e3 / count),
+            mos_ms: Some(phase(Phase::FirstPass) * 1e3 / count),
+            space_ms: Some(phase(Phase::Space) * 1e3 / count),
+            later_ms: Some(phase(Phase::LaterPasses) * 1e3 / count),
         }
     }
 
@@ -89,6 +96,9 @@ impl Round {
             serial: None,
             data_ms: None,
             end_ms: None,
+            mos_ms: None,
+            space_ms: None,
+            later_ms: None,
             passes: number(&line["txg"]["passes_mean"], "passes_mean")?,
         })
     }
@@ -113,6 +123,10 @@ fn listed(rounds: &[Round], of: impl Fn(&Round) -> f64) -> String {
 
 /// Metaslabs of the vdev in `fragmented`, at least: as many as a vdev of some size has.
 const METASLABS: u64 = 256;
+
+/// Requests at once, and how many in all, of the raw device that is written at random.
+const RAW_DEPTH: usize = 64;
+const RAW_WRITES: u64 = 100_000;
 
 /// Bytes of a part's file, and of what is written to it.
 struct Size {
@@ -200,8 +214,9 @@ fn overwrites(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
         false => Size { file_bytes: 8 << 30, data_bytes: 4 << 30 },
     };
     let seconds = options.seconds.to_string();
-    let (mut ours, mut peers) = (Vec::new(), Vec::new());
+    let (mut device, mut ours, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..options.rounds {
+        device.push(raw_random(&options.folder, &size, 4096)?);
         let rig = Rig::new(&options.folder, size.pool(true))?;
         ours.push(Round::ours(&rig.overwrite(size.overwrites(4096, 0, options.seconds, round))?));
         drop(rig);
@@ -225,10 +240,12 @@ fn overwrites(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
             peers.push(peer_round(program, &options.folder, &size, &words)?);
         }
     }
-    raw.insert("overwrite".into(), json!({ "ours": ours, "peer": peers }));
-    let mut table =
-        Table::new("4 KiB records overwritten at random by 4 tasks", &["what", "ours", "OpenZFS code in userspace"]);
-    rows(&mut table, &[&ours, &peers]);
+    raw.insert("overwrite".into(), json!({ "raw_writes_per_s": device, "ours": ours, "peer": peers }));
+    let mut table = Table::new(
+        "4 KiB records overwritten at random by 4 tasks",
+        &["what", "raw device, in place", "ours", "OpenZFS code in userspace"],
+    );
+    rows(&mut table, &mut device, &[&ours, &peers]);
     suite.tables.push(table);
     let serial = median(&ours, |round| round.serial.unwrap_or(f64::NAN));
     suite.target("at most 0.05 of processor time is a sync on one core only", short(serial), serial <= 0.05);
@@ -249,18 +266,25 @@ fn overwrites(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
 type Row = (&'static str, fn(&Round) -> f64);
 
 const RATES: [Row; 2] = [("writes a second", |round| round.per_s), ("µs of processor a write", |round| round.cpu_us)];
-const DETAILS: [Row; 6] = [
+const DETAILS: [Row; 9] = [
     ("ms a sync", |round| round.sync_ms),
     ("of those until data is on devices", |round| round.data_ms.unwrap_or(f64::NAN)),
+    ("of those for the MOS in the first pass", |round| round.mos_ms.unwrap_or(f64::NAN)),
+    ("of those for what that took and freed", |round| round.space_ms.unwrap_or(f64::NAN)),
+    ("of those for the later passes", |round| round.later_ms.unwrap_or(f64::NAN)),
     ("of those for flushes and labels", |round| round.end_ms.unwrap_or(f64::NAN)),
     ("passes a sync", |round| round.passes),
     ("share of the first pass in all passes of a sync", |round| round.first_pass.unwrap_or(f64::NAN)),
     ("share of processor time on one core only", |round| round.serial.unwrap_or(f64::NAN)),
 ];
 
-fn rows(table: &mut Table, columns: &[&[Round]]) {
+fn rows(table: &mut Table, device: &mut [f64], columns: &[&[Round]]) {
+    device.sort_by(f64::total_cmp);
+    let mut raw = device.get(device.len() / 2).map(|per_s| short(*per_s));
     for (name, of) in RATES.into_iter().chain(DETAILS) {
-        table.row([name.to_owned()].into_iter().chain(columns.iter().map(|rounds| listed(rounds, of))));
+        // Of the raw device only the rate is known, which is the first row.
+        let first = [name.to_owned(), raw.take().unwrap_or_else(|| "-".into())];
+        table.row(first.into_iter().chain(columns.iter().map(|rounds| listed(rounds, of))));
     }
 }
 
@@ -270,10 +294,11 @@ fn fragmented(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
         false => Size { file_bytes: 8 << 30, data_bytes: 5400 << 20 },
     };
     let seconds = options.seconds.to_string();
-    let mut found = Vec::new();
+    let (mut device, mut found) = (Vec::new(), Vec::new());
     for (has_log, word) in [(true, "on"), (false, "off")] {
         let (mut ours, mut peers) = (Vec::new(), Vec::new());
         for round in 0..options.rounds {
+            device.push(raw_random(&options.folder, &size, 8192)?);
             let spec = PoolSpec { metaslabs_min: METASLABS, ..size.pool(has_log) };
             let rig = Rig::new(&options.folder, spec)?;
             ours.push(Round::ours(&rig.overwrite(size.overwrites(8192, 1, options.seconds, round))?));
@@ -303,10 +328,18 @@ fn fragmented(options: &Options, suite: &mut Suite, raw: &mut serde_json::Map<St
     }
     let mut table = Table::new(
         "8 KiB records overwritten at random in a pool that is 70 % full and was shredded (M5)",
-        &["what", "with log space maps", "without", "OpenZFS code, with", "OpenZFS code, without"],
+        &[
+            "what",
+            "raw device, in place",
+            "with log space maps",
+            "without",
+            "OpenZFS code, with",
+            "OpenZFS code, without",
+        ],
     );
     let [(with, peer_with), (without, peer_without)] = &found[..] else { anyhow::bail!("two runs") };
-    rows(&mut table, &[with, without, peer_with, peer_without]);
+    raw.insert("fragmented, raw".into(), json!({ "raw_writes_per_s": device }));
+    rows(&mut table, &mut device, &[with, without, peer_with, peer_without]);
     suite.tables.push(table);
     let share = median(with, |round| round.first_pass.unwrap_or(0.0));
     suite.target("with log space maps at least 0.95 of a sync's passes is the first", short(share), share >= 0.95);
@@ -335,9 +368,19 @@ fn peer_round(program: &Path, folder: &Path, size: &Size, words: &[&str]) -> Res
 fn raw_sequential(folder: &Path, size: &Size) -> Result<f64> {
     let path = folder.join("raw");
     rig::filled(&path, size.data_bytes)?;
-    let found = rig::raw_write(&path, 1 << 20, 8);
+    let found = rig::raw_write(&path, 1 << 20, 8, RawOrder::InSequence);
     std::fs::remove_file(&path)?;
-    let (bytes, seconds) = found?;
-    ensure!(bytes == size.data_bytes, "the raw device took less than it should");
-    Ok(bytes as f64 / 1e6 / seconds)
+    let (blocks, seconds) = found?;
+    ensure!(blocks << 20 == size.data_bytes, "the raw device took less than it should");
+    Ok((blocks << 20) as f64 / 1e6 / seconds)
+}
+
+/// Writes a second of a file in place past the page cache, many requests of one record at once, at random.
+fn raw_random(folder: &Path, size: &Size, record_bytes: usize) -> Result<f64> {
+    let path = folder.join("raw");
+    rig::filled(&path, size.data_bytes)?;
+    let found = rig::raw_write(&path, record_bytes, RAW_DEPTH, RawOrder::AtRandom(RAW_WRITES));
+    std::fs::remove_file(&path)?;
+    let (count, seconds) = found?;
+    Ok(count as f64 / seconds)
 }

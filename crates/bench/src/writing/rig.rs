@@ -55,9 +55,22 @@ pub(super) fn filled(path: &Path, size_bytes: u64) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// Writes a file in place, in order; bytes and seconds.
-pub(super) fn raw_write(path: &Path, block_bytes: usize, depth: usize) -> Result<(u64, f64)> {
-    let runtime = Runtime::real(RuntimeOptions { workers: Some(1), ..RuntimeOptions::default() })?;
+/// How a file is written that stands for the raw device.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RawOrder {
+    /// All of it, once, from its beginning on.
+    InSequence,
+    /// So many blocks, anywhere.
+    AtRandom(u64),
+}
+
+/// Writes a file in place, past the page cache, with so many requests at once and a flush at the end; blocks and seconds.
+pub(super) fn raw_write(path: &Path, block_bytes: usize, depth: usize, order: RawOrder) -> Result<(u64, f64)> {
+    let workers = match order {
+        RawOrder::InSequence => Some(1),
+        RawOrder::AtRandom(_) => None,
+    };
+    let runtime = Runtime::real(RuntimeOptions { workers, ..RuntimeOptions::default() })?;
     let handle = runtime.handle();
     let options = OpenOptions { write: true, direct: Direct::Always };
     let device = runtime.block_on(handle.open(path, options))?;
@@ -65,10 +78,19 @@ pub(super) fn raw_write(path: &Path, block_bytes: usize, depth: usize) -> Result
     // As anyone's data, what is written lies in memory and not in a processor's cache.
     let data: Vec<Block> = (0..RAW_BYTES / block_bytes as u64).map(|seed| noise(block_bytes, seed)).collect();
     let writing = async move {
+        let count = match order {
+            RawOrder::InSequence => blocks,
+            RawOrder::AtRandom(count) => count,
+        };
+        let mut rng = Rng::new(count);
+        let order = (0..count).map(|index| match order {
+            RawOrder::InSequence => (index, index),
+            RawOrder::AtRandom(_) => (index, rng.below(blocks)),
+        });
         let watch = Watch::start();
         let failed = AtomicU64::new(0);
-        for_each_concurrent(depth, 0..blocks, |block| {
-            let (device, failed, data) = (&device, &failed, data[(block % data.len() as u64) as usize].clone());
+        for_each_concurrent(depth, order, |(index, block)| {
+            let (device, failed, data) = (&device, &failed, data[(index % data.len() as u64) as usize].clone());
             async move {
                 let written = device.write(block * block_bytes as u64, data).await;
                 failed.fetch_add(u64::from(written.is_err()), Ordering::Relaxed);
@@ -77,7 +99,7 @@ pub(super) fn raw_write(path: &Path, block_bytes: usize, depth: usize) -> Result
         .await;
         ensure!(failed.into_inner() == 0, "a write to the raw device failed");
         device.flush().await?;
-        Ok((blocks * block_bytes as u64, watch.took().wall_s))
+        Ok((count, watch.took().wall_s))
     };
     runtime.block_on(handle.spawn(Class::Issue, writing)).map_err(|error| anyhow!("{error}"))?
 }
