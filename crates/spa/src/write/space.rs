@@ -1,5 +1,6 @@
 //! The pool's space: the allocator of `metaslab` behind the trait of `zio`, and its maps among the objects of the MOS.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -292,13 +293,16 @@ pub(super) struct Changes {
     mos: ObjsetMut,
     txg: Txg,
     changes: Vec<Change>,
+    /// Of each object, its latest write among them, which the next bytes of it join: a log's entries come metaslab by metaslab,
+    /// and writing a few of them takes as long as writing its whole block.
+    writes: BTreeMap<ObjectId, usize>,
     /// Space maps made.
     made: i64,
 }
 
 impl Changes {
     pub(super) const fn new(mos: ObjsetMut, txg: Txg) -> Self {
-        Self { mos, txg, changes: Vec::new(), made: 0 }
+        Self { mos, txg, changes: Vec::new(), writes: BTreeMap::new(), made: 0 }
     }
 }
 
@@ -316,16 +320,26 @@ impl SpaceStore for Changes {
     }
 
     fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), String> {
+        let latest = self.writes.get(&object).and_then(|at| self.changes.get_mut(*at));
+        if let Some(Change::Write { offset_bytes: start, bytes: before, .. }) = latest
+            && *start + before.len() as u64 == offset_bytes
+        {
+            before.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.writes.insert(object, self.changes.len());
         self.changes.push(Change::Write { object, offset_bytes, bytes: bytes.to_vec() });
         Ok(())
     }
 
     fn truncate(&mut self, object: ObjectId) -> Result<(), String> {
+        self.writes.remove(&object);
         self.changes.push(Change::Truncate(object));
         Ok(())
     }
 
     fn free(&mut self, object: ObjectId) -> Result<(), String> {
+        self.writes.remove(&object);
         self.made -= 1;
         self.changes.push(Change::Free(object));
         Ok(())
