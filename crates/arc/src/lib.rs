@@ -21,7 +21,8 @@
 //!
 //! **Identity.** A block on disk never changes while it is referenced, and its place is reused only with a later birth
 //! txg, so (vdev, offset, birth txg) names its content for ever. Nothing needs to be invalidated in a pool that is only
-//! read; a writer drops the key of what it frees.
+//! read. A writer may put a block here that it writes, which whoever asks next need not load; until its txg is on disk that
+//! writer alone changes it, and puts or removes it again each time. What it replaces it may remove, for room.
 //!
 //! **Life of a block.** [`Cache::get_or_load`] looks in the table. Present: the entry is marked and a
 //! counted reference is returned. Absent: the caller becomes the *loader*: a `Loading` entry is left in the table, the
@@ -222,6 +223,17 @@ impl<E: Clone> Cache<E> {
         let hash = key.hash();
         let mut evicted = Evicted::default();
         let waiters = self.shard(hash).lock().remove(key, hash, &mut evicted);
+        if let Some(waiters) = waiters {
+            waiters.complete(None);
+        }
+    }
+
+    /// Keeps a block that is being written, in the place of what has its key, as if it had been loaded now.
+    pub fn put(&self, key: BlockKey, block: &Block) {
+        let hash = key.hash();
+        let mut evicted = Evicted::default();
+        let waiters = self.shard(hash).lock().put(key, hash, block, &mut evicted);
+        // Whoever waits looks again, and finds it.
         if let Some(waiters) = waiters {
             waiters.complete(None);
         }

@@ -396,6 +396,25 @@ impl<E: Clone> Shard<E> {
         waiters
     }
 
+    /// Keeps a block under a key whatever there is. Who waits for a load of it is to be told by the caller.
+    pub(crate) fn put(
+        &mut self,
+        key: BlockKey,
+        hash: u64,
+        block: &Block,
+        evicted: &mut Evicted,
+    ) -> Option<Arc<Load<E>>> {
+        let waiters = self.remove(key, hash, evicted);
+        let Some(size_bytes) = self.keepable(block.memory_bytes()) else { return waiters };
+        let (place, content) = (Place::Recent, Content::Block(block.clone()));
+        let links = Links::UNLINKED;
+        let entry = Entry { key, size_bytes, place, referenced: false, prefetched: false, links, content };
+        let index = self.insert(entry, hash);
+        self.list(place).push_in(index, size_bytes as usize);
+        self.evict(evicted);
+        waiters
+    }
+
     pub(crate) fn set_limit(&mut self, limit_bytes: usize, evicted: &mut Evicted) {
         self.limit_bytes = limit_bytes;
         self.target_recent = self.target_recent.min(limit_bytes);

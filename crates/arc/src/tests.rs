@@ -190,12 +190,46 @@ fn the_limit_holds_for_every_mix_of_sizes() {
         if state.is_multiple_of(97) {
             cache.remove(key(number));
         }
+        if state.is_multiple_of(13) {
+            cache.put(key(number), &block(len as usize, number as u8));
+        }
         if state.is_multiple_of(499) {
             cache.shards[0].0.lock().check();
         }
     }
     let stats = cache.stats();
     assert!(stats.evictions > 0 && stats.ghost_hits > 0, "the test does not reach eviction: {stats:?}");
+}
+
+#[test]
+fn what_is_put_is_found_and_takes_the_place_of_what_was_there() {
+    let cache: Cache<&str> = Cache::new(LIMIT_MIN_BYTES);
+    for fill in 1..3 {
+        cache.put(key(1), &block(4096, fill));
+        assert_eq!(now(cache.get_or_load(key(1), 4096, async || panic!("it is here"))).unwrap()[0], fill);
+    }
+    assert_eq!(cache.stats().size_bytes, 4096);
+    cache.put(key(2), &block(LIMIT_MIN_BYTES, 1));
+    assert!(cache.get(key(2)).is_none());
+    cache.shards[0].0.lock().check();
+}
+
+/// What was read of a place before it was written does not come back after.
+#[test]
+fn what_is_put_while_it_is_loaded_stays() {
+    let cache: Cache<&str> = Cache::new(LIMIT_MIN_BYTES);
+    let slot = Arc::new(Mutex::new(None));
+    let mut loader = pin!(cache.get_or_load(key(1), 4096, || Manual(slot.clone())));
+    assert!(poll(loader.as_mut()).is_pending());
+    let mut waiter = pin!(cache.get_or_load(key(1), 4096, async || panic!("it is here")));
+    assert!(poll(waiter.as_mut()).is_pending());
+    cache.put(key(1), &block(4096, 2));
+    assert!(matches!(poll(waiter.as_mut()), Poll::Ready(Ok(block)) if block[0] == 2));
+    *slot.lock() = Some(Ok(block(4096, 1)));
+    assert!(poll(loader.as_mut()).is_ready());
+    assert_eq!(cache.get(key(1)).unwrap()[0], 2);
+    assert_eq!(cache.stats().loading_bytes, 0);
+    cache.shards[0].0.lock().check();
 }
 
 #[test]

@@ -168,7 +168,14 @@ impl Dmu {
         self.zio.read(bp, context).await
     }
 
-    /// Forgets a cached block whose place is written again.
+    /// Keeps a block that is being written, so that whoever asks for it need not wait for a device.
+    pub(crate) fn keep(&self, bp: &Blkptr, block: &Block) {
+        if let Some(key) = Self::cache_key(bp) {
+            self.cache.put(key, block);
+        }
+    }
+
+    /// Forgets a cached block whose place is written again, or that nothing points to.
     pub(crate) fn forget(&self, bp: &Blkptr) {
         if let Some(key) = Self::cache_key(bp) {
             self.cache.remove(key);

@@ -128,8 +128,10 @@ impl Batch {
         for how in self.hows {
             for item in items.by_ref().take(how.count) {
                 let policy = how.policy_of(&item, self.level, self.now);
-                blocks.push(item.block);
-                batch.push(zio.prepare(units, &item.content.into_block(), &policy), policy);
+                let kept = self.level > 0 || item.kind.is_metadata();
+                let content = item.content.into_block();
+                batch.push(zio.prepare(units, &content, &policy), policy);
+                blocks.push((item.block, kept.then_some(content)));
             }
         }
         Made { blocks, batch }

@@ -27,8 +27,9 @@
 //!    give up counted on all cores (`pointed`, `killed`), and are stored in the background, neighbours as one (`stores`). A
 //!    block's pointer is known when it is placed, so the level above need not wait for devices.
 //!    Where an objset's flags say that it has accounts of owners (`accounts`), what has changed is entered and written too.
-//! 5. Dnodes go into the blocks of the meta-dnode, which is written likewise, then the root block. The layer gives way to
-//!    the new tree, and its memory is given back where nobody waits for it.
+//! 5. Dnodes go into the blocks of the meta-dnode, which is written likewise, then the root block. [`Writer::sync`] is two halves:
+//!    [`Writer::begin`] ends when everything has its place and is on its way, [`Storing::finish`] when devices have it. Then the
+//!    layer gives way to the new tree, and its memory is given back where nobody waits for it.
 //! 6. The caller gets the new root and the blocks that are not pointed to any more, and puts the first into the object above
 //!    (the dataset, in the end the uberblock) and frees the others.
 //!
@@ -36,11 +37,16 @@
 //! changes. From the second pass on a block that this txg wrote is written in its own place again if its size is the same,
 //! and from the eighth on nothing is compressed: then sizes stay, and so does the space.
 //!
+//! **What is kept.** Metadata goes into the cache when it gets its place, since the next txg changes it again: indirect blocks,
+//! blocks of dnodes, tables. What it replaces goes out when the new tree is stored. Data does not go there: whoever writes much
+//! would push out what others read.
+//!
 //! **Invariants.**
 //! 1. A layer of a txg that is quiesced is not changed, but by the sync itself (accounts, the MOS).
 //! 2. Which place a block gets follows from the changes alone: not from cores, devices or the clock.
 //! 3. What a tree loses is told once, and what it gains is counted once: used bytes of a dnode are those of its blocks.
-//! 4. The block of an object is written by one store at a time: a pass ends when its stores have.
+//! 4. The block of an object is written by one store at a time: a pass ends when its stores have. What the cache has of a block
+//!    that is written in place again is what was written last.
 //! 5. Who takes a turn before the txg is not kept waiting by who holds a txg and waits for a turn: an object is used in one way
 //!    or the other.
 //!
@@ -76,6 +82,6 @@ pub use object::{INDIRECT_SHIFT, Object, ObjectSpec};
 pub use objset::{GROUPUSED, ObjsetMut, PROJECTUSED, USERUSED};
 pub use policy::{ObjsetPolicy, RedundantMetadata};
 pub use read::Extent;
-pub use sync::{SpaceDelta, Synced, Writer};
+pub use sync::{SpaceDelta, Storing, Synced, Writer};
 pub use turns::Turn;
 pub use zap::{ZapMut, create_zap, put_entry};

@@ -2,14 +2,16 @@
 //! decide on places.
 
 use cenote_format::blkptr::Blkptr;
+use cenote_taskq::buf::Block;
 use cenote_zio::{Placed, Places, PreparedBatch, WritePolicy, ZioError};
 
 use super::killed::Killed;
 use super::sync::{Shared, SpaceDelta};
 
-/// Blocks made ready together: their numbers, how each is written, and what it has become.
+/// Blocks made ready together: their numbers, what of them is kept in the cache, how each is written, and what it has become.
 pub(super) struct Made {
-    pub(super) blocks: Vec<Option<u64>>,
+    /// Metadata is kept: the next txg changes it again, and so reads it.
+    pub(super) blocks: Vec<(Option<u64>, Option<Block>)>,
     pub(super) batch: PreparedBatch,
 }
 
@@ -28,6 +30,8 @@ pub(super) struct Pointed {
     pub(super) changes: Vec<Change>,
     pub(super) pointers: Vec<(Option<u64>, Blkptr)>,
     pub(super) placed: Vec<Placed>,
+    /// Metadata in whose place others have come, which may be in the cache.
+    pub(super) replaced: Vec<Blkptr>,
     /// What ended it, and in which span.
     pub(super) error: Option<(usize, ZioError)>,
 }
@@ -38,11 +42,12 @@ impl Made {
     pub(super) fn point(self, shared: &Shared, spans: &[usize], places: Places, forgets: bool) -> Pointed {
         let count = self.blocks.len();
         let (changes, pointers) = (Vec::with_capacity(spans.len()), Vec::with_capacity(count));
-        let mut pointed = Pointed { changes, pointers, placed: Vec::with_capacity(count), error: None };
+        let (placed, replaced) = (Vec::with_capacity(count), Vec::new());
+        let mut pointed = Pointed { changes, pointers, placed, replaced, error: None };
         let mut blocks = self.blocks.into_iter().zip(self.batch.placed(places));
         for (span, count) in spans.iter().enumerate() {
             let mut change = Change::default();
-            for (block, (policy, placed)) in blocks.by_ref().take(*count) {
+            for ((block, kept), (policy, placed)) in blocks.by_ref().take(*count) {
                 let placed = match placed {
                     Ok(placed) => placed,
                     Err(error) => {
@@ -51,8 +56,15 @@ impl Made {
                     }
                 };
                 change.count(shared, &policy, &placed.bp);
-                if forgets {
-                    shared.dmu.forget(&placed.bp);
+                match kept {
+                    Some(content) => {
+                        shared.dmu.keep(&placed.bp, &content);
+                        if !policy.previous.is_hole() && policy.previous.dva(0) != placed.bp.dva(0) {
+                            pointed.replaced.push(policy.previous);
+                        }
+                    }
+                    None if forgets => shared.dmu.forget(&placed.bp),
+                    None => {}
                 }
                 pointed.pointers.push((block, placed.bp));
                 if placed.pending_bytes() > 0 {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{Guid, Txg};
 use cenote_taskq::{Class, Join, Semaphore};
 use cenote_zio::{Allocator, Placed, Zio, ZioError};
@@ -23,6 +24,8 @@ pub(super) struct Stores {
     batch: Vec<Placed>,
     batch_bytes: u64,
     cleaned: Vec<Cleaned>,
+    /// Metadata that is looked for in the cache until all is stored, and not after.
+    pub(super) replaced: Vec<Blkptr>,
     joins: Vec<Join<Result<Vec<Guid>, ZioError>>>,
 }
 
@@ -36,6 +39,7 @@ impl Stores {
             batch: Vec::new(),
             batch_bytes: 0,
             cleaned: Vec::new(),
+            replaced: Vec::new(),
             joins: Vec::new(),
         }
     }
@@ -55,7 +59,10 @@ impl Stores {
     }
 
     /// Begins to store what waits.
-    async fn send(&mut self) {
+    pub(super) async fn send(&mut self) {
+        if self.batch.is_empty() && self.cleaned.is_empty() {
+            return;
+        }
         let (batch, cleaned) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.cleaned));
         let bytes = std::mem::take(&mut self.batch_bytes).min(IN_FLIGHT_MAX_BYTES);
         let permit = self.in_flight.acquire_owned(bytes).await;
@@ -67,8 +74,12 @@ impl Stores {
         }));
     }
 
-    /// Waits for all of them.
-    pub(super) async fn finish(mut self) -> Result<Vec<Guid>, DmuErrorKind> {
+    pub(super) const fn dmu(&self) -> &Dmu {
+        &self.dmu
+    }
+
+    /// Waits for all of them. Leaves that have missed a block come back, and what was replaced.
+    pub(super) async fn finish(mut self) -> Result<(Vec<Guid>, Vec<Blkptr>), DmuErrorKind> {
         self.send().await;
         let mut missed = Vec::new();
         for join in self.joins {
@@ -77,7 +88,7 @@ impl Stores {
         }
         missed.sort_unstable();
         missed.dedup();
-        Ok(missed)
+        Ok((missed, self.replaced))
     }
 }
 

@@ -89,8 +89,16 @@ pub struct Synced {
     pub born: SpaceDelta,
     /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
     pub killed: Killed,
-    /// Leaves that have missed a block.
-    pub missed: Vec<Guid>,
+}
+
+/// Blocks of objsets that are on their way to devices. Dropped, they are not waited for, and the txg cannot be used.
+#[must_use = "blocks are on devices once this has been waited for"]
+pub struct Storing {
+    stores: Stores,
+    txg: Txg,
+    /// What objects and objsets are on disk once all is stored. Readers go on asking layers until then.
+    objects: Vec<(Object, Option<DnodePhys>)>,
+    roots: Vec<(ObjsetMut, Blkptr, ObjsetPhys)>,
 }
 
 /// Writes objsets. Cheap to clone.
@@ -162,11 +170,21 @@ impl Writer {
     }
 
     /// Writes what a txg has changed of these objsets, which nobody changes meanwhile, and waits until it is on devices
-    /// (not yet stable). `pass` counts from 1; from the second on blocks of this txg are written in place.
+    /// (not yet stable): [`Self::begin`] and [`Storing::finish`]. Leaves that have missed a block come back too.
+    ///
+    /// # Errors
+    /// As those two.
+    pub async fn sync(&self, objsets: &[ObjsetMut], txg: Txg, pass: u32) -> Result<(Vec<Synced>, Vec<Guid>), DmuError> {
+        let (synced, storing) = self.begin(objsets, txg, pass).await?;
+        Ok((synced, storing.finish().await?))
+    }
+
+    /// Gives places to what a txg has changed of these objsets, which nobody changes in it until all is stored, and begins to
+    /// write it. `pass` counts from 1; from the second on blocks of this txg are written in place.
     ///
     /// # Errors
     /// No space, or a device failure that the vdevs cannot make up for: the txg cannot be written.
-    pub async fn sync(&self, objsets: &[ObjsetMut], txg: Txg, pass: u32) -> Result<Vec<Synced>, DmuError> {
+    pub async fn begin(&self, objsets: &[ObjsetMut], txg: Txg, pass: u32) -> Result<(Vec<Synced>, Storing), DmuError> {
         let now = Now { txg, pass };
         let mut stores = Stores::new(&self.shared.dmu, &self.shared.allocator, &self.shared.in_flight);
         let mut parts: Vec<Part> = objsets
@@ -185,7 +203,6 @@ impl Writer {
             trees.iter_mut().zip(accounts).for_each(|(trees, more)| trees.extend(more));
         }
         let mut roots: Vec<BTreeMap<ObjectId, DnodePhys>> = vec![BTreeMap::new(); parts.len()];
-        // Readers go on asking layers until what takes their place is on devices.
         let mut settled = Vec::new();
         for (part, trees) in trees.into_iter().enumerate() {
             let objset = &parts[part].objset;
@@ -202,19 +219,14 @@ impl Writer {
             }
             pointers.push(self.write_root(&mut parts[at], meta, dnodes, now, &mut stores).await?);
         }
-        let fail = |kind| DmuError::new(cenote_format::ids::ObjsetId(0), ObjectId(0), kind);
-        let missed = stores.finish().await.map_err(fail)?;
-        let gone: Vec<_> = settled.into_iter().filter_map(|(object, synced)| object.put_synced(txg, synced)).collect();
-        // Giving back a txg's memory takes a while, and nobody waits for it; refused, it is dropped here.
-        let _ = self.shared.dmu.handle().dispatch(Class::Sync, move || drop(gone));
-        for (part, (root, phys)) in parts.iter().zip(&pointers) {
-            part.objset.put_synced(txg, *root, phys.clone());
+        stores.send().await;
+        let mut synced = Vec::with_capacity(parts.len());
+        let mut roots = Vec::with_capacity(parts.len());
+        for (part, (root, phys)) in parts.into_iter().zip(pointers) {
+            synced.push(Synced { root, born: part.born, killed: part.killed });
+            roots.push((part.objset, root, phys));
         }
-        Ok(parts
-            .into_iter()
-            .zip(pointers)
-            .map(|(part, (root, _))| Synced { root, born: part.born, killed: part.killed, missed: missed.clone() })
-            .collect())
+        Ok((synced, Storing { stores, txg, objects: settled, roots }))
     }
 
     /// Writes the trees of objects, and counts them into their objsets' parts.
@@ -356,6 +368,32 @@ impl Writer {
     }
 }
 
+impl Storing {
+    /// Waits until all is on devices (not yet stable), and lets readers find it there. Leaves that have missed a block come
+    /// back.
+    ///
+    /// # Errors
+    /// A device failure that the vdevs cannot make up for: the txg cannot be written.
+    pub async fn finish(self) -> Result<Vec<Guid>, DmuError> {
+        let Self { stores, txg, objects, roots } = self;
+        let dmu = stores.dmu().clone();
+        let fail = |kind| DmuError::new(cenote_format::ids::ObjsetId(0), ObjectId(0), kind);
+        let (missed, replaced) = stores.finish().await.map_err(fail)?;
+        let gone: Vec<_> = objects.into_iter().filter_map(|(object, synced)| object.put_synced(txg, synced)).collect();
+        for (objset, root, phys) in roots {
+            objset.put_synced(txg, root, phys);
+        }
+        // Giving back a txg's memory takes a while, and nobody waits for it; refused, it is dropped here. What a snapshot has
+        // still is read again.
+        let forgetting = dmu.clone();
+        let _ = dmu.handle().dispatch(Class::Sync, move || {
+            replaced.iter().for_each(|bp| forgetting.forget(bp));
+            drop(gone);
+        });
+        Ok(missed)
+    }
+}
+
 impl Part {
     /// Takes what blocks change; what that adds to the bytes their object uses comes back.
     fn take(&mut self, change: Change) -> i64 {
@@ -388,6 +426,7 @@ async fn enter(
         tree.put_all(level, own);
         pointers = rest;
     }
+    stores.replaced.extend(pointed.replaced);
     stores.take(pointed.placed, spans.into_iter().filter_map(|span| span.cleaned)).await;
     Ok(())
 }

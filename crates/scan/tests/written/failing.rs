@@ -280,19 +280,17 @@ async fn suspended(handle: &Handle, machine: &Machine, failmode: u64) -> (LivePo
     set.await.unwrap();
     let load = Load::new(&pool).await;
     // With the first write after some of the load is in memory: before that is on the disk, and perhaps nowhere else.
-    let (has_begun, is_down) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (begun, down) = (has_begun.clone(), is_down.clone());
+    let is_down = Arc::new(AtomicBool::new(false));
+    let (down, written) = (is_down.clone(), load.written.clone());
+    let mut was_down = false;
     machine.disks[0].set_faults(move |request: &Request, _| {
-        if request.kind == RequestKind::Write && begun.swap(false, Ordering::SeqCst) {
+        if !was_down && request.kind == RequestKind::Write && written.iter().any(|some| !some.lock().is_empty()) {
+            was_down = true;
             down.store(true, Ordering::SeqCst);
         }
         if down.load(Ordering::SeqCst) { Fault::Error(std::io::ErrorKind::BrokenPipe) } else { Fault::None }
     });
     drop(load.start(handle, 1));
-    while load.written.iter().all(|written| written.lock().is_empty()) {
-        handle.sleep(Duration::from_micros(100)).await;
-    }
-    has_begun.store(true, Ordering::SeqCst);
     pool.failed().await;
     handle.sleep(Duration::from_millis(50)).await;
     (pool, load, is_down)

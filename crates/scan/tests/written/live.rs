@@ -87,6 +87,32 @@ pub(crate) async fn check_blocks(object: &Object, written: &Written, txg: Txg, w
 }
 
 #[test]
+fn metadata_that_a_txg_has_written_is_not_read_by_the_next() {
+    let runtime = Runtime::simulated(5);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, slow());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, &[(TopKind::Single, 1)], small()).await;
+        let head = pool.open_head("written").await.unwrap();
+        let object = make_objects(&head, 1).await.remove(0);
+        let misses = || head.objset().dmu().cache().stats().misses;
+        let mut before = 0;
+        for round in 0..4 {
+            for block in 0..64 {
+                let tx = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await.unwrap();
+                object.write(tx.txg(), block * BLOCK_BYTES, &content(round << 8 | block)).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+            // The first round reads what creation has left.
+            assert!(round == 0 || misses() == before, "round {round} has read {} blocks", misses() - before);
+            before = misses();
+        }
+        assert!(object.block(7).await.unwrap().as_deref() == Some(&content(3 << 8 | 7)[..]));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn many_writers_and_txgs_at_once_leave_a_whole_pool_with_all_that_was_written() {
     for seed in 0..6 {
         let runtime = Runtime::simulated(seed);

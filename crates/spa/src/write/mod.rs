@@ -16,8 +16,8 @@
 //! ```
 //!
 //! **Life of a txg's sync** (`sync`).
-//! 1. The datasets' objsets are written, all at once, and their new roots and accounts go into the MOS. The allocator is told what
-//!    they gave up while the MOS is written (`free`): where a block goes does not depend on what this txg frees.
+//! 1. The datasets' objsets are written, all at once. While devices take their blocks their new roots and accounts go into the MOS, and
+//!    the allocator is told what they gave up (`free`): where a block goes does not depend on what this txg frees.
 //! 2. Pass by pass, until nothing changes: features and configuration, the MOS itself; then what space was taken and freed
 //!    by all that goes to log space maps and space maps, which are objects of the MOS, so it is dirty again. From the second
 //!    pass on a block of this txg is rewritten in its place, so each pass changes less; three or four do.

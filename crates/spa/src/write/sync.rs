@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use cenote_dmu::write::{SpaceDelta, put_entry};
+use cenote_dmu::write::{SpaceDelta, Synced, put_entry};
 use cenote_dsl::write::UsedBy;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::uberblock::Uberblock;
 use cenote_vdev::commit::commit;
 
-use super::PoolWriter;
 use super::config::VERSION;
 use super::live::Phase;
+use super::{Head, PoolWriter};
 use crate::SpaError;
 
 /// Passes at most. Four are usual; that many mean that they do not converge.
@@ -138,9 +138,17 @@ impl PoolWriter {
     async fn sync_datasets(&mut self, txg: Txg) -> Result<(), SpaError> {
         let dirty: Vec<_> = self.datasets.iter().filter(|head| head.objset.is_dirty(txg)).cloned().collect();
         let objsets: Vec<_> = dirty.iter().map(|head| head.objset.clone()).collect();
-        let synced = self.writer.sync(&objsets, txg, 1).await.map_err(|error| self.dmu_error(error))?;
+        let (synced, storing) = self.writer.begin(&objsets, txg, 1).await.map_err(|error| self.dmu_error(error))?;
+        let settled = self.settle_datasets(txg, &dirty, synced).await;
+        // In any case: whoever gives the pool up finds nothing on its way to devices.
+        let missed = storing.finish().await.map_err(|error| self.dmu_error(error))?;
+        settled?;
+        self.note_missed(txg, 1, missed.into_iter().collect()).await
+    }
+
+    /// Enters datasets' new roots and accounts into the MOS, and frees what they gave up, beside what is on its way to devices.
+    async fn settle_datasets(&mut self, txg: Txg, dirty: &[Head], synced: Vec<Synced>) -> Result<(), SpaError> {
         for (head, synced) in dirty.iter().zip(synced) {
-            self.note_missed(txg, 1, synced.missed.iter().copied().collect()).await?;
             let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
             self.release_empty_bpobj(txg, settled.replaced_empty).await?;
             if !self.is_live {
@@ -153,20 +161,18 @@ impl PoolWriter {
 
     /// Writes the MOS. What that changes in its own space is counted in the next pass. Leaves that missed a block come back.
     async fn sync_mos(&mut self, txg: Txg, pass: u32) -> Result<BTreeSet<Guid>, SpaError> {
-        let mut missed = BTreeSet::new();
         let delta = std::mem::take(&mut self.mos_delta);
         let charged = self.dsl.charge(txg, self.dsl.mos_dir, UsedBy::Head, delta).await;
         charged.map_err(|error| self.dsl_error(error))?;
         let objsets = [self.mos.clone()];
-        let synced = self.writer.sync(&objsets, txg, pass).await.map_err(|error| self.dmu_error(error))?;
+        let (synced, missed) = self.writer.sync(&objsets, txg, pass).await.map_err(|error| self.dmu_error(error))?;
         for synced in synced {
             let mut delta: SpaceDelta = synced.born;
             delta.add(synced.killed.space().negated());
             self.mos_delta.add(delta);
             self.free_killed(txg, synced.killed).await?;
-            missed.extend(synced.missed);
         }
-        Ok(missed)
+        Ok(missed.into_iter().collect())
     }
 
     /// Makes the txg, which is stable, the pool.
