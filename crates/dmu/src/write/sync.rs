@@ -385,9 +385,9 @@ impl Storing {
         }
         // Giving back a txg's memory takes a while, and nobody waits for it; refused, it is dropped here. What a snapshot has
         // still is read again.
-        let forgetting = dmu.clone();
-        let _ = dmu.handle().dispatch(Class::Sync, move || {
-            replaced.iter().for_each(|bp| forgetting.forget(bp));
+        let handle = dmu.handle().clone();
+        let _ = handle.dispatch(Class::Sync, move || {
+            replaced.iter().for_each(|bp| dmu.forget(bp));
             drop(gone);
         });
         Ok(missed)

@@ -59,6 +59,7 @@
 mod add;
 mod administer;
 mod auxiliary;
+mod changes;
 mod config;
 mod create;
 mod dataset;

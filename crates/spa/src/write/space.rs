@@ -1,6 +1,5 @@
 //! The pool's space: the allocator of `metaslab` behind the trait of `zio`, and its maps among the objects of the MOS.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -22,6 +21,7 @@ use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevTree;
 
+use super::changes::{Change, ChangeList};
 use super::{Clock, PoolWriter};
 use crate::SpaError;
 use crate::space::UNFLUSHED_TXGS;
@@ -277,32 +277,18 @@ impl cenote_zio::Allocator for Space {
     }
 }
 
-/// A change of an object of the MOS that space accounting asks for.
-enum Change {
-    Write { object: ObjectId, offset_bytes: u64, bytes: Vec<u8> },
-    Truncate(ObjectId),
-    Free(ObjectId),
-    Header { object: ObjectId, header: Box<SpaceMapPhys> },
-    MetaslabObject { metaslab: MetaslabId, object: ObjectId },
-    UnflushedTxg { metaslab: MetaslabId, txg: Txg },
-    Log { txg: Txg, object: Option<ObjectId> },
-}
-
 /// Takes changes down, to be made when the allocator's lock is not held.
 pub(super) struct Changes {
     mos: ObjsetMut,
     txg: Txg,
-    changes: Vec<Change>,
-    /// Of each object, its latest write among them, which the next bytes of it join: a log's entries come metaslab by metaslab,
-    /// and writing a few of them takes as long as writing its whole block.
-    writes: BTreeMap<ObjectId, usize>,
+    list: ChangeList,
     /// Space maps made.
     made: i64,
 }
 
 impl Changes {
-    pub(super) const fn new(mos: ObjsetMut, txg: Txg) -> Self {
-        Self { mos, txg, changes: Vec::new(), writes: BTreeMap::new(), made: 0 }
+    pub(super) fn new(mos: ObjsetMut, txg: Txg) -> Self {
+        Self { mos, txg, list: ChangeList::default(), made: 0 }
     }
 }
 
@@ -320,48 +306,38 @@ impl SpaceStore for Changes {
     }
 
     fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), String> {
-        let latest = self.writes.get(&object).and_then(|at| self.changes.get_mut(*at));
-        if let Some(Change::Write { offset_bytes: start, bytes: before, .. }) = latest
-            && *start + before.len() as u64 == offset_bytes
-        {
-            before.extend_from_slice(bytes);
-            return Ok(());
-        }
-        self.writes.insert(object, self.changes.len());
-        self.changes.push(Change::Write { object, offset_bytes, bytes: bytes.to_vec() });
+        self.list.write(object, offset_bytes, bytes);
         Ok(())
     }
 
     fn truncate(&mut self, object: ObjectId) -> Result<(), String> {
-        self.writes.remove(&object);
-        self.changes.push(Change::Truncate(object));
+        self.list.push(Change::Truncate(object));
         Ok(())
     }
 
     fn free(&mut self, object: ObjectId) -> Result<(), String> {
-        self.writes.remove(&object);
         self.made -= 1;
-        self.changes.push(Change::Free(object));
+        self.list.push(Change::Free(object));
         Ok(())
     }
 
     fn set_header(&mut self, object: ObjectId, header: &SpaceMapPhys) -> Result<(), String> {
-        self.changes.push(Change::Header { object, header: Box::new(header.clone()) });
+        self.list.push(Change::Header { object, header: Box::new(header.clone()) });
         Ok(())
     }
 
     fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), String> {
-        self.changes.push(Change::MetaslabObject { metaslab, object });
+        self.list.push(Change::MetaslabObject { metaslab, object });
         Ok(())
     }
 
     fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), String> {
-        self.changes.push(Change::UnflushedTxg { metaslab, txg });
+        self.list.push(Change::UnflushedTxg { metaslab, txg });
         Ok(())
     }
 
     fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), String> {
-        self.changes.push(Change::Log { txg, object });
+        self.list.push(Change::Log { txg, object });
         Ok(())
     }
 }
@@ -400,7 +376,7 @@ impl PoolWriter {
         if changes.made != 0 {
             self.features.change("spacemap_histogram", changes.made);
         }
-        for change in changes.changes {
+        for change in changes.list.into_changes() {
             self.make_change(txg, change).await?;
         }
         Ok(())
