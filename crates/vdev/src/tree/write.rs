@@ -5,7 +5,7 @@
 //!     leaf            one write
 //!     mirror          every child at once; good while one child has it
 //!     raidz, draid    data columns are slices of the block, parity is computed here; good while no more columns fail
-//!                     than there is parity
+//!                     than there is parity, columns that are padding alone left out
 //! ```
 //!
 //! A child that is not there or fails has *missed* the block's txg, if the block is written without it: that is noted with the
@@ -260,12 +260,13 @@ impl VdevTree {
             let Some(bytes) = column_bytes(column, parity, block) else { continue };
             let child = self.node(node.children[column.child as usize]);
             writes.push(self.write_nested(child, column.address_bytes, bytes, birth, depth));
-            rows.push(index / map.row_width());
+            // Zeros alone are known without the child: whoever reads the block does not need them.
+            rows.push((index / map.row_width(), column.size_bytes > 0));
         }
         let mut all = Part::good();
         let mut failed = vec![0_usize; map.rows().len()];
-        for (row, part) in rows.into_iter().zip(join_all(writes).await) {
-            failed[row] += usize::from(!part.is_good);
+        for ((row, is_needed), part) in rows.into_iter().zip(join_all(writes).await) {
+            failed[row] += usize::from(is_needed && !part.is_good);
             all.absorb(part);
         }
         // A child may have columns in several rows.
