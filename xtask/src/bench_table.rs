@@ -24,7 +24,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     if let Some(arg) = args.first() {
         bail!("bench-table: unexpected {arg}");
     }
-    let program = golden::built_program()?;
+    let program = golden::released_program()?;
     let folder = repository_root().join(FOLDER);
     let mut recordings = Vec::new();
     for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {

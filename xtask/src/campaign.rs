@@ -30,7 +30,7 @@ impl Campaign {
     /// The program, built so that overflows and assertions are seen.
     fn program(&self, count: u64, first: u64) -> Command {
         let mut command = process::cargo();
-        command.args(["run", "--quiet", "--profile", "checked", "--locked", "--package"]);
+        command.args(["run", "--quiet", "--profile", process::CHECKED, "--locked", "--package"]);
         command.arg(format!("cenote-{}", self.name)).args(["--bin", self.name, "--"]);
         command.args(["--count", &count.to_string(), self.first.0, &first.to_string()]);
         command

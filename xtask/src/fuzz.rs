@@ -29,7 +29,18 @@ fn targets() -> Result<Vec<String>> {
 
 fn budget() -> Command {
     let mut command = process::cargo();
-    command.args(["run", "--quiet", "--release", "--locked", "--package", "cenote-fuzz", "--bin", "budget", "--"]);
+    command.args([
+        "run",
+        "--quiet",
+        "--profile",
+        process::CHECKED,
+        "--locked",
+        "--package",
+        "cenote-fuzz",
+        "--bin",
+        "budget",
+        "--",
+    ]);
     command
 }
 

@@ -66,23 +66,28 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     Ok(Outcome::Done(tally))
 }
 
-/// Where `cargo build --release` puts the program.
-fn program() -> Result<PathBuf> {
+/// Builds the program as checks run it, and says where it is; or takes the one that `CENOTE_PROGRAM` names.
+pub(crate) fn built_program() -> Result<PathBuf> {
+    build(process::CHECKED)
+}
+
+/// As [`built_program`], but as its users build it.
+pub(crate) fn released_program() -> Result<PathBuf> {
+    build("release")
+}
+
+/// Builds the program with a profile, whose folder under `target` it is in then.
+fn build(profile: &str) -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os("CENOTE_PROGRAM") {
+        return Ok(program.into());
+    }
+    process::run(process::cargo().args(["build", "--profile", profile, "--locked", "--package", "cenote"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    let program = repository_root().join(target).join("release/cenote");
+    let program = repository_root().join(target).join(profile).join("cenote");
     if !program.is_file() {
         bail!("{} was not built", program.display());
     }
     Ok(program)
-}
-
-/// Builds the program and says where it is; or takes the one that `CENOTE_PROGRAM` names.
-pub(crate) fn built_program() -> Result<PathBuf> {
-    if let Some(program) = std::env::var_os("CENOTE_PROGRAM") {
-        return Ok(program.into());
-    }
-    process::run(process::cargo().args(["build", "--release", "--locked", "--package", "cenote"]))?;
-    program()
 }
 
 fn run(golden: &Golden, only: &[String], front_ends: Available) -> Result<Tally> {

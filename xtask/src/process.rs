@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use cenote_testkit::repository_root;
 
+/// The profile of the programs that checks run: nearly as fast as a release, with overflows and assertions seen.
+pub(crate) const CHECKED: &str = "checked";
+
 /// The Cargo that runs us.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
