@@ -19,6 +19,7 @@ use crate::args::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
 use crate::control::{self, Hold};
 use crate::output::{Output, Progress};
+use crate::volumes::OpenVolumes;
 
 /// Where devices are looked for when nothing says where.
 const DEFAULT_DIRS: [&str; 2] = ["/dev/disk/by-id", "/dev"];
@@ -50,6 +51,7 @@ pub(crate) struct Context {
 #[derive(Clone)]
 struct Served {
     pool: LivePool,
+    volumes: Arc<OpenVolumes>,
     /// While what is on disk is read.
     hold: Arc<Mutex<Option<Hold>>>,
     is_to_end: Arc<AtomicBool>,
@@ -71,9 +73,10 @@ impl Context {
         Self { may_send: true, ..self }
     }
 
-    /// For a client of this process, which has this pool.
-    pub(crate) fn served_by(&self, pool: &LivePool, output: Output) -> Self {
-        let served = Served { pool: pool.clone(), hold: Arc::default(), is_to_end: Arc::default() };
+    /// For a client of this process, which has this pool and has opened these of its volumes.
+    pub(crate) fn served_by(&self, pool: &LivePool, volumes: &Arc<OpenVolumes>, output: Output) -> Self {
+        let (pool, volumes) = (pool.clone(), volumes.clone());
+        let served = Served { pool, volumes, hold: Arc::default(), is_to_end: Arc::default() };
         let mut context = self.clone();
         (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
         // Its own labels say that it is in use.
@@ -84,6 +87,11 @@ impl Context {
     /// The pool of this process, where it does a client's work.
     pub(crate) fn served(&self) -> Option<&LivePool> {
         self.served.as_ref().map(|served| &served.pool)
+    }
+
+    /// The volumes of that pool.
+    pub(crate) fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
+        self.served.as_ref().map(|served| &served.volumes)
     }
 
     /// Has this process end, with the pool exported, when the client has its answer.

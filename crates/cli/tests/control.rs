@@ -5,14 +5,16 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::images::Images;
+use common::mounted::{End, Mounted, can_mount};
+use common::serving::python;
 
 struct Server {
     images: Images,
@@ -82,7 +84,8 @@ fn commands_for_a_pool_that_a_server_has_are_done_by_the_server() {
     // What is refused is refused in the same words, and the server goes on.
     assert!(images.refused("zfs", &["create", "mine/c"]).contains("dataset already exists"));
     assert!(images.refused("zfs", &["destroy", "mine/x"]).contains("mine/x"));
-    assert!(images.refused("zfs", &["set", "volsize=2M", "mine/w"]).contains("not supported yet"));
+    images.run("zfs", &["set", "volsize=2M", "mine/w"]);
+    assert_eq!(images.get("volsize", "mine/w"), "2M\tlocal");
     images.run("zfs", &["destroy", "-r", "mine/a"]);
     images.run("zfs", &["destroy", "mine/w"]);
     // What only a server knows.
@@ -112,6 +115,135 @@ fn commands_for_a_pool_that_a_server_has_are_done_by_the_server() {
     let none = server.txgs("-Hp");
     assert_eq!(none.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&none.stderr).contains("no server has the pool"), "{none:?}");
+}
+
+/// A client of a volume that does what it is told. Hangs up when dropped.
+struct Client {
+    child: Child,
+    said: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Client {
+    fn of(server: &Server, python: &str, volume: &str) -> Self {
+        let socket = server.images.cache.path().join("nbd.sock");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve_rw.py");
+        let mut command = Command::new(python);
+        command.arg(script).arg("obey").arg(format!("nbd+unix:///{volume}?socket={}", socket.display()));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, said }
+    }
+
+    fn tell(&mut self, line: &str) -> String {
+        writeln!(self.child.stdin.as_ref().unwrap(), "{line}").unwrap();
+        self.said.next().unwrap().unwrap()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_volume_that_clients_use_changes_its_size_and_its_name() {
+    const MIB: u64 = 1 << 20;
+    let Some(python) = python() else { return };
+    let server = Server::start();
+    let images = &server.images;
+    let number = |property: &str, volume: &str| -> u64 {
+        images.run("zfs", &["get", "-Hpo", "value", property, volume]).trim().parse().unwrap()
+    };
+    images.run("zfs", &["create", "-V", "4M", "-b", "8K", "mine/r"]);
+    let reserved = number("refreservation", "mine/r");
+    let mut early = Client::of(&server, python, "mine/r");
+    assert_eq!(early.tell("size"), "4194304");
+    assert_eq!(early.tell("write 0 1048576 7"), "done");
+    assert_eq!(early.tell("write 3145728 1048576 9"), "done");
+    // Larger: who comes from now on has all of it. What is reserved follows.
+    images.run("zfs", &["set", "volsize=8M", "mine/r"]);
+    assert_eq!(number("volsize", "mine/r"), 8 * MIB);
+    assert!(number("refreservation", "mine/r") >= reserved + 4 * MIB);
+    let mut late = Client::of(&server, python, "mine/r");
+    assert_eq!((late.tell("size"), early.tell("size")), ("8388608".into(), "4194304".into()));
+    assert_eq!(late.tell("write 7340032 1048576 5"), "done");
+    // Smaller: what is gone cannot be written, is read as zeros, and stays zeros when there is room for it again.
+    images.run("zfs", &["set", "volsize=2M", "mine/r"]);
+    assert!(number("refreservation", "mine/r") < reserved);
+    assert_eq!((early.tell("read 3145728 1048576"), early.tell("read 0 1048576")), ("0".into(), "7".into()));
+    assert_eq!(early.tell("write 3145728 1048576 9"), "ENOSPC");
+    images.run("zfs", &["set", "volsize=4M", "mine/r"]);
+    assert_eq!(number("refreservation", "mine/r"), reserved);
+    assert_eq!(early.tell("read 3145728 1048576"), "0");
+    assert_eq!(early.tell("write 3145728 1048576 4"), "done");
+    // What cannot be is refused, and changes nothing.
+    for (size, volume, why) in [
+        ("5000", "mine/r", "multiple of volume block size"),
+        ("1T", "mine/r", "greater than available space"),
+        ("1M", "mine", "no volume"),
+        ("1M", "mine/x", "mine/x"),
+    ] {
+        let said = images.refused("zfs", &["set", &format!("volsize={size}"), volume]);
+        assert!(said.contains(why), "{said}");
+    }
+    assert_eq!(number("volsize", "mine/r"), 4 * MIB);
+    // Under its new name it is the same one, and the old name is free.
+    images.run("zfs", &["rename", "mine/r", "mine/s"]);
+    images.run("zfs", &["create", "-s", "-V", "1M", "mine/r"]);
+    let (mut same, mut other) = (Client::of(&server, python, "mine/s"), Client::of(&server, python, "mine/r"));
+    assert_eq!((same.tell("size"), other.tell("size")), ("4194304".into(), "1048576".into()));
+    assert_eq!(early.tell("write 0 4096 3"), "done");
+    assert_eq!((same.tell("read 0 4096"), other.tell("read 0 4096")), ("3".into(), "0".into()));
+    assert_eq!(same.tell("flush"), "done");
+    // It goes when nobody has it any more.
+    assert!(images.refused("zfs", &["destroy", "mine/r"]).contains("busy"));
+    drop(other);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !images.command("zfs", &["destroy", "mine/r"]).output().unwrap().status.success() {
+        assert!(Instant::now() < deadline, "it is busy though nobody has it");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop((early, late, same));
+    images.run("zpool", &["export", "mine"]);
+    images.assert_whole();
+    assert_eq!((number("volsize", "mine/s"), number("refreservation", "mine/s")), (4 * MIB, reserved));
+}
+
+#[test]
+fn a_process_that_mounts_for_writing_takes_commands_too() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&["mirror"], 2, &[]);
+    let mounted = Mounted::new(&images, "mine");
+    std::fs::write(mounted.path("before"), [1; 100_000]).unwrap();
+    images.run("zfs", &["create", "-o", "compression=zstd", "mine/a"]);
+    images.run("zfs", &["create", "-V", "2M", "mine/v"]);
+    images.run("zfs", &["set", "volsize=3M", "mine/v"]);
+    assert_eq!(images.get("volsize", "mine/v"), "3M\tlocal");
+    let names = images.run("zfs", &["list", "-Hro", "name", "mine"]);
+    assert_eq!(names.lines().collect::<Vec<_>>(), ["mine", "mine/a", "mine/v"]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("ONLINE"));
+    assert!(images.refused("zfs", &["destroy", "mine"]).contains("cannot destroy 'mine'"));
+    // What the mount has is not taken from under it.
+    std::fs::write(mounted.path("after"), [2; 100_000]).unwrap();
+    images.run("zpool", &["export", "mine"]);
+    mounted.wait();
+    images.assert_whole();
+    let mounted = Mounted::new(&images, "mine/a");
+    assert!(images.refused("zfs", &["destroy", "mine/a"]).contains("busy"));
+    mounted.end(End::Unmount);
+    let mounted = Mounted::new(&images, "mine");
+    for (name, byte) in [("before", 1), ("after", 2)] {
+        assert!(std::fs::read(mounted.path(name)).unwrap() == [byte; 100_000], "{name}");
+    }
+    // All but the pool's own, which stays mounted.
+    images.run("zfs", &["destroy", "-r", "mine"]);
+    assert_eq!(images.run("zfs", &["list", "-Hro", "name", "mine"]).trim(), "mine");
+    mounted.end(End::Signal("-INT"));
+    images.assert_whole();
 }
 
 #[test]

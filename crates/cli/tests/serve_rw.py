@@ -1,5 +1,5 @@
 # Sessions with libnbd's Python module: `session` does everything once and compares with an array of bytes, `write` writes and flushes
-# until the server goes away, `check` looks whether what was flushed is there.
+# until the server goes away, `check` looks whether what was flushed is there, `obey` does what it is told line by line.
 import random
 import sys
 import nbd
@@ -92,6 +92,31 @@ def session():
     other.shutdown()
 
 
+def obey():
+    h = connect()
+    for line in sys.stdin:
+        word, *numbers = line.split()
+        numbers = [int(number) for number in numbers]
+        try:
+            if word == "size":
+                said = h.get_size()
+            elif word == "read":
+                at, length = numbers
+                found = set(h.pread(length, at))
+                said = found.pop() if len(found) == 1 else "mixed"
+            elif word == "write":
+                at, length, byte = numbers
+                h.pwrite(bytes([byte]) * length, at)
+                said = "done"
+            elif word == "flush":
+                h.flush()
+                said = "done"
+        except nbd.Error as error:
+            said = error.errno
+        print(said, flush=True)
+    h.shutdown()
+
+
 def write():
     h = connect()
     blocks = h.get_size() // BLOCK
@@ -120,5 +145,5 @@ def check():
     h.shutdown()
 
 
-{"session": session, "write": write, "check": check}[what]()
+{"session": session, "write": write, "check": check, "obey": obey}[what]()
 print("all good")

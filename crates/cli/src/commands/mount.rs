@@ -12,17 +12,19 @@ use signal_hook::iterator::Signals;
 
 use crate::args::Search;
 use crate::context::Context;
+use crate::control::Control;
 use crate::live;
 use crate::outcome::{Outcome, usage};
+use crate::volumes::OpenVolumes;
 
 /// Mount a dataset or snapshot as a folder until interrupted or unmounted; read-only unless `--rw` is given.
 ///
 /// Datasets below it stand where their `mountpoint` puts them, snapshots in `.zfs/snapshot`. Works as root, and through
 /// fusermount3 as anybody.
 ///
-/// With `--rw` the dataset is shown by itself and can be changed. The pool is this process's alone meanwhile; what a program has
-/// synced (`fsync`) is on disk when it is told so, everything else within seconds, and an interrupt or `umount` ends with
-/// everything written and the pool exported.
+/// With `--rw` the dataset is shown by itself and can be changed. The pool is this process's alone meanwhile, which takes commands
+/// for it; what a program has synced (`fsync`) is on disk when it is told so, everything else within seconds, and an interrupt or
+/// `umount` ends with everything written and the pool exported.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -35,6 +37,9 @@ pub(crate) struct Args {
     /// Let files be changed.
     #[arg(long)]
     rw: bool,
+    /// Take commands for the pool at this unix socket instead of one beside the cache file; clients find it by CENOTE_CONTROL.
+    #[arg(long, value_name = "SOCKET", requires = "rw")]
+    control: Option<PathBuf>,
     /// The dataset, or dataset@snapshot.
     dataset: String,
     /// Where: a folder that is there.
@@ -52,8 +57,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let at: &Path = &args.mountpoint;
     if args.rw {
         live::check_options(&args.options)?;
-        let (pool, _) = live::open_pool(&context, pool_name, live::Recovery::Retry).await?;
+        let (pool, guid) = live::open_pool(&context, pool_name, live::Recovery::Retry).await?;
         let served = async {
+            let volumes = OpenVolumes::new(pool.clone());
+            let _control = Control::start(&context, &pool, &volumes, guid, args.control.as_deref())?;
             let mount = live::mount(&context, &pool, &args.dataset, at, &options, report).await?;
             let at = mount.mountpoint().display();
             context.err(format!("'{}' is mounted at {at} for writing; interrupt to unmount", args.dataset));

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::control::Control;
 use crate::live;
 use crate::outcome::{Outcome, usage};
-use crate::volumes::{LiveVolumes, PoolVolumes};
+use crate::volumes::{LiveVolumes, OpenVolumes, PoolVolumes};
 
 /// Serve a pool from one process until interrupted: its volumes over NBD, its file systems as a mount.
 ///
@@ -67,21 +67,16 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.rw {
         live::check_options(&args.options)?;
         let (pool, guid) = live::open_pool(&context, pool_name, live::Recovery::Clear).await?;
-        // Commands for the pool come here from now on; who cannot be heard is no reason not to serve.
-        let control = match Control::start(&context, &pool, guid, args.control.as_deref()) {
-            Ok(control) => Some(control),
-            Err(error) if args.control.is_none() => {
-                context.err(format!("commands for the pool are not taken: {error:#}"));
-                None
+        let volumes = OpenVolumes::new(pool.clone());
+        let served = match Control::start(&context, &pool, &volumes, guid, args.control.as_deref()) {
+            Ok(control) => {
+                let served = serve_writable(&context, &args, &mount_options, &pool, volumes, signals).await;
+                // Nobody begins anything any more.
+                drop(control);
+                served
             }
-            Err(error) => return live::export(pool, Err(error)).await.map(|()| Outcome::Good),
+            Err(error) => Err(error),
         };
-        if let Some(control) = &control {
-            context.err(format!("commands for '{pool_name}' are taken at {}", control.path().display()));
-        }
-        let served = serve_writable(&context, &args, &mount_options, &pool, signals).await;
-        // Nobody begins anything any more.
-        drop(control);
         live::export(pool, served).await?;
         return Ok(Outcome::Good);
     }
@@ -123,12 +118,13 @@ async fn serve_writable(
     args: &Args,
     mount_options: &MountOptions,
     pool: &LivePool,
+    volumes: Arc<OpenVolumes>,
     mut signals: Signals,
 ) -> Result<()> {
     let server = if args.unix.is_empty() && args.tcp.is_empty() {
         None
     } else {
-        let volumes = LiveVolumes::new(pool.clone(), &args.dataset);
+        let volumes = LiveVolumes::new(volumes, &args.dataset);
         let count = volumes.names().await?.len();
         Some(volumes_server(context, args, Arc::new(volumes), count)?)
     };

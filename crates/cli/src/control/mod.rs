@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //!
-//! **Need.** A pool that `cenote serve --rw` has is nobody else's, yet datasets are to be made in it and properties set, and what
+//! **Need.** A pool that `cenote serve --rw` or `mount --rw` has is nobody else's, yet datasets are to be made in it and properties set, and what
 //! only the server knows (how its txgs went) is to be seen. Nobody should have to know that there is a server: the command line is
 //! the same, and so are output and exit status.
 //!

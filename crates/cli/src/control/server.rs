@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::outcome::{FAILED, Outcome, USAGE, UsageError};
 use crate::output::Output;
 use crate::request;
+use crate::volumes::OpenVolumes;
 
 /// Clients that are heard at once.
 const CLIENTS_MAX: usize = 8;
@@ -36,8 +37,38 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, or at the usual place for the pool.
-    pub(crate) fn start(context: &Context, pool: &LivePool, guid: Guid, path: Option<&Path>) -> Result<Self> {
+    /// Takes commands for a pool that this process has open for writing, and says where: at `path`, or at the usual place.
+    /// Where nothing was asked for, that they cannot be taken is said, and no reason not to go on.
+    ///
+    /// # Errors
+    /// Nobody can listen at `path`.
+    pub(crate) fn start(
+        context: &Context,
+        pool: &LivePool,
+        volumes: &Arc<OpenVolumes>,
+        guid: Guid,
+        path: Option<&Path>,
+    ) -> Result<Option<Self>> {
+        match Self::listen(context, pool, volumes, guid, path) {
+            Ok(control) => {
+                context.err(format!("commands for '{}' are taken at {}", pool.name(), control.path.display()));
+                Ok(Some(control))
+            }
+            Err(error) if path.is_none() => {
+                context.err(format!("commands for the pool are not taken: {error:#}"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn listen(
+        context: &Context,
+        pool: &LivePool,
+        volumes: &Arc<OpenVolumes>,
+        guid: Guid,
+        path: Option<&Path>,
+    ) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
             None => super::usual_socket(guid)?,
@@ -54,7 +85,7 @@ impl Control {
         let listener = UnixListener::bind(&path).with_context(at)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).with_context(at)?;
         let context = context.clone();
-        let pool = pool.clone();
+        let (pool, volumes) = (pool.clone(), volumes.clone());
         let clients = Arc::new(AtomicUsize::new(0));
         std::thread::Builder::new().name("control".into()).spawn(move || {
             for stream in listener.incoming() {
@@ -63,21 +94,16 @@ impl Control {
                 if clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS_MAX {
                     continue;
                 }
-                let (context, pool) = (context.clone(), pool.clone());
+                let (context, pool, volumes) = (context.clone(), pool.clone(), volumes.clone());
                 let heard = std::thread::Builder::new().name("client".into()).spawn(move || {
                     let _client = client;
                     // Where a client cannot be answered there is nobody to tell.
-                    let _ = hear(&context, &pool, &stream);
+                    let _ = hear(&context, &pool, &volumes, &stream);
                 });
                 drop(heard);
             }
         })?;
         Ok(Self { path })
-    }
-
-    /// Where it listens.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -121,7 +147,7 @@ impl Gathered {
     }
 }
 
-fn hear(context: &Context, pool: &LivePool, stream: &UnixStream) -> Result<()> {
+fn hear(context: &Context, pool: &LivePool, volumes: &Arc<OpenVolumes>, stream: &UnixStream) -> Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
     let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
@@ -130,7 +156,7 @@ fn hear(context: &Context, pool: &LivePool, stream: &UnixStream) -> Result<()> {
     }
     let Some(line) = read_line(&mut BufReader::new(stream))? else { return Ok(()) };
     let (out, err) = (Gathered::default(), Gathered::default());
-    let context = context.served_by(pool, Output::to(out.clone(), err.clone()));
+    let context = context.served_by(pool, volumes, Output::to(out.clone(), err.clone()));
     let result = asked(&line).and_then(|ask| context.handle().block_on(request::serve(&context, ask.request)));
     let result = result.and_then(|outcome| Ok(context.output().flush().map(|()| outcome)?));
     let mut says = Says(stream);

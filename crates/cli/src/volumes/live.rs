@@ -1,27 +1,26 @@
 //! Volumes that clients write, of a pool that is open for writing.
 //!
-//! A volume is opened once, however many connections use it, so that what one wrote another reads and flushes. A write goes to
+//! A volume is opened once, however many connections use it (`open`), so that what one wrote another reads and flushes. A write goes to
 //! the open txg; a flush waits for the last txg that the volume was written in, and so does a write that is to be durable at once:
 //! there is no intent log yet. All who wait for one txg share its sync.
 //!
 //! What is not written (snapshots, volumes with `readonly=on`, those that cannot be written yet) is exported as it is on disk.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_dmu::tx::{Cost, TxError};
 use cenote_format::ids::Txg;
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
 use cenote_spa::SpaError;
-use cenote_spa::write::PoolWriter;
 use cenote_spa::write::live::{LiveHead, LivePool};
+use cenote_spa::write::{Head, PoolWriter};
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
-use cenote_taskq::{AsyncMutex, Block, BoxFuture};
-use cenote_zvol::Volume;
+use cenote_taskq::{Block, BoxFuture};
 use cenote_zvol::write::{Claim, VolumeError, VolumeMut};
 
+use super::open::{Found, OpenVolumes};
 use super::reading::{ReadOnly, Readable};
-use super::{chosen, frozen, io_error, names};
+use super::{chosen, io_error, is_at_or_below, names};
 
 /// One txg is held for so many bytes at most, so that a large request does not hold up the others' flushes.
 const WRITE_STEP_BYTES: u64 = 4 << 20;
@@ -30,14 +29,12 @@ const FREE_STEP_BLOCKS: u64 = 64 << 10;
 
 /// All volumes of a pool, or those below one dataset, to be written.
 pub(crate) struct LiveVolumes {
-    pool: LivePool,
+    open: Arc<OpenVolumes>,
     below: String,
-    /// Volumes that somebody has used: they know what is to be flushed, also by whoever comes later.
-    open: AsyncMutex<BTreeMap<String, Arc<Live>>>,
 }
 
 /// A volume that is written.
-struct Live {
+pub(super) struct Live {
     pool: LivePool,
     head: LiveHead,
     volume: VolumeMut,
@@ -52,12 +49,6 @@ enum SyncMode {
     Standard,
     Always,
     Disabled,
-}
-
-/// What a name stands for.
-enum Found {
-    Written(Arc<Live>),
-    Frozen(Volume),
 }
 
 fn tx_error(error: &TxError) -> ExportError {
@@ -80,14 +71,15 @@ fn volume_error(error: &VolumeError) -> ExportError {
 
 impl LiveVolumes {
     /// The volumes at and below the dataset `below`.
-    pub(crate) fn new(pool: LivePool, below: impl Into<String>) -> Self {
-        Self { pool, below: below.into(), open: AsyncMutex::new(BTreeMap::new()) }
+    pub(crate) fn new(open: Arc<OpenVolumes>, below: impl Into<String>) -> Self {
+        Self { open, below: below.into() }
     }
 
     /// The names of all volumes and their snapshots.
     pub(crate) async fn names(&self) -> Result<Vec<ExportName>, SpaError> {
         let below = self.below.clone();
-        self.pool
+        self.open
+            .pool()
             .change(move |writer| {
                 Box::pin(async move {
                     let listed = names(&writer.view().await?, &below).await;
@@ -96,59 +88,6 @@ impl LiveVolumes {
             })
             .await
     }
-
-    async fn find(&self, name: &str) -> Result<Option<Found>, ExportError> {
-        // Opening waits for a txg; those who want the same volume meanwhile wait for it.
-        let mut open = self.open.lock().await;
-        if let Some(live) = open.get(name) {
-            return Ok(Some(Found::Written(live.clone())));
-        }
-        let (pool, below, wanted) = (self.pool.clone(), self.below.clone(), name.to_owned());
-        let opened =
-            self.pool.change(move |writer| Box::pin(async move { Ok(opened(&pool, writer, &below, &wanted).await) }));
-        let found = opened.await.map_err(|error| io_error(&error))??;
-        if let Some(Found::Written(live)) = &found {
-            open.insert(name.to_owned(), live.clone());
-        }
-        Ok(found)
-    }
-}
-
-/// Opens what a name stands for, in a txg's sync.
-async fn opened(
-    pool: &LivePool,
-    writer: &mut PoolWriter,
-    below: &str,
-    name: &str,
-) -> Result<Option<Found>, ExportError> {
-    let view = writer.view().await.map_err(|error| io_error(&error))?;
-    let Some(volume) = frozen(&view, below, name).await? else { return Ok(None) };
-    if name.contains('@') {
-        return Ok(Some(Found::Frozen(volume)));
-    }
-    let dir = view.dir(name).await.map_err(|error| io_error(&error))?;
-    let number = async |property: &str| {
-        let found = view.property(&dir, property, true).await.map_err(|error| io_error(&error))?;
-        Ok::<_, ExportError>(found.and_then(|found| found.value.number()).unwrap_or(0))
-    };
-    let sync = match number("sync").await? {
-        1 => SyncMode::Always,
-        2 => SyncMode::Disabled,
-        _ => SyncMode::Standard,
-    };
-    if number("readonly").await? == 1 {
-        return Ok(Some(Found::Frozen(volume)));
-    }
-    let head = match writer.open_head(name).await {
-        Ok(head) => head,
-        // It can be read all the same.
-        Err(SpaError::Unwritable { .. }) => return Ok(Some(Found::Frozen(volume))),
-        Err(error) => return Err(io_error(&error)),
-    };
-    let volume = VolumeMut::open(&head.objset).await.map_err(|error| volume_error(&error))?;
-    let head = pool.adopt(writer, name, head).await.map_err(|error| io_error(&error))?;
-    let live = Live { pool: pool.clone(), head, volume, sync, changed: AtomicU64::new(0) };
-    Ok(Some(Found::Written(Arc::new(live))))
 }
 
 impl Exports for LiveVolumes {
@@ -158,8 +97,10 @@ impl Exports for LiveVolumes {
 
     fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>> {
         Box::pin(async move {
-            let Some(name) = chosen(self, name).await? else { return Ok(None) };
-            Ok(self.find(&name).await?.map(|found| match found {
+            let Some(name) = chosen(self, name).await?.filter(|name| is_at_or_below(name, &self.below)) else {
+                return Ok(None);
+            };
+            Ok(self.open.lock().await.find(&name).await?.map(|found| match found {
                 Found::Frozen(volume) => Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>,
                 Found::Written(live) => {
                     let size_bytes = live.volume.size_bytes();
@@ -179,6 +120,37 @@ struct LiveExport {
 }
 
 impl Live {
+    /// Opens a volume's head dataset, in a txg's sync. `sync` is the number of the property.
+    pub(super) async fn open(
+        pool: &LivePool,
+        writer: &PoolWriter,
+        name: &str,
+        head: Head,
+        sync: u64,
+    ) -> Result<Self, ExportError> {
+        let sync = match sync {
+            1 => SyncMode::Always,
+            2 => SyncMode::Disabled,
+            _ => SyncMode::Standard,
+        };
+        let volume = VolumeMut::open(&head.objset).await.map_err(|error| volume_error(&error))?;
+        let head = pool.adopt(writer, name, head).await.map_err(|error| io_error(&error))?;
+        Ok(Self { pool: pool.clone(), head, volume, sync, changed: AtomicU64::new(0) })
+    }
+
+    /// Gives the volume another size, on disk when this returns. Clients that are connected see the old one, and nothing behind
+    /// the new.
+    pub(super) async fn resize(&self, size_bytes: u64) -> Result<(), ExportError> {
+        let mut claim = self.volume.claim_all().await;
+        let cost = Cost::objects(2).that_frees();
+        let tx = self.head.begin(cost).await.map_err(|error| tx_error(&error))?;
+        let txg = tx.txg();
+        claim.resize(txg, size_bytes).await.map_err(|error| volume_error(&error))?;
+        self.note(txg);
+        drop((tx, claim));
+        self.wait(txg).await
+    }
+
     /// Notes that the volume was changed in a txg, before whoever changed it is told that it was.
     fn note(&self, txg: Txg) {
         if self.changed.load(Ordering::Acquire) < txg.0 {

@@ -2,9 +2,10 @@
 //!
 //! An export's name is the dataset's: `tank/vm/disk0`, `tank/vm/disk0@monday`. Volumes are opened as clients ask for them,
 //! so a pool with thousands serves as quickly as one with a few. [`PoolVolumes`] serves a pool that nobody changes, [`LiveVolumes`]
-//! one whose volumes are written.
+//! one whose volumes are written, which are [`OpenVolumes`].
 
 mod live;
+mod open;
 mod reading;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use cenote_taskq::BoxFuture;
 use cenote_zvol::Volume;
 
 pub(crate) use live::LiveVolumes;
+pub(crate) use open::OpenVolumes;
 use reading::ReadOnly;
 
 /// All volumes of a pool, or those below one dataset.
@@ -37,7 +39,7 @@ impl PoolVolumes {
     }
 
     async fn volume(&self, name: &str) -> Result<Option<Volume>, ExportError> {
-        frozen(self.pool.dsl(), &self.below, name).await
+        if is_at_or_below(name, &self.below) { frozen(self.pool.dsl(), name).await } else { Ok(None) }
     }
 }
 
@@ -58,15 +60,19 @@ async fn names(dsl: &Dsl, below: &str) -> Result<Vec<ExportName>, DslError> {
     Ok(names)
 }
 
-/// The volume or snapshot of this name, if it is one and lies there, as it is on disk.
-async fn frozen(dsl: &Dsl, below: &str, name: &str) -> Result<Option<Volume>, ExportError> {
+/// Whether a dataset or snapshot is this one, of this one, or below it.
+fn is_at_or_below(name: &str, below: &str) -> bool {
+    name.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+}
+
+/// The volume or snapshot of this name, if it is one, as it is on disk.
+async fn frozen(dsl: &Dsl, name: &str) -> Result<Option<Volume>, ExportError> {
     let dataset = match dsl.dataset(name).await {
         Ok(dataset) => dataset,
         Err(DslError::NoSuchDataset(_) | DslError::BadName { .. }) => return Ok(None),
         Err(error) => return Err(io_error(&error)),
     };
-    let is_below = dataset.dir.name == below || dataset.dir.name.starts_with(&format!("{below}/"));
-    if !is_below || dsl.kind(&dataset).await.map_err(|error| io_error(&error))? != ObjsetType::Zvol {
+    if dsl.kind(&dataset).await.map_err(|error| io_error(&error))? != ObjsetType::Zvol {
         return Ok(None);
     }
     let Some(objset) = dsl.open(&dataset).await.map_err(|error| io_error(&error))? else { return Ok(None) };
@@ -97,5 +103,20 @@ impl Exports for PoolVolumes {
             let volume = self.volume(&name).await?;
             Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_served_is_at_or_below_the_dataset() {
+        for name in ["tank/vm", "tank/vm@monday", "tank/vm/disk", "tank/vm/disk@monday"] {
+            assert!(is_at_or_below(name, "tank/vm"), "{name}");
+        }
+        for name in ["tank", "tank/vms", "tank/vm-2/disk", "other/tank/vm", ""] {
+            assert!(!is_at_or_below(name, "tank/vm"), "{name}");
+        }
     }
 }

@@ -61,7 +61,7 @@ impl Mounted {
     }
 
     /// Unmounts it, as anybody would, or ends the process with a signal. Returns when the pool is exported.
-    pub(crate) fn end(mut self, how: End) {
+    pub(crate) fn end(self, how: End) {
         let mut command = match how {
             End::Unmount => {
                 let mut command = Command::new("fusermount3");
@@ -75,6 +75,11 @@ impl Mounted {
             }
         };
         super::good(&mut command);
+        self.wait();
+    }
+
+    /// Waits until it has ended, well, by what somebody else has done.
+    pub(crate) fn wait(mut self) {
         let status = self.child.wait().unwrap();
         let said = self.said();
         assert!(status.success(), "it ended with {status}: {said}");

@@ -32,8 +32,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = &args.dataset;
     let mut pool = Writing::open(context, pool_of(name)).await?;
-    if let Some(live) = pool.served() {
+    if let (Some(live), Some(volumes)) = (pool.served(), context.served_volumes()) {
         // What clients that have gone have left is not to be written after its dataset.
+        volumes.lock().await.close_unused();
         live.sync().await?;
     }
     let mut names = vec![name.clone()];
@@ -44,8 +45,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             Ok(view.tree(view.dir(&name).await?, false).await?)
         };
         let tree = pool.look(move |writer| Box::pin(async move { tree(writer).await })).await?;
-        // Those below first.
-        names = tree.into_iter().rev().map(|dir| dir.name).collect();
+        // Those below first; the pool's own goes with the pool alone.
+        names = tree.into_iter().rev().map(|dir| dir.name).filter(|name| name.contains('/')).collect();
     }
     for name in names {
         if args.verbose || args.dry_run {

@@ -1,6 +1,6 @@
 //! `zfs set`.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 
 use crate::args::parse_size;
@@ -42,11 +42,17 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return Err(usage("not supported yet: 'volsize' or 'refreservation' and other settings in one command"));
     }
     let mut pool = Writing::open(context, pool_of(first)).await?;
-    if pool.served().is_some() && parsed.iter().any(|(name, _)| name == "volsize") {
-        bail!("cannot set property for '{first}': not supported yet: changing 'volsize' while a server has the pool");
+    let size = match &parsed[..] {
+        [(name, PropertyValue::Number(bytes))] if name == "volsize" => Some(*bytes),
+        _ => None,
+    };
+    match (size, context.served_volumes()) {
+        (Some(bytes), Some(volumes)) => volume::resize_served(&mut pool, volumes, first, bytes).await?,
+        _ => {
+            let datasets: Vec<String> = datasets.into_iter().cloned().collect();
+            pool.step(move |writer| Box::pin(async move { set(writer, &datasets, &parsed).await })).await?;
+        }
     }
-    let datasets: Vec<String> = datasets.into_iter().cloned().collect();
-    pool.step(move |writer| Box::pin(async move { set(writer, &datasets, &parsed).await })).await?;
     let words = ["zfs", "set"].into_iter().chain(args.arguments.iter().map(String::as_str));
     pool.finish(line(words)).await?;
     Ok(Outcome::Good)

@@ -7,7 +7,8 @@ use cenote_spa::write::{PoolWriter, PropertyValue};
 use cenote_zvol::write::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, VolumeMut, VolumeSpec};
 
 use crate::args::parse_size;
-use crate::writing::AUTO;
+use crate::volumes::OpenVolumes;
+use crate::writing::{AUTO, Writing};
 
 /// The largest block that needs no feature, in bytes.
 const BLOCK_BYTES_OLD_MAX: u32 = 128 << 10;
@@ -124,36 +125,91 @@ pub(crate) async fn reserve(pool: &mut PoolWriter, name: &str, bytes: u64) -> Re
 
 fn check_room(name: &str, before: u64, after: u64, unique: u64, available: u64) -> Result<()> {
     if after.max(unique).saturating_sub(before.max(unique)) > available {
-        bail!("cannot set property for '{name}': size is greater than available space");
+        return Err(cannot_set(name, "size is greater than available space"));
     }
     Ok(())
 }
 
+/// A size that a volume can be given, and what is reserved for it then: as much as its size needs, where that was so before.
+struct Resize {
+    volume: VolumeMut,
+    /// What is reserved before and after, if it follows.
+    reserved_bytes: Option<(u64, u64)>,
+}
+
+impl Resize {
+    /// Finds out what it comes to, and whether there is room for it.
+    async fn plan(pool: &mut PoolWriter, name: &str, size_bytes: u64) -> Result<Self> {
+        let view = pool.view().await?;
+        let existing = Existing::open(pool, &view, name).await?;
+        let dir = view.dir(name).await?;
+        if view.property(&dir, "readonly", true).await?.and_then(|found| found.value.number()) == Some(1) {
+            return Err(cannot_set(name, "the volume is read-only ('readonly=on')"));
+        }
+        let block_bytes = existing.volume.block_size_bytes();
+        if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
+            let why = format!("'volsize' must be a multiple of volume block size ({block_bytes})");
+            return Err(cannot_set(name, why));
+        }
+        let before = existing.usual_bytes(pool, existing.volume.size_bytes());
+        let after = existing.usual_bytes(pool, size_bytes);
+        let follows = existing.reserved_bytes == before;
+        if follows {
+            let available = pool.available_bytes(&view, &dir).await?;
+            check_room(name, before, after, existing.unique_bytes, available)?;
+        }
+        Ok(Self { volume: existing.volume, reserved_bytes: follows.then_some((before, after)) })
+    }
+}
+
+fn cannot_set(name: &str, why: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("cannot set property for '{name}': {why}")
+}
+
+async fn set_reserved(pool: &mut PoolWriter, name: &str, bytes: u64) -> Result<()> {
+    Ok(pool.change_property(name, "refreservation", Some(&PropertyValue::Number(bytes))).await?)
+}
+
 /// Gives a volume another size. What is reserved for it follows where it was what its size needs.
 pub(crate) async fn resize(pool: &mut PoolWriter, name: &str, size_bytes: u64) -> Result<()> {
-    let cannot = |why: String| anyhow!("cannot set property for '{name}': {why}");
-    let view = pool.view().await?;
-    let existing = Existing::open(pool, &view, name).await?;
-    let dir = view.dir(name).await?;
-    if view.property(&dir, "readonly", true).await?.and_then(|found| found.value.number()) == Some(1) {
-        return Err(cannot("the volume is read-only ('readonly=on')".to_owned()));
-    }
-    let block_bytes = existing.volume.block_size_bytes();
-    if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
-        return Err(cannot(format!("'volsize' must be a multiple of volume block size ({block_bytes})")));
-    }
-    let before = existing.usual_bytes(pool, existing.volume.size_bytes());
-    let after = existing.usual_bytes(pool, size_bytes);
-    let follows = existing.reserved_bytes == before;
-    if follows {
-        let available = pool.available_bytes(&view, &dir).await?;
-        check_room(name, before, after, existing.unique_bytes, available)?;
-    }
-    let mut claim = existing.volume.claim_all().await;
-    claim.resize(pool.txg(), size_bytes).await.map_err(|error| cannot(error.to_string()))?;
+    let plan = Resize::plan(pool, name, size_bytes).await?;
+    let mut claim = plan.volume.claim_all().await;
+    claim.resize(pool.txg(), size_bytes).await.map_err(|error| cannot_set(name, error))?;
     drop(claim);
-    if follows {
-        pool.change_property(name, "refreservation", Some(&PropertyValue::Number(after))).await?;
+    if let Some((_, after)) = plan.reserved_bytes {
+        set_reserved(pool, name, after).await?;
+    }
+    Ok(())
+}
+
+/// As [`resize`], of a volume that clients may be writing: its size changes in an open txg, like all that they change. Space is
+/// reserved before it grows, and no longer reserved after it has shrunk; if the process ends in between, more is reserved than needed.
+pub(crate) async fn resize_served(
+    pool: &mut Writing,
+    volumes: &OpenVolumes,
+    name: &str,
+    size_bytes: u64,
+) -> Result<()> {
+    let mut volumes = volumes.lock().await;
+    let planned = name.to_owned();
+    let reserved = pool.step(move |writer| {
+        Box::pin(async move {
+            let plan = Resize::plan(writer, &planned, size_bytes).await?;
+            if let Some((before, after)) = plan.reserved_bytes
+                && after > before
+            {
+                set_reserved(writer, &planned, after).await?;
+            }
+            Ok(plan.reserved_bytes)
+        })
+    });
+    let reserved = reserved.await?;
+    volumes.resize(name, size_bytes).await.map_err(|error| cannot_set(name, error))?;
+    if let Some((before, after)) = reserved
+        && after < before
+    {
+        let name = name.to_owned();
+        pool.step(move |writer| Box::pin(async move { set_reserved(writer, &name, after).await })).await?;
     }
     Ok(())
 }
