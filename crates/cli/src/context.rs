@@ -123,6 +123,16 @@ impl Context {
         }
     }
 
+    /// Has the server asked, if there is one, whatever pool it has.
+    pub(crate) fn check_any_server(&self) -> Result<()> {
+        let mut sockets = if self.may_send { control::all() } else { Vec::new() };
+        match (sockets.pop(), sockets.len()) {
+            (None, _) => Ok(()),
+            (Some(socket), 0) => Err(control::Owned { pool: String::new(), socket }.into()),
+            (Some(_), others) => bail!("{} pools are served: say which is meant", others + 1),
+        }
+    }
+
     /// Has a pool's server asked, if there is one; also where the pool's devices do not let themselves be read, if there is but one
     /// server that it may be.
     pub(crate) async fn check_reachable(&self, name: &str) -> Result<()> {

@@ -227,7 +227,14 @@ fn a_process_that_mounts_for_writing_takes_commands_too() {
     assert_eq!(names.lines().collect::<Vec<_>>(), ["mine", "mine/a", "mine/v"]);
     assert!(images.run("zpool", &["status", "mine"]).contains("ONLINE"));
     assert!(images.refused("zfs", &["destroy", "mine"]).contains("cannot destroy 'mine'"));
-    // What the mount has is not taken from under it.
+    // What is synced is there whatever happens to the process.
+    std::fs::write(mounted.path("between"), [3; 100_000]).unwrap();
+    images.run("zpool", &["sync"]);
+    images.run("zpool", &["sync", "mine"]);
+    assert!(images.refused("zpool", &["sync", "other"]).contains("other"));
+    mounted.kill();
+    let mounted = Mounted::new(&images, "mine");
+    assert!(std::fs::read(mounted.path("between")).unwrap() == [3; 100_000]);
     std::fs::write(mounted.path("after"), [2; 100_000]).unwrap();
     images.run("zpool", &["export", "mine"]);
     mounted.wait();

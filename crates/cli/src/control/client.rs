@@ -23,16 +23,23 @@ pub(crate) fn find(guid: Guid) -> Option<PathBuf> {
 
 /// The socket of the only server that there is, whatever pool it has.
 pub(crate) fn only() -> Option<PathBuf> {
+    let mut alive = all();
+    alive.pop().filter(|_| alive.is_empty())
+}
+
+/// The sockets of all servers that there are.
+pub(crate) fn all() -> Vec<PathBuf> {
     let named = std::env::var_os("CENOTE_CONTROL").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let paths = match named {
-        Some(path) => vec![path],
-        None => {
-            let dir = CacheFile::of_user().ok()?.dir().join("servers");
-            std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect()
+    let mut paths = match (named, CacheFile::of_user()) {
+        (Some(path), _) => vec![path],
+        (None, Ok(cache)) => {
+            let entries = std::fs::read_dir(cache.dir().join("servers")).into_iter().flatten();
+            entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
         }
+        (None, Err(_)) => Vec::new(),
     };
-    let mut alive = paths.into_iter().filter(|path| UnixStream::connect(path).is_ok());
-    alive.next().filter(|_| alive.next().is_none())
+    paths.retain(|path| UnixStream::connect(path).is_ok());
+    paths
 }
 
 /// Has a server do what is asked for, and prints what it says; the exit status.

@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 use crate::cachefile::CacheFile;
 use crate::request::Request;
 
-pub(crate) use client::{find, only, send};
+pub(crate) use client::{all, find, only, send};
 pub(crate) use server::{Control, Hold};
 
 /// The form that is spoken.

@@ -64,6 +64,7 @@ impl Args {
                 | Zpool::List(_)
                 | Zpool::Set(_)
                 | Zpool::Status(_)
+                | Zpool::Sync(_)
         )
     }
 

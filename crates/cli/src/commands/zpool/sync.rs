@@ -8,8 +8,8 @@ use crate::outcome::Outcome;
 
 /// Have everything of pools on disk: of all that are imported, or of those named.
 ///
-/// What a command here changes is on disk when it ends, so this only finds out that the pools are there. A server that has a
-/// pool open for writing keeps what its clients asked to have kept.
+/// What a server or a mount has in memory is written: all that was changed before this began is on disk when it ends. What commands
+/// change by themselves is on disk when they end, so of other pools this only finds out that they are there.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The pools.
@@ -18,8 +18,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if let Some(pool) = context.served() {
+        args.pools.iter().try_for_each(|name| context.check_served(name))?;
+        pool.sync().await?;
+        return Ok(Outcome::Good);
+    }
+    if args.pools.is_empty() {
+        context.check_any_server()?;
+    }
     for name in &args.pools {
-        context.locate(name).await?;
+        context.check_reachable(name).await?;
     }
     Ok(Outcome::Good)
 }
