@@ -13,9 +13,9 @@
 //!
 //! **Invariants.**
 //! 1. There is at most one `Live` of a dataset.
-//! 2. A name that is known leads to the dataset that has it: whoever changes names holds the lock meanwhile, and says so
-//!    ([`Locked::names_changed`]).
-//! 3. One at a time gives a volume another size: under the lock too.
+//! 2. A name that is known leads to the dataset that has it: what changes names says so in its txg's sync
+//!    ([`OpenVolumes::names_changed`]), and what was found out before that is not noted after it.
+//! 3. One at a time gives a volume another size: under the lock that opening takes.
 //!
 //! **Rejected.** *By name alone*: renamed, a volume was opened twice. *Asking the pool for each client*: that is a txg, which
 //! a suspended pool does not have.
@@ -29,6 +29,7 @@ use cenote_nbd::ExportError;
 use cenote_spa::SpaError;
 use cenote_spa::write::PoolWriter;
 use cenote_spa::write::live::LivePool;
+use cenote_taskq::sync::Mutex;
 use cenote_taskq::{AsyncMutex, AsyncMutexGuard};
 use cenote_zvol::Volume;
 
@@ -38,13 +39,15 @@ use super::{frozen, io_error};
 /// See the module comment.
 pub(crate) struct OpenVolumes {
     pool: LivePool,
-    known: AsyncMutex<Known>,
+    names: Mutex<Names>,
+    volumes: AsyncMutex<BTreeMap<ObjectId, Arc<Live>>>,
 }
 
 #[derive(Default)]
-struct Known {
-    names: BTreeMap<String, ObjectId>,
-    volumes: BTreeMap<ObjectId, Arc<Live>>,
+struct Names {
+    datasets: BTreeMap<String, ObjectId>,
+    /// How often names have changed.
+    changes: u64,
 }
 
 /// What a name stands for.
@@ -65,7 +68,7 @@ enum Seen {
 impl OpenVolumes {
     /// None is open yet.
     pub(crate) fn new(pool: LivePool) -> Arc<Self> {
-        Arc::new(Self { pool, known: AsyncMutex::new(Known::default()) })
+        Arc::new(Self { pool, names: Mutex::default(), volumes: AsyncMutex::new(BTreeMap::new()) })
     }
 
     /// The pool.
@@ -73,40 +76,55 @@ impl OpenVolumes {
         &self.pool
     }
 
-    /// Waits until nobody else opens, closes, renames or resizes volumes, and keeps others from it. Clients go on with what they have.
+    /// Waits until nobody else opens, closes or resizes volumes, and keeps others from it. Clients go on with what they have.
     pub(crate) async fn lock(&self) -> Locked<'_> {
-        Locked { pool: &self.pool, known: self.known.lock().await }
+        Locked { all: self, volumes: self.volumes.lock().await }
+    }
+
+    /// Forgets which volumes have which names. For use in the change that renames a dataset: whoever asked for it may have gone
+    /// when it is made.
+    pub(crate) fn names_changed(&self) {
+        let mut names = self.names.lock();
+        names.datasets.clear();
+        names.changes += 1;
     }
 }
 
 /// [`OpenVolumes`], for its holder alone.
 pub(crate) struct Locked<'a> {
-    pool: &'a LivePool,
-    known: AsyncMutexGuard<'a, Known>,
+    all: &'a OpenVolumes,
+    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<Live>>>,
 }
 
 impl Locked<'_> {
     /// The volume or snapshot of this name, if it is one. Opening it waits for a txg.
     pub(super) async fn find(&mut self, name: &str) -> Result<Option<Found>, ExportError> {
-        let known = &mut *self.known;
-        if let Some(live) = known.names.get(name).and_then(|dataset| known.volumes.get(dataset)) {
+        let (known, changes) = {
+            let names = self.all.names.lock();
+            (names.datasets.get(name).copied(), names.changes)
+        };
+        if let Some(live) = known.and_then(|dataset| self.volumes.get(&dataset)) {
             return Ok(Some(Found::Written(live.clone())));
         }
-        let (pool, wanted) = (self.pool.clone(), name.to_owned());
-        let open: Vec<ObjectId> = known.volumes.keys().copied().collect();
+        let (pool, wanted) = (self.all.pool.clone(), name.to_owned());
+        let open: Vec<ObjectId> = self.volumes.keys().copied().collect();
         let seen =
-            self.pool.change(move |writer| Box::pin(async move { Ok(seen(&pool, writer, &wanted, &open).await) }));
-        let dataset = match seen.await.map_err(|error| io_error(&error))?? {
+            self.all.pool.change(move |writer| Box::pin(async move { Ok(seen(&pool, writer, &wanted, &open).await) }));
+        let (dataset, live) = match seen.await.map_err(|error| io_error(&error))?? {
             None => return Ok(None),
             Some(Seen::Frozen(volume)) => return Ok(Some(Found::Frozen(volume))),
-            Some(Seen::Open(dataset)) => dataset,
+            Some(Seen::Open(dataset)) => (dataset, self.volumes.get(&dataset).cloned()),
             Some(Seen::New(dataset, live)) => {
-                known.volumes.insert(dataset, Arc::new(live));
-                dataset
+                let live = Arc::new(live);
+                self.volumes.insert(dataset, live.clone());
+                (dataset, Some(live))
             }
         };
-        known.names.insert(name.to_owned(), dataset);
-        Ok(known.volumes.get(&dataset).map(|live| Found::Written(live.clone())))
+        let mut names = self.all.names.lock();
+        if names.changes == changes {
+            names.datasets.insert(name.to_owned(), dataset);
+        }
+        Ok(live.map(Found::Written))
     }
 
     /// Gives a volume another size, in a multiple of its block size. It is on disk when this returns.
@@ -123,14 +141,8 @@ impl Locked<'_> {
 
     /// Closes what no client has, so that it can be destroyed. What was changed in it is in the open txg, or before.
     pub(crate) fn close_unused(&mut self) {
-        let Known { names, volumes } = &mut *self.known;
-        volumes.retain(|_, live| Arc::strong_count(live) > 1);
-        names.retain(|_, dataset| volumes.contains_key(dataset));
-    }
-
-    /// Forgets which volumes have which names.
-    pub(crate) fn names_changed(mut self) {
-        self.known.names.clear();
+        self.volumes.retain(|_, live| Arc::strong_count(live) > 1);
+        self.all.names.lock().datasets.retain(|_, dataset| self.volumes.contains_key(dataset));
     }
 }
 

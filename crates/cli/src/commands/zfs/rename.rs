@@ -1,6 +1,7 @@
 //! `zfs rename`.
 
 use anyhow::{Result, bail};
+use cenote_spa::write::PoolWriter;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -48,15 +49,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let mut pool = Writing::open(context, &name).await?;
     let from = args.from.clone();
-    let volumes = match context.served_volumes() {
-        Some(volumes) => Some(volumes.lock().await),
-        None => None,
+    let volumes = context.served_volumes().cloned();
+    let rename = async move |writer: &mut PoolWriter| {
+        writer.rename_dataset(&from, &to).await?;
+        if let Some(volumes) = volumes {
+            volumes.names_changed();
+        }
+        Ok(())
     };
-    let renamed = pool.step(move |writer| Box::pin(async move { Ok(writer.rename_dataset(&from, &to).await?) })).await;
-    if let Some(volumes) = volumes {
-        volumes.names_changed();
-    }
-    renamed?;
+    pool.step(move |writer| Box::pin(async move { rename(writer).await })).await?;
     let flags =
         [(args.force, "-f"), (args.unmounted, "-u")].into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
     let words = ["zfs", "rename"].into_iter().chain(flags).chain([args.from.as_str(), args.to.as_str()]);
