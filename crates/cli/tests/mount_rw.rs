@@ -72,6 +72,20 @@ fn use_it(at: &Path) {
     fs::rename(at.join("tree/files"), at.join("empty")).unwrap();
     assert_eq!(fs::remove_dir(at.join("moved")).unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
     fs::remove_dir_all(at.join("tree/pools")).unwrap();
+    // Names that are as long as can be, and too long to be anyone's.
+    let (longest, longer) = (at.join("n".repeat(255)), at.join("n".repeat(256)));
+    assert_eq!(fs::metadata(&longest).unwrap_err().raw_os_error(), Some(2));
+    fs::write(&longest, "").unwrap();
+    let too_long = [
+        fs::metadata(&longer).map(drop),
+        fs::write(&longer, ""),
+        fs::remove_file(&longer),
+        fs::remove_dir(&longer),
+        fs::rename(&longer, at.join("short")),
+        fs::rename(&longest, &longer),
+        fs::hard_link(&longer, at.join("short")),
+    ];
+    assert!(too_long.iter().all(|result| result.as_ref().unwrap_err().raw_os_error() == Some(36)), "{too_long:?}");
     // Open and without a name.
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(at.join("nameless")).unwrap();
     file.write_all_at(&[7; 300_000], 0).unwrap();

@@ -85,7 +85,7 @@ impl FileSystem {
                 }
             }
         }
-        let value = found.ok_or(ZplError::NoEntry)?;
+        let value = found.ok_or_else(|| names::missing(name))?;
         let (object, _) = entry_value(&value).ok_or_else(|| bad_value(directory))?;
         Ok(object)
     }

@@ -2,8 +2,17 @@
 
 use unicode_normalization::UnicodeNormalization;
 
-/// The longest name, with the feature `longname`, in bytes (255 without).
+use crate::ZplError;
+
+/// The longest name that is made, in bytes.
+pub(crate) const NAME_MAX_BYTES: usize = 255;
+/// The longest name that there can be, with the feature `longname`, in bytes.
 pub(crate) const LONG_NAME_MAX_BYTES: usize = 1023;
+
+/// The error for a name that is not found: one that is too long to be made says so, as programs expect.
+pub(crate) const fn missing(name: &[u8]) -> ZplError {
+    if name.len() > NAME_MAX_BYTES { ZplError::NameTooLong } else { ZplError::NoEntry }
+}
 
 /// Whether `name` can be an entry of a directory.
 pub(crate) fn is_valid(name: &[u8]) -> bool {

@@ -10,13 +10,10 @@ use super::LiveFileSystem;
 use super::node::Node;
 use crate::{Attributes, Cursor, DirEntry, FileKind, ZplError, names};
 
-/// The longest name.
-const NAME_MAX_BYTES: usize = 255;
-
 /// # Errors
 /// It cannot be the name of a new entry.
 pub(super) fn check_name(name: &[u8]) -> Result<(), ZplError> {
-    if name.len() > NAME_MAX_BYTES {
+    if name.len() > names::NAME_MAX_BYTES {
         return Err(ZplError::NameTooLong);
     }
     if names::is_valid(name) { Ok(()) } else { Err(ZplError::Invalid("such a name")) }
@@ -57,7 +54,7 @@ impl LiveFileSystem {
     /// There is none.
     pub async fn lookup(&self, directory: ObjectId, name: &[u8]) -> Result<ObjectId, ZplError> {
         let directory = self.node(directory).await?;
-        Ok(self.entry(&directory, name).await?.ok_or(ZplError::NoEntry)?.object)
+        Ok(self.entry(&directory, name).await?.ok_or_else(|| names::missing(name))?.object)
     }
 
     /// As [`LiveFileSystem::lookup`], with what is found there.
@@ -67,7 +64,7 @@ impl LiveFileSystem {
     pub async fn find(&self, directory: ObjectId, name: &[u8]) -> Result<Attributes, ZplError> {
         let directory = self.node(directory).await?;
         loop {
-            let found = self.entry(&directory, name).await?.ok_or(ZplError::NoEntry)?;
+            let found = self.entry(&directory, name).await?.ok_or_else(|| names::missing(name))?;
             match self.attributes(found.object).await {
                 // It may have been removed meanwhile, and another may have its name.
                 Err(error) if self.entry(&directory, name).await? == Some(found) => return Err(error),

@@ -16,6 +16,7 @@ use super::listing::{check_name, entry_value};
 use super::node::Node;
 use super::steps;
 use super::txgs::Bill;
+use crate::names::missing;
 use crate::{Attributes, FileKind, Time, ZplError};
 
 /// Nodes sorted for locking, each once.
@@ -150,7 +151,7 @@ impl LiveFileSystem {
     async fn remove(&self, parent: ObjectId, name: &[u8], directory: bool) -> Result<(), ZplError> {
         let parent = self.node(parent).await?;
         loop {
-            let entry = self.entry(&parent, name).await?.ok_or(ZplError::NoEntry)?;
+            let entry = self.entry(&parent, name).await?.ok_or_else(|| missing(name))?;
             let Some(node) = self.follow(&parent, name, entry).await? else { continue };
             if node.id == parent.id {
                 return Err(ZplError::Invalid("a directory that is its own entry"));

@@ -14,6 +14,7 @@ use super::names::{check_project, counts, in_order, lock_all};
 use super::node::Node;
 use super::txgs::Bill;
 use crate::ZplError;
+use crate::names::missing;
 
 /// Directories that stand above each other at most, before a loop is supposed.
 const DEPTH_MAX: usize = 1 << 20;
@@ -63,7 +64,7 @@ impl LiveFileSystem {
         let ends = Ends { from: self.node(from).await?, from_name, to: self.node(to).await?, to_name };
         let mut moves = None;
         loop {
-            let entry = self.entry(&ends.from, from_name).await?.ok_or(ZplError::NoEntry)?;
+            let entry = self.entry(&ends.from, from_name).await?.ok_or_else(|| missing(from_name))?;
             let other = self.entry(&ends.to, to_name).await?;
             match (mode, other) {
                 (RenameMode::NoReplace, Some(_)) => return Err(ZplError::Exists),

@@ -9,8 +9,8 @@ use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::{DirEntry, MASTER_NODE, master_node, version};
 
 use super::sa::SaMut;
-use super::{FileSystemMut, NAME_MAX_BYTES, NewEntry, XattrMode};
-use crate::ZplError;
+use super::{FileSystemMut, NewEntry, XattrMode};
+use crate::{ZplError, names};
 
 /// Entries of a directory that is added to, at most: they are all looked at.
 const ENTRIES_MAX: usize = 1 << 22;
@@ -103,7 +103,7 @@ impl FileSystemMut {
         change(LINKS_OFFSET, &|links| links.saturating_add(directories)).ok_or_else(unusual)?;
         let mut zap = ZapMut::open(directory.clone()).await?;
         for entry in entries {
-            if entry.name.len() > NAME_MAX_BYTES {
+            if entry.name.len() > names::NAME_MAX_BYTES {
                 return Err(ZplError::NameTooLong);
             }
             zap.insert(&entry.name, &super::entry_value(directory, entry)?).await?;

@@ -19,7 +19,7 @@ use cenote_format::zap::ZapValue;
 use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::{DirEntry, MASTER_NODE, master_node, version};
 
-use crate::ZplError;
+use crate::{ZplError, names};
 pub(crate) use sa::USUAL;
 use sa::{SaMut, Value, words};
 
@@ -41,8 +41,6 @@ const MODE_CHARACTER: u32 = 0o020_000;
 const XATTRS_MAX_BYTES: usize = 64 << 10;
 /// And while no value is larger than this (`DXATTR_MAX_ENTRY_SIZE`).
 const XATTR_MAX_BYTES: usize = 32 << 10;
-/// The longest name of a file.
-const NAME_MAX_BYTES: usize = 255;
 /// The smallest block of a file.
 const BLOCK_MIN_BYTES: u64 = 512;
 
@@ -195,7 +193,7 @@ impl FileSystemMut {
     pub async fn write_entries(&self, txg: Txg, directory: &Object, entries: &[NewEntry]) -> Result<(), ZplError> {
         let mut zap = ZapMut::create(directory.clone())?;
         for entry in entries {
-            if entry.name.len() > NAME_MAX_BYTES {
+            if entry.name.len() > names::NAME_MAX_BYTES {
                 return Err(ZplError::NameTooLong);
             }
             zap.insert(&entry.name, &entry_value(directory, entry)?).await?;
