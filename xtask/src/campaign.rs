@@ -9,7 +9,7 @@ use crate::steps::{Outcome, Tally};
 
 /// One of them.
 pub(crate) struct Campaign {
-    /// Its package and its program: `cenote-NAME` and `NAME`.
+    /// Its program.
     name: &'static str,
     /// Trials in a test run: about a minute's worth.
     count_in_step: u64,
@@ -28,12 +28,10 @@ pub(crate) const CUTS: Campaign =
 
 impl Campaign {
     /// The program, built so that overflows and assertions are seen.
-    fn program(&self, count: u64, first: u64) -> Command {
-        let mut command = process::cargo();
-        command.args(["run", "--quiet", "--profile", process::CHECKED, "--locked", "--package"]);
-        command.arg(format!("cenote-{}", self.name)).args(["--bin", self.name, "--"]);
+    fn program(&self, count: u64, first: u64) -> Result<Command> {
+        let mut command = Command::new(process::built(self.name)?);
         command.args(["--count", &count.to_string(), self.first.0, &first.to_string()]);
-        command
+        Ok(command)
     }
 
     /// Carries out the chore: `cargo xtask NAME [COUNT] [FIRST]`.
@@ -45,13 +43,13 @@ impl Campaign {
             [count, first] => (number(count)?, number(first)?),
             _ => bail!("usage: cargo xtask {} [COUNT] [FIRST]", self.name),
         };
-        process::run(self.program(count, first).args(["--every", "60"]))
+        process::run(self.program(count, first)?.args(["--every", "60"]))
     }
 
     /// The step. Each trial counts.
     pub(crate) fn step(&self) -> Result<Outcome> {
         let mut tally = Tally::default();
-        let good = process::run_and_read(&mut self.program(self.count_in_step, self.first.1), |line| {
+        let good = process::run_and_read(&mut self.program(self.count_in_step, self.first.1)?, |line| {
             if let Some(result) = self.parse(line) {
                 tally.absorb(result);
             }

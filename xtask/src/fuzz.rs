@@ -20,28 +20,15 @@ const SECONDS_DEFAULT: u64 = 600;
 
 /// Names of all targets, from the budget runner.
 fn targets() -> Result<Vec<String>> {
-    let output = process::output(budget().arg("--list"))?;
+    let output = process::output(budget()?.arg("--list"))?;
     if !output.good {
         bail!("cannot list the fuzz targets: {}", output.stderr.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-fn budget() -> Command {
-    let mut command = process::cargo();
-    command.args([
-        "run",
-        "--quiet",
-        "--profile",
-        process::CHECKED,
-        "--locked",
-        "--package",
-        "cenote-fuzz",
-        "--bin",
-        "budget",
-        "--",
-    ]);
-    command
+fn budget() -> Result<Command> {
+    Ok(Command::new(process::built("budget")?))
 }
 
 /// `fuzz [TARGET,…] [SECONDS]`
@@ -181,13 +168,13 @@ pub(crate) fn main_budget(args: &[String]) -> Result<()> {
         [count] => count.parse().context("COUNT is a number")?,
         _ => bail!("usage: cargo xtask fuzz-budget [COUNT]"),
     };
-    process::run(budget().args(["--count", &count.to_string()]))
+    process::run(budget()?.args(["--count", &count.to_string()]))
 }
 
 /// The step.
 pub(crate) fn step(_: &Context) -> Result<Outcome> {
     let mut tally = Tally::default();
-    let good = process::run_and_read(budget().args(["--count", &BUDGET_COUNT.to_string()]), |line| {
+    let good = process::run_and_read(budget()?.args(["--count", &BUDGET_COUNT.to_string()]), |line| {
         if line.starts_with("ok ") {
             tally.passed += 1;
         }

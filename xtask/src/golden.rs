@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use cenote_testkit::compare::{Options, Report, compare};
 use cenote_testkit::manifest::{Manifest, Section};
-use cenote_testkit::{Golden, Theme, Unpacked, repository_root};
+use cenote_testkit::{Golden, Theme, Unpacked};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -68,26 +68,16 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
 
 /// Builds the program as checks run it, and says where it is; or takes the one that `CENOTE_PROGRAM` names.
 pub(crate) fn built_program() -> Result<PathBuf> {
-    build(process::CHECKED)
+    std::env::var_os("CENOTE_PROGRAM").map_or_else(|| process::built("cenote"), |program| Ok(program.into()))
 }
 
 /// As [`built_program`], but as its users build it.
 pub(crate) fn released_program() -> Result<PathBuf> {
-    build("release")
-}
-
-/// Builds the program with a profile, whose folder under `target` it is in then.
-fn build(profile: &str) -> Result<PathBuf> {
     if let Some(program) = std::env::var_os("CENOTE_PROGRAM") {
         return Ok(program.into());
     }
-    process::run(process::cargo().args(["build", "--profile", profile, "--locked", "--package", "cenote"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    let program = repository_root().join(target).join(profile).join("cenote");
-    if !program.is_file() {
-        bail!("{} was not built", program.display());
-    }
-    Ok(program)
+    process::run(process::cargo().args(["build", "--release", "--locked", "--package", "cenote"]))?;
+    process::target_program("release", "cenote")
 }
 
 fn run(golden: &Golden, only: &[String], front_ends: Available) -> Result<Tally> {

@@ -2,14 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use cenote_testkit::repository_root;
-
-/// The profile of the programs that checks run: nearly as fast as a release, with overflows and assertions seen.
-pub(crate) const CHECKED: &str = "checked";
 
 /// The Cargo that runs us.
 pub(crate) fn cargo() -> Command {
@@ -20,6 +17,25 @@ pub(crate) fn cargo() -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// Builds a program of the workspace as checks run it, with overflows and assertions seen, and says where it is.
+///
+/// Which features libraries have is decided for the workspace as a whole, as it is for its tests, so what those have built is
+/// not built again.
+pub(crate) fn built(program: &str) -> Result<PathBuf> {
+    run(cargo().args(["build", "--workspace", "--locked", "--bin", program]))?;
+    target_program("debug", program)
+}
+
+/// The program as a profile has built it into its folder under `target`.
+pub(crate) fn target_program(folder: &str, program: &str) -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    let path = repository_root().join(target).join(folder).join(program);
+    if !path.is_file() {
+        bail!("{} was not built", path.display());
+    }
+    Ok(path)
 }
 
 /// A script of the repository.
