@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use super::rig::{Overwrites, PoolSpec, Rig};
+use super::rig::{DIRTY_MAX_BYTES, Overwrites, PoolSpec, Rig};
 use super::{METASLABS, Options};
 use crate::report::{Suite, Table, short};
 
@@ -11,7 +11,8 @@ use crate::report::{Suite, Table, short};
 pub(super) fn replay(options: &Options, suite: &mut Suite, raw: &mut Map<String, Value>) -> Result<()> {
     let (mut wall, mut cpu, mut total, mut entries, mut logs) = (Vec::new(), Vec::new(), Vec::new(), 0, 0);
     for round in 0..options.rounds {
-        let spec = PoolSpec { size_bytes: 4 << 30, has_log: true, metaslabs_min: METASLABS };
+        let spec =
+            PoolSpec { size_bytes: 4 << 30, has_log: true, metaslabs_min: METASLABS, dirty_max_bytes: DIRTY_MAX_BYTES };
         let mut rig = Rig::new(&options.folder, spec)?;
         let seconds = options.seconds * if options.quick { 4.0 } else { 20.0 };
         let work = Overwrites {

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use cenote_dmu::tx::{Cost, TxTunables};
@@ -16,7 +17,9 @@ use cenote_spa::write::{
 };
 use cenote_spa::{ImportOptions, LogFigures, find, import};
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{Class, Direct, OpenOptions, Rng, Runtime, RuntimeOptions, for_each_concurrent};
+use cenote_taskq::sim::disk::SimDiskOptions;
+use cenote_taskq::sim::model::{Rotating, RotatingOptions};
+use cenote_taskq::{Class, Direct, Instant, OpenOptions, Rng, Runtime, RuntimeOptions, for_each_concurrent};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
@@ -38,7 +41,9 @@ const RAW_BYTES: u64 = 64 << 20;
 /// What a round of writing came to.
 pub(super) struct Wrote {
     pub(super) operations: u64,
-    pub(super) took: Took,
+    /// By the clock that the pool has, which on a modelled disk is not ours.
+    pub(super) seconds: f64,
+    pub(super) cpu_s: f64,
     pub(super) txgs: Vec<TxgRecord>,
 }
 
@@ -120,6 +125,8 @@ pub(super) struct PoolSpec {
     pub(super) has_log: bool,
     /// Metaslabs at least.
     pub(super) metaslabs_min: u64,
+    /// Bytes that may be dirty.
+    pub(super) dirty_max_bytes: u64,
 }
 
 /// Writing records over others at random.
@@ -134,7 +141,7 @@ pub(super) struct Overwrites {
     pub(super) seed: u64,
 }
 
-/// A pool in a file that goes when this does.
+/// A pool in a file that goes when this does, or on a modelled disk.
 pub(super) struct Rig {
     runtime: Runtime,
     path: PathBuf,
@@ -147,7 +154,21 @@ impl Rig {
     pub(super) fn new(folder: &Path, spec: PoolSpec) -> Result<Self> {
         let path = folder.join("pool");
         filled(&path, spec.size_bytes)?;
-        let runtime = Runtime::real(RuntimeOptions::default())?;
+        Self::made(Runtime::real(RuntimeOptions::default())?, path, spec)
+    }
+
+    /// A new pool on a drive of this model, in virtual time: what only the processor does takes none.
+    pub(super) fn modelled(drive: RotatingOptions, spec: PoolSpec) -> Result<Self> {
+        let (runtime, path) = (Runtime::simulated(1), PathBuf::from("/drive"));
+        let sim = runtime.sim().context("it is simulated")?;
+        sim.set_step_time_max(Duration::ZERO);
+        sim.set_steps_max(u64::MAX);
+        let options = SimDiskOptions { size_bytes: spec.size_bytes, rotational: true, ..SimDiskOptions::default() };
+        sim.add_disk(&runtime.handle(), &path, options).set_model(Rotating::new(drive));
+        Self::made(runtime, path, spec)
+    }
+
+    fn made(runtime: Runtime, path: PathBuf, spec: PoolSpec) -> Result<Self> {
         let handle = runtime.handle();
         let (at, clock) = (path.clone(), handle.clone());
         let making = async move {
@@ -173,8 +194,8 @@ impl Rig {
             FileSystemMut::create(&root.objset, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await?;
             pool.set_property(&root, "compression", &PropertyValue::Number(COMPRESSION_OFF)).await?;
             pool.sync().await?;
-            let pool =
-                LivePool::start(pool, TxTunables { zfs_dirty_data_max: DIRTY_MAX_BYTES, ..TxTunables::default() });
+            let tunables = TxTunables { zfs_dirty_data_max: spec.dirty_max_bytes, ..TxTunables::default() };
+            let pool = LivePool::start(pool, tunables);
             let head = pool.open_head("bench").await?;
             anyhow::Ok((pool, head))
         };
@@ -198,9 +219,9 @@ impl Rig {
         let head = self.head()?;
         self.run(async move {
             let object = new_object(&head, record_bytes).await?;
-            let watch = Watch::start();
+            let began = Began::now(&head);
             fill(&head, &object, record_bytes, data_bytes).await?;
-            ended(&head, watch, data_bytes / record_bytes).await
+            began.ended(&head, data_bytes / record_bytes).await
         })
     }
 
@@ -300,9 +321,9 @@ async fn timed_overwrites(head: &LiveHead, object: &Object, work: Overwrites) ->
     let Overwrites { record_bytes, data_bytes, tasks, seconds, seed, .. } = work;
     let handle = head.pool().handle().clone();
     let records = data_bytes / record_bytes;
-    let (count, watch) = (Arc::new(AtomicU64::new(0)), Watch::start());
+    let (count, began) = (Arc::new(AtomicU64::new(0)), Began::now(head));
     let first = head.pool().txgs().open_txg();
-    let end = handle.now() + std::time::Duration::from_secs_f64(seconds);
+    let end = handle.now() + Duration::from_secs_f64(seconds);
     let writers: Vec<_> = (0..tasks)
         .map(|task| {
             let (head, object, count, clock) = (head.clone(), object.clone(), count.clone(), handle.clone());
@@ -321,12 +342,26 @@ async fn timed_overwrites(head: &LiveHead, object: &Object, work: Overwrites) ->
         writer.await.map_err(|error| anyhow!("{error}"))??;
     }
     let operations = count.load(Ordering::Relaxed);
-    let mut wrote = ended(head, watch, operations).await?;
+    let mut wrote = began.ended(head, operations).await?;
     wrote.txgs.retain(|txg| txg.txg >= first);
     Ok(wrote)
 }
 
-async fn ended(head: &LiveHead, watch: Watch, operations: u64) -> Result<Wrote> {
-    head.pool().sync().await?;
-    Ok(Wrote { operations, took: watch.took(), txgs: head.pool().history() })
+/// When something that is measured began.
+struct Began {
+    at: Instant,
+    watch: Watch,
+}
+
+impl Began {
+    fn now(head: &LiveHead) -> Self {
+        Self { at: head.pool().handle().now(), watch: Watch::start() }
+    }
+
+    /// Ends with a sync, which belongs to it.
+    async fn ended(self, head: &LiveHead, operations: u64) -> Result<Wrote> {
+        head.pool().sync().await?;
+        let seconds = (head.pool().handle().now() - self.at).as_secs_f64();
+        Ok(Wrote { operations, seconds, cpu_s: self.watch.took().cpu_s, txgs: head.pool().history() })
+    }
 }
