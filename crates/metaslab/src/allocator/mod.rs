@@ -342,6 +342,12 @@ impl Allocator {
         }
     }
 
+    /// Whether a txg has anything to enter into space maps and logs.
+    #[must_use]
+    pub fn is_dirty(&self, txg: Txg) -> bool {
+        !self.dirty[slot(txg)].is_empty()
+    }
+
     /// Whether the second book is kept.
     #[must_use]
     pub const fn is_checked(&self) -> bool {

@@ -228,6 +228,7 @@ pub async fn create_with_metaslabs(
         config_changed: true,
         mos_delta: SpaceDelta::default(),
         passes: 0,
+        space_pass: 0,
         phases: Vec::new(),
         is_live: false,
     };

@@ -16,11 +16,13 @@
 //! ```
 //!
 //! **Life of a txg's sync** (`sync`).
-//! 1. The datasets' objsets are written, all at once. While devices take their blocks their new roots and accounts go into the MOS, and
-//!    the allocator is told what they gave up (`free`): where a block goes does not depend on what this txg frees.
-//! 2. Pass by pass, until nothing changes: features and configuration, the MOS itself; then what space was taken and freed
-//!    by all that goes to log space maps and space maps, which are objects of the MOS, so it is dirty again. From the second
-//!    pass on a block of this txg is rewritten in its place, so each pass changes less; three or four do.
+//! 1. The datasets' objsets are written, all at once. While devices take their blocks their new roots and accounts go into the MOS,
+//!    the allocator is told what they gave up (`free`), and all that they took and gave up goes to log space maps and space
+//!    maps: where a block goes does not depend on what this txg frees.
+//! 2. Pass by pass, until nothing changes: features and configuration, the MOS itself; then what space that took and gave
+//!    up goes to log space maps and space maps too, which are objects of the MOS, so it is dirty again. From the second
+//!    pass on a block of this txg is rewritten in its place, so each pass changes less; two do where the changes fit behind
+//!    what the first has written, else three or four.
 //! 3. Every device is flushed.
 //! 4. The uberblock is written, and labels where the configuration changed, in an order that leaves a good pool behind
 //!    whenever it stops (`cenote_vdev::commit`).
@@ -158,6 +160,8 @@ pub struct PoolWriter {
     /// The MOS's own bytes that are not in the accounts yet.
     mos_delta: cenote_dmu::write::SpaceDelta,
     passes: u32,
+    /// How many times the txg that syncs has entered what it took and freed.
+    space_pass: u32,
     /// How long the phases of the last txg took.
     phases: Vec<(live::Phase, std::time::Duration)>,
     /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a

@@ -146,6 +146,7 @@ impl Opening<'_> {
             config_changed: true,
             mos_delta: SpaceDelta::default(),
             passes: 0,
+            space_pass: 0,
             phases: Vec::new(),
             is_live: false,
         })

@@ -353,11 +353,13 @@ impl PoolWriter {
         self.space.with(|allocator| allocator.work().clone())
     }
 
-    /// Writes what a pass has allocated and freed into space maps and logs.
-    pub(super) async fn sync_space(&mut self, txg: Txg, pass: u32) -> Result<(), SpaError> {
+    /// Writes what was allocated and freed since the last time into space maps and logs. The first time in a txg some metaslabs
+    /// are flushed and condensed too.
+    pub(super) async fn sync_space(&mut self, txg: Txg) -> Result<(), SpaError> {
         self.frees_told().await?;
         let mut changes = Changes::new(self.mos.clone(), txg);
-        let pass = u16::try_from(pass).unwrap_or(u16::MAX);
+        self.space_pass += 1;
+        let pass = u16::try_from(self.space_pass).unwrap_or(u16::MAX);
         let done = self.space.with(|allocator| allocator.sync(&mut changes, txg, pass));
         done.map_err(|error| self.fail(error))?;
         self.make_changes(changes).await

@@ -33,6 +33,7 @@ impl PoolWriter {
     pub async fn sync(&mut self) -> Result<Txg, SpaError> {
         let txg = self.txg;
         let mut pass = 0;
+        self.space_pass = 0;
         self.phases.clear();
         let begun = self.handle.now();
         // What is not there misses whatever is written.
@@ -124,7 +125,7 @@ impl PoolWriter {
                 _ => (Phase::LaterPasses, Phase::LaterPasses),
             };
             let begun = self.time(write, begun);
-            self.sync_space(txg, *pass).await?;
+            self.sync_space(txg).await?;
             self.time(enter, begun);
             self.note_missed(txg, *pass, missed).await?;
             self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
@@ -146,7 +147,9 @@ impl PoolWriter {
         self.note_missed(txg, 1, missed.into_iter().collect()).await
     }
 
-    /// Enters datasets' new roots and accounts into the MOS, and frees what they gave up, beside what is on its way to devices.
+    /// Enters datasets' new roots and accounts into the MOS, frees what they gave up, and enters what they took and gave up into space
+    /// maps and logs, beside what is on its way to devices: so the first pass writes that with the MOS, and what is left for the
+    /// second is what the MOS itself took.
     async fn settle_datasets(&mut self, txg: Txg, dirty: &[Head], synced: Vec<Synced>) -> Result<(), SpaError> {
         for (head, synced) in dirty.iter().zip(synced) {
             let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
@@ -156,7 +159,11 @@ impl PoolWriter {
             }
             self.free_killed(txg, settled.freed).await?;
         }
-        Ok(())
+        self.frees_told().await?;
+        match self.space.with(|allocator| allocator.is_dirty(txg)) {
+            true => self.sync_space(txg).await,
+            false => Ok(()),
+        }
     }
 
     /// Writes the MOS. What that changes in its own space is counted in the next pass. Leaves that missed a block come back.
