@@ -39,8 +39,6 @@ pub(crate) enum Point {
     Label,
     /// The first write of an uberblock.
     Uberblock,
-    /// The first read.
-    Read,
 }
 
 impl Point {
@@ -53,7 +51,6 @@ impl Point {
             Self::Flush(number) => flushes == number,
             Self::Label => within(16 << 10..128 << 10),
             Self::Uberblock => within(128 << 10..256 << 10),
-            Self::Read => request.kind == RequestKind::Read,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Pools whose devices hang: one that others make up for is left out, one that nothing makes up for is waited for, and nothing is
 //! lost either way.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cenote_dmu::tx::Cost;
@@ -45,12 +46,32 @@ const SLOW: Duration = Duration::from_secs(400);
 
 /// Has a disk hang from a point on.
 fn arm(handle: &Handle, disk: &SimDisk, point: Point, late: Late) {
-    let handle = handle.clone();
-    let (mut writes, mut flushes, mut since) = (0, 0, None::<Instant>);
-    disk.set_faults(move |request: &Request, _| {
+    let (mut writes, mut flushes) = (0, 0);
+    hang_from(handle, disk, late, move |request| {
         writes += u64::from(request.kind == RequestKind::Write);
         flushes += u64::from(request.kind == RequestKind::Flush);
-        if point.is_met(request, writes, flushes) {
+        point.is_met(request, writes, flushes)
+    });
+}
+
+/// Has the disk hang that is read first, from that read on. Which one is known once it was.
+fn arm_first_read(handle: &Handle, disks: &[Arc<SimDisk>], late: Late) -> Arc<OnceLock<usize>> {
+    let first = Arc::new(OnceLock::new());
+    for (index, disk) in disks.iter().enumerate() {
+        let first = first.clone();
+        hang_from(handle, disk, late, move |request| {
+            request.kind == RequestKind::Read && *first.get_or_init(|| index) == index
+        });
+    }
+    first
+}
+
+/// Has a disk hang from the first request on that meets a condition.
+fn hang_from(handle: &Handle, disk: &SimDisk, late: Late, mut is_met: impl FnMut(&Request) -> bool + Send + 'static) {
+    let handle = handle.clone();
+    let mut since = None::<Instant>;
+    disk.set_faults(move |request: &Request, _| {
+        if is_met(request) {
             since.get_or_insert_with(|| handle.now());
         }
         match (since, late) {
@@ -70,7 +91,11 @@ fn leaf<'a>(status: &'a VdevStatus, name: &str) -> &'a VdevStatus {
 }
 
 fn hang(pool: &LivePool) -> Option<HangStatus> {
-    leaf(&pool.devices().unwrap(), "/disk0").hang
+    hang_of(pool, 0)
+}
+
+fn hang_of(pool: &LivePool, disk: usize) -> Option<HangStatus> {
+    leaf(&pool.devices().unwrap(), &format!("/disk{disk}")).hang
 }
 
 /// The pool as an import sees it: clean but for what the disk lacks and is known to lack.
@@ -199,20 +224,22 @@ fn a_read_that_hangs_costs_the_device_its_place_where_it_can_be_done_without_and
             pool.export().await.unwrap();
             let pool = reopened(&handle, &machine.paths, small()).await;
             let head = pool.open_head("written").await.unwrap();
-            arm(&handle, &machine.disks[0], Point::Read, late);
+            let first = arm_first_read(&handle, &machine.disks, late);
             for (id, written) in ids.iter().zip(&written) {
                 let written = written.lock().clone();
                 check_blocks(&head.objset().object(*id).await.unwrap(), &written, Txg(u64::MAX), &what).await;
             }
             handle.sleep(SLOW).await;
             assert!(pool.suspended().is_none(), "{what}");
-            assert_eq!(hang(&pool).is_some_and(|hang| hang.is_given_up), layout != SINGLE, "{what}");
+            let disk = *first.get().expect("a disk was read");
+            let is_given_up = hang_of(&pool, disk).is_some_and(|hang| hang.is_given_up);
+            assert_eq!(is_given_up, layout != SINGLE, "{what} disk {disk}");
             // It is written to as ever, with or without the device.
             drop(head.begin(Cost::objects(1)).await.unwrap());
             comment(&pool, "after").await.unwrap();
             drop(head);
             pool.export().await.unwrap();
-            machine.disks[0].clear_faults();
+            machine.disks[disk].clear_faults();
             let (_, report) = check(&handle, &machine.paths).await;
             assert_whole(&report, &what);
         });
