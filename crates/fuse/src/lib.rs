@@ -60,7 +60,6 @@
 //! while nothing can change).
 
 mod binding;
-mod durable;
 mod files;
 mod grafts;
 mod layout;
@@ -75,7 +74,7 @@ mod space;
 mod tree;
 mod volume;
 
-pub use durable::SyncMode;
+pub use cenote_spa::write::live::SyncMode;
 pub use layout::Layout;
 pub use live::{LiveServer, LiveServerOptions};
 pub use mount::{MountError, MountHandle, Unmount, mount, mount_live};

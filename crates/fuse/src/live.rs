@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cenote_format::ids::ObjectId;
 use cenote_spa::SpaError;
-use cenote_spa::write::live::LiveHead;
+use cenote_spa::write::live::{Durable, LiveHead, SyncMode};
 use cenote_taskq::Block;
 use cenote_taskq::sync::Mutex;
 use cenote_zpl::live::{
@@ -17,7 +17,6 @@ use cenote_zpl::live::{
 };
 use cenote_zpl::{Attributes, Cursor, FileKind, Time, ZplError};
 
-use crate::durable::{Durable, SyncMode};
 use crate::listing::{AFTER_ABOVE, AFTER_SELF, Position};
 use crate::server::{
     Caching, Caller, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Pin, Rename, Seek, SetAttributes,
@@ -144,7 +143,7 @@ impl LiveServer {
     /// What came of a change, once it is as durable as it has to be.
     async fn changed<T>(&self, result: Result<T, ZplError>) -> Result<T, Errno> {
         let made = result.map_err(|error| self.failed(error))?;
-        self.shared.durable.settle().await.map_err(|error| self.lost(&error))?;
+        self.shared.durable.settle(false).await.map_err(|error| self.lost(&error))?;
         Ok(made)
     }
 

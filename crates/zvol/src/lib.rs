@@ -15,8 +15,9 @@
 //!
 //! **Rejected.** A layer of its own for caching: the block cache is below.
 //!
-//! **Writing** has a theory of its own: [`mod@write`].
+//! **Writing** has a theory of its own: [`mod@write`]; so has what clients of a volume in use are told: [`mod@live`].
 
+pub mod live;
 pub mod write;
 
 use std::ops::Range;

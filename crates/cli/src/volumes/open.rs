@@ -3,7 +3,7 @@
 //! # Theory
 //!
 //! **Need.** What one client wrote another reads and flushes, and a command that gives a volume another size must be heard by all
-//! who write it: so there is one [`Live`] of a volume, and it is found here.
+//! who write it: so there is one [`LiveVolume`] of a volume, and it is found here.
 //!
 //! **In memory.** Volumes by their dataset's object, which stays the same when it is renamed; and the names that were asked
 //! for. A volume stays open when its last client has gone: it knows what is to be flushed, also by whoever comes later.
@@ -12,7 +12,7 @@
 //! no client has it ([`Locked::close_unused`]).
 //!
 //! **Invariants.**
-//! 1. There is at most one `Live` of a dataset.
+//! 1. There is at most one `LiveVolume` of a dataset.
 //! 2. A name that is known leads to the dataset that has it: what changes names says so in its txg's sync
 //!    ([`OpenVolumes::names_changed`]), and what was found out before that is not noted after it.
 //! 3. One at a time gives a volume another size: under the lock that opening takes.
@@ -32,15 +32,15 @@ use cenote_spa::write::live::LivePool;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{AsyncMutex, AsyncMutexGuard};
 use cenote_zvol::Volume;
+use cenote_zvol::live::LiveVolume;
 
-use super::live::Live;
-use super::{frozen, io_error};
+use super::{frozen, io_error, live};
 
 /// See the module comment.
 pub(crate) struct OpenVolumes {
     pool: LivePool,
     names: Mutex<Names>,
-    volumes: AsyncMutex<BTreeMap<ObjectId, Arc<Live>>>,
+    volumes: AsyncMutex<BTreeMap<ObjectId, Arc<LiveVolume>>>,
 }
 
 #[derive(Default)]
@@ -53,7 +53,7 @@ struct Names {
 /// What a name stands for.
 pub(super) enum Found {
     /// A volume that can be written.
-    Written(Arc<Live>),
+    Written(Arc<LiveVolume>),
     /// One that stays as it is: a snapshot, one with `readonly=on`, one that cannot be written yet.
     Frozen(Volume),
 }
@@ -61,7 +61,7 @@ pub(super) enum Found {
 /// What a txg's sync has found: what is open already is only named.
 enum Seen {
     Open(ObjectId),
-    New(ObjectId, Live),
+    New(ObjectId, LiveVolume),
     Frozen(Volume),
 }
 
@@ -93,7 +93,7 @@ impl OpenVolumes {
 /// [`OpenVolumes`], for its holder alone.
 pub(crate) struct Locked<'a> {
     all: &'a OpenVolumes,
-    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<Live>>>,
+    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<LiveVolume>>>,
 }
 
 impl Locked<'_> {
@@ -133,7 +133,7 @@ impl Locked<'_> {
     /// There is none of this name that can be written, or no space for the change.
     pub(crate) async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
-            Some(Found::Written(live)) => Ok(live.resize(size_bytes).await?),
+            Some(Found::Written(volume)) => Ok(live::resize(&volume, size_bytes).await?),
             Some(Found::Frozen(_)) => bail!("it cannot be written"),
             None => bail!("there is no such volume"),
         }
@@ -176,6 +176,6 @@ async fn seen(
         Err(SpaError::Unwritable { .. }) => return Ok(Some(Seen::Frozen(volume))),
         Err(error) => return Err(io_error(&error)),
     };
-    let live = Live::open(pool, writer, name, head, sync).await?;
+    let live = live::open(pool, writer, name, head, sync).await?;
     Ok(Some(Seen::New(dataset.object, live)))
 }

@@ -9,7 +9,7 @@ use std::fmt;
 
 use cenote_dmu::tx::{Cost, TxError};
 use cenote_format::ids::Txg;
-use cenote_spa::write::live::LiveHead;
+use cenote_spa::write::live::{Durable, LiveHead};
 use cenote_taskq::BoxFuture;
 
 use crate::ZplError;
@@ -114,5 +114,19 @@ impl TxgSource for LiveHead {
     fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>> {
         // What was freed is out of memory only once it is written.
         Box::pin(async move { self.pool().wait_synced(txg).await.map_err(|error| ZplError::Closed(error.to_string())) })
+    }
+}
+
+/// A dataset whose clients ask for their changes to be on disk.
+impl TxgSource for Durable {
+    fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<HeldTxg, ZplError>> {
+        Box::pin(async move {
+            let tx = Self::begin(self, cost).await.map_err(refused)?;
+            Ok(HeldTxg::new(tx.txg(), tx))
+        })
+    }
+
+    fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>> {
+        TxgSource::later_than(self.head(), txg)
     }
 }

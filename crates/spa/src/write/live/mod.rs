@@ -40,6 +40,7 @@
 //! hold. *Several changes a txg*: datasets are read from disk, so each would have to see what the one before did in memory.
 
 mod accounts;
+mod durable;
 mod failmode;
 mod history;
 
@@ -53,6 +54,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, buf, oneshot, race};
 use cenote_vdev::tree::{Suspension, VdevTree};
 
+pub use durable::{Durable, SyncMode};
 pub use failmode::FailMode;
 pub use history::{Phase, TxgRecord};
 

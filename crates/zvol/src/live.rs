@@ -1,0 +1,169 @@
+//! Volumes of a pool that is open for writing, as clients of block devices change them.
+//!
+//! # Theory
+//!
+//! **Need.** A block device's client sends writes, zeros and discards of any size, and is told when they are on disk: by the answer
+//! to a flush, or by the answer to a request with *forced unit access*. The answer is a promise, so the code that gives it is one
+//! function for every front end, and `crates/cuts` drives that function and holds it to the promise.
+//!
+//! **Life of a request.** It is cut into steps, each of one txg: the claim of its blocks, the txg, the change. The range is changed
+//! when the last step is; a crash may leave any number of steps, as a disk may leave any number of sectors. Then
+//! [`LiveVolume::settle`] waits where the request or the property `sync` asks for it; [`LiveVolume::flush`] waits for everything that
+//! was changed so far. Both are [`Durable`]'s.
+//!
+//! **Invariants.**
+//! 1. The txg of a step is noted before the step changes anything, so a flush that comes after the answer waits for it.
+//! 2. A request holds one txg for a bounded number of bytes or blocks.
+//!
+//! **Rejected.** *One txg for the whole request*: a discard of a terabyte would hold up every other client's flush.
+
+use cenote_dmu::tx::{Cost, TxError};
+use cenote_format::ids::Txg;
+use cenote_spa::SpaError;
+use cenote_spa::write::live::{Durable, LiveHead, SyncMode};
+use thiserror::Error;
+
+use crate::write::{Claim, VolumeError, VolumeMut};
+
+/// One txg is held for so many bytes at most, so that a large request does not hold up the others' flushes.
+const WRITE_STEP_BYTES: u64 = 4 << 20;
+/// Blocks that are freed in one txg by one request at most. Each is a pointer in memory until the txg is written.
+const FREE_STEP_BLOCKS: u64 = 64 << 10;
+
+/// Why a change of a live volume was not made, or is not known to be on disk.
+#[derive(Debug, Error)]
+pub enum LiveVolumeError {
+    /// No space, or the pool is closed or suspended.
+    #[error(transparent)]
+    Tx(#[from] TxError),
+    /// The range or the size is wrong, or what stands around the range cannot be read.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// A txg could not be written.
+    #[error(transparent)]
+    Sync(#[from] SpaError),
+}
+
+/// How a range is cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clear {
+    /// Zeros are written.
+    Written,
+    /// Whole blocks are freed, the rest is zeros.
+    Freed,
+    /// Whole blocks are freed, the rest stays as it is.
+    Discarded,
+}
+
+/// A volume that clients change.
+pub struct LiveVolume {
+    durable: Durable,
+    volume: VolumeMut,
+}
+
+impl LiveVolume {
+    /// Opens the volume of a head dataset. `sync` is the property, and is obeyed.
+    ///
+    /// # Errors
+    /// It is no volume, or it cannot be read.
+    pub async fn open(head: LiveHead, sync: SyncMode) -> Result<Self, VolumeError> {
+        let volume = VolumeMut::open(head.objset()).await?;
+        Ok(Self { durable: Durable::new(head, sync), volume })
+    }
+
+    /// The volume, to be read.
+    #[must_use]
+    pub const fn volume(&self) -> &VolumeMut {
+        &self.volume
+    }
+
+    /// Gives the volume another size in bytes, on disk when this returns. Clients that are connected see the old one, and nothing
+    /// behind the new. Gives the txg that has it.
+    ///
+    /// # Errors
+    /// It can have no such size, there is no space, or the txg could not be written.
+    pub async fn resize(&self, size_bytes: u64) -> Result<Txg, LiveVolumeError> {
+        let mut claim = self.volume.claim_all().await;
+        let tx = self.durable.begin(Cost::objects(2).that_frees()).await?;
+        let txg = tx.txg();
+        claim.resize(txg, size_bytes).await?;
+        drop((tx, claim));
+        self.durable.head().pool().wait_synced(txg).await?;
+        Ok(txg)
+    }
+
+    /// Writes bytes at `offset_bytes`. Gives the txg of the last of them, if there are any.
+    ///
+    /// # Errors
+    /// They do not lie within the volume, there is no space, or what stands around them cannot be read: then some of them may
+    /// have been written.
+    pub async fn write(&self, offset_bytes: u64, data: &[u8]) -> Result<Option<Txg>, LiveVolumeError> {
+        let block_bytes = self.volume.block_size_bytes();
+        let claim = self.claim(offset_bytes, data.len() as u64).await?;
+        let (mut at, mut rest, mut last) = (offset_bytes, data, None);
+        while !rest.is_empty() {
+            // Up to the end of a block, so that none is written twice.
+            let end = (at + WRITE_STEP_BYTES).next_multiple_of(block_bytes);
+            let (part, later) = rest.split_at(rest.len().min((end - at) as usize));
+            let tx = self.durable.begin(Cost::write(at, part.len() as u64, block_bytes)).await?;
+            claim.write(tx.txg(), at, part).await?;
+            last = Some(tx.txg());
+            drop(tx);
+            at += part.len() as u64;
+            rest = later;
+        }
+        Ok(last)
+    }
+
+    /// Frees a range, or has it be zeros, step by step. Gives the txg of the last step, if the range is not empty.
+    ///
+    /// # Errors
+    /// As [`LiveVolume::write`].
+    pub async fn clear(&self, offset_bytes: u64, len_bytes: u64, how: Clear) -> Result<Option<Txg>, LiveVolumeError> {
+        let block_bytes = self.volume.block_size_bytes();
+        let step = match how {
+            Clear::Written => WRITE_STEP_BYTES,
+            Clear::Freed | Clear::Discarded => FREE_STEP_BLOCKS.saturating_mul(block_bytes),
+        };
+        let (mut at, end, mut last) = (offset_bytes, offset_bytes.saturating_add(len_bytes), None);
+        while at < end {
+            let next = at.saturating_add(step).checked_next_multiple_of(block_bytes).unwrap_or(end).min(end);
+            let claim = self.claim(at, next - at).await?;
+            let cost = match how {
+                Clear::Written => Cost::write(at, next - at, block_bytes),
+                // The blocks at both ends.
+                Clear::Freed => Cost { write_bytes: 2 * block_bytes, objects: 1, frees: true },
+                Clear::Discarded => Cost::objects(1).that_frees(),
+            };
+            let tx = self.durable.begin(cost).await?;
+            match how {
+                Clear::Written => claim.write_zeros(tx.txg()).await?,
+                Clear::Freed => claim.clear(tx.txg()).await?,
+                Clear::Discarded => claim.discard(tx.txg()),
+            }
+            last = Some(tx.txg());
+            at = next;
+        }
+        Ok(last)
+    }
+
+    /// The end of a request that has changed something: waits until it is on disk where `fua` or the property `sync` asks for it.
+    ///
+    /// # Errors
+    /// A txg could not be written.
+    pub async fn settle(&self, fua: bool) -> Result<(), LiveVolumeError> {
+        Ok(self.durable.settle(fua).await?)
+    }
+
+    /// Waits until everything that was changed so far is on disk; with `sync=disabled` it returns at once.
+    ///
+    /// # Errors
+    /// A txg could not be written.
+    pub async fn flush(&self) -> Result<(), LiveVolumeError> {
+        Ok(self.durable.sync().await?)
+    }
+
+    async fn claim(&self, offset_bytes: u64, len_bytes: u64) -> Result<Claim, VolumeError> {
+        self.volume.claim(offset_bytes, len_bytes).await
+    }
+}
