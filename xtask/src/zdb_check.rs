@@ -203,7 +203,7 @@ fn filled(program: &Path, layout: &str, properties: &[&str], source: &Path) -> R
     let text = check(program, &images.files)?;
     let copy = images.temp.path().join("copy");
     let mut command = cenote_in(program, images.temp.path());
-    command.args(["cp", "-a", "-d"]).arg(images.dir()).args(["checked", "/"]).arg(&copy);
+    command.args(["cp", "-a", "--privileged", "-d"]).arg(images.dir()).args(["checked", "/"]).arg(&copy);
     process::run(&mut command)?;
     process::run(Command::new("diff").args(["-r", "--no-dereference"]).arg(source).arg(&copy))?;
     Ok(text)

@@ -27,7 +27,7 @@ fn build(dir: &Path, from: &Path, rest: &[&str]) -> std::path::PathBuf {
 }
 
 fn tar_of(image: &Path) -> Vec<u8> {
-    good(program().args(["tar", "-d"]).arg(image).args(["-f", "built"]))
+    good(program().args(["tar", "-d"]).arg(image).args(["--force", "built"]))
 }
 
 /// An archive's headers and contents; of records all but when something was changed, which is now in a pool that is made.

@@ -137,7 +137,10 @@ fn a_copy_is_what_openzfs_showed() {
         for dataset in pool.filesystems() {
             let target = tempfile::tempdir().unwrap();
             let target = target.path().join("copy");
-            let output = pool.command(&["cp"], &["-a", &dataset, target.to_str().unwrap()]).output().unwrap();
+            let output = pool
+                .command(&["cp"], &["-a", "--privileged", &dataset, "/", target.to_str().unwrap()])
+                .output()
+                .unwrap();
             assert!(output.status.success() || !is_root(), "{dataset}: {}", said(&output));
             let want = makeable(pool.entries(&dataset));
             let got = walk::entries(&target).unwrap().as_array().unwrap().clone();
@@ -152,7 +155,7 @@ fn an_encrypted_file_system_is_copied_with_its_key_and_names_it_without() {
     let dataset = pool.filesystems().into_iter().last().unwrap();
     let target = tempfile::tempdir().unwrap();
     let target = target.path().join("copy");
-    pool.run(&["cp"], &["-a", &dataset, target.to_str().unwrap()]);
+    pool.run(&["cp"], &["-a", "--privileged", "-t", target.to_str().unwrap(), &dataset]);
     let want = makeable(pool.entries(&dataset));
     let got = walk::entries(&target).unwrap().as_array().unwrap().clone();
     assert_same(&dataset, &want, &without_large_xattrs(&want, makeable(got)), &unsettable());
@@ -228,6 +231,118 @@ fn links_in_the_target_lead_nowhere() {
     pool.run(&["cp"], &[&pool.name, &file, target.path().to_str().unwrap()]);
     assert_eq!(fs::read(&victim).unwrap(), b"mine");
     assert!(!fs::symlink_metadata(target.path().join(&file)).unwrap().is_symlink());
+}
+
+/// An image with one pool, `made`, of what `source` holds.
+fn image_of(source: &Path, image: &Path) {
+    let mut command = common::program();
+    command.args(["build", "--no-verify", "--pool", "made", "--size", "80M", "--from"]).arg(source).arg(image);
+    good(&mut command);
+}
+
+fn copied_from(image: &Path, rest: &[&str]) -> std::process::Output {
+    common::program().args(["cp", "-a", "-d"]).arg(image).arg("-f").args(rest).output().unwrap()
+}
+
+/// Goal: `cp POOL /` with the target forgotten unpacks nothing. Would go wrong if the last word were always the target.
+#[test]
+fn a_copy_without_a_target_is_a_usage_error_and_makes_nothing() {
+    let pool = Pool::of("basic");
+    let target = tempfile::tempdir().unwrap();
+    let output = pool.command(&["cp"], &["-a", &pool.name, target.path().to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("-t DIRECTORY"), "{}", said(&output));
+    assert_eq!(fs::read_dir(target.path()).unwrap().count(), 0);
+    assert_eq!(pool.command(&["cp"], &["-a", &pool.name]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_target_that_was_there_keeps_its_own_owner_and_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image, target) = (dir.path().join("source"), dir.path().join("image"), dir.path().join("target"));
+    fs::create_dir_all(source.join("sub")).unwrap();
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o700)).unwrap();
+    if is_root() {
+        std::os::unix::fs::chown(&source, Some(1234), Some(1234)).unwrap();
+    }
+    image_of(&source, &image);
+    fs::create_dir_all(target.join("sub")).unwrap();
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o711)).unwrap();
+    if is_root() {
+        std::os::unix::fs::chown(target.join("sub"), Some(4321), Some(4321)).unwrap();
+    }
+    let before = fs::metadata(&target).unwrap();
+    let output = copied_from(&image, &["made", "/", target.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    let after = fs::metadata(&target).unwrap();
+    assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()));
+    if is_root() {
+        assert_eq!(fs::metadata(target.join("sub")).unwrap().uid(), 4321);
+        assert!(said(&output).contains("belongs to somebody else"), "{}", said(&output));
+    }
+    // One that is made takes those of what it is a copy of.
+    let fresh = dir.path().join("fresh");
+    assert!(copied_from(&image, &["-t", fresh.to_str().unwrap(), "made"]).status.success());
+    let made = fs::metadata(&fresh).unwrap();
+    assert_eq!(made.mode() & 0o7777, 0o700);
+    assert!(!is_root() || made.uid() == 1234);
+}
+
+#[test]
+fn what_gives_rights_comes_out_only_where_it_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image) = (dir.path().join("source"), dir.path().join("image"));
+    fs::create_dir(&source).unwrap();
+    let program = source.join("program");
+    fs::write(&program, b"#!/bin/sh").unwrap();
+    let owner = if is_root() { 1000 } else { fs::metadata(&program).unwrap().uid() };
+    if is_root() {
+        use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
+        std::os::unix::fs::chown(&program, Some(owner), Some(owner)).unwrap();
+        mknodat(CWD, source.join("disk"), FileType::BlockDevice, Mode::from_raw_mode(0o666), makedev(253, 0)).unwrap();
+        setxattr(&program, "trusted.t", b"x", XattrFlags::empty()).unwrap();
+    }
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).unwrap();
+    image_of(&source, &image);
+    let copy = |rest: &[&str], name: &str| {
+        let target = dir.path().join(name);
+        let output = copied_from(&image, &[rest, &["-t", target.to_str().unwrap(), "made"]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        let program = target.join("program");
+        let meta = fs::metadata(&program).unwrap();
+        let has_xattr = rustix::fs::getxattr(&program, "trusted.t", &mut [0_u8; 8][..]).is_ok();
+        (meta.mode() & 0o7777, meta.uid(), target.join("disk").exists(), has_xattr, said(&output))
+    };
+    let (mode, uid, has_disk, has_xattr, text) = copy(&[], "plain");
+    assert_eq!((mode, uid, has_disk, has_xattr), (0o755, owner, false, false));
+    assert!(text.contains("set-id bits of 1"), "{text}");
+    assert!(!is_root() || text.contains("devices: 1, trusted.* and security.* attributes of 1"), "{text}");
+    let (mode, uid, has_disk, has_xattr, _) = copy(&["--no-owner"], "nobodys");
+    assert_eq!((mode, has_disk, has_xattr), (0o755, false, false));
+    assert_eq!(uid, rustix::process::geteuid().as_raw());
+    if is_root() {
+        let (mode, uid, has_disk, has_xattr, text) = copy(&["--privileged"], "all");
+        assert_eq!((mode, uid, has_disk, has_xattr), (0o6755, owner, true, true));
+        assert!(!text.contains("left out"), "{text}");
+        let (mode, _, has_disk, has_xattr, text) = copy(&["--privileged=devices"], "some");
+        assert_eq!((mode, has_disk, has_xattr), (0o755, true, false), "{text}");
+    }
+    let both = copied_from(&image, &["--privileged", "--no-owner", "made", "/", "/nowhere"]);
+    assert_eq!(both.status.code(), Some(2), "{}", said(&both));
+}
+
+#[test]
+fn an_archive_is_named_with_f_and_is_its_owners_alone() {
+    let pool = Pool::of("basic");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.tar");
+    pool.run(&["tar"], &["-f", file.to_str().unwrap(), &pool.name]);
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o600);
+    assert_eq!(fs::read(&file).unwrap(), pool.run(&["tar"], &["-f", "-", &pool.name]));
+    let output = pool.command(&["tar"], &["-f", &pool.name]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("names the archive"), "{}", said(&output));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 #[test]

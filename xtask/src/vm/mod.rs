@@ -160,9 +160,13 @@ fn written() -> Result<()> {
     zfs(&["destroy", "written/second"])?;
     process::run(cenote().args(["verify", "-d"]).arg(share).arg(POOL))?;
     let copy = share.join("copy");
-    process::run(cenote().args(["cp", "-a", "-d"]).arg(share).args([POOL, "/"]).arg(&copy))?;
+    process::run(cenote().args(["cp", "-a", "--privileged", "-d"]).arg(share).args([POOL, "/"]).arg(&copy))?;
     process::run(
-        cenote().args(["cp", "-a", "-d"]).arg(share).args([&format!("{POOL}/child"), "/"]).arg(copy.join("child")),
+        cenote()
+            .args(["cp", "-a", "--privileged", "-d"])
+            .arg(share)
+            .args([&format!("{POOL}/child"), "/"])
+            .arg(copy.join("child")),
     )?;
     process::run(Command::new("sha256sum").args(["--quiet", "-c"]).arg(share.join("sums.after")).current_dir(&copy))
 }

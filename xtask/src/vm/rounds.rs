@@ -138,7 +138,7 @@ impl Pool<'_> {
         let child = format!("{name}/{CHILD}");
         for (dataset, target) in [(name, model.clone()), (&child, model.join(CHILD))] {
             let rest = [OsStr::new(dataset), OsStr::new("/"), target.as_os_str()];
-            process::run(&mut self.on_pool(&["cp", "-a"], &rest))?;
+            process::run(&mut self.on_pool(&["cp", "-a", "--privileged"], &rest))?;
         }
         let sums = self.folder().join("sums.after");
         let mut compare = Command::new("sha256sum");

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
 use crate::context::Context;
-use crate::copy::{Account, Keep, Lost, Options, Source, copy};
+use crate::copy::{Account, Keep, Lost, Options, Privileged, Source, copy};
 use crate::files::{self, bytes_of, follow, shown};
 use crate::outcome::{Outcome, usage};
 use crate::output::nicebytes;
@@ -18,9 +18,16 @@ use crate::output::nicebytes;
 /// Copy files of a dataset into a directory: `cenote cp -a tank/home@monday /alice /bob ./restored`.
 ///
 /// Everything is copied as it is: directories with all that is in them, attributes, extended attributes, POSIX ACLs,
-/// holes, hard links among what is copied, symbolic links, special files. Owners and what else this user may not set are
+/// holes, hard links among what is copied, symbolic links, pipes and sockets. Owners and what else this user may not set are
 /// left out, and reported once. A path that is `/`, or ends in `/.`, means what is in that directory, not the directory
-/// itself; so does no path at all.
+/// itself; so does no path at all, which takes `-t`.
+///
+/// The target is made if it is missing. One that is there keeps its own owner, mode and attributes, and so do directories in
+/// it that belong to somebody else than the pool says.
+///
+/// What gives rights on this system is left out, for root too, and one line says how much that was: set-user-id and
+/// set-group-id bits (but on directories, where they give none), devices, and extended attributes of the namespaces `trusted`
+/// and `security`, file capabilities among them. `--privileged` has them kept, for pools whose makers are trusted as root is.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -28,28 +35,70 @@ pub(crate) struct Args {
     /// Accepted out of habit: a copy is always an archive.
     #[arg(short = 'a', long)]
     archive: bool,
+    /// The directory that everything goes to; without it the last word is that.
+    #[arg(short = 't', long, value_name = "DIRECTORY")]
+    target: Option<PathBuf>,
     /// Leave files alone whose size and time are right: go on with a copy that was interrupted.
     #[arg(long)]
     resume: bool,
     /// Do not set owners and groups.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "privileged")]
     no_owner: bool,
     /// Do not set extended attributes and access control lists.
     #[arg(long)]
     no_xattrs: bool,
+    /// Keep what gives rights on this system too; all of it, or only some: set-id, devices, xattrs.
+    #[arg(
+        long,
+        value_name = "WHAT,…",
+        num_args = 0..=1,
+        require_equals = true,
+        value_delimiter = ',',
+        default_missing_value = "set-id,devices,xattrs"
+    )]
+    #[serde(default)]
+    privileged: Vec<Right>,
     /// Say what was copied.
     #[arg(short = 'v', long)]
     verbose: bool,
     /// File system or snapshot.
     dataset: String,
-    /// Paths inside it, and at last the directory that they go to.
-    #[arg(value_name = "PATH… DIRECTORY", required = true)]
+    /// Paths inside it, and at last the directory that they go to, unless `-t` names that.
+    #[arg(value_name = "PATH… DIRECTORY")]
     paths: Vec<OsString>,
+}
+
+/// What gives rights on the system that is copied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+enum Right {
+    /// Set-user-id and set-group-id bits.
+    SetId,
+    /// Block and character devices.
+    Devices,
+    /// Extended attributes `trusted.*` and `security.*`.
+    Xattrs,
+}
+
+/// Where to, and what: `-t TARGET PATH…`, or `PATH… TARGET` with at least one path. A single word could be either.
+fn target_and_paths(args: &Args) -> Result<(PathBuf, &[OsString])> {
+    match (&args.target, args.paths.split_last()) {
+        (Some(target), _) => Ok((target.clone(), &args.paths)),
+        (None, Some((target, paths))) if !paths.is_empty() => Ok((PathBuf::from(target), paths)),
+        (None, Some((word, _))) => {
+            let word = word.to_string_lossy();
+            let dataset = &args.dataset;
+            Err(usage(format!(
+                "missing path or target directory: everything is copied by 'cenote cp {dataset} / DIRECTORY' or 'cenote cp -t \
+                 DIRECTORY {dataset}'; is '{word}' the one or the other?"
+            )))
+        }
+        (None, None) => Err(usage("missing target directory: cenote cp DATASET PATH… DIRECTORY")),
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = context.with(&args.search);
-    let Some((target, paths)) = args.paths.split_last() else { return Err(usage("missing target directory")) };
+    let (target, paths) = target_and_paths(&args)?;
     raise_descriptor_limit();
     let opened = files::open(&context, &args.dataset).await?;
     let mut sources = Vec::new();
@@ -76,8 +125,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             context.err(format!("/{}: {what}", shown(path, true)));
         })
     };
-    let options = Options { resume: args.resume, keep: Keep { owner: !args.no_owner, xattrs: !args.no_xattrs } };
-    let target = PathBuf::from(target);
+    let is_kept = |right| args.privileged.contains(&right);
+    let privileged =
+        Privileged { set_id: is_kept(Right::SetId), devices: is_kept(Right::Devices), xattrs: is_kept(Right::Xattrs) };
+    let keep = Keep { owner: !args.no_owner, xattrs: !args.no_xattrs, privileged };
+    let options = Options { resume: args.resume, keep };
     let account =
         copy(context.handle(), &opened.filesystem, &sources, &target, options, progress.clone(), report).await?;
     drop(progress);
@@ -95,8 +147,23 @@ fn summary(context: &Context, account: &Account, args: &Args) {
             Lost::Times => "times could not be set",
             Lost::Xattrs => "some extended attributes could not be set",
             Lost::Lists => "the access control list could not be set",
+            Lost::NotMade => "left without its attributes, since it is not what was made there",
+            Lost::Directory => "was there before and belongs to somebody else: filled, its own attributes left alone",
+            Lost::SetId | Lost::PrivilegedXattrs | Lost::Device => continue,
         };
         context.err(format!("{what}: /{}{}", shown(first, true), others(*entries)));
+    }
+    let left_out: Vec<String> = [
+        (Lost::SetId, "set-id bits of"),
+        (Lost::Device, "devices:"),
+        (Lost::PrivilegedXattrs, "trusted.* and security.* attributes of"),
+    ]
+    .iter()
+    .filter_map(|(what, text)| Some(format!("{text} {}", lost.get(what)?.0)))
+    .collect();
+    if !left_out.is_empty() {
+        context
+            .err(format!("left out, since they give rights here (--privileged keeps them): {}", left_out.join(", ")));
     }
     if count(&account.foreign_lists) > 0 && !args.no_xattrs {
         let entries = count(&account.foreign_lists);

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -12,7 +13,7 @@ use crate::archive::{Archive, Options};
 use crate::args::Search;
 use crate::context::Context;
 use crate::files::{self, bytes_of, follow, shown};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, usage};
 
 /// Bytes gathered before they are written to a file.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -22,12 +23,22 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Names are those inside the dataset, without a leading slash. The archive has nanosecond times, extended attributes
 /// (SCHILY.xattr), POSIX ACLs (SCHILY.acl), hard links, devices, and sparse files in GNU's format 1.0, which GNU tar,
 /// bsdtar and Python read.
+///
+/// `-f` names the archive, as it does for tar; a pool of another system is opened with `--force`.
+///
+/// An archive is data, and has everything: set-id bits, devices, `trusted.*` and `security.*` attributes. To leave out what
+/// gives rights is up to who unpacks it (`tar --no-same-permissions`, `--no-same-owner`); `cenote cp` does so by itself. A file
+/// that is made is readable to its owner alone.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    search: Search,
-    /// Write to this file.
-    #[arg(short = 'o', long, value_name = "FILE")]
+    /// Look for the pool's devices in this directory, or at this file or device; may be given several times.
+    #[arg(id = "search-dir", short = 'd', value_name = "DIR|FILE")]
+    search_paths: Vec<PathBuf>,
+    /// Open the pool even if it was last in use by another system.
+    #[arg(id = "search-force", long = "force")]
+    force: bool,
+    /// Write to this file; `-` is standard output.
+    #[arg(short = 'f', long = "file", visible_short_alias = 'o', visible_alias = "output", value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write holes as zeros, for readers that do not know GNU's sparse files.
     #[arg(long)]
@@ -36,27 +47,34 @@ pub(crate) struct Args {
     #[arg(long)]
     no_xattrs: bool,
     /// File system or snapshot.
-    dataset: String,
+    dataset: Option<String>,
     /// Paths inside it; all of it where there is none.
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = context.with(&args.search);
-    let opened = files::open(&context, &args.dataset).await?;
-    if args.output.is_none() && context.output().is_terminal() {
-        bail!("an archive is not for a terminal: redirect it, or name a file with -o");
+    let context = context.with(&Search { paths: args.search_paths, force: args.force });
+    let Some(dataset) = args.dataset else {
+        let what = args.output.map(|path| format!(": -f names the archive, so it would be '{}'", path.display()));
+        return Err(usage(format!("missing dataset{}", what.unwrap_or_default())));
+    };
+    let opened = files::open(&context, &dataset).await?;
+    let output = args.output.filter(|path| path.as_os_str() != "-");
+    if output.is_none() && context.output().is_terminal() {
+        bail!("an archive is not for a terminal: redirect it, or name a file with -f");
     }
-    let mut sink: Box<dyn Write> = match &args.output {
+    let mut sink: Box<dyn Write> = match &output {
         Some(path) => {
-            let file = File::create(path).with_context(|| path.display().to_string())?;
+            // It has what only the owners of its files may read.
+            let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+            let file = file.with_context(|| path.display().to_string())?;
             Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))
         }
         None => Box::new(Standard(context.clone())),
     };
     let total = args.paths.is_empty().then_some(opened.dataset.phys.uncompressed_bytes);
-    let progress = context.progress(&args.dataset, total);
+    let progress = context.progress(&dataset, total);
     let failed = std::cell::Cell::new(false);
     let mut report = |path: &[u8], what: &str| {
         failed.set(true);

@@ -14,13 +14,14 @@
 //! finishes it and lets go of its parent.
 //!
 //! **Invariants.**
-//! 1. Nothing is made but by a plain name in a directory that is held open, and no link is followed (`target`).
+//! 1. Nothing is made but by a plain name in a directory that is held open, no link is followed, and nothing is changed but
+//!    through a descriptor of what was made (`target`), whoever else may write in the target.
 //! 2. The bytes in flight stay below [`IN_FLIGHT_BYTES`], whatever the number and size of files.
 //! 3. Names of files with several links are remembered until the last of the links is made; nothing else grows with the
 //!    number of files.
 //!
 //! **What an interruption leaves.** Whole files, and files whose time says that they are not; directories that nobody
-//! else may enter until they are done.
+//! else may enter until they are done, unless they were there before.
 //!
 //! **Rejected.** A list of directories to finish at the end (grows with the tree), and copying under temporary names
 //! (hard links and resuming then need a second pass).
@@ -46,8 +47,8 @@ use cenote_zpl::{Attributes, FileKind, FileSystem};
 use crate::files::content::{Content, Piece};
 use crate::files::walk::{Node, Visit, Walk, Wants};
 use crate::output::Progress;
-pub(crate) use target::{Keep, Lost};
-use target::{TargetDirectory, Xattrs, finish, is_same};
+use target::{Identity, TargetDirectory, Xattrs, finish, is_same};
+pub(crate) use target::{Keep, Lost, Privileged};
 
 /// Bytes of content in flight, of all files together.
 const IN_FLIGHT_BYTES: u64 = 128 << 20;
@@ -133,7 +134,7 @@ struct Shared {
 struct Directory {
     target: TargetDirectory,
     path: Vec<u8>,
-    /// Its attributes; none for the target directory itself where something is copied *into* it.
+    /// Its attributes; none for the target directory itself where something is copied *into* it, or it was there before.
     attributes: Option<(Attributes, Xattrs)>,
     parent: Option<Arc<Directory>>,
 }
@@ -197,6 +198,8 @@ struct Copier {
 struct Links {
     path: Vec<u8>,
     left: u64,
+    /// What was made under that path; none until it is.
+    identity: Option<Identity>,
 }
 
 impl Copier {
@@ -238,12 +241,13 @@ impl Copier {
             Account::add(&account.foreign_lists, 1);
         }
         if attributes.kind == FileKind::Directory {
-            // Without a name it is what is in the directory that goes into the target, which takes its attributes.
+            // Without a name it is what is in the directory that goes into the target, which takes its attributes unless it
+            // was there before: then they are not ours to change.
             let made = if path.is_empty() { self.root.target.again() } else { parent.target.directory(&name) };
             match made {
                 Ok(target) => {
                     Account::add(&account.directories, 1);
-                    let attributes = Some((attributes, xattrs));
+                    let attributes = (!path.is_empty() || target.is_made()).then_some((attributes, xattrs));
                     let directory = Directory { target, path: path.to_vec(), attributes, parent: Some(parent) };
                     self.stack.push(Arc::new(directory));
                     return true;
@@ -264,12 +268,19 @@ impl Copier {
                 return false;
             }
             FileKind::Symlink => parent.target.symlink(&name, node.target.as_deref().unwrap_or_default()),
+            FileKind::CharDevice | FileKind::BlockDevice if !keep.privileged.devices => {
+                account.lose(path, vec![Lost::Device]);
+                return false;
+            }
             _ => parent.target.node(&name, &attributes),
         };
         match made {
-            Ok(()) => {
+            Ok(special) => {
                 Account::add(&account.others, 1);
-                account.lose(path, parent.target.finish_at(&name, &attributes, &xattrs, keep));
+                if let Some(links) = self.links.get_mut(&attributes.object) {
+                    links.identity = links.identity.or_else(|| special.identity());
+                }
+                account.lose(path, special.finish(&attributes, &xattrs, keep));
             }
             Err(error) => self.job.fail(path, &format!("cannot be made here: {error}")),
         }
@@ -279,11 +290,14 @@ impl Copier {
     /// Makes another link of a file that is there already; whether it was.
     fn link(&mut self, parent: &Directory, name: &[u8], path: &[u8], attributes: &Attributes) -> bool {
         let Some(links) = self.links.get_mut(&attributes.object) else {
-            let links = Links { path: path.to_vec(), left: attributes.link_count - 1 };
+            let links = Links { path: path.to_vec(), left: attributes.link_count - 1, identity: None };
             self.links.insert(attributes.object, links);
             return false;
         };
-        let made = parent.target.link(name, &self.root.target, &links.path);
+        let made = match links.identity {
+            Some(identity) => parent.target.link(name, &self.root.target, &links.path, identity),
+            None => Err(io::Error::other("the first link was not made")),
+        };
         links.left = links.left.saturating_sub(1);
         if links.left == 0 {
             self.links.remove(&attributes.object);
@@ -311,7 +325,11 @@ impl Copier {
         content: Option<Block>,
     ) {
         let shared = &self.job.shared;
-        if shared.options.resume && parent.target.stat(&name).is_some_and(|there| is_same(&there, &attributes)) {
+        let there = if shared.options.resume { parent.target.stat(&name) } else { None };
+        if let Some(there) = there.filter(|there| is_same(there, &attributes)) {
+            if let Some(links) = self.links.get_mut(&attributes.object) {
+                links.identity.get_or_insert(Identity::of(&there));
+            }
             Account::add(&shared.account.skipped, 1);
             shared.progress.advance(attributes.size_bytes);
             return;
@@ -320,7 +338,12 @@ impl Copier {
         let mut made = None;
         if attributes.link_count > 1 {
             match parent.target.file(&name) {
-                Ok(file) => made = Some(file),
+                Ok(file) => {
+                    if let Some(links) = self.links.get_mut(&attributes.object) {
+                        links.identity = links.identity.or_else(|| Identity::of_file(&file));
+                    }
+                    made = Some(file);
+                }
                 Err(error) => return self.job.fail(path, &error.to_string()),
             }
         }

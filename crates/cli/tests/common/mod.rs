@@ -42,7 +42,8 @@ impl Pool {
     /// The program with a command on this pool: its words, then where the pool is, then `rest`.
     pub(crate) fn command(&self, words: &[&str], rest: &[&str]) -> Command {
         let mut command = program();
-        command.args(words).arg("-d").arg(&self.dir).arg("-f");
+        // Of `tar`, -f names the archive.
+        command.args(words).arg("-d").arg(&self.dir).arg(if words == ["tar"] { "--force" } else { "-f" });
         for (dataset, file) in &self.keys {
             command.arg("--key").arg(format!("{dataset}={}", file.display()));
         }
