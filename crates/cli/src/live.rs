@@ -16,12 +16,11 @@ use cenote_spa::write::live::{FailMode, LiveHead, LivePool};
 use cenote_taskq::{Class, Either, race};
 use cenote_zpl::live::{AccessTimes, LiveOptions};
 use cenote_zpl::write::XattrMode;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::context::Context;
 use crate::newpool::slots;
 use crate::outcome::usage;
+use crate::signals;
 use crate::writing::open_for_writing;
 
 /// How often devices that fail are tried where nobody can say that they are back.
@@ -99,7 +98,7 @@ fn watch(context: &Context, pool: &LivePool, recovery: Recovery) {
 /// Who wants the end while the pool is suspended waits for its devices; who wants it twice loses what is not on disk.
 fn give_up_when_asked_twice(context: &Context, pool: &LivePool) {
     let (context, pool) = (context.clone(), pool.clone());
-    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+    let Ok(mut signals) = signals::ending() else { return };
     let watching = std::thread::Builder::new().name("signals".into()).spawn(move || {
         let mut is_second = false;
         for _ in signals.forever() {

@@ -15,10 +15,9 @@ use anyhow::{Context as _, Result, bail};
 
 use cenote_taskq::sync::Mutex;
 use rustix::fs::{FlockOperation, flock};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::context::Context;
+use crate::signals;
 use crate::vdevspec::Layout;
 
 const UNFINISHED: &str = ".unfinished";
@@ -81,9 +80,7 @@ impl Made {
     }
 
     fn watch(&mut self, context: &Context, layout: &Layout) -> Result<()> {
-        let ignored = ignored_signals();
-        let wanted = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-        let mut signals = Signals::new(wanted).context("cannot watch for signals")?;
+        let mut signals = signals::ending()?;
         self.watch = Some(signals.handle());
         let items = Arc::clone(&self.items);
         let there: Vec<PathBuf> = layout.paths().filter(|path| path.exists()).map(Path::to_owned).collect();
@@ -129,14 +126,6 @@ impl Drop for Made {
 fn remove(items: &[Item]) {
     // What was made for nothing is in nobody's way.
     items.iter().for_each(|item| drop(fs::remove_file(&item.place)));
-}
-
-/// Signals that whoever started the process has it ignore, as `nohup` does: a bit for each, the first for signal 1. None where the
-/// kernel does not say.
-fn ignored_signals() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Removes what a command left that was killed.

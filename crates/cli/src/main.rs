@@ -47,6 +47,7 @@ mod pools;
 mod properties;
 mod replication;
 mod request;
+mod signals;
 mod time;
 mod vdevspec;
 mod volumes;

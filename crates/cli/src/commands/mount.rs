@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use cenote_fuse::{MountError, MountHandle, MountOptions, Unmount};
 use cenote_taskq::Either;
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
 use crate::args::Search;
@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::control::Control;
 use crate::live;
 use crate::outcome::{Outcome, usage};
+use crate::signals;
 use crate::volumes::OpenVolumes;
 
 /// Mount a dataset or snapshot as a folder until interrupted or unmounted; read-only unless `--rw` is given.
@@ -50,7 +51,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let options = parse_options(&args.options)?;
     let context = context.with(&args.search);
     // Before anything is mounted: an interrupt from now on ends the mount and not the program.
-    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let signals = signals::ending()?;
     let pool_name = args.dataset.split(['/', '@']).next().unwrap_or(&args.dataset);
     let report = context.clone();
     let report = Arc::new(move |line: &str| report.err(line));

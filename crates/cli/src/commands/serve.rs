@@ -8,7 +8,6 @@ use cenote_fuse::MountOptions;
 use cenote_nbd::{Exports, Listener, Server, ServerOptions};
 use cenote_spa::write::live::LivePool;
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::Search;
@@ -17,6 +16,7 @@ use crate::context::Context;
 use crate::control::Control;
 use crate::live;
 use crate::outcome::{Outcome, usage};
+use crate::signals;
 use crate::volumes::{LiveVolumes, OpenVolumes, PoolVolumes};
 
 /// Serve a pool from one process until interrupted: its volumes over NBD, its file systems as a mount.
@@ -62,7 +62,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mount_options = parse_options(&args.options)?;
     let context = context.with(&args.search);
     // Before anything is mounted: an interrupt from now on ends what is served, and not the program.
-    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let signals = signals::ending()?;
     let pool_name = args.dataset.split('/').next().unwrap_or(&args.dataset);
     if args.rw {
         live::check_options(&args.options)?;
@@ -99,7 +99,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             return Ok(Outcome::Good);
         }
         context.err("unmounted; volumes are still served");
-        waiting = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+        waiting = signals::ending()?;
     }
     context.handle().spawn_blocking(move || waiting.forever().next()).await?;
     shutdown(server);
@@ -141,7 +141,7 @@ async fn serve_writable(
             }
             Err(error) => ended = Err(error),
         }
-        signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+        signals = signals::ending()?;
     }
     if let Some(server) = server {
         if matches!(ended, Ok(Ended::Elsewhere)) {

@@ -32,8 +32,13 @@ impl Serving {
     }
 
     /// Ends it as a person or an init system would.
-    pub(crate) fn end(mut self) -> Result<()> {
-        Command::new("kill").arg("-TERM").arg(self.0.id().to_string()).status()?;
+    pub(crate) fn end(self) -> Result<()> {
+        self.end_by("-TERM")
+    }
+
+    /// Ends it with a signal, after which all is in order.
+    pub(crate) fn end_by(mut self, signal: &str) -> Result<()> {
+        Command::new("kill").arg(signal).arg(self.0.id().to_string()).status()?;
         let status = self.0.wait()?;
         let mut text = String::new();
         self.0.stderr.take().context("stderr")?.read_to_string(&mut text)?;

@@ -13,7 +13,7 @@ use cenote_props::Types;
 use cenote_taskq::Either;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
 use crate::commands::mount::parse_options;
@@ -21,6 +21,7 @@ use crate::context::Context;
 use crate::datasets::{Column, Item, Mounts, Selection, select};
 use crate::outcome::{Outcome, usage};
 use crate::output::output_version;
+use crate::signals;
 
 /// List mounted file systems, or mount some at their mount points, read-only, until interrupted.
 ///
@@ -76,7 +77,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     options.layout = if args.all || args.recursive { Layout::Mountpoints } else { Layout::Alone };
     let context = context.with_altroot(args.altroot.clone());
     // Before anything is mounted: an interrupt from now on ends the mounts and not the program.
-    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let signals = signals::ending()?;
     let selection = Selection {
         names: args.filesystem.clone().into_iter().collect(),
         types: Types::FILESYSTEM,

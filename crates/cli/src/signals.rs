@@ -1,0 +1,26 @@
+//! Signals that end a process in good order: everything that was begun is finished, and what is held is let go.
+
+use anyhow::{Context as _, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// An interrupt, a request to end, and the end of the terminal.
+const ENDING: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
+
+/// Watches for the signals that end this process, from now on: none of them ends it by itself any more. Those that the process was
+/// started to ignore, as `nohup` does with SIGHUP, stay ignored.
+///
+/// # Errors
+/// The system does not let signals be watched.
+pub(crate) fn ending() -> Result<Signals> {
+    let ignored = ignored();
+    let wanted = ENDING.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    Signals::new(wanted).context("cannot watch for signals")
+}
+
+/// Signals that are ignored: a bit for each, the first for signal 1. None where the kernel does not say.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
