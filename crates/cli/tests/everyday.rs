@@ -6,6 +6,8 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Output, Stdio};
 
 use common::images::Images;
 use common::mounted::{End, Mounted, can_mount};
@@ -29,4 +31,31 @@ fn a_terminal_that_closes_loses_nothing() {
     let serving = Serving::start(&images.dir, "mine", &socket, &["--rw"]).unwrap();
     serving.end_by("-HUP").unwrap();
     images.assert_whole();
+}
+
+#[test]
+fn a_control_socket_takes_nobodys_place_and_clients_believe_no_stranger() {
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "-V", "1M", "-s", "mine/v"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (data, nbd) = (folder.path().join("data"), folder.path().join("nbd"));
+    fs::write(&data, "precious").unwrap();
+    let mut command = images.command("serve", &["--rw", "--unix", nbd.to_str().unwrap(), "--control"]);
+    let output = command.arg(&data).arg("mine").stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("no socket"), "{}", said(&output));
+    assert_eq!(fs::read(&data).unwrap(), b"precious");
+    // A folder in which others could put a socket of theirs.
+    let control = folder.path().join("control");
+    let options = ["--rw", "--control", control.to_str().unwrap()];
+    let serving = Serving::start(&images.dir, "mine", &nbd, &options).unwrap();
+    let ask = || images.command("zfs", &["set", "a:b=c", "mine"]).env("CENOTE_CONTROL", &control).output().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = ask();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("written by others"), "{}", said(&output));
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(ask().status.success());
+    serving.end().unwrap();
+    assert!(!control.exists());
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::Guid;
 
+use super::place::connect;
 use super::{Ask, Said, VERSION, read_line, usual_socket};
 use crate::cachefile::CacheFile;
 use crate::output::Output;
@@ -45,7 +46,7 @@ pub(crate) fn all() -> Vec<PathBuf> {
 /// Has a server do what is asked for, and prints what it says; the exit status.
 pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u8> {
     let at = || format!("the server at {}", socket.display());
-    let mut stream = UnixStream::connect(socket).with_context(at)?;
+    let mut stream = connect(socket).with_context(at)?;
     let mut line = serde_json::to_vec(&Ask { version: VERSION, request })?;
     line.push(b'\n');
     stream.write_all(&line).with_context(at)?;
@@ -53,9 +54,11 @@ pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u
     let mut status = None;
     while let Some(line) = read_line(&mut answers).with_context(at)? {
         match serde_json::from_slice(&line).with_context(at)? {
+            Said::Out(text) if output.is_terminal() => output.out(shown(&text))?,
             Said::Out(text) => output.out(text)?,
+            Said::OutBytes(bytes) if output.is_terminal() => output.out(shown(&String::from_utf8_lossy(&bytes)))?,
             Said::OutBytes(bytes) => output.out(bytes)?,
-            Said::Err(text) => output.err(text),
+            Said::Err(text) => output.err(shown(&text)),
             // What comes after it is the end of the connection.
             Said::Status(said) => status = Some(said),
         }
@@ -64,5 +67,28 @@ pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u
     match status {
         Some(status) => Ok(status),
         None => bail!("{} went before it had answered; what it did is not known", at()),
+    }
+}
+
+/// Text as a terminal may get it: names in a pool are others' choice, and so is what a server says.
+fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => shown.push(c),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_control_character_of_a_server_gets_to_a_terminal() {
+        assert_eq!(shown("a\tb\n\u{1b}]0;x\u{7}\r\u{9b}é"), "a\tb\n\\u{1b}]0;x\\u{7}\\r\\u{9b}é");
     }
 }

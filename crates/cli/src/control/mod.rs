@@ -19,8 +19,9 @@
 //! lines `{"out": TEXT}`, `{"out_bytes": [BYTE, …]}` (where it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it
 //! closes the connection; after `zpool export` only when the pool is exported.
 //!
-//! **Who may ask.** The user who runs the server, and root: the folder and the socket are that user's alone, and the server asks
-//! the kernel who is at the other end.
+//! **Who may ask, and answer.** The user who runs the server, and root: the folder and the socket are that user's alone, and the
+//! server asks the kernel who is at the other end. So does the client, which sends nothing to a listener of another user, nor where
+//! others could have put one ([`place`]); and it prints no control characters that a server sends to a terminal.
 //!
 //! **Bounds.** A request is a megabyte at most, an answer 64; eight clients are heard at once; who says nothing for half a minute is
 //! hung up on.
@@ -32,13 +33,14 @@
 //! that does not read could hold up the sync.
 
 mod client;
+mod place;
 mod server;
 
-use std::io::{self, BufRead, Read as _};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, Read as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use cenote_format::ids::Guid;
 use serde::{Deserialize, Serialize};
 
@@ -109,15 +111,6 @@ fn read_line(from: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
         bail!("a line of more than {LINE_BYTES_MAX} bytes");
     }
     Ok((!line.is_empty()).then_some(line))
-}
-
-fn remove_stale(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

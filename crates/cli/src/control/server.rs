@@ -1,10 +1,8 @@
 //! The side of the process that has the pool.
 
-use std::fs;
 use std::io::{self, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +13,8 @@ use cenote_spa::write::live::LivePool;
 use cenote_taskq::{Class, oneshot};
 use signal_hook::consts::SIGTERM;
 
-use super::{ANSWER_BYTES_MAX, Ask, AskVersion, HOLD_TIME_MAX, LINE_BYTES_MAX, Said, VERSION, read_line, remove_stale};
+use super::place::Place;
+use super::{ANSWER_BYTES_MAX, Ask, AskVersion, HOLD_TIME_MAX, LINE_BYTES_MAX, Said, VERSION, read_line};
 use crate::context::Context;
 use crate::outcome::{FAILED, Outcome, USAGE, UsageError};
 use crate::output::Output;
@@ -33,7 +32,7 @@ const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Takes commands until it is dropped.
 pub(crate) struct Control {
-    path: PathBuf,
+    place: Place,
 }
 
 impl Control {
@@ -51,7 +50,7 @@ impl Control {
     ) -> Result<Option<Self>> {
         match Self::listen(context, pool, volumes, guid, path) {
             Ok(control) => {
-                context.err(format!("commands for '{}' are taken at {}", pool.name(), control.path.display()));
+                context.err(format!("commands for '{}' are taken at {}", pool.name(), control.place.path().display()));
                 Ok(Some(control))
             }
             Err(error) if path.is_none() => {
@@ -73,17 +72,7 @@ impl Control {
             Some(path) => path.to_owned(),
             None => super::usual_socket(guid)?,
         };
-        let at = || format!("cannot listen on {}", path.display());
-        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(at)?;
-        }
-        // The pool's devices are this process's alone, so whoever listened there is no more; but another pool's server may.
-        if UnixStream::connect(&path).is_ok() {
-            bail!("{}: another server does", at());
-        }
-        remove_stale(&path)?;
-        let listener = UnixListener::bind(&path).with_context(at)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).with_context(at)?;
+        let (place, listener) = Place::listen(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
         let context = context.clone();
         let (pool, volumes) = (pool.clone(), volumes.clone());
         let clients = Arc::new(AtomicUsize::new(0));
@@ -103,13 +92,7 @@ impl Control {
                 drop(heard);
             }
         })?;
-        Ok(Self { path })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        let _ = remove_stale(&self.path);
+        Ok(Self { place })
     }
 }
 
