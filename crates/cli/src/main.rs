@@ -50,6 +50,7 @@ mod request;
 mod signals;
 mod time;
 mod vdevspec;
+mod verbs;
 mod volumes;
 mod writing;
 

@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::control::{self, Owned};
 use crate::outcome::{FAILED, Outcome, PIPE, USAGE, UsageError, is_broken_pipe};
 use crate::output::Output;
+use crate::verbs::{self, TOOLS};
 
 /// What is asked for: everything that the command line says.
 #[derive(Clone, Debug, Parser, Serialize, Deserialize)]
@@ -31,9 +32,6 @@ pub(crate) struct Request {
     command: Command,
 }
 
-/// Tools that the binary is when it is called by their names.
-const TOOLS: [&str; 4] = ["zpool", "zfs", "zdb", "zstream"];
-
 /// The arguments with the tool's name as the first, where the program was called by it.
 fn with_tool(mut argv: Vec<OsString>) -> Vec<OsString> {
     let tool = argv.first().and_then(|name| Path::new(name).file_name()?.to_str());
@@ -46,9 +44,15 @@ fn with_tool(mut argv: Vec<OsString>) -> Vec<OsString> {
 
 /// The whole program.
 pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
-    let request = match Request::try_parse_from(with_tool(argv)) {
+    let argv = verbs::spelt(with_tool(argv));
+    let request = match Request::try_parse_from(&argv) {
         Ok(request) => request,
         Err(error) => {
+            if let Some(verb) = verbs::missing(&argv, &error) {
+                let _ = writeln!(std::io::stderr(), "not supported yet: {verb}");
+                return ExitCode::from(FAILED);
+            }
+            let error = verbs::without_proposals(error);
             let _ = error.print();
             let is_asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return if is_asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };

@@ -12,6 +12,53 @@ use std::process::{Output, Stdio};
 use common::images::Images;
 use common::mounted::{End, Mounted, can_mount};
 use common::serving::Serving;
+use common::{program, said};
+
+fn cenote(words: &[&str]) -> Output {
+    program().args(words).output().unwrap()
+}
+
+#[test]
+fn a_verb_that_is_missing_says_so_and_a_slip_gets_usage() {
+    for (words, line) in [
+        (&["zfs", "send", "p@x"][..], "not supported yet: zfs send\n"),
+        (&["zfs", "snapshot", "-r", "p@x"], "not supported yet: zfs snapshot\n"),
+        (&["zpool", "-d", "/tmp", "scrub", "p"], "not supported yet: zpool scrub\n"),
+        (&["zpool", "help", "iostat"], "not supported yet: zpool iostat\n"),
+    ] {
+        let output = cenote(words);
+        assert_eq!((output.status.code(), &*String::from_utf8_lossy(&output.stderr)), (Some(1), line), "{words:?}");
+    }
+    let slip = cenote(&["zfs", "snapshoot", "p@x"]);
+    assert_eq!(slip.status.code(), Some(2));
+    assert!(said(&slip).contains("Usage:") && !said(&slip).contains("tip:"), "{}", said(&slip));
+}
+
+#[test]
+fn versions_and_help_are_told_in_every_spelling() {
+    let version = env!("CARGO_PKG_VERSION");
+    for words in [&["version"][..], &["--version"], &["-V"]] {
+        let output = cenote(words);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("cenote {version}\n"), "{words:?}");
+    }
+    for tool in ["zfs", "zpool"] {
+        for word in ["version", "--version", "-V"] {
+            let output = cenote(&[tool, word]);
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                format!("zfs-2.3.0-cenote-{version}\n"),
+                "{tool} {word}"
+            );
+            assert!(output.status.success());
+        }
+        for words in [&[tool, "help"][..], &[tool, "-?"], &["help", tool]] {
+            let output = cenote(words);
+            assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Usage:"), "{words:?}");
+        }
+    }
+    let json: serde_json::Value = serde_json::from_slice(&cenote(&["zpool", "version", "-j"]).stdout).unwrap();
+    assert!(json["zfs_version"]["userland"].as_str().unwrap().starts_with("zfs-2.3"));
+}
 
 #[test]
 fn a_terminal_that_closes_loses_nothing() {

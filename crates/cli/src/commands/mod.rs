@@ -15,6 +15,7 @@ mod put;
 mod serve;
 mod tar;
 mod verify;
+mod version;
 mod zdb;
 mod zfs;
 mod zpool;
@@ -26,13 +27,11 @@ crate::args::commands! {
         Bench => bench,
         Build => build,
         Cat => cat,
-        #[command(hide = true)]
         Completions => completions,
         Cp => cp,
         Demo => demo,
         Inspect => inspect,
         Ls => ls,
-        #[command(hide = true)]
         Man => man,
         Manifest => manifest,
         Mount => mount,
@@ -40,6 +39,7 @@ crate::args::commands! {
         Serve => serve,
         Tar => tar,
         Verify => verify,
+        Version => version,
         Zdb => zdb,
         Zfs => zfs,
         Zpool => zpool,

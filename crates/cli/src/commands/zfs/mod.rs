@@ -12,6 +12,7 @@ mod mount;
 mod rename;
 mod set;
 mod space;
+mod version;
 mod volume;
 
 use anyhow::Result;
@@ -47,6 +48,7 @@ crate::args::commands! {
         Rename => rename,
         Set => set,
         Userspace => userspace,
+        Version => version,
     }
 }
 

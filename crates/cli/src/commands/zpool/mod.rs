@@ -15,6 +15,7 @@ mod status;
 mod suspended;
 mod sync;
 mod upgrade;
+mod version;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,7 @@ crate::args::commands! {
         Status => status,
         Sync => sync,
         Upgrade => upgrade,
+        Version => version,
     }
 }
 

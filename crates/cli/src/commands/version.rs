@@ -1,0 +1,45 @@
+//! `cenote version`, and the verb `version` of `zfs` and `zpool`.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::outcome::Outcome;
+use crate::output::output_version;
+
+/// The version of OpenZFS whose command line, output and on-disk features ours are like. Scripts read it from the first line of
+/// `zfs version` to know what they may ask for.
+const LIKE_OPENZFS: &str = "2.3.0";
+
+/// Print the version.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {}
+
+pub(crate) async fn run(context: &Context, _: Args) -> Result<Outcome> {
+    context.out(format!("cenote {}\n", env!("CARGO_PKG_VERSION")))?;
+    Ok(Outcome::Good)
+}
+
+/// Print the version: that of OpenZFS whose command line this is like, then Cenote's.
+///
+/// There is no line of a kernel module, since none is used.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct ToolArgs {
+    /// Print it as JSON.
+    #[arg(short = 'j', long)]
+    json: bool,
+}
+
+/// The verb of `tool`.
+pub(crate) fn run_tool(context: &Context, tool: &str, args: &ToolArgs) -> Result<Outcome> {
+    let userland = format!("zfs-{LIKE_OPENZFS}-cenote-{}", env!("CARGO_PKG_VERSION"));
+    if args.json {
+        let mut document = output_version(&format!("{tool} version"));
+        document.insert("zfs_version".into(), json!({ "userland": userland, "kernel": Value::Null }));
+        context.out(format!("{}\n", json!(document)))?;
+    } else {
+        context.out(format!("{userland}\n"))?;
+    }
+    Ok(Outcome::Good)
+}
