@@ -100,24 +100,32 @@ impl Account {
     }
 
     /// Takes over what is left as of the sync of `txg`. Changes are counted from now on if less is left than `margin_bytes`; of
-    /// those that were let in uncounted, `uncounted_bytes` of each later txg are taken to be on their way.
+    /// those that were let in uncounted, `uncounted_bytes` of each later txg are taken to be on their way: all that came in
+    /// before it is asked, whether it has been made or not ([`super::Transactions::coming_bytes`]).
     pub fn set(&self, txg: Txg, left: &Left, margin_bytes: u64, uncounted_bytes: impl Fn(Txg) -> u64) {
         self.admitted_bytes[slot(txg)].store(0, Ordering::Relaxed);
-        let is_tight = left.bytes.is_some_and(|left| left < margin_bytes) || left.cushion_bytes > 0;
-        if is_tight && !self.is_tight.load(Ordering::Acquire) {
-            for later in [Txg(txg.0 + 1), Txg(txg.0 + 2)] {
-                self.admitted_bytes[slot(later)].store(uncounted_bytes(later), Ordering::Relaxed);
-            }
-        }
         self.left_bytes.store(left.bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
         self.left_to_free_bytes.store(left.to_free_bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
         self.cushion_bytes.store(left.cushion_bytes, Ordering::Relaxed);
         self.data_percent.store(left.data_percent, Ordering::Relaxed);
         self.metadata_percent.store(left.metadata_percent, Ordering::Relaxed);
         self.has_deferred.store(left.has_deferred, Ordering::Relaxed);
-        self.is_tight.store(is_tight, Ordering::Release);
+        let is_tight = left.bytes.is_some_and(|left| left < margin_bytes) || left.cushion_bytes > 0;
         if !is_tight {
+            self.is_tight.store(false, Ordering::SeqCst);
             self.admitted_bytes.iter().for_each(|bytes| bytes.store(0, Ordering::Relaxed));
+        } else if !self.is_tight.load(Ordering::Acquire) {
+            let later = [Txg(txg.0 + 1), Txg(txg.0 + 2)];
+            let before = later.map(&uncounted_bytes);
+            for (later, bytes) in later.into_iter().zip(before) {
+                self.admitted_bytes[slot(later)].store(bytes, Ordering::Relaxed);
+            }
+            self.is_tight.store(true, Ordering::SeqCst);
+            // And those who came in between, and have not seen that they are to be counted.
+            for (later, before) in later.into_iter().zip(before) {
+                let more = uncounted_bytes(later).saturating_sub(before);
+                self.admitted_bytes[slot(later)].fetch_add(more, Ordering::Relaxed);
+            }
         }
     }
 
@@ -129,7 +137,7 @@ impl Account {
         let mut wanted = data_bytes.saturating_add(share(cost.metadata_bytes(), &self.metadata_percent));
         let mut taken: Vec<(&Self, u64)> = Vec::new();
         while let Some(account) = at {
-            if account.is_tight.load(Ordering::Acquire) {
+            if account.is_tight.load(Ordering::SeqCst) {
                 match account.take(txg, wanted, cost.frees) {
                     Ok(above) => {
                         taken.push((account, wanted));

@@ -234,6 +234,26 @@ fn changes_come_in_while_there_is_space_and_not_after() {
 }
 
 #[test]
+fn an_account_that_becomes_tight_counts_changes_that_are_still_being_made() {
+    let runtime = Runtime::simulated(10);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = Pool::start(&handle, small(), 10);
+        let account = Account::new(None, None);
+        let cost = Cost { write_bytes: MIB, objects: 0, frees: false };
+        // There is plenty of space, so this is not counted; nor is it dirty before it has been made.
+        let held = pool.txgs.assign(cost, Some(&account)).await.unwrap();
+        assert_eq!(pool.txgs.dirty().total_bytes(), 0);
+        let left = Left { bytes: Some(MIB + MIB / 2), to_free_bytes: Some(2 * MIB), ..Left::default() };
+        account.set(Txg(held.txg().0 - 1), &left, 100 * MIB, |later| pool.txgs.coming_bytes(later));
+        assert!(matches!(account.reserve(held.txg(), &cost), super::account::Verdict::Later));
+        let txg = held.txg();
+        drop(held);
+        assert_eq!(pool.txgs.coming_bytes(txg), 0);
+    });
+}
+
+#[test]
 fn a_full_pool_is_called_full_though_every_sync_frees_something() {
     let runtime = Runtime::simulated(9);
     let handle = runtime.handle();

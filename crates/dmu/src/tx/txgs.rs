@@ -1,6 +1,7 @@
 //! The states of txgs: open, quiescing, syncing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::{Mutex, MutexGuard};
@@ -16,10 +17,40 @@ const RETRIES_MAX: u32 = 100;
 /// always some, and a full pool would never be called full.
 const DEFERRED_MAX: u32 = 3;
 
+/// Txgs that changes are in at once, rounded up to what a number's low bits tell apart.
+const TXGS: usize = 4;
+
 /// What a worker knows of the open txg, alone on its cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Shard(Mutex<Open>);
+struct Shard(Mutex<Open>, Arc<UnderWay>);
+
+/// What changes that came in by one worker's shard and are being made cost at worst, by txg, in bytes.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct UnderWay([AtomicU64; TXGS]);
+
+/// A change's part of that, until it is dropped: what it has changed is dirty then.
+#[derive(Debug)]
+pub(super) struct Coming {
+    under_way: Arc<UnderWay>,
+    txg: Txg,
+    bytes: u64,
+}
+
+impl Coming {
+    fn new(under_way: &Arc<UnderWay>, txg: Txg, bytes: u64) -> Self {
+        // Before whether space is counted is looked at: see [`Transactions::coming_bytes`].
+        under_way.0[slot(txg)].fetch_add(bytes, Ordering::SeqCst);
+        Self { under_way: under_way.clone(), txg, bytes }
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.under_way.0[slot(self.txg)].fetch_sub(self.bytes, Ordering::SeqCst);
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Open {
@@ -83,7 +114,7 @@ impl Transactions {
             shared: Arc::new(Shared {
                 handle: handle.clone(),
                 tunables,
-                shards: (0..count).map(|_| Shard(Mutex::new(open.clone()))).collect(),
+                shards: (0..count).map(|_| Shard(Mutex::new(open.clone()), Arc::default())).collect(),
                 dirty: Arc::new(Dirty::new(handle.clone(), tunables)),
                 state: Mutex::new(state),
                 passed: Notify::new(),
@@ -129,7 +160,7 @@ impl Transactions {
         let (mut retries, mut deferred) = (0, 0);
         loop {
             self.shared.dirty.admit(|| self.is_over()).await;
-            let tx = self.enter()?;
+            let tx = self.enter_with(&cost)?;
             let Some(account) = account else { return Ok(tx) };
             match account.reserve(tx.txg, &cost) {
                 Verdict::Admitted => return Ok(tx),
@@ -151,6 +182,19 @@ impl Transactions {
     /// # Errors
     /// The pool is closed or suspended.
     pub fn enter(&self) -> Result<Tx, TxError> {
+        self.enter_with(&Cost::default())
+    }
+
+    /// What changes that are being made in a txg cost at worst, and what is dirty of it, in bytes. A change that came in before this
+    /// is called is in one or the other; of one that comes in meanwhile nothing is said.
+    #[must_use]
+    pub fn coming_bytes(&self, txg: Txg) -> u64 {
+        // In this order: what is no longer under way is dirty.
+        let under_way: u64 = self.shared.shards.iter().map(|shard| shard.1.0[slot(txg)].load(Ordering::SeqCst)).sum();
+        under_way.saturating_add(self.shared.dirty.txg_bytes(txg))
+    }
+
+    fn enter_with(&self, cost: &Cost) -> Result<Tx, TxError> {
         let shard = &self.shared.shards[thread_shard() & (self.shared.shards.len() - 1)];
         {
             let mut open = shard.0.lock();
@@ -158,7 +202,8 @@ impl Transactions {
                 && let Ok(hold) = open.holders.enter()
             {
                 open.is_used = true;
-                return Ok(Tx { txg: open.txg, _hold: hold });
+                let coming = Coming::new(&shard.1, open.txg, cost.write_bytes.saturating_add(cost.metadata_bytes()));
+                return Ok(Tx { txg: open.txg, _coming: coming, _hold: hold });
             }
         }
         let failure = self.shared.state.lock().failure.clone();
@@ -326,4 +371,8 @@ impl Transactions {
         shards.iter_mut().for_each(|shard| shard.is_shut = true);
         shards[0].clone()
     }
+}
+
+const fn slot(txg: Txg) -> usize {
+    (txg.0 % TXGS as u64) as usize
 }

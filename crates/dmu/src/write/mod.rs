@@ -59,6 +59,7 @@
 //! on its own*: as wide, but allocation would depend on the schedule, and equal input would not give equal bytes.
 
 mod accounts;
+mod held;
 mod killed;
 mod level;
 mod look;

@@ -18,7 +18,9 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sync::Mutex;
 use cenote_zio::ORDER;
 
+use super::held;
 use super::objset::{ObjsetMut, is_special};
+use super::tree::Tree;
 use super::turns::{Turn, Turns};
 use crate::dnode::Dnode;
 use crate::{DmuError, DmuErrorKind};
@@ -118,6 +120,16 @@ impl Dirty {
     /// Whether the dnode alone has changed.
     pub(super) fn changes_no_block(&self) -> bool {
         !self.is_freed && self.blocks.is_empty() && self.freed.is_empty()
+    }
+
+    /// The blocks next to one, on either side, that are written or freed.
+    fn neighbours(&self, block: u64) -> (Option<u64>, Option<u64>) {
+        let written = self.blocks.range(..block).next_back().map(|(at, _)| *at);
+        let at = self.freed.partition_point(|range| range.end <= block);
+        let freed = at.checked_sub(1).and_then(|at| self.freed.get(at)).map(|range| range.end - 1);
+        let next_written = self.blocks.range(block..).next().map(|(at, _)| *at);
+        let next_freed = self.freed.get(at).map(|range| range.start.max(block));
+        (written.max(freed), next_written.into_iter().chain(next_freed).min())
     }
 
     /// The range freed that a block lies in, or the next one.
@@ -283,12 +295,22 @@ impl Object {
     }
 
     fn change<T>(&self, txg: Txg, change: impl FnOnce(&mut State) -> T) -> T {
-        let changed = change(&mut self.shared.state.lock());
-        self.objset().mark(txg, self.id());
+        let (changed, bonus_bytes) = {
+            let mut state = self.shared.state.lock();
+            (change(&mut state), state.head.bonus.len())
+        };
+        let neighbours = self.objset().mark(txg, self.id());
+        if let Some((before, after)) = neighbours
+            && self.objset().dirty().is_some()
+        {
+            const PARTS_BYTES: usize = size_of::<Shared>() + size_of::<(Txg, Dirty)>() + size_of::<Tree>();
+            let held = held::object_bytes(PARTS_BYTES, bonus_bytes);
+            self.count_dirty(txg, held + held::dnode_block_bytes(self.id().0, before, after));
+        }
         changed
     }
 
-    /// Counts data bytes that have become dirty, or are not any more. Dnodes and accounts are the sync's own.
+    /// Counts bytes that have become dirty, or are not any more. The meta-dnode and accounts are the sync's own.
     fn count_dirty(&self, txg: Txg, bytes: i64) {
         if let Some(dirty) = self.objset().dirty()
             && self.id().0 != 0
@@ -362,12 +384,14 @@ impl Object {
     /// Writes the spill block, or frees it. The bonus must leave room for its pointer.
     pub fn set_spill(&self, txg: Txg, spill: Option<Block>) {
         let has = spill.is_some();
-        self.change(txg, |state| {
+        let bytes = spill.as_ref().map_or(0, |spill| spill.len()) as i64;
+        let replaced = self.change(txg, |state| {
             state.head.flags.set(DnodeFlags::SPILL_BLKPTR, has);
             let dirty = state.dirty(txg);
             dirty.head.flags.set(DnodeFlags::SPILL_BLKPTR, has);
-            dirty.spill = Some(spill);
+            dirty.spill.replace(spill).flatten().map_or(0, |spill| spill.len()) as i64
         });
+        self.count_dirty(txg, bytes - replaced);
     }
 
     /// The spill block as of the newest change; nothing if there is none.
@@ -442,11 +466,17 @@ impl Object {
     pub fn write_block(&self, txg: Txg, block: u64, data: Block) {
         debug_assert_eq!(data.len() as u64, self.block_bytes());
         let bytes = data.len() as i64;
-        let replaced = self.change(txg, |state| {
+        let more = self.change(txg, |state| {
             state.set_last(txg, |last| last.max(block));
-            Arc::make_mut(&mut state.dirty(txg).blocks).insert(block, data).map_or(0, |data| data.len() as i64)
+            let dirty = state.dirty(txg);
+            if let Some(replaced) = Arc::make_mut(&mut dirty.blocks).insert(block, data) {
+                return bytes - replaced.len() as i64;
+            }
+            let before = dirty.blocks.range(..block).next_back().map(|(at, _)| *at);
+            let after = dirty.blocks.range(block + 1..).next().map(|(at, _)| *at);
+            bytes + held::indirect_bytes(&dirty.head, block, before, after)
         });
-        self.count_dirty(txg, bytes - replaced);
+        self.count_dirty(txg, more);
     }
 
     /// Waits for the turn of all blocks that a range of bytes touches.
@@ -528,8 +558,11 @@ impl Object {
         if blocks.is_empty() {
             return;
         }
-        let undone = self.change(txg, |state| {
+        let more = self.change(txg, |state| {
             let dirty = state.dirty(txg);
+            // Of a range that leads to more than one, whoever frees it counts the others ([`ObjsetMut::count_frees`]).
+            let (before, after) = dirty.neighbours(blocks.start);
+            let held = held::indirect_bytes(&dirty.head, blocks.start.min(dirty.head.max_block_id), before, after);
             let written: Vec<u64> = dirty.blocks.range(blocks.clone()).map(|(block, _)| *block).collect();
             let mut undone = 0;
             if !written.is_empty() {
@@ -546,9 +579,9 @@ impl Object {
             });
             let at = dirty.freed.partition_point(|other| other.start < start);
             dirty.freed.insert(at, start..end);
-            undone as i64
+            held - undone as i64
         });
-        self.count_dirty(txg, -undone);
+        self.count_dirty(txg, more);
     }
 
     /// Frees all data; the object stays.
@@ -566,9 +599,9 @@ impl Object {
     pub fn free(&self, txg: Txg) {
         let undone = self.change(txg, |state| {
             let dirty = state.dirty(txg);
-            let undone: usize = dirty.blocks.values().map(|data| data.len()).sum();
-            dirty.blocks = Arc::default();
-            dirty.spill = None;
+            let blocks = std::mem::take(&mut dirty.blocks);
+            let spill = dirty.spill.take().flatten();
+            let undone: usize = blocks.values().chain(&spill).map(|data| data.len()).sum();
             dirty.is_freed = true;
             undone as i64
         });

@@ -26,8 +26,14 @@ const MOS: ObjsetId = ObjsetId(0);
 const OBJECT_MAX: u64 = 1 << 48;
 /// Pointers of the meta-dnode that are looked at for free numbers at a time.
 const LOOKS_MAX: usize = 1 << 10;
+/// Objects in memory at which those in nobody's use are first looked for.
+const OBJECTS_MIN: usize = 1 << 10;
 /// A block of the meta-dnode is looked into where it has no more objects than this.
 const CROWD_MAX: u64 = SLOTS / 4 * 3;
+
+/// What freeing a block holds in memory until it is on disk: its pointer among the indirect block's and among what is given up,
+/// its place in the sorted list that the allocator is told, in a metaslab's ranges and in a space map.
+const FREED_BYTES: u64 = 512;
 
 /// The numbers under which the accounting objects of an objset are known; their dnodes stand in the root block.
 pub const USERUSED: ObjectId = ObjectId(u64::MAX);
@@ -48,7 +54,7 @@ struct Shared {
     /// What blocks on disk are read through.
     reader: Objset,
     state: Mutex<State>,
-    /// Where bytes of data that are dirty are counted.
+    /// Where bytes that are dirty are counted.
     dirty: OnceLock<Arc<Dirty>>,
     /// Changes so far.
     changes: AtomicU64,
@@ -57,6 +63,8 @@ struct Shared {
 struct State {
     policy: ObjsetPolicy,
     objects: BTreeMap<ObjectId, Object>,
+    /// Objects at which those in nobody's use are let go, though no txg ends.
+    full_at: usize,
     dirty: BTreeMap<Txg, BTreeSet<ObjectId>>,
     numbers: Numbers,
     /// How often objects have been forgotten: what was read from disk before may be out of date after.
@@ -64,6 +72,21 @@ struct State {
     root: Blkptr,
     /// All of the root block but its dnodes.
     phys: ObjsetPhys,
+}
+
+impl State {
+    /// Lets go of what nobody uses before there is more of it than of what is used: where everything is only read no txg ends.
+    fn make_room(&mut self) {
+        if self.objects.len() < self.full_at {
+            return;
+        }
+        // What is freed on disk is let go with a txg, which gives its number to others.
+        let is_kept =
+            |id: &ObjectId, object: &Object| id.0 == 0 || is_special(*id) || !object.is_idle() || object.is_gone();
+        self.objects.retain(|id, object| is_kept(id, object));
+        self.forgotten += 1;
+        self.full_at = (self.objects.len() * 2).max(OBJECTS_MIN);
+    }
 }
 
 impl ObjsetMut {
@@ -119,7 +142,8 @@ impl ObjsetMut {
         let reader = Objset::from_parts(dmu.clone(), id, root, phys.clone());
         let (objects, dirty) = (BTreeMap::new(), BTreeMap::new());
         let numbers = Numbers::new(next);
-        let state = Mutex::new(State { policy, objects, dirty, numbers, forgotten: 0, root, phys });
+        let state =
+            Mutex::new(State { policy, objects, full_at: OBJECTS_MIN, dirty, numbers, forgotten: 0, root, phys });
         let (dirty, changes) = (OnceLock::new(), AtomicU64::new(0));
         Self { shared: Arc::new(Shared { dmu, id, reader, state, dirty, changes }) }
     }
@@ -180,7 +204,7 @@ impl ObjsetMut {
         self.shared.state.lock().objects[&ObjectId(0)].clone()
     }
 
-    /// From now on data that is changed counts as dirty there until it is written. Once for an objset.
+    /// From now on what is changed counts as dirty there until it is written. Once for an objset.
     pub fn count_dirty(&self, dirty: &Arc<Dirty>) {
         let _ = self.shared.dirty.set(dirty.clone());
     }
@@ -195,9 +219,24 @@ impl ObjsetMut {
         self.shared.changes.load(Ordering::Relaxed)
     }
 
-    pub(super) fn mark(&self, txg: Txg, id: ObjectId) {
+    /// Notes that a txg changes an object. Where it had not yet the objects that it changes on either side come back.
+    pub(super) fn mark(&self, txg: Txg, id: ObjectId) -> Option<(Option<u64>, Option<u64>)> {
         self.shared.changes.fetch_add(1, Ordering::Relaxed);
-        self.shared.state.lock().dirty.entry(txg).or_default().insert(id);
+        let mut state = self.shared.state.lock();
+        let changed = state.dirty.entry(txg).or_default();
+        changed.insert(id).then(|| {
+            let before = changed.range(..id).next_back().map(|id| id.0);
+            let after = changed.range(ObjectId(id.0.saturating_add(1))..).find(|id| !is_special(**id)).map(|id| id.0);
+            (before, after)
+        })
+    }
+
+    /// Counts blocks that a txg frees as dirty, for their pointers and the indirect blocks that are read to find them: where more are
+    /// freed than one lowest indirect block leads to, or many. Whoever frees them knows how many there are.
+    pub fn count_frees(&self, txg: Txg, blocks: u64) {
+        if let Some(dirty) = self.dirty() {
+            dirty.change(txg, blocks.saturating_mul(FREED_BYTES).min(i64::MAX as u64) as i64);
+        }
     }
 
     /// Whether a txg has changes that are not written.
@@ -256,9 +295,17 @@ impl ObjsetMut {
             if !state.objects.contains_key(&id) && state.forgotten != forgotten {
                 continue;
             }
+            state.make_room();
             let made = || Object::new(self.clone(), id, phys.clone(), Some(phys));
             return Ok(state.objects.entry(id).or_insert_with(made).clone());
         }
+    }
+
+    /// Objects in memory: those that someone uses or that have changes that are not on disk, and at most as many, or a thousand, that
+    /// nobody has let go yet.
+    #[must_use]
+    pub fn loaded_count(&self) -> usize {
+        self.shared.state.lock().objects.len()
     }
 
     /// An object's dnode, from the block of the meta-dnode that it stands in.

@@ -113,6 +113,78 @@ fn metadata_that_a_txg_has_written_is_not_read_by_the_next() {
 }
 
 #[test]
+fn changes_of_attributes_are_dirty_and_wait_for_devices_that_are_slow() {
+    const OBJECTS: usize = 3000;
+    let runtime = Runtime::simulated(9);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, slow());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let head = pool.open_head("written").await.unwrap();
+        let spec = ObjectSpec::new(DmuType::UINT8_DATA, 512).with_bonus(DmuType::UINT64_METADATA, vec![0; 160]);
+        let mut objects = Vec::new();
+        while objects.len() < OBJECTS {
+            let tx = head.begin(Cost::objects(1)).await.unwrap();
+            objects.push(head.objset().create_object(tx.txg(), &spec).unwrap());
+        }
+        pool.sync().await.unwrap();
+        let dirty = pool.txgs().dirty().clone();
+        let before = dirty.total_bytes();
+        let mut most = 0;
+        for round in 1..4 {
+            for object in &objects {
+                let tx = head.begin(Cost::objects(1)).await.unwrap();
+                object.set_bonus(tx.txg(), &[round; 160]).unwrap();
+                // A second change of the same object in a txg takes nothing more.
+                let once = dirty.txg_bytes(tx.txg());
+                object.set_bonus(tx.txg(), &[round + 100; 160]).unwrap();
+                assert_eq!(dirty.txg_bytes(tx.txg()), once);
+                most = most.max(dirty.total_bytes());
+            }
+        }
+        assert_eq!(before, 0, "nothing is dirty when all is on disk");
+        let limit = dirty.max_bytes();
+        // One change more than the limit, and a step of each shard that the total does not know of.
+        assert!(most > limit / 5 && most <= limit + limit / 10, "{most} bytes were dirty of {limit} that may be");
+        let sizes: Vec<u64> = pool.history().iter().map(|txg| txg.dirty_bytes).collect();
+        assert!(sizes.iter().all(|bytes| *bytes <= limit + limit / 10), "{sizes:?}");
+        pool.sync().await.unwrap();
+        assert_eq!(dirty.total_bytes(), 0);
+        drop((objects, head));
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "after many changes of attributes");
+    });
+}
+
+#[test]
+fn objects_that_are_only_looked_at_do_not_pile_up_in_memory() {
+    let runtime = Runtime::simulated(4);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let head = pool.open_head("written").await.unwrap();
+        let ids: Vec<_> = make_objects(&head, 5000).await.iter().map(Object::id).collect();
+        pool.sync().await.unwrap();
+        let held = head.objset().object(ids[17]).await.unwrap();
+        let mut most = 0;
+        // Nothing changes, so no txg ends.
+        for id in &ids {
+            assert_eq!(head.objset().object(*id).await.unwrap().block_bytes(), BLOCK_BYTES);
+            most = most.max(head.objset().loaded_count());
+        }
+        assert!((100..=1100).contains(&most), "{most} objects were in memory");
+        // One that someone has is still the same for all.
+        let tx = head.begin(Cost::objects(1)).await.unwrap();
+        held.set_kind(tx.txg(), DmuType::UINT64_OTHER);
+        assert_eq!(head.objset().object(ids[17]).await.unwrap().head().object_type, DmuType::UINT64_OTHER);
+        drop((tx, held, head));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn many_writers_and_txgs_at_once_leave_a_whole_pool_with_all_that_was_written() {
     for seed in 0..6 {
         let runtime = Runtime::simulated(seed);

@@ -49,6 +49,7 @@ impl LiveFileSystem {
             let held = self.source().begin(cost.that_frees()).await?;
             let txg = held.txg();
             if self.count_freed(txg, weight) {
+                self.shared.objset.count_frees(txg, weight);
                 return Ok(held);
             }
             drop(held);

@@ -65,8 +65,8 @@ impl Shared {
         let usable = writer.usable();
         let (data_percent, metadata_percent) = writer.inflation_percent();
         let dirty = self.txgs.dirty();
-        let worst = |bytes: u64| bytes.saturating_mul(data_percent) / 100;
-        let margin_bytes = worst(dirty.max_bytes()).saturating_mul(2);
+        let worst = |bytes: u64| bytes.saturating_mul(data_percent.max(metadata_percent)) / 100;
+        let margin_bytes = (dirty.max_bytes().saturating_mul(data_percent) / 100).saturating_mul(2);
         let mut dirs = BTreeMap::new();
         for (dir, account) in accounts {
             let phys = writer.dsl.dir(dir).await.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
@@ -77,7 +77,7 @@ impl Shared {
                 left.has_deferred = usable.has_deferred;
             }
             (left.data_percent, left.metadata_percent) = (data_percent, metadata_percent);
-            account.set(txg, &left, margin_bytes, |later| worst(dirty.txg_bytes(later)));
+            account.set(txg, &left, margin_bytes, |later| worst(self.txgs.coming_bytes(later)));
             dirs.insert(dir, phys);
         }
         self.settle_figures(writer, &dirs, usable.bytes).await
