@@ -4,12 +4,13 @@
 //! what comes behind those serves everything again.
 
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use cenote_spa::LOCK_PATIENCE;
 use cenote_spa::write::{AuxSpec, DiskSpec, TopKind, TopSpec};
-use cenote_taskq::{Handle, OpenOptions};
+use cenote_taskq::{Handle, Identity};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 
@@ -254,12 +255,27 @@ impl Layout {
         text
     }
 
+    /// Refuses two names of one device: two nodes, hard links, an image and its loop device.
+    async fn check_distinct(&self, handle: &Handle, place: &dyn Fn(&Path) -> PathBuf) -> Result<()> {
+        let mut seen: Vec<(Identity, &Path)> = Vec::new();
+        for path in self.paths() {
+            let Some(identity) = handle.identity(&place(path)).await else { continue };
+            if let Some((_, other)) = seen.iter().find(|(known, _)| *known == identity) {
+                let (path, other) = (path.display(), other.display());
+                bail!("invalid vdev specification: '{path}' is the same device as '{other}'");
+            }
+            seen.push((identity, path));
+        }
+        Ok(())
+    }
+
     /// Opens all disks for writing, for this process alone. `place` says where a path's file is meanwhile.
     pub(crate) async fn open(
         &self,
         handle: &Handle,
         place: &dyn Fn(&Path) -> PathBuf,
     ) -> Result<(Vec<TopSpec>, AuxSpec)> {
+        self.check_distinct(handle, place).await?;
         let mut tops = Vec::new();
         for top in &self.tops {
             let disks = open_disks(handle, &top.paths, place).await?;
@@ -273,13 +289,11 @@ impl Layout {
 async fn open_disks(handle: &Handle, paths: &[PathBuf], place: &dyn Fn(&Path) -> PathBuf) -> Result<Vec<DiskSpec>> {
     let mut disks = Vec::new();
     for path in paths {
-        let options = OpenOptions { write: true, ..OpenOptions::default() };
         let at = place(path);
-        let device = handle.open(&at, options).await;
-        let device = device.with_context(|| format!("cannot open '{}'", path.display()))?;
-        if !device.lock_exclusive(handle, LOCK_PATIENCE).await? {
-            bail!("cannot use '{}': it is in use by another process", path.display());
-        }
+        let device = match handle.open_alone(&at, LOCK_PATIENCE).await {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => bail!("cannot use '{}': {error}", path.display()),
+            opened => opened.with_context(|| format!("cannot open '{}'", path.display()))?,
+        };
         let is_file = std::fs::metadata(&at).is_ok_and(|meta| meta.is_file());
         disks.push(DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file });
     }

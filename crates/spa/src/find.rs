@@ -113,8 +113,15 @@ impl FoundPool {
     pub(crate) async fn opened_for_writing(&self, handle: &Handle, wanted: &BTreeSet<Guid>) -> Result<Self, SpaError> {
         let mut paths: Vec<PathBuf> = Vec::new();
         for leaf in self.leaves.values().filter(|leaf| wanted.contains(&leaf.guid)) {
-            // Partitions of one device share it.
-            let path = leaf.disk.device().path().to_owned();
+            // Partitions of one device share it, unless the kernel has a node for the partition: other partitions of the same disk
+            // may be in use by others, and then the whole disk cannot be had.
+            let disk = &leaf.disk;
+            let whole = disk.device().path();
+            let node = match disk.start_bytes() {
+                0 => None,
+                start => handle.partition_node(whole, start, disk.size_bytes()).await,
+            };
+            let path = node.unwrap_or_else(|| whole.to_owned());
             if !paths.contains(&path) {
                 paths.push(path);
             }
@@ -126,12 +133,7 @@ impl FoundPool {
                 path: path.display().to_string(),
                 reason,
             };
-            let options = OpenOptions { write: true, ..OpenOptions::default() };
-            let device = handle.open(&path, options).await.map_err(|error| fail(error.to_string()))?;
-            let locked = device.lock_exclusive(handle, LOCK_PATIENCE).await;
-            if !locked.map_err(|error| fail(error.to_string()))? {
-                return Err(fail("it is in use by another process".to_owned()));
-            }
+            let device = handle.open_alone(&path, LOCK_PATIENCE).await.map_err(|error| fail(error.to_string()))?;
             let report = probe_device(&device).await;
             let leaves = report.labelled().filter_map(leaf_of).filter(|(pool, _)| *pool == self.guid);
             for (_, leaf) in leaves.filter(|(_, leaf)| wanted.contains(&leaf.guid)) {

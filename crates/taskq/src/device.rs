@@ -10,14 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::Handle;
 use crate::buf::{Block, Buf};
 use crate::real::file::FileDevice;
-
-/// How often a lock that another process has is asked for again.
-const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// A boxed future, where a trait object needs one.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -37,7 +32,9 @@ pub enum Direct {
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// For writing too. Without it the file is opened read-only, and stays so.
+    /// For writing too. Without it the file is opened read-only, and stays so. A block device is then this opener's alone
+    /// (`O_EXCL`): the error is of the kind [`io::ErrorKind::ResourceBusy`], and holds an [`InUse`](crate::InUse), where the kernel or
+    /// another opener has it, its whole disk or a partition of it.
     pub write: bool,
     /// Whether to bypass the page cache.
     pub direct: Direct,
@@ -158,24 +155,6 @@ impl Device {
         match &self.backing {
             Backing::File(file) => file.discard(offset_bytes, size_bytes).await,
             Backing::Driver(driver) => driver.discard(offset_bytes, size_bytes).await,
-        }
-    }
-
-    /// Takes the file's advisory exclusive lock for as long as this device is open, so that another process that asks
-    /// for it is refused: `Ok(false)` when someone else has it, and still had it when `patience` was over. A process that was
-    /// killed is gone before its lock is: the kernel waits for what is on its way to the device first. Other drivers have no other
-    /// process to fear.
-    pub async fn lock_exclusive(&self, handle: &Handle, patience: Duration) -> io::Result<bool> {
-        let Backing::File(file) = &self.backing else { return Ok(true) };
-        let until = handle.now() + patience;
-        loop {
-            if file.try_lock_exclusive()? {
-                return Ok(true);
-            }
-            if handle.now() >= until {
-                return Ok(false);
-            }
-            handle.sleep(LOCK_RETRY).await;
         }
     }
 

@@ -15,10 +15,15 @@ use crate::device::{Device, OpenOptions};
 use crate::entry::Entry;
 use crate::group::{Group, Member};
 use crate::oneshot;
+use crate::real::claim::Identity;
+use crate::real::holder::InUse;
 use crate::real::{Entrance, Real};
 use crate::sim::Sim;
 use crate::task::{Reason, Schedule, Task, panic_text};
 use crate::time::{Instant, Sleep, TimerKey};
+
+/// How often a device that somebody else has is asked for again.
+const CLAIM_RETRY: Duration = Duration::from_millis(20);
 
 /// What kind of work a task is, which decides what it runs ahead of. Work in progress that something has happened to
 /// (a completed I/O, a released lock) runs ahead of all new work, so that it ends and frees what it holds.
@@ -363,8 +368,53 @@ impl Handle {
     /// Opens the file, block device or simulated disk at `path`.
     pub async fn open(&self, path: &Path, options: OpenOptions) -> io::Result<Device> {
         match &self.core {
-            Core::Real(real) => real.open(path.to_owned(), options).await,
+            Core::Real(real) => real.open(path.to_owned(), options, false).await,
             Core::Sim(sim) => sim.open(path, options),
+        }
+    }
+
+    /// Opens the file or block device at `path` for writing, for this process alone, for as long as it is open: neither the kernel
+    /// nor another process that asks likewise has it or gets it, by whatever name (`real::claim` has the theory). An opener that
+    /// may be about to end is waited for, up to `patience`: a process that was killed is gone before what it asked of its devices
+    /// is done, and the kernel keeps its locks until then. A simulated disk has no others to fear.
+    ///
+    /// # Errors
+    /// Those of opening; of the kind [`io::ErrorKind::ResourceBusy`], with an [`InUse`](crate::InUse), where somebody else has it.
+    pub async fn open_alone(&self, path: &Path, patience: Duration) -> io::Result<Device> {
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        let real = match &self.core {
+            Core::Real(real) => real,
+            Core::Sim(sim) => return sim.open(path, options),
+        };
+        let until = self.now() + patience;
+        loop {
+            // From the beginning each time: two that each have a part and wait for the other's would both wait in vain.
+            match real.open(path.to_owned(), options, true).await {
+                Err(error)
+                    if error.kind() == io::ErrorKind::ResourceBusy
+                        && !InUse::of(&error).by.is_lasting()
+                        && self.now() < until => {}
+                opened => return opened,
+            }
+            self.sleep(CLAIM_RETRY).await;
+        }
+    }
+
+    /// The kernel's own node of the partition of the disk at `path` that has exactly this range. None for what is no block device,
+    /// for a partition that the kernel does not know, and in a simulation.
+    pub async fn partition_node(&self, path: &Path, start_bytes: u64, size_bytes: u64) -> Option<PathBuf> {
+        match &self.core {
+            Core::Real(real) => real.partition_node(path.to_owned(), start_bytes, size_bytes).await,
+            Core::Sim(_) => None,
+        }
+    }
+
+    /// Which storage `path` leads to: equal for two nodes of one device, hard links of a file, and an image and its loop device.
+    /// None for what is neither a file nor a block device, and in a simulation.
+    pub async fn identity(&self, path: &Path) -> Option<Identity> {
+        match &self.core {
+            Core::Real(real) => real.identity(path.to_owned()).await,
+            Core::Sim(_) => None,
         }
     }
 

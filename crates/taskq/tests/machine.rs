@@ -187,47 +187,6 @@ fn a_device_serves_threads_that_are_not_the_runtimes() {
 }
 
 #[test]
-fn an_exclusive_lock_is_one_openers() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("file");
-    std::fs::write(&path, vec![0; 4096]).expect("written");
-    let runtime = runtime(1, IoChoice::Threads);
-    let open = || runtime.block_on(runtime.handle().open(&path, OpenOptions::default())).expect("open");
-    let (first, second) = (open(), open());
-    let lock = |device: &Device, patience| {
-        runtime.block_on(device.lock_exclusive(&runtime.handle(), patience)).expect("an answer")
-    };
-    assert!(lock(&first, Duration::ZERO));
-    assert!(!lock(&second, Duration::ZERO));
-    assert!(!lock(&second, Duration::from_millis(30)));
-    drop(first);
-    assert!(lock(&second, Duration::ZERO));
-}
-
-/// `cenote serve` that was killed and is started again at once: the kernel gives the lock of the dead back when their last request
-/// is done (kill 163 of seed 20261123 was refused: "in use by another process").
-#[test]
-fn a_lock_that_is_given_back_late_is_waited_for() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("file");
-    std::fs::write(&path, vec![0; 4096]).expect("written");
-    let runtime = runtime(1, IoChoice::Threads);
-    let handle = runtime.handle();
-    runtime.block_on(async {
-        let dying = handle.open(&path, OpenOptions::default()).await.expect("open");
-        let next = handle.open(&path, OpenOptions::default()).await.expect("open");
-        assert!(dying.lock_exclusive(&handle, Duration::ZERO).await.expect("a lock"));
-        let late = handle.clone();
-        let end = handle.spawn(Class::Sync, async move {
-            late.sleep(Duration::from_millis(50)).await;
-            drop(dying);
-        });
-        assert!(next.lock_exclusive(&handle, Duration::from_secs(600)).await.expect("a lock"));
-        end.await.expect("no panic");
-    });
-}
-
-#[test]
 fn direct_reads_and_writes_agree_with_the_page_cache() {
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let path = folder.path().join("file");

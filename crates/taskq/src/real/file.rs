@@ -6,9 +6,10 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use super::Io;
+use super::claim::{Claim, claim, open_alone};
 use crate::buf::{ALIGNMENT_BYTES, Block, Buf};
 use crate::device::{Direct, OpenOptions};
 
@@ -24,11 +25,17 @@ pub(crate) struct FileDevice {
     rotational: bool,
     writable: bool,
     path: PathBuf,
+    /// Keeps others out as long as this is open.
+    _claim: Option<Claim>,
     io: Arc<Io>,
 }
 
-fn open_flags(path: &Path, flags: OFlags) -> io::Result<File> {
-    Ok(File::from(rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())?))
+/// `alone`: the number of the block device that nobody else is to have.
+fn open_flags(path: &Path, flags: OFlags, alone: Option<u64>) -> io::Result<File> {
+    match alone {
+        Some(device) => open_alone(path, flags, device),
+        None => Ok(File::from(rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())?)),
+    }
 }
 
 /// The granularity at which direct reads of `file` succeed, or `None` when none does. Asking the kernel by trying is
@@ -54,17 +61,18 @@ fn is_rotational(metadata: &std::fs::Metadata) -> bool {
 }
 
 impl FileDevice {
-    /// Opens `path`; blocks in system calls.
-    pub(super) fn open(path: PathBuf, options: OpenOptions, io: Arc<Io>) -> io::Result<FileDevice> {
+    /// Opens `path`; blocks in system calls. `is_claimed`: it is locked too, with all that is the same storage.
+    pub(super) fn open(path: PathBuf, options: OpenOptions, is_claimed: bool, io: Arc<Io>) -> io::Result<FileDevice> {
         let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
         let metadata = std::fs::metadata(&path)?;
         let is_block = metadata.file_type().is_block_device();
         if !is_block && !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device"));
         }
+        let alone = (is_block && options.write).then(|| metadata.rdev());
         let direct = match options.direct {
             Direct::Never => None,
-            Direct::Auto | Direct::Always => match open_flags(&path, access | OFlags::DIRECT) {
+            Direct::Auto | Direct::Always => match open_flags(&path, access | OFlags::DIRECT, alone) {
                 Ok(file) => Some(file),
                 Err(error) if options.direct == Direct::Auto && error.kind() == io::ErrorKind::InvalidInput => None,
                 Err(error) => return Err(error),
@@ -86,8 +94,13 @@ impl FileDevice {
         }
         let (file, granularity) = match chosen {
             Some(chosen) => chosen,
-            None => (open_flags(&path, access)?, 1),
+            None => (open_flags(&path, access, alone)?, 1),
         };
+        let opened = file.metadata()?;
+        if opened.file_type() != metadata.file_type() || opened.rdev() != metadata.rdev() {
+            return Err(io::Error::other("it was replaced while it was opened"));
+        }
+        let claim = if is_claimed { Some(claim(&file)?) } else { None };
         let size_bytes = match is_block {
             true => rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?,
             false => file.metadata()?.len(),
@@ -101,6 +114,7 @@ impl FileDevice {
             size_bytes,
             writable: options.write,
             path,
+            _claim: claim,
             io,
         })
     }
@@ -157,7 +171,19 @@ impl FileDevice {
         if let Some(file) = self.cached.get() {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(open_flags(&self.path, OFlags::RDWR)?);
+        // The same file, whatever its path leads to by now. Its claim is the first opening's, which a second one would contradict.
+        use std::os::fd::AsRawFd;
+        let again = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let opened = open_flags(&again, OFlags::RDWR, None).or_else(|_| open_flags(&self.path, OFlags::RDWR, None))?;
+        let (first, second) = (self.file.metadata()?, opened.metadata()?);
+        let is_same = match first.file_type().is_block_device() {
+            true => first.rdev() == second.rdev(),
+            false => (first.dev(), first.ino()) == (second.dev(), second.ino()),
+        };
+        if !is_same {
+            return Err(io::Error::other("its path leads to something else by now"));
+        }
+        let file = Arc::new(opened);
         Ok(Arc::clone(self.cached.get_or_init(|| file)))
     }
 
@@ -173,14 +199,6 @@ impl FileDevice {
                 Ok(rustix::fs::fallocate(&file, flags, offset_bytes, size_bytes)?)
             })
             .await
-    }
-
-    pub(crate) fn try_lock_exclusive(&self) -> io::Result<bool> {
-        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {

@@ -1,6 +1,8 @@
 //! The runtime on the machine's threads, clock and devices.
 
+pub(crate) mod claim;
 pub(crate) mod file;
+pub(crate) mod holder;
 pub(crate) mod idle;
 mod io;
 mod os;
@@ -351,9 +353,19 @@ impl Real {
         os::random_fill(bytes);
     }
 
-    pub(crate) async fn open(&self, path: PathBuf, options: OpenOptions) -> std::io::Result<Device> {
+    /// `is_claimed`: nobody else may have it, nor anything that is the same storage.
+    pub(crate) async fn open(&self, path: PathBuf, options: OpenOptions, is_claimed: bool) -> std::io::Result<Device> {
         let io = Arc::clone(&self.io);
-        self.io.blocking(move || FileDevice::open(path, options, io).map(Device::from_file)).await
+        self.io.blocking(move || FileDevice::open(path, options, is_claimed, io).map(Device::from_file)).await
+    }
+
+    pub(crate) async fn partition_node(&self, path: PathBuf, start_bytes: u64, size_bytes: u64) -> Option<PathBuf> {
+        let found = self.io.blocking(move || Ok(claim::partition_node(&path, start_bytes, size_bytes))).await;
+        found.ok().flatten()
+    }
+
+    pub(crate) async fn identity(&self, path: PathBuf) -> Option<claim::Identity> {
+        self.io.blocking(move || Ok(claim::identity(&path))).await.ok().flatten()
     }
 
     pub(crate) async fn list_directory(&self, path: PathBuf) -> std::io::Result<Vec<PathBuf>> {

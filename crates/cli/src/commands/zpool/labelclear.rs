@@ -1,10 +1,10 @@
 //! `zpool labelclear`.
 
+use std::io;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_spa::{LOCK_PATIENCE, PoolState};
-use cenote_taskq::OpenOptions;
 use cenote_vdev::commit::clear;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::leaf::probe;
@@ -25,12 +25,10 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = args.device.display();
-    let options = OpenOptions { write: true, ..OpenOptions::default() };
-    let device =
-        context.handle().open(&args.device, options).await.with_context(|| format!("failed to open {name}"))?;
-    if !device.lock_exclusive(context.handle(), LOCK_PATIENCE).await? {
-        bail!("cannot clear '{name}': it is in use by another process");
-    }
+    let device = match context.handle().open_alone(&args.device, LOCK_PATIENCE).await {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => bail!("cannot clear '{name}': {error}"),
+        opened => opened.with_context(|| format!("failed to open {name}"))?,
+    };
     let disk = Disk::whole(device);
     let report = probe(&disk).await;
     let Some(config) = report.best_config() else { bail!("failed to check state for {name}: no label found") };
