@@ -225,7 +225,7 @@ impl Context {
             checkpoint: globals.at_checkpoint,
             rewind,
             altroot: self.altroot.clone(),
-            host_id: host_id(),
+            host_id: crate::hostid::host_id(),
             cache_bytes: globals.cache_bytes.map_or_else(default_cache_bytes, usable),
             tunables: self.tunables(),
             ..ImportOptions::default()
@@ -499,13 +499,6 @@ fn is_disk(path: &Path) -> bool {
     }
     // What is neither a file nor a block device (a pipe, a socket, a terminal) may block whoever opens it.
     std::fs::metadata(path).is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
-}
-
-/// This system's host id, as OpenZFS has it: four bytes of `/etc/hostid`, 0 where there is none.
-fn host_id() -> u64 {
-    let bytes = std::fs::read("/etc/hostid").unwrap_or_default();
-    let word = if cfg!(target_endian = "big") { u32::from_be_bytes } else { u32::from_le_bytes };
-    bytes.first_chunk::<4>().map_or(0, |bytes| u64::from(word(*bytes)))
 }
 
 fn usable(bytes: u64) -> usize {

@@ -36,6 +36,7 @@ mod control;
 mod copy;
 mod datasets;
 mod files;
+mod hostid;
 mod live;
 mod made;
 mod manifest;
