@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
+use cenote_spa::multihost::Notice;
 use cenote_spa::write::live::LivePool;
 use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
 use cenote_taskq::sync::Mutex;
@@ -228,8 +229,15 @@ impl Context {
             host_id: crate::hostid::host_id(),
             cache_bytes: globals.cache_bytes.map_or_else(default_cache_bytes, usable),
             tunables: self.tunables(),
+            notice: Some(self.notice()),
             ..ImportOptions::default()
         }
+    }
+
+    /// Says on standard error what an import waits for.
+    fn notice(&self) -> Notice {
+        let output = self.output.clone();
+        Notice::new(move |text| output.err(text))
     }
 
     /// What was tuned; the grammar has refused what cannot be.

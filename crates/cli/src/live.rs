@@ -37,7 +37,7 @@ pub(crate) enum Recovery {
 
 /// Opens a pool to be written in the background.
 pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery) -> Result<(LivePool, Guid)> {
-    let writer = open_for_writing(context, name).await?;
+    let writer = unless_interrupted(context, name, open_for_writing(context, name)).await?;
     // The cache has a quarter of the memory unless something else was said.
     let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
     let guid = writer.guid();
@@ -46,6 +46,20 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     watch_hangs(context, &pool);
     give_up_when_asked_twice(context, &pool);
     Ok((pool, guid))
+}
+
+/// Opens a pool, which may have to be watched for long before. The signals that are to end a server end it.
+async fn unless_interrupted<T>(context: &Context, name: &str, open: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let closing = signals.handle();
+    let waiting = context.handle().spawn_blocking(move || signals.forever().next());
+    match race(Box::pin(open), waiting).await {
+        Either::Left(opened) => {
+            closing.close();
+            opened
+        }
+        Either::Right(_) => bail!("interrupted while the pool '{name}' was being opened"),
+    }
 }
 
 /// Says which devices hang; ends the process at once where `zfs_deadman_failmode` wants that.
@@ -75,6 +89,9 @@ fn watch(context: &Context, pool: &LivePool, recovery: Recovery) {
                 std::process::abort();
             }
             let next = match recovery {
+                _ if pool.is_suspended_for_multihost() => {
+                    format!("'cenote zpool clear {name}' looks whether another system has it, and goes on if not")
+                }
                 Recovery::Clear => format!("'cenote zpool clear {name}' once its devices are back"),
                 Recovery::Retry => "its devices are tried every few seconds".to_owned(),
             };
@@ -83,7 +100,9 @@ fn watch(context: &Context, pool: &LivePool, recovery: Recovery) {
                 match race(pool.passed(), context.handle().sleep(RETRY_INTERVAL)).await {
                     Either::Left(goes_on) => break goes_on,
                     // What is wrong still was said.
-                    Either::Right(()) if recovery == Recovery::Retry => drop(pool.resume().await),
+                    Either::Right(()) if recovery == Recovery::Retry && !pool.is_suspended_for_multihost() => {
+                        drop(pool.resume().await);
+                    }
                     Either::Right(()) => {}
                 }
             };

@@ -17,8 +17,8 @@ use crate::newpool::{DATASET_PROPERTIES, clock, host};
 use crate::outcome::usage;
 
 /// Properties of pools that may be set.
-const POOL_PROPERTIES: [&str; 7] =
-    ["autoexpand", "autoreplace", "autotrim", "comment", "delegation", "failmode", "listsnapshots"];
+const POOL_PROPERTIES: [&str; 8] =
+    ["autoexpand", "autoreplace", "autotrim", "comment", "delegation", "failmode", "listsnapshots", "multihost"];
 /// `refreservation=auto`, until it is known what that comes to.
 pub(crate) const AUTO: u64 = u64::MAX;
 /// Text of a comment at most (`ZPROP_MAX_COMMENT`).
@@ -228,7 +228,7 @@ mod tests {
         }
         assert_eq!(pool_setting("comment=").unwrap(), ("comment".into(), None));
         assert_eq!(pool_setting("autotrim=on").unwrap().1, Some(PropertyValue::Number(1)));
-        for wrong in ["size=1", "multihost=on", "comment=\u{e9}", "feature@x=enabled", "version=28"] {
+        for wrong in ["size=1", "multihost=maybe", "comment=\u{e9}", "feature@x=enabled", "version=28"] {
             assert!(pool_setting(wrong).is_err(), "{wrong}");
         }
     }

@@ -44,7 +44,6 @@ fn properties_are_set_inherited_and_noted() {
         ("zfs", vec!["set", "atime=off", "mine/nothing"], "does not exist"),
         ("zfs", vec!["create", "mine/a"], "already exists"),
         ("zfs", vec!["create", "mine/x/y"], "parent does not exist"),
-        ("zpool", vec!["set", "multihost=on", "mine"], "not supported yet"),
         ("zpool", vec!["set", "size=1", "mine"], "readonly"),
     ] {
         let before = bytes_of(&images.files);
@@ -52,6 +51,46 @@ fn properties_are_set_inherited_and_noted() {
         assert!(said.contains(why), "{line:?}: {said}");
         assert!(bytes_of(&images.files) == before, "{line:?} changed something");
     }
+}
+
+/// The uberblocks that are written say so as OpenZFS's do, and another host watches the pool before it writes to it.
+#[test]
+fn multihost_is_set_kept_and_obeyed() {
+    let images = Images::made(&["mirror"], 2, &[]);
+    let of_host = |id: &str, tool: &str, rest: &[&str]| {
+        let mut command = images.bare();
+        command.env("ZFS_HOSTID", id).args(["--tunable", "zfs_multihost_interval=100", tool, "-d"]).arg(&images.dir);
+        command.args(rest);
+        command
+    };
+    let output = of_host("0", "zpool", &["set", "multihost=on", "mine"]).output().unwrap();
+    assert!(
+        said(&output).contains("cannot set property for 'mine': requires a non-zero system hostid"),
+        "{}",
+        said(&output)
+    );
+    good(&mut of_host("0x1234", "zpool", &["set", "multihost=on", "mine"]));
+    assert_eq!(images.run("zpool", &["get", "-H", "-o", "value,source", "multihost", "mine"]), "on\tlocal\n");
+    if let Some(zdb) = cenote_testkit::zdb::program("zdb") {
+        let told = good(Command::new(zdb).arg("-lu").arg(&images.files[0]));
+        let told = String::from_utf8(told).unwrap();
+        for line in ["mmp_magic = 00000000a11cea11", "mmp_seq = 0", "mmp_fail = 10", "mmp_write = 100", "mmp_valid = 7"]
+        {
+            assert!(told.contains(line), "{line}: {told}");
+        }
+    }
+    let output = of_host("0", "zfs", &["create", "mine/a"]).output().unwrap();
+    assert!(said(&output).contains("system's hostid is not set"), "{}", said(&output));
+    // The host that had it goes on at once, another one watches for the time of ten intervals, twice.
+    let is_silent =
+        |mut command: Command| command.output().is_ok_and(|done| done.status.success() && done.stderr.is_empty());
+    assert!(is_silent(of_host("0x1234", "zfs", &["create", "mine/a"])));
+    let output = of_host("0x5678", "zfs", &["create", "mine/b"]).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("pool 'mine' may be active on"), "{}", said(&output));
+    good(&mut of_host("0x5678", "zpool", &["set", "multihost=off", "mine"]));
+    assert!(is_silent(of_host("0", "zfs", &["create", "mine/c"])));
+    images.assert_whole();
 }
 
 #[test]

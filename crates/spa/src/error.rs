@@ -38,7 +38,8 @@ pub enum SpaError {
     },
     /// The pool was seen being written while it was watched.
     #[error(
-        "cannot import '{pool}': pool is imported on host '{hostname}' (hostid={hostid:x}).\nExport the pool on the other system, then run 'zpool import'."
+        "cannot import '{pool}': pool is imported on {}\nExport the pool on the other system, then run 'zpool import'.",
+        if *is_forced { format!("host '{hostname}' (hostid={hostid:x}).") } else { format!("{hostname} (hostid: {hostid:#x})") }
     )]
     Active {
         /// The pool.
@@ -47,7 +48,14 @@ pub enum SpaError {
         hostname: String,
         /// Its id.
         hostid: u64,
+        /// It was asked for with `-f`: OpenZFS says it in other words then.
+        is_forced: bool,
     },
+    /// A pool with `multihost=on` is not written by a host that others cannot tell from themselves.
+    #[error(
+        "Cannot import '{0}': pool has the multihost property on and the\nsystem's hostid is not set. Set a unique hostid with the zgenhostid(8) command."
+    )]
+    NoHostId(String),
     /// A feature in use is not known.
     #[error("cannot import '{pool}': unsupported feature(s) in use: {}", features.join(", "))]
     UnsupportedFeatures {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cenote_arc::{Cache, pool_bytes};
 use cenote_codec::checksum::Salt;
@@ -19,7 +18,6 @@ use cenote_taskq::{Class, Handle, buf};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
 use cenote_vdev::layout::raidz::Reflow;
-use cenote_vdev::leaf::probe;
 use cenote_vdev::tree::{VdevState, VdevStatus, VdevTree};
 use cenote_vdev::tunables::Tunables;
 use cenote_vdev::txgs::TxgSet;
@@ -28,6 +26,7 @@ use cenote_zio::{Zio, ZioError};
 use crate::config::{LabelConfig, PoolState, provisional};
 use crate::features;
 use crate::indirect::{Mappings, mapping_objects, removal_order, removals};
+use crate::multihost::{Candidate, Notice, Purpose};
 use crate::pool::{Pool, Shared, feature_counts, packed_list};
 use crate::small::too_small;
 use crate::space::ALLOCATION_BIAS;
@@ -79,19 +78,34 @@ pub struct ImportOptions {
     pub cache_bytes: usize,
     /// How mirrors are read, and what else may be tuned about devices.
     pub tunables: Tunables,
-    /// Do not wait to see whether a protected pool is active elsewhere.
+    /// Do not wait to see whether a protected pool is active elsewhere. For looking at a pool, never for writing to it.
     pub skip_activity_check: bool,
+    /// It is known that the process which had the pool last is dead, so a protected pool need not be watched.
+    pub owner_is_gone: bool,
+    /// Who is told that a pool is being watched, and how long.
+    pub notice: Option<Notice>,
 }
 
 /// Opens the pool that was found.
 pub async fn import(handle: &Handle, found: FoundPool, options: &ImportOptions) -> Result<Pool, SpaError> {
-    Import { handle, found: &found, options, name: found.name().to_owned(), notes: Vec::new() }.run().await
+    import_for(handle, found, options, Purpose::Read).await
+}
+
+/// Opens the pool that was found, to do something with it.
+pub(crate) async fn import_for(
+    handle: &Handle,
+    found: FoundPool,
+    options: &ImportOptions,
+    purpose: Purpose,
+) -> Result<Pool, SpaError> {
+    Import { handle, found: &found, options, purpose, name: found.name().to_owned(), notes: Vec::new() }.run().await
 }
 
 struct Import<'a> {
     handle: &'a Handle,
     found: &'a FoundPool,
     options: &'a ImportOptions,
+    purpose: Purpose,
     name: String,
     notes: Vec<String>,
 }
@@ -117,7 +131,8 @@ impl Import<'_> {
             VdevConfig::parse(&provisional(self.found.guid, &labels)).map_err(|error| self.vdev(error))?;
         let uberblocks = self.uberblocks()?;
         let newest = uberblocks[0];
-        self.check_activity(&newest).await?;
+        let Self { handle, found, options, purpose, .. } = self;
+        Candidate { handle, found, name: &self.name, newest: &newest, options }.watch(purpose).await?;
         let opened = match self.open_newest(&provisional, &uberblocks).await {
             Ok(opened) => opened,
             Err(error) => return Err(self.missing_devices(&provisional).unwrap_or(error)),
@@ -208,37 +223,6 @@ impl Import<'_> {
             return Err(SpaError::NoRoot { pool: self.name.clone(), tried: 0, limit: limit.map(|txg| txg.0), last });
         }
         Ok(all)
-    }
-
-    /// Watches a pool that says it is protected against being opened twice, to see whether it is being written.
-    async fn check_activity(&self, newest: &Uberblock) -> Result<(), SpaError> {
-        let Some(mmp) = newest.mmp.filter(|mmp| mmp.delay_ns > 0) else { return Ok(()) };
-        let Some(leaf) = self.found.newest() else { return Ok(()) };
-        let hostid = leaf.config.u64("hostid").unwrap_or(0);
-        let is_ours = hostid == self.options.host_id && hostid != 0;
-        let is_closed = self.found.state() != PoolState::Active;
-        if self.options.skip_activity_check || is_ours || is_closed {
-            return Ok(());
-        }
-        let wait = activity_wait(mmp.delay_ns, mmp.interval_ms(), mmp.fail_intervals());
-        let step = Duration::from_millis(500).min(wait);
-        let deadline = self.handle.now() + wait;
-        while self.handle.now() < deadline {
-            self.handle.sleep(step).await;
-            for leaf in self.found.leaves.values() {
-                let report = probe(&leaf.disk).await;
-                let Some(seen) = report.best_uberblock().map(|copy| copy.uberblock) else { continue };
-                // Each multihost write goes to one leaf, so others are older than the newest without being written.
-                if seen.cmp_age(newest).is_gt() {
-                    return Err(SpaError::Active {
-                        pool: self.name.clone(),
-                        hostname: leaf.config.str("hostname").unwrap_or("an unknown host").to_owned(),
-                        hostid,
-                    });
-                }
-            }
-        }
-        Ok(())
     }
 
     fn all_disks(&self) -> BTreeMap<Guid, Disk> {
@@ -483,15 +467,6 @@ impl Import<'_> {
         }
         missed
     }
-}
-
-/// How long to watch: as many of the writer's intervals as it lets pass before it gives up, and more, with a floor of one
-/// second. OpenZFS waits longer the more leaves there are; its delay field already says how far apart writes are.
-fn activity_wait(delay_ns: u64, interval_ms: Option<u32>, fail_intervals: Option<u16>) -> Duration {
-    const IMPORT_INTERVALS: u64 = 20;
-    let interval_ns = interval_ms.map_or(delay_ns, |interval| u64::from(interval) * 1_000_000).max(delay_ns);
-    let intervals = fail_intervals.map_or(IMPORT_INTERVALS, |count| u64::from(count).saturating_mul(2).max(2));
-    Duration::from_nanos(interval_ns.saturating_mul(intervals)).clamp(Duration::from_secs(1), Duration::from_secs(300))
 }
 
 /// A dirty time log: a space map in units of txgs.

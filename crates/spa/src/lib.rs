@@ -43,6 +43,7 @@ mod find;
 pub mod history;
 mod import;
 mod indirect;
+pub mod multihost;
 mod pool;
 mod small;
 mod space;

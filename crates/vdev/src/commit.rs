@@ -18,23 +18,19 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use cenote_codec::checksum::embedded::{label_verifier, seal_embedded};
 use cenote_format::endian::Endian;
-use cenote_format::enums::Checksum;
 use cenote_format::ids::{Guid, VdevId};
-use cenote_format::label::{
-    BOOT_ENV_OFFSET, BootEnv, DeviceLayout, LABEL_BYTES, LABEL_COUNT, RING_OFFSET, VDEV_PHYS_OFFSET, emit_vdev_phys,
-    slot_bytes, slot_of_txg,
-};
+use cenote_format::label::{BOOT_ENV_OFFSET, BootEnv, LABEL_BYTES, LABEL_COUNT, VDEV_PHYS_OFFSET, emit_vdev_phys};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::buf::Buf;
 use cenote_taskq::join_all;
 
 use crate::disk::Disk;
+use crate::ring::{Ring, layout, sealed, write_slot};
 
 /// The byte order of labels written here, on any machine.
-const ORDER: Endian = Endian::Little;
+pub(crate) const ORDER: Endian = Endian::Little;
 
 /// A leaf's part in a commit.
 #[derive(Clone, Debug)]
@@ -86,21 +82,20 @@ impl CommitError {
 }
 
 /// Makes `uberblock` the newest of the pool; see the module comment. The txg's blocks are stable already. Returns the
-/// leaves that failed while others sufficed. `multihost`: the ring's last slots are kept for multihost writes.
+/// leaves that failed while others sufficed. `ring` says which slots the uberblock goes to, and learns where it stands.
 ///
 /// # Errors
 /// [`CommitError`] says how far it got.
-pub async fn commit(leaves: &[LeafCommit], uberblock: &Uberblock, multihost: bool) -> Result<Vec<Guid>, CommitError> {
+pub async fn commit(leaves: &[LeafCommit], uberblock: &Uberblock, ring: &mut Ring) -> Result<Vec<Guid>, CommitError> {
     let mut configs = Vec::with_capacity(leaves.len());
     for leaf in leaves {
         configs.push(leaf.config.as_ref().map(emit_vdev_phys).transpose()?);
     }
     let mut failed = label(leaves, &configs, [0, 2]).await?;
 
-    let writes = leaves
-        .iter()
-        .filter(|leaf| leaf.takes_uberblock)
-        .map(|leaf| async move { (leaf, write_uberblock(&leaf.disk, leaf.ashift, uberblock, multihost).await) });
+    let takers = || leaves.iter().filter(|leaf| leaf.takes_uberblock);
+    let slots = &*ring;
+    let writes = takers().map(|leaf| async move { (leaf, write_uberblock(leaf, uberblock, slots).await) });
     let (mut good, mut last) = (0, None);
     for (leaf, result) in join_all(writes).await {
         match result {
@@ -115,6 +110,7 @@ pub async fn commit(leaves: &[LeafCommit], uberblock: &Uberblock, multihost: boo
         let source = last.unwrap_or_else(|| io::Error::other("no device was chosen to take it"));
         return Err(CommitError::Uberblock { txg: uberblock.txg.0, source });
     }
+    ring.committed(uberblock.txg.0, takers().map(|leaf| leaf.ashift));
     failed.extend(label(leaves, &configs, [1, 3]).await?);
     failed.sort_unstable();
     failed.dedup();
@@ -165,18 +161,10 @@ async fn write_configs(disk: &Disk, config: &[u8], indexes: &[usize]) -> io::Res
 }
 
 /// Puts an uberblock into its slot of all of a disk's rings, and makes it stable.
-async fn write_uberblock(disk: &Disk, ashift: u32, uberblock: &Uberblock, multihost: bool) -> io::Result<()> {
-    let layout = layout(disk)?;
-    let size = slot_bytes(ashift);
-    let slot = RING_OFFSET + slot_of_txg(uberblock.txg.0, ashift, multihost) * size;
-    let mut bytes = uberblock.emit().to_vec();
-    bytes.resize(size, 0);
-    let writes = layout.label_offsets().map(|label| {
-        let address = label + slot as u64;
-        disk.write(address, sealed(bytes.clone(), address))
-    });
-    first_error(join_all(writes).await)?;
-    disk.flush().await
+async fn write_uberblock(leaf: &LeafCommit, uberblock: &Uberblock, ring: &Ring) -> io::Result<()> {
+    let slot = ring.slot(uberblock.txg.0, leaf.ashift);
+    write_slot(&leaf.disk, leaf.ashift, slot, 0..LABEL_COUNT, uberblock).await?;
+    leaf.disk.flush().await
 }
 
 /// Prepares a disk for a pool: four labels with `config`, an empty boot environment and a ring without uberblocks. What was
@@ -220,18 +208,6 @@ pub enum InitializeError {
     /// The disk failed, or is too small.
     #[error(transparent)]
     Io(#[from] io::Error),
-}
-
-fn layout(disk: &Disk) -> io::Result<DeviceLayout> {
-    DeviceLayout::new(disk.size_bytes())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} is too small for labels", disk.path())))
-}
-
-/// A part of a label with the checksum that it must have at `address`.
-fn sealed(mut part: Vec<u8>, address: u64) -> Block {
-    seal_embedded(Checksum::Label, &mut part, label_verifier(address), ORDER, None)
-        .expect("a part of a label has room for its checksum");
-    Block::from(part)
 }
 
 fn first_error(results: impl IntoIterator<Item = io::Result<()>>) -> io::Result<()> {

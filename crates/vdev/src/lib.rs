@@ -61,6 +61,7 @@ pub mod leaf;
 pub mod mirror;
 pub mod partition;
 pub mod queue;
+pub mod ring;
 pub mod tree;
 pub mod tunables;
 pub mod txgs;

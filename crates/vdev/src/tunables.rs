@@ -43,7 +43,7 @@ const fn number(
 }
 
 /// All of them, by name.
-pub const TUNABLES: [Tunable; 36] = [
+pub const TUNABLES: [Tunable; 39] = [
     number(
         "vdev_raidz_outlier_check_interval_ms",
         "ms",
@@ -90,6 +90,32 @@ pub const TUNABLES: [Tunable; 36] = [
         100,
         86_400_000,
         "When a read that was not answered has failed, and a device of a pool in use hangs.",
+    ),
+    number(
+        "zfs_multihost_fail_intervals",
+        "intervals",
+        10,
+        0,
+        65_535,
+        "After how many intervals without a multihost write that succeeded a pool with multihost=on is suspended; 1 is \
+         taken for 2, and 0 is never.",
+    ),
+    number(
+        "zfs_multihost_import_intervals",
+        "intervals",
+        20,
+        1,
+        65_535,
+        "For how many intervals a pool is watched before it is opened for writing, where its uberblock does not say \
+         after how many its last host would have stopped.",
+    ),
+    number(
+        "zfs_multihost_interval",
+        "ms",
+        1000,
+        100,
+        3_600_000,
+        "How often each device of a pool that is protected against a second import is given a multihost write.",
     ),
     number(
         "zfs_vdev_aggregation_limit",

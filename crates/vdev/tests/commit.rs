@@ -13,6 +13,7 @@ use cenote_testkit::Golden;
 use cenote_vdev::commit::{CommitError, LeafCommit, clear, commit, initialize};
 use cenote_vdev::disk::Disk;
 use cenote_vdev::leaf::{LabelProblem, LabelReport, probe};
+use cenote_vdev::ring::Ring;
 
 fn probed(runtime: &Runtime, disk: &Disk) -> LabelReport {
     runtime.block_on(probe(disk))
@@ -47,7 +48,7 @@ fn labels_and_uberblocks_are_those_that_openzfs_writes() {
             config: None,
             takes_uberblock: true,
         };
-        assert!(runtime.block_on(commit(&[leaf], &newest.uberblock, false)).unwrap().is_empty());
+        assert!(runtime.block_on(commit(&[leaf], &newest.uberblock, &mut Ring::default())).unwrap().is_empty());
         let layout = DeviceLayout::new(size as u64).unwrap();
         for (index, label) in layout.label_offsets().into_iter().enumerate() {
             let slot = (RING_OFFSET + newest.slot * slot_bytes(ashift)) as u64;
@@ -126,9 +127,10 @@ fn whenever_the_power_goes_the_labels_hold_the_old_pool_or_the_new_one() {
         for leaf in &first {
             runtime.block_on(initialize(&leaf.disk, &config(10))).unwrap();
         }
-        runtime.block_on(commit(&first, &old, false)).unwrap();
+        runtime.block_on(commit(&first, &old, &mut Ring::default())).unwrap();
         let (second, uberblock) = (leaves(11), new);
-        let committing = handle.spawn(Class::Sync, async move { commit(&second, &uberblock, false).await });
+        let committing =
+            handle.spawn(Class::Sync, async move { commit(&second, &uberblock, &mut Ring::default()).await });
         let moment = Duration::from_micros(seed * 20);
         let is_done = runtime.block_on(async {
             handle.sleep(moment).await;
@@ -165,11 +167,11 @@ fn one_disk_of_a_vdev_suffices_and_none_is_an_error_that_names_it() {
     };
     // A disk too small for labels takes nothing.
     let leaves = [leaf(1, 64 << 20), leaf(2, 1 << 20)];
-    assert_eq!(runtime.block_on(commit(&leaves, &uberblock(10), false)).unwrap(), [Guid(2)]);
-    let error = runtime.block_on(commit(&[leaf(2, 1 << 20)], &uberblock(10), false)).unwrap_err();
+    assert_eq!(runtime.block_on(commit(&leaves, &uberblock(10), &mut Ring::default())).unwrap(), [Guid(2)]);
+    let error = runtime.block_on(commit(&[leaf(2, 1 << 20)], &uberblock(10), &mut Ring::default())).unwrap_err();
     assert!(matches!(error, CommitError::Label { vdev: VdevId(4), .. }), "{error}");
     let unlabelled = LeafCommit { config: None, ..leaf(2, 1 << 20) };
-    let error = runtime.block_on(commit(&[unlabelled], &uberblock(10), false)).unwrap_err();
+    let error = runtime.block_on(commit(&[unlabelled], &uberblock(10), &mut Ring::default())).unwrap_err();
     assert!(matches!(error, CommitError::Uberblock { txg: 10, .. }), "{error}");
     let mut huge = config(10);
     huge.push("much", "y".repeat(120_000).as_str());

@@ -96,6 +96,13 @@ pub(crate) const OTHER_SYSTEM: ImportAdvice = ImportAdvice {
     message: Some("ZFS-8000-EY"),
 };
 
+/// For a pool that another system has; the action names that.
+pub(crate) const ACTIVE: ImportAdvice = ImportAdvice {
+    status: Some("The pool is currently imported by another system."),
+    action: "The pool must be exported from the other system\n\tbefore it can be safely imported.",
+    message: Some("ZFS-8000-EY"),
+};
+
 /// For a pool that lacks devices that nothing describes.
 pub(crate) const UNKNOWN_DEVICES: ImportAdvice = ImportAdvice {
     status: Some("One or more devices are missing from the system."),

@@ -81,6 +81,9 @@ impl PoolWriter {
     /// The MOS cannot be changed.
     pub async fn set_pool_property(&mut self, name: &str, value: Option<&PropertyValue>) -> Result<(), SpaError> {
         let text = value.map(PropertyValue::text).unwrap_or_default();
+        if name == "multihost" {
+            self.set_multihost(matches!(value, Some(PropertyValue::Number(1))))?;
+        }
         if IN_CONFIG.contains(&name) {
             match value {
                 Some(_) => set(&mut self.old_config, name, text.as_str()),

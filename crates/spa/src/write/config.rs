@@ -14,6 +14,7 @@ use super::auxiliary::write_list;
 use super::members::set;
 use crate::SpaError;
 use crate::config::PoolState;
+use crate::multihost::holder_id;
 
 /// The version of pools with features.
 pub(super) const VERSION: u64 = 5000;
@@ -52,10 +53,16 @@ impl PoolWriter {
             }
         }
         list.remove("hostid");
-        if self.host.id != 0 {
-            list.push("hostid", self.host.id);
+        // While it is shown that the pool is in use nobody is to take the labels for their own: see `crate::multihost`.
+        if self.state == PoolState::Active && self.multihost.is_shown() {
+            list.push("hostid", holder_id(self.host.id));
+            set(list, "hostname", format!("cenote@{}", self.host.name).as_str());
+        } else {
+            if self.host.id != 0 {
+                list.push("hostid", self.host.id);
+            }
+            set(list, "hostname", self.host.name.as_str());
         }
-        set(list, "hostname", self.host.name.as_str());
         set(list, "vdev_children", self.members.config.children.len() as u64);
         let mut features = NvList::new();
         for guid in self.features.for_labels() {

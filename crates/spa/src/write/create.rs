@@ -18,6 +18,7 @@ use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::{Handle, Rng, buf, join_all};
 use cenote_vdev::commit::initialize;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
+use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{AllocationUnits, Zio};
 
@@ -25,12 +26,14 @@ use super::auxiliary::{AuxSpec, MadeAux};
 use super::config::{CONFIG_BLOCK_BYTES, VERSION};
 use super::features::{FeatureCounts, of_new_pool};
 use super::members::Members;
+use super::multihost::Multihost;
 use super::shared::SharedBlocks;
 use super::space::{Space, vdev_setup};
 use super::vdevs::{METASLABS_MIN, MadeVdevs, TopSpec, refuse};
 use super::{Clock, Head, Host, MOS_COPIES, PoolWriter, history};
 use crate::SpaError;
 use crate::config::PoolState;
+use crate::multihost::Settings;
 use crate::space::{ALLOCATION_BIAS, vdev_maps_of};
 
 /// Blocks of the list of deferred frees.
@@ -167,6 +170,8 @@ pub async fn create_with_metaslabs(
     spec.uncompressed = true;
     let deferred = mos.create_object(txg, &spec).map_err(dmu_failed)?;
     let failmode = options.properties.iter().find(|(name, _)| name == "failmode").cloned();
+    let settings = Settings::of(&cenote_vdev::tunables::Tunables::default());
+    let multihost = Multihost::new(handle, settings, false);
     let properties: Vec<(&str, ZapValue)> =
         options.properties.iter().map(|(name, word)| (name.as_str(), ZapValue::from_u64(*word))).collect();
     let properties = create_zap(&mos, txg, DmuType::POOL_PROPS, &properties).await.map_err(dmu_failed)?;
@@ -207,6 +212,8 @@ pub async fn create_with_metaslabs(
         clock,
         members,
         old_config: NvList::new(),
+        ring: Ring::default(),
+        multihost,
         raidz_reflow: 0,
         tree,
         space,

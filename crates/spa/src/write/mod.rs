@@ -73,6 +73,7 @@ mod history;
 pub mod live;
 mod members;
 mod missed;
+mod multihost;
 mod open;
 mod refuse;
 mod rename;
@@ -92,6 +93,7 @@ use cenote_dsl::write::DslMut;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::Handle;
+use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
 
 pub use add::AddOptions;
@@ -130,6 +132,10 @@ pub struct PoolWriter {
     members: Members,
     /// The configuration as it was found: what is not known here stays as it is.
     old_config: NvList,
+    /// Where the newest uberblock stands, and the next one goes.
+    ring: Ring,
+    /// What shows others that the pool is in use.
+    multihost: multihost::Multihost,
     /// Where an expansion stood, as uberblocks say.
     raidz_reflow: u64,
     tree: Arc<VdevTree>,
@@ -265,6 +271,7 @@ impl PoolWriter {
 impl Drop for PoolWriter {
     /// Lets go of everything, without a word to the devices: what is not synced is lost.
     fn drop(&mut self) {
+        self.multihost.abandon();
         // Objsets and their objects keep each other in memory.
         self.mos.close();
         self.datasets.iter().for_each(|head| head.objset.close());

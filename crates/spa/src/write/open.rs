@@ -15,22 +15,27 @@ use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, SpaceDelta, Writer};
 use cenote_dsl::write::DslMut;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
+use cenote_format::uberblock::Mmp;
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::Handle;
 use cenote_vdev::config::AllocationClass;
+use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevStatus;
 use cenote_zio::AllocationUnits;
 
 use super::features::FeatureCounts;
 use super::live::FailMode;
 use super::members::Members;
+use super::multihost::Multihost;
 use super::refuse::next_txg;
 use super::shared::SharedBlocks;
 use super::space::{Space, vdev_setup};
 use super::{Clock, Host, MOS_COPIES, PoolWriter};
 use crate::config::PoolState;
+use crate::import::import_for;
+use crate::multihost::{Candidate, Purpose, Settings};
 use crate::space::MosObjects;
-use crate::{FoundPool, ImportOptions, Pool, SpaError, import};
+use crate::{FoundPool, ImportOptions, Pool, SpaError};
 
 /// How to open a pool for writing.
 #[derive(Clone, Debug)]
@@ -55,15 +60,24 @@ pub async fn open(
     how: &ImportOptions,
     options: WriteOptions,
 ) -> Result<PoolWriter, SpaError> {
-    let pool = import(handle, found.clone(), how).await?;
+    let pool = import_for(handle, found.clone(), how, Purpose::Write).await?;
     pool.check_writable(how.rewind).await?;
     let used = usable_leaves(&pool);
+    let name = pool.name().to_owned();
+    let before = *pool.uberblock();
     pool.close().await;
     drop(pool);
+    let watched =
+        Candidate { handle, found: &found, name: &name, newest: &before, options: how }.required(Purpose::Write);
     let found = found.opened_for_writing(handle, &used).await?;
-    let pool = import(handle, found, how).await?;
+    let pool = import_for(handle, found, how, Purpose::Watched).await?;
     pool.check_writable(how.rewind).await?;
-    Opening { handle, pool: &pool, options }.run().await
+    let candidate = Candidate { handle, found: pool.found(), name: &name, newest: pool.uberblock(), options: how };
+    if watched.is_some() {
+        candidate.unchanged(&before)?;
+    }
+    let settings = Settings::of(&how.tunables);
+    Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await
 }
 
 /// Leaves whose devices are there and are not to be left alone.
@@ -79,18 +93,40 @@ fn usable_leaves(pool: &Pool) -> BTreeSet<Guid> {
     all
 }
 
+/// Where the newest uberblock stands.
+fn ring_of(pool: &Pool, is_multihost: bool) -> Ring {
+    let txg = pool.uberblock().txg;
+    let copies = pool.found().leaves.values().flat_map(|leaf| &leaf.uberblocks);
+    let newest = copies.filter(|copy| copy.uberblock.txg == txg).map(|copy| (copy.slot_shift, copy.slot));
+    Ring::new(is_multihost, txg, newest)
+}
+
 struct Opening<'a> {
     handle: &'a Handle,
     pool: &'a Pool,
     options: WriteOptions,
+    settings: Settings,
+    /// What the newest uberblock says of multihost, if the pool had to be watched.
+    watched: Option<Mmp>,
+    candidate: Candidate<'a>,
 }
 
 impl Opening<'_> {
     async fn run(self) -> Result<PoolWriter, SpaError> {
-        let Self { handle, pool, ref options } = self;
+        let Self { handle, pool, ref options, settings, .. } = self;
         let mut members = self.members()?;
         if let Some(top) = members.unwritable(&members.lost()) {
             return Err(SpaError::MissingDevices { pool: pool.name().to_owned(), missing: vec![top.display_name()] });
+        }
+        let properties = pool.properties().await?;
+        let property = |name: &str| properties.get(name).and_then(|value| value.number()).unwrap_or(0);
+        let is_multihost = property("multihost") != 0;
+        if is_multihost && options.host.id == 0 {
+            return Err(SpaError::NoHostId(pool.name().to_owned()));
+        }
+        let leaves = members.leaf_commits(None);
+        if let Some(mmp) = self.watched {
+            self.candidate.claim(&leaves, &mmp).await?;
         }
         let dmu_failed = |error| pool.dmu_error(error);
         let dmu = pool.dmu().clone();
@@ -116,7 +152,11 @@ impl Opening<'_> {
         let dsl = DslMut::open(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await;
         let dsl = dsl.map_err(|error| SpaError::Dsl { pool: pool.name().to_owned(), error })?;
         let shared = SharedBlocks::open(pool).await?;
-        let failmode = pool.properties().await?.get("failmode").and_then(|value| value.number()).unwrap_or(0);
+        let multihost = Multihost::new(handle, settings, is_multihost);
+        multihost.committed(*pool.uberblock(), &leaves);
+        if is_multihost {
+            multihost.start(options.clock);
+        }
         Ok(PoolWriter {
             handle: handle.clone(),
             name: pool.name().to_owned(),
@@ -125,6 +165,8 @@ impl Opening<'_> {
             clock: options.clock,
             members,
             old_config: pool.config().clone(),
+            ring: ring_of(pool, is_multihost),
+            multihost,
             raidz_reflow: pool.uberblock().raidz_reflow,
             tree: pool.tree().clone(),
             space,
@@ -142,7 +184,7 @@ impl Opening<'_> {
             datasets: Vec::new(),
             txg: next_txg(pool),
             state: PoolState::Active,
-            failmode: FailMode::of_number(failmode),
+            failmode: FailMode::of_number(property("failmode")),
             config_changed: true,
             mos_delta: SpaceDelta::default(),
             passes: 0,
@@ -180,7 +222,7 @@ impl Opening<'_> {
         members: &Members,
         features: &FeatureCounts,
     ) -> Result<(Arc<Space>, BTreeMap<VdevId, ObjectId>), SpaError> {
-        let Self { handle, pool, options } = self;
+        let Self { handle, pool, options, .. } = self;
         let has = |name| features.has(name);
         let kinds =
             SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };

@@ -88,10 +88,6 @@ impl Pool {
         if !by_name("lz4_compress").is_some_and(|feature| counts.contains_key(feature.guid)) {
             return refuse("pools without the feature lz4_compress".into());
         }
-        let properties = self.properties().await?;
-        if properties.get("multihost").and_then(cenote_dsl::property::Value::number).unwrap_or(0) != 0 {
-            return refuse("pools with multihost=on".into());
-        }
         for top in &self.vdevs().children {
             let name = top.display_name();
             match &top.kind {

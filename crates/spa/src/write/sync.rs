@@ -13,6 +13,7 @@ use super::config::VERSION;
 use super::live::Phase;
 use super::{Head, PoolWriter};
 use crate::SpaError;
+use crate::config::PoolState;
 
 /// Passes at most. Four are usual; that many mean that they do not converge.
 const PASSES_MAX: u32 = 64;
@@ -184,7 +185,43 @@ impl PoolWriter {
 
     /// Makes the txg, which is stable, the pool.
     async fn commit(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let uberblock = Uberblock {
+        if self.state != PoolState::Active {
+            // Nothing shows that the pool is in use after the txg that says it is not.
+            self.multihost.stop().await;
+        }
+        let leaves = self.leaf_commits(txg, self.config_changed);
+        let tree = self.tree.clone();
+        // Each step can be done again: the places are the same, and the tree that the bytes lead to.
+        loop {
+            if let Some(suspension) = tree.suspension() {
+                suspension.passed().await.map_err(|error| self.fail(error))?;
+            }
+            if let Err(reason) = self.multihost.admit().await {
+                match tree.suspension() {
+                    Some(suspension) => suspension.suspend_for_multihost(reason),
+                    None => return Err(self.fail(reason)),
+                }
+                continue;
+            }
+            self.ring.is_multihost = self.multihost.is_shown();
+            let uberblock = self.uberblock(txg);
+            self.multihost.attempt(uberblock);
+            match commit(&leaves, &uberblock, &mut self.ring).await {
+                Ok(_) => {
+                    self.multihost.committed(uberblock, &leaves);
+                    return Ok(());
+                }
+                Err(error) => match tree.suspension().filter(|_| error.is_of_devices()) {
+                    Some(suspension) => suspension.suspend(error.to_string()),
+                    None => return Err(self.fail(error)),
+                },
+            }
+        }
+    }
+
+    /// The root of a txg that is about to be committed.
+    fn uberblock(&self, txg: Txg) -> Uberblock {
+        Uberblock {
             endian: cenote_zio::ORDER,
             version: VERSION,
             txg,
@@ -192,19 +229,9 @@ impl PoolWriter {
             timestamp_s: self.time_s(),
             rootbp: self.mos.root(),
             software_version: VERSION,
-            mmp: Some(cenote_format::uberblock::Mmp { delay_ns: 0, config: 0 }),
+            mmp: Some(self.multihost.fields()),
             checkpoint_txg: Txg(0),
             raidz_reflow: self.raidz_reflow,
-        };
-        let leaves = self.leaf_commits(txg, self.config_changed);
-        // Each step can be done again: the bytes and their places are the same.
-        while let Err(error) = commit(&leaves, &uberblock, false).await {
-            let Some(suspension) = self.tree.suspension().filter(|_| error.is_of_devices()) else {
-                return Err(self.fail(error));
-            };
-            suspension.suspend(error.to_string());
-            suspension.passed().await.map_err(|error| self.fail(error))?;
         }
-        Ok(())
     }
 }

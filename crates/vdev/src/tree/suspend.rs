@@ -77,6 +77,8 @@ struct State {
     reason: Option<Arc<str>>,
     /// It is suspended because a device hangs.
     is_for_hang: bool,
+    /// It is suspended because another host may have the pool, and nobody has looked yet.
+    is_for_multihost: bool,
     is_abandoned: bool,
     is_resuming: bool,
     is_flushing: bool,
@@ -231,6 +233,29 @@ impl Suspension {
             self.is_suspended.store(true, Ordering::Release);
         }
         self.changed.all();
+    }
+
+    /// As [`Suspension::suspend`], since another host may have the pool by now. It stays suspended, whatever devices do, until
+    /// [`Suspension::multihost_checked`] was called.
+    pub fn suspend_for_multihost(&self, reason: impl Into<Arc<str>>) {
+        {
+            let mut state = self.state.lock();
+            state.reason = Some(reason.into());
+            (state.is_for_multihost, state.is_for_hang) = (true, false);
+            self.is_suspended.store(true, Ordering::Release);
+        }
+        self.changed.all();
+    }
+
+    /// Whether it is suspended because another host may have the pool.
+    #[must_use]
+    pub fn is_for_multihost(&self) -> bool {
+        self.is_suspended.load(Ordering::Acquire) && self.state.lock().is_for_multihost
+    }
+
+    /// No other host has the pool: it may be resumed.
+    pub fn multihost_checked(&self) {
+        self.state.lock().is_for_multihost = false;
     }
 
     /// As [`Suspension::suspend`], until a device that hangs has answered.
@@ -449,8 +474,14 @@ impl VdevTree {
         let Some(suspension) = self.suspension().filter(|suspension| suspension.reason().is_some()) else {
             return Ok(());
         };
-        if std::mem::replace(&mut suspension.state.lock().is_resuming, true) {
-            return Err(VdevError::Suspended("someone else is resuming it".into()));
+        {
+            let mut state = suspension.state.lock();
+            if state.is_for_multihost {
+                return Err(VdevError::Suspended(state.reason.as_deref().unwrap_or_default().to_owned()));
+            }
+            if std::mem::replace(&mut state.is_resuming, true) {
+                return Err(VdevError::Suspended("someone else is resuming it".into()));
+            }
         }
         let resuming = Resuming(suspension);
         let again = match race(Box::pin(self.write_kept_again(suspension)), self.until_held_up(suspension)).await {
@@ -464,6 +495,10 @@ impl VdevTree {
         };
         let mut state = suspension.state.lock();
         match again {
+            // It was suspended for multihost meanwhile.
+            _ if state.is_for_multihost => {
+                return Err(VdevError::Suspended(state.reason.as_deref().unwrap_or_default().to_owned()));
+            }
             Ok(()) if !state.is_abandoned => {
                 state.reason = None;
                 state.is_for_hang = false;

@@ -260,11 +260,11 @@ async fn show(context: &Context, text: &mut String, found: FoundPool) {
         destroyed: true,
         missing_log: true,
         missing_tops: true,
-        skip_activity_check: true,
         ..context.import_options()
     };
     let is_elsewhere = is_elsewhere(&found, &looking);
     let opened = context.import(found.clone(), &looking).await;
+    let mut active = None;
     let (tree, state, mut advice, unknown) = match opened {
         Ok(pool) => {
             let status = pool.tree().status();
@@ -276,6 +276,11 @@ async fn show(context: &Context, text: &mut String, found: FoundPool) {
             (view.tree(names).await.ok(), state, advice, Vec::new())
         }
         Err(error) => {
+            if let SpaError::Active { hostname, hostid, .. } = &error {
+                active = Some(format!(
+                    "The pool must be exported from {hostname} (hostid={hostid:x})\n\tbefore it can be safely imported."
+                ));
+            }
             let (advice, unknown) = refusal(error);
             let tree = match (found.vdevs(), found.status()) {
                 (Ok(config), Ok(status)) => {
@@ -298,7 +303,7 @@ async fn show(context: &Context, text: &mut String, found: FoundPool) {
             let _ = writeln!(text, "\t{feature}");
         }
     }
-    let _ = writeln!(text, "action: {}", advice.action);
+    let _ = writeln!(text, "action: {}", active.as_deref().unwrap_or(advice.action));
     if let Some(comment) = found.newest().and_then(|leaf| leaf.config.str("comment")) {
         let _ = writeln!(text, "comment: {comment}");
     }
@@ -311,7 +316,7 @@ async fn show(context: &Context, text: &mut String, found: FoundPool) {
     text.push_str("config:\n\n");
     if let Some(tree) = &tree {
         let mut rows = Rows { width: width(tree).max(NAME_WIDTH_MIN), text };
-        rows.all(tree, state);
+        rows.all(tree, state, if active.is_some() { "currently in use" } else { "corrupted data" });
     }
     if advice.message == advice::UNKNOWN_DEVICES.message {
         text.push_str(
@@ -329,6 +334,7 @@ fn is_elsewhere(found: &FoundPool, options: &ImportOptions) -> bool {
 /// What to say of a pool that does not open, and which features are to blame.
 fn refusal(error: SpaError) -> (ImportAdvice, Vec<String>) {
     match error {
+        SpaError::Active { .. } => (advice::ACTIVE, Vec::new()),
         SpaError::UnsupportedFeatures { features, .. } => (advice::UNKNOWN_FEATURES, features),
         SpaError::UnsupportedVersion { .. } => (advice::UNKNOWN_VERSION, Vec::new()),
         SpaError::MissingDevices { .. } | SpaError::MissingLog { .. } => (advice::UNKNOWN_DEVICES, Vec::new()),
@@ -343,7 +349,8 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    fn all(&mut self, tree: &Tree, state: &str) {
+    /// `problem`: why the pool is not available where no device is the reason.
+    fn all(&mut self, tree: &Tree, state: &str, problem: &str) {
         let width = self.width;
         let root = &tree.root;
         let _ = write!(self.text, "\t{:width$}  {state}", root.name);
@@ -351,7 +358,9 @@ impl Rows<'_> {
             Some(reason) => {
                 let _ = writeln!(self.text, "  {}", reason.text());
             }
-            None if state == "UNAVAIL" => self.text.push_str("  corrupted data\n"),
+            None if state == "UNAVAIL" => {
+                let _ = writeln!(self.text, "  {problem}");
+            }
             None => self.text.push('\n'),
         }
         let tops = || root.children.iter().filter(|top| !top.is_placeholder && top.kind != "missing");

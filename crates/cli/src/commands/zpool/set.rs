@@ -7,8 +7,8 @@ use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::writing::{Writing, line, pool_setting};
 
-/// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots, or one with a
-/// colon in its name; or enable a feature: feature@NAME=enabled.
+/// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots,
+/// multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The property and its value.

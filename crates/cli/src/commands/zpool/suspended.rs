@@ -11,12 +11,19 @@ use crate::output::nicenum;
 /// OpenZFS's words: scripts look for them.
 const STATUS: &str = "One or more devices are faulted in response to IO failures.";
 const ACTION: &str = "Make sure the affected devices are connected, then run 'zpool clear'.";
-/// What it explains them with.
-const SEE: &str = "https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-HC";
+const MESSAGE: &str = "ZFS-8000-HC";
+/// Where it explains them.
+const SEE: &str = "https://openzfs.github.io/openzfs-docs/msg";
+/// The same of a pool that another system may have by now.
+const MULTIHOST_STATUS: &str = "The pool is suspended because multihost writes failed or were delayed;\n\tanother system could import the pool undetected.";
+const MULTIHOST_ACTION: &str = "Make sure the pool's devices are connected, then reboot your system and\n\timport the pool or run 'zpool clear' to resume the pool.";
+const MULTIHOST_MESSAGE: &str = "ZFS-8000-MM";
 /// Of a pool that goes on without a device that hangs, or waits for a read.
 const HANG_STATUS: &str = "One or more devices have not answered for a long time.";
 const HANG_ACTION: &str =
     "Make sure the affected devices work. One that was given up is used again when the pool is imported anew.";
+const OF_DEVICES: [&str; 3] = [STATUS, ACTION, MESSAGE];
+const OF_MULTIHOST: [&str; 3] = [MULTIHOST_STATUS, MULTIHOST_ACTION, MULTIHOST_MESSAGE];
 const NAME_WIDTH_MIN: usize = 10;
 
 /// Rows of the tree: depth, vdev.
@@ -49,10 +56,20 @@ fn hang_text(vdev: &VdevStatus) -> String {
 
 /// As a person reads it. `reason`: why it is suspended, if it is.
 pub(super) fn text(pool: &LivePool, reason: Option<&str>) -> String {
-    text_of(pool.name(), pool.devices().as_ref(), reason)
+    text_of(pool.name(), pool.devices().as_ref(), reason, words(pool))
 }
 
-fn text_of(pool: &str, status: Option<&VdevStatus>, reason: Option<&str>) -> String {
+/// The status, the action and the message of a pool that is suspended.
+fn words(pool: &LivePool) -> [&'static str; 3] {
+    if pool.is_suspended_for_multihost() { OF_MULTIHOST } else { OF_DEVICES }
+}
+
+fn text_of(
+    pool: &str,
+    status: Option<&VdevStatus>,
+    reason: Option<&str>,
+    [status_text, action, message]: [&str; 3],
+) -> String {
     let root_state = match (status, reason) {
         (_, Some(_)) => "SUSPENDED",
         (Some(root), None) => root.state.name(),
@@ -61,7 +78,10 @@ fn text_of(pool: &str, status: Option<&VdevStatus>, reason: Option<&str>) -> Str
     let mut text = format!("  pool: {pool}\n state: {root_state}\n");
     let _ = match reason {
         Some(reason) => {
-            writeln!(text, "status: {STATUS}\naction: {ACTION}\n   see: {SEE}\nreason: {reason}\nconfig:\n")
+            writeln!(
+                text,
+                "status: {status_text}\naction: {action}\n   see: {SEE}/{message}\nreason: {reason}\nconfig:\n"
+            )
         }
         None => writeln!(text, "status: {HANG_STATUS}\naction: {HANG_ACTION}\nconfig:\n"),
     };
@@ -109,10 +129,11 @@ pub(super) fn json(pool: &LivePool, reason: Option<&str>) -> Map<String, Value> 
     match reason {
         Some(reason) => {
             found.insert("state".into(), json!("SUSPENDED"));
-            found.insert("status".into(), json!(format!("{STATUS}\n")));
-            found.insert("action".into(), json!(format!("{ACTION}\n")));
-            found.insert("msgid".into(), json!("ZFS-8000-HC"));
-            found.insert("moreinfo".into(), json!(SEE));
+            let [status, action, message] = words(pool);
+            found.insert("status".into(), json!(format!("{status}\n")));
+            found.insert("action".into(), json!(format!("{action}\n")));
+            found.insert("msgid".into(), json!(message));
+            found.insert("moreinfo".into(), json!(format!("{SEE}/{message}")));
             found.insert("reason".into(), json!(reason));
         }
         None => {
@@ -157,12 +178,13 @@ mod tests {
         ];
         let root = vdev("root", VdevState::Degraded, None, children);
         assert!(hangs(&root) && !hangs(&vdev("root", VdevState::Online, None, Vec::new())));
-        let text = text_of("mine", Some(&root), None);
+        let text = text_of("mine", Some(&root), None, OF_DEVICES);
         let ends = |name: &str, end: &str| text.lines().any(|line| line.contains(name) && line.ends_with(end));
         assert!(text.contains(" state: DEGRADED\nstatus: One or more devices have not answered"), "{text}");
         assert!(ends(" a ", "0  has not answered for 312 s"), "{text}");
         assert!(ends(" b ", "0  has not answered for 312 s  given up"), "{text}");
         assert!(ends(" c ", "0  given up") && ends(" d ", "    0"), "{text}");
-        assert!(text_of("mine", Some(&root), Some("a hangs")).contains(" state: SUSPENDED\n"));
+        let text = text_of("mine", Some(&root), Some("a hangs"), OF_MULTIHOST);
+        assert!(text.contains(" state: SUSPENDED\nstatus: The pool is suspended because multihost writes"), "{text}");
     }
 }

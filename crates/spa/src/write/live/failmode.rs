@@ -81,6 +81,12 @@ impl LivePool {
         self.shared.suspension.reason()
     }
 
+    /// Whether it is suspended because multihost writes failed or were late: devices that work again are no reason to go on.
+    #[must_use]
+    pub fn is_suspended_for_multihost(&self) -> bool {
+        self.shared.suspension.is_for_multihost()
+    }
+
     /// Waits until the pool is suspended: why, and what its property `failmode` wants.
     pub async fn failed(&self) -> (Arc<str>, FailMode) {
         let reason = self.shared.suspension.failed().await;
@@ -101,9 +107,14 @@ impl LivePool {
     /// counted. What they may have lost is written to them first.
     ///
     /// # Errors
-    /// They do not: the pool stays suspended.
+    /// They do not: the pool stays suspended. Or another system may have it: where it is shown to be in use, that is looked for
+    /// first, and where `multihost` is on the devices are watched for as long as at an import.
     pub async fn resume(&self) -> Result<(), SpaError> {
         let tree = self.shared.tree.upgrade().ok_or_else(|| self.fail(&TxError::Closed))?;
+        if self.shared.suspension.reason().is_some() {
+            let may = self.shared.multihost.may_resume().await;
+            may.map_err(|what| SpaError::Write { pool: self.shared.name.clone(), what })?;
+        }
         let resumed = tree.resume().await;
         resumed.map_err(|error| SpaError::Write { pool: self.shared.name.clone(), what: error.to_string() })?;
         tree.clear_errors();

@@ -58,6 +58,7 @@ pub use durable::{Durable, SyncMode};
 pub use failmode::FailMode;
 pub use history::{Phase, TxgRecord};
 
+use super::multihost::Multihost;
 use super::{Head, PoolWriter};
 use crate::SpaError;
 
@@ -80,6 +81,7 @@ struct Shared {
     handle: Handle,
     name: String,
     suspension: Arc<Suspension>,
+    multihost: Multihost,
     /// As long as the pool is open.
     tree: Weak<VdevTree>,
     failmode: Mutex<FailMode>,
@@ -160,6 +162,7 @@ impl LivePool {
             handle: handle.clone(),
             name: writer.name().to_owned(),
             suspension: writer.tree.wait_for_devices(),
+            multihost: writer.multihost.clone(),
             tree: Arc::downgrade(&writer.tree),
             failmode: Mutex::new(FailMode::default()),
             txgs: txgs.clone(),
@@ -171,6 +174,7 @@ impl LivePool {
             sync: Mutex::new(None),
         });
         shared.set_failmode(writer.failmode);
+        shared.multihost.suspend_by(shared.suspension.clone());
         handle.detach(Class::Sync, async move { txgs.quiesce().await });
         let syncing = shared.clone();
         let join = handle.spawn(Class::Sync, async move { syncing.sync(writer).await });
