@@ -50,7 +50,7 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
 
 /// Opens a pool, which may have to be watched for long before. The signals that are to end a server end it.
 async fn unless_interrupted<T>(context: &Context, name: &str, open: impl Future<Output = Result<T>>) -> Result<T> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let mut signals = signals::ending()?;
     let closing = signals.handle();
     let waiting = context.handle().spawn_blocking(move || signals.forever().next());
     match race(Box::pin(open), waiting).await {
