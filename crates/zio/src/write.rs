@@ -450,6 +450,10 @@ fn check(data: &Block, policy: &WritePolicy) -> Result<(), ZioErrorKind> {
     if matches!(policy.compress, Compress::On | Compress::Inherit) {
         return Err(ZioErrorKind::Unwritable("the compression is not resolved"));
     }
+    // With a level that names none nothing would ever be compressed, and nobody told.
+    if policy.compress == Compress::Zstd && policy.compress_level.zstd_level().is_none() {
+        return Err(ZioErrorKind::Unwritable("the compression's level is not resolved"));
+    }
     Ok(())
 }
 

@@ -172,6 +172,16 @@ fn data(sectors: usize, rarity: u64, seed: u64) -> Block {
     Block::from(bytes)
 }
 
+#[test]
+fn zstd_without_a_level_is_refused_and_not_stored_as_it_is() {
+    let (zio, runtime) = (pipeline(&[]), Runtime::simulated(1));
+    let allocator = Bump::new(zio.tree(), 1 << 30, u64::MAX);
+    let mut policy = policy(Compress::Zstd, Checksum::Fletcher4);
+    policy.compress_level = CompressLevel::INHERIT;
+    let error = runtime.block_on(zio.write(&allocator, &data(8, 0, 1), &policy)).map(drop).unwrap_err();
+    assert!(error.to_string().contains("level"), "{error}");
+}
+
 const COMPRESSIONS: [Compress; 7] =
     [Compress::Off, Compress::Lzjb, Compress::Zle, Compress::Lz4, Compress::Gzip6, Compress::Zstd, Compress::Empty];
 const CHECKSUMS: [Checksum; 8] = [

@@ -184,11 +184,12 @@ impl PoolWriter {
         match name {
             "compression" => {
                 let compression = Compression::from_property(number).ok_or_else(bad)?;
-                policy.compress = match compression.kind {
-                    Compress::On => Compress::Lz4,
-                    Compress::Inherit | Compress::Empty => return Err(bad()),
-                    kind => kind,
-                };
+                if matches!(compression.kind, Compress::Inherit | Compress::Empty) {
+                    return Err(bad());
+                }
+                // The only place where `on` and a level that was not given get their meaning.
+                let compression = compression.resolved(self.features.has("lz4_compress"));
+                policy.compress = compression.kind;
                 policy.compress_level = compression.level;
                 Ok((compression.kind == Compress::Zstd).then_some("zstd_compress"))
             }
