@@ -94,8 +94,18 @@ impl Dsl {
         Ok(Dataset { object, dir, snapshot, phys })
     }
 
-    /// The dataset with this full name: a head or a snapshot.
+    /// The dataset with this full name: a head or a snapshot; a head that is called like a snapshot where there is none.
     pub async fn dataset(&self, name: &str) -> Result<Dataset, DslError> {
+        match self.dataset_by_rules(name).await {
+            Err(problem @ (DslError::NoSuchDataset(_) | DslError::BadName { .. })) => {
+                let Some(dir) = self.find_dir(name).await? else { return Err(problem) };
+                self.head(&dir).await?.ok_or(problem)
+            }
+            found => found,
+        }
+    }
+
+    async fn dataset_by_rules(&self, name: &str) -> Result<Dataset, DslError> {
         let absent = || DslError::NoSuchDataset(name.into());
         let (dir, tail) = self.resolve(name).await?;
         let head = self.head(&dir).await?.ok_or_else(absent)?;

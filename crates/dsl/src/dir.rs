@@ -45,18 +45,33 @@ impl Dsl {
         Ok(Dir { object, name, phys })
     }
 
-    /// The directory with this full name.
+    /// The directory with this full name. One whose name can be none, since it has a delimiter in it, is found too.
     pub async fn dir(&self, name: &str) -> Result<Dir, DslError> {
-        let parsed = Name::parse(name)?;
-        let mut parts = parsed.dir.split('/');
+        // A name that is a snapshot's or a bookmark's, or no name at all, may still be what a directory is called.
+        let problem = match Name::parse(name) {
+            Ok(_) => DslError::NoSuchDataset(name.into()),
+            Err(error) => error,
+        };
+        self.find_dir(name).await?.ok_or(problem)
+    }
+
+    /// The directory whose parts are called exactly so, by whatever rules it got its name.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn find_dir(&self, name: &str) -> Result<Option<Dir>, DslError> {
+        let mut parts = name.split('/');
         if parts.next() != Some(self.pool()) {
-            return Err(DslError::NoSuchDataset(name.into()));
+            return Ok(None);
         }
         let mut dir = self.root_dir().await?;
-        for part in parts {
-            dir = self.child(&dir, part).await?.ok_or_else(|| DslError::NoSuchDataset(name.into()))?;
+        for (depth, part) in parts.enumerate() {
+            match self.child(&dir, part).await? {
+                Some(child) if depth < DEPTH_MAX => dir = child,
+                _ => return Ok(None),
+            }
         }
-        Ok(dir)
+        Ok(Some(dir))
     }
 
     /// The child `part` of a directory, if there is one.

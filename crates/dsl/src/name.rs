@@ -1,7 +1,11 @@
 //! Names of datasets: `pool/a/b`, `pool/a/b@snapshot`, `pool/a/b#bookmark`.
 //!
-//! The rules are those of `zfs(8)`: parts of letters, digits and `-_.: `, the pool's name beginning with a letter, the
-//! whole at most 255 bytes.
+//! Two sets of rules. New names ([`check_new_pool`], [`check_new_dataset`], [`check_new_snapshot`]) follow OpenZFS's, word for word of
+//! its reasons: parts of letters, digits and `-_.: `, a pool's name beginning with a letter, at most 255 bytes and 50 levels.
+//! What is looked up ([`Name::parse`]) may be more: names that OpenZFS itself makes (`%recv`, `$ORIGIN`), and those of pools that
+//! got theirs by other rules, which could not be renamed or destroyed otherwise.
+
+use cenote_format::dsl::pool_directory;
 
 use crate::DslError;
 
@@ -79,9 +83,112 @@ impl<'a> Name<'a> {
     }
 }
 
+/// The longest name of a pool in bytes: `NAME/$ORIGIN@$ORIGIN` has to be a name too.
+const POOL_NAME_MAX_BYTES: usize = NAME_MAX_BYTES - 2 - 2 * pool_directory::ORIGIN_DIR.len();
+/// Levels of a dataset's name, the pool's included (`zfs_max_dataset_nesting`).
+const LEVELS_MAX: usize = 50;
+
+/// Whether a new pool can have this name.
+///
+/// # Errors
+/// Why not, in OpenZFS's words.
+pub fn check_new_pool(name: &str) -> Result<(), String> {
+    if name.len() > POOL_NAME_MAX_BYTES {
+        return Err("name is too long".into());
+    }
+    if let Some(letter) = name.chars().find(|letter| !is_legal(*letter)) {
+        let hint = if letter == '/' { "\nuse 'zfs create' to create a dataset" } else { "" };
+        return Err(format!("invalid character '{letter}' in pool name{hint}"));
+    }
+    if !name.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        return Err("name must begin with a letter".into());
+    }
+    if ["mirror", "raidz", "draid", "spare"].iter().any(|kind| name.starts_with(kind)) || name == "log" {
+        return Err("name is reserved".into());
+    }
+    Ok(())
+}
+
+/// Whether a new file system or volume can have this full name.
+///
+/// # Errors
+/// Why not, in OpenZFS's words.
+pub fn check_new_dataset(name: &str) -> Result<(), String> {
+    if name.contains('@') {
+        return Err("snapshot delimiter '@' is not expected here\nnot supported yet: making snapshots".into());
+    }
+    if name.contains('#') {
+        return Err("bookmark delimiter '#' is not expected here\nnot supported yet: making bookmarks".into());
+    }
+    check_new_parts(name)?;
+    if name.matches('/').count() >= LEVELS_MAX {
+        return Err("maximum name nesting depth exceeded".into());
+    }
+    Ok(())
+}
+
+/// Whether a snapshot can get this full name.
+///
+/// # Errors
+/// Why not, in OpenZFS's words.
+pub fn check_new_snapshot(name: &str) -> Result<(), String> {
+    const MISPLACED: &str = "empty component or misplaced '@' or '#' delimiter in name";
+    let Some((dataset, snapshot)) = name.split_once('@') else {
+        return Err("missing '@' delimiter in snapshot name".into());
+    };
+    if name.contains('#') {
+        return Err("bookmark delimiter '#' is not expected here".into());
+    }
+    if snapshot.contains('@') {
+        return Err("multiple '@' and/or '#' delimiters in name".into());
+    }
+    if dataset.is_empty() || snapshot.is_empty() || snapshot.contains('/') {
+        return Err(MISPLACED.into());
+    }
+    check_new_letters(snapshot)?;
+    if name.len() > NAME_MAX_BYTES {
+        return Err("name is too long".into());
+    }
+    Ok(())
+}
+
+fn check_new_parts(name: &str) -> Result<(), String> {
+    if name.len() > NAME_MAX_BYTES {
+        return Err("name is too long".into());
+    }
+    if name.starts_with('/') {
+        return Err("leading slash in name".into());
+    }
+    if name.ends_with('/') {
+        return Err("trailing slash in name".into());
+    }
+    for part in name.split('/') {
+        check_new_letters(part)?;
+        match part {
+            "" => return Err("empty component or misplaced '@' or '#' delimiter in name".into()),
+            "." => return Err("self reference, '.' is found in name".into()),
+            ".." => return Err("parent reference, '..' is found in name".into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_new_letters(part: &str) -> Result<(), String> {
+    match part.chars().find(|letter| !is_legal(*letter)) {
+        Some(letter) => Err(format!("invalid character '{letter}' in name")),
+        None => Ok(()),
+    }
+}
+
+/// Whether a letter may be in a new name.
+const fn is_legal(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | ':' | ' ')
+}
+
 fn check_part(part: &str) -> Result<(), &'static str> {
     // '%' stands in names of half-received datasets, '$' in those that the pool itself makes.
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | ' ' | '%' | '$');
+    let legal = |c: char| is_legal(c) || matches!(c, '%' | '$');
     if !part.chars().all(legal) {
         return Err("invalid character in name");
     }
@@ -101,6 +208,59 @@ mod tests {
         assert_eq!((name.dir, name.tail, name.pool()), ("tank/a b/c", Tail::Snapshot("monday"), "tank"));
         assert_eq!(Name::parse("tank#x").unwrap().tail, Tail::Bookmark("x"));
         assert_eq!(Name::parse("tank").unwrap().tail, Tail::Head);
+    }
+
+    #[test]
+    fn new_names_are_those_that_openzfs_takes() {
+        for good in ["tank", "A", "tank.1", "t-_:. x", "c0", "log2", "loglog"] {
+            assert_eq!(check_new_pool(good), Ok(()), "{good}");
+        }
+        for (bad, reason) in [
+            ("", "begin with a letter"),
+            ("1abc", "begin with a letter"),
+            ("-a", "begin with a letter"),
+            ("a%", "invalid character '%' in pool name"),
+            ("a/b", "use 'zfs create'"),
+            ("a@b", "invalid character '@'"),
+            ("\u{e4}", "invalid character '\u{e4}'"),
+            ("mirror", "reserved"),
+            ("mirrored", "reserved"),
+            ("raidz1", "reserved"),
+            ("draid", "reserved"),
+            ("spares", "reserved"),
+            ("log", "reserved"),
+            (&"x".repeat(240), "too long"),
+        ] {
+            assert!(check_new_pool(bad).unwrap_err().contains(reason), "{bad}");
+        }
+        assert_eq!(check_new_pool(&"x".repeat(239)), Ok(()));
+
+        for good in ["tank/a", "tank/a b/c:d", "1abc/a", "tank/...", "tank/1"] {
+            assert_eq!(check_new_dataset(good), Ok(()), "{good}");
+        }
+        let deep = |slashes: usize| format!("t{}", "/a".repeat(slashes));
+        assert_eq!(check_new_dataset(&deep(49)), Ok(()));
+        for (bad, reason) in [
+            ("tank/a@b", "snapshot delimiter '@' is not expected here\nnot supported yet"),
+            ("tank/a#b", "bookmark delimiter '#' is not expected here"),
+            ("tank/a%b", "invalid character '%' in name"),
+            ("tank/d$e", "invalid character '$' in name"),
+            ("tank/a/", "trailing slash"),
+            ("/tank/a", "leading slash"),
+            ("tank//a", "empty component"),
+            ("tank/.", "self reference"),
+            ("tank/../a", "parent reference"),
+            ("tank/a\nb", "invalid character"),
+            (&deep(50), "nesting depth"),
+            (&format!("t/{}", "x".repeat(254)), "too long"),
+        ] {
+            assert!(check_new_dataset(bad).unwrap_err().contains(reason), "{bad}");
+        }
+
+        assert_eq!(check_new_snapshot("tank/a@b c"), Ok(()));
+        for bad in ["tank/a", "tank/a@", "@a", "tank@a/b", "tank@a@b", "tank@a#b", "tank@a%"] {
+            assert!(check_new_snapshot(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! **Rejected.** An enum of properties: it is extended at each release, and what is needed is looked up by name anyway.
 
 pub mod dataset;
+pub mod effect;
 mod kinds;
 pub mod pool;
 pub mod vdev;

@@ -1,0 +1,147 @@
+//! What setting a property comes to in Cenote: whether it can be set, and who obeys it then.
+//!
+//! One row for each property that OpenZFS lets one set, so that none is forgotten: a property that is merely kept says so to whoever
+//! sets it, and one that cannot be kept up yet is refused. Tests go through these rows and prove each effect on disk.
+
+use crate::Property;
+
+/// What becomes of a property's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It is obeyed: by what is written, by mounts, or by what is shown.
+    Obeyed,
+    /// It is kept, for OpenZFS too; Cenote does what the default says whatever the value.
+    Stored,
+    /// It is refused: what it promises could not be kept up.
+    NotYet,
+}
+
+use Effect::{NotYet, Obeyed, Stored};
+
+/// Of datasets, by name.
+pub const OF_DATASETS: &[(&str, Effect)] = &[
+    ("aclinherit", Stored),
+    ("aclmode", Obeyed),
+    ("acltype", Obeyed),
+    ("atime", Obeyed),
+    ("canmount", Obeyed),
+    ("checksum", Obeyed),
+    ("compression", Obeyed),
+    ("context", NotYet),
+    ("copies", Obeyed),
+    ("dedup", NotYet),
+    ("defcontext", NotYet),
+    ("devices", Stored),
+    ("direct", Stored),
+    ("dnodesize", Obeyed),
+    ("exec", Stored),
+    ("filesystem_limit", NotYet),
+    ("fscontext", NotYet),
+    ("iscsioptions", NotYet),
+    ("keylocation", NotYet),
+    ("logbias", Stored),
+    ("longname", NotYet),
+    ("mlslabel", NotYet),
+    ("mountpoint", Obeyed),
+    ("nbmand", NotYet),
+    ("overlay", Obeyed),
+    ("prefetch", Stored),
+    ("primarycache", Stored),
+    ("quota", Obeyed),
+    ("readonly", Obeyed),
+    ("recordsize", Obeyed),
+    ("redundant_metadata", Obeyed),
+    ("refquota", NotYet),
+    ("refreservation", Obeyed),
+    ("relatime", Obeyed),
+    ("reservation", NotYet),
+    ("rootcontext", NotYet),
+    ("secondarycache", Stored),
+    ("setuid", Stored),
+    ("sharenfs", NotYet),
+    ("sharesmb", NotYet),
+    ("snapdev", Stored),
+    ("snapdir", Obeyed),
+    ("snapshot_limit", NotYet),
+    ("special_small_blocks", Obeyed),
+    ("stmf_sbd_lu", NotYet),
+    ("sync", Obeyed),
+    ("version", NotYet),
+    ("volmode", Stored),
+    ("volsize", Obeyed),
+    ("volthreading", Stored),
+    ("vscan", NotYet),
+    ("xattr", Obeyed),
+    ("zoned", NotYet),
+];
+
+/// Of pools, by name; features apart, which are all obeyed.
+pub const OF_POOLS: &[(&str, Effect)] = &[
+    ("altroot", NotYet),
+    ("ashift", NotYet),
+    ("autoexpand", Stored),
+    ("autoreplace", Stored),
+    ("autotrim", Stored),
+    ("bootfs", NotYet),
+    ("cachefile", NotYet),
+    ("comment", Obeyed),
+    ("compatibility", NotYet),
+    ("dedup_table_quota", NotYet),
+    ("dedupditto", NotYet),
+    ("delegation", Stored),
+    ("failmode", Obeyed),
+    ("listsnapshots", Obeyed),
+    ("multihost", NotYet),
+    ("readonly", NotYet),
+    ("version", NotYet),
+];
+
+fn find(rows: &[(&str, Effect)], property: &Property) -> Effect {
+    rows.iter().find(|(name, _)| *name == property.name).map_or(NotYet, |(_, effect)| *effect)
+}
+
+/// The effect of a dataset's property; of one that cannot be set none.
+#[must_use]
+pub fn of_dataset(property: &Property) -> Effect {
+    find(OF_DATASETS, property)
+}
+
+/// The effect of a pool's property when it is set in a pool that exists.
+#[must_use]
+pub fn of_pool(property: &Property) -> Effect {
+    find(OF_POOLS, property)
+}
+
+/// Whether Cenote does something else than a value says: the property is only kept, and the value is not its default.
+#[must_use]
+pub fn is_ignored(effect: Effect, property: &Property, number: u64) -> bool {
+    effect == Stored && property.default_number() != Some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{dataset, pool};
+
+    #[test]
+    fn each_property_that_can_be_set_has_one_row_and_nothing_else_has() {
+        for (table, rows) in [(dataset::PROPERTIES, OF_DATASETS), (pool::PROPERTIES, OF_POOLS)] {
+            let settable: Vec<&str> =
+                table.iter().filter(|property| !property.is_read_only()).map(|property| property.name).collect();
+            for name in &settable {
+                assert_eq!(rows.iter().filter(|(of, _)| of == name).count(), 1, "{name}: who obeys it?");
+            }
+            for (name, _) in rows {
+                assert!(settable.contains(name), "{name} cannot be set");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_only_kept_is_ignored_unless_it_is_the_default() {
+        let autotrim = pool::find("autotrim").unwrap();
+        assert!(is_ignored(of_pool(autotrim), autotrim, 1) && !is_ignored(of_pool(autotrim), autotrim, 0));
+        let atime = dataset::find("atime").unwrap();
+        assert!(!is_ignored(of_dataset(atime), atime, 0));
+    }
+}
