@@ -22,7 +22,7 @@ pub enum RedundantMetadata {
     All,
     /// What many blocks hang on: dnodes' indirect blocks and those high up in trees, directories.
     Most,
-    /// What a dataset hangs on.
+    /// What a dataset hangs on: not single files and directories.
     Some,
     /// Nothing.
     None,
@@ -72,7 +72,7 @@ impl ObjsetPolicy {
         let extra = match self.redundant_metadata {
             RedundantMetadata::All => is_metadata,
             RedundantMetadata::Most => block.level >= 2 || block.kind.is_metadata(),
-            RedundantMetadata::Some => block.kind.is_metadata() && !block.kind.is_zap(),
+            RedundantMetadata::Some => is_critical(block.kind, block.level),
             RedundantMetadata::None => false,
         };
         let (mut compress, mut compress_level) = (self.compress, self.compress_level);
@@ -123,10 +123,53 @@ pub(super) struct Now {
     pub(super) pass: u32,
 }
 
+/// Whether more than a few files or directories hang on a block (`DMU_OT_IS_CRITICAL`).
+fn is_critical(kind: DmuType, level: u8) -> bool {
+    let is_of_files =
+        matches!(kind, DmuType::DIRECTORY_CONTENTS | DmuType::SA) || (kind == DmuType::DNODE && level == 0);
+    kind.is_metadata() && !is_of_files
+}
+
 /// Whether a checksum of data is good enough for metadata (`ZCHECKSUM_FLAG_METADATA`).
 const fn protects_metadata(checksum: Checksum) -> bool {
     !matches!(
         checksum,
         Checksum::Inherit | Checksum::On | Checksum::Off | Checksum::Zilog | Checksum::Fletcher2 | Checksum::NoParity
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
+
+    use super::*;
+
+    #[test]
+    fn redundant_metadata_doubles_what_openzfs_doubles() {
+        use RedundantMetadata as Redundant;
+        let copies = |redundant_metadata, kind, level| {
+            let policy = ObjsetPolicy { redundant_metadata, ..ObjsetPolicy::new(1) };
+            let at = Bookmark { objset: ObjsetId(1), object: ObjectId(1), level: 0, block: BlockId(0) };
+            let block = BlockKind { kind, level, fill: 1, uncompressed: false };
+            policy.of_block(block, at, Blkptr::HOLE, Now { txg: Txg(9), pass: 1 }).copies
+        };
+        let (file, directory) = (DmuType::PLAIN_FILE_CONTENTS, DmuType::DIRECTORY_CONTENTS);
+        // Kind and level; copies with all, most, some, none.
+        for (kind, level, expected) in [
+            (file, 0, [1, 1, 1, 1]),
+            (file, 1, [2, 1, 1, 1]),
+            (file, 2, [2, 2, 1, 1]),
+            (directory, 0, [2, 2, 1, 1]),
+            (directory, 1, [2, 2, 1, 1]),
+            (DmuType::SA, 0, [2, 2, 1, 1]),
+            (DmuType::DNODE, 0, [2, 2, 1, 1]),
+            (DmuType::DNODE, 1, [2, 2, 2, 1]),
+            (DmuType::OBJSET, 0, [2, 2, 2, 1]),
+            (DmuType::MASTER_NODE, 0, [2, 2, 2, 1]),
+            (DmuType::USERGROUP_USED, 0, [2, 2, 2, 1]),
+        ] {
+            let all = [Redundant::All, Redundant::Most, Redundant::Some, Redundant::None];
+            assert_eq!(all.map(|redundant| copies(redundant, kind, level)), expected, "{kind:?} level {level}");
+        }
+    }
 }
