@@ -81,7 +81,7 @@ pub(super) fn event(time_s: u64, txg: Txg, host: &str, name: &str, text: &str) -
     let mut list = NvList::new();
     list.push("history txg", txg.0);
     list.push("history time", time_s);
-    list.push("history internal_name", name);
+    list.push("internal_name", name);
     list.push("history internal str", text);
     list.push("history hostname", host);
     list
