@@ -11,14 +11,13 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Guid;
 use cenote_fuse::{LiveServer, LiveServerOptions, MountHandle, MountOptions, Report, SyncMode, mount_live};
 use cenote_spa::SpaError;
-use cenote_spa::write::PoolWriter;
 use cenote_spa::write::live::{FailMode, LiveHead, LivePool};
+use cenote_spa::write::{FileSizes, PoolWriter};
 use cenote_taskq::{Class, Either, race};
 use cenote_zpl::live::{AccessTimes, LiveOptions};
 use cenote_zpl::write::XattrMode;
 
 use crate::context::Context;
-use crate::newpool::slots;
 use crate::outcome::usage;
 use crate::signals;
 use crate::writing::open_for_writing;
@@ -203,14 +202,10 @@ async fn opened(pool: &LivePool, writer: &mut PoolWriter, name: &str) -> Result<
         bail!("cannot mount '{name}' with --rw: its property readonly is on ('cenote zfs set readonly=off {name}')");
     }
     let mut files = LiveOptions::default();
-    if let Some(bytes) = number("recordsize").await?.and_then(|bytes| u32::try_from(bytes).ok()) {
-        files.record_bytes = bytes;
-    }
+    let FileSizes { record_bytes, dnode_slots } = writer.file_sizes(&view, &dataset.dir).await?;
+    (files.record_bytes, files.dnode_slots) = (record_bytes, dnode_slots);
     if number("xattr").await? == Some(1) {
         files.xattrs = XattrMode::Dir;
-    }
-    if let Some(size) = number("dnodesize").await? {
-        files.dnode_slots = slots(size);
     }
     files.acl_is_discarded = number("aclmode").await?.unwrap_or(0) == 0;
     files.has_posix_acls = number("acltype").await? == Some(1);

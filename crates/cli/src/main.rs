@@ -50,6 +50,7 @@ mod replication;
 mod request;
 mod signals;
 mod time;
+mod values;
 mod vdevspec;
 mod verbs;
 mod volumes;

@@ -5,54 +5,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use cenote_dmu::write::Object;
-use cenote_props::{Kind, dataset, find, is_user_property};
+use cenote_props::{Types, dataset, effect, pool as pool_table};
 use cenote_spa::PoolState;
 use cenote_spa::features::{FEATURES, by_name};
-use cenote_spa::write::{Clock, CreateOptions, Host, PoolWriter, PropertyValue, create};
+use cenote_spa::write::{Clock, CreateOptions, FileSizes, Host, PoolWriter, PropertyValue, create};
 use cenote_vdev::config::VdevConfig;
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec, XattrMode};
 
-use crate::args::parse_size;
 use crate::compatibility;
 use crate::context::Context;
 use crate::made::Made;
 use crate::outcome::usage;
 use crate::replication::{look, mismatch};
+use crate::values::{When, dataset_setting, note_stored};
 use crate::vdevspec::Layout;
-
-/// Properties of datasets that are obeyed, or that only matter to whoever mounts them.
-pub(crate) const DATASET_PROPERTIES: [&str; 30] = [
-    "aclinherit",
-    "aclmode",
-    "acltype",
-    "atime",
-    "canmount",
-    "checksum",
-    "compression",
-    "copies",
-    "devices",
-    "direct",
-    "dnodesize",
-    "exec",
-    "logbias",
-    "mountpoint",
-    "overlay",
-    "prefetch",
-    "primarycache",
-    "readonly",
-    "recordsize",
-    "redundant_metadata",
-    "relatime",
-    "secondarycache",
-    "setuid",
-    "snapdev",
-    "snapdir",
-    "special_small_blocks",
-    "sync",
-    "volmode",
-    "volthreading",
-    "xattr",
-];
 
 /// What is asked for, as the command line has it.
 pub(crate) struct Wish<'a> {
@@ -84,7 +50,12 @@ impl NewPool {
     /// Makes it, in memory and in labels, and the files that it needs.
     pub(crate) async fn make(context: &Context, wish: &Wish<'_>) -> Result<(Self, Made)> {
         let settings = PoolSettings::parse(wish.pool)?;
-        let properties = wish.dataset.iter().map(|setting| dataset_property(setting)).collect::<Result<Vec<_>>>()?;
+        let properties = wish.dataset.iter().filter_map(|setting| dataset_property(setting).transpose());
+        let properties = properties.collect::<Result<Vec<_>>>()?;
+        let of_dataset = properties.iter().map(|(name, value)| (name.as_str(), value));
+        note_stored(context, effect::of_dataset, dataset::PROPERTIES, of_dataset);
+        let of_pool = settings.properties.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_ref()?)));
+        note_stored(context, effect::of_pool, pool_table::PROPERTIES, of_pool);
         refuse_used(context, wish.layout, wish.force).await?;
         if !wish.force {
             refuse_mismatch(None, wish.layout)?;
@@ -119,28 +90,22 @@ impl NewPool {
         let node =
             NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
         let mut files = FileSystemMut::create(&head.objset, pool.txg(), &node).await?;
-        for (name, value) in &properties {
-            let PropertyValue::Number(number) = value else { continue };
-            match name.as_str() {
-                "recordsize" => files.record_bytes = u32::try_from(*number)?,
-                "xattr" if *number == 1 => files.xattrs = XattrMode::Dir,
-                "dnodesize" => files.dnode_slots = slots(*number),
-                _ => {}
-            }
+        let number = |wanted: &str| {
+            properties.iter().rev().find(|(name, _)| name == wanted).and_then(|(_, value)| match value {
+                PropertyValue::Number(number) => Some(*number),
+                PropertyValue::Text(_) => None,
+            })
+        };
+        // What needs a feature that the pool is made without was refused.
+        let sizes = FileSizes::of_properties(number("recordsize"), number("dnodesize"));
+        (files.record_bytes, files.dnode_slots) = (sizes.record_bytes, sizes.dnode_slots);
+        if number("xattr") == Some(1) {
+            files.xattrs = XattrMode::Dir;
         }
         let root = files.objset().object(files.root()).await?;
         let node = NodeSpec { parent: root.id(), size_bytes: 2, links: 2, ..node };
         let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
         Ok((Self { pool, files, root: (root, node), latest_s }, made))
-    }
-}
-
-/// Slots of a dnode by the property `dnodesize`.
-pub(crate) fn slots(number: u64) -> u8 {
-    match number {
-        // `auto` is 1 KiB, as in OpenZFS.
-        1 => 2,
-        bytes => u8::try_from(bytes / 512).unwrap_or(1).clamp(1, 32),
     }
 }
 
@@ -218,25 +183,12 @@ pub(crate) fn parse_ashift(value: &str) -> Result<Option<u32>> {
     }
 }
 
-/// What `-O PROPERTY=VALUE` says, as it is kept.
-fn dataset_property(setting: &str) -> Result<(String, PropertyValue)> {
-    let (name, value) = setting.split_once('=').ok_or_else(|| usage("missing value in -O PROPERTY=VALUE"))?;
-    if is_user_property(name) {
-        return Ok((name.to_owned(), PropertyValue::Text(value.to_owned())));
+/// What `-O PROPERTY=VALUE` says, as it is kept; nothing where that is so without it.
+fn dataset_property(setting: &str) -> Result<Option<(String, PropertyValue)>> {
+    if !setting.contains('=') {
+        return Err(usage("missing value in -O PROPERTY=VALUE"));
     }
-    let Some(property) = find(dataset::PROPERTIES, name) else {
-        bail!("cannot set property: invalid property '{name}'")
-    };
-    if !DATASET_PROPERTIES.contains(&property.name) {
-        bail!("not supported yet: -O {}", property.name);
-    }
-    let bad = || anyhow::anyhow!("'{value}' is no value of the property '{}'", property.name);
-    let kept = match property.kind {
-        Kind::Number(_) => PropertyValue::Number(parse_size(value).map_err(|_| bad())?),
-        Kind::Index(..) => PropertyValue::Number(property.number(value).ok_or_else(bad)?),
-        Kind::Text(_) => PropertyValue::Text(value.to_owned()),
-    };
-    Ok((property.name.to_owned(), kept))
+    dataset_setting(setting, When::PoolCreation, Types::FILESYSTEM)
 }
 
 /// What precedes what `-f` would override.
@@ -274,7 +226,7 @@ mod tests {
 
     #[test]
     fn properties_are_kept_as_numbers_and_text() {
-        let kept = |setting| dataset_property(setting).unwrap().1;
+        let kept = |setting| dataset_property(setting).unwrap().unwrap().1;
         assert_eq!(kept("compression=zstd"), PropertyValue::Number(16));
         assert_eq!(kept("recordsize=1M"), PropertyValue::Number(1 << 20));
         assert_eq!(kept("mountpoint=/x"), PropertyValue::Text("/x".into()));

@@ -3,24 +3,19 @@
 //! The txg that has the changes also says that the pool is exported: it is one step from the state before to the state
 //! after, whatever happens in between.
 
-use anyhow::{Context as _, Result, bail};
-use cenote_props::{Kind, Property, Types, dataset, find, is_user_property, pool};
+use anyhow::{Result, bail};
+use cenote_props::effect::{self, Effect};
+use cenote_props::{find, is_user_property, pool};
 use cenote_spa::SpaError;
 use cenote_spa::write::live::LivePool;
 use cenote_spa::write::{PoolWriter, PropertyValue, WriteOptions, open};
 
 use cenote_taskq::BoxFuture;
 
-use crate::args::parse_size;
 use crate::context::Context;
-use crate::newpool::{DATASET_PROPERTIES, clock, host};
-use crate::outcome::usage;
+use crate::newpool::{clock, host};
+use crate::values::{kept, setting};
 
-/// Properties of pools that may be set.
-const POOL_PROPERTIES: [&str; 8] =
-    ["autoexpand", "autoreplace", "autotrim", "comment", "delegation", "failmode", "listsnapshots", "multihost"];
-/// `refreservation=auto`, until it is known what that comes to.
-pub(crate) const AUTO: u64 = u64::MAX;
 /// Text of a comment at most (`ZPROP_MAX_COMMENT`).
 const COMMENT_MAX_BYTES: usize = 32;
 
@@ -134,59 +129,6 @@ pub(crate) fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// A setting's name and value.
-pub(crate) fn setting(text: &str) -> Result<(&str, &str)> {
-    text.split_once('=').ok_or_else(|| usage("missing '=' for property=value argument"))
-}
-
-/// A value as it is kept.
-fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
-    let bad = || anyhow::anyhow!("'{value}' is no value of the property '{}'", property.name);
-    Ok(match property.kind {
-        Kind::Number(_) if value == "none" => PropertyValue::Number(0),
-        Kind::Number(_) if property.name == "refreservation" && value == "auto" => PropertyValue::Number(AUTO),
-        Kind::Number(_) => PropertyValue::Number(parse_size(value).map_err(|_| bad())?),
-        Kind::Index(..) => PropertyValue::Number(property.number(value).with_context(bad)?),
-        Kind::Text(_) => PropertyValue::Text(value.to_owned()),
-    })
-}
-
-/// The name of a dataset's property that may be changed.
-pub(crate) fn dataset_property(name: &str) -> Result<String> {
-    if is_user_property(name) {
-        return Ok(name.to_owned());
-    }
-    let Some(property) = find(dataset::PROPERTIES, name) else { bail!("invalid property '{name}'") };
-    if property.is_read_only() {
-        bail!("'{}' is readonly", property.name);
-    }
-    // Those that change accounts a new pool's root gets later.
-    if !DATASET_PROPERTIES.contains(&property.name) && !["quota", "refreservation"].contains(&property.name) {
-        bail!("not supported yet: changing the property '{}'", property.name);
-    }
-    Ok(property.name.to_owned())
-}
-
-/// What `zfs set PROPERTY=VALUE` says.
-pub(crate) fn dataset_setting(text: &str) -> Result<(String, PropertyValue)> {
-    let (name, value) = setting(text)?;
-    let name = dataset_property(name)?;
-    let value = match find(dataset::PROPERTIES, &name) {
-        Some(property) => kept(property, value)?,
-        None => PropertyValue::Text(value.to_owned()),
-    };
-    Ok((name, value))
-}
-
-/// As [`dataset_setting`], for a volume that is made.
-pub(crate) fn volume_setting(text: &str) -> Result<(String, PropertyValue)> {
-    let (name, value) = dataset_setting(text)?;
-    if find(dataset::PROPERTIES, &name).is_some_and(|property| !property.types.contains(Types::VOLUME)) {
-        bail!("'{name}' does not apply to datasets of this type");
-    }
-    Ok((name, value))
-}
-
 /// What `zpool set PROPERTY=VALUE` says; nothing for a value that takes the property away.
 pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
     let (name, value) = setting(text)?;
@@ -199,7 +141,7 @@ pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)
     if property.is_read_only() {
         bail!("property '{}' is readonly", property.name);
     }
-    if !POOL_PROPERTIES.contains(&property.name) {
+    if effect::of_pool(property) == Effect::NotYet {
         bail!("not supported yet: changing the property '{}'", property.name);
     }
     if property.name == "comment" {
@@ -219,13 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_kept_as_openzfs_keeps_them() {
-        assert_eq!(dataset_setting("compression=lz4").unwrap().1, PropertyValue::Number(15));
-        assert_eq!(dataset_setting("quota=none").unwrap().1, PropertyValue::Number(0));
-        assert_eq!(dataset_setting("a:b=c").unwrap(), ("a:b".into(), PropertyValue::Text("c".into())));
-        for wrong in ["used=1", "nothing=1", "dedup=on", "compression", "recordsize=x"] {
-            assert!(dataset_setting(wrong).is_err(), "{wrong}");
-        }
+    fn settings_of_pools_are_kept_as_openzfs_keeps_them() {
         assert_eq!(pool_setting("comment=").unwrap(), ("comment".into(), None));
         assert_eq!(pool_setting("autotrim=on").unwrap().1, Some(PropertyValue::Number(1)));
         for wrong in ["size=1", "multihost=maybe", "comment=\u{e9}", "feature@x=enabled", "version=28"] {

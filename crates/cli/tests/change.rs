@@ -36,11 +36,24 @@ fn properties_are_set_inherited_and_noted() {
     for part in ["zfs create -p -o compression=zstd-7 mine/a/b", "zpool set comment=ours mine", "recordsize=1048576"] {
         assert!(history.contains(part), "{part}: {history}");
     }
+    assert!(!history.contains("unrecognized"), "{history}");
+    let event = history.lines().find(|line| line.ends_with("recordsize=1048576")).unwrap();
+    assert!(event.contains("] set mine ("), "as OpenZFS shows what it noted itself: {event}");
     images.assert_whole();
     for (tool, line, why) in [
         ("zfs", vec!["set", "dedup=on", "mine"], "not supported yet"),
         ("zfs", vec!["set", "used=5", "mine"], "readonly"),
-        ("zfs", vec!["set", "atime=perhaps", "mine"], "no value"),
+        ("zfs", vec!["set", "atime=perhaps", "mine"], "'atime' must be one of 'on | off'"),
+        ("zfs", vec!["set", "mountpoint=relative", "mine"], "must be an absolute path"),
+        ("zfs", vec!["set", "quota=1K", "mine"], "size is less than current used or reserved space"),
+        ("zfs", vec!["set", "volsize=1M", "mine"], "does not apply to datasets of this type"),
+        ("zfs", vec!["create", "-p", "mine/new/a@b"], "snapshot delimiter '@' is not expected here"),
+        ("zfs", vec!["create", "mine/a#b"], "bookmark delimiter '#' is not expected here"),
+        ("zfs", vec!["create", "mine/p%q"], "invalid character '%' in name"),
+        ("zfs", vec!["create", "mine/d$e"], "invalid character '$' in name"),
+        ("zfs", vec!["create", "-V", "16M", "mine/v%"], "invalid character '%' in name"),
+        ("zfs", vec!["rename", "mine/a", "mine/a%"], "invalid character '%' in name"),
+        ("zfs", vec!["create", "-o", "encryption=on", "mine/x"], "not supported yet"),
         ("zfs", vec!["set", "atime=off", "mine/nothing"], "does not exist"),
         ("zfs", vec!["create", "mine/a"], "already exists"),
         ("zfs", vec!["create", "mine/x/y"], "parent does not exist"),

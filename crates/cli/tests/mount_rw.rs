@@ -301,7 +301,15 @@ fn properties_are_obeyed_and_what_cannot_be_written_is_refused_by_name() {
     drop(file);
     mounted.end(End::Unmount);
     images.run("zfs", &["set", "sync=always", "mine/fs"]);
-    images.run("zfs", &["set", "recordsize=1M", "mine/fs"]);
+    // Each of these needs a feature, which is in use once a file is written, and not before.
+    for setting in ["recordsize=1M", "dnodesize=2k", "checksum=sha512"] {
+        images.run("zfs", &["set", setting, "mine/fs"]);
+    }
+    let features = || {
+        let names = "feature@large_blocks,feature@large_dnode,feature@sha512,feature@userobj_accounting,feature@blake3";
+        images.run("zpool", &["get", "-H", "-o", "value", names, "mine"])
+    };
+    assert_eq!(features(), "enabled\nenabled\nenabled\nactive\nenabled\n");
     let mounted = Mounted::new(&images, "mine/fs");
     fs::write(mounted.path("always"), vec![2; 2 << 20]).unwrap();
     fs::rename(mounted.path("f"), mounted.path("g")).unwrap();
@@ -311,6 +319,7 @@ fn properties_are_obeyed_and_what_cannot_be_written_is_refused_by_name() {
     assert_eq!(fs::metadata(mounted.path("always")).unwrap().blksize(), 1 << 20);
     assert_eq!(fs::read(mounted.path("g")).unwrap().len(), 100_000);
     mounted.end(End::Unmount);
+    assert_eq!(features(), "active\nactive\nactive\nactive\nenabled\n");
     images.run("zfs", &["set", "readonly=on", "mine/fs"]);
     let at = tempfile::tempdir().unwrap();
     let at = at.path().to_str().unwrap();

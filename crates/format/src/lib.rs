@@ -38,6 +38,7 @@ pub mod history;
 pub mod ids;
 pub mod indirect;
 pub mod label;
+pub mod needs;
 pub mod nvlist;
 pub mod objset;
 pub mod sa;

@@ -91,7 +91,7 @@ pub const OF_POOLS: &[(&str, Effect)] = &[
     ("delegation", Stored),
     ("failmode", Obeyed),
     ("listsnapshots", Obeyed),
-    ("multihost", NotYet),
+    ("multihost", Obeyed),
     ("readonly", NotYet),
     ("version", NotYet),
 ];

@@ -31,6 +31,7 @@
 //! a bitmap of claims (the set of ranges shrinks as the walk goes on, and says where leaks are).
 
 mod account;
+mod features;
 mod freeing;
 mod resume;
 mod roots;

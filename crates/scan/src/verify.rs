@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cenote_dmu::DmuError;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, VdevId};
+use cenote_format::needs::Needs;
 use cenote_metaslab::PoolSpace;
 use cenote_spa::{Pool, SpaError};
 use cenote_taskq::{Class, Handle, JoinSet};
@@ -13,6 +14,7 @@ use cenote_zio::Bookmark;
 use thiserror::Error;
 
 use crate::account::{Account, Claim, Leak, Misuse, MisuseKind};
+use crate::features::FeatureUse;
 use crate::freeing::{self, LivelistPart, PointerLists};
 use crate::roots;
 use crate::shared::{Reference, SharedBlocks};
@@ -85,7 +87,8 @@ pub struct VerifyReport {
     pub leaks: Vec<Leak>,
     /// Bytes allocated, according to the space maps, all classes.
     pub allocated_bytes: u64,
-    /// Space maps that contradict themselves, tables that cannot be read, and what is not supported yet.
+    /// Space maps that contradict themselves, tables that cannot be read, features that are needed and not counted or counted wrongly,
+    /// and what is not supported yet.
     pub problems: Vec<String>,
     /// The space that was loaded, if space was to be accounted for.
     pub space: Option<Arc<PoolSpace>>,
@@ -151,6 +154,10 @@ pub async fn verify(
     walk.intent_logs(&objsets).await;
     stack.extend(objsets.into_iter().rev().filter(|root| root.has_blocks).map(|root| root.item));
     let is_complete = walk.run(handle, stack, progress).await;
+    if is_complete {
+        let features = std::mem::take(&mut walk.features);
+        walk.report.problems.extend(features.problems(pool).await);
+    }
     Ok(walk.finish(is_complete))
 }
 
@@ -162,6 +169,8 @@ struct Walk<'a> {
     shared: SharedBlocks,
     /// The places of blocks with pointers that were visited.
     trees: BTreeSet<(VdevId, u64)>,
+    /// Features that blocks need.
+    features: FeatureUse,
     report: VerifyReport,
 }
 
@@ -180,7 +189,8 @@ impl<'a> Walk<'a> {
             shared = SharedBlocks::load(pool).await;
             report.problems.append(&mut shared.problems);
         }
-        Ok(Self { pool, options, space, account, shared, trees: BTreeSet::new(), report })
+        let (trees, features) = (BTreeSet::new(), FeatureUse::default());
+        Ok(Self { pool, options, space, account, shared, trees, features, report })
     }
 
     /// Claims a block's ranges. `false` if the account does not allow them, or if the block was visited before.
@@ -366,6 +376,7 @@ impl<'a> Walk<'a> {
                     self.error(format!("{}: {error}", item.bookmark));
                     continue;
                 }
+                self.features.note(item.bookmark, Needs::of_pointer(&item.bp));
                 if item.bp.is_embedded() || self.is_tree_again(&item) {
                     continue;
                 }
@@ -417,7 +428,8 @@ impl<'a> Walk<'a> {
     }
 
     async fn take(&mut self, visited: Visited, stack: &mut Vec<Item>) {
-        let Visited { item, error, bad_copies, claims, children } = visited;
+        let Visited { item, error, bad_copies, claims, children, needs } = visited;
+        self.features.note(item.bookmark, needs);
         if let Some(error) = error {
             self.error(format!("{}: {error}", item.bookmark));
         }

@@ -9,7 +9,9 @@ use cenote_format::dnode::{DnodePhys, dnodes_in_block};
 use cenote_format::enums::Compress;
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg, VdevId};
+use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetPhys;
+use cenote_format::zap::{Leaf, ZapShape};
 use cenote_spa::Pool;
 use cenote_taskq::buf::Block;
 use cenote_vdev::queue::QueueClass;
@@ -47,12 +49,20 @@ pub(crate) struct Visited {
     pub(crate) claims: Vec<Claim>,
     /// Pointers within, to be visited if the claims hold.
     pub(crate) children: Vec<Item>,
+    /// Features that the contents need.
+    pub(crate) needs: Needs,
 }
 
 /// Visits a block that is neither a hole nor embedded.
 pub(crate) async fn visit(pool: Pool, item: Item, read: bool) -> Visited {
-    let mut visited =
-        Visited { error: None, bad_copies: Vec::new(), claims: Vec::new(), children: Vec::new(), item: item.clone() };
+    let mut visited = Visited {
+        error: None,
+        bad_copies: Vec::new(),
+        claims: Vec::new(),
+        children: Vec::new(),
+        needs: Needs::empty(),
+        item: item.clone(),
+    };
     match claims_of(&pool, &item.bp).await {
         Ok(claims) => visited.claims = claims,
         Err(error) => visited.error = Some(error),
@@ -75,15 +85,17 @@ pub(crate) async fn visit(pool: Pool, item: Item, read: bool) -> Visited {
     // A checksum does not say whether the bytes can be decompressed. With the key at hand the MAC is checked too; without,
     // encrypted contents are left as they are.
     let is_compressed = item.bp.compress() != Some(Compress::Off);
-    if is_tree || is_compressed || item.bp.uses_crypt() && context.key.is_some() {
+    let tells = Needs::are_in_contents(item.bp.dmu_type(), item.bp.level(), item.bp.lsize_bytes());
+    if is_tree || tells || is_compressed || item.bp.uses_crypt() && context.key.is_some() {
         let is_opaque = item.bp.is_encrypted() && context.key.is_none();
         let logical = if is_opaque { Ok(physical) } else { zio.logical_of(&item.bp, context, &physical) };
         match logical {
             Ok(logical) if is_tree => {
-                if let Err(error) = children(&item, &logical, &mut visited.children) {
+                if let Err(error) = children(&item, &logical, &mut visited) {
                     visited.error = Some(error);
                 }
             }
+            Ok(logical) if tells && !is_opaque => visited.needs = needs_of_contents(&item, &logical),
             Ok(_) => {}
             Err(error) => visited.error = Some(error.to_string()),
         }
@@ -98,13 +110,34 @@ pub(crate) fn is_tree(item: &Item) -> bool {
         || item.bookmark.object == ObjectId(0) && item.bp.dmu_type() == DmuType::DNODE
 }
 
-/// The pointers in a block that are born late enough to belong to this walk.
-fn children(item: &Item, bytes: &Block, into: &mut Vec<Item>) -> Result<(), String> {
+/// The features that a block of a directory, or of a large micro ZAP, needs for what is in it. Where it cannot be understood that is
+/// for whoever reads the directory to report.
+fn needs_of_contents(item: &Item, bytes: &Block) -> Needs {
+    let order = item.bp.byte_order();
+    if item.bookmark.block == BlockId(0) {
+        return match ZapShape::of(bytes, order) {
+            Ok(ZapShape::Micro) => Needs::of_micro_zap(bytes.len() as u64),
+            Ok(ZapShape::Fat) | Err(_) => Needs::empty(),
+        };
+    }
+    if item.bp.dmu_type() != DmuType::DIRECTORY_CONTENTS {
+        return Needs::empty();
+    }
+    let Ok(leaf) = Leaf::parse(bytes, order) else { return Needs::empty() };
+    // Stored with a zero at the end.
+    let lengths = leaf.entries().flatten().map(|entry| usize::from(entry.name_count).saturating_sub(1));
+    lengths.fold(Needs::empty(), |needs, len| needs | Needs::of_name(len))
+}
+
+/// The pointers in a block that are born late enough to belong to this walk, and the features that its dnodes need.
+fn children(item: &Item, bytes: &Block, visited: &mut Visited) -> Result<(), String> {
+    let Visited { children: into, needs, .. } = visited;
     let order = item.bp.byte_order();
     let bookmark = item.bookmark;
     let resume = item.origin.resume;
     if bookmark.level == Bookmark::LEVEL_OBJSET {
         let phys = ObjsetPhys::parse(bytes, order).map_err(|error| error.to_string())?;
+        *needs |= Needs::of_objset(phys.flags);
         dnode_pointers(item, ObjectId(0), &phys.meta_dnode, into);
         let special = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
         for (index, dnode) in special.into_iter().enumerate() {
@@ -132,7 +165,10 @@ fn children(item: &Item, bytes: &Block, into: &mut Vec<Item>) -> Result<(), Stri
     for (slot, dnode) in dnodes_in_block(bytes, order) {
         let object = ObjectId(bookmark.block.0.saturating_mul(slots).saturating_add(slot as u64));
         match dnode {
-            Ok(view) => dnode_pointers(item, object, &view.to_value(), into),
+            Ok(view) => {
+                *needs |= Needs::of_slots(view.slots());
+                dnode_pointers(item, object, &view.to_value(), into);
+            }
             Err(error) => problem = Err(format!("object {object}: {error}")),
         }
     }

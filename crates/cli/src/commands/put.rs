@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_spa::write::PoolWriter;
+use cenote_spa::write::{FileSizes, PoolWriter};
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, XattrMode};
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,6 @@ use crate::args::Search;
 use crate::build::{Builder, Counts, Event, Folder};
 use crate::context::Context;
 use crate::files::pool_of;
-use crate::newpool::slots;
 use crate::outcome::Outcome;
 use crate::output::{Progress, nicebytes};
 use crate::writing::{line, open_for_writing};
@@ -99,21 +98,9 @@ async fn open_files(pool: &mut PoolWriter, name: &str) -> Result<FileSystemMut> 
     let mut files = FileSystemMut::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
     let view = pool.view().await?;
     let dir = view.dir(name).await?;
-    let number = async |property: &str| {
-        let found = view.property(&dir, property, true).await?;
-        Ok::<_, anyhow::Error>(found.and_then(|found| found.value.number()))
-    };
-    if let Some(bytes) = number("recordsize").await? {
-        files.record_bytes = u32::try_from(bytes)?;
-        if bytes > 128 << 10 {
-            pool.activate(&head, "large_blocks").await?;
-        }
-    }
-    if let Some(size) = number("dnodesize").await?.filter(|size| *size != 0) {
-        files.dnode_slots = slots(size);
-        pool.activate(&head, "large_dnode").await?;
-    }
-    if number("xattr").await? == Some(1) {
+    let FileSizes { record_bytes, dnode_slots } = pool.file_sizes(&view, &dir).await?;
+    (files.record_bytes, files.dnode_slots) = (record_bytes, dnode_slots);
+    if view.property(&dir, "xattr", true).await?.and_then(|found| found.value.number()) == Some(1) {
         files.xattrs = XattrMode::Dir;
     }
     Ok(files)

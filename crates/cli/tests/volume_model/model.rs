@@ -108,9 +108,6 @@ fn a_volume_is_as_an_array_that_the_same_was_done_to() {
             let size_bytes = u64::from(block_bytes) * (1 + rng.below(40));
             let mut pool = machine.open().await;
             let (head, volume) = machine.volume(&mut pool, &VolumeSpec { size_bytes, block_bytes }).await;
-            if block_bytes > 128 << 10 {
-                pool.activate(&head, "large_blocks").await.unwrap();
-            }
             if seed % 4 == 3 {
                 pool.set_property(&head, "compression", &PropertyValue::Number(2)).await.unwrap();
             }

@@ -2,6 +2,7 @@
 //! decide on places.
 
 use cenote_format::blkptr::Blkptr;
+use cenote_format::needs::Needs;
 use cenote_taskq::buf::Block;
 use cenote_zio::{Placed, Places, PreparedBatch, WritePolicy, ZioError};
 
@@ -22,6 +23,8 @@ pub(super) struct Change {
     pub(super) used_bytes: i64,
     pub(super) born: SpaceDelta,
     pub(super) killed: Killed,
+    /// Features that new blocks need.
+    pub(super) needs: Needs,
 }
 
 /// Blocks of a batch whose pointers are complete, to be stored.
@@ -87,6 +90,7 @@ impl Change {
         }
         let (born, gone) = (shared.space_of(bp), shared.space_of(previous));
         self.born.add(born);
+        self.needs |= Needs::of_pointer(bp);
         if !previous.is_hole() {
             self.killed.push(*previous, gone);
         }

@@ -20,6 +20,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodePhys, MAX_SLOTS, SLOT_BYTES};
 use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
+use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetPhys;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{Class, Join, Semaphore};
@@ -89,6 +90,8 @@ pub struct Synced {
     pub born: SpaceDelta,
     /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
     pub killed: Killed,
+    /// Features that what was written needs: the dataset has to have each of them before the txg is the pool's.
+    pub needs: Needs,
 }
 
 /// Blocks of objsets that are on their way to devices. Dropped, they are not waited for, and the txg cannot be used.
@@ -121,6 +124,7 @@ pub(super) struct Part {
     pub(super) policy: ObjsetPolicy,
     born: SpaceDelta,
     killed: Killed,
+    needs: Needs,
 }
 
 /// A tree that is being loaded; at once where only its dnode has changed, since handing that over takes longer.
@@ -194,6 +198,7 @@ impl Writer {
                 policy: objset.policy(),
                 born: SpaceDelta::default(),
                 killed: Killed::default(),
+                needs: Needs::of_objset(objset.phys().flags),
             })
             .collect();
         let objects = parts.iter().map(|part| part.objset.take_dirty(txg)).collect();
@@ -223,7 +228,7 @@ impl Writer {
         let mut synced = Vec::with_capacity(parts.len());
         let mut roots = Vec::with_capacity(parts.len());
         for (part, (root, phys)) in parts.into_iter().zip(pointers) {
-            synced.push(Synced { root, born: part.born, killed: part.killed });
+            synced.push(Synced { root, born: part.born, killed: part.killed, needs: part.needs });
             roots.push((part.objset, root, phys));
         }
         Ok((synced, Storing { stores, txg, objects: settled, roots }))
@@ -254,6 +259,9 @@ impl Writer {
                     part.killed.push(bp, space);
                 }
                 tree.head.used = tree.head.used.saturating_add_signed(used);
+                if !tree.is_freed {
+                    part.needs |= Needs::of_slots(tree.head.slots());
+                }
             }
         }
         Ok(trees)
@@ -399,6 +407,7 @@ impl Part {
     fn take(&mut self, change: Change) -> i64 {
         self.born.add(change.born);
         self.killed.append(change.killed);
+        self.needs |= change.needs;
         change.used_bytes
     }
 }

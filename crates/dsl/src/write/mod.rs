@@ -76,6 +76,15 @@ pub struct Settled {
     pub replaced_empty: u64,
 }
 
+/// What noting a feature with a dataset has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// The feature was not noted before: it is used by one dataset more.
+    pub is_new: bool,
+    /// The dataset had no notes at all before: it has become a table of extra fields, which the feature `extensible_dataset` counts.
+    pub zapified: bool,
+}
+
 /// What a new dataset gets that is not derived from others.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth {
@@ -332,19 +341,33 @@ impl DslMut {
         Ok(put_entry(&properties, txg, name, Some(value)).await?)
     }
 
-    /// Notes with a dataset that it uses a feature. Whether the dataset had no such notes before.
+    /// Notes with a dataset that it uses a feature.
     ///
     /// # Errors
     /// The MOS cannot be changed.
-    pub async fn note_feature(&self, txg: Txg, dataset: ObjectId, guid: &str) -> Result<bool, DslError> {
+    pub async fn note_feature(&self, txg: Txg, dataset: ObjectId, guid: &str) -> Result<Noted, DslError> {
         let object = self.mos.object(dataset).await?;
-        let is_first = !object.head().object_type.is_zap();
-        if is_first {
+        let zapified = !object.head().object_type.is_zap();
+        if zapified {
             object.set_kind(txg, DmuType::ZAP_METADATA);
             ZapMut::create(object.clone())?.flush(txg).await?;
+        } else if self.has_noted(dataset, guid).await? {
+            return Ok(Noted { is_new: false, zapified });
         }
         put_entry(&object, txg, guid, Some(&ZapValue::from_u64(0))).await?;
-        Ok(is_first)
+        Ok(Noted { is_new: true, zapified })
+    }
+
+    /// Whether it is noted with a dataset that it uses a feature.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn has_noted(&self, dataset: ObjectId, guid: &str) -> Result<bool, DslError> {
+        let object = self.mos.object(dataset).await?;
+        if !object.head().object_type.is_zap() {
+            return Ok(false);
+        }
+        Ok(ZapMut::open(object).await?.lookup(guid.as_bytes()).await?.is_some())
     }
 
     /// Counts bytes to a directory, and to all above it as their children's.

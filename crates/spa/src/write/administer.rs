@@ -1,14 +1,14 @@
 //! What commands change of a pool that is open for writing: properties, names, whole file systems. Each change is of the open
 //! txg and noted in the pool's history as OpenZFS notes it.
 
-use cenote_dmu::write::{ObjsetMut, ZapMut, create_zap};
+use cenote_dmu::write::{ZapMut, create_zap};
 use cenote_dsl::property::Source;
 use cenote_dsl::write::Birth;
 use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{dir_field, pool_directory};
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::Rng;
 
@@ -129,13 +129,8 @@ impl PoolWriter {
     pub fn check_property(&self, property: &str, value: &PropertyValue) -> Result<(), SpaError> {
         let PropertyValue::Number(number) = value else { return Ok(()) };
         let mut policy = self.mos.policy();
-        match self.apply(&mut policy, property, *number)? {
-            Some(feature) if !self.features.has(feature) => {
-                let what = format!("feature@{feature} is not enabled, and what is asked for needs it");
-                Err(SpaError::CannotCreate(what))
-            }
-            _ => Ok(()),
-        }
+        let needs = self.apply(&mut policy, property, *number)?;
+        self.require(needs)
     }
 
     /// Sets a property of a dataset, or has it inherited from above. It is not checked whether the property exists; what
@@ -150,9 +145,16 @@ impl PoolWriter {
         value: Option<&PropertyValue>,
     ) -> Result<(), SpaError> {
         let view = self.view().await?;
+        let named = if dataset.contains('@') { view.dataset(dataset).await.ok() } else { None };
+        if named.is_some_and(|named| named.is_snapshot()) {
+            return Err(self.refused(format!("changing properties of snapshots ('{dataset}')")));
+        }
         let dir = self.dir_of(&view, dataset).await?;
         if let Some(value) = value {
             self.check_property(property, value)?;
+        }
+        if let ("quota", Some(PropertyValue::Number(bytes))) = (property, value) {
+            self.check_quota_value(dataset, &dir, *bytes).await?;
         }
         let followed = self.policies_with(&view, &dir, property, value).await?;
         let txg = self.txg;
@@ -169,12 +171,23 @@ impl PoolWriter {
             let changed = self.dsl.change_property(txg, dir.object, property, value.as_ref()).await;
             changed.map_err(|error| self.dsl_failed(error))?;
         }
-        for (head, policy) in followed {
-            head.objset.set_policy(policy);
-            self.use_features(&head).await?;
+        followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
+        if let ("compression", Some(PropertyValue::Number(number))) = (property, value) {
+            let needs = self.apply(&mut self.mos.policy(), property, *number)?;
+            self.use_features(txg, dir.phys.head_dataset, needs).await?;
         }
         let event = if value.is_some() { "set" } else { "inherit" };
         self.record_event(event, &format!("{property}={text}"), Some((dataset, dir.phys.head_dataset))).await
+    }
+
+    /// Whether a directory can get this quota: not less than it has and has reserved already, as of the open txg.
+    async fn check_quota_value(&self, name: &str, dir: &Dir, bytes: u64) -> Result<(), SpaError> {
+        let phys = self.dsl.dir(dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        if bytes != 0 && bytes < phys.used_bytes.max(phys.reserved_bytes) {
+            let why = "size is less than current used or reserved space";
+            return Err(SpaError::CannotCreate(format!("cannot set property for '{name}': {why}")));
+        }
+        Ok(())
     }
 
     /// How open datasets are to be written once a directory has this value of a property, or inherits it: those that take it from
@@ -230,7 +243,8 @@ impl PoolWriter {
     /// # Errors
     /// The name is taken or cannot be one; what is above it is of a kind that cannot have it, or not yet.
     pub async fn create_dataset(&mut self, name: &str, kind: ObjsetType) -> Result<Head, SpaError> {
-        cenote_dsl::name::Name::parse(name).map_err(|error| self.dsl_failed(error))?;
+        cenote_dsl::name::check_new_dataset(name)
+            .map_err(|reason| SpaError::CannotCreate(format!("cannot create '{name}': {reason}")))?;
         let Some((above, last)) = name.rsplit_once('/') else {
             return Err(SpaError::CannotCreate(format!("cannot create '{name}': a pool's root dataset comes with it")));
         };
@@ -258,11 +272,9 @@ impl PoolWriter {
         let dir = self.dsl.create_dir(Some(parent.object), last, none, birth).await;
         let dir = dir.map_err(|error| self.dsl_failed(error))?;
         let dataset = self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
-        let dmu = self.writer.dmu().clone();
-        let objset = ObjsetMut::create(dmu, ObjsetId(dataset.0), kind, policy);
+        let objset = self.new_objset(self.txg, dataset, kind, policy);
         let head = Head { dataset, objset };
         self.datasets.push(head.clone());
-        self.use_features(&head).await?;
         self.record_event("create", "", Some((name, dataset))).await?;
         Ok(head)
     }

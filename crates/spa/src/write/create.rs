@@ -1,6 +1,6 @@
 //! Making a pool.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_arc::{Cache, pool_bytes};
@@ -198,13 +198,7 @@ pub async fn create_with_metaslabs(
     directory.insert(pool_directory::CHECKSUM_SALT.as_bytes(), &salt).await.map_err(dmu_failed)?;
     directory.flush(txg).await.map_err(dmu_failed)?;
 
-    let root = ObjsetMut::create(
-        mos.dmu().clone(),
-        ObjsetId(dataset.0),
-        ObjsetType::Zfs,
-        ObjsetPolicy { copies: 1, ..policy },
-    );
-    let pool = PoolWriter {
+    let mut pool = PoolWriter {
         handle: handle.clone(),
         name: name.clone(),
         guid,
@@ -227,8 +221,8 @@ pub async fn create_with_metaslabs(
         deferred: None,
         given_up: 0,
         telling: Vec::new(),
-        used_features: BTreeSet::new(),
-        datasets: vec![Head { dataset, objset: root }],
+        used_features: BTreeMap::new(),
+        datasets: Vec::new(),
         txg,
         state: PoolState::Active,
         failmode: super::live::FailMode::of_number(failmode.map_or(0, |(_, number)| number)),
@@ -239,25 +233,17 @@ pub async fn create_with_metaslabs(
         phases: Vec::new(),
         is_live: false,
     };
+    let objset = pool.new_objset(txg, dataset, ObjsetType::Zfs, ObjsetPolicy { copies: 1, ..policy });
+    pool.datasets.push(Head { dataset, objset });
     pool.initialize_labels().await?;
     auxiliaries.initialize().await.map_err(|error| pool.fail(error))?;
     Ok(pool)
 }
 
-/// Refuses names that no pool can have, or that would be taken for a kind of vdev.
+/// Refuses names that no new pool can have.
 fn check_name(name: &str) -> Result<(), SpaError> {
-    let refuse = |reason: &str| Err(SpaError::CannotCreate(format!("cannot create '{name}': {reason}")));
-    if name.contains(['/', '@', '#']) {
-        return refuse("a pool's name is one component");
-    }
-    if let Err(error) = cenote_dsl::name::Name::parse(name) {
-        return refuse(&error.to_string());
-    }
-    let reserved = ["mirror", "raidz", "draid", "spare"].iter().any(|word| name.starts_with(word));
-    if reserved || name == "log" {
-        return refuse("name is reserved");
-    }
-    Ok(())
+    let cannot = |reason| SpaError::CannotCreate(format!("cannot create '{name}': {reason}"));
+    cenote_dsl::name::check_new_pool(name).map_err(cannot)
 }
 
 /// The allocator over new vdevs.

@@ -1,22 +1,74 @@
 //! Properties of datasets that are written: kept in the MOS, and obeyed by what is written from then on.
+//!
+//! # Features
+//!
+//! Bytes that older software does not know must not be in a pool that says that it has none. So which features a dataset uses is found
+//! out where its bytes are made, by the sync: each block that gets its pointer, each dnode and the objset's flags say what they need
+//! ([`Needs`]), and before the dataset's new root is entered the MOS, in the same txg, says that the dataset and the pool use it
+//! ([`PoolWriter::use_features`], the one place that does). Nobody above has to think of it.
+//!
+//! 1. A dataset's root in the MOS leads to no block that needs a feature which the dataset does not have noted.
+//! 2. A feature's count is how many datasets, snapshots included, have it noted; `verify` counts them anew.
+//! 3. A property whose value needs a feature that is not enabled is refused when it is set, and where it was set by others when the
+//!    dataset is opened: a sync never finds out.
+//!
+//! As in OpenZFS a feature stays noted when the last block that needs it is gone, and zstd's is noted already when the property is set.
+//!
+//! Rejected: to note features when a property is set or a dataset is opened. Datasets inherit, properties change while files are
+//! written, and whoever writes blocks of another size had to remember it; two of three writers did not.
 
 use cenote_codec::compress::Compression;
 use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, RedundantMetadata};
 use cenote_dsl::{Dir, Dsl};
 use cenote_format::dsl::{dataset_field, dir_field};
-use cenote_format::enums::{Checksum, Compress};
+use cenote_format::enums::{Checksum, Compress, ObjsetType};
+use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_format::needs::Needs;
+use cenote_format::objset::ObjsetFlags;
 use cenote_format::zap::ZapValue;
 
 use super::refuse::view;
 use super::{Head, PoolWriter};
 use crate::SpaError;
-use crate::features::{FEATURES, by_name};
+use crate::features::by_name;
 
 /// Properties that say how blocks are written.
 pub(super) const POLICY_PROPERTIES: [&str; 5] =
     ["compression", "checksum", "copies", "redundant_metadata", "special_small_blocks"];
 /// Blocks of files that count as small are no larger than this.
 const SMALL_BLOCK_MAX_BYTES: u64 = 1 << 20;
+
+/// Sizes of new files' blocks and dnodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSizes {
+    /// The block size of files that are larger, in bytes (`recordsize`).
+    pub record_bytes: u32,
+    /// Slots of 512 bytes that a dnode takes (`dnodesize`).
+    pub dnode_slots: u8,
+}
+
+impl Default for FileSizes {
+    fn default() -> Self {
+        Self { record_bytes: 128 << 10, dnode_slots: 1 }
+    }
+}
+
+impl FileSizes {
+    /// By the numbers that properties have, where they have any.
+    #[must_use]
+    pub fn of_properties(record: Option<u64>, dnode: Option<u64>) -> Self {
+        let usual = Self::default();
+        Self {
+            record_bytes: record.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(usual.record_bytes),
+            dnode_slots: match dnode {
+                None => usual.dnode_slots,
+                // `auto` is 1 KiB, as in OpenZFS.
+                Some(1) => 2,
+                Some(bytes) => u8::try_from(bytes / 512).unwrap_or(1).clamp(1, 32),
+            },
+        }
+    }
+}
 
 /// A property's value, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,17 +85,6 @@ impl PropertyValue {
             Self::Number(number) => ZapValue::from_u64(*number),
             Self::Text(text) => ZapValue::from_text(text),
         }
-    }
-}
-
-/// The feature that a checksum needs.
-const fn feature_of_checksum(checksum: Checksum) -> Option<&'static str> {
-    match checksum {
-        Checksum::Sha512 => Some("sha512"),
-        Checksum::Skein => Some("skein"),
-        Checksum::Edonr => Some("edonr"),
-        Checksum::Blake3 => Some("blake3"),
-        _ => None,
     }
 }
 
@@ -101,17 +142,11 @@ impl PoolWriter {
         {
             return refuse("changing a dataset with dedup");
         }
-        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
-            if view.dataset_field(&dataset, feature.guid).await.map_err(fail)?.is_some() {
-                self.used_features.insert((dataset.object, feature.name));
-            }
-        }
         let dmu = self.writer.dmu().clone();
         let objset = ObjsetMut::open(dmu, dataset.objset_id(), dataset.phys.bp, policy).await;
         let objset = objset.map_err(|error| self.dmu_error(error))?;
         let head = Head { dataset: dataset.object, objset };
         self.datasets.push(head.clone());
-        self.use_features(&head).await?;
         Ok(head)
     }
 
@@ -126,21 +161,87 @@ impl PoolWriter {
             let found = view.property(dir, property, true).await;
             let found = found.map_err(|error| SpaError::Dsl { pool: self.name.clone(), error })?;
             if let Some(number) = found.and_then(|found| found.value.number()) {
-                self.apply(policy, property, number)?;
+                let needs = self.apply(policy, property, number)?;
+                self.require(needs)?;
             }
         }
         Ok(())
     }
 
-    /// Notes that a dataset uses the features that its blocks need.
-    pub(super) async fn use_features(&mut self, head: &Head) -> Result<(), SpaError> {
-        let policy = head.objset.policy();
-        if policy.compress == Compress::Zstd {
-            self.activate(head, "zstd_compress").await?;
+    /// The sizes that a directory's properties give new files. As in OpenZFS they are those that need no feature where the pool has
+    /// not got it.
+    ///
+    /// # Errors
+    /// The properties cannot be read.
+    pub async fn file_sizes(&self, view: &Dsl, dir: &Dir) -> Result<FileSizes, SpaError> {
+        let number = async |property| {
+            let found = view.property(dir, property, true).await;
+            let found = found.map_err(|error| SpaError::Dsl { pool: self.name.clone(), error })?;
+            Ok::<_, SpaError>(found.and_then(|found| found.value.number()))
+        };
+        let (record, dnode) = (number("recordsize").await?, number("dnodesize").await?);
+        Ok(self.allowed_sizes(FileSizes::of_properties(record, dnode)))
+    }
+
+    /// Those of these sizes that the pool's features allow, or else those that need none.
+    #[must_use]
+    pub fn allowed_sizes(&self, sizes: FileSizes) -> FileSizes {
+        let usual = FileSizes::default();
+        let FileSizes { record_bytes, dnode_slots } = sizes;
+        let has = |needs| self.require(needs).is_ok();
+        FileSizes {
+            record_bytes: match has(Needs::of_block_size(u64::from(record_bytes))) {
+                true => record_bytes,
+                false => usual.record_bytes,
+            },
+            dnode_slots: if has(Needs::of_slots(dnode_slots.into())) { dnode_slots } else { usual.dnode_slots },
         }
-        if let Some(feature) = feature_of_checksum(policy.checksum) {
-            self.activate(head, feature).await?;
+    }
+
+    /// An objset for a new dataset. File systems count what each owner has from their first file on.
+    pub(super) fn new_objset(&self, txg: Txg, dataset: ObjectId, kind: ObjsetType, policy: ObjsetPolicy) -> ObjsetMut {
+        let objset = ObjsetMut::create(self.writer.dmu().clone(), ObjsetId(dataset.0), kind, policy);
+        if kind == ObjsetType::Zfs {
+            let mut flags = ObjsetFlags::USERACCOUNTING_COMPLETE;
+            flags.set(ObjsetFlags::USEROBJACCOUNTING_COMPLETE, self.features.has("userobj_accounting"));
+            flags.set(ObjsetFlags::PROJECTQUOTA_COMPLETE, self.features.has("project_quota"));
+            objset.set_flags(txg, flags);
         }
+        objset
+    }
+
+    /// Whether the pool has all features that are needed.
+    ///
+    /// # Errors
+    /// One is not enabled.
+    pub(super) fn require(&self, needs: Needs) -> Result<(), SpaError> {
+        match needs.names().find(|name| !self.features.has(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let what = format!("feature@{name} is not enabled, and what is asked for needs it");
+                Err(SpaError::CannotCreate(what))
+            }
+        }
+    }
+
+    /// Notes with a dataset, and counts for the pool, that it uses features: in the txg that syncs, before the bytes that need them
+    /// are the dataset's.
+    ///
+    /// # Errors
+    /// One is not enabled, or the MOS cannot be changed.
+    pub(super) async fn use_features(&mut self, txg: Txg, dataset: ObjectId, needs: Needs) -> Result<(), SpaError> {
+        let known = self.used_features.get(&dataset).copied().unwrap_or_default();
+        if known.contains(needs) {
+            return Ok(());
+        }
+        self.require(needs)?;
+        for feature in needs.difference(known).names().filter_map(by_name) {
+            let noted = self.dsl.note_feature(txg, dataset, feature.guid).await;
+            let noted = noted.map_err(|error| self.fail(error))?;
+            self.features.change("extensible_dataset", i64::from(noted.zapified));
+            self.features.change(feature.name, i64::from(noted.is_new));
+        }
+        self.used_features.insert(dataset, known | needs);
         Ok(())
     }
 
@@ -152,12 +253,12 @@ impl PoolWriter {
     pub async fn set_property(&mut self, head: &Head, name: &str, value: &PropertyValue) -> Result<(), SpaError> {
         let txg = self.txg;
         let mut policy = head.objset.policy();
-        let mut feature = None;
         if let PropertyValue::Number(number) = value {
-            feature = self.apply(&mut policy, name, *number)?;
-        }
-        if let Some(feature) = feature {
-            self.activate(head, feature).await?;
+            let needs = self.apply(&mut policy, name, *number)?;
+            self.require(needs)?;
+            if name == "compression" {
+                self.use_features(txg, head.dataset, needs).await?;
+            }
         }
         let set = match (name, value) {
             ("refreservation", PropertyValue::Number(bytes)) => {
@@ -173,13 +274,8 @@ impl PoolWriter {
         Ok(())
     }
 
-    /// What a property changes in how blocks are written, and the feature that this needs.
-    pub(super) fn apply(
-        &self,
-        policy: &mut ObjsetPolicy,
-        name: &str,
-        number: u64,
-    ) -> Result<Option<&'static str>, SpaError> {
+    /// What a property changes in how blocks are written, and the features that this needs.
+    pub(super) fn apply(&self, policy: &mut ObjsetPolicy, name: &str, number: u64) -> Result<Needs, SpaError> {
         let bad = || SpaError::CannotCreate(format!("property '{name}' cannot have the value {number}"));
         match name {
             "compression" => {
@@ -191,7 +287,7 @@ impl PoolWriter {
                 let compression = compression.resolved(self.features.has("lz4_compress"));
                 policy.compress = compression.kind;
                 policy.compress_level = compression.level;
-                Ok((compression.kind == Compress::Zstd).then_some("zstd_compress"))
+                Ok(Needs::of_compress(compression.kind))
             }
             "checksum" => {
                 let checksum = u8::try_from(number).ok().and_then(Checksum::from_number).ok_or_else(bad)?;
@@ -202,11 +298,11 @@ impl PoolWriter {
                     }
                     checksum => checksum,
                 };
-                Ok(feature_of_checksum(checksum))
+                Ok(Needs::of_checksum(checksum))
             }
             "copies" => {
                 policy.copies = u8::try_from(number).ok().filter(|copies| (1..=3).contains(copies)).ok_or_else(bad)?;
-                Ok(None)
+                Ok(Needs::empty())
             }
             "redundant_metadata" => {
                 policy.redundant_metadata = match number {
@@ -216,7 +312,7 @@ impl PoolWriter {
                     3 => RedundantMetadata::None,
                     _ => return Err(bad()),
                 };
-                Ok(None)
+                Ok(Needs::empty())
             }
             "special_small_blocks" => {
                 let is_size = number.is_power_of_two() && (512..=SMALL_BLOCK_MAX_BYTES).contains(&number);
@@ -225,37 +321,17 @@ impl PoolWriter {
                     let what = format!("'{name}' must be zero or a power of 2 from 512B to 1M");
                     SpaError::CannotCreate(what)
                 })?;
-                Ok(None)
+                Ok(Needs::empty())
             }
             "recordsize" => {
                 if !number.is_power_of_two() || !(512..=16 << 20).contains(&number) {
                     return Err(bad());
                 }
-                Ok((number > 128 << 10).then_some("large_blocks"))
+                Ok(Needs::of_block_size(number))
             }
-            "volblocksize" => Ok((number > 128 << 10).then_some("large_blocks")),
-            "dnodesize" => Ok((number != 0).then_some("large_dnode")),
-            _ => Ok(None),
+            "volblocksize" => Ok(Needs::of_block_size(number)),
+            "dnodesize" => Ok(Needs::of_slots(FileSizes::of_properties(None, Some(number)).dnode_slots.into())),
+            _ => Ok(Needs::empty()),
         }
-    }
-
-    /// Has a dataset use a feature.
-    ///
-    /// # Errors
-    /// The feature is not enabled.
-    pub async fn activate(&mut self, head: &Head, name: &'static str) -> Result<(), SpaError> {
-        let feature = by_name(name).filter(|_| self.features.has(name));
-        let feature = feature.ok_or_else(|| {
-            SpaError::CannotCreate(format!("feature@{name} is not enabled, and what is asked for needs it"))
-        })?;
-        if !self.used_features.insert((head.dataset, name)) {
-            return Ok(());
-        }
-        let is_first = self.dsl.note_feature(self.txg, head.dataset, feature.guid).await;
-        if is_first.map_err(|error| self.fail(error))? {
-            self.features.change("extensible_dataset", 1);
-        }
-        self.features.change(name, 1);
-        Ok(())
     }
 }

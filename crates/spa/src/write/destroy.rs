@@ -64,11 +64,13 @@ impl PoolWriter {
         let txg = self.txg;
         self.free_objset(txg, &dataset).await?;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
-            let used = view.dataset_field(&dataset, feature.guid).await.map_err(|error| self.dsl_failed(error))?;
-            if used.is_some() {
+            // Asked of the open txg: one may have been noted in it.
+            let used = self.dsl.has_noted(dataset.object, feature.guid).await;
+            if used.map_err(|error| self.dsl_failed(error))? {
                 self.features.change(feature.name, -1);
             }
         }
+        self.used_features.remove(&dataset.object);
         let gone = self.dsl.destroy_dataset(txg, dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
         self.features.change("extensible_dataset", -(gone.zapified as i64));
         self.release_empty_bpobj(txg, gone.shared_empty).await?;

@@ -85,12 +85,13 @@ mod usable;
 mod vdevs;
 mod volume;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_dmu::write::{Object, ObjsetMut, ObjsetPolicy, Writer};
 use cenote_dsl::write::DslMut;
 use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::needs::Needs;
 use cenote_format::nvlist::NvList;
 use cenote_taskq::Handle;
 use cenote_vdev::ring::Ring;
@@ -99,7 +100,7 @@ use cenote_vdev::tree::VdevTree;
 pub use add::AddOptions;
 pub use auxiliary::AuxSpec;
 pub use create::{CreateOptions, create, create_with_metaslabs};
-pub use dataset::PropertyValue;
+pub use dataset::{FileSizes, PropertyValue};
 pub use open::{WriteOptions, open};
 pub use vdevs::{DiskSpec, TopKind, TopSpec};
 
@@ -154,8 +155,8 @@ pub struct PoolWriter {
     /// What of that the allocator is being told.
     telling: free::Telling,
     datasets: Vec<Head>,
-    /// Which features each dataset uses.
-    used_features: BTreeSet<(ObjectId, &'static str)>,
+    /// Features of which it is known that they are noted with a dataset.
+    used_features: BTreeMap<ObjectId, Needs>,
     /// The txg that changes go to.
     txg: Txg,
     state: PoolState,

@@ -180,7 +180,7 @@ impl Opening<'_> {
             deferred: super::deferred::list_of(pool.directory()).await.map_err(dmu_failed)?,
             given_up: 0,
             telling: Vec::new(),
-            used_features: BTreeSet::new(),
+            used_features: BTreeMap::new(),
             datasets: Vec::new(),
             txg: next_txg(pool),
             state: PoolState::Active,

@@ -1,6 +1,6 @@
 //! Other names for file systems, volumes and snapshots.
 
-use cenote_dsl::name::{NAME_MAX_BYTES, Name};
+use cenote_dsl::name::{NAME_MAX_BYTES, check_new_dataset, check_new_snapshot};
 use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 
@@ -15,11 +15,20 @@ impl PoolWriter {
     /// There is none of the one name, or one of the other; the new place is below the old one, is no file system, or has
     /// no room; what is moved cannot be yet.
     pub async fn rename_dataset(&mut self, from: &str, to: &str) -> Result<(), SpaError> {
-        Name::parse(to).map_err(|error| self.dsl_failed(error))?;
         let view = self.view().await?;
-        let dataset = view.dataset(from).await.map_err(|error| self.dsl_failed(error))?;
-        match (from.split_once('@'), to.split_once('@')) {
+        // A file system that is called like a snapshot is the one that can get a file system's name.
+        let misnamed = match to.contains('@') {
+            false if from.contains('@') => view.find_dir(from).await.map_err(|error| self.dsl_failed(error))?,
+            _ => None,
+        };
+        let dataset = match misnamed {
+            Some(dir) => view.head(&dir).await.map_err(|error| self.dsl_failed(error))?,
+            None => Some(view.dataset(from).await.map_err(|error| self.dsl_failed(error))?),
+        };
+        let Some(dataset) = dataset else { return Err(cannot(from, "it has no contents")) };
+        match (from.split_once('@').filter(|_| dataset.is_snapshot()), to.split_once('@')) {
             (Some((head, old)), Some((new_head, new))) => {
+                check_new_snapshot(to).map_err(|reason| cannot(from, &reason))?;
                 if head != new_head {
                     return Err(cannot(from, "snapshots must be part of same dataset"));
                 }
@@ -31,6 +40,7 @@ impl PoolWriter {
                 renamed.map_err(|error| self.dsl_failed(error))?;
             }
             (None, None) => {
+                check_new_dataset(to).map_err(|reason| cannot(from, &reason))?;
                 let (parent, name) = self.check_move(&view, &dataset.dir, to).await?;
                 let renamed = self.dsl.rename_dir(self.txg, dataset.dir.object, parent.object, &name).await;
                 renamed.map_err(|error| self.dsl_failed(error))?;
@@ -103,4 +113,57 @@ impl PoolWriter {
 
 fn cannot(from: &str, why: &str) -> SpaError {
     SpaError::CannotCreate(format!("cannot rename '{from}': {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_dsl::write::Birth;
+    use cenote_format::ids::ObjectId;
+    use cenote_taskq::{Rng, Runtime};
+
+    use super::super::Head;
+    use super::super::shared::tests::{add_disk, made};
+    use super::*;
+
+    /// A file system as other rules for names would have let it be made.
+    async fn misnamed(writer: &mut PoolWriter, part: &str) {
+        let birth = Birth { time_s: writer.time_s(), txg: writer.txg };
+        let dir = writer.dsl.create_dir(Some(writer.dsl.root_dir), part, ObjectId(0), birth).await.unwrap();
+        let dataset = writer.dsl.create_dataset(dir, birth, &mut Rng::new(part.len() as u64)).await.unwrap();
+        let objset = writer.new_objset(writer.txg, dataset, ObjsetType::Zfs, writer.mos.policy());
+        writer.datasets.push(Head { dataset, objset });
+    }
+
+    #[test]
+    fn what_is_called_as_nothing_can_be_called_is_renamed_and_destroyed() {
+        let runtime = Runtime::simulated(1);
+        let handle = runtime.handle();
+        add_disk(&runtime, "/misnamed");
+        runtime.block_on(async {
+            let mut writer = made(&handle, "/misnamed").await;
+            for part in ["a@b", "c#d", "e@f#g", "h%i", "*"] {
+                misnamed(&mut writer, part).await;
+            }
+            writer.sync().await.unwrap();
+            for name in ["shared/x@y", "shared/x#y", "shared/x%y", "shared/x$y", "shared/x*"] {
+                let refused = writer.create_dataset(name, ObjsetType::Zfs).await.map(drop).unwrap_err();
+                assert!(refused.to_string().starts_with(&format!("cannot create '{name}': ")), "{refused}");
+            }
+            for (from, to) in [("shared/a@b", "shared/a"), ("shared/c#d", "shared/c"), ("shared/*", "shared/star")] {
+                writer.rename_dataset(from, to).await.unwrap();
+            }
+            for name in ["shared/e@f#g", "shared/h%i"] {
+                writer.destroy_dataset(name).await.unwrap();
+            }
+            writer.sync().await.unwrap();
+            let view = writer.view().await.unwrap();
+            let root = view.root_dir().await.unwrap();
+            let left: Vec<_> = view.children(&root, false).await.unwrap().into_iter().map(|(name, _)| name).collect();
+            assert_eq!(left, ["a", "c", "star"]);
+            for name in ["shared/a@b", "shared/e@f#g"] {
+                assert!(view.dataset(name).await.is_err(), "{name}");
+            }
+            writer.export().await.unwrap();
+        });
+    }
 }

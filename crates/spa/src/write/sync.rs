@@ -153,6 +153,7 @@ impl PoolWriter {
     /// second is what the MOS itself took.
     async fn settle_datasets(&mut self, txg: Txg, dirty: &[Head], synced: Vec<Synced>) -> Result<(), SpaError> {
         for (head, synced) in dirty.iter().zip(synced) {
+            self.use_features(txg, head.dataset, synced.needs).await?;
             let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
             self.release_empty_bpobj(txg, settled.replaced_empty).await?;
             if !self.is_live {

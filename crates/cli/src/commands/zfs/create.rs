@@ -3,8 +3,10 @@
 use anyhow::{Result, anyhow, bail};
 use cenote_dmu::zap::Zap;
 use cenote_dsl::Dsl;
+use cenote_dsl::name::check_new_dataset;
 use cenote_format::enums::ObjsetType;
 use cenote_format::zpl::{MASTER_NODE, master_node};
+use cenote_props::{Types, dataset, effect};
 use cenote_spa::write::PoolWriter;
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec};
 use serde::{Deserialize, Serialize};
@@ -13,7 +15,8 @@ use crate::commands::zfs::volume;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{Writing, dataset_setting, line, volume_setting};
+use crate::values::{When, dataset_setting, note_stored};
+use crate::writing::{Writing, line};
 
 /// Make a file system, or with -V a volume.
 ///
@@ -50,13 +53,17 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.volume.is_some() && args.keep_unmounted {
         return Err(usage("'-u' can only be used when creating a filesystem"));
     }
+    // Also where it is made with all that is missing above it: nothing of that is made for a name that cannot be.
+    check_new_dataset(name).map_err(|reason| anyhow!("cannot create '{name}': {reason}"))?;
     // What `-o volblocksize=` says is `-b`'s.
     let (blocks, others): (Vec<&String>, Vec<&String>) =
         args.properties.iter().partition(|text| args.volume.is_some() && text.starts_with("volblocksize="));
     let block_size = args.block_size.as_deref().or(blocks.last().and_then(|text| text.split('=').nth(1)));
-    let parse = if args.volume.is_some() { volume_setting } else { dataset_setting };
-    let settings = others.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>();
+    let types = if args.volume.is_some() { Types::VOLUME } else { Types::FILESYSTEM };
+    let settings = others.iter().filter_map(|text| dataset_setting(text, When::Creation, types).transpose());
+    let settings = settings.collect::<Result<Vec<_>>>();
     let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error:#}"))?;
+    let shown: Vec<_> = settings.clone();
     let mut pool = Writing::open(context, pool_of(name)).await?;
     let wanted = (name.clone(), settings.clone());
     let check = async move |writer: &mut PoolWriter| {
@@ -104,6 +111,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let words = words.chain(args.block_size.iter().flat_map(|size| ["-b", size])).chain(options).chain(volume);
     let words = words.chain([name.as_str()]);
     pool.finish(line(words)).await?;
+    let set = shown.iter().map(|(name, value)| (name.as_str(), value));
+    note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
     Ok(Outcome::Good)
 }
 

@@ -1,13 +1,15 @@
 //! `zfs inherit`.
 
 use anyhow::{Result, anyhow, bail};
+use cenote_props::{Types, dataset, find};
 use cenote_spa::write::PoolWriter;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{Writing, dataset_property, line};
+use crate::values::{When, dataset_property};
+use crate::writing::{Writing, line};
 
 /// Have datasets inherit a property from above.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -29,10 +31,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.received {
         bail!("not supported yet: -S");
     }
-    let property =
-        dataset_property(&args.property).map_err(|error| anyhow!("cannot inherit '{}': {error:#}", args.property))?;
-    if ["quota", "refreservation"].contains(&property.as_str()) {
-        bail!("'{property}' property cannot be inherited\nuse 'zfs set {property}=none' to clear");
+    let property = dataset_property(&args.property, When::Later, Types::DATASET)
+        .map_err(|error| anyhow!("cannot inherit '{}': {error:#}", args.property))?;
+    if find(dataset::PROPERTIES, &property).is_some_and(|property| !property.is_inheritable()) {
+        let hint = match property.as_str() {
+            "quota" | "refreservation" => format!("\nuse 'zfs set {property}=none' to clear"),
+            _ => String::new(),
+        };
+        bail!("'{property}' property cannot be inherited{hint}");
     }
     let name = pool_of(&args.datasets[0]).to_owned();
     if args.datasets.iter().any(|dataset| pool_of(dataset) != name) {

@@ -1,14 +1,16 @@
 //! `zfs set`.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::args::parse_size;
 use crate::commands::zfs::volume;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{Writing, dataset_setting, line};
+use crate::values::{AUTO, When, dataset_setting, note_stored};
+use crate::writing::{Writing, line};
+use cenote_format::enums::ObjsetType;
+use cenote_props::{Types, dataset, effect, find};
 use cenote_spa::write::{PoolWriter, PropertyValue};
 
 /// Set properties of datasets.
@@ -33,9 +35,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if datasets.iter().any(|dataset| pool_of(dataset) != pool_of(first)) {
         return Err(usage("not supported yet: datasets of several pools in one command"));
     }
-    let parsed = settings.iter().map(|text| volume_size(text).transpose().unwrap_or_else(|| dataset_setting(text)));
+    let parsed = settings.iter().filter_map(|text| dataset_setting(text, When::Later, Types::DATASET).transpose());
     let parsed = parsed.collect::<Result<Vec<_>>>();
     let parsed = parsed.map_err(|error| anyhow!("cannot set property for '{first}': {error:#}"))?;
+    let shown = parsed.clone();
     // What there is room for is seen in the datasets as they are on disk.
     let needs_room = parsed.iter().any(|(name, _)| ["volsize", "refreservation"].contains(&name.as_str()));
     if needs_room && (datasets.len() > 1 || parsed.len() > 1) {
@@ -55,11 +58,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let words = ["zfs", "set"].into_iter().chain(args.arguments.iter().map(String::as_str));
     pool.finish(line(words)).await?;
+    let set = shown.iter().map(|(name, value)| (name.as_str(), value));
+    note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
     Ok(Outcome::Good)
 }
 
 async fn set(pool: &mut PoolWriter, datasets: &[String], settings: &[(String, PropertyValue)]) -> Result<()> {
     for dataset in datasets {
+        check_types(pool, dataset, settings).await?;
         for (name, value) in settings {
             match (name.as_str(), value) {
                 ("volsize", PropertyValue::Number(bytes)) => {
@@ -75,9 +81,21 @@ async fn set(pool: &mut PoolWriter, datasets: &[String], settings: &[(String, Pr
     Ok(())
 }
 
-/// What `volsize=SIZE` says.
-fn volume_size(text: &str) -> Result<Option<(String, PropertyValue)>> {
-    let Some(size) = text.strip_prefix("volsize=") else { return Ok(None) };
-    let bytes = parse_size(size).map_err(|_| anyhow!("'{size}' is no size"))?;
-    Ok(Some(("volsize".to_owned(), PropertyValue::Number(bytes))))
+/// Whether properties can be those of a dataset: file systems and volumes have different ones.
+async fn check_types(pool: &PoolWriter, name: &str, settings: &[(String, PropertyValue)]) -> Result<()> {
+    let view = pool.view().await?;
+    let found = view.dataset(name).await?;
+    // Of what cannot be read for want of a key nothing is known, and changing it is refused anyway.
+    let Ok(kind) = view.kind(&found).await else { return Ok(()) };
+    let types = if kind == ObjsetType::Zvol { Types::VOLUME } else { Types::FILESYSTEM };
+    for (property, value) in settings {
+        let fits = find(dataset::PROPERTIES, property).is_none_or(|property| property.types.contains(types));
+        if !fits {
+            bail!("cannot set property for '{name}': '{property}' does not apply to datasets of this type");
+        }
+        if matches!(value, PropertyValue::Number(AUTO)) && types != Types::VOLUME {
+            bail!("cannot set property for '{name}': '{property}=auto' only allowed on volumes");
+        }
+    }
+    Ok(())
 }

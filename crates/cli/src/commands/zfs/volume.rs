@@ -7,11 +7,9 @@ use cenote_spa::write::{PoolWriter, PropertyValue};
 use cenote_zvol::write::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, VolumeMut, VolumeSpec};
 
 use crate::args::parse_size;
+use crate::values::AUTO;
 use crate::volumes::OpenVolumes;
-use crate::writing::{AUTO, Writing};
-
-/// The largest block that needs no feature, in bytes.
-const BLOCK_BYTES_OLD_MAX: u32 = 128 << 10;
+use crate::writing::Writing;
 
 /// What is asked for.
 pub(crate) struct Wish<'a> {
@@ -63,11 +61,11 @@ pub(crate) async fn make(pool: &mut PoolWriter, name: &str, wish: &Wish<'_>) -> 
         return Err(cannot("out of space".to_owned()));
     }
 
+    // Its feature is used once a block is written, but it has to be there.
+    let block = PropertyValue::Number(u64::from(block_bytes));
+    pool.check_property("volblocksize", &block).map_err(|error| cannot(error.to_string()))?;
     let head = pool.create_dataset(name, ObjsetType::Zvol).await?;
     VolumeMut::create(&head.objset, pool.txg(), &spec).await?;
-    if block_bytes > BLOCK_BYTES_OLD_MAX {
-        pool.activate(&head, "large_blocks").await?;
-    }
     for (property, value) in wish.settings.iter().filter(|(property, _)| property != "refreservation") {
         pool.set_property(&head, property, value).await?;
     }

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use cenote_format::ids::Txg;
 use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, device_condition};
 use serde::{Deserialize, Serialize};
@@ -92,6 +92,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     found.retain(|pool| (pool.state() == PoolState::Destroyed) == args.destroyed);
     if let Some(name) = &args.pool {
         let target = args.new_name.as_ref().unwrap_or(name);
+        if let Some(new_name) = &args.new_name {
+            cenote_dsl::name::check_new_pool(new_name)
+                .map_err(|reason| anyhow!("cannot import '{new_name}': {reason}"))?;
+        }
         let is_noted = noted.contains_key(target) || noted.values().any(|entry| target.parse() == Ok(entry.guid));
         let found =
             crate::context::choose(found, name).map_err(|error| match crate::context::is_no_such_pool(&error) {
@@ -102,6 +106,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             bail!(
                 "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
             );
+        }
+        if let Some((other, _)) = noted.iter().find(|(_, entry)| entry.guid == found.guid.0) {
+            bail!("cannot import '{name}': it is imported already, as '{other}'\nuse 'zpool export {other}' first");
         }
         return import_one(&context, &args, found).await;
     }

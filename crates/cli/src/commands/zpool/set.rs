@@ -1,10 +1,12 @@
 //! `zpool set`.
 
 use anyhow::{Result, anyhow, bail};
+use cenote_props::{effect, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
+use crate::values::note_stored;
 use crate::writing::{Writing, line, pool_setting};
 
 /// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots,
@@ -34,9 +36,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let (name, value) =
         pool_setting(&args.setting).map_err(|error| anyhow!("cannot set property for '{}': {error:#}", args.pool))?;
+    let shown = (name.clone(), value.clone());
     let mut pool = Writing::open(context, &args.pool).await?;
     pool.step(move |writer| Box::pin(async move { Ok(writer.set_pool_property(&name, value.as_ref()).await?) }))
         .await?;
     pool.finish(line(["zpool", "set", &args.setting, &args.pool])).await?;
+    let set = shown.1.iter().map(|value| (shown.0.as_str(), value));
+    note_stored(context, effect::of_pool, pool::PROPERTIES, set);
     Ok(Outcome::Good)
 }

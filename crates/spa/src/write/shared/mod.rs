@@ -33,7 +33,7 @@ mod clones;
 mod dedup;
 mod log;
 #[cfg(test)]
-mod tests;
+pub(in crate::write) mod tests;
 
 use cenote_dmu::write::{ObjectSpec, ZapMut};
 use cenote_format::blkptr::Blkptr;

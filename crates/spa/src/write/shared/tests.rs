@@ -28,13 +28,13 @@ const BRT_BLOCK_SHIFT: u8 = 13;
 const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
 
 /// A disk of the simulation.
-fn add_disk(runtime: &Runtime, path: &str) {
+pub(in crate::write) fn add_disk(runtime: &Runtime, path: &str) {
     let size = SimDiskOptions { size_bytes: 80 << 20, ..SimDiskOptions::default() };
     runtime.sim().unwrap().add_disk(&runtime.handle(), Path::new(path), size);
 }
 
 /// A new pool on it.
-async fn made(handle: &Handle, path: &str) -> PoolWriter {
+pub(in crate::write) async fn made(handle: &Handle, path: &str) -> PoolWriter {
     let options = OpenOptions { write: true, ..OpenOptions::default() };
     let disk = Disk::whole(handle.open(Path::new(path), options).await.unwrap());
     let disks = vec![DiskSpec { disk, path: path.into(), is_file: true }];
