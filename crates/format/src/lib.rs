@@ -31,6 +31,7 @@ pub mod endian;
 pub mod enums;
 pub mod errlog;
 pub mod error;
+pub mod foreign;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod gang;
