@@ -419,7 +419,7 @@ impl Pool {
     }
 
     fn run(&self, tool: &str, rest: &[&str]) -> Result<()> {
-        process_good(self.command().arg(tool).arg("-d").arg(self.images()).arg("-f").args(rest))
+        process_good(self.command().arg(tool).arg("-d").arg(self.images()).args(rest))
     }
 
     /// Serves, compares, writes, kills and judges, once.
@@ -535,7 +535,7 @@ impl Server {
         }
         let before = fs::metadata(pool.mount())?.dev();
         let mut command = pool.command();
-        command.args(["serve", "--rw", "-f", "-d"]).arg(pool.images()).arg("--unix").arg(&socket);
+        command.args(["serve", "--rw", "-d"]).arg(pool.images()).arg("--unix").arg(&socket);
         command.arg("--mount").arg(pool.mount()).arg("kills");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&stderr)?);
         let child = command.spawn()?;

@@ -19,6 +19,7 @@ use cenote_zpl::write::XattrMode;
 
 use crate::context::Context;
 use crate::outcome::usage;
+use crate::owners;
 use crate::signals;
 use crate::writing::open_for_writing;
 
@@ -137,7 +138,11 @@ fn give_up_when_asked_twice(context: &Context, pool: &LivePool) {
 /// Ends what was served of a pool: everything is written, and the pool exported, also after a failure. Which of both failed first is
 /// what is told.
 pub(crate) async fn export(pool: LivePool, served: Result<()>) -> Result<()> {
+    let guid = pool.guid();
     let exported = pool.export().await;
+    if exported.is_ok() {
+        owners::ended(guid);
+    }
     served?;
     exported.context("the pool could not be written to the end; on disk it is as of the last txg that was")
 }

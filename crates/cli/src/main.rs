@@ -44,6 +44,7 @@ mod newpool;
 mod outcome;
 #[allow(dead_code, unused_imports, reason = "some of what commands share waits for its first user")]
 mod output;
+mod owners;
 mod pools;
 mod properties;
 mod replication;

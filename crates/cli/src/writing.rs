@@ -14,6 +14,7 @@ use cenote_taskq::BoxFuture;
 
 use crate::context::Context;
 use crate::newpool::{clock, host};
+use crate::owners;
 use crate::values::{kept, setting};
 
 /// Text of a comment at most (`ZPROP_MAX_COMMENT`).
@@ -109,19 +110,33 @@ pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<Po
     if let Some(pool) = context.served() {
         bail!("not supported yet: this, while a server has the pool '{}'", pool.name());
     }
-    let (found, how) = context.locate(name).await?;
+    let (found, mut how) = context.locate(name).await?;
     context.check_server(&found)?;
     if found.name() != name && how.new_name.is_some() {
         bail!("not supported yet: changing a pool that was imported under another name");
     }
+    let last = owners::settle(&found, &mut how);
+    match owners::begin(&found) {
+        Ok(mark) => how.owner_mark = Some(mark),
+        Err(error) => context.err(format!(
+            "no note can be kept that this process has '{name}' (if it is killed, the pool opens with -f only): {error:#}"
+        )),
+    }
     let options = WriteOptions { clock: clock()?, host: host(context, false), check: false };
-    Ok(open(context.handle(), found, &how, options).await?)
+    let pool = open(context.handle(), found, &how, options).await?;
+    if let Some(last) = last {
+        context.err(format!("pool '{name}' was not exported, but {last}; going on with it"));
+    }
+    Ok(pool)
 }
 
 /// Notes the command and writes what it changed.
 pub(crate) async fn finish(mut pool: PoolWriter, line: &str) -> Result<()> {
     pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
-    Ok(pool.export().await?)
+    let guid = pool.guid();
+    pool.export().await?;
+    owners::ended(guid);
+    Ok(())
 }
 
 /// A command's line as the history has it.

@@ -36,6 +36,32 @@ pub enum SpaError {
         /// When, as text.
         when: String,
     },
+    /// The pool is, or may be, in use by this system, or by another that has no host id either.
+    #[error(
+        "cannot open '{pool}' for writing: pool was not exported and may still be in use.\nLast written by {hostname} (hostid={hostid:x}) at {when}\nIf nothing has it any more, use '-f' to open it all the same."
+    )]
+    NotExported {
+        /// The pool.
+        pool: String,
+        /// The host that had it.
+        hostname: String,
+        /// Its id; 0 if it has none.
+        hostid: u64,
+        /// When, as text.
+        when: String,
+    },
+    /// The kernel's module of this machine has the pool.
+    #[error(
+        "cannot open '{pool}' for writing: the ZFS module of this system's kernel has it imported as '{name}' ({state}).\nChange it with that system's own 'zfs' and 'zpool', or run its 'zpool export {name}' first."
+    )]
+    InKernel {
+        /// The pool.
+        pool: String,
+        /// Its name there.
+        name: String,
+        /// Its state there.
+        state: String,
+    },
     /// The pool was seen being written while it was watched.
     #[error(
         "cannot import '{pool}': pool is imported on {}\nExport the pool on the other system, then run 'zpool import'.",

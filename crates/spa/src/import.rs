@@ -78,6 +78,11 @@ pub struct ImportOptions {
     pub cache_bytes: usize,
     /// How mirrors are read, and what else may be tuned about devices.
     pub tunables: Tunables,
+    /// Written into labels while the pool is open for writing; who passes it keeps a note of it as long. None: the labels say
+    /// nothing, and after a crash only `force` opens the pool again.
+    pub owner_mark: Option<u64>,
+    /// Marks of openings for writing that are known to be over.
+    pub gone_marks: Vec<u64>,
     /// Do not wait to see whether a protected pool is active elsewhere. For looking at a pool, never for writing to it.
     pub skip_activity_check: bool,
     /// It is known that the process which had the pool last is dead, so a protected pool need not be watched.
@@ -170,7 +175,8 @@ impl Import<'_> {
             PoolState::Destroyed if !self.options.destroyed => Err(SpaError::Destroyed(self.name.clone())),
             PoolState::Active if !self.options.force => {
                 let hostid = newest.config.u64("hostid").unwrap_or(0);
-                if hostid == 0 || hostid == self.options.host_id {
+                // May be our own; for writing it has to be known (`owner`).
+                if self.found.is_of_here(self.options) || self.found.is_left(self.options) {
                     return Ok(());
                 }
                 let timestamp = newest.uberblocks.iter().map(|copy| copy.uberblock.timestamp_s).max().unwrap_or(0);
@@ -178,7 +184,7 @@ impl Import<'_> {
                     pool: self.name.clone(),
                     hostname: newest.config.str("hostname").unwrap_or("an unknown host").to_owned(),
                     hostid,
-                    when: format!("{timestamp} seconds after 1970"),
+                    when: crate::owner::utc(timestamp),
                 })
             }
             _ => Ok(()),

@@ -28,7 +28,9 @@
 //! 2. A pool with an unknown feature that its rules say must not be read is refused with the feature's name.
 //! 3. A pool that another system may have open is refused unless forced, and watched for activity where it says that it
 //!    is protected (`multihost`).
-//! 4. Rewinding changes nothing on disk: it only chooses an older uberblock.
+//! 4. A pool that was not exported is written only where its last user is known to be gone, or forced; one that the kernel's module of
+//!    this machine has is not written at all (`owner`).
+//! 5. Rewinding changes nothing on disk: it only chooses an older uberblock.
 //!
 //! **Crash.** Nothing to leave behind.
 //!
@@ -44,6 +46,7 @@ pub mod history;
 mod import;
 mod indirect;
 pub mod multihost;
+mod owner;
 mod pool;
 mod small;
 mod space;
@@ -56,6 +59,7 @@ pub use error::SpaError;
 pub use figures::{Checkpoint, CloneFigures, DedupFigures};
 pub use find::{FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, Skipped, find};
 pub use import::{ImportOptions, Rewind, import};
+pub use owner::{KERNEL_POOLS, kernel_pool};
 pub use pool::{FeatureName, Pool};
 pub use space::LogFigures;
 pub use status::{Condition, condition, device_condition};

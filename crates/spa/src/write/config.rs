@@ -15,6 +15,7 @@ use super::members::set;
 use crate::SpaError;
 use crate::config::PoolState;
 use crate::multihost::holder_id;
+use crate::owner::MARK;
 
 /// The version of pools with features.
 pub(super) const VERSION: u64 = 5000;
@@ -119,6 +120,10 @@ impl PoolWriter {
         let holes = self.members.holes();
         let label = |mut list: NvList| {
             self.identify(&mut list, txg);
+            list.remove(MARK);
+            if let Some(mark) = self.owner_mark.filter(|_| self.state == PoolState::Active) {
+                list.push(MARK, mark);
+            }
             if !holes.is_empty() {
                 set(&mut list, "hole_array", NvValue::Uint64Array(holes.clone()));
             }

@@ -203,6 +203,7 @@ pub async fn create_with_metaslabs(
         name: name.clone(),
         guid,
         host,
+        owner_mark: None,
         clock,
         members,
         old_config: NvList::new(),

@@ -129,6 +129,8 @@ pub struct PoolWriter {
     name: String,
     guid: Guid,
     host: Host,
+    /// Stands in labels as long as the pool is open.
+    owner_mark: Option<u64>,
     clock: Clock,
     members: Members,
     /// The configuration as it was found: what is not known here stays as it is.

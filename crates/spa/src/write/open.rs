@@ -9,6 +9,7 @@
 //! devices hold since nobody else can write to them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, SpaceDelta, Writer};
@@ -34,6 +35,7 @@ use super::{Clock, Host, MOS_COPIES, PoolWriter};
 use crate::config::PoolState;
 use crate::import::import_for;
 use crate::multihost::{Candidate, Purpose, Settings};
+use crate::owner::KERNEL_POOLS;
 use crate::space::MosObjects;
 use crate::{FoundPool, ImportOptions, Pool, SpaError};
 
@@ -52,7 +54,8 @@ pub struct WriteOptions {
 /// pool is in use.
 ///
 /// # Errors
-/// The pool cannot be imported; it has something that cannot be written yet ([`SpaError::Unwritable`]); too many of its
+/// The pool cannot be imported; it was not exported, and nothing says that its last user is gone ([`SpaError::NotExported`]); the kernel's
+/// module has it ([`SpaError::InKernel`]); it has something that cannot be written yet ([`SpaError::Unwritable`]); too many of its
 /// devices are missing, or one cannot be opened for writing.
 pub async fn open(
     handle: &Handle,
@@ -60,6 +63,9 @@ pub async fn open(
     how: &ImportOptions,
     options: WriteOptions,
 ) -> Result<PoolWriter, SpaError> {
+    let kernel_pools = Path::new(KERNEL_POOLS);
+    found.check_kernel(handle, kernel_pools).await?;
+    found.check_owner(how)?;
     let pool = import_for(handle, found.clone(), how, Purpose::Write).await?;
     pool.check_writable(how.rewind).await?;
     let used = usable_leaves(&pool);
@@ -70,6 +76,9 @@ pub async fn open(
     let watched =
         Candidate { handle, found: &found, name: &name, newest: &before, options: how }.required(Purpose::Write);
     let found = found.opened_for_writing(handle, &used).await?;
+    // Another may have had it until now.
+    found.check_kernel(handle, kernel_pools).await?;
+    found.check_owner(how)?;
     let pool = import_for(handle, found, how, Purpose::Watched).await?;
     pool.check_writable(how.rewind).await?;
     let candidate = Candidate { handle, found: pool.found(), name: &name, newest: pool.uberblock(), options: how };
@@ -77,7 +86,9 @@ pub async fn open(
         candidate.unchanged(&before)?;
     }
     let settings = Settings::of(&how.tunables);
-    Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await
+    let mut writer = Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await?;
+    writer.owner_mark = how.owner_mark;
+    Ok(writer)
 }
 
 /// Leaves whose devices are there and are not to be left alone.
@@ -162,6 +173,7 @@ impl Opening<'_> {
             name: pool.name().to_owned(),
             guid: pool.guid(),
             host: options.host.clone(),
+            owner_mark: None,
             clock: options.clock,
             members,
             old_config: pool.config().clone(),

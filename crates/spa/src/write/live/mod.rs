@@ -49,7 +49,7 @@ use std::sync::{Arc, Weak};
 
 use cenote_dmu::tx::{Account, Cost, Transactions, Tx, TxError, TxTunables};
 use cenote_dmu::write::ObjsetMut;
-use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, buf, oneshot, race};
 use cenote_vdev::tree::{Suspension, VdevTree};
@@ -80,6 +80,7 @@ pub struct LivePool {
 struct Shared {
     handle: Handle,
     name: String,
+    guid: Guid,
     suspension: Arc<Suspension>,
     multihost: Multihost,
     /// As long as the pool is open.
@@ -161,6 +162,7 @@ impl LivePool {
         let shared = Arc::new(Shared {
             handle: handle.clone(),
             name: writer.name().to_owned(),
+            guid: writer.guid(),
             suspension: writer.tree.wait_for_devices(),
             multihost: writer.multihost.clone(),
             tree: Arc::downgrade(&writer.tree),
@@ -186,6 +188,12 @@ impl LivePool {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// The pool's guid.
+    #[must_use]
+    pub fn guid(&self) -> Guid {
+        self.shared.guid
     }
 
     /// The runtime.

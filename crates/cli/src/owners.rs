@@ -1,0 +1,241 @@
+//! Notes of which process of this system has which pool open for writing.
+//!
+//! # Theory
+//!
+//! **Need.** A pool that was not exported is opened again without `-f` only where its last user is known to be gone
+//! (`cenote_spa`'s `owner` has the rule). A process that is killed can say nothing, so the note is made before, and the kernel shows
+//! that the process is gone.
+//!
+//! **On disk.** Beside the cache file, `owners/GUID-MARK`, a file for each opening: JSON with the process, the boot and the machine. The
+//! process keeps it locked; the kernel gives the lock back when the process has ended, however it ended, and not before what it
+//! asked of the machine is done. The mark stands in the pool's labels too, so a note is about those labels and no others.
+//!
+//! **Life.** Made and locked under another name, then renamed, so that no other process meets it unlocked. Removed when the pool is
+//! exported. One that is left is looked at by the next opening: its process is gone if nobody has it locked, or if it is of an
+//! earlier boot of this machine. It goes when that opening ends, or with the next.
+//!
+//! **Invariants.** 1. A note is there, and locked, before its mark is in a label. 2. A note that is locked is never removed by another
+//! process. 3. What cannot be read, or is of another machine, proves nothing.
+//!
+//! **Rejected.** *The process's number, and whether it lives*: numbers are used again, and mean other processes in a container. *A note
+//! for each pool*: an opening that fails would have overwritten what proves that the one before is over. *`/run`*: it forgets at a
+//! reboot what would prove that all processes are gone.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use cenote_format::ids::Guid;
+use cenote_spa::{FoundPool, ImportOptions, PoolState};
+use cenote_taskq::sync::Mutex;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::cachefile::{CacheFile, Entry};
+
+/// Bytes of a note at most.
+const NOTE_BYTES_MAX: u64 = 64 << 10;
+
+/// The notes of this process, which are locked as long as they are here.
+static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+
+struct Held {
+    guid: Guid,
+    path: PathBuf,
+    _lock: File,
+}
+
+/// What a note says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    version: u32,
+    /// For people.
+    pool: String,
+    process: u32,
+    /// The kernel's number of this boot.
+    boot: String,
+    /// The machine's own number, and its name; empty where it has none.
+    machine: String,
+    host: String,
+}
+
+/// The system as notes name it.
+#[derive(Clone, Debug)]
+struct System {
+    boot: String,
+    machine: String,
+    host: String,
+}
+
+impl System {
+    fn here() -> Self {
+        let text = |path| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        Self {
+            boot: text("/proc/sys/kernel/random/boot_id"),
+            machine: text("/etc/machine-id"),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        }
+    }
+}
+
+fn folder() -> Result<PathBuf> {
+    Ok(CacheFile::of_user()?.dir().join("owners"))
+}
+
+fn name_of(guid: Guid, mark: u64) -> String {
+    format!("{:016x}-{mark:016x}", guid.0)
+}
+
+/// Adds to `how` what is known of the last user of a pool that was not exported. The text says why that one is gone.
+pub(crate) fn settle(found: &FoundPool, how: &mut ImportOptions) -> Option<String> {
+    let mark = found.owner_mark().filter(|_| found.state() == PoolState::Active)?;
+    let note = folder().ok()?.join(name_of(found.guid, mark));
+    let why = why_gone(&note, &System::here())?;
+    how.gone_marks.push(mark);
+    // So its signs of life need not be watched for.
+    how.owner_is_gone = true;
+    Some(why)
+}
+
+/// Why the process of a note is known to be gone, if it is.
+fn why_gone(path: &Path, here: &System) -> Option<String> {
+    use std::io::Read as _;
+    let file = File::open(path).ok()?;
+    let mut bytes = Vec::new();
+    (&file).take(NOTE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let note: Note = serde_json::from_slice(&bytes).ok().filter(|note: &Note| note.version == 1)?;
+    if note.boot == here.boot && !note.boot.is_empty() {
+        // The lock is the same kernel's.
+        return flock(&file, FlockOperation::NonBlockingLockShared)
+            .is_ok()
+            .then(|| format!("process {} of this system, which had it, is gone", note.process));
+    }
+    let is_this_machine = !note.machine.is_empty() && note.machine == here.machine && note.host == here.host;
+    (is_this_machine && !note.boot.is_empty() && !here.boot.is_empty())
+        .then(|| "this system, which had it, was started anew since".to_owned())
+}
+
+/// Notes that this process is about to open a pool for writing; the mark is for its labels.
+pub(crate) fn begin(found: &FoundPool) -> Result<u64> {
+    let folder = folder()?;
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    remove_left(&folder, found.guid, found.owner_mark());
+    let mut mark = [0; 8];
+    rustix::rand::getrandom(&mut mark[..], rustix::rand::GetRandomFlags::empty())?;
+    let mark = u64::from_le_bytes(mark);
+    let (held, here) = (folder.join(name_of(found.guid, mark)), System::here());
+    let note = Note {
+        version: 1,
+        pool: found.name().to_owned(),
+        process: std::process::id(),
+        boot: here.boot,
+        machine: here.machine,
+        host: here.host,
+    };
+    let lock = make(&held, &note).with_context(|| held.display().to_string())?;
+    HELD.lock().push(Held { guid: found.guid, path: held, _lock: lock });
+    Ok(mark)
+}
+
+fn make(path: &Path, note: &Note) -> Result<File> {
+    let new = path.with_extension("new");
+    let mut file = File::options().write(true).create_new(true).open(&new)?;
+    let mut fill = || -> Result<()> {
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        file.write_all(&serde_json::to_vec(note)?)?;
+        // It has to outlast what the labels outlast.
+        file.sync_all()?;
+        std::fs::rename(&new, path)?;
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(())
+    };
+    match fill() {
+        Ok(()) => Ok(file),
+        Err(error) => {
+            let _ = std::fs::remove_file(&new);
+            Err(error)
+        }
+    }
+}
+
+/// Removes notes of a pool whose processes are gone, but the one whose mark its labels have.
+fn remove_left(folder: &Path, guid: Guid, kept: Option<u64>) {
+    let kept = kept.map(|mark| name_of(guid, mark));
+    let prefix = format!("{:016x}-", guid.0);
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with(&prefix) || kept.as_ref() == Some(&name) {
+            continue;
+        }
+        let Ok(file) = File::open(entry.path()) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // What stays is in nobody's way.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The pool is exported, and its labels are this system's.
+pub(crate) fn ended(guid: Guid) {
+    let mut held = HELD.lock();
+    for held in held.extract_if(.., |held| held.guid == guid) {
+        // What stays is removed with the next opening.
+        let _ = std::fs::remove_file(&held.path);
+    }
+    if let Ok(folder) = folder() {
+        remove_left(&folder, guid, None);
+    }
+    // `zpool import -f` was about the labels that were there then, and is not to force another owner's.
+    let Ok(cache) = CacheFile::of_user() else { return };
+    let is_it = |entry: &Entry| entry.guid == guid.0 && entry.force;
+    if cache.pools().is_ok_and(|pools| pools.values().any(is_it)) {
+        // Where the file cannot be changed the pool is as it was for this user.
+        let _ = cache.update(|pools| {
+            pools.values_mut().filter(|entry| is_it(entry)).for_each(|entry| entry.force = false);
+            Ok(())
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system(boot: &str) -> System {
+        System { boot: boot.into(), machine: "m".into(), host: "h".into() }
+    }
+
+    fn note(boot: &str, machine: &str) -> Note {
+        let (pool, process) = ("tank".into(), 7);
+        Note { version: 1, pool, process, boot: boot.into(), machine: machine.into(), host: "h".into() }
+    }
+
+    #[test]
+    fn a_process_is_gone_when_its_lock_is_or_its_boot() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("note");
+        let held = make(&path, &note("one", "m")).unwrap();
+        assert_eq!(why_gone(&path, &system("one")), None, "it lives");
+        assert!(why_gone(&path, &system("two")).unwrap().contains("started anew"));
+        drop(held);
+        assert!(why_gone(&path, &system("one")).unwrap().contains("process 7"));
+    }
+
+    #[test]
+    fn what_proves_nothing_is_no_proof() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("note");
+        assert_eq!(why_gone(&path, &system("one")), None, "there is none");
+        for (made, here) in
+            [(note("two", "x"), "one"), (note("two", ""), "one"), (note("", "m"), "one"), (note("two", "m"), "")]
+        {
+            std::fs::write(&path, serde_json::to_vec(&made).unwrap()).unwrap();
+            assert_eq!(why_gone(&path, &system(here)), None, "{made:?} in boot '{here}'");
+        }
+        for text in ["", "{", "{\"version\":2}", "[]"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(why_gone(&path, &system("one")), None, "{text}");
+        }
+    }
+}
