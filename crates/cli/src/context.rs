@@ -314,7 +314,7 @@ impl Context {
 
     /// Every pool that can be found.
     pub(crate) async fn find_pools(&self) -> Result<Vec<FoundPool>> {
-        Ok(find(&self.handle, &self.paths().await?).await.0)
+        Ok(self.search_pools().await?.pools)
     }
 
     /// Opens a pool by name or guid: from the devices of `-d`, else as the cache file has it, else from the usual places.
@@ -342,14 +342,24 @@ impl Context {
     pub(crate) async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
         let options = self.import_options();
         if !self.search.paths.is_empty() {
-            return Ok((choose(self.find_pools().await?, name)?, options));
+            return Ok((self.choose_found(name).await?, options));
         }
         let pools = CacheFile::of_user()?.pools()?;
         let by_guid = || pools.iter().find(|(_, entry)| name.parse() == Ok(entry.guid));
         if let Some((name, entry)) = pools.get_key_value(name).or_else(by_guid) {
             return self.locate_entry(name, entry, options).await;
         }
-        Ok((choose(self.find_pools().await?, name)?, options))
+        Ok((self.choose_found(name).await?, options))
+    }
+
+    /// The one pool of that name or guid that can be found.
+    async fn choose_found(&self, name: &str) -> Result<FoundPool> {
+        let mut found = self.search_pools().await?;
+        let hints = found.hints(self).await;
+        choose(std::mem::take(&mut found.pools), name).map_err(|error| match error.downcast::<NoSuchPool>() {
+            Ok(NoSuchPool { name, .. }) => NoSuchPool { name, hints }.into(),
+            Err(error) => error,
+        })
     }
 
     /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
@@ -463,11 +473,16 @@ pub(crate) fn is_no_such_pool(error: &anyhow::Error) -> bool {
 
 /// No pool of this name was found.
 #[derive(Debug)]
-struct NoSuchPool(String);
+struct NoSuchPool {
+    name: String,
+    /// Why that may be, a line each.
+    hints: Vec<String>,
+}
 
 impl std::fmt::Display for NoSuchPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cannot open '{}': no such pool", self.0)
+        write!(f, "cannot open '{}': no such pool", self.name)?;
+        self.hints.iter().try_for_each(|hint| write!(f, "\n{hint}"))
     }
 }
 
@@ -483,7 +498,7 @@ pub(crate) fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool,
         let guids = pools.iter().map(|found| found.guid.0).collect();
         return Err(SpaError::Ambiguous { name: name.to_owned(), guids }.into());
     }
-    pools.pop().ok_or_else(|| NoSuchPool(name.to_owned()).into())
+    pools.pop().ok_or_else(|| NoSuchPool { name: name.to_owned(), hints: Vec::new() }.into())
 }
 
 fn key_bytes(file: &str) -> Result<Vec<u8>> {

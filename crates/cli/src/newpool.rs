@@ -1,12 +1,10 @@
 //! Making pools: what `zpool create` and `cenote build` have in common.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use cenote_dmu::write::Object;
 use cenote_props::{Types, dataset, effect, pool as pool_table};
-use cenote_spa::PoolState;
 use cenote_spa::features::{FEATURES, by_name};
 use cenote_spa::write::{Clock, CreateOptions, FileSizes, Host, PoolWriter, PropertyValue, create};
 use cenote_vdev::config::VdevConfig;
@@ -14,6 +12,7 @@ use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec, XattrMode};
 
 use crate::compatibility;
 use crate::context::Context;
+use crate::inuse::refuse_used;
 use crate::made::Made;
 use crate::outcome::usage;
 use crate::replication::{look, mismatch};
@@ -192,7 +191,7 @@ fn dataset_property(setting: &str) -> Result<Option<(String, PropertyValue)>> {
 }
 
 /// What precedes what `-f` would override.
-const OVERRIDE: &str = "invalid vdev specification\nuse '-f' to override the following errors:";
+pub(crate) const OVERRIDE: &str = "invalid vdev specification\nuse '-f' to override the following errors:";
 
 /// Refuses vdevs that are not as redundant as the rest.
 pub(crate) fn refuse_mismatch(pool: Option<&VdevConfig>, layout: &Layout) -> Result<()> {
@@ -200,24 +199,6 @@ pub(crate) fn refuse_mismatch(pool: Option<&VdevConfig>, layout: &Layout) -> Res
         Some(what) => bail!("{OVERRIDE}\n{what}"),
         None => Ok(()),
     }
-}
-
-/// Refuses devices that belong to a pool, unless forced.
-pub(crate) async fn refuse_used(context: &Context, layout: &Layout, force: bool) -> Result<()> {
-    let paths: Vec<PathBuf> = layout.paths().filter(|path| path.exists()).map(Path::to_owned).collect();
-    if force || paths.is_empty() {
-        return Ok(());
-    }
-    let (pools, _) = cenote_spa::find(context.handle(), &paths).await;
-    for pool in pools {
-        if pool.state() == PoolState::Destroyed {
-            continue;
-        }
-        let leaf = pool.leaves.values().next().map(|leaf| leaf.disk.path().to_string()).unwrap_or_default();
-        let name = pool.name();
-        bail!("{OVERRIDE}\n{leaf} is part of pool '{name}'");
-    }
-    Ok(())
 }
 
 #[cfg(test)]

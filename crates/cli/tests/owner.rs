@@ -143,3 +143,159 @@ fn a_pool_that_a_server_has_is_not_opened_through_its_image_s_loop_device() {
     assert!(output.status.success(), "{}", said(&output));
 }
 
+fn installed(program: &str, words: &[&str]) -> bool {
+    let is_done = Command::new(program).args(words).output().is_ok_and(|output| output.status.success());
+    if !is_done {
+        eprintln!("left out: {program} {words:?} cannot be had here");
+    }
+    is_done
+}
+
+/// `zpool create` with words of a vdev.
+fn create(images: &Images, words: &[&str]) -> Output {
+    images.bare().args(["zpool", "create"]).args(words).output().unwrap()
+}
+
+#[test]
+fn a_mounted_device_is_not_made_part_of_a_pool_whatever_the_force() {
+    let images = Images::none();
+    let image = images.dir.join("image");
+    std::fs::File::create(&image).unwrap().set_len(80 << 20).unwrap();
+    if !installed("mkfs.ext4", &["-q", image.to_str().unwrap()]) {
+        return;
+    }
+    let Some(device) = Loop::over(&image) else { return };
+    let at = images.dir.join("mounted");
+    std::fs::create_dir(&at).unwrap();
+    if !installed("mount", &[device.name(), at.to_str().unwrap()]) {
+        return;
+    }
+    std::fs::write(at.join("file"), "kept").unwrap();
+    let outputs: Vec<Output> = [device.name(), image.to_str().unwrap()]
+        .into_iter()
+        .flat_map(|path| [create(&images, &["mine", path]), create(&images, &["-f", "mine", path])])
+        .collect();
+    let clear = images.bare().args(["zpool", "labelclear", "-f", device.name()]).output().unwrap();
+    let is_kept = std::fs::read_to_string(at.join("file")).is_ok_and(|text| text == "kept");
+    assert!(installed("umount", &[at.to_str().unwrap()]));
+    assert!(is_kept);
+    for output in outputs.iter().chain([&clear]) {
+        assert_eq!(output.status.code(), Some(1), "{}", said(output));
+        assert!(said(output).contains("is mounted at '"), "{}", said(output));
+        assert!(said(output).contains(at.to_str().unwrap()), "{}", said(output));
+    }
+    // Not mounted any more, it is still a file system.
+    let output = create(&images, &["mine", device.name()]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let text =
+        format!("use '-f' to override the following errors:\n{} contains a filesystem of type 'ext4'", device.name());
+    assert!(said(&output).contains(&text), "{}", said(&output));
+    let output = create(&images, &["-f", "mine", device.name()]);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn what_lies_on_a_device_or_file_is_named_and_needs_force() {
+    let images = Images::none();
+    let image = images.dir.join("image");
+    let path = image.to_str().unwrap();
+    let parts: [(usize, &[u8], &str); 5] = [
+        (4086, b"SWAPSPACE2", "contains swap space"),
+        (0, b"XFSB", "contains a filesystem of type 'xfs'"),
+        (0, b"LUKS\xba\xbe\0\x02", "contains an encrypted volume (LUKS2)"),
+        (4096, &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0], "is a member of another device (md 1.2)"),
+        (0, b"QFI\xfb\0\0\0\x03", "is an image in the format qcow2"),
+    ];
+    for (offset, bytes, what) in parts {
+        let file = std::fs::File::create(&image).unwrap();
+        file.set_len(80 << 20).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, offset as u64).unwrap();
+        drop(file);
+        let before = bytes_of(std::slice::from_ref(&image));
+        let output = create(&images, &["mine", path]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains(&format!("following errors:\n{path} {what}")), "{}", said(&output));
+        assert!(bytes_of(std::slice::from_ref(&image)) == before, "it was written");
+    }
+    assert!(create(&images, &["-f", "mine", path]).status.success());
+    // A pool that exists, in OpenZFS's words.
+    let output = create(&images, &["other", path]);
+    assert!(said(&output).contains(&format!("{path} is part of exported pool 'mine'")), "{}", said(&output));
+}
+
+#[test]
+fn two_names_of_one_device_make_no_mirror() {
+    let images = Images::none();
+    let (image, link) = (images.dir.join("image"), images.dir.join("link"));
+    std::fs::File::create(&image).unwrap().set_len(80 << 20).unwrap();
+    std::fs::hard_link(&image, &link).unwrap();
+    let refused = |other: &str| {
+        let output = create(&images, &["-f", "mine", "mirror", image.to_str().unwrap(), other]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains("is the same device as"), "{}", said(&output));
+    };
+    refused(link.to_str().unwrap());
+    let Some(device) = Loop::over(&image) else { return };
+    refused(device.name());
+}
+
+#[test]
+fn a_file_that_holds_something_else_than_a_raw_image_is_named_as_what_it_is() {
+    let images = Images::none();
+    let file = images.dir.join("disk.qcow2");
+    let mut bytes = vec![0; 1 << 20];
+    bytes[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
+    std::fs::write(&file, &bytes).unwrap();
+    let ask = |words: &[&str]| images.bare().args(words).output().unwrap();
+    let name = file.to_str().unwrap();
+    for words in [&["ls", "-d", name, "mine"][..], &["zpool", "-d", name, "import"]] {
+        let output = ask(words);
+        for part in [&format!("'{name}' is an image in the format qcow2"), "qemu-img convert -O raw"] {
+            assert!(said(&output).contains(part), "{words:?}: {}", said(&output));
+        }
+    }
+    std::fs::write(&file, b"\x28\xb5\x2f\xfd, packed").unwrap();
+    let output = ask(&["ls", "-d", name, "mine"]);
+    assert!(said(&output).contains("unpack it with 'zstd -d"), "{}", said(&output));
+    let output = ask(&["inspect", "labels", "/nosuch/file"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("cannot open '/nosuch/file': no such file"), "{}", said(&output));
+}
+
+#[test]
+fn a_device_that_may_not_be_opened_is_told_as_such() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    let images = Images::made(&[], 1, &[]);
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    for folder in [images.dir.parent().unwrap(), &images.dir] {
+        mode(folder, 0o755);
+    }
+    mode(&images.files[0], 0o600);
+    let (dir, file) = (images.dir.to_str().unwrap(), images.files[0].to_str().unwrap());
+    let ask = |words: &[&str]| {
+        let mut command = images.bare();
+        command.args(words);
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        command.output()
+    };
+    if !ask(&["--help"]).is_ok_and(|output| output.status.success()) {
+        eprintln!("left out: the program cannot be started as another user here");
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        mode(&images.files[0], 0);
+    }
+    for words in [&["ls", "-d", file, "mine"][..], &["zpool", "-d", file, "import"]] {
+        let output = ask(words).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {}", said(&output));
+        assert!(said(&output).contains(&format!("cannot open '{file}': permission denied")), "{}", said(&output));
+    }
+    for words in [&["ls", "-d", dir, "mine"][..], &["zpool", "-d", dir, "import"]] {
+        let output = ask(words).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {}", said(&output));
+        assert!(said(&output).contains("1 device could not be opened: permission denied"), "{}", said(&output));
+    }
+}

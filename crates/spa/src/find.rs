@@ -1,6 +1,7 @@
 //! Finding pools: probing paths in parallel and sorting what is found by pool.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,18 @@ pub struct Skipped {
     /// The path.
     pub path: PathBuf,
     /// Why.
-    pub reason: String,
+    pub reason: SkipReason,
+}
+
+/// Why a path holds no usable leaf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// It may not be opened by this user.
+    Denied,
+    /// It cannot be opened for another reason.
+    Failed(String),
+    /// It has no label, or none that holds.
+    NoLabel,
 }
 
 impl FoundPool {
@@ -167,7 +179,7 @@ pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Sk
             })
             .collect();
         for (path, probe) in chunk.iter().zip(probes) {
-            let found = probe.await.unwrap_or_else(|error| Err(error.to_string()));
+            let found = probe.await.unwrap_or_else(|error| Err(SkipReason::Failed(error.to_string())));
             match found {
                 Ok((leaves, found)) => {
                     leaves.into_iter().for_each(|(pool, leaf)| add(&mut pools, pool, leaf));
@@ -196,14 +208,17 @@ fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
 
 type Probed = (Vec<(Guid, FoundLeaf)>, Vec<FoundAuxiliary>);
 
-async fn probe_path(handle: &Handle, path: &Path) -> Result<Probed, String> {
+async fn probe_path(handle: &Handle, path: &Path) -> Result<Probed, SkipReason> {
     let options = OpenOptions { write: false, direct: Direct::Auto };
-    let device = handle.open(path, options).await.map_err(|error| error.to_string())?;
+    let device = handle.open(path, options).await.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => SkipReason::Denied,
+        _ => SkipReason::Failed(error.to_string()),
+    })?;
     let report = probe_device(&device).await;
     let leaves: Vec<_> = report.labelled().filter_map(leaf_of).collect();
     let auxiliaries: Vec<_> = report.labelled().filter_map(auxiliary_of).collect();
     if leaves.is_empty() && auxiliaries.is_empty() {
-        return Err("no label found".to_owned());
+        return Err(SkipReason::NoLabel);
     }
     Ok((leaves, auxiliaries))
 }

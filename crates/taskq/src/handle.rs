@@ -400,6 +400,20 @@ impl Handle {
         }
     }
 
+    /// Who has the file or block device at `path`, or anything that is the same storage, so that [`Handle::open_alone`] would be refused.
+    /// Who may be about to end is waited for, up to `patience`. None also where that cannot be found out, and in a simulation.
+    pub async fn in_use(&self, path: &Path, patience: Duration) -> Option<InUse> {
+        let Core::Real(real) = &self.core else { return None };
+        let until = self.now() + patience;
+        loop {
+            match real.in_use(path.to_owned()).await {
+                Ok(Some(user)) if user.by.is_lasting() || self.now() >= until => return Some(user),
+                Ok(Some(_)) => self.sleep(CLAIM_RETRY).await,
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
     /// The kernel's own node of the partition of the disk at `path` that has exactly this range. None for what is no block device,
     /// for a partition that the kernel does not know, and in a simulation.
     pub async fn partition_node(&self, path: &Path, start_bytes: u64, size_bytes: u64) -> Option<PathBuf> {

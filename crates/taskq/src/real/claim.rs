@@ -73,6 +73,21 @@ pub(super) fn claim(file: &File) -> io::Result<Claim> {
     Ok(claim)
 }
 
+/// Who has a file or block device, or anything that is the same storage, so that this process could not have it alone now.
+pub(super) fn in_use(path: &Path) -> io::Result<Option<InUse>> {
+    let metadata = std::fs::metadata(path)?;
+    let opened = match metadata.file_type().is_block_device() {
+        true => open_alone(path, OFlags::RDONLY, metadata.rdev()),
+        false if metadata.is_file() => File::open(path),
+        false => return Ok(None),
+    };
+    match opened.and_then(|file| claim(&file)) {
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(Some(InUse::of(&error))),
+        Err(error) => Err(error),
+    }
+}
+
 /// A file or device as what it is, whatever it is called.
 fn key(metadata: &Metadata) -> (bool, u64, u64) {
     match metadata.file_type().is_block_device() {

@@ -364,6 +364,10 @@ impl Real {
         found.ok().flatten()
     }
 
+    pub(crate) async fn in_use(&self, path: PathBuf) -> std::io::Result<Option<holder::InUse>> {
+        self.io.blocking(move || claim::in_use(&path)).await
+    }
+
     pub(crate) async fn identity(&self, path: PathBuf) -> Option<claim::Identity> {
         self.io.blocking(move || Ok(claim::identity(&path))).await.ok().flatten()
     }

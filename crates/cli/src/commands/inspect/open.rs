@@ -23,6 +23,7 @@ use crate::args::Search;
 use crate::cachefile::CacheFile;
 use crate::context::{Context, choose};
 use crate::files::pool_of;
+use crate::found::no_label;
 
 /// The context of an inspection.
 pub(crate) fn context_of(context: &Context, common: &Common) -> Context {
@@ -97,7 +98,14 @@ pub(crate) async fn pool(context: &Context, report: &mut Report, name: &str) -> 
 pub(crate) async fn found_pool(context: &Context, name: &str) -> Result<FoundPool> {
     if is_file(name) {
         let (pools, _) = find(context.handle(), &[PathBuf::from(name)]).await;
-        return pools.into_iter().next().with_context(|| format!("'{name}' is not part of a pool"));
+        return match pools.into_iter().next() {
+            Some(found) => Ok(found),
+            None => bail!("'{name}' is not part of a pool\n{}", no_label(context, Path::new(name)).await),
+        };
+    }
+    if name.starts_with(['/', '.']) {
+        // No pool is called that.
+        bail!("cannot open '{name}': no such file or directory");
     }
     let name = pool_of(name);
     if context.search().paths.is_empty() {

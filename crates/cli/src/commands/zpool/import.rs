@@ -88,7 +88,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     check(&args)?;
     let context = context.with(&Search { paths: args.paths.clone(), force: args.force });
     let noted = CacheFile::of_user()?.pools()?;
-    let mut found = context.find_pools().await?;
+    let searched = context.search_pools().await?;
+    let (hints, denied) = (searched.hints(&context).await, searched.denied());
+    let mut found = searched.pools;
     found.retain(|pool| (pool.state() == PoolState::Destroyed) == args.destroyed);
     if let Some(name) = &args.pool {
         let target = args.new_name.as_ref().unwrap_or(name);
@@ -99,7 +101,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let is_noted = noted.contains_key(target) || noted.values().any(|entry| target.parse() == Ok(entry.guid));
         let found =
             crate::context::choose(found, name).map_err(|error| match crate::context::is_no_such_pool(&error) {
-                true => SpaError::NoSuchPool(name.clone()).into(),
+                true if hints.is_empty() => SpaError::NoSuchPool(name.clone()).into(),
+                true => anyhow::anyhow!("{}\n{}", SpaError::NoSuchPool(name.clone()), hints.join("\n")),
                 false => error,
             })?;
         if is_noted {
@@ -117,7 +120,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     found.sort_by(|a, b| (a.name(), a.guid).cmp(&(b.name(), b.guid)));
     if found.is_empty() {
         context.err("no pools available to import");
-        return Ok(Outcome::unless(args.all));
+        hints.iter().for_each(|hint| context.err(hint));
+        // There may be some among those that this user may not open.
+        return Ok(Outcome::unless(args.all || denied > 0));
     }
     let mut failed = false;
     let mut text = String::new();

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_spa::{LOCK_PATIENCE, PoolState};
+use cenote_taskq::OpenOptions;
 use cenote_vdev::commit::clear;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::leaf::probe;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
+use crate::inuse::refuse_kernels;
 use crate::outcome::Outcome;
 
 /// Remove the labels of a device, so that it belongs to no pool.
@@ -25,6 +27,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = args.device.display();
+    let device = context.handle().open(&args.device, OpenOptions::default()).await;
+    let device = device.with_context(|| format!("failed to open {name}"))?;
+    refuse_kernels(context, &args.device, &probe(&Disk::whole(device)).await).await?;
     let device = match context.handle().open_alone(&args.device, LOCK_PATIENCE).await {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => bail!("cannot clear '{name}': {error}"),
         opened => opened.with_context(|| format!("failed to open {name}"))?,

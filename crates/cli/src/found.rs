@@ -1,0 +1,97 @@
+//! A search for pools, and what it says where it found none: which devices could not be opened, and what files hold instead of a label.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use cenote_format::foreign::{Foreign, ForeignKind};
+use cenote_spa::{FoundPool, SkipReason, Skipped, find, foreign};
+use cenote_taskq::OpenOptions;
+
+use crate::context::Context;
+
+/// Files and devices that are told of one by one; there may be thousands.
+const TOLD_MAX: usize = 8;
+
+/// What a search for pools came to.
+pub(crate) struct Found {
+    /// The pools.
+    pub(crate) pools: Vec<FoundPool>,
+    skipped: Vec<Skipped>,
+    /// Files and devices that were named themselves, not by a folder that they are in.
+    named: Vec<PathBuf>,
+}
+
+impl Found {
+    /// How many devices could not be opened for want of permission.
+    pub(crate) fn denied(&self) -> usize {
+        self.skipped.iter().filter(|skipped| matches!(skipped.reason, SkipReason::Denied)).count()
+    }
+
+    /// Why there may be less than was hoped for, a line each.
+    pub(crate) async fn hints(&self, context: &Context) -> Vec<String> {
+        let mut lines = Vec::new();
+        match self.denied() {
+            0 => {}
+            1 => lines.push("1 device could not be opened: permission denied".to_owned()),
+            count => lines.push(format!("{count} devices could not be opened: permission denied")),
+        }
+        for path in self.named.iter().filter(|path| self.pools.is_empty() && self.is_skipped(path)).take(TOLD_MAX) {
+            lines.push(no_label(context, path).await);
+        }
+        lines
+    }
+
+    fn is_skipped(&self, path: &Path) -> bool {
+        self.skipped.iter().any(|skipped| skipped.path == path)
+    }
+}
+
+impl Context {
+    /// Looks for pools where it was said, or in the usual places.
+    ///
+    /// # Errors
+    /// A file or device that was named itself cannot be opened.
+    pub(crate) async fn search_pools(&self) -> Result<Found> {
+        let paths = self.paths().await?;
+        let mut named = self.search().paths.clone();
+        named.retain(|path| paths.contains(path));
+        let (pools, skipped) = find(self.handle(), &paths).await;
+        for Skipped { path, reason } in skipped.iter().filter(|skipped| named.contains(&skipped.path)) {
+            match reason {
+                SkipReason::NoLabel => {}
+                SkipReason::Denied => bail!("cannot open '{}': permission denied", path.display()),
+                SkipReason::Failed(reason) => bail!("cannot open '{}': {reason}", path.display()),
+            }
+        }
+        Ok(Found { pools, skipped, named })
+    }
+}
+
+/// What a file or device without labels is.
+pub(crate) async fn no_label(context: &Context, path: &Path) -> String {
+    let name = path.display();
+    let held = match context.handle().open(path, OpenOptions::default()).await {
+        Ok(device) => foreign(&device).await.unwrap_or_default(),
+        Err(_) => Vec::new(),
+    };
+    match held.first() {
+        Some(found) => format!("'{name}' {found}{}", advice(path, *found)),
+        None => format!("'{name}' has no label of a pool"),
+    }
+}
+
+/// How to get at a raw image.
+fn advice(path: &Path, found: Foreign) -> String {
+    let path = path.display();
+    match (found.kind, found.name) {
+        (ForeignKind::Container, "simg") => format!(": convert it with 'simg2img {path} {path}.raw'"),
+        (ForeignKind::Container, "ewf") => format!(": convert it with 'ewfexport -f raw {path}'"),
+        (ForeignKind::Container, _) => format!(": convert it with 'qemu-img convert -O raw {path} {path}.raw'"),
+        (ForeignKind::Packed, "zstd") => format!(": unpack it with 'zstd -d {path}'"),
+        (ForeignKind::Packed, "gzip") => format!(": unpack it with 'gzip -dk {path}'"),
+        (ForeignKind::Packed, "xz") => format!(": unpack it with 'xz -dk {path}'"),
+        (ForeignKind::Packed, "bzip2") => format!(": unpack it with 'bzip2 -dk {path}'"),
+        (ForeignKind::Packed, "lz4") => format!(": unpack it with 'lz4 -d {path}'"),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,69 @@
+//! What stands in the way of using a device for a vdev: somebody uses it, or it holds something.
+//!
+//! In use (mounted, swap, part of another device, another process's, the kernel's ZFS module's): never. Merely there (a pool that is not
+//! destroyed, a file system, a partition table, …): with `-f` only, in OpenZFS's words.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use cenote_spa::{KERNEL_POOLS, LOCK_PATIENCE, PoolState, foreign, kernel_pool};
+use cenote_taskq::OpenOptions;
+use cenote_vdev::leaf::{LabelReport, probe_device};
+
+use crate::context::Context;
+use crate::newpool::OVERRIDE;
+use crate::vdevspec::Layout;
+
+/// Refuses devices that are in use, and, unless forced, those that hold something.
+pub(crate) async fn refuse_used(context: &Context, layout: &Layout, force: bool) -> Result<()> {
+    let paths: Vec<PathBuf> = layout.paths().filter(|path| path.exists()).map(Path::to_owned).collect();
+    let mut held = Vec::new();
+    for path in &paths {
+        // A device that cannot be read is refused when it is opened for writing, with the reason.
+        let Ok(device) = context.handle().open(path, OpenOptions::default()).await else { continue };
+        let report = probe_device(&device).await;
+        for label in report.labelled() {
+            refuse_kernels(context, path, label).await?;
+        }
+        if let Some(user) = context.handle().in_use(path, LOCK_PATIENCE).await {
+            bail!("cannot use '{}': {user}", path.display());
+        }
+        held.extend(report.labelled().filter_map(member));
+        held.extend(foreign(&device).await?.iter().map(|found| format!("{} {found}", path.display())));
+    }
+    match held.is_empty() || force {
+        true => Ok(()),
+        false => bail!("{OVERRIDE}\n{}", held.join("\n")),
+    }
+}
+
+/// Refuses a device of a pool that the kernel's module has, which nothing overrides.
+pub(crate) async fn refuse_kernels(context: &Context, path: &Path, label: &LabelReport) -> Result<()> {
+    let Some(guid) = label.pool_guid() else { return Ok(()) };
+    let path = path.display();
+    match kernel_pool(context.handle(), Path::new(KERNEL_POOLS), guid.0, name_of(label)).await {
+        None => Ok(()),
+        Some((name, _)) => {
+            bail!("{path} is part of active pool '{name}', which the ZFS module of this system's kernel has imported")
+        }
+    }
+}
+
+fn name_of(label: &LabelReport) -> &str {
+    label.best_config().and_then(|config| config.str("name")).unwrap_or("?")
+}
+
+/// What a label says that a device is part of, unless it is nobody's any more.
+fn member(label: &LabelReport) -> Option<String> {
+    let state = PoolState::from_number(label.best_config()?.u64("state")?);
+    let (path, name) = (label.disk.path(), name_of(label));
+    Some(match state {
+        // In nobody's way, as in OpenZFS.
+        PoolState::Destroyed => return None,
+        PoolState::Exported => format!("{path} is part of exported pool '{name}'"),
+        // Their labels name no pool.
+        PoolState::Spare => format!("{path} is reserved as a hot spare"),
+        PoolState::L2Cache => format!("{path} is a cache device of a pool"),
+        PoolState::Active | PoolState::Other(_) => format!("{path} is part of potentially active pool '{name}'"),
+    })
+}
