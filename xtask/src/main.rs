@@ -37,7 +37,7 @@ Usage: cargo xtask CHORE
   bench-table            the results page again from what `cenote bench --json` recorded (docs/bench)
   zdb [DIR]              compare 'cenote verify' with zdb on the golden pools of a folder
   zdb-check              judge pools that Cenote writes by zdb
-  openzfs-vm setup|run|smoke|judge|image|written [ARG…]
+  openzfs-vm setup|run|smoke|judge|image|owner|written [ARG…]
                          the real OpenZFS in a virtual machine (tools/openzfs-vm); image, written: it judges pools of ours
   fuzz [TARGET,…] [SECONDS]
                          coverage-guided fuzzing, SECONDS for each target

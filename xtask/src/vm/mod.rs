@@ -19,21 +19,24 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|written [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|written [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
-        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|written [--all] [ARG…]")
+        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|written [--all] [ARG…]")
     };
     if word == "image" && rest.is_empty() {
         return image();
+    }
+    if word == "owner" && rest.is_empty() {
+        return owner();
     }
     if word == "written" {
         let all = rest.iter().any(|argument| argument == "--all");
         written()?;
         return rounds(all);
     }
-    if !["setup", "run", "smoke", "judge", "image"].contains(&word.as_str()) {
-        bail!("openzfs-vm: setup, run, smoke, judge, image or written, not {word}");
+    if !["setup", "run", "smoke", "judge", "image", "owner"].contains(&word.as_str()) {
+        bail!("openzfs-vm: setup, run, smoke, judge, image, owner or written, not {word}");
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
     // The caller's own standard input: a script may come that way.
@@ -96,10 +99,16 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     }
     let unpacked = Golden::selection()?.theme("basic")?.unpacked()?;
     process::run(process::script("tools/openzfs-vm/smoke").args(&unpacked.images))?;
+    owner()?;
     image()?;
     written()?;
     rounds(false)?;
-    Ok(Outcome::Done(Tally { passed: 4, failed: 0 }))
+    Ok(Outcome::Done(Tally { passed: 5, failed: 0 }))
+}
+
+/// A pool has one owner, Cenote or the kernel's module.
+fn owner() -> Result<()> {
+    process::run(process::script("tools/openzfs-vm/owner").arg(golden::built_program()?))
 }
 
 /// What a built image has is what it was built from.
