@@ -92,7 +92,7 @@ fn what_no_volume_can_have_is_refused_and_changes_nothing() {
         (vec!["create", "-V", "1M", "mine/v/w"], "not a filesystem"),
         (vec!["set", "volsize=1000", "mine/v"], "multiple of volume block size"),
         (vec!["set", "volsize=1G", "mine/v"], "available space"),
-        (vec!["set", "volsize=1M", "mine"], "no volume"),
+        (vec!["set", "volsize=1M", "mine"], "does not apply to datasets of this type"),
         (vec!["set", "refreservation=1G", "mine/v"], "available space"),
         (vec!["set", "volblocksize=4K", "mine/v"], "readonly"),
         (vec!["inherit", "refreservation", "mine/v"], "cannot be inherited"),
