@@ -285,7 +285,12 @@ impl Context {
 
     /// Opens a pool that was found. What it begins by itself ends with the command.
     pub(crate) async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<Pool, SpaError> {
-        let pool = import(&self.handle, found, options).await?;
+        let mut options = options.clone();
+        // A server that reads its own pool would see its own multihost writes.
+        options.skip_activity_check |= self.served.is_some();
+        // What a process of this system left behind when it died need not be watched.
+        let _ = crate::owners::settle(&found, &mut options);
+        let pool = import(&self.handle, found, &options).await?;
         let mut opened = self.opened.0.lock();
         opened.push(pool.dmu().detached().clone());
         opened.extend(pool.tree().left().cloned());

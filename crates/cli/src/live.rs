@@ -37,7 +37,8 @@ pub(crate) enum Recovery {
 
 /// Opens a pool to be written in the background.
 pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery) -> Result<(LivePool, Guid)> {
-    let writer = unless_interrupted(context, name, open_for_writing(context, name)).await?;
+    let mut writer = unless_interrupted(context, name, open_for_writing(context, name)).await?;
+    writer.hold();
     // The cache has a quarter of the memory unless something else was said.
     let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
     let guid = writer.guid();
@@ -45,6 +46,8 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     watch(context, &pool, recovery);
     watch_hangs(context, &pool);
     give_up_when_asked_twice(context, &pool);
+    // Once this txg is on disk nobody else imports it.
+    pool.sync().await?;
     Ok((pool, guid))
 }
 

@@ -134,6 +134,54 @@ fn what_was_flushed_is_there_after_the_server_is_killed() {
     }
 }
 
+/// The kernel's module opens image files without a lock, and so does whoever only reads: what shows them that the pool is in use
+/// stands on disk, with the property `multihost` off. Here another user, who cannot ask the server.
+#[test]
+fn a_pool_that_is_served_shows_on_disk_that_it_is_until_it_is_exported() {
+    let fixture = Fixture::new(&[], 1);
+    fixture.images.run("zfs", &["create", "-s", "-V", "1M", "mine/v"]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let image = elsewhere.path().join("0.img");
+    std::fs::hard_link(&fixture.images.files[0], &image).unwrap();
+    let by_another = |tool: &[&str], rest: &[&str]| {
+        let mut command = fixture.images.bare();
+        command.env("CENOTE_CACHE", elsewhere.path().join("cache.json")).env("ZFS_HOSTID", "0x5678");
+        command.args(tool).arg("-d").arg(elsewhere.path()).args(rest).output().unwrap()
+    };
+    let told = |what: &str| {
+        let zdb = cenote_testkit::zdb::program("zdb")?;
+        let text = String::from_utf8(good(Command::new(zdb).arg("-lu").arg(&fixture.images.files[0]))).unwrap();
+        Some(text.contains(what))
+    };
+    let serving = fixture.serve();
+    for force in ["-f", "--"] {
+        let output = by_another(&["ls"], &[force, "mine"]);
+        assert!(
+            !output.status.success() && common::said(&output).contains("pool is imported on"),
+            "{}",
+            common::said(&output)
+        );
+        assert!(common::said(&output).contains("cenote@"), "{}", common::said(&output));
+    }
+    let output = by_another(&["zfs"], &["-f", "create", "mine/a"]);
+    assert!(!output.status.success(), "{}", common::said(&output));
+    let output = by_another(&["zpool", "import"], &[]);
+    let listing = String::from_utf8(output.stdout).unwrap();
+    for part in
+        ["state: UNAVAIL", "currently imported by another system", "must be exported from cenote@", "currently in use"]
+    {
+        assert!(listing.contains(part), "{part}: {listing}");
+    }
+    assert_ne!(told("hostname: 'cenote@"), Some(false));
+    assert_ne!(told("mmp_write = 1000"), Some(false));
+    serving.end().unwrap();
+    // Nobody waits, and nobody needs `-f`.
+    let output = by_another(&["zfs"], &["create", "mine/a"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", common::said(&output));
+    assert_ne!(told("hostname: 'cenote@"), Some(true));
+    fixture.images.assert_whole();
+}
+
 #[test]
 fn fio_finds_what_it_wrote() {
     if !has("fio", "fio") {

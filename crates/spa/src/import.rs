@@ -128,7 +128,11 @@ struct Opened {
 
 impl Import<'_> {
     async fn run(mut self) -> Result<Pool, SpaError> {
-        self.check_state()?;
+        // Whether it is in use there now is worth knowing before `-f` is recommended.
+        let elsewhere = match self.check_state() {
+            Err(error @ SpaError::OtherSystem { .. }) => Some(error),
+            checked => checked.map(|()| None)?,
+        };
         let labels: Vec<_> =
             self.found.leaves.values().map(|leaf| LabelConfig { txg: leaf.txg.0, list: &leaf.config }).collect();
         self.check_label_features(&labels)?;
@@ -137,7 +141,11 @@ impl Import<'_> {
         let uberblocks = self.uberblocks()?;
         let newest = uberblocks[0];
         let Self { handle, found, options, purpose, .. } = self;
+        let purpose = if elsewhere.is_some() { Purpose::Read } else { purpose };
         Candidate { handle, found, name: &self.name, newest: &newest, options }.watch(purpose).await?;
+        if let Some(error) = elsewhere {
+            return Err(error);
+        }
         let opened = match self.open_newest(&provisional, &uberblocks).await {
             Ok(opened) => opened,
             Err(error) => return Err(self.missing_devices(&provisional).unwrap_or(error)),

@@ -17,7 +17,7 @@
 //! 1. *Import for writing.* If the newest uberblock's delay is not 0, all labels are read again and again for a time
 //!    ([`watch_time`]) that is lengthened by up to a quarter at random. If the newest uberblock changes, the pool is active
 //!    elsewhere and refused. Not watched are pools that this host exported itself, destroyed ones, and those whose last owner is
-//!    known to be dead ([`crate::ImportOptions::owner_is_gone`]).
+//!    known to be dead (`crate::owner`).
 //! 2. *Claim.* Devices are opened for writing, and the newest uberblock must still be the same. Then several times over it is written
 //!    to every device with a random sequence, and an interval later it must be the newest: of two importers that watched at the same
 //!    time the one that claimed first finds the other's.
@@ -27,13 +27,13 @@
 //!
 //! **Pools that are held.** Block devices are opened exclusively, which the kernel module respects. It opens image files without a
 //! lock, and loop devices over them as well, so a pool that `serve` or `mount` has in use ([`crate::write::PoolWriter::hold`]) is
-//! protected with multihost writes whether `multihost` is on or not. The module skips the check in these cases (the source of 2.1
-//! to 2.4, function `spa_activity_check_required`), and this is why each does not apply:
+//! protected with multihost writes whether `multihost` is on or not. The module skips the check in these cases (function
+//! `spa_activity_check_required` of 2.1 to 2.4.4), and this is why each does not apply:
 //! * *The delay is 0.* It is not.
-//! * *The label's host id is the system's* (up to 2.3 in any state, from 2.4 on in an exported one). Labels of a pool in use
+//! * *The label's host id is the system's* (up to 2.4.0 in any state, since then in an exported one). Labels of a pool in use
 //!   therefore have [`holder_id`], never the host's own id. It is not 0 either, which would equal that of a host without one.
 //! * *The state is not active.* It is; the first txg, before anybody is told that the pool is served, says so.
-//! * *The same uberblock was seen by an earlier `tryimport`* (up to 2.3). Multihost writes change it every second.
+//! * *The same uberblock was seen by an earlier `tryimport`* (up to 2.4.0). Multihost writes change it every second.
 //!
 //! So `zpool import -f` watches, sees the uberblock change and answers that the pool is imported on `cenote@host`. The interval's
 //! fail count is stated as 0 (importers then wait for 20 intervals and more), because a pool without `multihost` must not be
@@ -204,7 +204,7 @@ impl Candidate<'_> {
     /// What the uberblock says of multihost, if the pool has to be watched.
     pub(crate) fn required(&self, purpose: Purpose) -> Option<Mmp> {
         let mmp = self.newest.mmp.filter(|mmp| mmp.delay_ns > 0)?;
-        if self.options.skip_activity_check || self.options.owner_is_gone || purpose == Purpose::Watched {
+        if self.options.skip_activity_check || self.found.is_left(self.options) || purpose == Purpose::Watched {
             return None;
         }
         let host_id = self.found.newest().and_then(|leaf| leaf.config.u64("hostid")).unwrap_or(0);

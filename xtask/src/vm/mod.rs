@@ -19,10 +19,10 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|written [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|written|multihost [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
-        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|written [--all] [ARG…]")
+        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|written|multihost [--all] [ARG…]")
     };
     if word == "image" && rest.is_empty() {
         return image();
@@ -30,13 +30,16 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     if word == "owner" && rest.is_empty() {
         return owner();
     }
+    if word == "multihost" && rest.is_empty() {
+        return multihost();
+    }
     if word == "written" {
         let all = rest.iter().any(|argument| argument == "--all");
         written()?;
         return rounds(all);
     }
-    if !["setup", "run", "smoke", "judge", "image", "owner"].contains(&word.as_str()) {
-        bail!("openzfs-vm: setup, run, smoke, judge, image, owner or written, not {word}");
+    if !["setup", "run", "smoke", "judge", "image", "owner", "multihost"].contains(&word.as_str()) {
+        bail!("openzfs-vm: setup, run, smoke, judge, image, owner, written or multihost, not {word}");
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
     // The caller's own standard input: a script may come that way.
@@ -103,7 +106,8 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     image()?;
     written()?;
     rounds(false)?;
-    Ok(Outcome::Done(Tally { passed: 5, failed: 0 }))
+    multihost()?;
+    Ok(Outcome::Done(Tally { passed: 6, failed: 0 }))
 }
 
 /// A pool has one owner, Cenote or the kernel's module.
@@ -115,6 +119,11 @@ fn owner() -> Result<()> {
 fn image() -> Result<()> {
     let temp = tempfile::tempdir()?;
     image::run(&golden::built_program()?, temp.path())
+}
+
+/// Each side refuses what the other has in use.
+fn multihost() -> Result<()> {
+    process::run(process::script("tools/openzfs-vm/multihost").arg(golden::built_program()?))
 }
 
 /// Pools that both write in turns.

@@ -65,8 +65,20 @@ pub async fn open(
 ) -> Result<PoolWriter, SpaError> {
     let kernel_pools = Path::new(KERNEL_POOLS);
     found.check_kernel(handle, kernel_pools).await?;
-    found.check_owner(how)?;
-    let pool = import_for(handle, found.clone(), how, Purpose::Write).await?;
+    // Where it shows that the pool is in use now, that is said before it is said that it may be.
+    let refused = found.check_owner(how).err();
+    let purpose = if refused.is_some() { Purpose::Read } else { Purpose::Write };
+    let imported = import_for(handle, found.clone(), how, purpose).await;
+    if let Err(error @ SpaError::Active { .. }) = imported {
+        return Err(holder(handle, &found).await.unwrap_or(error));
+    }
+    if let Some(refused) = refused {
+        if let Ok(pool) = imported {
+            pool.close().await;
+        }
+        return Err(refused);
+    }
+    let pool = imported?;
     pool.check_writable(how.rewind).await?;
     let used = usable_leaves(&pool);
     let name = pool.name().to_owned();
@@ -89,6 +101,13 @@ pub async fn open(
     let mut writer = Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await?;
     writer.owner_mark = how.owner_mark;
     Ok(writer)
+}
+
+/// The error that names who has the pool's devices, where that is a process of this system.
+async fn holder(handle: &Handle, found: &FoundPool) -> Option<SpaError> {
+    let all = found.leaves.keys().copied().collect();
+    let refused = found.opened_for_writing(handle, &all).await.err();
+    refused.filter(|error| matches!(error, SpaError::Device { .. }))
 }
 
 /// Leaves whose devices are there and are not to be left alone.
