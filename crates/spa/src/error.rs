@@ -135,6 +135,19 @@ pub enum SpaError {
         /// The devices, as the configuration names them.
         missing: Vec<String>,
     },
+    /// A device is missing that alone has what was written in some txgs; the pool can be read as far as that goes.
+    #[error(
+        "cannot write to pool '{pool}': what was written in txgs {txgs} may be on {} alone, which is missing: the others have missed it.\nAttach it. Reading works without it as far as the others go; '--allow-missing' writes without it.",
+        missing.join(", ")
+    )]
+    LeftAlone {
+        /// The pool.
+        pool: String,
+        /// The devices, as the configuration names them.
+        missing: Vec<String>,
+        /// The txgs.
+        txgs: String,
+    },
     /// A log device is missing; the pool can be opened without it.
     #[error(
         "cannot import '{pool}': the log device {device} is missing.\nImport with 'zpool import -m' to go on without it; what it holds is then lost."

@@ -23,6 +23,7 @@ use cenote_vdev::tunables::Tunables;
 use cenote_vdev::txgs::TxgSet;
 use cenote_zio::{Zio, ZioError};
 
+use crate::behind::{Behind, behind};
 use crate::config::{LabelConfig, PoolState, provisional};
 use crate::features;
 use crate::indirect::{Mappings, mapping_objects, removal_order, removals};
@@ -148,16 +149,29 @@ impl Import<'_> {
         }
         let opened = match self.open_newest(&provisional, &uberblocks).await {
             Ok(opened) => opened,
-            Err(error) => return Err(self.missing_devices(&provisional).unwrap_or(error)),
+            Err(error) => return Err(self.missing_devices(&provisional, error)),
         };
         let opened = if self.options.checkpoint { self.open_checkpoint(&provisional, opened).await? } else { opened };
         self.finish(opened).await
     }
 
     /// What cannot be read because devices are missing is told of by their names, not by what lies on them.
-    fn missing_devices(&mut self, vdevs: &VdevConfig) -> Option<SpaError> {
-        let status = VdevTree::open(vdevs, self.disks(vdevs)).ok()?.status();
-        self.check_devices(vdevs, &status).err()
+    fn missing_devices(&mut self, vdevs: &VdevConfig, error: SpaError) -> SpaError {
+        let disks = self.disks(vdevs);
+        let absent = vdevs.leaves().into_iter().filter(|leaf| leaf.kind.is_leaf() && !disks.contains_key(&leaf.guid));
+        let absent: Vec<String> = absent.map(|leaf| leaf.display_name()).collect();
+        let Ok(tree) = VdevTree::open(vdevs, disks) else { return error };
+        if let Err(missing) = self.check_devices(vdevs, &tree.status()) {
+            return missing;
+        }
+        match error {
+            // Those that are there may have missed what these have.
+            SpaError::NoRoot { pool, tried, limit, last } if !absent.is_empty() => {
+                let last = format!("{last}; it may be on a device that is missing: {}", absent.join(", "));
+                SpaError::NoRoot { pool, tried, limit, last }
+            }
+            error => error,
+        }
     }
 
     fn vdev(&self, error: cenote_vdev::error::VdevError) -> SpaError {
@@ -358,7 +372,23 @@ impl Import<'_> {
             let salt: Option<&[u8; Salt::SIZE]> = salt.as_bytes().and_then(|bytes| bytes.try_into().ok());
             zio.set_salt(salt.ok_or_else(|| self.corrupt("its checksum salt has not 32 bytes"))?);
         }
-        let missed = self.load_dtls(&mos, &vdevs, &tree).await;
+        let (missed, mut unnoted) = self.load_dtls(&mos, &vdevs, uberblock.txg).await;
+        for Behind { guid, missed, is_one_commit } in behind(&vdevs, &self.found.leaves, uberblock.txg) {
+            if is_one_commit {
+                let leaf = self.found.leaves.get(&guid);
+                let name = leaf.map(|leaf| leaf.disk.path().to_string()).unwrap_or_default();
+                self.notes.push(format!("{name} did not take the last commit; the next one writes its labels again"));
+                if self.purpose == Purpose::Read && self.found.state() == PoolState::Exported {
+                    tree.add_missed_txgs(guid, &missed);
+                }
+            } else {
+                unnoted.entry(guid).or_default().absorb(&missed);
+            }
+        }
+        for (guid, txgs) in missed.iter().chain(&unnoted) {
+            tree.add_missed_txgs(*guid, txgs);
+        }
+        self.note_missed(&vdevs, &tree.status());
         let name = match &self.options.new_name {
             Some(name) => name.clone(),
             None => config.str("name").unwrap_or(&self.name).to_owned(),
@@ -385,6 +415,7 @@ impl Import<'_> {
             altroot: self.options.altroot.clone(),
             is_checkpoint_view: self.options.checkpoint,
             missed,
+            unnoted,
             notes: self.notes,
         };
         Ok(Pool { shared: Arc::new(shared) })
@@ -458,9 +489,15 @@ impl Import<'_> {
         }
     }
 
-    /// Tells the tree what each leaf has missed. A log that cannot be read is noted: checksums still catch stale blocks.
-    async fn load_dtls(&mut self, mos: &Objset, vdevs: &VdevConfig, tree: &VdevTree) -> BTreeMap<Guid, TxgSet> {
-        let mut missed = BTreeMap::new();
+    /// What each leaf has missed by its dirty time log. A leaf whose log cannot be read is in the second map: it may have missed
+    /// anything up to `txg`. Checksums catch stale blocks, but it cannot be counted on.
+    async fn load_dtls(
+        &mut self,
+        mos: &Objset,
+        vdevs: &VdevConfig,
+        txg: Txg,
+    ) -> (BTreeMap<Guid, TxgSet>, BTreeMap<Guid, TxgSet>) {
+        let (mut missed, mut unknown) = (BTreeMap::new(), BTreeMap::new());
         let mut reads = Vec::new();
         for leaf in vdevs.leaves() {
             if leaf.dtl.0 != 0 {
@@ -470,16 +507,35 @@ impl Import<'_> {
             }
         }
         for (guid, name, read) in reads {
-            match read.await {
+            let error = match read.await {
                 Ok(Ok(txgs)) => {
-                    tree.set_missed_txgs(guid, txgs.clone());
                     missed.insert(guid, txgs);
+                    continue;
                 }
-                Ok(Err(error)) => self.notes.push(format!("the dirty time log of {name} cannot be read: {error}")),
-                Err(error) => self.notes.push(format!("the dirty time log of {name} cannot be read: {error}")),
-            }
+                Ok(Err(error)) => error.to_string(),
+                Err(error) => error.to_string(),
+            };
+            self.notes.push(format!("the dirty time log of {name} cannot be read: {error}"));
+            unknown.insert(guid, TxgSet::of(0..txg.0.saturating_add(1)));
         }
-        missed
+        (missed, unknown)
+    }
+
+    /// Notes which leaves are there and have missed something, and what may be lost by it.
+    fn note_missed(&mut self, vdevs: &VdevConfig, status: &VdevStatus) {
+        for leaf in status.behind() {
+            self.notes.push(format!(
+                "{} has missed txgs {} and cannot stand in for other devices until it is resilvered: not supported yet; \
+                 OpenZFS resilvers when it imports the pool",
+                leaf.name, leaf.missed
+            ));
+        }
+        for top in status.with_outage() {
+            let config = vdevs.children.get(top.top.0 as usize);
+            let name = config.map(VdevConfig::display_name).unwrap_or_default();
+            self.notes
+                .push(format!("{name}: what was written in txgs {} may be on no device that is there", top.missed));
+        }
     }
 }
 

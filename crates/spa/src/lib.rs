@@ -16,7 +16,7 @@
 //! candidate ─ best label of each top-level vdev ─► provisional tree (holes and missing filled in)
 //!           ─ newest uberblock that is allowed ─► MOS ─► trusted configuration ─► final tree
 //!           ─ features, hostid, activity ─► may it be opened?
-//!           ─ dirty time logs, mappings of removed vdevs, salt ─► [`Pool`]
+//!           ─ dirty time logs, leaves left behind, mappings of removed vdevs, salt ─► [`Pool`]
 //! ```
 //! The provisional tree is only trusted to read the MOS; what the MOS says replaces it.
 //!
@@ -36,6 +36,7 @@
 //!
 //! **Rejected.** Two passes (try, then import) as the original's command line has them: one open serves both.
 
+mod behind;
 mod config;
 mod errlog;
 mod error;
@@ -64,4 +65,4 @@ pub use import::{ImportOptions, Rewind, import};
 pub use owner::{KERNEL_POOLS, kernel_pool};
 pub use pool::{FeatureName, Pool};
 pub use space::LogFigures;
-pub use status::{Condition, condition, device_condition};
+pub use status::{Condition, condition, condition_with, device_condition};

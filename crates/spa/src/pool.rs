@@ -47,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) altroot: Option<String>,
     pub(crate) is_checkpoint_view: bool,
     pub(crate) missed: BTreeMap<Guid, TxgSet>,
+    pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -154,6 +155,11 @@ impl Pool {
     /// What leaves' dirty time logs say that they have missed.
     pub(crate) fn missed_txgs(&self) -> &BTreeMap<Guid, TxgSet> {
         &self.shared.missed
+    }
+
+    /// What leaves have missed beyond that: what their labels tell, or all up to now where a dirty time log cannot be read.
+    pub(crate) fn unnoted_txgs(&self) -> &BTreeMap<Guid, TxgSet> {
+        &self.shared.unnoted
     }
 
     /// What was remarkable about the import: a rewind, a missing log, ... Each a sentence.

@@ -18,12 +18,16 @@ pub enum Condition {
     LostToFaults,
     /// Missing devices that the pool cannot do without.
     LostDevices,
+    /// Devices that are there have missed what no other device that is there has.
+    LostTxgs,
     /// Blocks that could not be read, in the error log.
     DataErrors,
     /// Faulted devices that the pool can do without.
     FaultedDevice,
     /// Missing devices that the pool can do without.
     MissingDevice,
+    /// Devices have missed txgs and not made up for them.
+    MissedTxgs,
     /// Devices that gave errors, which were put right.
     DeviceErrors,
     /// Devices that were taken offline.
@@ -56,13 +60,18 @@ impl Condition {
 
 /// What is to be said about an open pool; `None` when all is well.
 pub async fn condition(pool: &Pool) -> Result<Option<Condition>, SpaError> {
+    condition_with(pool, &pool.tree().status()).await
+}
+
+/// The same where more is known of its devices: by whoever writes it.
+pub async fn condition_with(pool: &Pool, devices: &VdevStatus) -> Result<Option<Condition>, SpaError> {
     if let Some(scan) = pool.scan().await?
         && scan.function == ScanFunction::RESILVER
         && scan.state == ScanState::SCANNING
     {
         return Ok(Some(Condition::Resilvering));
     }
-    let of_devices = device_condition(&pool.tree().status());
+    let of_devices = device_condition(devices);
     if of_devices.is_some_and(|condition| condition < Condition::DataErrors) {
         return Ok(of_devices);
     }
@@ -100,11 +109,17 @@ pub fn device_condition(status: &VdevStatus) -> Option<Condition> {
     if is_lost {
         return Some(Condition::LostDevices);
     }
+    if status.with_outage().next().is_some() {
+        return Some(Condition::LostTxgs);
+    }
     if is_faulted {
         return Some(Condition::FaultedDevice);
     }
     if is_missing {
         return Some(Condition::MissingDevice);
+    }
+    if !status.behind().is_empty() {
+        return Some(Condition::MissedTxgs);
     }
     if any_leaf(status, &|vdev| vdev.errors.checksum + vdev.errors.read + vdev.errors.write > 0) {
         return Some(Condition::DeviceErrors);

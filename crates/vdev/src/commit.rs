@@ -14,6 +14,9 @@
 //! Only top-level vdevs whose configuration changed have their labels written, and only some leaves need to take the
 //! uberblock: the caller chooses, and takes all where the configuration changed. A step is good when, of each top-level
 //! vdev it writes to, one leaf took it; the uberblock, when one leaf of the pool did.
+//!
+//! A leaf that did not take a step is told of ([`Refusal`]): alone it would pass for an older pool, so the next txg has it in the
+//! leaf's dirty time log.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,6 +52,15 @@ pub struct LeafCommit {
     pub takes_uberblock: bool,
 }
 
+/// A leaf that did not take its labels or the uberblock of a commit that got through.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The leaf.
+    pub guid: Guid,
+    /// What its disk said first.
+    pub error: io::Error,
+}
+
 /// A commit that did not get through. Up to the uberblocks the pool on disk is the old one, whole; after, the new one.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
@@ -82,11 +94,15 @@ impl CommitError {
 }
 
 /// Makes `uberblock` the newest of the pool; see the module comment. The txg's blocks are stable already. Returns the
-/// leaves that failed while others sufficed. `ring` says which slots the uberblock goes to, and learns where it stands.
+/// leaves that failed while others sufficed, each once. `ring` says which slots the uberblock goes to, and learns where it stands.
 ///
 /// # Errors
 /// [`CommitError`] says how far it got.
-pub async fn commit(leaves: &[LeafCommit], uberblock: &Uberblock, ring: &mut Ring) -> Result<Vec<Guid>, CommitError> {
+pub async fn commit(
+    leaves: &[LeafCommit],
+    uberblock: &Uberblock,
+    ring: &mut Ring,
+) -> Result<Vec<Refusal>, CommitError> {
     let mut configs = Vec::with_capacity(leaves.len());
     for leaf in leaves {
         configs.push(leaf.config.as_ref().map(emit_vdev_phys).transpose()?);
@@ -96,24 +112,24 @@ pub async fn commit(leaves: &[LeafCommit], uberblock: &Uberblock, ring: &mut Rin
     let takers = || leaves.iter().filter(|leaf| leaf.takes_uberblock);
     let slots = &*ring;
     let writes = takers().map(|leaf| async move { (leaf, write_uberblock(leaf, uberblock, slots).await) });
-    let (mut good, mut last) = (0, None);
+    let (mut good, mut refused) = (0, Vec::new());
     for (leaf, result) in join_all(writes).await {
         match result {
             Ok(()) => good += 1,
-            Err(source) => {
-                failed.push(leaf.guid);
-                last = Some(source);
-            }
+            Err(error) => refused.push(Refusal { guid: leaf.guid, error }),
         }
     }
     if good == 0 {
+        let last = refused.pop().map(|refusal| refusal.error);
         let source = last.unwrap_or_else(|| io::Error::other("no device was chosen to take it"));
         return Err(CommitError::Uberblock { txg: uberblock.txg.0, source });
     }
     ring.committed(uberblock.txg.0, takers().map(|leaf| leaf.ashift));
+    failed.append(&mut refused);
     failed.extend(label(leaves, &configs, [1, 3]).await?);
-    failed.sort_unstable();
-    failed.dedup();
+    // Stable: the first error of each stays.
+    failed.sort_by_key(|refusal| refusal.guid);
+    failed.dedup_by_key(|refusal| refusal.guid);
     Ok(failed)
 }
 
@@ -122,31 +138,31 @@ async fn label(
     leaves: &[LeafCommit],
     configs: &[Option<Vec<u8>>],
     indexes: [usize; 2],
-) -> Result<Vec<Guid>, CommitError> {
+) -> Result<Vec<Refusal>, CommitError> {
     let writes = leaves.iter().zip(configs).filter_map(|(leaf, config)| {
         let config = config.as_deref()?;
         Some(async move { (leaf, write_configs(&leaf.disk, config, &indexes).await) })
     });
     let mut failed = Vec::new();
-    // Of each top-level vdev: whether a leaf took it, and the last error.
-    let mut tops = BTreeMap::<VdevId, (bool, Option<io::Error>)>::new();
+    // Of each top-level vdev: whether a leaf took it, and the last that did not, as an index of `failed`.
+    let mut tops = BTreeMap::<VdevId, (bool, Option<usize>)>::new();
     for (leaf, result) in join_all(writes).await {
         let is_good = result.is_ok();
-        if !is_good {
-            failed.push(leaf.guid);
-        }
-        if let Some(top) = leaf.top {
-            let entry = tops.entry(top).or_insert((false, None));
+        let entry = leaf.top.map(|top| tops.entry(top).or_default());
+        if let Some(entry) = entry {
             entry.0 |= is_good;
-            entry.1 = result.err().or(entry.1.take());
+            if !is_good {
+                entry.1 = Some(failed.len());
+            }
+        }
+        if let Err(error) = result {
+            failed.push(Refusal { guid: leaf.guid, error });
         }
     }
-    for (vdev, (is_good, error)) in tops {
-        if let (false, Some(source)) = (is_good, error) {
-            return Err(CommitError::Label { vdev, source });
-        }
+    match tops.into_iter().find_map(|(vdev, (is_good, last))| last.filter(|_| !is_good).map(|last| (vdev, last))) {
+        Some((vdev, last)) => Err(CommitError::Label { vdev, source: failed.swap_remove(last).error }),
+        None => Ok(failed),
     }
-    Ok(failed)
 }
 
 /// Puts a configuration into some of a disk's labels, and makes them stable.

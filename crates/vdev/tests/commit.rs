@@ -167,7 +167,9 @@ fn one_disk_of_a_vdev_suffices_and_none_is_an_error_that_names_it() {
     };
     // A disk too small for labels takes nothing.
     let leaves = [leaf(1, 64 << 20), leaf(2, 1 << 20)];
-    assert_eq!(runtime.block_on(commit(&leaves, &uberblock(10), &mut Ring::default())).unwrap(), [Guid(2)]);
+    let refusals = runtime.block_on(commit(&leaves, &uberblock(10), &mut Ring::default())).unwrap();
+    assert_eq!(refusals.iter().map(|refusal| refusal.guid).collect::<Vec<_>>(), [Guid(2)]);
+    assert!(refusals[0].error.to_string().contains("too small for labels"), "{:?}", refusals[0]);
     let error = runtime.block_on(commit(&[leaf(2, 1 << 20)], &uberblock(10), &mut Ring::default())).unwrap_err();
     assert!(matches!(error, CommitError::Label { vdev: VdevId(4), .. }), "{error}");
     let unlabelled = LeafCommit { config: None, ..leaf(2, 1 << 20) };

@@ -143,7 +143,7 @@ fn stale_children_are_the_last_resort() {
     made.disk(10).write(START_BYTES, &old);
     let tree = made.tree(&[]);
     assert!(tree.set_missed_txgs(Guid(10), txgs(90..110)));
-    assert!(tree.status().children[0].children[0].has_missed_txgs);
+    assert_eq!(tree.status().children[0].children[0].missed, txgs(90..110));
     for _ in 0..4 {
         assert_eq!(read(&made, &tree, 0, &new).unwrap()[..], new);
     }

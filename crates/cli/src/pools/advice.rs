@@ -17,6 +17,10 @@ pub(crate) const fn of_status(condition: Condition) -> (&'static str, &'static s
             "One or more devices could not be opened.  There are insufficient\n\treplicas for the pool to continue functioning.",
             "Attach the missing device and online it using 'zpool online'.",
         ),
+        Condition::LostTxgs => (
+            "One or more devices has missed transactions that no other device which\n\tis there has.  What was written in them may not be readable.",
+            "Attach the devices that are missing.  Where none is, run 'cenote verify' to\n\tsee what is lost; import the pool with OpenZFS's kernel module to have it\n\tresilvered.",
+        ),
         Condition::DataErrors => (
             "One or more devices has experienced an error resulting in data\n\tcorruption.  Applications may be affected.",
             "Restore the file in question if possible.  Otherwise restore the\n\tentire pool from backup.",
@@ -28,6 +32,10 @@ pub(crate) const fn of_status(condition: Condition) -> (&'static str, &'static s
         Condition::MissingDevice => (
             "One or more devices could not be opened.  Sufficient replicas exist for\n\tthe pool to continue functioning in a degraded state.",
             "Attach the missing device and online it using 'zpool online'.",
+        ),
+        Condition::MissedTxgs => (
+            "One or more devices has missed transactions and needs to be resilvered.\n\tThe pool continues to function in a degraded state: losing another\n\tdevice may lose data.",
+            "Leave all devices attached.  Resilvering is not supported yet: import\n\tthe pool with OpenZFS's kernel module, which resilvers by itself.",
         ),
         Condition::DeviceErrors => (
             "One or more devices has experienced an unrecoverable error.  An\n\tattempt was made to correct the error.  Applications are unaffected.",
@@ -69,6 +77,7 @@ pub(crate) const fn of_import(condition: Option<Condition>, is_online: bool, is_
         Condition::Resilvering => "One or more devices were being resilvered.",
         Condition::LostToFaults | Condition::FaultedDevice => "One or more devices are faulted.",
         Condition::LostDevices | Condition::MissingDevice => "One or more devices are missing from the system.",
+        Condition::LostTxgs | Condition::MissedTxgs => "One or more devices need to be resilvered.",
         Condition::DataErrors => "The pool data is corrupted.",
         Condition::DeviceErrors => "One or more devices contains corrupted data.",
         Condition::OfflineDevice => "One or more devices are offlined.",

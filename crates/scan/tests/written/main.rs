@@ -11,6 +11,7 @@ mod failing;
 mod features;
 mod files;
 mod hanging;
+mod health;
 mod live;
 mod made;
 mod reopened;

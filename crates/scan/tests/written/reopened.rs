@@ -12,8 +12,10 @@ use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
 use cenote_testkit::{Golden, Theme};
+use cenote_vdev::tree::VdevState;
 
 use crate::common::*;
+use crate::health::{leaf, seen};
 
 pub(crate) fn write_options() -> WriteOptions {
     WriteOptions { clock: Clock::Fixed(1_700_000_001), host: Host { id: 0, name: "here".into() }, check: true }
@@ -27,7 +29,7 @@ pub(crate) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<PoolWri
 }
 
 /// Changes objects of a head, those of earlier times included.
-async fn change_head(pool: &PoolWriter, head: &Head, rng: &mut Rng) -> Result<(), DmuError> {
+pub(crate) async fn change_head(pool: &PoolWriter, head: &Head, rng: &mut Rng) -> Result<(), DmuError> {
     let (txg, mut objects) = (pool.txg(), Vec::new());
     let mut ids = Vec::new();
     for id in 100..200 {
@@ -120,6 +122,7 @@ fn a_device_that_is_away_is_made_up_for_and_known_to_have_missed_it() {
             let mut rng = Rng::new(9);
             for _ in 0..2 {
                 let mut pool = reopen(&handle, &machine.paths[1..]).await.unwrap();
+                let first = pool.txg();
                 let head = pool.open_head("written").await.unwrap();
                 for _ in 0..3 {
                     change_head(&pool, &head, &mut rng).await.unwrap();
@@ -132,7 +135,24 @@ fn a_device_that_is_away_is_made_up_for_and_known_to_have_missed_it() {
                     assert!(report.errors.is_empty() && report.leaked_bytes == 0, "{report:?}");
                     assert!(report.problems.is_empty() && report.misuses.is_empty(), "{report:?}");
                 }
+                // And it is not taken for healthy: it has missed all of that, and says so before anyone relies on it.
+                let pool = seen(&handle, &machine.paths).await.unwrap();
+                let status = pool.tree().status();
+                assert_eq!(status.state, VdevState::Degraded);
+                let away = leaf(&status, "/disk0");
+                assert!(away.state == VdevState::Degraded && away.missed.contains(first), "{}", away.missed);
+                let others = status.children[0].children.iter().filter(|leaf| leaf.guid != away.guid);
+                assert!(others.into_iter().all(|leaf| leaf.state == VdevState::Online && leaf.missed.is_empty()));
+                pool.close().await;
             }
+            // Used again it may not stand in for the one that has what it missed, though it is written like all others.
+            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            pool.sync().await.unwrap();
+            pool.export().await.unwrap();
+            let mut without = machine.paths.clone();
+            without.remove(1);
+            let Err(error) = reopen(&handle, &without).await.map(drop) else { panic!("went on without /disk1") };
+            assert!(matches!(&error, SpaError::LeftAlone { missing, .. } if missing == &["/disk1"]), "{error}");
             // Two are too many.
             if count == 2 {
                 return;

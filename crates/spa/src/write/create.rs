@@ -232,6 +232,7 @@ pub async fn create_with_metaslabs(
         passes: 0,
         space_pass: 0,
         phases: Vec::new(),
+        notes: Vec::new(),
         is_live: false,
     };
     let objset = pool.new_objset(txg, dataset, ObjsetType::Zfs, ObjsetPolicy { copies: 1, ..policy });

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_format::ids::{Guid, ObjectId, VdevId};
+use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::commit::LeafCommit;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
@@ -35,8 +35,10 @@ pub(super) struct Members {
     pub(super) unflushed_txgs: BTreeMap<VdevId, ObjectId>,
     /// What top-level vdevs are for that do not serve everything: it stands in tables of their own, not in the tree.
     classes: BTreeMap<Guid, AllocationClass>,
-    /// Txgs that leaves have missed, as far as they were noted.
+    /// Txgs that leaves have missed, as their dirty time logs say.
     pub(super) missed: BTreeMap<Guid, TxgSet>,
+    /// And those that are not in their logs yet: the next txg's sync notes them.
+    pub(super) unnoted: BTreeMap<Guid, TxgSet>,
 }
 
 /// Puts a value into a list, in the place of another if there is one.
@@ -91,6 +93,7 @@ impl Members {
             labels: BTreeMap::new(),
             unflushed_txgs: BTreeMap::new(),
             missed: BTreeMap::new(),
+            unnoted: BTreeMap::new(),
         })
     }
 
@@ -131,6 +134,11 @@ impl Members {
     pub(super) fn lost(&self) -> BTreeSet<Guid> {
         let leaves = self.config.leaves().into_iter().filter(|leaf| !matches!(leaf.kind, VdevKind::DraidSpare { .. }));
         leaves.map(|leaf| leaf.guid).filter(|guid| !self.disks.contains_key(guid)).collect()
+    }
+
+    /// Leaves that have missed a part of a txg, as far as that is noted.
+    pub(super) fn behind(&self, txg: Txg) -> impl Iterator<Item = Guid> {
+        self.missed.iter().filter(move |(_, missed)| missed.contains(txg)).map(|(guid, _)| *guid)
     }
 
     /// The first top-level vdev that has lost too much to be written to, given what is lost.

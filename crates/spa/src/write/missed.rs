@@ -3,12 +3,19 @@
 //! A leaf misses a txg when a block of that txg was to be written to it and was not: it is not there, or it failed. Its log
 //! is written in the same txg, which takes a pass more, so that whoever opens the pool next does not trust it with that txg.
 //! The log is written anew each time: it has a range for each time that the leaf was away.
+//!
+//! A leaf misses a txg, too, that it took all blocks of and not the labels or the uberblock. That is known when the txg is the
+//! pool's already, so it waits in memory (`Members::unnoted`) for the next txg's log. With a crash in between, or where it was the
+//! export's txg (after which nobody may write what another host may have by now), the leaf is one commit behind, which whoever
+//! opens the pool next sees (`crate::behind`), and brings up to date or fails to and notes. An entry for a txg whose blocks the leaf has costs a resilver little, and none may cost the pool:
+//! alone, such a leaf is an older pool, whose blocks were reused since.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapType};
 use cenote_metaslab::{Batch, SpaceMap};
+use cenote_vdev::txgs::TxgSet;
 
 use super::PoolWriter;
 use super::space::Changes;
@@ -20,14 +27,30 @@ const DTL_BLOCK_BYTES: u64 = 4 << 10;
 const DTL: &str = "DTL";
 
 impl PoolWriter {
-    /// Notes that leaves have missed the txg that syncs. The configuration changes where a leaf has no log yet.
-    pub(super) async fn note_missed(&mut self, txg: Txg, pass: u32, leaves: BTreeSet<Guid>) -> Result<(), SpaError> {
-        for guid in leaves {
+    /// Notes that leaves have missed the txg that syncs.
+    pub(super) async fn note_missed(
+        &mut self,
+        txg: Txg,
+        pass: u32,
+        leaves: impl IntoIterator<Item = Guid>,
+    ) -> Result<(), SpaError> {
+        let set = TxgSet::of(txg.0..txg.0.saturating_add(1));
+        self.note_missed_txgs(txg, pass, leaves.into_iter().map(|guid| (guid, set.clone())).collect()).await
+    }
+
+    /// Notes in the txg that syncs which txgs leaves have missed. The configuration changes where a leaf has no log yet.
+    pub(super) async fn note_missed_txgs(
+        &mut self,
+        txg: Txg,
+        pass: u32,
+        leaves: BTreeMap<Guid, TxgSet>,
+    ) -> Result<(), SpaError> {
+        for (guid, txgs) in leaves {
+            self.tree.add_missed_txgs(guid, &txgs);
             let missed = self.members.missed.entry(guid).or_default();
-            if missed.contains(txg) {
+            if !missed.absorb(&txgs) {
                 continue;
             }
-            missed.insert(txg.0..txg.0 + 1);
             let ranges = missed.ranges().to_vec();
             let leaf = self.members.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
             let Some(dtl) = leaf.map(|leaf| leaf.dtl) else { continue };

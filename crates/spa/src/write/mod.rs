@@ -46,7 +46,11 @@
 //!
 //! **Missing devices.** A pool is written while each top-level vdev can make up for what it has lost. Leaves that miss a
 //! block of a txg have it noted in their dirty time logs in the same txg (`missed`); a device that cannot be flushed has
-//! missed all of it. Where more is lost a sync fails; that of a pool that is written in the background waits ([`live`]).
+//! missed all of it, and one that did not take the labels or the uberblock, too. Where more is lost a sync fails; that of a pool
+//! that is written in the background waits ([`live`]). A leaf that has missed something is still written, and is not counted
+//! on: a pool is not opened for writing while a device is missing that alone has what others missed, since going on without it
+//! is for a person to decide. One that goes away later is made up for as ever: what is on it alone cannot be read meanwhile,
+//! and is lost neither by that nor by what is written.
 //!
 //! **Shared blocks** (`shared`): what a dataset gives up may be cloned or deduplicated; the tables that count references
 //! change with the datasets' part of the txg, before the first pass.
@@ -173,6 +177,8 @@ pub struct PoolWriter {
     space_pass: u32,
     /// How long the phases of the last txg took.
     phases: Vec<(live::Phase, std::time::Duration)>,
+    /// What was remarkable about opening it, each a sentence.
+    notes: Vec<String>,
     /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a
     /// txg that exceeds one is not written at all), and nothing is opened whose txg might be refused.
     is_live: bool,
@@ -201,6 +207,12 @@ impl PoolWriter {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What was remarkable about opening it: a device that has missed txgs, a missing log, ... Each a sentence.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The guid.

@@ -19,7 +19,7 @@ use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
 use cenote_format::uberblock::Mmp;
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::Handle;
-use cenote_vdev::config::AllocationClass;
+use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevStatus;
 use cenote_zio::AllocationUnits;
@@ -56,7 +56,8 @@ pub struct WriteOptions {
 /// # Errors
 /// The pool cannot be imported; it was not exported, and nothing says that its last user is gone ([`SpaError::NotExported`]); the kernel's
 /// module has it ([`SpaError::InKernel`]); it has something that cannot be written yet ([`SpaError::Unwritable`]); too many of its
-/// devices are missing, or one cannot be opened for writing.
+/// devices are missing, or one that alone has what others missed ([`SpaError::LeftAlone`], unless
+/// [`ImportOptions::missing_tops`] says to go on without); one cannot be opened for writing.
 pub async fn open(
     handle: &Handle,
     found: FoundPool,
@@ -79,6 +80,10 @@ pub async fn open(
         return Err(refused);
     }
     let pool = imported?;
+    // Before anything else is read: that may be what is on the missing device alone.
+    if !how.missing_tops {
+        check_outages(&pool)?;
+    }
     pool.check_writable(how.rewind).await?;
     let used = usable_leaves(&pool);
     let name = pool.name().to_owned();
@@ -129,6 +134,31 @@ fn ring_of(pool: &Pool, is_multihost: bool) -> Ring {
     let copies = pool.found().leaves.values().flat_map(|leaf| &leaf.uberblocks);
     let newest = copies.filter(|copy| copy.uberblock.txg == txg).map(|copy| (copy.slot_shift, copy.slot));
     Ring::new(is_multihost, txg, newest)
+}
+
+/// Refuses where a device that is missing may be the only one that has what was written in some txgs: it has to come back before
+/// others go on without it. Txgs that are in an outage whatever comes back keep nobody from writing.
+fn check_outages(pool: &Pool) -> Result<(), SpaError> {
+    let there = usable_leaves(pool);
+    for (id, top) in (0..).map(VdevId).zip(&pool.vdevs().children) {
+        let outage = pool.tree().outage(id, &BTreeSet::new());
+        // Without all of a vdev's devices there is more to say than this.
+        if top.class == AllocationClass::Log || !top.leaves().iter().any(|leaf| there.contains(&leaf.guid)) {
+            continue;
+        }
+        let would_help = |leaf: &&VdevConfig| {
+            let mut rest = outage.clone();
+            let missed = pool.missed_txgs().get(&leaf.guid);
+            missed.iter().flat_map(|missed| missed.ranges()).for_each(|range| rest.remove(range.clone()));
+            !rest.is_empty()
+        };
+        let leaves = top.leaves().into_iter().filter(|leaf| leaf.kind.is_leaf() && !there.contains(&leaf.guid));
+        let missing: Vec<String> = leaves.filter(would_help).map(VdevConfig::display_name).collect();
+        if !missing.is_empty() {
+            return Err(SpaError::LeftAlone { pool: pool.name().to_owned(), missing, txgs: outage.to_string() });
+        }
+    }
+    Ok(())
 }
 
 struct Opening<'a> {
@@ -221,6 +251,7 @@ impl Opening<'_> {
             passes: 0,
             space_pass: 0,
             phases: Vec::new(),
+            notes: pool.notes().to_vec(),
             is_live: false,
         })
     }
@@ -244,6 +275,7 @@ impl Opening<'_> {
         members.labels = found.iter().map(|(guid, leaf)| (*guid, leaf.config.as_ref().clone())).collect();
         members.guid_sum = pool.uberblock().guid_sum;
         members.missed = pool.missed_txgs().clone();
+        members.unnoted = pool.unnoted_txgs().clone();
         Ok(members)
     }
 

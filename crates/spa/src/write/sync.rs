@@ -7,7 +7,7 @@ use cenote_dsl::write::UsedBy;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::uberblock::Uberblock;
-use cenote_vdev::commit::commit;
+use cenote_vdev::commit::{Refusal, commit};
 
 use super::config::VERSION;
 use super::live::Phase;
@@ -37,7 +37,9 @@ impl PoolWriter {
         self.space_pass = 0;
         self.phases.clear();
         let begun = self.handle.now();
-        // What is not there misses whatever is written.
+        // What the last commit, or whoever opened the pool, found missing; and what is not there misses whatever is written.
+        let unnoted = std::mem::take(&mut self.members.unnoted);
+        self.note_missed_txgs(txg, 1, unnoted).await?;
         self.note_missed(txg, 1, self.members.lost()).await?;
         self.free_deferred(txg).await?;
         self.sync_datasets(txg).await?;
@@ -55,8 +57,11 @@ impl PoolWriter {
             let failed = self.tree.flush().await.map_err(|error| self.fail(error))?;
             let failed: BTreeSet<Guid> = failed.into_iter().collect();
             self.time(Phase::Flush, begun);
-            let lost = self.members.lost().union(&failed).copied().collect();
+            // What one leaf of a mirror had not taken may be what the other was to make stable.
+            let mut lost = self.members.lost();
+            lost.extend(self.members.behind(txg).chain(failed.iter().copied()));
             if self.tree.suspension().is_none()
+                && !failed.is_empty()
                 && let Some(top) = self.members.unwritable(&lost)
             {
                 return Err(self.fail(format!("too few devices of {} could be flushed", top.display_name())));
@@ -145,7 +150,7 @@ impl PoolWriter {
         // In any case: whoever gives the pool up finds nothing on its way to devices.
         let missed = storing.finish().await.map_err(|error| self.dmu_error(error))?;
         settled?;
-        self.note_missed(txg, 1, missed.into_iter().collect()).await
+        self.note_missed(txg, 1, missed).await
     }
 
     /// Enters datasets' new roots and accounts into the MOS, frees what they gave up, and enters what they took and gave up into space
@@ -208,8 +213,12 @@ impl PoolWriter {
             let uberblock = self.uberblock(txg);
             self.multihost.attempt(uberblock);
             match commit(&leaves, &uberblock, &mut self.ring).await {
-                Ok(_) => {
+                Ok(refusals) => {
                     self.multihost.committed(uberblock, &leaves);
+                    for Refusal { guid, error } in refusals {
+                        tree.missed_commit(guid, txg, &error);
+                        self.members.unnoted.entry(guid).or_default().insert(txg.0..txg.0.saturating_add(1));
+                    }
                     return Ok(());
                 }
                 Err(error) => match tree.suspension().filter(|_| error.is_of_devices()) {

@@ -21,8 +21,8 @@
 //! **Invariants.**
 //! 1. A leaf that was given up is asked nothing until the pool is opened anew: a late write lands on nothing newer than itself.
 //!    What it has missed is read from others from then on, also when the pool is opened anew.
-//! 2. *Without the device* counts as lost, besides those that are not there, every leaf that has missed some txg: what it
-//!    lacks may be on the device that hangs alone.
+//! 2. *Without the device* the outage of its top-level vdev has to be empty ([`VdevTree::outage`]): what another leaf has
+//!    missed may be on the device that hangs alone.
 //! 3. Nothing that was written in memory is lost by a hang: it is on enough devices, or it is kept and the pool waits.
 //!
 //! **Crash.** As ever: the last synced txg. A pool can be closed before a device has answered: the request that is late keeps the
@@ -173,10 +173,9 @@ impl VdevTree {
     /// Whether everything that was written is still there, and can be written on, without this leaf.
     fn can_do_without(&self, node: &Node, suspension: &Suspension) -> bool {
         let Some(top) = self.tops.get(node.top.0 as usize) else { return false };
-        let behind = self.nodes.iter().filter(|node| !node.missed.is_empty()).map(|node| node.guid);
-        let mut lost: BTreeSet<_> = behind.chain(suspension.behind()).collect();
+        let mut lost = suspension.behind();
         lost.insert(node.guid);
-        self.takes(self.node(top.node), &lost)
+        self.takes(self.node(top.node), &lost) && self.outage(node.top, &BTreeSet::from([node.guid])).is_empty()
     }
 
     /// A device that hangs and is waited for, if there is one: why nothing can go on.

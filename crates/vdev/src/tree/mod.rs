@@ -28,6 +28,7 @@ mod indirect;
 mod leaf;
 mod mirror;
 mod node;
+mod outage;
 mod status;
 mod stripe;
 mod suspend;
@@ -321,6 +322,11 @@ impl VdevTree {
     /// Tells the tree which txgs a leaf has missed (its dirty time log). `false` if there is no such vdev.
     pub fn set_missed_txgs(&self, guid: Guid, txgs: TxgSet) -> bool {
         self.lookup(guid).map(|node| node.missed.set(txgs)).is_some()
+    }
+
+    /// Tells the tree of more txgs that a leaf has missed. `false` if there is no such vdev.
+    pub fn add_missed_txgs(&self, guid: Guid, txgs: &TxgSet) -> bool {
+        self.lookup(guid).map(|node| node.missed.absorb(txgs)).is_some()
     }
 
     /// Changes whether a leaf is used. `false` if there is no such leaf.

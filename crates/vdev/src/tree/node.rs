@@ -97,12 +97,21 @@ impl Missed {
         self.any.store(true, Ordering::Release);
     }
 
+    /// More of them.
+    pub(super) fn absorb(&self, txgs: &TxgSet) {
+        if !txgs.is_empty() {
+            self.txgs.write().absorb(txgs);
+            self.any.store(true, Ordering::Release);
+        }
+    }
+
     pub(super) fn contains(&self, txg: Txg) -> bool {
         self.any.load(Ordering::Acquire) && self.txgs.read().contains(txg)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        !self.any.load(Ordering::Acquire)
+    /// All of them.
+    pub(super) fn get(&self) -> TxgSet {
+        if self.any.load(Ordering::Acquire) { self.txgs.read().clone() } else { TxgSet::new() }
     }
 }
 

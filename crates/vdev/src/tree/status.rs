@@ -1,10 +1,16 @@
 //! The health of each vdev, as `zpool status` shows it.
+//!
+//! A leaf that works and has missed txgs is degraded, and so is every vdev above it: OpenZFS shows such a leaf as online, since
+//! it resilvers it at once; nothing here does yet.
+
+use std::collections::BTreeSet;
 
 use cenote_format::ids::{Guid, VdevId};
 
 use super::node::{Kind, LeafState, Node};
 use super::{HangStatus, VdevTree};
 use crate::fault::ErrorTotals;
+use crate::txgs::TxgSet;
 
 /// The health of a vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,12 +74,38 @@ pub struct VdevStatus {
     pub state: VdevState,
     /// Its errors.
     pub errors: ErrorTotals,
-    /// Whether its dirty time log has entries: it needs a resilver.
-    pub has_missed_txgs: bool,
+    /// The txgs that it cannot be relied on for. Of a leaf: what its dirty time log says, so that it needs a resilver if
+    /// there are any. Of a vdev above: those that too many of its children have missed, or would have if they were there
+    /// ([`VdevTree::outage`]); what was written in them may be lost.
+    pub missed: TxgSet,
     /// Whether and how it hangs, in a pool that is in use.
     pub hang: Option<HangStatus>,
     /// Its children.
     pub children: Vec<VdevStatus>,
+}
+
+impl VdevStatus {
+    /// The leaves that are there and have missed txgs.
+    #[must_use]
+    pub fn behind(&self) -> Vec<&Self> {
+        fn collect<'a>(vdev: &'a VdevStatus, into: &mut Vec<&'a VdevStatus>) {
+            if vdev.children.is_empty() && vdev.state.is_readable() && !vdev.missed.is_empty() {
+                into.push(vdev);
+            }
+            vdev.children.iter().for_each(|child| collect(child, into));
+        }
+        let mut all = Vec::new();
+        collect(self, &mut all);
+        all
+    }
+
+    /// Top-level vdevs that can be read and may have lost what was written in some txgs: redundancy does not make up for what
+    /// their leaves have missed.
+    pub fn with_outage(&self) -> impl Iterator<Item = &Self> {
+        // Of a vdev that is one leaf it is the leaf itself that is told of.
+        let has = |top: &&Self| !top.children.is_empty() && top.state.is_readable() && !top.missed.is_empty();
+        self.children.iter().filter(has)
+    }
 }
 
 impl VdevTree {
@@ -82,13 +114,20 @@ impl VdevTree {
     pub fn status(&self) -> VdevStatus {
         let children: Vec<_> = self.tops.iter().map(|top| self.node_status(self.node(top.node))).collect();
         let state = combine(&children, 0);
-        VdevStatus { children, ..self.status_of(&self.root, state) }
+        let mut missed = TxgSet::new();
+        for top in &children {
+            missed.absorb(&top.missed);
+        }
+        VdevStatus { children, missed, ..self.status_of(&self.root, state) }
     }
 
     fn node_status(&self, node: &Node) -> VdevStatus {
         let children: Vec<_> = node.children.iter().map(|child| self.node_status(self.node(*child))).collect();
         let state = match &node.kind {
-            Kind::Leaf(leaf) => leaf.state().into(),
+            Kind::Leaf(leaf) => match leaf.state() {
+                LeafState::Online if !node.missed.get().is_empty() => VdevState::Degraded,
+                state => state.into(),
+            },
             Kind::Mirror | Kind::Raidz(_) | Kind::Draid(_) => combine(&children, node.dispensable_children()),
             Kind::DraidSpare { draid: Some(_), .. } => VdevState::Online,
             Kind::DraidSpare { draid: None, .. } | Kind::Missing => VdevState::Unavailable,
@@ -104,7 +143,10 @@ impl VdevTree {
             name: node.path.to_string(),
             state,
             errors: node.errors.totals(),
-            has_missed_txgs: !node.missed.is_empty(),
+            missed: match &node.kind {
+                Kind::Leaf(_) => node.missed.get(),
+                _ => self.lacks(node, &BTreeSet::new()),
+            },
             hang: match &node.kind {
                 Kind::Leaf(leaf) => leaf.hang_status(),
                 _ => None,

@@ -47,7 +47,15 @@ pub(super) fn has_hanging(pool: &LivePool) -> bool {
     pool.devices().is_some_and(|root| hangs(&root))
 }
 
-/// What is said of a device that hangs, behind its errors.
+/// What is said of a device behind its errors: how it hangs, and what it has missed.
+fn remarks(vdev: &VdevStatus) -> String {
+    let mut text = hang_text(vdev);
+    if vdev.children.is_empty() && !vdev.missed.is_empty() {
+        let _ = write!(text, "  missed txgs {}", vdev.missed);
+    }
+    text
+}
+
 fn hang_text(vdev: &VdevStatus) -> String {
     let Some(hang) = vdev.hang else { return String::new() };
     let silent = hang.silent.map(|silent| format!("  has not answered for {} s", silent.as_secs())).unwrap_or_default();
@@ -98,7 +106,7 @@ fn text_of(
         let state = if *depth == 0 { root_state } else { vdev.state.name() };
         let [read, write, checksum] = [vdev.errors.read, vdev.errors.write, vdev.errors.checksum].map(nicenum);
         let _ =
-            writeln!(text, "\t{:width$}  {state:9} {read:>5} {write:>5} {checksum:>5}{}", shown(row), hang_text(vdev));
+            writeln!(text, "\t{:width$}  {state:9} {read:>5} {write:>5} {checksum:>5}{}", shown(row), remarks(vdev));
     }
     text
 }
@@ -115,6 +123,9 @@ pub(super) fn json(pool: &LivePool, reason: Option<&str>) -> Map<String, Value> 
             "checksum_errors": vdev.errors.checksum.to_string(),
             "vdevs": vdev.children.iter().map(|child| (name(child).to_owned(), object(child))).collect::<Map<_, _>>(),
         });
+        if vdev.children.is_empty() && !vdev.missed.is_empty() {
+            found["missed_txgs"] = json!(vdev.missed.to_string());
+        }
         if let Some(hang) = vdev.hang {
             found["hang"] = json!({
                 "silent_seconds": hang.silent.map(|silent| silent.as_secs().to_string()),
@@ -155,13 +166,14 @@ mod tests {
     use cenote_format::ids::{Guid, VdevId};
     use cenote_vdev::fault::ErrorTotals;
     use cenote_vdev::tree::{HangStatus, VdevState};
+    use cenote_vdev::txgs::TxgSet;
 
     use super::*;
 
     fn vdev(name: &str, state: VdevState, hang: Option<HangStatus>, children: Vec<VdevStatus>) -> VdevStatus {
         let errors = ErrorTotals::default();
         let name = name.to_owned();
-        VdevStatus { guid: Guid(1), top: VdevId(0), name, state, errors, has_missed_txgs: false, hang, children }
+        VdevStatus { guid: Guid(1), top: VdevId(0), name, state, errors, missed: TxgSet::new(), hang, children }
     }
 
     #[test]

@@ -1,0 +1,100 @@
+//! Which txgs a vdev cannot be relied on for, given what its leaves have missed.
+//!
+//! ```text
+//!   leaf            what its dirty time log says; all txgs if it is not there
+//!   mirror          what all of its children lack
+//!   raidz, draid    what more of its children lack than it has parity
+//!   draid spare     what any leaf of its draid has missed: at each address it stands for another one
+//! ```
+//!
+//! A dirty time log names txgs, not blocks. So a txg in an outage *may* have blocks that are nowhere (two legs that failed
+//! different blocks of one txg both have it in their logs, and nothing is lost); a txg that is not in it has none.
+
+use std::collections::BTreeSet;
+
+use cenote_format::ids::{Guid, Txg, VdevId};
+
+use super::VdevTree;
+use super::node::{Kind, Leaf, Node};
+use crate::fault::{FaultKind, IoCause};
+use crate::txgs::TxgSet;
+
+impl VdevTree {
+    /// The txgs whose blocks on a top-level vdev may be on none of its leaves that are there, the leaves `without` counted as
+    /// gone (`DTL_OUTAGE` in OpenZFS). Empty on a vdev that is whole, and where redundancy makes up for all that was missed; all
+    /// txgs where too many leaves are gone. Empty, too, for vdevs that hold no blocks of their own.
+    #[must_use]
+    pub fn outage(&self, vdev: VdevId, without: &BTreeSet<Guid>) -> TxgSet {
+        self.tops.get(vdev.0 as usize).map(|top| self.lacks(self.node(top.node), without)).unwrap_or_default()
+    }
+
+    /// The same of any vdev.
+    pub(super) fn lacks(&self, node: &Node, without: &BTreeSet<Guid>) -> TxgSet {
+        match &node.kind {
+            Kind::Leaf(leaf) => leaf_lacks(node, leaf, without),
+            Kind::Mirror | Kind::Raidz(_) | Kind::Draid(_) => {
+                // As deep as the configuration, which is bounded.
+                let children: Vec<TxgSet> =
+                    node.children.iter().map(|child| self.lacks(self.node(*child), without)).collect();
+                TxgSet::outage(&children, node.dispensable_children())
+            }
+            Kind::DraidSpare { .. } => self.spare_lacks(node, without),
+            Kind::Missing => TxgSet::all(),
+            Kind::Indirect | Kind::Hole => TxgSet::new(),
+        }
+    }
+
+    /// What a distributed spare lacks. Where it lies depends on the address: on any leaf of the draid, or on another spare
+    /// that stands for one. With a leaf gone that nothing stands for it is not relied on.
+    fn spare_lacks(&self, spare: &Node, without: &BTreeSet<Guid>) -> TxgSet {
+        let Kind::DraidSpare { draid: Some(draid), .. } = &spare.kind else { return TxgSet::all() };
+        if spare.rebuilding {
+            return TxgSet::all();
+        }
+        let mut lacks = spare.missed.get();
+        for child in &self.node(*draid).children {
+            let (mut leaves, mut is_spared) = (Vec::new(), false);
+            self.leaves_below(self.node(*child), &mut leaves, &mut is_spared);
+            let there: Vec<TxgSet> = leaves
+                .into_iter()
+                .filter(|(node, leaf)| leaf.readable_disk().is_some() && !without.contains(&node.guid))
+                .map(|(node, _)| node.missed.get())
+                .collect();
+            if there.is_empty() && !is_spared {
+                return TxgSet::all();
+            }
+            for missed in &there {
+                lacks.absorb(missed);
+            }
+        }
+        lacks
+    }
+
+    /// The leaves below a child of a draid, and whether a distributed spare that is complete stands for it.
+    fn leaves_below<'a>(&'a self, node: &'a Node, leaves: &mut Vec<(&'a Node, &'a Leaf)>, is_spared: &mut bool) {
+        match &node.kind {
+            Kind::Leaf(leaf) => leaves.push((node, leaf)),
+            Kind::DraidSpare { draid: Some(_), .. } => *is_spared |= !node.rebuilding,
+            _ => node.children.iter().for_each(|child| self.leaves_below(self.node(*child), leaves, is_spared)),
+        }
+    }
+
+    /// Notes that a leaf could not take its labels or the uberblock of a txg that is the pool's all the same: counted as a write
+    /// error, and the leaf has missed that txg.
+    pub fn missed_commit(&self, guid: Guid, txg: Txg, error: &std::io::Error) {
+        let Some(node) = self.lookup(guid) else { return };
+        node.missed.insert(txg);
+        // One that was given up was not asked.
+        if matches!(&node.kind, Kind::Leaf(leaf) if leaf.readable_disk().is_some()) {
+            let extent = super::Extent { address: 0, len: 0 };
+            self.report(node, extent, FaultKind::Write(IoCause::from(error)), super::ReadContext::new(txg));
+        }
+    }
+}
+
+fn leaf_lacks(node: &Node, leaf: &Leaf, without: &BTreeSet<Guid>) -> TxgSet {
+    if leaf.readable_disk().is_none() || without.contains(&node.guid) {
+        return TxgSet::all();
+    }
+    node.missed.get()
+}
