@@ -317,6 +317,11 @@ impl Context {
         }
     }
 
+    /// Says what was remarkable about opening a pool.
+    pub(crate) fn say_notes(&self, pool: &str, notes: &[String]) {
+        notes.iter().for_each(|note| self.err(format!("pool '{pool}': {note}")));
+    }
+
     /// Every pool that can be found.
     pub(crate) async fn find_pools(&self) -> Result<Vec<FoundPool>> {
         Ok(self.search_pools().await?.pools)

@@ -127,6 +127,7 @@ pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<Po
     if let Some(last) = last {
         context.err(format!("pool '{name}' was not exported, but {last}; going on with it"));
     }
+    context.say_notes(pool.name(), pool.notes());
     Ok(pool)
 }
 

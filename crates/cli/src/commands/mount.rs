@@ -75,6 +75,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return Ok(Outcome::Good);
     }
     let pool = context.open_pool(pool_name).await?;
+    context.say_notes(pool.name(), pool.notes());
     let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
     context.err(format!("'{}' is mounted at {}; interrupt to unmount", args.dataset, mount.mountpoint().display()));
     wait(&context, &mount, signals).await?;

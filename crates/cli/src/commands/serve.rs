@@ -81,6 +81,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return Ok(Outcome::Good);
     }
     let pool = context.open_pool(pool_name).await?;
+    context.say_notes(pool.name(), pool.notes());
     let report = reporter(&context);
     let server = if has_listener {
         let volumes = PoolVolumes::new(pool.clone(), &args.dataset);

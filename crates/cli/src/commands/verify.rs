@@ -6,7 +6,7 @@ use anyhow::Result;
 use cenote_scan::{BlockCounts, VerifyOptions, VerifyReport, verify};
 use cenote_spa::Pool;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::args::Search;
 use crate::context::Context;
@@ -57,7 +57,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     } else {
         context.out(as_text(&pool, &report, done_bytes, seconds))?;
     }
-    Ok(Outcome::unless(!is_clean))
+    // A device that lacks what was written is damage to come, whatever was found by reading.
+    Ok(Outcome::unless(!is_clean || !pool.tree().status().behind().is_empty()))
 }
 
 /// Verifies with a bar on terminals. Returns the bytes read too.
@@ -112,6 +113,8 @@ fn as_json(pool: &Pool, report: &VerifyReport, seconds: f64) -> Value {
         "leaked_bytes": report.leaked_bytes,
         "leaks": leaks,
         "problems": report.problems,
+        "missed_txgs": pool.tree().status().behind().iter().map(|leaf| (leaf.name.clone(), json!(leaf.missed.to_string())))
+            .collect::<Map<_, _>>(),
         "seconds": seconds,
     })
 }
@@ -163,7 +166,14 @@ pub(crate) fn as_text(pool: &Pool, report: &VerifyReport, done_bytes: u64, secon
         }
     }
     list(&mut text, "other problems", report.problems.len() as u64, report.problems.iter());
+    let status = pool.tree().status();
+    let behind: Vec<String> =
+        status.behind().iter().map(|leaf| format!("{}: missed txgs {}", leaf.name, leaf.missed)).collect();
+    list(&mut text, "devices that have missed txgs and need to be resilvered", behind.len() as u64, behind.iter());
     let verdict = match (report.is_clean(), report.space.is_some()) {
+        (true, _) if !behind.is_empty() => {
+            "every block is readable in every copy, but the pool is degraded: devices have missed txgs"
+        }
         (true, true) => {
             "all is well: every block is readable in every copy, and the space maps account for all of them"
         }

@@ -9,7 +9,8 @@
 //! figures in one structure, which each of them lays out.
 //!
 //! **Differences to OpenZFS** that are meant: space is always that of all maps and logs together (a read-only import of
-//! OpenZFS leaves the logs out); a vdev's path is where it was found; error counts are those of this command.
+//! OpenZFS leaves the logs out); a vdev's path is where it was found; error counts are those of this command, or of the server
+//! that has the pool; a leaf that has missed txgs, and what is above it, is DEGRADED and not ONLINE, since nothing resilvers it.
 
 pub(crate) mod activity;
 pub(crate) mod advice;
@@ -25,8 +26,11 @@ use std::sync::OnceLock;
 use anyhow::Result;
 use cenote_metaslab::PoolSpace;
 use cenote_spa::Pool;
+use cenote_spa::write::live::LivePool;
+use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
 
+use crate::context::Context;
 use crate::output::{Json, json_of};
 
 pub(crate) use names::{NameArgs, Names};
@@ -35,11 +39,24 @@ pub(crate) use names::{NameArgs, Names};
 pub(crate) struct View {
     pub(crate) pool: Pool,
     space: OnceLock<PoolSpace>,
+    /// The health of its devices as the server knows it that writes the pool.
+    devices: Option<VdevStatus>,
 }
 
 impl View {
     pub(crate) fn new(pool: Pool) -> Self {
-        Self { pool, space: OnceLock::new() }
+        Self { pool, space: OnceLock::new(), devices: None }
+    }
+
+    /// With what the server knows of the devices, if there is one.
+    pub(crate) fn of(context: &Context, pool: Pool) -> Self {
+        let devices = context.served().and_then(LivePool::devices).filter(|devices| devices.guid == pool.guid());
+        Self { devices, ..Self::new(pool) }
+    }
+
+    /// The health of its devices.
+    pub(crate) fn devices(&self) -> VdevStatus {
+        self.devices.clone().unwrap_or_else(|| self.pool.tree().status())
     }
 
     /// The pool's space. Reads the space maps, the first time.
@@ -53,7 +70,7 @@ impl View {
 
     /// The state that is shown for all of it.
     pub(crate) fn state(&self) -> &'static str {
-        self.pool.tree().status().state.name()
+        self.devices().state.name()
     }
 
     /// The head of its object in JSON.

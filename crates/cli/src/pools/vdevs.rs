@@ -8,6 +8,7 @@ use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::fault::ErrorTotals;
 use cenote_vdev::layout::draid::{self, Draid};
 use cenote_vdev::tree::{VdevState, VdevStatus};
+use cenote_vdev::txgs::TxgSet;
 use serde_json::{Map, Value, json};
 
 use super::{Names, View};
@@ -94,6 +95,8 @@ pub(crate) struct Vdev {
     /// What is shown as its state.
     pub(crate) state: &'static str,
     pub(crate) reason: Option<Reason>,
+    /// The txgs that a leaf has missed, or that too many of a top-level vdev's children have; empty unless it is readable.
+    pub(crate) missed: TxgSet,
     /// It was not found at import; it was here.
     pub(crate) was: Option<String>,
     pub(crate) errors: ErrorTotals,
@@ -136,6 +139,17 @@ impl Vdev {
         let has_errors = self.errors.read + self.errors.write + self.errors.checksum > 0;
         (self.children.is_empty() && (has_errors || !matches!(self.state, "ONLINE" | "AVAIL" | "INUSE")))
             || self.children.iter().any(Self::is_unhealthy)
+    }
+
+    /// What is said of it behind its errors: why it is as it is.
+    pub(crate) fn remark(&self) -> Option<String> {
+        let reason = || self.reason.map(|reason| reason.text().to_owned());
+        let missed = || match self.children.is_empty() {
+            _ if self.missed.is_empty() => None,
+            true => Some(format!("missed txgs {}", self.missed)),
+            false => Some(format!("txgs {} may be lost", self.missed)),
+        };
+        reason().or_else(missed)
     }
 
     /// What it is, in JSON.
@@ -181,7 +195,7 @@ impl View {
     pub(crate) async fn tree(&self, names: Names) -> Result<Tree> {
         let (pool, space) = (&self.pool, self.space().await?);
         let builder = Builder { found: pool.found(), names, open: Some((pool, space)) };
-        let status = pool.tree().status();
+        let status = self.devices();
         let mut root = builder.root(pool.name(), pool.vdevs(), &status);
         let shown = root.children.iter().filter(|top| top.class != "log");
         let sum = |of: fn(&Sizes) -> u64| shown.clone().map(|top| of(&top.sizes)).sum();
@@ -247,6 +261,8 @@ impl Builder<'_> {
             VdevState::Faulted => Some(Reason::External),
             _ => None,
         };
+        let is_top = top.is_some_and(|top| top.guid == config.guid);
+        let shows_missed = status.state.is_readable() && (is_leaf || is_top);
         let next = |child| match config.kind {
             VdevKind::Root => Some(child),
             _ => top,
@@ -269,6 +285,7 @@ impl Builder<'_> {
             class,
             state: status.state.name(),
             reason,
+            missed: if shows_missed { status.missed.clone() } else { TxgSet::new() },
             errors: status.errors,
             is_removing: config.removing,
             is_allocating: !config.non_allocating,
@@ -280,7 +297,6 @@ impl Builder<'_> {
         if let Some(disk) = disk {
             vdev.sizes.device = disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT;
         }
-        let is_top = top.is_some_and(|top| top.guid == config.guid);
         if is_top && !is_removed_place {
             self.size(&mut vdev, config);
         }
@@ -359,6 +375,7 @@ impl Builder<'_> {
                 "INUSE" => Some(Reason::Spared),
                 _ => None,
             },
+            missed: TxgSet::new(),
             was: None,
             errors: ErrorTotals::default(),
             is_removing: false,

@@ -44,7 +44,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some((first, rest)) = args.pools.split_first() {
         for name in &args.pools {
             match context.open_pool(name).await {
-                Ok(pool) => views.push(View::new(pool)),
+                Ok(pool) => views.push(View::of(context, pool)),
                 Err(error) if crate::context::is_no_such_pool(&error) => {
                     if name != first && views.len() == 1 {
                         bail!("not supported yet: properties of vdevs ('{}')", rest.join("', '"));
@@ -64,7 +64,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.pools.is_empty() {
         let (pools, is_failed) = context.open_pools(&[]).await?;
         failed = is_failed;
-        views.extend(pools.into_iter().map(View::new));
+        views.extend(pools.into_iter().map(|pool| View::of(context, pool)));
     }
     let columns = match asked {
         Some(columns) => columns,

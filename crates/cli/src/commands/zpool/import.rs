@@ -397,8 +397,8 @@ impl Rows<'_> {
     fn vdev(&mut self, vdev: &Vdev, depth: usize) {
         let width = self.width.saturating_sub(depth);
         let _ = write!(self.text, "\t{:depth$}{:width$}  {}", "", vdev.name, vdev.state);
-        if let Some(reason) = vdev.reason {
-            let _ = write!(self.text, "  {}", reason.text());
+        if let Some(remark) = vdev.remark() {
+            let _ = write!(self.text, "  {remark}");
         }
         self.text.push('\n');
         vdev.children.iter().for_each(|child| self.vdev(child, depth + 2));

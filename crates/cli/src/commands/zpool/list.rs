@@ -52,7 +52,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     super::refuse_interval(&args.pools)?;
     let columns = parse_columns(&args.columns)?;
     let (pools, mut failed) = context.open_pools(&args.pools).await?;
-    let views: Vec<View> = pools.into_iter().map(View::new).collect();
+    let views: Vec<View> = pools.into_iter().map(|pool| View::of(context, pool)).collect();
     let columns = match columns {
         Some(columns) => columns,
         None => {
@@ -235,6 +235,9 @@ impl Rows<'_> {
                 self.out.push_str(&format!("  {text:>width$}"));
             }
         }
+        if !self.is_scripted && !vdev.missed.is_empty() {
+            self.out.extend(vdev.remark().map(|remark| format!("  {remark}")));
+        }
         self.out.push('\n');
         self.below(vdev, depth);
     }
@@ -265,6 +268,9 @@ fn json_vdev(vdev: &Vdev, json: Json, exact: bool) -> Value {
     let cells =
         columns(vdev, exact).map(|(name, text, _)| (name.to_owned(), property(json, &Cell::new(text, Source::None))));
     object.insert("properties".into(), Value::Object(cells.into_iter().collect()));
+    if !vdev.missed.is_empty() {
+        object.insert("missed_txgs".into(), json!(vdev.missed.to_string()));
+    }
     if !vdev.children.is_empty() {
         let children = vdev.children.iter().map(|child| (child.name.clone(), json_vdev(child, json, exact)));
         object.insert("vdevs".into(), Value::Object(children.collect()));

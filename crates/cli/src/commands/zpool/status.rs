@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use cenote_format::ids::Guid;
-use cenote_spa::{Condition, condition};
+use cenote_spa::{Condition, condition_with};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -25,8 +25,9 @@ const NAME_WIDTH_MIN: usize = 10;
 
 /// Show the health of pools.
 ///
-/// Error counts are those of this command's own reads; what a kernel counted is not kept in a pool. `cenote verify` reads
-/// everything.
+/// Error counts are those of the server that has the pool, else of this command's own reads; what a kernel counted is not kept
+/// in a pool. `cenote verify` reads everything. A device that has missed txgs (it was away, or failed) is DEGRADED, with the
+/// txgs behind it, until OpenZFS has resilvered it; so are the pool and what stands between them.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub(crate) struct Args {
@@ -103,9 +104,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let (mut found, mut shown, mut first) = (Map::new(), 0, true);
     for pool in &pools {
-        let view = View::new(pool.clone());
+        let view = View::of(context, pool.clone());
         let report = Report { args: &args, view: &view, names: Names::from(args.names) };
-        let condition = condition(pool).await.unwrap_or_else(|error| {
+        let condition = condition_with(pool, &view.devices()).await.unwrap_or_else(|error| {
             context.err(error.to_string());
             failed = true;
             None
@@ -396,8 +397,8 @@ impl Rows<'_> {
         }
         if let Some(was) = &vdev.was {
             let _ = write!(self.text, "  was {was}");
-        } else if let Some(reason) = vdev.reason {
-            let _ = write!(self.text, "  {}", reason.text());
+        } else if let Some(remark) = vdev.remark() {
+            let _ = write!(self.text, "  {remark}");
         }
         if vdev.is_removing {
             self.text.push_str("  (removing)");
@@ -492,6 +493,9 @@ impl JsonTree<'_> {
             object.insert("was".into(), json!(was));
         } else if let Some(word) = vdev.reason_word() {
             object.insert("aux".into(), json!(word));
+        }
+        if !vdev.missed.is_empty() {
+            object.insert("missed_txgs".into(), json!(vdev.missed.to_string()));
         }
         if vdev.is_removing {
             object.insert("removing".into(), self.json.number(1));
