@@ -8,10 +8,14 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// The form that this program writes.
@@ -108,17 +112,45 @@ impl CacheFile {
         if let Some(dir) = self.path.parent() {
             std::fs::create_dir_all(dir).with_context(at)?;
         }
-        let mut neighbour = self.path.clone().into_os_string();
-        neighbour.push(".lock");
-        let lock = std::fs::File::create(&neighbour).with_context(at)?;
+        let folder = self.folder().with_context(at)?;
+        let name = self.path.file_name().with_context(|| format!("{}: no name of a file", at()))?;
+        let (mut lock_name, mut fresh) = (name.to_owned(), name.to_owned());
+        lock_name.push(".lock");
+        fresh.push(".new");
+        let mode = Mode::from_raw_mode(0o644);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock: File = openat(&folder, &lock_name, flags, mode).map_err(io::Error::from).with_context(at)?.into();
         lock.lock().with_context(at)?;
         let mut pools = self.pools()?;
         change(&mut pools)?;
         let mut text = serde_json::to_vec_pretty(&Content { version: VERSION, pools })?;
         text.push(b'\n');
-        let mut fresh = self.path.clone().into_os_string();
-        fresh.push(".new");
-        std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &self.path)).with_context(at)
+        // One that is there is a killed command's, or a link that somebody would have written through.
+        match unlinkat(&folder, &fresh, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(io::Error::from(error)).with_context(at),
+        }
+        let file = openat(&folder, &fresh, flags | OFlags::EXCL, mode).map_err(io::Error::from).with_context(at)?;
+        File::from(file).write_all(&text).with_context(at)?;
+        renameat(&folder, &fresh, &folder, name).map_err(io::Error::from).with_context(at)
+    }
+
+    /// The folder, held open, if nobody else can put something into it that this user would then write or believe.
+    fn folder(&self) -> Result<File> {
+        const STICKY: u32 = 0o1000;
+        let dir = if self.dir().as_os_str().is_empty() { std::path::Path::new(".") } else { self.dir() };
+        let folder = File::open(dir)?;
+        let found = folder.metadata()?;
+        let own = rustix::process::geteuid().as_raw();
+        if found.uid() != own && found.uid() != 0 {
+            bail!("the folder is of user {}, who is neither you nor root; CENOTE_CACHE names another", found.uid());
+        }
+        // A user's own group often has nobody else in it; root's may.
+        let others = if own == 0 { 0o022 } else { 0o002 };
+        if found.mode() & others != 0 && found.mode() & STICKY == 0 {
+            bail!("the folder can be written by others (mode {:03o}): 'chmod go-w' it", found.mode() & 0o777);
+        }
+        Ok(folder)
     }
 }
 
@@ -144,6 +176,22 @@ mod tests {
         })
         .unwrap();
         assert!(file.pools().unwrap().is_empty());
+        // A link that somebody put where the new list is written, or where the lock is, is not written through.
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "mine").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("deep/pools.json.new")).unwrap();
+        file.update(|_| Ok(())).unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
+        std::fs::remove_file(dir.path().join("deep/pools.json.lock")).unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("deep/pools.json.lock")).unwrap();
+        assert!(file.update(|_| Ok(())).is_err());
+        std::fs::remove_file(dir.path().join("deep/pools.json.lock")).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(dir.path().join("deep"), Some(1001), None).unwrap();
+            let told = format!("{:#}", file.update(|_| Ok(())).unwrap_err());
+            assert!(told.contains("user 1001"), "{told}");
+            std::os::unix::fs::chown(dir.path().join("deep"), Some(0), None).unwrap();
+        }
         std::fs::write(&file.path, "{").unwrap();
         assert!(file.pools().is_err());
     }

@@ -462,6 +462,23 @@ impl Context {
         Ok((found, options))
     }
 
+    /// Says so where a pool wants a passphrase to be worked on for long: the number is the pool's own choice.
+    async fn tell_of_slow_key(&self, pool: &Pool, dataset: &str) {
+        // Some seconds of a core; thirty times what OpenZFS takes for a new key.
+        const TOLD_ITERATIONS: u64 = 10_000_000;
+        let dsl = pool.dsl();
+        // Whatever is wrong is said when the key is loaded.
+        let Ok(dir) = dsl.dir(dataset).await else { return };
+        let Ok(Some(encryption)) = dsl.encryption(&dir).await else { return };
+        let Ok(root) = dsl.dir(&encryption.root).await else { return };
+        let Ok(iterations) = dsl.key_field(&root, "pbkdf2iters").await else { return };
+        if iterations > TOLD_ITERATIONS {
+            self.err(format!(
+                "'{dataset}' wants its passphrase to be hashed {iterations} times (usual are 350000): this takes long"
+            ));
+        }
+    }
+
     /// Loads the keys of `--key` that are for this pool.
     pub(crate) async fn load_keys(&self, pool: &Pool) -> Result<()> {
         for key in &self.globals.keys {
@@ -470,10 +487,23 @@ impl Context {
             if dataset.split('/').next() != Some(pool.name()) {
                 continue;
             }
+            if let Some(mode) = mode_for_others(file) {
+                self.err(format!("the key file '{file}' can be read by others (mode {mode:03o}): 'chmod go= {file}'"));
+            }
+            self.tell_of_slow_key(pool, dataset).await;
             pool.dsl().load_key(dataset, Secret::new(key_bytes(file)?)).await?;
         }
         Ok(())
     }
+}
+
+/// The permission bits of a key file that others may read.
+fn mode_for_others(file: &str) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::metadata(file.strip_prefix("file://").unwrap_or(file)).ok()?;
+    let mode = meta.mode() & 0o777;
+    // A pipe or a terminal is no place where a key stays.
+    (meta.is_file() && mode & 0o044 != 0).then_some(mode)
 }
 
 /// Whether an error says that no pool has the name that was given.

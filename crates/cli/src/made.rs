@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -66,7 +67,9 @@ impl Made {
             remove_left(&place).with_context(shown)?;
             // Under the lock, so that no signal finds a file that is not noted.
             let mut items = self.items.lock();
-            let file = OpenOptions::new().write(true).create_new(true).open(&place).with_context(shown)?;
+            // What only the owners of files may read is in there too.
+            let options = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&place);
+            let file = options.with_context(shown)?;
             items.push(Item { name: path.to_owned(), place: place.clone() });
             file.set_len(size_bytes).with_context(shown)?;
         }

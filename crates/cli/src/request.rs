@@ -155,8 +155,12 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
 
 /// Writes an error to stderr, without a backtrace.
 fn report(error: &anyhow::Error) {
-    let text = causes(error);
+    let mut text = causes(error);
     let mut stderr = std::io::stderr().lock();
+    if stderr.is_terminal() {
+        // It names what pools and files are called.
+        text = crate::output::escape::lines(&text).into_owned();
+    }
     let (start, end) = if stderr.is_terminal() { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
     let _ = writeln!(stderr, "{start}{text}{end}");
 }

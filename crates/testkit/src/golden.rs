@@ -1,6 +1,7 @@
 //! Finding golden pools and handing out their files.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -209,6 +210,8 @@ impl Theme {
         for (dataset, key) in &self.manifest()?.keys {
             let path = dir.join(format!("{}.key", dataset.replace('/', "%")));
             fs::write(&path, key.bytes())?;
+            // As keys should be: others' cannot read them, and no command says that they can.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
             keys.push((dataset.clone(), path));
         }
         Ok(keys)

@@ -77,14 +77,14 @@ async fn write(context: &Context, mut stream: DataStream, progress: Option<&crat
     while let Some(run) = stream.next().await? {
         let len = match run {
             Run::Data { block, .. } => {
-                context.out(&block[..])?;
+                context.output().bytes(&block[..])?;
                 block.len() as u64
             }
             Run::Hole { len_bytes, .. } => {
                 let mut left = len_bytes;
                 while left > 0 {
                     let len = left.min(ZEROS.len() as u64);
-                    context.out(&ZEROS[..len as usize])?;
+                    context.output().bytes(&ZEROS[..len as usize])?;
                     left -= len;
                 }
                 len_bytes

@@ -109,11 +109,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 }
 
 /// The command's standard output as a writer.
-struct Standard(Context);
+pub(super) struct Standard(pub(super) Context);
 
 impl Write for Standard {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.output().out(bytes)?;
+        self.0.output().bytes(bytes)?;
         Ok(bytes.len())
     }
 

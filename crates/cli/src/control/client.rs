@@ -70,17 +70,9 @@ pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u
     }
 }
 
-/// Text as a terminal may get it: names in a pool are others' choice, and so is what a server says.
+/// Text as a terminal may get it: names in a pool are others' choice, and so is what a server says. Colours are no server's.
 fn shown(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => shown.push(c),
-            c if c.is_control() => shown.extend(c.escape_default()),
-            c => shown.push(c),
-        }
-    }
-    shown
+    crate::output::escape::lines(text).into_owned()
 }
 
 #[cfg(test)]

@@ -62,13 +62,7 @@ pub(crate) fn shown(name: &[u8], is_terminal: bool) -> String {
     }
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() {
-                text.extend(c.escape_default());
-            } else {
-                text.push(c);
-            }
-        }
+        text.push_str(&crate::output::escape::one_line(chunk.valid()));
         for byte in chunk.invalid() {
             text.push_str(&format!("\\x{byte:02x}"));
         }

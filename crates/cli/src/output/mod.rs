@@ -1,5 +1,6 @@
 //! Where a command's text goes, and how it is set.
 
+pub(crate) mod escape;
 mod json;
 mod number;
 mod progress;
@@ -54,8 +55,16 @@ impl Output {
         }
     }
 
-    /// Writes to standard output.
+    /// Writes text to standard output. A terminal gets no control characters but line ends, tabs and colours.
     pub(crate) fn out(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        if self.is_terminal() {
+            return self.bytes(escape::for_terminal(bytes.as_ref()));
+        }
+        self.bytes(bytes)
+    }
+
+    /// Writes content to standard output, as it is: to have it shown is what the user asked for.
+    pub(crate) fn bytes(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes.as_ref())
     }
 
@@ -63,8 +72,25 @@ impl Output {
     /// to tell.
     pub(crate) fn err(&self, text: impl AsRef<str>) {
         let _ = self.flush();
+        let text = if self.is_err_terminal() {
+            String::from_utf8_lossy(&escape::for_terminal(text.as_ref().as_bytes())).into_owned()
+        } else {
+            text.as_ref().to_owned()
+        };
         let mut err = self.shared.err.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writeln!(err, "{}", text.as_ref());
+        let _ = writeln!(err, "{text}");
+    }
+
+    /// One that is taken for a terminal.
+    #[cfg(test)]
+    pub(crate) fn terminal(out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Self {
+        let shared = Shared {
+            out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, Box::new(out))),
+            err: Mutex::new(Box::new(err)),
+            is_out_terminal: true,
+            is_err_terminal: true,
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Writes out what is gathered.
@@ -103,4 +129,28 @@ pub(crate) enum Colour {
     Yellow = 33,
     /// A directory.
     Blue = 34,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn what_a_pool_says_does_not_drive_a_terminal_and_is_as_it_is_elsewhere() {
+        let evil = "tank\x1b]0;pwn\x07\n";
+        for is_terminal in [true, false] {
+            let (mut read, write) = io::pipe().unwrap();
+            let err = write.try_clone().unwrap();
+            let output = if is_terminal { Output::terminal(write, err) } else { Output::to(write, err) };
+            output.out(evil).unwrap();
+            output.err(evil);
+            drop(output);
+            let mut text = String::new();
+            read.read_to_string(&mut text).unwrap();
+            let expected = if is_terminal { "tank\\u{1b}]0;pwn\\u{7}\n" } else { evil };
+            assert_eq!(text, format!("{expected}{expected}\n"));
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! Tables: aligned for people, tabs for scripts.
 
+use super::escape::one_line;
+
 /// How a column stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -46,19 +48,22 @@ impl Table {
         if is_scripted {
             return self.rows.iter().map(|row| row.join("\t") + "\n").collect();
         }
+        // What would move the cursor would also break the columns.
+        let rows: Vec<Vec<String>> =
+            self.rows.iter().map(|row| row.iter().map(|cell| one_line(cell).into_owned()).collect()).collect();
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|index| {
                 let (least, is_fixed) = self.least[index];
                 if is_fixed {
                     return least;
                 }
-                let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| width(cell));
+                let cells = rows.iter().filter_map(|row| row.get(index)).map(|cell| width(cell));
                 cells.chain([width(&self.columns[index].0), least]).max().unwrap_or(0)
             })
             .collect();
         let mut text = String::new();
         let headings: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
-        for row in [&headings].into_iter().chain(&self.rows) {
+        for row in [&headings].into_iter().chain(&rows) {
             for (index, cell) in row.iter().enumerate() {
                 let is_last = index + 1 == row.len();
                 let pad = " ".repeat(widths.get(index).map_or(0, |wide| wide.saturating_sub(width(cell))));
@@ -84,6 +89,14 @@ fn width(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_stays_in_its_row() {
+        let mut table = Table::new([("NAME", Align::Left), ("VALUE", Align::Left)]);
+        table.row(["a", "x\nb  y\x1b[2J"]);
+        assert_eq!(table.text(false), "NAME  VALUE\na     x\\nb  y\\u{1b}[2J\n");
+        assert_eq!(table.text(true), "a\tx\nb  y\x1b[2J\n");
+    }
 
     #[test]
     fn columns_are_two_spaces_apart_and_scripts_get_tabs() {

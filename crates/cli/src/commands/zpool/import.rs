@@ -17,6 +17,7 @@ use crate::args::Search;
 use crate::cachefile::{CacheFile, Entry};
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
+use crate::output::escape::one_line;
 use crate::pools::advice::{self, ImportAdvice};
 use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev, found_tree};
 use crate::pools::{Names, View};
@@ -307,17 +308,18 @@ async fn show(context: &Context, text: &mut String, found: FoundPool) {
     if is_elsewhere && state != "UNAVAIL" {
         advice = advice::OTHER_SYSTEM;
     }
-    let _ = writeln!(text, "  pool: {name}\n    id: {guid}");
+    // Nobody has looked yet at what a label says, and it may say anything.
+    let _ = writeln!(text, "  pool: {}\n    id: {guid}", one_line(&name));
     let _ = writeln!(text, " state: {state}{}", if is_destroyed { " (DESTROYED)" } else { "" });
     if let Some(status) = advice.status {
         let _ = writeln!(text, "status: {status}");
         for feature in unknown {
-            let _ = writeln!(text, "\t{feature}");
+            let _ = writeln!(text, "\t{}", one_line(&feature));
         }
     }
     let _ = writeln!(text, "action: {}", active.as_deref().unwrap_or(advice.action));
     if let Some(comment) = found.newest().and_then(|leaf| leaf.config.str("comment")) {
-        let _ = writeln!(text, "comment: {comment}");
+        let _ = writeln!(text, "comment: {}", one_line(comment));
     }
     if is_destroyed {
         text.push_str("\tThe pool was destroyed, but can be imported using the '-Df' flags.\n");
@@ -365,7 +367,7 @@ impl Rows<'_> {
     fn all(&mut self, tree: &Tree, state: &str, problem: &str) {
         let width = self.width;
         let root = &tree.root;
-        let _ = write!(self.text, "\t{:width$}  {state}", root.name);
+        let _ = write!(self.text, "\t{:width$}  {state}", one_line(&root.name));
         match root.reason {
             Some(reason) => {
                 let _ = writeln!(self.text, "  {}", reason.text());
@@ -381,7 +383,7 @@ impl Rows<'_> {
             if !members.is_empty() {
                 let _ = writeln!(self.text, "\t{heading}");
                 members.iter().for_each(|member| {
-                    let _ = writeln!(self.text, "\t  {}", member.name);
+                    let _ = writeln!(self.text, "\t  {}", one_line(&member.name));
                 });
             }
         }
@@ -396,7 +398,7 @@ impl Rows<'_> {
 
     fn vdev(&mut self, vdev: &Vdev, depth: usize) {
         let width = self.width.saturating_sub(depth);
-        let _ = write!(self.text, "\t{:depth$}{:width$}  {}", "", vdev.name, vdev.state);
+        let _ = write!(self.text, "\t{:depth$}{:width$}  {}", "", one_line(&vdev.name), vdev.state);
         if let Some(remark) = vdev.remark() {
             let _ = write!(self.text, "  {remark}");
         }

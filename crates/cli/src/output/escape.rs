@@ -1,0 +1,84 @@
+//! Text for terminals: names, properties and messages may come from pools, and a pool's maker chooses them.
+//!
+//! A terminal obeys control characters: they set its title, move its cursor over what stands there, answer as if the user had typed.
+//! So none gets there but line ends, tabs, and the colours that this program sets itself. Whatever a command writes goes through
+//! [`super::Output`], which does this; a name that stands in a line of its own form goes through [`one_line`] as well, so that
+//! it cannot make a second one.
+
+use std::borrow::Cow;
+
+/// What [`super::Output::paint`] writes around a text, and an error's first word has.
+const COLOURS: [&str; 5] = ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[34m", "\x1b[0m"];
+
+/// Text that stays in its line: control characters are escaped, line ends and tabs among them.
+pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
+/// Text of several lines: control characters but line ends and tabs are escaped.
+pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+    let is_bad = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(is_bad) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_bad(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
+/// Bytes for a terminal: as [`lines`], with colours kept, and what is not UTF-8 escaped.
+pub(super) fn for_terminal(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let is_plain = |byte: &u8| matches!(byte, b'\n' | b'\t' | b' '..=b'~');
+    if bytes.iter().all(is_plain) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut shown = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        let mut rest = chunk.valid();
+        while let Some(at) = rest.find('\x1b') {
+            shown.push_str(&lines(&rest[..at]));
+            rest = &rest[at..];
+            let colour = COLOURS.iter().find(|colour| rest.starts_with(**colour)).copied();
+            shown.push_str(colour.unwrap_or("\\u{1b}"));
+            rest = &rest[colour.map_or(1, str::len)..];
+        }
+        shown.push_str(&lines(rest));
+        for byte in chunk.invalid() {
+            shown.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    Cow::Owned(shown.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_line_ends_tabs_and_our_colours_and_no_other_control() {
+        let shown = |bytes: &[u8]| String::from_utf8(for_terminal(bytes).into_owned()).unwrap();
+        assert_eq!(shown(b"pool\tONLINE\n"), "pool\tONLINE\n");
+        assert_eq!(shown("\x1b[31merror\x1b[0m: é\n".as_bytes()), "\x1b[31merror\x1b[0m: é\n");
+        assert_eq!(shown(b"a\x1b]0;pwn\x07b"), "a\\u{1b}]0;pwn\\u{7}b");
+        assert_eq!(shown(b"\x1b[2J\x1b[8m\r\x08\x7f"), "\\u{1b}[2J\\u{1b}[8m\\r\\u{8}\\u{7f}");
+        // The one-byte form of ESC [, as a character and as a byte.
+        assert_eq!(shown("\u{9b}1m".as_bytes()), "\\u{9b}1m");
+        assert_eq!(shown(b"\x9b1m"), "\\x9b1m");
+    }
+
+    #[test]
+    fn a_name_makes_no_second_line() {
+        assert_eq!(one_line("tank\n  pool: other\x07"), "tank\\n  pool: other\\u{7}");
+        assert_eq!(one_line("tänk"), "tänk");
+        assert_eq!(lines("a\tb\n\u{1b}]0;x\u{7}\r\u{9b}é"), "a\tb\n\\u{1b}]0;x\\u{7}\\r\\u{9b}é");
+    }
+}
