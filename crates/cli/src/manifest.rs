@@ -2,6 +2,13 @@
 //!
 //! The form is that of the golden pools' manifests: `{"datasets": {NAME: {...}}}` with every file's metadata and the
 //! SHA-256 of its content.
+//!
+//! It is written as it comes: in memory are the names of one directory, the directories that are still to be listed, and the
+//! descriptions of a few files. Extended attributes of a file beyond [`XATTRS_SHOWN_MAX_BYTES`] are read one file at a time, and
+//! of them large values are shown as `{"size": BYTES, "sha256": HASH}` instead of as hexadecimal digits.
+
+use std::io::Write;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use cenote_dmu::Run;
@@ -9,8 +16,8 @@ use cenote_dsl::Dataset;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_spa::Pool;
-use cenote_taskq::{Class, Handle};
-use cenote_zpl::{Attributes, Cursor, FileKind, FileSystem, SpaceKind};
+use cenote_taskq::{Class, Handle, Semaphore};
+use cenote_zpl::{Attributes, Cursor, FileKind, FileSystem, SpaceKind, ZplError};
 use cenote_zvol::Volume;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -24,18 +31,29 @@ const BATCH: usize = 1024;
 /// Files described at once.
 const FILES_AT_ONCE: usize = 16;
 
-/// Describes the whole pool.
-pub(crate) async fn manifest(handle: &Handle, pool: &Pool) -> Result<Value> {
+/// Extended attributes of one file that are shown whole, in bytes.
+const XATTRS_SHOWN_MAX_BYTES: usize = 256 << 10;
+/// Values of others that are.
+const VALUE_SHOWN_MAX_BYTES: usize = 1 << 10;
+
+/// Describes the whole pool, into `sink`.
+///
+/// # Errors
+/// Something cannot be read or written; what was written is then no whole JSON.
+pub(crate) async fn manifest(handle: &Handle, pool: &Pool, sink: &mut dyn Write) -> Result<()> {
     let dsl = pool.dsl();
-    let mut datasets = Map::new();
+    write!(sink, "{{\"pool\":{},\"section\":\"contents\",\"datasets\":{{", json!(pool.name()))?;
+    let mut comma = "";
     for dir in dsl.tree(dsl.root_dir().await?, false).await? {
         let Some(head) = dsl.head(&dir).await? else { continue };
         let kind = dsl.kind(&head).await?;
         let mut all = vec![head.clone()];
         all.extend(dsl.snapshots(&head).await?);
         for dataset in all {
-            let described = describe(handle, pool, &dataset, kind).await;
-            datasets.insert(dataset.name(), described.with_context(|| dataset.name())?);
+            write!(sink, "{comma}{}:{{", json!(dataset.name()))?;
+            comma = ",";
+            describe(handle, pool, &dataset, kind, sink).await.with_context(|| dataset.name())?;
+            write!(sink, "}}")?;
         }
         for bookmark in dsl.bookmarks(&head).await? {
             let value = json!({
@@ -43,79 +61,101 @@ pub(crate) async fn manifest(handle: &Handle, pool: &Pool) -> Result<Value> {
                 "guid": bookmark.phys.guid.0,
                 "createtxg": bookmark.phys.creation_txg.0,
             });
-            datasets.insert(bookmark.name, value);
+            write!(sink, "{comma}{}:{value}", json!(bookmark.name))?;
+            comma = ",";
         }
     }
-    Ok(json!({ "pool": pool.name(), "section": "contents", "datasets": datasets }))
+    Ok(writeln!(sink, "}}}}")?)
 }
 
-async fn describe(handle: &Handle, pool: &Pool, dataset: &Dataset, kind: ObjsetType) -> Result<Value> {
+/// The fields of an object, one after the other.
+struct Fields<'a> {
+    sink: &'a mut dyn Write,
+    count: usize,
+}
+
+impl Fields<'_> {
+    fn name(&mut self, name: &str) -> Result<&mut dyn Write> {
+        let comma = if self.count > 0 { "," } else { "" };
+        self.count += 1;
+        write!(self.sink, "{comma}{}:", json!(name))?;
+        Ok(self.sink)
+    }
+
+    fn insert(&mut self, name: &str, value: &Value) -> Result<()> {
+        Ok(write!(self.name(name)?, "{value}")?)
+    }
+}
+
+async fn describe(
+    handle: &Handle,
+    pool: &Pool,
+    dataset: &Dataset,
+    kind: ObjsetType,
+    sink: &mut dyn Write,
+) -> Result<()> {
     let dsl = pool.dsl();
-    let mut out = Map::new();
+    let mut out = Fields { sink, count: 0 };
     let type_name = match kind {
         _ if dataset.is_snapshot() => "snapshot",
         ObjsetType::Zvol => "volume",
         _ => "filesystem",
     };
-    out.insert("type".into(), json!(type_name));
-    out.insert("guid".into(), json!(dataset.phys.guid.0));
-    out.insert("createtxg".into(), json!(dataset.phys.creation_txg.0));
+    out.insert("type", &json!(type_name))?;
+    out.insert("guid", &json!(dataset.phys.guid.0))?;
+    out.insert("createtxg", &json!(dataset.phys.creation_txg.0))?;
     if dsl.encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
-        out.insert("error".into(), json!("key not loaded"));
-        return Ok(Value::Object(out));
+        return out.insert("error", &json!("key not loaded"));
     }
     let Some(objset) = dsl.open(dataset).await? else {
-        out.insert("error".into(), json!("no contents"));
-        return Ok(Value::Object(out));
+        return out.insert("error", &json!("no contents"));
     };
     if dataset.is_inconsistent() {
         // What is half-received cannot be mounted; this is what mount(2) says of it.
-        out.insert("error".into(), json!("mount: Device or resource busy"));
-        return Ok(Value::Object(out));
+        return out.insert("error", &json!("mount: Device or resource busy"));
     }
     match kind {
         ObjsetType::Zvol => {
             let volume = Volume::open(objset).await?;
-            out.insert("size".into(), json!(volume.size_bytes()));
+            out.insert("size", &json!(volume.size_bytes()))?;
             let mut stream = volume.stream(WINDOW_BYTES);
             let mut hash = Sha256::new();
             while let Some(run) = stream.next().await? {
                 feed(&mut hash, &run);
             }
-            out.insert("sha256".into(), json!(hex(&hash.finalize())));
+            out.insert("sha256", &json!(hex(&hash.finalize())))
         }
         ObjsetType::Zfs => match FileSystem::open(objset).await {
             Ok(filesystem) => {
-                let mut entries = entries(handle, &filesystem).await?;
-                adjust_root(pool, dataset, &mut entries).await?;
-                out.insert("entries".into(), Value::Array(entries));
+                let root = root_entry(pool, dataset, &filesystem).await?;
+                entries(handle, &filesystem, &root, out.name("entries")?).await?;
                 if dataset.is_snapshot() {
-                    return Ok(Value::Object(out));
+                    return Ok(());
                 }
                 for (name, kind) in [
                     ("userspace", SpaceKind::User),
                     ("groupspace", SpaceKind::Group),
                     ("projectspace", SpaceKind::Project),
                 ] {
-                    out.insert(name.into(), space(&filesystem, kind).await?);
+                    out.insert(name, &space(&filesystem, kind).await?)?;
                 }
+                Ok(())
             }
-            Err(error) => drop(out.insert("error".into(), json!(error.to_string()))),
+            Err(error) => out.insert("error", &json!(error.to_string())),
         },
-        other => drop(out.insert("error".into(), json!(format!("objset type {other}")))),
+        other => out.insert("error", &json!(format!("objset type {other}"))),
     }
-    Ok(Value::Object(out))
 }
 
 /// A mounted root shows what is not in it: of a file system, a link more if `.zfs` is visible; of a snapshot, which has no
 /// `.zfs`, an inode number made from its objset's (`ZFSCTL_INO_SNAPDIRS` less the number).
-async fn adjust_root(pool: &Pool, dataset: &Dataset, entries: &mut [Value]) -> Result<()> {
+async fn root_entry(pool: &Pool, dataset: &Dataset, filesystem: &FileSystem) -> Result<Value> {
     const SNAPSHOT_INODES: u64 = 0xffff_ffff_fffc;
     const VISIBLE: u64 = 1;
-    let Some(root) = entries.first_mut() else { return Ok(()) };
+    let mut root = entry(filesystem, filesystem.root(), b".", &Semaphore::new(1)).await;
     if dataset.is_snapshot() {
-        root["ino"] = json!(SNAPSHOT_INODES - dataset.object.0);
-        return Ok(());
+        root["ino"] = json!(SNAPSHOT_INODES.saturating_sub(dataset.object.0));
+        return Ok(root);
     }
     let snapdir = pool.dsl().property(&dataset.dir, "snapdir", true).await?;
     if snapdir.and_then(|property| property.value.number()) == Some(VISIBLE)
@@ -123,7 +163,7 @@ async fn adjust_root(pool: &Pool, dataset: &Dataset, entries: &mut [Value]) -> R
     {
         root["nlink"] = json!(links + 1);
     }
-    Ok(())
+    Ok(root)
 }
 
 async fn space(filesystem: &FileSystem, kind: SpaceKind) -> Result<Value> {
@@ -149,15 +189,16 @@ async fn space(filesystem: &FileSystem, kind: SpaceKind) -> Result<Value> {
 }
 
 /// Every entry of a file system, the root as `.`, depth first in the order of names.
-async fn entries(handle: &Handle, filesystem: &FileSystem) -> Result<Vec<Value>> {
-    let mut out = Vec::new();
-    out.push(entry(filesystem, filesystem.root(), b".").await);
+async fn entries(handle: &Handle, filesystem: &FileSystem, root: &Value, sink: &mut dyn Write) -> Result<()> {
+    write!(sink, "[{root}")?;
+    let large = Arc::new(Semaphore::new(1));
     let mut pending: Vec<(Vec<u8>, ObjectId)> = vec![(Vec::new(), filesystem.root())];
     let mut seen = crate::files::ObjectSet::default();
     while let Some((path, directory)) = pending.pop() {
         // A sound directory has one place; a damaged one may contain itself.
         if !seen.insert(directory.0) {
-            out.push(json!({ "path": name(&path), "listing_error": "the directory has another place already" }));
+            let error = "the directory has another place already";
+            write!(sink, ",{}", json!({ "path": name(&path), "listing_error": error }))?;
             continue;
         }
         let mut names = Vec::new();
@@ -170,7 +211,7 @@ async fn entries(handle: &Handle, filesystem: &FileSystem) -> Result<Vec<Value>>
                     names.extend(batch.into_iter().map(|entry| (entry.name, entry.object)));
                 }
                 Err(error) => {
-                    out.push(json!({ "path": name(&path), "listing_error": error.to_string() }));
+                    write!(sink, ",{}", json!({ "path": name(&path), "listing_error": error.to_string() }))?;
                     break;
                 }
             }
@@ -186,10 +227,10 @@ async fn entries(handle: &Handle, filesystem: &FileSystem) -> Result<Vec<Value>>
                         path.push(b'/');
                     }
                     path.extend_from_slice(file);
-                    let (filesystem, object) = (filesystem.clone(), *object);
+                    let (filesystem, object, large) = (filesystem.clone(), *object, large.clone());
                     let task = {
                         let path = path.clone();
-                        async move { entry(&filesystem, object, &path).await }
+                        async move { entry(&filesystem, object, &path, &large).await }
                     };
                     (path, object, handle.spawn(Class::Issue, task))
                 })
@@ -199,15 +240,29 @@ async fn entries(handle: &Handle, filesystem: &FileSystem) -> Result<Vec<Value>>
                 if value["type"] == "d" {
                     subdirectories.push((path, object));
                 }
-                out.push(value);
+                write!(sink, ",{value}")?;
             }
         }
         pending.extend(subdirectories.into_iter().rev());
     }
-    Ok(out)
+    Ok(write!(sink, "]")?)
 }
 
-async fn entry(filesystem: &FileSystem, object: ObjectId, path: &[u8]) -> Value {
+/// All extended attributes of a file; of many large ones the hashes, and for no two files at once.
+async fn xattrs(filesystem: &FileSystem, object: ObjectId, large: &Semaphore) -> Result<Map<String, Value>, ZplError> {
+    let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    if let Some(found) = filesystem.xattrs_within(object, XATTRS_SHOWN_MAX_BYTES).await? {
+        return Ok(found.iter().map(|(name, value)| (text(name), json!(hex(value)))).collect());
+    }
+    let _turn = large.acquire(1).await;
+    let shown = |value: &[u8]| match value.len() > VALUE_SHOWN_MAX_BYTES {
+        true => json!({ "size": value.len(), "sha256": hex(&Sha256::digest(value)) }),
+        false => json!(hex(value)),
+    };
+    Ok(filesystem.xattrs(object).await?.iter().map(|(name, value)| (text(name), shown(value))).collect())
+}
+
+async fn entry(filesystem: &FileSystem, object: ObjectId, path: &[u8], large: &Semaphore) -> Value {
     let mut out = Map::new();
     out.insert("path".into(), name(path));
     let attributes = match filesystem.attributes(object).await {
@@ -224,15 +279,9 @@ async fn entry(filesystem: &FileSystem, object: ObjectId, path: &[u8]) -> Value 
             Err(error) => drop(out.insert("error".into(), json!(error.to_string()))),
         }
     }
-    match filesystem.xattrs(object).await {
+    match xattrs(filesystem, object, large).await {
         Ok(xattrs) if xattrs.is_empty() => {}
-        Ok(xattrs) => {
-            let map: Map<_, _> = xattrs
-                .iter()
-                .map(|(name, value)| (String::from_utf8_lossy(name).into_owned(), json!(hex(value))))
-                .collect();
-            out.insert("xattrs".into(), Value::Object(map));
-        }
+        Ok(xattrs) => drop(out.insert("xattrs".into(), Value::Object(xattrs))),
         Err(error) => drop(out.insert("xattr_error".into(), json!(error.to_string()))),
     }
     if matches!(attributes.kind, FileKind::File | FileKind::Directory) {

@@ -44,3 +44,4 @@ pub use error::{Errno, ZplError};
 pub use file::File;
 pub use filesystem::{CaseSensitivity, FileSystem};
 pub use space::{SpaceKind, SpaceUse};
+pub use xattr::{XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES};

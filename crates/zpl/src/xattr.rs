@@ -16,11 +16,12 @@ use crate::directory::Cursor;
 use crate::{FileSystem, ZplError};
 
 /// The largest value that is read into memory, in bytes. Linux clients cannot set more than 64 KiB.
-const VALUE_MAX_BYTES: u64 = 1 << 20;
-/// Names and values of one file together at most, in bytes: memory that one file can make a reader take.
-const TOTAL_MAX_BYTES: usize = 64 << 20;
-/// Names of one file at most.
-const NAMES_MAX: usize = 1 << 16;
+pub const XATTR_VALUE_MAX_BYTES: usize = 1 << 20;
+/// Names and values of one file together at most, in bytes: memory that one file can make a reader take. What is written keeps
+/// to it too, so that nothing is written that could not be read.
+pub const XATTRS_MAX_BYTES: usize = 16 << 20;
+/// Names of one file at most; Linux lists 64 KiB of them.
+pub const XATTR_NAMES_MAX: usize = 8 << 10;
 /// Entries asked for at a time.
 const BATCH: usize = 1024;
 
@@ -37,9 +38,25 @@ pub(crate) fn linux_name(stored: &[u8]) -> Vec<u8> {
 
 impl FileSystem {
     /// All extended attributes of a file with their values, sorted by name.
+    ///
+    /// # Errors
+    /// They cannot be read, or are more than [`XATTRS_MAX_BYTES`] or [`XATTR_NAMES_MAX`].
     pub async fn xattrs(&self, id: ObjectId) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, ZplError> {
+        let found = self.xattrs_within(id, XATTRS_MAX_BYTES).await?;
+        found.ok_or_else(|| corrupt(id, "more than 16 MiB of extended attributes"))
+    }
+
+    /// The same, if names and values together are no more than `max_bytes`; `None` if they are, without having read more.
+    ///
+    /// # Errors
+    /// They cannot be read, or are more than [`XATTR_NAMES_MAX`].
+    pub async fn xattrs_within(
+        &self,
+        id: ObjectId,
+        max_bytes: usize,
+    ) -> Result<Option<BTreeMap<Vec<u8>, Vec<u8>>>, ZplError> {
         let mut found = BTreeMap::new();
-        let mut total = 0;
+        let mut left = max_bytes;
         let dnode = self.dnode(id).await?;
         let values = self.sa().values(&dnode).await?;
         if let Some(directory) = values.u64(ZplAttribute::Xattr).filter(|directory| *directory != 0) {
@@ -50,19 +67,20 @@ impl FileSystem {
                 let Some(last) = entries.last() else { break };
                 cursor = last.next;
                 for entry in entries {
-                    if found.len() >= NAMES_MAX {
+                    if found.len() >= XATTR_NAMES_MAX {
                         return Err(corrupt(id, "more extended attributes than any client can list"));
                     }
-                    let value = self.xattr_file(entry.object).await?;
-                    total += entry.name.len() + value.len();
-                    if total > TOTAL_MAX_BYTES {
-                        return Err(corrupt(id, "more than 64 MiB of extended attributes"));
-                    }
+                    let Some(room) = left.checked_sub(entry.name.len()) else { return Ok(None) };
+                    let Some(value) = self.xattr_file(entry.object, room).await? else { return Ok(None) };
+                    left = room - value.len();
                     found.insert(linux_name(&entry.name), value);
                 }
             }
         }
         if let Some(packed) = values.bytes(ZplAttribute::Dxattr).filter(|packed| !packed.is_empty()) {
+            if packed.len() > left {
+                return Ok(None);
+            }
             let list = NvList::parse(packed).map_err(|error| ZplError::Format { object: id.0, error })?;
             for (name, _) in list.iter() {
                 let value = name.as_str().and_then(|name| list.bytes(name));
@@ -72,16 +90,20 @@ impl FileSystem {
                 found.insert(linux_name(name.as_bytes()), value.to_vec());
             }
         }
-        Ok(found)
+        Ok(Some(found))
     }
 
-    async fn xattr_file(&self, id: ObjectId) -> Result<Vec<u8>, ZplError> {
+    /// A value, if it is no more than `max_bytes`.
+    async fn xattr_file(&self, id: ObjectId, max_bytes: usize) -> Result<Option<Vec<u8>>, ZplError> {
         let file = self.open_file(id).await?;
         let size = file.attributes().size_bytes;
-        if size > VALUE_MAX_BYTES {
+        if size > XATTR_VALUE_MAX_BYTES as u64 {
             return Err(corrupt(id, "an extended attribute larger than 1 MiB"));
         }
-        Ok(file.read(0, size as usize).await?.to_vec())
+        if size > max_bytes as u64 {
+            return Ok(None);
+        }
+        Ok(Some(file.read(0, size as usize).await?.to_vec()))
     }
 
     /// The value of one extended attribute, by its Linux name.

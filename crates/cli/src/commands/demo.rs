@@ -284,7 +284,9 @@ impl Demo<'_> {
     async fn compare(&mut self, images: &str) -> Result<()> {
         let start = self.context.handle().now();
         let pool = self.open(images).await?;
-        let ours = crate::manifest::manifest(self.context.handle(), &pool).await?;
+        let mut ours = Vec::new();
+        crate::manifest::manifest(self.context.handle(), &pool, &mut ours).await?;
+        let ours: Value = serde_json::from_slice(&ours)?;
         let seconds = self.context.handle().now().since(start).as_secs_f64();
         let theirs: Value = serde_json::from_slice(&zstd::decode_all(MANIFEST)?)?;
         let (mut equal, mut entries, mut bytes) = (0_u64, 0_u64, 0_u64);

@@ -1,13 +1,22 @@
 //! `cenote manifest`.
 
+use std::io::{BufWriter, Write as _};
+
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::tar::Standard;
 use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
+/// Bytes gathered before they are written.
+const BUFFER_BYTES: usize = 256 << 10;
+
 /// Print what a pool contains, as JSON: every file's metadata and hash.
+///
+/// It is written as it comes: after an error what was written is no whole JSON. Extended attributes are shown as hexadecimal digits; where
+/// a file has more than 256 KiB of them, large values are shown by size and SHA-256.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -20,7 +29,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     // Only looks: a pool that some system has left open is described as it lies there.
     let context = context.with(&Search { force: true, ..args.search });
     let pool = context.open_pool(&args.pool).await?;
-    let value = crate::manifest::manifest(context.handle(), &pool).await?;
-    context.out(format!("{value}\n"))?;
+    let mut sink = BufWriter::with_capacity(BUFFER_BYTES, Standard(context.clone()));
+    crate::manifest::manifest(context.handle(), &pool, &mut sink).await?;
+    sink.flush()?;
     Ok(Outcome::Good)
 }

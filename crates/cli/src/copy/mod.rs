@@ -16,7 +16,7 @@
 //! **Invariants.**
 //! 1. Nothing is made but by a plain name in a directory that is held open, no link is followed, and nothing is changed but
 //!    through a descriptor of what was made (`target`), whoever else may write in the target.
-//! 2. The bytes in flight stay below [`IN_FLIGHT_BYTES`], whatever the number and size of files.
+//! 2. The bytes in flight, extended attributes among them, stay below [`IN_FLIGHT_BYTES`], whatever the number and size of files.
 //! 3. Names of files with several links are remembered until the last of the links is made; nothing else grows with the
 //!    number of files.
 //!
@@ -47,7 +47,7 @@ use cenote_zpl::{Attributes, FileKind, FileSystem};
 use crate::files::content::{Content, Piece};
 use crate::files::walk::{Node, Visit, Walk, Wants};
 use crate::output::Progress;
-use target::{Identity, TargetDirectory, Xattrs, finish, is_same};
+use target::{Identity, TargetDirectory, Xattrs, begin, finish, is_same};
 pub(crate) use target::{Keep, Lost, Privileged};
 
 /// Bytes of content in flight, of all files together.
@@ -247,7 +247,13 @@ impl Copier {
             match made {
                 Ok(target) => {
                     Account::add(&account.directories, 1);
-                    let attributes = (!path.is_empty() || target.is_made()).then_some((attributes, xattrs));
+                    let attributes = if !path.is_empty() || target.is_made() {
+                        let (late, lost) = begin(&target, xattrs, self.job.shared.options.keep);
+                        account.lose(path, lost);
+                        Some((attributes, late))
+                    } else {
+                        None
+                    };
                     let directory = Directory { target, path: path.to_vec(), attributes, parent: Some(parent) };
                     self.stack.push(Arc::new(directory));
                     return true;
@@ -347,7 +353,9 @@ impl Copier {
                 Err(error) => return self.job.fail(path, &error.to_string()),
             }
         }
+        let held: usize = xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
         let share = attributes.size_bytes.min(WINDOW_BYTES).max(attributes.block_size_bytes.saturating_mul(2));
+        let share = share.saturating_add(held as u64);
         let permit = shared.budget.acquire_owned(share.clamp(SHARE_MIN_BYTES, IN_FLIGHT_BYTES)).await;
         let (job, path) = (self.job.clone(), path.to_vec());
         let task = shared.handle.spawn(Class::Issue, async move {

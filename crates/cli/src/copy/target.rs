@@ -30,6 +30,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+/// Attributes of a directory beside those of the namespace `user` at most: lists and labels that the system itself takes.
+const LATE_MAX_BYTES: usize = 128 << 10;
 /// Permission bits of what has been made and not finished.
 const UNFINISHED: u32 = 0o600;
 /// Permission bits of a directory that has been made and not finished.
@@ -273,6 +275,23 @@ impl TargetDirectory {
         }
         finish(self.descriptor.as_fd(), attributes, xattrs, keep)
     }
+}
+
+/// Attributes of the namespace `user` for a directory that was just made or taken, of which the rest comes back: what it has
+/// before it is done changes nothing of what is made in it, and is not held in memory until then.
+pub(crate) fn begin(directory: &TargetDirectory, xattrs: Xattrs, keep: Keep) -> (Xattrs, Vec<Lost>) {
+    let is_ours = directory.is_made() || directory.owner == geteuid();
+    let (early, late): (Xattrs, Xattrs) =
+        xattrs.into_iter().partition(|(name, _)| is_ours && name.starts_with(b"user."));
+    let mut lost = Vec::new();
+    let set = |name: &OsStr, value: &[u8]| fsetxattr(&directory.descriptor, name, value, XattrFlags::empty());
+    set_xattrs(&mut lost, &early, keep, false, set);
+    let bytes: usize = late.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > LATE_MAX_BYTES {
+        lost.push(Lost::Xattrs);
+        return (Xattrs::new(), lost);
+    }
+    (late, lost)
 }
 
 impl Special {
@@ -620,6 +639,24 @@ mod tests {
             }
         };
         assert!(meanwhile(deed, || directory.directory(b"other")).is_err(), "a link was followed");
+    }
+
+    /// A directory of a hostile pool may have a name twice: a link first, then a file or directory to be made through it.
+    #[test]
+    fn a_link_and_then_a_file_of_the_same_name_stays_inside() {
+        let place = Place::new();
+        let directory = place.open();
+        let outside = place.dir.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        let before = place.state();
+        drop(directory.symlink(b"x", outside.as_os_str().as_bytes()).unwrap());
+        assert!(directory.directory(b"x").is_err());
+        drop(directory.symlink(b"y", place.victim.as_os_str().as_bytes()).unwrap());
+        std::io::Write::write_all(&mut directory.file(b"y").unwrap(), b"theirs").unwrap();
+        assert_eq!(fs::read(&place.victim).unwrap(), b"mine");
+        assert_eq!(place.state(), before);
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        assert!(!fs::symlink_metadata(place.target.join("y")).unwrap().is_symlink());
     }
 
     #[test]

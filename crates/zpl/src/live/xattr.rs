@@ -87,6 +87,17 @@ fn check_name(name: &[u8]) -> Result<(), ZplError> {
 }
 
 /// # Errors
+/// It is none that can be set: of the system's own, only the two lists are known here, and others would be kept as if
+/// somebody obeyed them.
+fn check_settable(name: &[u8]) -> Result<(), ZplError> {
+    check_name(name)?;
+    if name.starts_with(b"system.") && name != posix_acl::ACCESS && name != posix_acl::DEFAULT {
+        return Err(ZplError::Unsupported("of the namespace system only POSIX access control lists can be set".into()));
+    }
+    Ok(())
+}
+
+/// # Errors
 /// A flag forbids changing the node's attributes.
 fn check_changeable(node: &Node) -> Result<(), ZplError> {
     node.check_there()?;
@@ -142,7 +153,7 @@ impl LiveFileSystem {
     /// # Errors
     /// It is (or is not) there though it must not be (or must), it is too large, or a flag forbids it.
     pub async fn set_xattr(&self, id: ObjectId, name: &[u8], value: &[u8], how: XattrSet) -> Result<(), ZplError> {
-        check_name(name)?;
+        check_settable(name)?;
         if value.len() > VALUE_LIMIT_BYTES {
             return Err(ZplError::TooLarge);
         }

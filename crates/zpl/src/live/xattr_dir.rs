@@ -19,13 +19,13 @@ use super::record::Record;
 use super::tables::{Form, Room};
 use super::txgs::Bill;
 use super::{LiveFileSystem, steps};
-use crate::xattr::linux_name;
+use crate::xattr::{XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name};
 use crate::{FileKind, Time, ZplError};
 
-/// A value that is read into memory at most, in bytes.
-const VALUE_MAX_BYTES: u64 = 1 << 20;
-/// Names of one file at most.
+/// Names of one file at most that are changed with their owner.
 const NAMES_MAX: usize = 1 << 16;
+/// As many values can be no more than a reader takes, whatever their sizes, so that they need not be added up.
+const FEW: usize = XATTRS_MAX_BYTES / XATTR_VALUE_MAX_BYTES - 1;
 /// Files whose owner is changed in one txg.
 const BATCH: usize = 64;
 const DIR_MODE: u32 = 0o041_777;
@@ -74,7 +74,7 @@ impl LiveFileSystem {
         let Some(found) = found else { return Ok(None) };
         let file = self.node(word(directory, &found)?.object).await?;
         let size = file.size_bytes();
-        if size > VALUE_MAX_BYTES {
+        if size > XATTR_VALUE_MAX_BYTES as u64 {
             let what = "an extended attribute larger than 1 MiB".to_owned();
             return Err(ZplError::Corrupt { object: file.id.0, what });
         }
@@ -125,6 +125,9 @@ impl LiveFileSystem {
                 (None, self.born(&hidden_birth(record, DIR_MODE, node.id, 2, 2), now)?, None)
             }
         };
+        if let (Some(value), Some(hidden)) = (&value, &directory) {
+            self.check_room(hidden, &stored, value.len()).await?;
+        }
         let entries = match (replaced.is_some(), value.is_some()) {
             (true, false) => -1,
             (false, true) => 1,
@@ -151,6 +154,25 @@ impl LiveFileSystem {
         let room = directory.as_ref().map_or_else(|| Room::of_slots(1), |hidden| Room::of(&hidden.object));
         let form = self.shared.tables.form(self.source(), room, &own).await?;
         Ok(DirEdit { directory, record: own, form, zap, name: stored, value, replaced })
+    }
+
+    /// Refuses what a reader would refuse: with a new value the attributes in the hidden directory stay within its bounds.
+    async fn check_room(&self, hidden: &Node, name: &[u8], value_bytes: usize) -> Result<(), ZplError> {
+        let entries = ZapLook::open(&hidden.object).await?.list(None, XATTR_NAMES_MAX + 1).await?;
+        let others = entries.iter().filter(|entry| entry.name() != name);
+        let count = others.clone().count();
+        // The packed attributes, which are no more than 64 KiB, and the name itself.
+        let mut total = (64 << 10) + name.len() + value_bytes;
+        if count > FEW {
+            for entry in others {
+                let file = self.node(word(hidden.id, &entry.value)?.object).await?;
+                total = total.saturating_add(entry.name().len()).saturating_add(file.size_bytes() as usize);
+            }
+        }
+        if count >= XATTR_NAMES_MAX || total > XATTRS_MAX_BYTES {
+            return Err(ZplError::NoSpace);
+        }
+        Ok(())
     }
 
     /// Makes a change of the hidden directory; the owner's plan comes back with the directory's number.

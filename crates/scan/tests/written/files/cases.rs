@@ -387,6 +387,44 @@ fn extended_attributes_that_outgrow_the_spill_block_go_to_a_directory_and_change
     }
 }
 
+/// Goal: nobody writes what nobody could read. Method: values are set until one is refused; all others are then read.
+#[test]
+fn attributes_are_refused_where_a_reader_would_refuse_them() {
+    case(LiveOptions { xattrs: XattrMode::Dir, ..LiveOptions::default() }, async |live| {
+        let fs = &live.fs;
+        let id = make_file(fs, "f").await.id();
+        let mut count = 0;
+        let value = [7; 64 << 10];
+        while let Ok(()) = fs.set_xattr(id, format!("user.{count}").as_bytes(), &value, XattrSet::Create).await {
+            count += 1;
+            if count % 50 == 0 {
+                live.sync().await;
+            }
+            assert!(count * value.len() <= cenote_zpl::XATTRS_MAX_BYTES);
+        }
+        assert!((count + 3) * value.len() > cenote_zpl::XATTRS_MAX_BYTES, "{count}");
+        assert_eq!(errno(fs.set_xattr(id, b"user.x", &value, XattrSet::Any).await), Some(Errno::NoSpace));
+        // One in the place of another is still room enough.
+        fs.set_xattr(id, b"user.0", &value, XattrSet::Replace).await.unwrap();
+        assert_eq!(fs.xattr_names(id).await.unwrap().len(), count);
+        live
+    });
+}
+
+#[test]
+fn of_the_systems_attributes_only_lists_can_be_set() {
+    case(LiveOptions::default(), async |live| {
+        let fs = &live.fs;
+        let id = make_file(fs, "f").await.id();
+        for name in [&b"system.nfs4_acl"[..], b"system.anything", b"system.posix_acl_", b"system.posix_acl_access2"] {
+            let told = errno(fs.set_xattr(id, name, b"x", XattrSet::Any).await);
+            assert_eq!(told, Some(Errno::NotSupported), "{}", String::from_utf8_lossy(name));
+        }
+        assert_eq!(fs.xattr_names(id).await.unwrap(), Vec::<Vec<u8>>::new());
+        live
+    });
+}
+
 #[test]
 fn posix_lists_keep_step_with_modes_and_are_handed_down() {
     let entry = |tag: u16, permissions: u16, id: u32| {
