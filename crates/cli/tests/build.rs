@@ -223,6 +223,149 @@ fn what_is_no_archive_is_refused_with_a_reason_and_leaves_nothing() {
     }
 }
 
+/// What a header of that type and its content are in an archive.
+fn part(kind: tar::EntryType, name: &str, content: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(kind);
+    header.set_path(name).unwrap();
+    header.set_mode(0o644);
+    header.set_size(content.len() as u64);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend(content);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+fn record(key: &str, value: &[u8]) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let len = (1..12).map(|digits| rest + digits).find(|len| len.to_string().len() == len - rest).unwrap();
+    [format!("{len} {key}=").as_bytes(), value, b"\n"].concat()
+}
+
+/// Goal: kilobytes do not take all memory. Method: archives that pack to little and unpack to gigabytes of records, names and
+/// nodes. Would go wrong if records were limited one by one, or copied into every entry.
+#[test]
+fn archives_that_want_all_memory_are_refused_where_their_budget_ends() {
+    use tar::EntryType::{Regular, XGlobalHeader, XHeader};
+    let dir = tempfile::tempdir().unwrap();
+    let files: Vec<u8> = (0..300).flat_map(|at| part(Regular, &format!("f{at}"), b"")).collect();
+    let large = part(XGlobalHeader, "g", &record("SCHILY.xattr.user.a", &vec![0; 15 << 20]));
+    let values: Vec<u8> =
+        (0..15).flat_map(|at| record(&format!("SCHILY.xattr.user.a{at}"), &vec![0; 1 << 20])).collect();
+    let many = part(XGlobalHeader, "g", &values);
+    let before_one: Vec<u8> =
+        (0..5).flat_map(|at| part(XHeader, "x", &record(&format!("K{at}"), &vec![0; 15 << 20]))).collect();
+    let small: Vec<u8> = (0..300_000).flat_map(|at| record(&format!("K{at}"), b"")).collect();
+    let deep: Vec<u8> = (0..20)
+        .flat_map(|at| {
+            let path = [at.to_string().as_bytes(), b"/", &b"d/".repeat(4089), b"f"].concat();
+            [part(XHeader, "x", &record("path", &path)), part(Regular, "f", b"")].concat()
+        })
+        .collect();
+    for (name, bytes, reason) in [
+        ("large", [large, files.clone()].concat(), "more than one can have"),
+        ("many", [many, files.clone()].concat(), "need more than 24M of memory (--archive-memory"),
+        ("before", [before_one, files.clone()].concat(), "too many names and records before one entry"),
+        ("small", [part(XHeader, "x", &small), files].concat(), "too many names and records before one entry"),
+        ("deep", deep, "need more than 24M of memory (--archive-memory"),
+    ] {
+        let (from, image) = (dir.path().join(name), dir.path().join("image"));
+        fs::write(&from, zstd::encode_all(&bytes[..], 1).unwrap()).unwrap();
+        assert!(fs::metadata(&from).unwrap().len() < 4 << 20);
+        let mut command = program();
+        command.args(["build", "--pool", "built", "--size", "128M", "--archive-memory", "24M", "--from"]);
+        let output = command.arg(&from).arg(&image).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}: {}", said(&output));
+        assert!(said(&output).contains(reason), "{name}: {}", said(&output));
+        assert!(said(&output).contains(from.to_str().unwrap()) && said(&output).contains("byte"), "{}", said(&output));
+        assert!(!image.exists(), "{name}");
+    }
+}
+
+/// Goal: many large attributes are neither lost nor shown as gigabytes of digits. Method: a file with more than is read
+/// ahead, and one beside it with few.
+#[test]
+fn attributes_beyond_what_is_read_ahead_are_kept_and_shown_by_their_hash() {
+    use tar::EntryType::{Regular, XHeader};
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("a.tar");
+    let value = |at: u8| vec![at; 60_000];
+    let records: Vec<u8> = (0..20).flat_map(|at| record(&format!("SCHILY.xattr.user.a{at:02}"), &value(at))).collect();
+    let few = record("SCHILY.xattr.user.b", &value(7));
+    let parts = [
+        part(XHeader, "x", &records),
+        part(Regular, "many", b"1"),
+        part(XHeader, "x", &few),
+        part(Regular, "few", b"2"),
+    ];
+    fs::write(&from, parts.concat()).unwrap();
+    let image = build(dir.path(), &from, &[]);
+    let manifest = good(program().args(["manifest", "-d"]).arg(&image).arg("built"));
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    let entries = manifest["datasets"]["built"]["entries"].as_array().unwrap();
+    let xattrs = |name: &str| &entries.iter().find(|entry| entry["path"] == *name).unwrap()["xattrs"];
+    let hash: String = Sha256::digest(value(3)).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(xattrs("many")["user.a03"], json!({ "size": 60_000, "sha256": hash }));
+    assert_eq!(xattrs("many").as_object().unwrap().len(), 20);
+    assert_eq!(xattrs("few")["user.b"], json!("07".repeat(60_000)));
+    let archive = tar_of(&image);
+    for at in 0..20 {
+        let record = record(&format!("SCHILY.xattr.user.a{at:02}"), &value(at));
+        assert!(archive.windows(record.len()).any(|window| window == record), "{at}");
+    }
+}
+
+/// Goal: a layout leads nowhere. Method: a blob is a link to a file that has its bytes, or to one that never ends, or a pipe;
+/// and a whiteout has no name, so that it would remove the directory that it is in.
+#[test]
+fn a_layout_leads_nowhere_and_removes_nothing_without_a_name() {
+    const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+    let dir = tempfile::tempdir().unwrap();
+    let layout = dir.path().join("layout");
+    fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+    fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    let of_layer = |bytes: &[u8]| {
+        let layers = [blob(&layout, bytes, "application/vnd.oci.image.layer.v1.tar")];
+        let manifest = json!({ "schemaVersion": 2, "config": {}, "layers": layers });
+        let image = blob(&layout, manifest.to_string().as_bytes(), MANIFEST);
+        let index = json!({ "schemaVersion": 2, "manifests": [image] });
+        fs::write(layout.join("index.json"), index.to_string()).unwrap();
+        let path_of = |blob: &serde_json::Value| {
+            layout.join("blobs/sha256").join(blob["digest"].as_str().unwrap().trim_start_matches("sha256:"))
+        };
+        (path_of(&image), path_of(&layers[0]))
+    };
+    let refused = || {
+        let image = dir.path().join("refused");
+        let mut command = program();
+        command.args(["build", "--pool", "built", "--size", "128M", "--from"]).arg(&layout).arg(&image);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        said(&output)
+    };
+    let good_layer = layer(&[("etc/", None), ("etc/a", Some("1"))]);
+    let (manifest, layer_path) = of_layer(&good_layer);
+    for path in [manifest, layer_path] {
+        let elsewhere = dir.path().join("elsewhere");
+        fs::rename(&path, &elsewhere).unwrap();
+        for target in [elsewhere.as_path(), Path::new("/dev/zero")] {
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            assert!(refused().contains("is a symbolic link"), "{}", refused());
+            fs::remove_file(&path).unwrap();
+        }
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(refused().contains("is no regular file"), "{}", refused());
+        fs::remove_file(&path).unwrap();
+        fs::rename(&elsewhere, &path).unwrap();
+    }
+    build(dir.path(), &layout, &[]);
+    for name in ["etc/.wh.", "etc/.wh..", "etc/.wh..."] {
+        of_layer(&layer(&[("etc/", None), ("etc/a", Some("1")), (name, Some(""))]));
+        assert!(refused().contains("removes nothing that has a name"), "{name}: {}", refused());
+    }
+}
+
 /// A build of a directory into these images.
 fn of_directory(source: &Path, images: &[&Path]) -> std::process::Command {
     let mut command = program();

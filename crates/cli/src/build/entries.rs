@@ -5,23 +5,91 @@
 //! [g: records of all that follow]
 //! ```
 //! The library's own iterator is not used: it takes records apart at line ends, which values of attributes may have.
+//!
+//! A packed archive of some kilobytes can hold gigabytes of records and names. So what stands before one entry has a bound
+//! ([`PREAMBLE_MAX_BYTES`]), what counts for all entries is shared by them, and what is kept of all of them together comes out of
+//! one [`Budget`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
 /// The unit of an archive.
 pub(crate) const BLOCK_BYTES: u64 = 512;
-/// Records, names and links before an entry at most, in bytes: an attribute can have 64 KiB, and a file a few of them.
-const PREAMBLE_MAX_BYTES: u64 = 16 << 20;
+/// Records, names and links before one entry at most, all together, in bytes of memory: twice what a file may have of
+/// attributes ([`cenote_zpl::XATTRS_MAX_BYTES`]), for their names, and what each takes beside its bytes.
+const PREAMBLE_MAX_BYTES: u64 = 2 * cenote_zpl::XATTRS_MAX_BYTES as u64;
+/// What a record takes in memory beside its bytes: a node's share of a map, and two allocations.
+const RECORD_BYTES: u64 = 128;
 /// Parts of a sparse file at most.
 pub(crate) const PARTS_MAX: usize = 1 << 20;
 
-/// Records by their keyword.
-pub(crate) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Memory that is left for the entries of a source: their names, attributes and nodes. Nothing is given back, since all of it
+/// is kept until the source is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    left: u64,
+    limit: u64,
+}
+
+impl Budget {
+    /// By default: some 800 000 files with names of an ordinary length.
+    pub(crate) const DEFAULT_BYTES: u64 = 512 << 20;
+
+    pub(crate) const fn new(limit: u64) -> Self {
+        Self { left: limit, limit }
+    }
+
+    /// Takes `bytes`.
+    ///
+    /// # Errors
+    /// So many are not left.
+    pub(crate) fn take(&mut self, bytes: u64) -> Result<()> {
+        let left = self.left.checked_sub(bytes).with_context(|| {
+            let limit = crate::output::nicebytes(self.limit);
+            format!("names, records and attributes need more than {limit} of memory (--archive-memory sets that)")
+        })?;
+        self.left = left;
+        Ok(())
+    }
+}
+
+type RecordMap = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Records by their keyword: an entry's own, and those that count for all that follow, which are shared.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Records {
+    own: RecordMap,
+    global: Arc<RecordMap>,
+}
+
+impl Records {
+    /// The value of a keyword.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&Vec<u8>> {
+        self.own.get(key).or_else(|| self.global.get(key))
+    }
+
+    /// All of them; where there are two of a keyword, the one that counts is the last.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
+        self.global.iter().chain(&self.own)
+    }
+}
+
+#[cfg(test)]
+impl From<[(Vec<u8>, Vec<u8>); 1]> for Records {
+    fn from(own: [(Vec<u8>, Vec<u8>); 1]) -> Self {
+        Self { own: own.into(), global: Arc::default() }
+    }
+}
+
+/// What records take in memory.
+fn cost(records: &RecordMap) -> u64 {
+    records.iter().map(|(key, value)| (key.len() + value.len()) as u64 + RECORD_BYTES).sum()
+}
 
 /// An entry.
 pub(crate) struct Entry {
@@ -42,13 +110,15 @@ pub(crate) struct Entries<'a> {
     file: &'a File,
     at: u64,
     size_bytes: u64,
-    global: Records,
+    global: Arc<RecordMap>,
     count: u64,
+    /// What may still be said of the next entry, in bytes.
+    preamble_left: u64,
 }
 
 impl<'a> Entries<'a> {
     pub(crate) fn of(file: &'a File) -> Result<Self> {
-        Ok(Self { file, at: 0, size_bytes: file.metadata()?.len(), global: Records::new(), count: 0 })
+        Ok(Self { file, at: 0, size_bytes: file.metadata()?.len(), global: Arc::default(), count: 0, preamble_left: 0 })
     }
 
     /// The next entry, with all that was said of it before.
@@ -56,25 +126,49 @@ impl<'a> Entries<'a> {
     /// # Errors
     /// The archive is damaged, or none.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
-        let (mut own, mut path, mut link) = (Records::new(), None, None);
+        let (mut own, mut path, mut link) = (RecordMap::new(), None, None);
+        self.preamble_left = PREAMBLE_MAX_BYTES;
         loop {
             let Some(header) = self.header()? else { return Ok(None) };
             let size = header.entry_size().context("an entry without a size")?;
             match header.entry_type() {
-                EntryType::XHeader => own.extend(records(&self.text(size)?)?),
+                EntryType::XHeader => own.extend(self.records(size)?),
                 EntryType::XGlobalHeader => {
-                    let records = records(&self.text(size)?)?;
-                    self.global.extend(records);
+                    let records = self.records(size)?;
+                    let global = Arc::make_mut(&mut self.global);
+                    global.extend(records);
+                    if cost(global) > PREAMBLE_MAX_BYTES {
+                        bail!("has too many records for all entries at byte {} (limit: {PREAMBLE_MAX_BYTES})", self.at);
+                    }
                 }
                 EntryType::GNULongName => path = Some(without_end(self.text(size)?)),
                 EntryType::GNULongLink => link = Some(without_end(self.text(size)?)),
                 _ => {
-                    let mut records = self.global.clone();
-                    records.append(&mut own);
+                    let records = Records { own, global: self.global.clone() };
                     return self.entry(header, records, path, link).map(Some);
                 }
             }
         }
+    }
+
+    fn records(&mut self, size_bytes: u64) -> Result<RecordMap> {
+        let text = self.text(size_bytes)?;
+        // What they are in memory counts, not what they are in the archive.
+        records(&text, &mut || self.say(RECORD_BYTES))
+    }
+
+    /// Counts what is said of the next entry.
+    fn say(&mut self, bytes: u64) -> Result<()> {
+        let left = self.preamble_left.checked_sub(bytes);
+        self.preamble_left = left.with_context(|| {
+            format!("has too many names and records before one entry at byte {} (limit: {PREAMBLE_MAX_BYTES})", self.at)
+        })?;
+        Ok(())
+    }
+
+    /// Where the next header is.
+    pub(crate) const fn at(&self) -> u64 {
+        self.at
     }
 
     fn header(&mut self) -> Result<Option<Header>> {
@@ -106,9 +200,7 @@ impl<'a> Entries<'a> {
 
     /// The content of an entry that is about another one.
     fn text(&mut self, size_bytes: u64) -> Result<Vec<u8>> {
-        if size_bytes > PREAMBLE_MAX_BYTES {
-            bail!("has {size_bytes} bytes of names and records before an entry");
-        }
+        self.say(size_bytes)?;
         let mut text = vec![0; size_bytes as usize];
         self.file.read_exact_at(&mut text, self.at).context("the archive is cut short")?;
         self.at += size_bytes.next_multiple_of(BLOCK_BYTES);
@@ -185,13 +277,15 @@ fn without_end(mut name: Vec<u8>) -> Vec<u8> {
 }
 
 /// Takes records apart: `LENGTH KEYWORD=VALUE\n`, the length that of all of it.
-fn records(text: &[u8]) -> Result<Records> {
-    let mut found = Records::new();
+/// `count` is told of each, and may refuse it.
+fn records(text: &[u8], count: &mut dyn FnMut() -> Result<()>) -> Result<RecordMap> {
+    let mut found = RecordMap::new();
     let mut rest = text;
     // Some writers pad with zeros.
     while rest.first().is_some_and(|byte| *byte != 0) {
         let record = record(rest);
         let (len, key, value) = record.context("a record before an entry of the archive is damaged")?;
+        count()?;
         found.insert(key.to_vec(), value.to_vec());
         rest = &rest[len..];
     }
@@ -212,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_value_may_have_lines_and_equals_signs() {
-        let found = records(b"16 a=one\ntwo=3\n\n8 b=xyz\n\0\0").unwrap();
+        let found = records(b"16 a=one\ntwo=3\n\n8 b=xyz\n\0\0", &mut || Ok(())).unwrap();
         assert_eq!(found[&b"a"[..]], b"one\ntwo=3\n");
         assert_eq!(found[&b"b"[..]], b"xyz");
     }
@@ -222,7 +316,7 @@ mod tests {
         for text in
             [&b"9"[..], b"9 a=b\n", b"5 ab\n", b"x a=b\n", b"0 a=b\n", b"6 a=bc\n", b"99999999999999999999 a=b\n"]
         {
-            assert!(records(text).is_err(), "{:?}", String::from_utf8_lossy(text));
+            assert!(records(text, &mut || Ok(())).is_err(), "{:?}", String::from_utf8_lossy(text));
         }
     }
 

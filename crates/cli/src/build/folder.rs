@@ -11,24 +11,31 @@
 //! | a directory goes before it is listed | an empty directory | 1 |
 //! | names come to a directory that was listed | nothing of them | 1 |
 //! | something takes the place of what was to be read | what is there now | 0, and 1 where that goes on |
+//! | … of a directory that is to be listed | an empty directory | 1 |
 //! | a device or file of the pool that is written | nothing of it | 0 |
 //! | something cannot be read | no pool | 1 |
 //!
 //! Each is told in a line. The last is where tar goes on: an image that lacks a file because of a permission would be found out
 //! too late.
+//!
+//! Who owns a directory may not be who reads it. So everything is found by its name in a directory that is held open, no link
+//! is followed (but that which the root's path may be), and a directory is listed only if it is the one that was looked at: one
+//! that is swapped for a link leads nowhere. Of the directories above one another the deepest [`OPEN_MAX`] are held open; those
+//! above are opened again as `..`, and compared.
 
-use std::collections::HashMap;
-use std::ffi::OsString;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::ObjectId;
-use cenote_zpl::write::{MODE_DIR, MODE_SYMLINK, NodeSpec};
-use rustix::fs::{OFlags, SeekFrom, lgetxattr, llistxattr, seek};
+use cenote_zpl::write::{MODE_SYMLINK, NodeSpec};
+use rustix::fs::{Dir, Mode, OFlags, SeekFrom, fgetxattr, flistxattr, getxattr, listxattr, openat, readlinkat, seek};
 use rustix::io::Errno;
 
 use super::{Builder, Content, DirectoryId, ROOT};
@@ -37,6 +44,8 @@ use super::{Builder, Content, DirectoryId, ROOT};
 const XATTR_MAX_BYTES: usize = 64 << 10;
 /// How often something is looked at again in whose place something else was put. Chosen by eye.
 const TRIES_MAX: usize = 5;
+/// Directories above one another that are held open.
+const OPEN_MAX: usize = 64;
 
 /// What is told while a directory is read.
 pub(crate) enum Event<'a> {
@@ -73,59 +82,98 @@ impl<'a> Folder<'a> {
     /// Adds everything in it, in the order of names.
     pub(crate) async fn add(mut self, root: &Path) -> Result<()> {
         let shown = || root.display().to_string();
-        let meta = fs::metadata(root).with_context(shown)?;
-        self.builder.set_root(node_of(root, &meta).with_context(shown)?);
-        let mut waiting: Vec<(PathBuf, Metadata, DirectoryId)> = vec![(root.to_owned(), meta, ROOT)];
-        while let Some((path, meta, directory)) = waiting.pop() {
-            let mut names = match list(&path) {
-                Ok(names) => names,
-                Err(error) if is_gone(&error) && path != root => {
+        let handle = File::open(root).with_context(shown)?;
+        let meta = handle.metadata().with_context(shown)?;
+        let mut node = node_of(&meta);
+        node.xattrs = xattrs(&handle).with_context(shown)?;
+        self.builder.set_root(node);
+        let mut levels = vec![self.list(handle, meta, root.to_owned(), ROOT).await?];
+        while let Some(level) = levels.last_mut() {
+            let Some(Below { name, meta, id }) = level.below.pop_front() else {
+                let level = levels.pop();
+                if let (Some(level), Some(above)) = (level, levels.last_mut()) {
+                    self.reopen(above, &level);
+                }
+                continue;
+            };
+            let path = level.path.join(&name);
+            // A directory whose own place was lost lost those in it too.
+            let handle = level.handle.as_ref().map(|handle| enter(handle, &name));
+            let handle = match handle.unwrap_or_else(|| Err(ErrorKind::NotFound.into())) {
+                Ok(handle) => handle,
+                Err(error) if is_gone(&error) || is_other_kind(&error) => {
                     self.changed(&path, "went before it was listed: empty");
                     continue;
                 }
                 Err(error) => return Err(error).with_context(|| path.display().to_string()),
             };
-            names.sort();
-            let mut below = Vec::new();
-            for name in names {
-                let at = path.join(&name);
-                let added = self.entry(directory, &at, name.as_bytes()).await;
-                if let Some((meta, id)) = added.with_context(|| at.display().to_string())? {
-                    below.push((at, meta, id));
-                }
+            if identity(&handle.metadata()?) != identity(&meta) {
+                self.changed(&path, "was replaced before it was listed: empty");
+                continue;
             }
-            let after = if path == root { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
-            if !after.is_ok_and(|after| is_same(&meta, &after)) {
-                self.changed(&path, "changed while it was read");
+            let level = self.list(handle, meta, path, id).await?;
+            levels.push(level);
+            if let Some(far) = levels.len().checked_sub(OPEN_MAX + 1) {
+                levels[far].handle = None;
             }
-            // The first is taken next.
-            waiting.extend(below.into_iter().rev());
         }
         Ok(())
+    }
+
+    /// Adds the entries of a directory; those of the directories in it are still to be added.
+    async fn list(&mut self, handle: File, meta: Metadata, path: PathBuf, id: DirectoryId) -> Result<Level> {
+        let mut names = list(&handle).with_context(|| path.display().to_string())?;
+        names.sort();
+        let mut below = VecDeque::new();
+        for name in names {
+            let at = path.join(&name);
+            let added = self.entry(id, &handle, &at, &name).await;
+            if let Some((meta, id)) = added.with_context(|| at.display().to_string())? {
+                below.push_back(Below { name, meta, id });
+            }
+        }
+        if !handle.metadata().is_ok_and(|after| is_same(&meta, &after)) {
+            self.changed(&path, "changed while it was read");
+        }
+        Ok(Level { handle: Some(handle), identity: identity(&meta), path, below })
+    }
+
+    /// Opens a directory again by way of one in it, where it was too far up to be held open.
+    fn reopen(&mut self, above: &mut Level, level: &Level) {
+        if above.handle.is_some() {
+            return;
+        }
+        let handle = level.handle.as_ref().and_then(|handle| enter(handle, OsStr::new("..")).ok());
+        above.handle = handle.filter(|handle| handle.metadata().is_ok_and(|meta| identity(&meta) == above.identity));
+        if above.handle.is_none() && above.below.is_empty() {
+            // Nothing is read of it any more, but those above it are found through it.
+            self.changed(&above.path.clone(), "was moved while it was read");
+        }
     }
 
     /// Adds a name of a directory; if it is a directory itself, what is in it is still to be added.
     async fn entry(
         &mut self,
         directory: DirectoryId,
+        parent: &File,
         path: &Path,
-        name: &[u8],
+        name: &OsStr,
     ) -> Result<Option<(Metadata, DirectoryId)>> {
         for _ in 0..TRIES_MAX {
-            let meta = match fs::symlink_metadata(path) {
-                Ok(meta) => meta,
+            let found = match Found::look(parent, name) {
+                Ok(found) => found,
                 Err(error) if is_gone(&error) => break,
                 Err(error) => return Err(error.into()),
             };
-            if self.own.contains(&identity(&meta)) {
+            if self.own.contains(&identity(&found.meta)) {
                 (self.tell)(Event::Own(path));
                 return Ok(None);
             }
-            if let Some(object) = self.linked.get(&identity(&meta)) {
-                self.builder.link(directory, name, *object)?;
+            if let Some(object) = self.linked.get(&identity(&found.meta)) {
+                self.builder.link(directory, name.as_bytes(), *object)?;
                 return Ok(None);
             }
-            let source = match Source::open(path, &meta) {
+            let source = match found.open(parent, name) {
                 Ok(Some(source)) => source,
                 // Something else is there now.
                 Ok(None) => continue,
@@ -134,9 +182,9 @@ impl<'a> Folder<'a> {
                     _ => return Err(error),
                 },
             };
-            return self.source(directory, path, name, meta, source).await;
+            return self.source(directory, path, name.as_bytes(), found.meta, source).await;
         }
-        let what = match fs::symlink_metadata(path) {
+        let what = match Found::look(parent, name) {
             Err(_) => "went before it was read: left out",
             Ok(_) => "was replaced again and again: left out",
         };
@@ -180,6 +228,28 @@ impl<'a> Folder<'a> {
     }
 }
 
+/// A directory whose entries were added, and the directories in it that are still to be listed.
+struct Level {
+    /// None where it is too far up, or is lost.
+    handle: Option<File>,
+    identity: (u64, u64),
+    path: PathBuf,
+    below: VecDeque<Below>,
+}
+
+/// A directory that is to be listed.
+struct Below {
+    name: OsString,
+    meta: Metadata,
+    id: DirectoryId,
+}
+
+/// What stands under a name: held by a descriptor that reads nothing, and looked at.
+struct Found {
+    handle: File,
+    meta: Metadata,
+}
+
 /// What is to be read of one name.
 struct Source {
     node: NodeSpec,
@@ -187,28 +257,36 @@ struct Source {
     file: Option<File>,
 }
 
-impl Source {
-    /// Opens what `meta` was read of; nothing where something else is there by now.
-    fn open(path: &Path, meta: &Metadata) -> Result<Option<Self>> {
-        let mut node = node_of(path, meta)?;
+impl Found {
+    fn look(parent: &File, name: &OsStr) -> std::io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = File::from(openat(parent, name, flags, Mode::empty())?);
+        let meta = handle.metadata()?;
+        Ok(Self { handle, meta })
+    }
+
+    /// Opens what was found; nothing where something else is there by now.
+    fn open(&self, parent: &File, name: &OsStr) -> Result<Option<Source>> {
+        let meta = &self.meta;
+        let mut node = node_of(meta);
         let kind = meta.file_type();
         if kind.is_symlink() {
-            let target = match fs::read_link(path) {
-                Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(None),
-                target => target?,
-            };
-            node.target = Some(target.into_os_string().into_vec());
+            let target = readlinkat(&self.handle, "", Vec::new()).map_err(std::io::Error::from)?;
+            node.target = Some(target.into_bytes());
             node.mode = MODE_SYMLINK | 0o777;
-        } else if kind.is_file() {
+        } else if kind.is_file() || kind.is_dir() {
             // A pipe that took its place would be waited for.
-            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-            let file = match File::options().read(true).custom_flags(flags).open(path) {
-                Ok(file) => file,
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = match openat(parent, name, flags, Mode::empty()).map_err(std::io::Error::from) {
+                Ok(file) => File::from(file),
                 Err(error) if is_other_kind(&error) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
-            let is_it = identity(&file.metadata()?) == identity(meta);
-            return Ok(is_it.then_some(Self { node, file: Some(file) }));
+            if identity(&file.metadata()?) != identity(meta) {
+                return Ok(None);
+            }
+            node.xattrs = xattrs(&file)?;
+            return Ok(Some(Source { node, file: Some(file).filter(|_| kind.is_file()) }));
         } else if kind.is_block_device() || kind.is_char_device() {
             let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
             if major >= 1 << 12 || minor >= 1 << 20 {
@@ -216,12 +294,31 @@ impl Source {
             }
             node.rdev = u64::from(major) << 20 | u64::from(minor);
         }
-        Ok(Some(Self { node, file: None }))
+        if !kind.is_symlink() {
+            // What is no file and no directory is not opened to be read; the kernel has a name for what is held.
+            let path = Path::new("/proc/self/fd").join(self.handle.as_raw_fd().to_string());
+            node.xattrs = xattrs_by(|names| listxattr(&path, names), |name, value| getxattr(&path, name, value))?;
+        }
+        Ok(Some(Source { node, file: None }))
     }
 }
 
-fn list(path: &Path) -> std::io::Result<Vec<OsString>> {
-    fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
+/// Opens a directory in a directory.
+fn enter(parent: &File, name: &OsStr) -> std::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(parent, name, flags, Mode::empty())?.into())
+}
+
+fn list(directory: &File) -> std::io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsString::from_vec(name.to_vec()));
+        }
+    }
+    Ok(names)
 }
 
 /// A file or directory, whatever it is called.
@@ -247,27 +344,30 @@ fn is_other_kind(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::LOOP | Errno::NXIO | Errno::NODEV))
 }
 
-/// What a file has beside content.
-fn node_of(path: &Path, meta: &fs::Metadata) -> Result<NodeSpec> {
+/// What a file has beside content and extended attributes.
+fn node_of(meta: &Metadata) -> NodeSpec {
     let seconds = meta.mtime().cast_unsigned();
     let nanoseconds = u64::try_from(meta.mtime_nsec()).unwrap_or(0);
-    let mut node = NodeSpec {
+    NodeSpec {
         mode: meta.mode(),
         uid: u64::from(meta.uid()),
         gid: u64::from(meta.gid()),
         mtime: [seconds, nanoseconds],
         ..NodeSpec::default()
-    };
-    if meta.mode() & 0o170_000 == MODE_DIR || !meta.file_type().is_symlink() {
-        node.xattrs = xattrs(path)?;
     }
-    Ok(node)
 }
 
-/// All extended attributes, in the order of names.
-fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+/// All extended attributes of an open file or directory, in the order of names.
+fn xattrs(file: &File) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    xattrs_by(|names| flistxattr(file, names), |name, value| fgetxattr(file, name, value))
+}
+
+fn xattrs_by(
+    list: impl Fn(&mut [u8]) -> Result<usize, Errno>,
+    get: impl Fn(&[u8], &mut [u8]) -> Result<usize, Errno>,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = vec![0_u8; XATTR_MAX_BYTES];
-    let len = match llistxattr(path, names.as_mut_slice()) {
+    let len = match list(&mut names) {
         Ok(len) => len,
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
         Err(error) => return Err(std::io::Error::from(error)).context("extended attributes"),
@@ -275,7 +375,7 @@ fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut found = Vec::new();
     for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let mut value = vec![0_u8; XATTR_MAX_BYTES];
-        match lgetxattr(path, name, value.as_mut_slice()) {
+        match get(name, &mut value) {
             Ok(len) => found.push((name.to_vec(), value[..len].to_vec())),
             // It went meanwhile, or is not for us to see.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
@@ -418,8 +518,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, [7; 10_000]).unwrap();
-        let before = fs::symlink_metadata(&path).unwrap();
-        let Some(Source { file: Some(file), .. }) = Source::open(&path, &before).unwrap() else { panic!("no file") };
+        let (parent, name) = (File::open(dir.path()).unwrap(), OsStr::new("file"));
+        let found = Found::look(&parent, name).unwrap();
+        let before = found.meta.clone();
+        let Some(Source { file: Some(file), .. }) = found.open(&parent, name).unwrap() else { panic!("no file") };
         assert!(is_same(&before, &file.metadata().unwrap()));
         let mut content = FileContent { file, is_shorter: false };
         let mut found = [1; 10_000];
@@ -436,15 +538,68 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, b"secret").unwrap();
-        let before = fs::symlink_metadata(&path).unwrap();
+        let (parent, name) = (File::open(dir.path()).unwrap(), OsStr::new("file"));
+        let before = Found::look(&parent, name).unwrap();
         fs::rename(&path, dir.path().join("elsewhere")).unwrap();
         symlink("elsewhere", &path).unwrap();
-        assert!(Source::open(&path, &before).unwrap().is_none());
+        assert!(before.open(&parent, name).unwrap().is_none());
         fs::remove_file(&path).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        assert!(Source::open(&path, &before).unwrap().is_none());
+        assert!(before.open(&parent, name).unwrap().is_none());
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(Source::open(&path, &before).unwrap().is_none());
+        assert!(before.open(&parent, name).unwrap().is_none());
+    }
+
+    /// Goal: root reads nothing that its reader was not pointed to. Method: while a file beside it is read, a directory is
+    /// swapped for a link to one outside, and another for a directory from outside. Would go wrong if directories were
+    /// gone back to by path.
+    #[test]
+    fn a_directory_that_is_swapped_before_it_is_listed_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
+        for name in ["b", "c"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+            fs::create_dir_all(outside.join(name)).unwrap();
+            fs::write(outside.join(name).join("secret"), b"x").unwrap();
+        }
+        fs::write(root.join("a"), [1; 77]).unwrap();
+        fs::write(root.join("z"), [1; 78]).unwrap();
+        let meanwhile = |bytes| {
+            if bytes == 78 {
+                fs::remove_dir(root.join("b")).unwrap();
+                symlink(outside.join("b"), root.join("b")).unwrap();
+                fs::rename(root.join("c"), root.join("old")).unwrap();
+                fs::rename(outside.join("c"), root.join("c")).unwrap();
+            }
+        };
+        let (told, counts) = read_while(&root, &meanwhile).unwrap();
+        let expected = [
+            ": changed while it was read",
+            "b: went before it was listed: empty",
+            "c: was replaced before it was listed: empty",
+        ];
+        assert_eq!(told, expected);
+        assert_eq!((counts.files, counts.directories), (2, 2));
+    }
+
+    #[test]
+    fn a_tree_deeper_than_what_is_held_open_is_read_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let mut at = root.clone();
+        for _ in 0..OPEN_MAX * 2 {
+            at.push("a");
+        }
+        fs::create_dir_all(&at).unwrap();
+        let mut at = root.clone();
+        for _ in 0..OPEN_MAX * 2 {
+            fs::create_dir(at.join("b")).unwrap();
+            fs::write(at.join("b/file"), b"x").unwrap();
+            at.push("a");
+        }
+        let (told, counts) = read_while(&root, &|_| ()).unwrap();
+        assert_eq!(told, Vec::<String>::new());
+        assert_eq!((counts.files, counts.directories), (OPEN_MAX as u64 * 2, OPEN_MAX as u64 * 4));
     }
 }

@@ -4,7 +4,7 @@
 //! directories the entries are kept in memory and written at the end, since only then it is known what is in them. While a
 //! txg is written the next one is filled.
 
-mod entries;
+pub(crate) mod entries;
 mod folder;
 pub(crate) mod oci;
 pub(crate) mod spool;

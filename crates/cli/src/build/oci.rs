@@ -4,19 +4,24 @@
 //! DIR/oci-layout   DIR/index.json ─► manifest (of a platform; perhaps by way of another index) ─► config, layers
 //! DIR/blobs/sha256/…   each under its own hash
 //! ```
+//!
+//! Who made a layout is not trusted: directories are held open, blobs are regular files in them and no links, and nothing is read
+//! beyond the size that was said.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use rustix::fs::{Mode, OFlags, openat};
 use serde::Deserialize;
 
-use super::spool;
+use super::spool::{self, Room};
 use super::tarball::{Whiteouts, add_archive};
 use super::tree::FileTree;
 
-/// An index or manifest at most.
-const DOCUMENT_MAX_BYTES: u64 = 16 << 20;
+/// An index or manifest at most, as registries have it.
+const DOCUMENT_MAX_BYTES: u64 = 4 << 20;
 /// Indexes of indexes at most.
 const DEPTH_MAX: u32 = 4;
 /// The annotation with an image's tag.
@@ -69,52 +74,87 @@ pub(crate) fn is_layout(dir: &Path) -> bool {
 ///
 /// # Errors
 /// The layout has no such image, or something in it is damaged.
-pub(crate) fn add_image(tree: &mut FileTree, dir: &Path, choice: &Choice, progress: &mut dyn FnMut(u64)) -> Result<()> {
-    let path = dir.join("index.json");
-    let index: Index = serde_json::from_slice(&document(&path)?).with_context(|| path.display().to_string())?;
-    let manifest = choose(dir, index, choice, 0)?;
+pub(crate) fn add_image(
+    tree: &mut FileTree,
+    dir: &Path,
+    choice: &Choice,
+    room: &mut Room,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let layout = Layout::open(dir)?;
+    let index = spool::regular(&layout.root, "index.json").and_then(|file| document(file, DOCUMENT_MAX_BYTES));
+    let index: Index = index.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?)).context("index.json")?;
+    let manifest = choose(&layout, index, choice, 0)?;
     for layer in &manifest.layers {
         if !layer.media_type.contains("tar") {
             bail!("not supported yet: a layer of the type '{}'", layer.media_type);
         }
-        let (path, hash) = place(dir, layer)?;
-        let file =
-            spool::blob(&path, &hash, layer.size, progress).with_context(|| format!("layer {}", layer.digest))?;
+        let (file, hash) = layout.open_blob(layer)?;
+        let file = spool::blob(file, &hash, layer.size, room, progress);
+        let file = file.with_context(|| format!("layer {}", layer.digest))?;
         add_archive(tree, file, Whiteouts::Apply).with_context(|| format!("layer {}", layer.digest))?;
     }
     Ok(())
 }
 
-fn document(path: &Path) -> Result<Vec<u8>> {
-    let size = fs::metadata(path).with_context(|| path.display().to_string())?.len();
-    if size > DOCUMENT_MAX_BYTES {
-        bail!("{} is too large to be an index", path.display());
-    }
-    fs::read(path).with_context(|| path.display().to_string())
+/// A layout whose directories are held open.
+struct Layout {
+    root: File,
+    blobs: File,
 }
 
-/// Where a blob is, and its hash.
-fn place(dir: &Path, blob: &Descriptor) -> Result<(PathBuf, Vec<u8>)> {
+impl Layout {
+    fn open(dir: &Path) -> Result<Self> {
+        let root = File::open(dir)?;
+        let enter = |at: &File, name: &str| -> Result<File> {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let opened = openat(at, name, flags, Mode::empty()).map_err(std::io::Error::from);
+            Ok(opened.with_context(|| format!("the directory '{name}' of the layout"))?.into())
+        };
+        let blobs = enter(&enter(&root, "blobs")?, "sha256")?;
+        Ok(Self { root, blobs })
+    }
+
+    /// A blob's file, and the hash that it should have.
+    fn open_blob(&self, blob: &Descriptor) -> Result<(File, Vec<u8>)> {
+        let (name, hash) = place(blob)?;
+        let file = spool::regular(&self.blobs, name).with_context(|| format!("the blob {}", blob.digest))?;
+        Ok((file, hash))
+    }
+}
+
+/// All of a file of no more than `size_bytes`.
+fn document(file: File, size_bytes: u64) -> Result<Vec<u8>> {
+    if size_bytes > DOCUMENT_MAX_BYTES || file.metadata()?.len() > size_bytes {
+        bail!("is too large to be an index, or larger than was said");
+    }
+    let mut bytes = Vec::new();
+    file.take(size_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A blob's file name, and its hash.
+fn place(blob: &Descriptor) -> Result<(&str, Vec<u8>)> {
     let Some(hex) = blob.digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64) else {
         bail!("not supported yet: a digest of the form '{}'", blob.digest);
     };
     let hash: Option<Vec<u8>> =
         (0..32).map(|at| hex.get(2 * at..2 * at + 2).and_then(|byte| u8::from_str_radix(byte, 16).ok())).collect();
     let hash = hash.with_context(|| format!("'{}' is no digest", blob.digest))?;
-    Ok((dir.join("blobs/sha256").join(hex), hash))
+    Ok((hex, hash))
 }
 
-fn read_blob(dir: &Path, blob: &Descriptor) -> Result<Vec<u8>> {
+fn read_blob(layout: &Layout, blob: &Descriptor) -> Result<Vec<u8>> {
     use sha2::{Digest as _, Sha256};
-    let (path, hash) = place(dir, blob)?;
-    let bytes = document(&path)?;
+    let (file, hash) = layout.open_blob(blob)?;
+    let bytes = document(file, blob.size).with_context(|| format!("the blob {}", blob.digest))?;
     if Sha256::digest(&bytes).as_slice() != hash {
-        bail!("{} is damaged: its SHA-256 is not its name", path.display());
+        bail!("the blob {} is damaged: its SHA-256 is not its name", blob.digest);
     }
     Ok(bytes)
 }
 
-fn choose(dir: &Path, index: Index, choice: &Choice, depth: u32) -> Result<Manifest> {
+fn choose(layout: &Layout, index: Index, choice: &Choice, depth: u32) -> Result<Manifest> {
     let mut found = index.manifests;
     if let Some(tag) = choice.tag.as_ref().filter(|_| depth == 0) {
         found.retain(|image| image.annotations.get(REF_NAME) == Some(tag));
@@ -141,12 +181,12 @@ fn choose(dir: &Path, index: Index, choice: &Choice, depth: u32) -> Result<Manif
             false => bail!("several images: say which with --tag or --platform: {}", names.join(", ")),
         }
     };
-    let bytes = read_blob(dir, image)?;
+    let bytes = read_blob(layout, image)?;
     if image.media_type.contains("index") || image.media_type.contains("manifest.list") {
         if depth == DEPTH_MAX {
             bail!("indexes lead to indexes without end");
         }
-        return choose(dir, serde_json::from_slice(&bytes)?, choice, depth + 1);
+        return choose(layout, serde_json::from_slice(&bytes)?, choice, depth + 1);
     }
     serde_json::from_slice(&bytes).with_context(|| format!("manifest {}", image.digest))
 }

@@ -1,5 +1,5 @@
 //! Streams as files that can be read anywhere: what is compressed, or comes through a pipe, is kept in a file without a name
-//! until the end.
+//! until the end. How much is kept of a source has a bound ([`Room`]): a packed archive can be a thousandth of what it is unpacked.
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
@@ -7,12 +7,49 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use flate2::read::MultiGzDecoder;
+use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
+
+use crate::output::nicebytes;
 
 /// Bytes that tell how a stream is compressed.
 const MAGIC_BYTES: usize = 6;
 /// Copied at a time.
 const CHUNK_BYTES: usize = 256 << 10;
+
+/// Room for what a source is unpacked to, all of its streams together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    left: u64,
+    limit: u64,
+}
+
+impl Room {
+    /// How many times the size of a pool may be unpacked to fill it: what compresses well needs more than the pool has.
+    const TIMES_OF_POOL: u64 = 16;
+    /// So much may be unpacked for any pool.
+    const LEAST_BYTES: u64 = 1 << 30;
+
+    /// Room for what is to fill a pool of that size.
+    pub(crate) fn for_pool(size_bytes: u64) -> Self {
+        Self::new(size_bytes.saturating_mul(Self::TIMES_OF_POOL).max(Self::LEAST_BYTES))
+    }
+
+    pub(crate) const fn new(limit: u64) -> Self {
+        Self { left: limit, limit }
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<()> {
+        let left = self.left.checked_sub(bytes).with_context(|| {
+            let (limit, times) = (nicebytes(self.limit), Self::TIMES_OF_POOL);
+            format!(
+                "is more than {limit} unpacked ({times} times the pool, at least 1G): unpack it, and build from that"
+            )
+        });
+        self.left = left?;
+        Ok(())
+    }
+}
 
 /// How a stream is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +81,14 @@ fn peeked<R: Read>(mut source: R) -> Result<(Packing, impl Read)> {
 }
 
 /// The bytes of an archive: the file itself, or what it is unpacked. `progress` is told of bytes that are kept.
-pub(crate) fn archive(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<File> {
+pub(crate) fn archive(path: &Path, room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
     if path.as_os_str() == "-" {
-        return unpacked(std::io::stdin().lock(), progress);
+        return unpacked(std::io::stdin().lock(), room, progress);
     }
-    let mut file = File::open(path)?;
+    archive_of(File::open(path)?, room, progress)
+}
+
+fn archive_of(mut file: File, room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
     let is_file = file.metadata()?.is_file();
     let mut magic = Vec::new();
     if is_file {
@@ -58,43 +98,66 @@ pub(crate) fn archive(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<File
             return Ok(file);
         }
     }
-    unpacked(file, progress)
+    unpacked(file, room, progress)
 }
 
-/// The same of a blob whose SHA-256 and size are known, which are checked.
-pub(crate) fn blob(path: &Path, sha256: &[u8], size_bytes: u64, progress: &mut dyn FnMut(u64)) -> Result<File> {
-    let mut file = File::open(path)?;
+/// Opens a regular file of a layout, given as a name in a directory that is held open: no link is followed, and nothing
+/// waited for.
+pub(crate) fn regular(directory: &File, name: &str) -> Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(directory, name, flags, rustix::fs::Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(rustix::io::Errno::LOOP) => bail!("is a symbolic link, which is not followed"),
+        Err(error) => return Err(std::io::Error::from(error).into()),
+    };
+    if !file.metadata()?.is_file() {
+        bail!("is no regular file");
+    }
+    Ok(file)
+}
+
+/// The bytes of a blob whose SHA-256 and size are known, which are checked.
+pub(crate) fn blob(
+    mut file: File,
+    sha256: &[u8],
+    size_bytes: u64,
+    room: &mut Room,
+    progress: &mut dyn FnMut(u64),
+) -> Result<File> {
     let found = file.metadata()?.len();
     if found != size_bytes {
         bail!("has {found} bytes, and should have {size_bytes}");
     }
     let mut hash = Sha256::new();
     let mut buffer = vec![0; CHUNK_BYTES];
-    loop {
-        let len = file.read(&mut buffer)?;
+    let mut left = size_bytes;
+    while left > 0 {
+        let len = file.read(&mut buffer[..left.min(CHUNK_BYTES as u64) as usize])?;
         if len == 0 {
             break;
         }
+        left -= len as u64;
         hash.update(&buffer[..len]);
     }
     if hash.finalize().as_slice() != sha256 {
         bail!("is damaged: its SHA-256 is not its name");
     }
-    archive(path, progress)
+    file.seek(SeekFrom::Start(0))?;
+    archive_of(file, room, progress)
 }
 
-fn unpacked(source: impl Read, progress: &mut dyn FnMut(u64)) -> Result<File> {
+fn unpacked(source: impl Read, room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
     let (packing, source) = peeked(source)?;
     let source = BufReader::with_capacity(CHUNK_BYTES, source);
     let file = match packing {
-        Packing::Plain => keep(source, progress),
-        Packing::Gzip => keep(MultiGzDecoder::new(source), progress),
-        Packing::Zstd => keep(zstd::Decoder::with_buffer(source)?, progress),
+        Packing::Plain => keep(source, room, progress),
+        Packing::Gzip => keep(MultiGzDecoder::new(source), room, progress),
+        Packing::Zstd => keep(zstd::Decoder::with_buffer(source)?, room, progress),
     };
     file.context("while it was unpacked")
 }
 
-fn keep(mut source: impl Read, progress: &mut dyn FnMut(u64)) -> Result<File> {
+fn keep(mut source: impl Read, room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
     let mut file = tempfile::tempfile().context("no file to unpack it into (TMPDIR says where)")?;
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {
@@ -102,9 +165,44 @@ fn keep(mut source: impl Read, progress: &mut dyn FnMut(u64)) -> Result<File> {
         if len == 0 {
             break;
         }
+        room.take(len as u64)?;
         file.write_all(&buffer[..len])?;
         progress(len as u64);
     }
     file.seek(SeekFrom::Start(0))?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unpacked_ends_where_there_is_no_room() {
+        let zeros = vec![0; 1 << 20];
+        for packed in [zstd::encode_all(&zeros[..], 1).unwrap(), zeros.clone()] {
+            let mut room = Room::new(1 << 20);
+            unpacked(&packed[..], &mut room, &mut |_| {}).unwrap();
+            // All streams of a source share it.
+            let error = unpacked(&packed[..], &mut room, &mut |_| {}).unwrap_err();
+            assert!(format!("{error:#}").contains("is more than 1M unpacked"), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn only_regular_files_of_the_directory_itself_are_opened() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), b"x").unwrap();
+        symlink("/dev/zero", dir.path().join("zeros")).unwrap();
+        symlink("file", dir.path().join("link")).unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("pipe"), fifo, 0o600.into(), 0).unwrap();
+        let directory = File::open(dir.path()).unwrap();
+        assert!(regular(&directory, "file").is_ok());
+        for name in ["zeros", "link", "sub", "pipe", "none"] {
+            assert!(regular(&directory, name).is_err(), "{name}");
+        }
+    }
 }

@@ -49,9 +49,16 @@ pub(crate) fn add_archive(tree: &mut FileTree, file: File, whiteouts: Whiteouts)
             continue;
         }
         let added = add_entry(tree, &entry, &archive);
-        added.with_context(|| format!("'{}' in the archive", String::from_utf8_lossy(&entry.path)))?;
+        added.with_context(|| format!("'{}' in the archive, before byte {}", shown(&entry.path), entries.at()))?;
     }
     Ok(())
+}
+
+/// A name for a message: a part of one that is very long.
+fn shown(path: &[u8]) -> String {
+    const SHOWN_MAX_BYTES: usize = 200;
+    let text = crate::files::shown(&path[..path.len().min(SHOWN_MAX_BYTES)], true);
+    if path.len() > SHOWN_MAX_BYTES { format!("{text}…") } else { text }
 }
 
 fn last_name(path: &[u8]) -> &[u8] {
@@ -67,6 +74,8 @@ fn apply_whiteout(tree: &mut FileTree, path: &[u8]) -> Result<()> {
         b".wh..opq" => tree.clear(above),
         // Marks of the file system that layers were made with.
         gone if gone.starts_with(b".wh.") => Ok(()),
+        // Without a name it would be the directory itself that goes.
+        b"" | b"." | b".." => bail!("'{}' in the archive removes nothing that has a name", shown(path)),
         gone => tree.remove(&[above, gone].concat()),
     }
 }
@@ -99,7 +108,7 @@ impl Records<'_> {
     /// Extended attributes, lists among them, sorted by name.
     fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut found = BTreeMap::new();
-        for (key, value) in self.0 {
+        for (key, value) in self.0.iter() {
             if let Some(name) = key.strip_prefix(XATTR_PREFIX) {
                 found.insert(unescaped(name), value.clone());
             }
@@ -109,8 +118,21 @@ impl Records<'_> {
                 found.insert(name.as_bytes().to_vec(), acl::bytes(text)?);
             }
         }
+        check_xattrs(&found)?;
         Ok(found.into_iter().collect())
     }
+}
+
+/// Refuses what could not be read again.
+fn check_xattrs(found: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
+    let total: usize = found.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if found.len() > cenote_zpl::XATTR_NAMES_MAX || total > cenote_zpl::XATTRS_MAX_BYTES {
+        bail!("{} extended attributes of {total} bytes, more than a file can have", found.len());
+    }
+    if let Some((name, value)) = found.iter().find(|(_, value)| value.len() > cenote_zpl::XATTR_VALUE_MAX_BYTES) {
+        bail!("the extended attribute {} has {} bytes, more than one can have", shown(name), value.len());
+    }
+    Ok(())
 }
 
 /// A name with `%25` and `%3D` for `%` and `=`, as GNU tar writes it.
@@ -193,7 +215,7 @@ fn add_entry(tree: &mut FileTree, entry: &Entry, archive: &Arc<File>) -> Result<
 
 /// A regular file's content, its size, and its real name where the archive's is a stand-in.
 fn file_content(entry: &Entry, records: &Records<'_>, archive: &Arc<File>) -> Result<(Extents, u64, Option<Vec<u8>>)> {
-    let name = entry.records.get(&b"GNU.sparse.name"[..]).cloned();
+    let name = entry.records.get(b"GNU.sparse.name").cloned();
     if records.number("GNU.sparse.major") == Some(1) {
         let size = records.number("GNU.sparse.realsize").context("a sparse file without a size")?;
         let (map, map_bytes) = sparse_map(archive, entry.start, entry.size_bytes)?;
@@ -207,7 +229,7 @@ fn file_content(entry: &Entry, records: &Records<'_>, archive: &Arc<File>) -> Re
         let map: Vec<[u64; 2]> = numbers.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
         return Ok((extents(archive, &map, size, entry.start)?, size, name));
     }
-    if entry.records.contains_key(&b"GNU.sparse.offset"[..]) {
+    if entry.records.get(b"GNU.sparse.offset").is_some() {
         bail!("not supported yet: sparse files of GNU's form 0.0");
     }
     let size = entry.size_bytes;

@@ -1,7 +1,7 @@
 //! A tree of files put together from archives before any of it is written: later entries take the place of earlier ones, and
 //! what is written is in the order of names, whatever the order of the archive.
 //!
-//! Attributes are in memory, a few hundred bytes a file; contents stay in the archives.
+//! Attributes are in memory, a few hundred bytes a file, all of them within one [`Budget`]; contents stay in the archives.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,10 +13,16 @@ use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::ObjectId;
 use cenote_zpl::write::{MODE_DIR, MODE_FILE, MODE_KIND, NodeSpec};
 
+use super::entries::Budget;
 use super::{Builder, Content, DirectoryId, ROOT};
 
 /// Directories in directories at most.
 const DEPTH_MAX: usize = 4096;
+/// What a node takes in memory beside its name, its attributes and where its content is: itself, and its share of the map
+/// that it is in.
+const NODE_BYTES: u64 = size_of::<Node>() as u64 + 96;
+/// What an extended attribute takes beside its bytes.
+const XATTR_BYTES: u64 = 96;
 
 /// Where a file's bytes are: ranges of the file, each from an offset of an archive. What is in none is a hole.
 #[derive(Clone, Debug, Default)]
@@ -68,11 +74,19 @@ impl Node {
     }
 }
 
+/// What attributes and places of content take in memory.
+fn cost(spec: &NodeSpec, content: &Extents) -> u64 {
+    let xattrs: u64 = spec.xattrs.iter().map(|(name, value)| (name.len() + value.len()) as u64 + XATTR_BYTES).sum();
+    let target = spec.target.as_ref().map_or(0, Vec::len) as u64;
+    xattrs + target + size_of_val(&content.ranges[..]) as u64
+}
+
 /// A tree of files in memory.
 pub(crate) struct FileTree {
     nodes: Vec<Node>,
     /// The root's attributes were given.
     has_root: bool,
+    budget: Budget,
 }
 
 /// The components of an archive's name for a file: without `.`, leading slashes and doubled ones.
@@ -92,9 +106,9 @@ fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
 
 impl FileTree {
     /// An empty root. Directories that no entry describes are made as this one: nobody's, open to all, of this time.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(budget: Budget) -> Self {
         let root = Self::directory_node();
-        Self { nodes: vec![root], has_root: false }
+        Self { nodes: vec![root], has_root: false, budget }
     }
 
     fn directory_node() -> Node {
@@ -114,17 +128,18 @@ impl FileTree {
             at = match self.nodes[at].children.get(*part) {
                 Some(child) if self.nodes[*child].is_directory() => *child,
                 Some(_) => bail!("'{}' is a file, and something is to be in it", String::from_utf8_lossy(part)),
-                None => self.enter(at, part, Self::directory_node()),
+                None => self.enter(at, part, Self::directory_node())?,
             };
         }
         Ok(at)
     }
 
-    fn enter(&mut self, directory: usize, name: &[u8], node: Node) -> usize {
+    fn enter(&mut self, directory: usize, name: &[u8], node: Node) -> Result<usize> {
+        self.budget.take(NODE_BYTES + name.len() as u64 + cost(&node.spec, &node.content))?;
         self.nodes.push(node);
         let id = self.nodes.len() - 1;
         self.nodes[directory].children.insert(name.to_vec(), id);
-        id
+        Ok(id)
     }
 
     fn forget(&mut self, directory: usize, name: &[u8]) {
@@ -151,6 +166,7 @@ impl FileTree {
             if !is_directory {
                 bail!("the root is no directory");
             }
+            self.budget.take(cost(&spec, &content))?;
             self.nodes[0].spec = spec;
             self.has_root = true;
             return Ok(());
@@ -160,11 +176,12 @@ impl FileTree {
             && is_directory
             && self.nodes[there].is_directory()
         {
+            self.budget.take(cost(&spec, &content))?;
             self.nodes[there].spec = spec;
             return Ok(());
         }
         self.forget(parent, name);
-        self.enter(parent, name, Node { spec, content, children: BTreeMap::new(), links: 1 });
+        self.enter(parent, name, Node { spec, content, children: BTreeMap::new(), links: 1 })?;
         Ok(())
     }
 
@@ -182,6 +199,7 @@ impl FileTree {
         if self.nodes[parent].children.get(*name) == Some(&from) {
             return Ok(());
         }
+        self.budget.take(XATTR_BYTES + name.len() as u64)?;
         self.forget(parent, name);
         self.nodes[parent].children.insert(name.to_vec(), from);
         self.nodes[from].links += 1;
@@ -292,7 +310,7 @@ mod tests {
 
     #[test]
     fn directories_that_nobody_names_are_made_and_described_later() {
-        let mut tree = FileTree::new();
+        let mut tree = FileTree::new(Budget::new(Budget::DEFAULT_BYTES));
         put(&mut tree, "./a/b/c", file());
         assert_eq!(mode(&tree, "a/b"), Some(MODE_DIR | 0o755));
         put(&mut tree, "/a//b/", directory());
@@ -302,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_comes_later_takes_the_place_of_what_was_there() {
-        let mut tree = FileTree::new();
+        let mut tree = FileTree::new(Budget::new(Budget::DEFAULT_BYTES));
         put(&mut tree, "a/b", file());
         put(&mut tree, "a", file());
         assert_eq!(mode(&tree, "a"), Some(MODE_FILE | 0o644));
@@ -312,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_link_outlives_the_name_that_it_was_made_from() {
-        let mut tree = FileTree::new();
+        let mut tree = FileTree::new(Budget::new(Budget::DEFAULT_BYTES));
         put(&mut tree, "one", file());
         tree.link(b"two", b"one").unwrap();
         tree.remove(b"one").unwrap();
@@ -323,11 +341,30 @@ mod tests {
 
     #[test]
     fn names_that_lead_out_are_refused() {
-        let mut tree = FileTree::new();
+        let mut tree = FileTree::new(Budget::new(Budget::DEFAULT_BYTES));
         for path in ["../a", "a/../../b", "a/.."] {
             assert!(tree.put(path.as_bytes(), file(), Extents::default()).is_err(), "{path}");
             assert!(tree.remove(path.as_bytes()).is_err(), "{path}");
         }
+    }
+
+    /// Goal: memory is bounded whatever the names. Method: a path of many components is a node each.
+    #[test]
+    fn nodes_attributes_and_links_come_out_of_one_budget() {
+        let mut tree = FileTree::new(Budget::new(1 << 20));
+        let deep = b"a/".repeat(4000);
+        let error = tree.put(&deep, directory(), Extents::default()).unwrap_err();
+        assert!(error.to_string().contains("1M"), "{error}");
+        assert!(tree.nodes.len() < 4000);
+
+        let mut tree = FileTree::new(Budget::new(1 << 20));
+        let spec = NodeSpec { xattrs: vec![(b"user.a".to_vec(), vec![0; 60_000])], ..file() };
+        let results = (0..100).map(|at| tree.put(format!("f{at}").as_bytes(), spec.clone(), Extents::default()));
+        assert_eq!(results.filter(Result::is_ok).count(), (1 << 20) / 60_500);
+        // The same directory described again and again.
+        let mut tree = FileTree::new(Budget::new(1 << 20));
+        let spec = NodeSpec { xattrs: vec![(b"user.a".to_vec(), vec![0; 60_000])], ..directory() };
+        assert!((0..100).any(|_| tree.put(b"d", spec.clone(), Extents::default()).is_err()));
     }
 
     #[test]

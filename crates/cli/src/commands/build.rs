@@ -1,6 +1,8 @@
 //! `cenote build`: a pool with files in it, made in one go.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use cenote_scan::VerifyOptions;
@@ -9,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::put::{as_it_was, tell};
 use super::verify::verify_with_progress;
 use crate::args::{Search, parse_size};
+use crate::build::entries::Budget;
 use crate::build::oci::{Choice, add_image, is_layout};
-use crate::build::spool::archive;
+use crate::build::spool::{Room, archive};
 use crate::build::tarball::{Whiteouts, add_archive};
 use crate::build::tree::FileTree;
 use crate::build::{Builder, Event, Folder};
@@ -18,7 +21,7 @@ use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
 use crate::output::nicebytes;
-use crate::vdevspec::parse_layout;
+use crate::vdevspec::{Layout, parse_layout};
 
 /// Make a pool from a directory, an archive or an OCI image.
 ///
@@ -59,6 +62,10 @@ pub(crate) struct Args {
     /// Set a property of the root file system.
     #[arg(short = 'O', value_name = "PROPERTY=VALUE")]
     dataset_properties: Vec<String>,
+    /// Memory for names, records and attributes of an archive's or image's files, which are gathered before any is written;
+    /// 512M unless something else is said.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    archive_memory: Option<u64>,
     /// Draw guids and salts from this number.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -103,19 +110,29 @@ fn kind_of(args: &Args) -> Result<SourceKind> {
 }
 
 /// All files of an archive or image, put together before any is written.
-fn gathered(context: &Context, args: &Args, kind: SourceKind) -> Result<FileTree> {
+fn gathered(context: &Context, args: &Args, kind: SourceKind, mut room: Room) -> Result<FileTree> {
     let progress = context.progress("unpacking", None);
     let mut advance = |bytes| progress.advance(bytes);
-    let mut tree = FileTree::new();
+    let mut tree = FileTree::new(Budget::new(args.archive_memory.unwrap_or(Budget::DEFAULT_BYTES)));
     let from = || args.from.display().to_string();
     if kind == SourceKind::Oci {
         let choice = Choice { tag: args.tag.clone(), platform: args.platform.clone() };
-        add_image(&mut tree, &args.from, &choice, &mut advance).with_context(from)?;
+        add_image(&mut tree, &args.from, &choice, &mut room, &mut advance).with_context(from)?;
     } else {
-        let file = archive(&args.from, &mut advance).with_context(from)?;
+        let file = archive(&args.from, &mut room, &mut advance).with_context(from)?;
         add_archive(&mut tree, file, Whiteouts::Ignore).with_context(from)?;
     }
     Ok(tree)
+}
+
+/// Bytes of all files and devices that a pool is to have.
+fn size_of_devices(layout: &Layout, size: Option<u64>) -> u64 {
+    let size_of = |path: &Path| -> u64 {
+        // A device says its size by where its end is.
+        let end = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+        size.or(end.ok()).unwrap_or(0)
+    };
+    layout.paths().map(size_of).fold(0, u64::saturating_add)
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -134,7 +151,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let start = context.handle().now();
     let tree = match kind {
         SourceKind::Dir => None,
-        _ => Some(gathered(context, &args, kind)?),
+        _ => Some(gathered(context, &args, kind, Room::for_pool(size_of_devices(&layout, args.size)))?),
     };
     // What was made of files goes again where this fails.
     let (new, made) = NewPool::make(context, &wish).await?;
