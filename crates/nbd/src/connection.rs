@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_taskq::Handle;
 use thiserror::Error;
 
-use crate::budget::Budget;
+use crate::budget::{Budget, SharedBudget};
 use crate::export::{ExportError, Exports};
 use crate::haggle::{Directory, haggle};
 use crate::reply::ReplyQueue;
@@ -41,15 +41,23 @@ pub trait Transport: Sync {
 
     /// A request was read.
     fn count_request(&self) {}
+
+    /// From now on the client is to send this many bytes of data; `None`: it has.
+    fn expect_data(&self, _bytes: Option<u64>) {}
+
+    /// From now on the client is to take this many bytes of replies; `None`: it has.
+    fn expect_taken(&self, _bytes: Option<u64>) {}
 }
 
 /// Bytes per read from the socket: some two thousand requests.
 const READ_BUFFER_BYTES: usize = 64 << 10;
 
 /// Serves one client; returns when it has left and all its requests are answered.
+/// `shared` bounds the data in flight of all connections.
 pub fn serve_stream(
     handle: &Handle,
     exports: &Arc<dyn Exports>,
+    shared: &Arc<SharedBudget>,
     reader: impl Read,
     mut writer: impl Write + Send,
     transport: &dyn Transport,
@@ -59,9 +67,9 @@ pub fn serve_stream(
     let Some(agreed) = haggle(&mut reader, &mut writer, &directory)? else { return Ok(()) };
     transport.handshake_done();
     let queue = Arc::new(ReplyQueue::default());
-    let budget = Arc::new(Budget::default());
+    let budget = Arc::new(Budget::new(Arc::clone(shared)));
     std::thread::scope(|scope| {
-        let writing = scope.spawn(|| queue.write_all(writer, || transport.hang_up()));
+        let writing = scope.spawn(|| queue.write_all(writer, transport));
         let read = read_requests(&mut reader, handle, &agreed, &queue, &budget, transport);
         budget.drained();
         queue.close();

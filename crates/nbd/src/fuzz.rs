@@ -22,5 +22,5 @@ pub fn connection(input: &[u8]) {
     });
     let exports = StaticExports::new([("v".to_owned(), Arc::new(MemoryExport::new(1 << 16)) as _)]);
     let exports: Arc<dyn Exports> = Arc::new(exports);
-    let _ = serve_stream(&runtime.handle(), &exports, input, io::sink(), &Quiet);
+    let _ = serve_stream(&runtime.handle(), &exports, &Arc::default(), input, io::sink(), &Quiet);
 }

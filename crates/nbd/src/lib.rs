@@ -36,9 +36,12 @@
 //! # Invariants
 //!
 //! 1. Every request that was read gets exactly one reply (several chunks, if structured), even if its task panics.
-//! 2. A connection holds at most [`limits::IN_FLIGHT_BYTES`] of data and [`limits::IN_FLIGHT_REQUESTS`] requests.
+//! 2. A connection holds at most [`limits::IN_FLIGHT_BYTES`] of data and [`limits::IN_FLIGHT_REQUESTS`] requests, all of a server
+//!    together [`limits::SERVER_BYTES`] of data (or one request, if that is larger); requests beyond wait.
 //! 3. Nothing a client sends makes the server allocate more than [`limits::OPTION_BYTES`] while haggling or the budget
-//!    afterwards, nor wait for ever while haggling.
+//!    afterwards, nor wait for ever: a client that has not shaken hands within [`limits::HANDSHAKE`], or that neither sends
+//!    the data of its writes nor takes its replies within [`limits::STALL`] and what their bytes may take, is ended by the
+//!    watch thread. A client that owes nothing may be silent.
 //! 4. A read-only export refuses writes with EPERM before the engine hears of them.
 //! 5. [`Server::shutdown`] returns when every accepted request was answered and every thread has ended.
 //!
@@ -60,6 +63,7 @@ mod server;
 mod socket;
 mod transmission;
 
+pub use budget::SharedBudget;
 pub use connection::{ConnectionError, Transport, serve_stream};
 pub use export::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece, StaticExports};
 pub use memory::MemoryExport;

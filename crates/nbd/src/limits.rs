@@ -24,8 +24,18 @@ pub const OPTIONS: u32 = 1024;
 /// Extents in one block status reply. The protocol wants at most a million or so; clients ask again for the rest.
 pub const EXTENTS: usize = 8192;
 
-/// How long a client may take for a single step of the handshake.
+/// Data of requests in flight, of all connections of a server together; further requests wait.
+pub const SERVER_BYTES: u64 = 256 << 20;
+
+/// How long a client may take for the whole handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(30);
+
+/// How long a client may take to send the data of a write, or to take replies, beside what [`SLOWEST_BYTES_A_SECOND`] allows
+/// for their bytes. As long as that it holds others' memory.
+pub const STALL: Duration = Duration::from_secs(60);
+
+/// The slowest client that is waited for.
+pub const SLOWEST_BYTES_A_SECOND: u64 = 64 << 10;
 
 /// How long a client may leave a reply unread during shutdown.
 pub const SHUTDOWN_WRITE: Duration = Duration::from_secs(10);

@@ -8,6 +8,7 @@ use cenote_taskq::Block;
 use cenote_taskq::sync::{Condvar, Mutex};
 
 use crate::budget::Cost;
+use crate::connection::Transport;
 use crate::export::{ExportError, ExportErrorKind, Extent, Piece};
 use crate::proto::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk, errno, status};
 
@@ -16,6 +17,16 @@ pub(crate) enum Segment {
     Bytes(Vec<u8>),
     Data(Block),
     Zeros(usize),
+}
+
+impl Segment {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Data(block) => block.len(),
+            Self::Zeros(length) => *length,
+        }
+    }
 }
 
 const ZEROS: &[u8] = &[0; 64 << 10];
@@ -56,7 +67,7 @@ impl ReplyQueue {
 
     /// Writes replies until the queue is closed and empty. If the client is gone, replies are dropped, so that their
     /// costs return and the reader does not wait for ever.
-    pub(crate) fn write_all(&self, mut writer: impl Write, mut on_failure: impl FnMut()) -> io::Result<()> {
+    pub(crate) fn write_all(&self, mut writer: impl Write, transport: &dyn Transport) -> io::Result<()> {
         let mut result = Ok(());
         loop {
             let batch = {
@@ -70,9 +81,12 @@ impl ReplyQueue {
                 return result;
             }
             if result.is_ok() {
-                result = write_segments(&mut writer, batch.iter().flat_map(|reply| &reply.segments));
+                let segments = || batch.iter().flat_map(|reply| &reply.segments);
+                transport.expect_taken(Some(segments().map(|segment| segment.len() as u64).sum()));
+                result = write_segments(&mut writer, segments());
+                transport.expect_taken(None);
                 if result.is_err() {
-                    on_failure();
+                    transport.hang_up();
                 }
             }
         }

@@ -3,21 +3,29 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use cenote_taskq::Handle;
 use cenote_taskq::sync::{Condvar, Mutex};
+use rustix::fs::{Mode, OFlags};
 
+use crate::budget::SharedBudget;
 use crate::connection::{Transport, serve_stream};
 use crate::export::Exports;
 use crate::limits;
 use crate::socket::Socket;
+
+/// How often clients are looked at, at least.
+const WATCH: Duration = Duration::from_secs(1);
+/// Clients that wait to be accepted.
+const LISTEN_BACKLOG: i32 = 128;
 
 /// A place where clients may knock.
 #[derive(Debug)]
@@ -30,13 +38,33 @@ enum Kind {
 }
 
 impl Listener {
-    /// A unix socket at `path`. A socket that a dead server left there is replaced, one in use is not.
+    /// A unix socket at `path`, of this user alone. A socket that a dead server left there is replaced, one in use is not.
     pub fn unix(path: impl Into<PathBuf>) -> io::Result<Self> {
+        Self::unix_for(path, None)
+    }
+
+    /// The same, for a group too.
+    pub fn unix_for(path: impl Into<PathBuf>, group: Option<u32>) -> io::Result<Self> {
         let path = path.into();
         if is_dead_socket(&path) {
             std::fs::remove_file(&path)?;
         }
-        Ok(Self(Kind::Unix(UnixListener::bind(&path)?, path)))
+        // The mode is that of the socket before it has a name: changed by name afterwards it could be another's.
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
+        rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(&path)?)?;
+        let listener = Self(Kind::Unix(UnixListener::from(socket), path));
+        let Kind::Unix(socket, path) = &listener.0 else { return Ok(listener) };
+        if let Some(group) = group {
+            open_to_group(path, group)?;
+        }
+        rustix::net::listen(socket, LISTEN_BACKLOG)?;
+        Ok(listener)
     }
 
     /// A TCP socket. The protocol has no authentication: bind to a loopback address unless the network is trusted.
@@ -83,6 +111,22 @@ impl Drop for Listener {
     }
 }
 
+/// Gives a group a socket that was just made: what is held is what is changed, whatever its name leads to by then.
+fn open_to_group(path: &Path, group: u32) -> io::Result<()> {
+    let held = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&held)?;
+    let is_ours = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Socket
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && stat.st_mode & 0o777 == 0o600;
+    if !is_ours {
+        return Err(io::Error::other("another file has taken the socket's place"));
+    }
+    let group = Some(rustix::fs::Gid::from_raw(group));
+    rustix::fs::chownat(&held, "", None, group, rustix::fs::AtFlags::EMPTY_PATH)?;
+    let path = Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
+    Ok(rustix::fs::chmod(path, Mode::from_raw_mode(0o660))?)
+}
+
 fn is_dead_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket())
         && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
@@ -93,13 +137,28 @@ fn is_dead_socket(path: &Path) -> bool {
 pub struct ServerOptions {
     /// Connections at once; further clients are turned away.
     pub connections_max: usize,
+    /// Data of requests in flight, of all connections together, in bytes.
+    pub data_bytes_max: u64,
+    /// How long a client may take for the whole handshake.
+    pub handshake_max: Duration,
+    /// How long a client may take to send announced data, or to take replies, beside what their bytes may take.
+    pub stall_max: Duration,
+    /// The slowest client that is waited for, in bytes a second.
+    pub slowest_bytes_s: u64,
     /// Called with a line for each connection that ended in an error.
     pub report: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { connections_max: 128, report: Arc::new(|_| {}) }
+        Self {
+            connections_max: 128,
+            data_bytes_max: limits::SERVER_BYTES,
+            handshake_max: limits::HANDSHAKE,
+            stall_max: limits::STALL,
+            slowest_bytes_s: limits::SLOWEST_BYTES_A_SECOND,
+            report: Arc::new(|_| {}),
+        }
     }
 }
 
@@ -112,6 +171,36 @@ pub struct ServerStats {
     pub accepted: u64,
     /// Requests read since the start.
     pub requests: u64,
+    /// The most data in flight at once since the start, in bytes.
+    pub data_peak_bytes: u64,
+}
+
+/// By when a client must have done what it owes, in nanoseconds of the engine's clock; 0 where it owes nothing.
+#[derive(Default)]
+struct Deadlines {
+    handshake: AtomicU64,
+    data: AtomicU64,
+    taken: AtomicU64,
+}
+
+impl Deadlines {
+    /// What a client owes since too long, if anything.
+    fn missed(&self, now_ns: u64) -> Option<&'static str> {
+        [
+            (&self.handshake, "the handshake took too long"),
+            (&self.data, "announced data was not sent"),
+            (&self.taken, "replies were not taken"),
+        ]
+        .into_iter()
+        .find(|(deadline, _)| (1..=now_ns).contains(&deadline.load(Ordering::Relaxed)))
+        .map(|(_, what)| what)
+    }
+}
+
+/// A client that is connected.
+struct Client {
+    socket: Socket,
+    deadlines: Deadlines,
 }
 
 struct Shared {
@@ -121,14 +210,16 @@ struct Shared {
     closing: AtomicBool,
     accepted: AtomicU64,
     requests: AtomicU64,
-    connections: Mutex<BTreeMap<u64, Arc<Socket>>>,
+    connections: Mutex<BTreeMap<u64, Arc<Client>>>,
     left: Condvar,
+    budget: Arc<SharedBudget>,
 }
 
 /// A running server. Dropping it shuts it down.
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<(Arc<Listener>, JoinHandle<()>)>,
+    watch: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -139,8 +230,10 @@ impl Server {
         listeners: Vec<Listener>,
         options: ServerOptions,
     ) -> io::Result<Self> {
+        let budget = Arc::new(SharedBudget::new(options.data_bytes_max));
         let shared = Arc::new(Shared {
             handle,
+            budget,
             exports,
             options,
             closing: AtomicBool::new(false),
@@ -149,7 +242,10 @@ impl Server {
             connections: Mutex::new(BTreeMap::new()),
             left: Condvar::new(),
         });
-        let mut server = Self { shared, listeners: Vec::new() };
+        let mut server = Self { shared, listeners: Vec::new(), watch: None };
+        let watched = Arc::clone(&server.shared);
+        let watch = std::thread::Builder::new().name("nbd-watch".to_owned()).spawn(move || watch(&watched))?;
+        server.watch = Some(watch);
         for listener in listeners {
             let listener = Arc::new(listener);
             let (shared, accepting) = (Arc::clone(&server.shared), Arc::clone(&listener));
@@ -168,6 +264,7 @@ impl Server {
             connections: self.shared.connections.lock().len(),
             accepted: self.shared.accepted.load(Ordering::Relaxed),
             requests: self.shared.requests.load(Ordering::Relaxed),
+            data_peak_bytes: self.shared.budget.peak_bytes(),
         }
     }
 
@@ -183,12 +280,17 @@ impl Server {
             let _ = thread.join();
         }
         let mut connections = self.shared.connections.lock();
-        for socket in connections.values() {
-            let _ = socket.set_write_timeout(Some(limits::SHUTDOWN_WRITE));
-            socket.shutdown(Shutdown::Read);
+        for client in connections.values() {
+            let _ = client.socket.set_write_timeout(Some(limits::SHUTDOWN_WRITE));
+            client.socket.shutdown(Shutdown::Read);
         }
         while !connections.is_empty() {
             connections = self.shared.left.wait(connections);
+        }
+        drop(connections);
+        self.shared.left.notify_all();
+        if let Some(watch) = self.watch.take() {
+            let _ = watch.join();
         }
     }
 }
@@ -196,6 +298,27 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// Ends clients that owe something for too long, until the server closes and all have gone.
+fn watch(shared: &Shared) {
+    let options = &shared.options;
+    let period = (options.handshake_max.min(options.stall_max) / 4).clamp(Duration::from_millis(10), WATCH);
+    let mut connections = shared.connections.lock();
+    while !(shared.closing.load(Ordering::Acquire) && connections.is_empty()) {
+        let now_ns = shared.handle.now().as_ns();
+        for (number, client) in connections.iter() {
+            if let Some(what) = client.deadlines.missed(now_ns) {
+                (shared.options.report)(&format!("connection {number} is ended: {what}"));
+                client.socket.shutdown(Shutdown::Both);
+                // Said once.
+                client.deadlines.handshake.store(0, Ordering::Relaxed);
+                client.deadlines.data.store(0, Ordering::Relaxed);
+                client.deadlines.taken.store(0, Ordering::Relaxed);
+            }
+        }
+        connections = shared.left.wait_for(connections, period).0;
     }
 }
 
@@ -215,7 +338,7 @@ fn accept_loop(shared: &Arc<Shared>, listener: &Listener) {
 
 fn welcome(shared: &Arc<Shared>, socket: Socket) {
     let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
-    let socket = Arc::new(socket);
+    let client = Arc::new(Client { socket, deadlines: Deadlines::default() });
     {
         let mut connections = shared.connections.lock();
         if connections.len() >= shared.options.connections_max || shared.closing.load(Ordering::Acquire) {
@@ -223,11 +346,11 @@ fn welcome(shared: &Arc<Shared>, socket: Socket) {
             (shared.options.report)("a client was turned away: too many connections");
             return;
         }
-        connections.insert(number, Arc::clone(&socket));
+        connections.insert(number, Arc::clone(&client));
     }
     let leave = Leave { shared: Arc::clone(shared), number };
     let spawned = std::thread::Builder::new().name(format!("nbd-{number}")).spawn(move || {
-        let connection = Connection { shared: &leave.shared, socket: &socket };
+        let connection = Connection { shared: &leave.shared, client: &client };
         if let Err(error) = connection.serve() {
             (leave.shared.options.report)(&format!("connection {number}: {error}"));
         }
@@ -252,27 +375,43 @@ impl Drop for Leave {
 
 struct Connection<'a> {
     shared: &'a Shared,
-    socket: &'a Socket,
+    client: &'a Client,
 }
 
 impl Connection<'_> {
     fn serve(&self) -> Result<(), crate::connection::ConnectionError> {
-        self.socket.set_read_timeout(Some(limits::HANDSHAKE)).map_err(crate::connection::ConnectionError::Io)?;
-        self.socket.set_write_timeout(Some(limits::HANDSHAKE)).map_err(crate::connection::ConnectionError::Io)?;
-        serve_stream(&self.shared.handle, &self.shared.exports, self.socket, self.socket, self)
+        let Shared { handle, exports, budget, .. } = self.shared;
+        self.set(&self.client.deadlines.handshake, Some(self.shared.options.handshake_max));
+        let socket = &self.client.socket;
+        serve_stream(handle, exports, budget, socket, socket, self)
+    }
+
+    fn set(&self, deadline: &AtomicU64, left: Option<Duration>) {
+        deadline.store(left.map_or(0, |left| (self.shared.handle.now() + left).as_ns()), Ordering::Relaxed);
+    }
+
+    /// How long a client may take over so many bytes.
+    fn time_for(&self, bytes: u64) -> Duration {
+        let options = &self.shared.options;
+        options.stall_max + Duration::from_millis(bytes.saturating_mul(1000) / options.slowest_bytes_s.max(1))
     }
 }
 
 impl Transport for Connection<'_> {
     fn handshake_done(&self) {
-        if !self.is_closing() {
-            let _ = self.socket.set_read_timeout(None);
-            let _ = self.socket.set_write_timeout(None);
-        }
+        self.set(&self.client.deadlines.handshake, None);
+    }
+
+    fn expect_data(&self, bytes: Option<u64>) {
+        self.set(&self.client.deadlines.data, bytes.map(|bytes| self.time_for(bytes)));
+    }
+
+    fn expect_taken(&self, bytes: Option<u64>) {
+        self.set(&self.client.deadlines.taken, bytes.map(|bytes| self.time_for(bytes)));
     }
 
     fn hang_up(&self) {
-        self.socket.shutdown(Shutdown::Both);
+        self.client.socket.shutdown(Shutdown::Both);
     }
 
     fn is_closing(&self) -> bool {

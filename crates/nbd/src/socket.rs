@@ -13,13 +13,6 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    pub(crate) fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match self {
-            Self::Unix(socket) => socket.set_read_timeout(limit),
-            Self::Tcp(socket) => socket.set_read_timeout(limit),
-        }
-    }
-
     pub(crate) fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(socket) => socket.set_write_timeout(limit),

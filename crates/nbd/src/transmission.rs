@@ -22,7 +22,7 @@ pub(crate) fn read_requests(
     budget: &Arc<Budget>,
     transport: &dyn Transport,
 ) -> Result<(), ConnectionError> {
-    let requests = Requests { handle, agreed, queue, budget };
+    let requests = Requests { handle, agreed, queue, budget, transport };
     let mut bytes = [0; Request::SIZE];
     while !transport.is_closing() && read_or_end(reader, &mut bytes)? {
         let request = Request::parse(&bytes).ok_or(ConnectionError::Protocol("a request without its magic number"))?;
@@ -40,6 +40,7 @@ struct Requests<'a> {
     agreed: &'a Agreed,
     queue: &'a Arc<ReplyQueue>,
     budget: &'a Arc<Budget>,
+    transport: &'a dyn Transport,
 }
 
 impl Requests<'_> {
@@ -54,7 +55,7 @@ impl Requests<'_> {
         let slot = Slot::new(self.queue, self.budget.take(data_bytes), request.cookie, self.agreed.structured);
         if let Err(error) = verdict {
             if request.command == command::WRITE {
-                discard(reader, length)?;
+                self.receive(length, || discard(reader, length))?;
             }
             slot.fail(&error);
             return Ok(());
@@ -72,7 +73,7 @@ impl Requests<'_> {
             }
             command::WRITE => {
                 let mut data = Buf::unfilled(length_bytes as usize);
-                reader.read_exact(&mut data).map_err(ConnectionError::Io)?;
+                self.receive(length, || reader.read_exact(&mut data).map_err(ConnectionError::Io))?;
                 self.spawn(async move { slot.finish(export.write(offset_bytes, data.freeze(), fua).await) });
             }
             command::FLUSH => self.spawn(async move { slot.finish(export.flush().await) }),
@@ -96,6 +97,14 @@ impl Requests<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Reads data that a client has announced, which it may not take for ever to send.
+    fn receive(&self, bytes: u64, read: impl FnOnce() -> Result<(), ConnectionError>) -> Result<(), ConnectionError> {
+        self.transport.expect_data(Some(bytes));
+        let result = read();
+        self.transport.expect_data(None);
+        result
     }
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {

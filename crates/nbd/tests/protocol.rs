@@ -2,9 +2,10 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cenote_nbd::{
     BlockSizes, Export, ExportError, ExportErrorKind, Listener, MemoryExport, Piece, ServerOptions, limits,
@@ -242,6 +243,97 @@ fn a_client_that_reads_no_replies_stops_only_itself() {
     client.request(0, 0, 1, 16384, 512);
     assert_eq!(client.simple_reply(), (0, 1));
     drop(greedy);
+}
+
+/// How long the servers of these tests wait for a client that owes something.
+const STALL: Duration = Duration::from_millis(50);
+
+/// Waits until the server has ended a connection. Nothing here depends on how long that takes.
+fn ended(client: &mut Client) {
+    client.0.set_read_timeout(None).unwrap();
+    let mut rest = [0; 1 << 16];
+    while !matches!(client.0.read(&mut rest), Ok(0) | Err(_)) {}
+}
+
+/// Goal: one client cannot take all memory, nor all places. Method: twelve ask twice for 32 MiB each and read nothing, where
+/// all may have 64 MiB; then one reads. Would go wrong if each connection had a budget of its own, or replies that are not
+/// taken were kept for ever.
+#[test]
+fn clients_that_take_no_replies_share_one_budget_and_are_ended() {
+    let volume: Arc<dyn Export> = Arc::new(MemoryExport::new(64 << 20));
+    let options = ServerOptions {
+        data_bytes_max: 64 << 20,
+        stall_max: STALL,
+        slowest_bytes_s: u64::MAX,
+        ..ServerOptions::default()
+    };
+    let fixture = Fixture::with_options(vec![("vol", volume)], options);
+    let mut greedy: Vec<Client> = (0..12)
+        .map(|_| {
+            let mut client = fixture.client();
+            client.go("vol");
+            client.request(0, 0, 1, 0, 32 << 20);
+            client.request(0, 0, 2, 0, 32 << 20);
+            client
+        })
+        .collect();
+    let server = fixture.server.as_ref().unwrap();
+    let mut client = fixture.client();
+    client.go("vol");
+    client.0.set_read_timeout(None).unwrap();
+    client.request(0, 0, 1, 0, 512);
+    assert_eq!(client.simple_reply(), (0, 1));
+    client.read(512);
+    assert!(server.stats().data_peak_bytes <= 64 << 20, "{:?}", server.stats());
+    greedy.iter_mut().for_each(ended);
+}
+
+#[test]
+fn a_client_that_sends_a_byte_at_a_time_does_not_stay_in_the_handshake() {
+    let volume: Arc<dyn Export> = Arc::new(MemoryExport::new(4096));
+    let options = ServerOptions { handshake_max: Duration::from_millis(100), ..ServerOptions::default() };
+    let fixture = Fixture::with_options(vec![("vol", volume)], options);
+    let mut client = fixture.client();
+    // An option that skips 64 KiB, of which a byte comes now and then: each in time, all of them never.
+    client.option_head(99, 64 << 10);
+    while client.0.write(&[0]).is_ok() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let server = fixture.server.as_ref().unwrap();
+    while server.stats().connections > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_client_that_does_not_send_what_it_announced_is_ended_and_a_silent_one_is_not() {
+    let volume: Arc<dyn Export> = Arc::new(MemoryExport::new(4096));
+    let options = ServerOptions { stall_max: STALL, slowest_bytes_s: u64::MAX, ..ServerOptions::default() };
+    let fixture = Fixture::with_options(vec![("vol", volume)], options);
+    let (mut silent, mut stalled) = (fixture.client(), fixture.client());
+    silent.go("vol");
+    stalled.go("vol");
+    stalled.request(1, 0, 7, 0, 512);
+    stalled.write(&[0; 511]);
+    ended(&mut stalled);
+    silent.request(0, 0, 1, 0, 512);
+    assert_eq!(silent.simple_reply(), (0, 1));
+}
+
+#[test]
+fn a_socket_is_its_users_alone_unless_a_group_is_named() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let dir = tempfile::tempdir().unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let path = dir.path().join("own.sock");
+    let listener = Listener::unix(&path).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    drop(listener);
+    let path = dir.path().join("group.sock");
+    let group = std::fs::metadata(dir.path()).unwrap().gid();
+    let _listener = Listener::unix_for(&path, Some(group)).unwrap();
+    assert_eq!(mode(&path), 0o660);
+    assert_eq!(std::fs::metadata(&path).unwrap().gid(), group);
 }
 
 #[test]

@@ -28,13 +28,20 @@ use crate::volumes::{LiveVolumes, OpenVolumes, PoolVolumes};
 /// Nothing is written unless `--rw` is given. Then the pool is this process's alone: clients write volumes, and programs the mounted
 /// dataset, which is shown by itself; what they flush or sync is on disk when they are told so, and an interrupt ends with everything
 /// written and the pool exported. Snapshots, and volumes with `readonly=on`, stay as they are.
+///
+/// Clients of NBD may have 256 MiB of requests in flight, all of them together, and 64 MiB and 256 requests each; more waits. A client
+/// that takes longer than 30 s over the handshake, or that a minute long (and a second for each 64 KiB) neither takes its replies nor
+/// sends what it announced, is ended.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
     search: Search,
-    /// Listen on a unix socket.
+    /// Listen on a unix socket, which is this user's alone.
     #[arg(long, value_name = "SOCKET")]
     unix: Vec<PathBuf>,
+    /// Let this group use the unix sockets too: its name or number.
+    #[arg(long, value_name = "GROUP", requires = "unix")]
+    socket_group: Option<String>,
     /// Listen on a TCP address, such as 127.0.0.1:10809. There is no authentication: keep it to a trusted network.
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Vec<String>,
@@ -163,14 +170,28 @@ fn shutdown(server: Option<Server>) {
     }
 }
 
+/// A group's number, by the number or the name that this system has for it.
+fn group_of(text: &str) -> Result<u32> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    // name:password:number:members
+    let groups = std::fs::read_to_string("/etc/group").context("/etc/group")?;
+    let number =
+        groups.lines().find_map(|line| line.strip_prefix(text)?.strip_prefix(':')?.split(':').nth(1)?.parse().ok());
+    number.with_context(|| format!("there is no group '{text}' in /etc/group; give its number"))
+}
+
 /// Starts to serve so many volumes.
 fn volumes_server(context: &Context, args: &Args, volumes: Arc<dyn Exports>, count: usize) -> Result<Server> {
     if count == 0 {
         bail!("'{}' has no volumes", args.dataset);
     }
     let mut listeners = Vec::new();
+    let group = args.socket_group.as_deref().map(group_of).transpose()?;
     for path in &args.unix {
-        listeners.push(Listener::unix(path).with_context(|| format!("cannot listen on {}", path.display()))?);
+        let listener = Listener::unix_for(path, group);
+        listeners.push(listener.with_context(|| format!("cannot listen on {}", path.display()))?);
     }
     for address in &args.tcp {
         listeners.push(Listener::tcp(address.as_str()).with_context(|| format!("cannot listen on {address}"))?);
