@@ -1,12 +1,13 @@
 //! Making pools: what `zpool create` and `cenote build` have in common.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use cenote_dmu::write::Object;
 use cenote_props::{Types, dataset, effect, pool as pool_table};
 use cenote_spa::features::{FEATURES, by_name};
-use cenote_spa::write::{Clock, CreateOptions, FileSizes, Host, PoolWriter, PropertyValue, create};
+use cenote_spa::write::{Clock, CreateOptions, DiskSpec, FileSizes, Host, PoolWriter, PropertyValue, create};
 use cenote_vdev::config::VdevConfig;
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec, XattrMode};
 
@@ -61,7 +62,10 @@ impl NewPool {
         }
         let clock = clock()?;
         let made = Made::unfinished(context, wish.layout, wish.size)?;
-        let (tops, auxiliaries) = wish.layout.open(context.handle(), &|path| made.place(path)).await?;
+        let (mut tops, auxiliaries) = wish.layout.open(context.handle(), &|path| made.place(path)).await?;
+        if wish.seed.is_some() {
+            tops.iter_mut().flat_map(|top| &mut top.disks).for_each(name_by_file);
+        }
         let options = CreateOptions {
             name: wish.name.to_owned(),
             tops,
@@ -105,6 +109,16 @@ impl NewPool {
         let node = NodeSpec { parent: root.id(), size_bytes: 2, links: 2, ..node };
         let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
         Ok((Self { pool, files, root: (root, node), latest_s }, made))
+    }
+}
+
+/// Has labels name a file without its folder, so that what depends on a seed alone does not depend on where it is made. Whoever imports
+/// the pool finds its files by their guids, and OpenZFS wants paths that are absolute.
+fn name_by_file(disk: &mut DiskSpec) {
+    if disk.is_file
+        && let Some(name) = Path::new(&disk.path).file_name()
+    {
+        disk.path = format!("/{}", name.to_string_lossy());
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use cenote_scan::VerifyOptions;
+use cenote_spa::write::TopKind;
 use serde::{Deserialize, Serialize};
 
 use super::put::{as_it_was, tell};
@@ -20,8 +21,15 @@ use crate::build::{Builder, Event, Folder};
 use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
-use crate::output::nicebytes;
-use crate::vdevspec::{Layout, parse_layout};
+use crate::output::{counted, nicebytes};
+use crate::vdevspec::{Layout, Top, parse_layout};
+
+/// How an error begins that says that a pool is full.
+const NO_SPACE: &str = "no space for";
+/// What an entry takes beside its data: a dnode and its share of directories, twice, with what a txg keeps.
+const ENTRY_BYTES: u64 = 4 << 10;
+/// What a pool keeps back for itself at least, with labels.
+const KEPT_BACK_BYTES: u64 = 160 << 20;
 
 /// Make a pool from a directory, an archive or an OCI image.
 ///
@@ -135,6 +143,42 @@ fn size_of_devices(layout: &Layout, size: Option<u64>) -> u64 {
     layout.paths().map(size_of).fold(0, u64::saturating_add)
 }
 
+/// The bytes of all files below a directory, as far as it can be read, with those of what describes each entry.
+fn bytes_below(dir: &Path) -> u64 {
+    let mut bytes = 0;
+    let mut left = vec![dir.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let Ok(found) = entry.metadata() else { continue };
+            bytes += ENTRY_BYTES;
+            if found.is_dir() {
+                left.push(entry.path());
+            } else {
+                bytes += found.len();
+            }
+        }
+    }
+    bytes
+}
+
+/// A size of each file of a pool, in whole MiB, in which so much data has room that does not compress.
+fn size_that_is_enough(layout: &Layout, data_bytes: u64) -> u64 {
+    const MIB: u64 = 1 << 20;
+    // Of so many disks, so many have data and not copies or parity of it, in thousandths.
+    let share = |top: &Top| match (top.kind, top.paths.len() as u64) {
+        (TopKind::Single, _) | (TopKind::Mirror, _) => 1000,
+        (TopKind::Raidz { parity }, disks) => 1000 * disks.saturating_sub(parity).max(1),
+        (TopKind::Draid { parity, data, spares }, disks) => {
+            let group = data.unwrap_or(8).max(1);
+            1000 * disks.saturating_sub(spares).max(1) * group / (group + parity)
+        }
+    };
+    let shares = layout.tops.iter().map(share).sum::<u64>().max(1);
+    // Metadata and padding, and what a pool keeps back.
+    let wanted = data_bytes.saturating_add(data_bytes / 8).saturating_mul(1000) / shares;
+    (wanted + wanted / 16 + KEPT_BACK_BYTES).div_ceil(MIB) * MIB
+}
+
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let layout = parse_layout(&args.vdevs)?;
     let kind = kind_of(&args)?;
@@ -158,21 +202,35 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let places: Vec<PathBuf> = layout.paths().map(|path| made.place(path)).collect();
     let progress = context.progress("writing", tree.as_ref().map(FileTree::data_bytes));
     let mut builder = Builder::new(context.handle().clone(), new);
-    match tree {
-        None => {
-            let mut tell = |event: Event<'_>| tell(context, &progress, event);
-            Folder::new(&mut builder, &places, &mut tell).add(&args.from).await?;
+    let data_bytes = tree.as_ref().map(FileTree::data_bytes);
+    let written = async {
+        match tree {
+            None => {
+                let mut tell = |event: Event<'_>| tell(context, &progress, event);
+                Folder::new(&mut builder, &places, &mut tell).add(&args.from).await?;
+            }
+            Some(tree) => tree.add_to(&mut builder, &mut |bytes| progress.advance(bytes)).await?,
         }
-        Some(tree) => tree.add_to(&mut builder, &mut |bytes| progress.advance(bytes)).await?,
-    }
-    let counts = builder.finish(None).await?;
+        builder.finish(None).await
+    };
+    let counts = match Box::pin(written).await {
+        Err(error) if format!("{error:#}").contains(NO_SPACE) => {
+            let enough = size_that_is_enough(&layout, data_bytes.unwrap_or_else(|| bytes_below(&args.from))) >> 20;
+            let what = format!(
+                "'{}' does not fit: --size {enough}M is enough, and less where it compresses",
+                args.from.display()
+            );
+            return Err(error.context(what));
+        }
+        written => written?,
+    };
     drop(progress);
     let seconds = context.handle().now().since(start).as_secs_f64();
     context.out(format!(
-        "{} files, {} directories, {} others, {} in {} txgs, {seconds:.1} s, {}/s\n",
-        counts.files,
-        counts.directories,
-        counts.others,
+        "{}, {}, {}, {} in {} txgs, {seconds:.1} s, {}/s\n",
+        counted(counts.files, "file", "files"),
+        counted(counts.directories, "directory", "directories"),
+        counted(counts.others, "other", "others"),
         nicebytes(counts.bytes),
         counts.txgs,
         nicebytes((counts.bytes as f64 / seconds.max(0.001)) as u64)

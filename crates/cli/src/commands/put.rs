@@ -12,7 +12,7 @@ use crate::build::{Builder, Counts, Event, Folder};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::Outcome;
-use crate::output::{Progress, nicebytes};
+use crate::output::{Progress, counted, nicebytes};
 use crate::writing::{line, open_for_writing};
 
 /// Add what a directory holds to a file system.
@@ -63,10 +63,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let counts = builder.finish(Some(&line(["cenote", "put", name, &source, &args.target]))).await?;
     drop(progress);
     context.out(format!(
-        "{} files, {} directories, {} others, {}\n",
-        counts.files,
-        counts.directories,
-        counts.others,
+        "{}, {}, {}, {}\n",
+        counted(counts.files, "file", "files"),
+        counted(counts.directories, "directory", "directories"),
+        counted(counts.others, "other", "others"),
         nicebytes(counts.bytes)
     ))?;
     Ok(as_it_was(context, &counts))

@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use json::{Json, json_of, output_version, property};
-pub(crate) use number::{nicebytes, nicenum, percent, ratio};
+pub(crate) use number::{counted, nicebytes, nicenum, percent, ratio};
 pub(crate) use progress::Progress;
 pub(crate) use table::{Align, Table};
 
@@ -91,6 +91,11 @@ impl Output {
             is_err_terminal: true,
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Has lines for standard error written elsewhere from now on.
+    pub(crate) fn redirect_err(&self, to: impl Write + Send + 'static) {
+        *self.shared.err.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(to);
     }
 
     /// Writes out what is gathered.

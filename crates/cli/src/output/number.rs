@@ -13,6 +13,11 @@ pub(crate) fn nicebytes(bytes: u64) -> String {
     nice(bytes, "B")
 }
 
+/// So many of something: `1 file`, `2 files`.
+pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 fn nice(number: u64, plain: &str) -> String {
     const LENGTH_MAX: usize = 5;
     let power = (number.checked_ilog2().unwrap_or(0) / 10) as usize;
