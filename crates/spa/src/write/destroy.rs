@@ -36,8 +36,15 @@ impl PoolWriter {
         }
         let children = view.children(&dataset.dir, true).await.map_err(|error| self.dsl_failed(error))?;
         let snapshots = view.snapshots(&dataset).await.map_err(|error| self.dsl_failed(error))?;
-        if !children.is_empty() || !snapshots.is_empty() {
-            return cannot("filesystem has children");
+        if let Some(snapshot) = snapshots.first() {
+            return refuse(&format!(
+                "destroying snapshots: there is '{}', of {} in all",
+                snapshot.name(),
+                snapshots.len()
+            ));
+        }
+        if !children.is_empty() {
+            return cannot("filesystem has children\nuse '-r' to destroy them too");
         }
         if dataset.dir.phys.origin != self.dsl.origin {
             return refuse("destroying clones");
