@@ -19,7 +19,11 @@ use cenote_vdev::tunables::Tunables;
 use crate::args::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
 use crate::control::{self, Hold};
+use crate::datasets::{Mounted, Mounts};
+use crate::holder::{self, Holder};
+use crate::live::LiveMounts;
 use crate::output::{Output, Progress};
+use crate::request::Request;
 use crate::volumes::OpenVolumes;
 
 /// Where devices are looked for when nothing says where.
@@ -32,6 +36,18 @@ const KEY_MAX_BYTES: u64 = 64 << 10;
 
 /// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long a process that ends is waited for, which writes what it has in memory.
+const END_TIME_MAX: Duration = Duration::from_secs(600);
+/// How long a process is waited for that has the devices and does not say for what.
+const SILENT_TIME_MAX: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has ended.
+const END_POLL: Duration = Duration::from_millis(50);
+/// How long nothing is said of that.
+const TELL_AFTER: Duration = Duration::from_millis(500);
+
+/// Properties of which a mount obeys the value.
+const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
 
 /// What a command works with. Cheap to clone.
 #[derive(Clone)]
@@ -53,6 +69,7 @@ pub(crate) struct Context {
 struct Served {
     pool: LivePool,
     volumes: Arc<OpenVolumes>,
+    mounts: Arc<LiveMounts>,
     /// While what is on disk is read.
     hold: Arc<Mutex<Option<Hold>>>,
     is_to_end: Arc<AtomicBool>,
@@ -74,10 +91,10 @@ impl Context {
         Self { may_send: true, ..self }
     }
 
-    /// For a client of this process, which has this pool and has opened these of its volumes.
-    pub(crate) fn served_by(&self, pool: &LivePool, volumes: &Arc<OpenVolumes>, output: Output) -> Self {
-        let (pool, volumes) = (pool.clone(), volumes.clone());
-        let served = Served { pool, volumes, hold: Arc::default(), is_to_end: Arc::default() };
+    /// For a client of this process, which has this pool.
+    pub(crate) fn served_by(&self, of: &control::Pool, output: Output) -> Self {
+        let (pool, volumes, mounts) = (of.pool.clone(), of.volumes.clone(), of.mounts.clone());
+        let served = Served { pool, volumes, mounts, hold: Arc::default(), is_to_end: Arc::default() };
         let mut context = self.clone();
         (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
         // Its own labels say that it is in use.
@@ -93,6 +110,26 @@ impl Context {
     /// The volumes of that pool.
     pub(crate) fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
         self.served.as_ref().map(|served| &served.volumes)
+    }
+
+    /// Has what is mounted obey properties of datasets that were just changed, and says what obeys them only later.
+    pub(crate) async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
+        if let Some(served) = &self.served {
+            served.mounts.refresh(&served.pool, changed).await.iter().for_each(|line| self.err(line));
+            return;
+        }
+        // Read-only mounts, whose processes see the pool as it was.
+        if !changed.iter().any(|name| OF_MOUNTS.contains(&name.as_str())) {
+            return;
+        }
+        let is_at_or_below = |mounted: &Mounted, dataset: &String| {
+            mounted.dataset.strip_prefix(dataset.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mounts = Mounts::read();
+        for mounted in mounts.ours().filter(|mounted| datasets.iter().any(|dataset| is_at_or_below(mounted, dataset))) {
+            let (dataset, at) = (&mounted.dataset, mounted.at.display());
+            self.err(format!("'{dataset}' is mounted at {at}: what was set takes effect there at the next mount"));
+        }
     }
 
     /// Has this process end, with the pool exported, when the client has its answer.
@@ -115,9 +152,11 @@ impl Context {
         }
     }
 
-    /// Has a pool's server asked instead, if there is one.
+    /// Has a pool's server asked instead, if there is one that goes on.
     pub(crate) fn check_server(&self, found: &FoundPool) -> Result<()> {
+        let is_ending = |socket: &PathBuf| control::who(socket).is_ok_and(|who| who.is_ending);
         let socket = if self.may_send { control::find(found.guid) } else { None };
+        let socket = socket.filter(|socket| !is_ending(socket));
         match socket {
             Some(socket) => Err(control::Owned { pool: found.name().to_owned(), socket }.into()),
             None => Ok(()),
@@ -140,6 +179,8 @@ impl Context {
         match self.locate(name).await {
             Ok((found, _)) => self.check_server(&found),
             Err(error) => match if self.may_send { control::only() } else { None } {
+                // Another pool's server is not asked for this one.
+                Some(socket) if control::who(&socket).is_ok_and(|who| !who.is_called(name)) => Err(error),
                 Some(socket) => Err(control::Owned { pool: name.to_owned(), socket }.into()),
                 None => Err(error),
             },
@@ -343,13 +384,27 @@ impl Context {
             let hold = Hold::begin(&served.pool).await?;
             *served.hold.lock() = Some(hold);
         }
-        let (found, options) = self.locate(name).await?;
+        let (mut found, mut options) = self.locate(name).await?;
         self.check_server(&found)?;
-        Ok(self.import(found, &options).await?)
+        let Some(note) = self.note_of_holder(&found)? else { return Ok(self.import(found, &options).await?) };
+        (found, options) = self.locate_now(name).await?;
+        // That somebody has it is known, and told.
+        (options.force, options.skip_activity_check) = (true, true);
+        let pool = self.import(found, &options).await?;
+        self.err(format!("pool '{}' is in use by {note}; reading it as of txg {}", pool.name(), pool.txg()));
+        Ok(pool)
     }
 
-    /// Finds a pool as [`Context::open_pool`] does, with the options to import it with.
+    /// Finds a pool as [`Context::open_pool`] does, with the options to import it with. Waits for a process that is about to let it go.
     pub(crate) async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
+        let located = self.locate_now(name).await?;
+        match self.await_end(&located.0).await? {
+            true => self.locate_now(name).await,
+            false => Ok(located),
+        }
+    }
+
+    async fn locate_now(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
         let options = self.import_options();
         if !self.search.paths.is_empty() {
             return Ok((self.choose_found(name).await?, options));
@@ -358,6 +413,13 @@ impl Context {
         let by_guid = || pools.iter().find(|(_, entry)| name.parse() == Ok(entry.guid));
         if let Some((name, entry)) = pools.get_key_value(name).or_else(by_guid) {
             return self.locate_entry(name, entry, options).await;
+        }
+        // One that a process has, which knows where it is.
+        if self.served.is_none()
+            && let Some(who) = control::servers().into_iter().map(|(_, who)| who).find(|who| who.is_called(name))
+            && let Some(found) = find(&self.handle, &who.devices).await.0.into_iter().find(|it| it.guid.0 == who.guid)
+        {
+            return Ok((found, ImportOptions { force: true, ..options }));
         }
         Ok((self.choose_found(name).await?, options))
     }
@@ -372,17 +434,101 @@ impl Context {
         })
     }
 
+    /// Waits while a process that has the pool's devices is about to let them go: it says so, or it takes no commands, as one that
+    /// only makes a change. True where something was waited for, and may have been written.
+    async fn await_end(&self, found: &FoundPool) -> Result<bool> {
+        if self.served.is_some() {
+            return Ok(false);
+        }
+        let devices = device_paths(found)?;
+        let begun = self.handle.now();
+        let (mut has_waited, mut is_told) = (false, false);
+        loop {
+            let who = control::find(found.guid).and_then(|socket| control::who(&socket).ok());
+            let (holder, wait_max) = match who {
+                Some(who) if !who.is_ending => return Ok(has_waited),
+                Some(who) => (Holder { pid: Some(who.pid) }, END_TIME_MAX),
+                None => match holder::of(devices.iter().map(PathBuf::as_path)) {
+                    Some(holder) => (holder, SILENT_TIME_MAX),
+                    None => return Ok(has_waited),
+                },
+            };
+            let waited = self.handle.now() - begun;
+            if waited >= wait_max {
+                return Ok(has_waited);
+            }
+            if waited >= TELL_AFTER && !std::mem::replace(&mut is_told, true) {
+                self.err(format!("waiting for {holder}, which has the pool '{}' and may be writing it", found.name()));
+            }
+            has_waited = true;
+            self.handle.sleep(END_POLL).await;
+        }
+    }
+
+    /// Who has a pool that is to be read, in words; nothing where nobody has. What its server has in memory is on disk afterwards.
+    fn note_of_holder(&self, found: &FoundPool) -> Result<Option<String>> {
+        if self.served.is_some() {
+            return Ok(None);
+        }
+        let socket = control::find(found.guid);
+        let server = socket.as_deref().and_then(|socket| control::who(socket).ok());
+        let holder = match server {
+            Some(who) => Some(Holder { pid: Some(who.pid) }),
+            None => holder::of(device_paths(found)?.iter().map(PathBuf::as_path)),
+        };
+        let Some(holder) = holder else { return Ok(None) };
+        let is_synced = socket.is_some_and(|socket| self.sync_server(&socket, found.name()));
+        let unseen = if is_synced { "" } else { ", without what that has in memory" };
+        Ok(Some(format!("{holder}{unseen}")))
+    }
+
+    /// Has a server write what it has in memory; whether it did.
+    pub(crate) fn sync_server(&self, socket: &Path, pool: &str) -> bool {
+        let request = Request::sync_of(pool);
+        let sent = request.and_then(|request| control::send(socket, request, &Output::to(io::sink(), io::sink())));
+        sent.is_ok_and(|status| status == 0)
+    }
+
     /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
     /// Pools that cannot be opened are named with the reason.
     pub(crate) async fn open_all(&self) -> Result<Vec<(String, Result<Pool>)>> {
         let mut pools = Vec::new();
-        if self.search.paths.is_empty() {
-            for (name, entry) in CacheFile::of_user()?.pools()? {
-                let opened = self.open_entry(&name, &entry, self.import_options()).await;
+        if let Some(served) = &self.served {
+            let name = served.pool.name().to_owned();
+            pools.push((name.clone(), self.open_without_keys(&name).await));
+        } else if self.search.paths.is_empty() {
+            let mut entries: Vec<_> = CacheFile::of_user()?.pools()?.into_iter().collect();
+            for (_, who) in control::servers() {
+                if !entries.iter().any(|(_, entry)| entry.guid == who.guid) {
+                    entries.push((
+                        who.pool,
+                        Entry { guid: who.guid, paths: who.devices, force: true, ..Entry::default() },
+                    ));
+                }
+            }
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            let is_only = entries.len() == 1;
+            for (name, entry) in entries {
+                let opened = self.open_entry(&name, &entry, is_only).await;
+                if opened.as_ref().is_err_and(|error| error.is::<control::Owned>()) {
+                    return Err(opened.err().context("no error")?);
+                }
                 pools.push((name, opened));
             }
         } else {
-            for found in self.find_pools().await? {
+            let mut found = self.find_pools().await?;
+            let mut is_synced = false;
+            if let [only] = &found[..] {
+                is_synced = self.await_end(only).await?;
+                self.check_server(only)?;
+            }
+            for served in &found {
+                is_synced |= control::find(served.guid).is_some_and(|socket| self.sync_server(&socket, served.name()));
+            }
+            if is_synced {
+                found = self.find_pools().await?;
+            }
+            for found in found {
                 let name = found.name().to_owned();
                 pools.push((name, self.import(found, &self.import_options()).await.map_err(Into::into)));
             }
@@ -407,7 +553,7 @@ impl Context {
             results.push((name.clone(), self.open_pool(name).await));
         }
         let (mut pools, mut failed) = (Vec::new(), false);
-        let is_only = results.len() == 1;
+        let (is_only, is_all) = (results.len() == 1, names.is_empty());
         for (_, result) in results {
             match result {
                 Ok(pool) => pools.push(pool),
@@ -415,15 +561,28 @@ impl Context {
                 Err(error) if error.is::<control::Owned>() && is_only => return Err(error),
                 Err(error) => {
                     self.err(format!("{error:#}"));
-                    failed = true;
+                    // What was remembered and is gone is no failure of those that are there.
+                    failed |= !(is_all && error.is::<Gone>());
                 }
             }
         }
         Ok((pools, failed))
     }
 
-    async fn open_entry(&self, name: &str, entry: &Entry, options: ImportOptions) -> Result<Pool> {
-        let (found, options) = self.locate_entry(name, entry, options).await?;
+    /// Opens one of all pools, of which it may be the only one.
+    async fn open_entry(&self, name: &str, entry: &Entry, is_only: bool) -> Result<Pool> {
+        let again = || self.locate_entry(name, entry, self.import_options());
+        let (mut found, mut options) = again().await?;
+        if self.await_end(&found).await? {
+            (found, options) = again().await?;
+        }
+        if is_only {
+            self.check_server(&found)?;
+        }
+        if control::find(found.guid).is_some_and(|socket| self.sync_server(&socket, found.name())) {
+            (found, options) = again().await?;
+            (options.force, options.skip_activity_check) = (true, true);
+        }
         Ok(self.import(found, &options).await?)
     }
 
@@ -456,9 +615,7 @@ impl Context {
             Some(found) => Some(found),
             None => self.find_pools().await?.into_iter().find(|found| found.guid.0 == entry.guid),
         };
-        let found = found.with_context(|| {
-            format!("cannot open '{name}': none of its devices is where it was; 'zpool export {name}' forgets it")
-        })?;
+        let found = found.ok_or_else(|| Gone(name.to_owned()))?;
         Ok((found, options))
     }
 
@@ -527,6 +684,34 @@ impl std::fmt::Display for NoSuchPool {
 }
 
 impl std::error::Error for NoSuchPool {}
+
+/// A pool that was imported is not there any more.
+#[derive(Debug)]
+struct Gone(String);
+
+impl std::fmt::Display for Gone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = &self.0;
+        write!(f, "cannot open '{name}': none of its devices is where it was; 'zpool export {name}' forgets it")
+    }
+}
+
+impl std::error::Error for Gone {}
+
+/// The devices of a pool. Partitions are found through what they are on.
+pub(crate) fn device_paths(found: &FoundPool) -> Result<Vec<PathBuf>> {
+    let leaves = found.leaves.values().map(|leaf| &leaf.disk);
+    let auxiliaries = found.auxiliaries.values().map(|auxiliary| &auxiliary.disk);
+    let mut paths = Vec::new();
+    for disk in leaves.chain(auxiliaries) {
+        let path = disk.device().path();
+        let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
 
 /// The one pool of that name or guid.
 pub(crate) fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool, anyhow::Error> {

@@ -3,24 +3,31 @@
 //! The pool is this process's alone from [`open_pool`] to [`export`], and is written in the background in between. Whoever serves
 //! something of it has finished all requests before the end.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_dmu::tx::TxTunables;
+use cenote_dsl::{Dir, Dsl};
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::Guid;
-use cenote_fuse::{LiveServer, LiveServerOptions, MountHandle, MountOptions, Report, SyncMode, mount_live};
+use cenote_fuse::{
+    Forbidden, LiveServer, LiveServerOptions, MountHandle, MountOptions, Report, SyncMode, mount_live, remount,
+};
 use cenote_spa::SpaError;
 use cenote_spa::write::live::{FailMode, LiveHead, LivePool};
 use cenote_spa::write::{FileSizes, PoolWriter};
+use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, race};
 use cenote_zpl::live::{AccessTimes, LiveOptions};
 use cenote_zpl::write::XattrMode;
 
-use crate::context::Context;
+use crate::context::{Context, device_paths};
+use crate::control::Pool;
 use crate::outcome::usage;
 use crate::owners;
 use crate::signals;
+use crate::volumes::OpenVolumes;
 use crate::writing::open_for_writing;
 
 /// How often devices that fail are tried where nobody can say that they are back.
@@ -36,8 +43,12 @@ pub(crate) enum Recovery {
 }
 
 /// Opens a pool to be written in the background.
-pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery) -> Result<(LivePool, Guid)> {
-    let mut writer = unless_interrupted(context, name, open_for_writing(context, name)).await?;
+pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery) -> Result<Pool> {
+    let opening = async {
+        let devices = device_paths(&context.locate(name).await?.0)?;
+        Ok((devices, open_for_writing(context, name).await?))
+    };
+    let (devices, mut writer) = unless_interrupted(context, name, opening).await?;
     writer.hold();
     // The cache has a quarter of the memory unless something else was said.
     let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
@@ -48,7 +59,7 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     give_up_when_asked_twice(context, &pool);
     // Once this txg is on disk nobody else imports it.
     pool.sync().await?;
-    Ok((pool, guid))
+    Ok(Pool { volumes: OpenVolumes::new(pool.clone()), mounts: Arc::default(), pool, guid, devices })
 }
 
 /// Opens a pool, which may have to be watched for long before. The signals that are to end a server end it.
@@ -167,29 +178,113 @@ pub(crate) fn check_options(lists: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Properties that a mount obeys as they were when it was mounted.
+const OBEYED_WHEN_MOUNTED: [&str; 2] = ["acltype", "sync"];
+
+/// A dataset that is mounted to be changed.
+#[derive(Clone)]
+struct LiveMount {
+    dataset: String,
+    at: PathBuf,
+    server: LiveServer,
+    /// As they were asked for.
+    options: MountOptions,
+    forbidden: Forbidden,
+}
+
+/// The datasets that are mounted to be changed.
+#[derive(Default)]
+pub(crate) struct LiveMounts(Mutex<Vec<LiveMount>>);
+
+impl LiveMounts {
+    /// Has mounts obey what the properties of their datasets say now, of which those called `changed` were just changed. What they
+    /// will obey only later is told, a sentence each.
+    pub(crate) async fn refresh(&self, pool: &LivePool, changed: &[String]) -> Vec<String> {
+        let mounts = self.0.lock().clone();
+        let mut later = Vec::new();
+        for mount in mounts {
+            let (name, at) = (mount.dataset.clone(), mount.at.display());
+            let reading = pool.change(move |writer| Box::pin(async move { Ok(read_wanted(writer, &name).await) }));
+            // One that has another name now, or is gone, is served as it was.
+            let Ok(Ok((serving, forbidden))) = reading.await else { continue };
+            mount.server.set_options(serving);
+            let dataset = &mount.dataset;
+            for property in changed.iter().filter(|name| OBEYED_WHEN_MOUNTED.contains(&name.as_str())) {
+                later
+                    .push(format!("'{dataset}' is mounted at {at}: '{property}' takes effect there at the next mount"));
+            }
+            if forbidden == mount.forbidden {
+                continue;
+            }
+            match remount(&mount.at, &mount.options.without(forbidden), forbidden.write) {
+                Ok(()) => {
+                    let mut all = self.0.lock();
+                    let same = all.iter_mut().find(|other| other.dataset == mount.dataset && other.at == mount.at);
+                    same.into_iter().for_each(|same| same.forbidden = forbidden);
+                }
+                Err(error) => later.push(format!(
+                    "'{dataset}' is mounted at {at}: what was set takes effect there at the next mount: the kernel refuses it now \
+                     ({error})"
+                )),
+            }
+        }
+        later
+    }
+}
+
 /// Mounts a dataset of a pool to be changed.
 pub(crate) async fn mount(
     context: &Context,
-    pool: &LivePool,
+    of: &Pool,
     dataset: &str,
-    at: &std::path::Path,
+    at: &Path,
     options: &MountOptions,
     report: Report,
 ) -> Result<MountHandle> {
-    let (head, serving) = open_dataset(pool, dataset).await?;
+    let (head, serving, forbidden) = open_dataset(&of.pool, dataset).await?;
     let server = LiveServer::open(head, serving, report).await.with_context(|| format!("cannot open '{dataset}'"))?;
-    Ok(mount_live(context.handle(), server, dataset, at, options).await?)
+    let mount = mount_live(context.handle(), server.clone(), dataset, at, &options.without(forbidden)).await?;
+    let (dataset, at, options) = (dataset.to_owned(), mount.mountpoint().to_owned(), options.clone());
+    of.mounts.0.lock().push(LiveMount { dataset, at, server, options, forbidden });
+    Ok(mount)
 }
 
-/// A file system, and how its properties want it served.
-async fn open_dataset(pool: &LivePool, name: &str) -> Result<(LiveHead, LiveServerOptions)> {
+/// What a dataset forbids in its mounts; with `is_with_below` also what any below it does.
+pub(crate) async fn forbidden(dsl: &Dsl, dataset: &str, is_with_below: bool) -> Result<Forbidden> {
+    let dir = dsl.dataset(dataset).await?.dir;
+    let dirs = if is_with_below { dsl.tree(dir, false).await? } else { vec![dir] };
+    let mut all = Forbidden::default();
+    for dir in &dirs {
+        all = all.or(forbidden_by(dsl, dir).await?);
+    }
+    Ok(all)
+}
+
+async fn forbidden_by(dsl: &Dsl, dir: &Dir) -> Result<Forbidden> {
+    let is = async |property: &str, number: u64| -> Result<bool> {
+        Ok(dsl.property(dir, property, true).await?.and_then(|found| found.value.number()) == Some(number))
+    };
+    Ok(Forbidden {
+        dev: is("devices", 0).await?,
+        suid: is("setuid", 0).await?,
+        exec: is("exec", 0).await?,
+        write: is("readonly", 1).await?,
+    })
+}
+
+/// A file system, how its properties want it served, and what they forbid.
+async fn open_dataset(pool: &LivePool, name: &str) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
     let (this, wanted) = (pool.clone(), name.to_owned());
     // What is refused is no failure of the pool.
     pool.change(move |writer| Box::pin(async move { Ok(opened(&this, writer, &wanted).await) })).await?
 }
 
 /// In a txg's sync.
-async fn opened(pool: &LivePool, writer: &mut PoolWriter, name: &str) -> Result<(LiveHead, LiveServerOptions)> {
+async fn opened(
+    pool: &LivePool,
+    writer: &mut PoolWriter,
+    name: &str,
+) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
     let view = writer.view().await?;
     let dataset = view.dataset(name).await?;
     if dataset.is_snapshot() {
@@ -203,14 +298,29 @@ async fn opened(pool: &LivePool, writer: &mut PoolWriter, name: &str) -> Result<
         // What cannot be read for want of a key is refused below, by name.
         Ok(_) | Err(_) => {}
     }
-    let number = async |property: &str| -> Result<Option<u64>> {
-        Ok(view.property(&dataset.dir, property, true).await?.and_then(|found| found.value.number()))
-    };
-    if number("readonly").await? == Some(1) {
+    let (serving, forbidden) = wanted(writer, &view, &dataset.dir).await?;
+    if forbidden.write {
         bail!("cannot mount '{name}' with --rw: its property readonly is on ('cenote zfs set readonly=off {name}')");
     }
+    // What cannot be changed yet says so here.
+    let head = writer.open_head(name).await.map_err(|error: SpaError| anyhow::anyhow!(error))?;
+    Ok((pool.adopt(writer, name, head).await?, serving, forbidden))
+}
+
+/// In a txg's sync.
+async fn read_wanted(writer: &mut PoolWriter, name: &str) -> Result<(LiveServerOptions, Forbidden)> {
+    let view = writer.view().await?;
+    let dataset = view.dataset(name).await?;
+    wanted(writer, &view, &dataset.dir).await
+}
+
+/// How properties want a file system served, and what they forbid.
+async fn wanted(writer: &PoolWriter, view: &Dsl, dir: &Dir) -> Result<(LiveServerOptions, Forbidden)> {
+    let number = async |property: &str| -> Result<Option<u64>> {
+        Ok(view.property(dir, property, true).await?.and_then(|found| found.value.number()))
+    };
     let mut files = LiveOptions::default();
-    let FileSizes { record_bytes, dnode_slots } = writer.file_sizes(&view, &dataset.dir).await?;
+    let FileSizes { record_bytes, dnode_slots } = writer.file_sizes(view, dir).await?;
     (files.record_bytes, files.dnode_slots) = (record_bytes, dnode_slots);
     if number("xattr").await? == Some(1) {
         files.xattrs = XattrMode::Dir;
@@ -227,9 +337,7 @@ async fn opened(pool: &LivePool, writer: &mut PoolWriter, name: &str) -> Result<
         has_xattrs: number("xattr").await? != Some(0),
         sync: SyncMode::of_number(number("sync").await?.unwrap_or(0)),
     };
-    // What cannot be changed yet says so here.
-    let head = writer.open_head(name).await.map_err(|error: SpaError| anyhow::anyhow!(error))?;
-    Ok((pool.adopt(writer, name, head).await?, serving))
+    Ok((serving, forbidden_by(view, dir).await?))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@
 
 mod archive;
 mod args;
+mod background;
 mod build;
 mod cachefile;
 mod commands;
@@ -37,6 +38,7 @@ mod copy;
 mod datasets;
 mod files;
 mod found;
+mod holder;
 mod hostid;
 mod inuse;
 mod live;
@@ -53,6 +55,7 @@ mod replication;
 mod request;
 mod signals;
 mod time;
+mod unmounting;
 mod values;
 mod vdevspec;
 mod verbs;

@@ -12,6 +12,7 @@ use clap::error::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{Globals, Search};
+use crate::background;
 use crate::commands::Command;
 use crate::context::Context;
 use crate::control::{self, Owned};
@@ -30,6 +31,13 @@ pub(crate) struct Request {
     search: Search,
     #[command(subcommand)]
     command: Command,
+}
+
+impl Request {
+    /// `zpool sync POOL`.
+    pub(crate) fn sync_of(pool: &str) -> anyhow::Result<Self> {
+        Ok(Self::try_parse_from(["cenote", "zpool", "sync", "--", pool])?)
+    }
 }
 
 /// The arguments with the tool's name as the first, where the program was called by it.
@@ -58,6 +66,11 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
             return if is_asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
         }
     };
+    if let Some(options) = request.command.goes_on()
+        && let Some(status) = background::start(&argv, options, request.globals.has_input())
+    {
+        return status;
+    }
     let output = Output::standard();
     let runtime = match Runtime::real(RuntimeOptions { io: request.globals.io.into(), ..RuntimeOptions::default() }) {
         Ok(runtime) => runtime,

@@ -7,14 +7,15 @@ use signal_hook::iterator::Signals;
 /// An interrupt, a request to end, and the end of the terminal.
 const ENDING: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
 
-/// Watches for the signals that end this process, from now on: none of them ends it by itself any more. Those that the process was
-/// started to ignore, as `nohup` does with SIGHUP, stay ignored.
+/// Watches for the signals that end this process, from now on: none of them ends it by itself any more. SIGHUP stays ignored where the
+/// process was started to ignore it, as by `nohup`; an interrupt does not, since shells have all that scripts start with `&` ignore
+/// it, which scripts then end by it.
 ///
 /// # Errors
 /// The system does not let signals be watched.
 pub(crate) fn ending() -> Result<Signals> {
-    let ignored = ignored();
-    let wanted = ENDING.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let keeps_going = ignored() & 1 << (SIGHUP - 1) != 0;
+    let wanted = ENDING.into_iter().filter(|signal| *signal != SIGHUP || !keeps_going);
     Signals::new(wanted).context("cannot watch for signals")
 }
 

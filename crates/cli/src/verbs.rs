@@ -35,7 +35,7 @@ const ZPOOL: [&str; 20] = [
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZFS: [&str; 30] = [
+const ZFS: [&str; 28] = [
     "allow",
     "bookmark",
     "change-key",
@@ -56,11 +56,9 @@ const ZFS: [&str; 30] = [
     "share",
     "snap",
     "snapshot",
-    "umount",
     "unallow",
     "unjail",
     "unload-key",
-    "unmount",
     "unshare",
     "unzone",
     "upgrade",

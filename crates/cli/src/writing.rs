@@ -13,6 +13,8 @@ use cenote_spa::write::{PoolWriter, PropertyValue, WriteOptions, open};
 use cenote_taskq::BoxFuture;
 
 use crate::context::Context;
+use crate::control;
+use crate::holder::Holder;
 use crate::newpool::{clock, host};
 use crate::owners;
 use crate::values::{kept, setting};
@@ -114,6 +116,9 @@ pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<Po
     context.check_server(&found)?;
     if found.name() != name && how.new_name.is_some() {
         bail!("not supported yet: changing a pool that was imported under another name");
+    }
+    if let Some(who) = control::find(found.guid).and_then(|socket| control::who(&socket).ok()) {
+        bail!("cannot open '{name}' for writing: it is in use by {}", Holder { pid: Some(who.pid) });
     }
     let last = owners::settle(&found, &mut how);
     match owners::begin(&found) {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_format::ids::ObjectId;
@@ -60,7 +61,7 @@ struct Shared {
     fs: LiveFileSystem,
     head: LiveHead,
     durable: Arc<Durable>,
-    has_xattrs: bool,
+    has_xattrs: AtomicBool,
     /// Open files, with how often.
     open: Mutex<BTreeMap<ObjectId, (Arc<OpenFile>, u64)>>,
     report: Report,
@@ -75,8 +76,16 @@ impl LiveServer {
         let durable = Arc::new(Durable::new(head.clone(), options.sync));
         let fs = LiveFileSystem::open(head.objset(), durable.clone(), options.files).await?;
         fs.reap().await?;
-        let (open, has_xattrs) = (Mutex::new(BTreeMap::new()), options.has_xattrs);
+        let (open, has_xattrs) = (Mutex::new(BTreeMap::new()), AtomicBool::new(options.has_xattrs));
         Ok(Self { shared: Arc::new(Shared { fs, head, durable, has_xattrs, open, report }) })
+    }
+
+    /// Serves it as its properties say now, from the next request on. What the kernel was told when it was mounted stays until it is
+    /// mounted again: whether there are POSIX access control lists; and so does `sync`.
+    pub fn set_options(&self, options: LiveServerOptions) {
+        let has_posix_acls = self.fs().options().has_posix_acls;
+        self.fs().set_options(LiveOptions { has_posix_acls, ..options.files });
+        self.shared.has_xattrs.store(options.has_xattrs, Ordering::Relaxed);
     }
 
     /// Lets go of files that are still open, and frees those without a name. Nobody asks for anything any more.
@@ -135,7 +144,9 @@ impl LiveServer {
     fn hides(&self, name: &[u8]) -> bool {
         match name {
             name if name.starts_with(POSIX_ACLS) => !self.fs().options().has_posix_acls,
-            name if name.starts_with(b"user.") || name.starts_with(b"trusted.") => !self.shared.has_xattrs,
+            name if name.starts_with(b"user.") || name.starts_with(b"trusted.") => {
+                !self.shared.has_xattrs.load(Ordering::Relaxed)
+            }
             _ => false,
         }
     }

@@ -9,7 +9,7 @@ use cenote_spa::Pool;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Event, Group, Handle};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use thiserror::Error;
 
 use crate::binding;
@@ -301,8 +301,29 @@ impl std::fmt::Debug for MountHandle {
     }
 }
 
-/// By the system call, or for those who may not, by fusermount3.
-fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+/// Has a mount for changing obey other options from now on: `dev`, `suid`, `exec`, and whether it may be changed at all. What is open
+/// stays open. Only root can; the kernel refuses to forbid changes while files are open for writing.
+///
+/// # Errors
+/// What the kernel says.
+pub fn remount(mountpoint: &Path, options: &MountOptions, is_read_only: bool) -> io::Result<()> {
+    let wanted = [
+        (is_read_only, MountFlags::RDONLY),
+        (!options.dev, MountFlags::NODEV),
+        (!options.suid, MountFlags::NOSUID),
+        (!options.exec, MountFlags::NOEXEC),
+    ];
+    let flags =
+        wanted.into_iter().filter(|(is_wanted, _)| *is_wanted).fold(MountFlags::BIND, |all, (_, flag)| all | flag);
+    Ok(rustix::mount::mount_remount(mountpoint, flags, "")?)
+}
+
+/// Unmounts what is mounted there: by the system call, or for those who may not, by fusermount3. Nothing being mounted is no error.
+/// Blocks, as long as the process that serves the mount takes.
+///
+/// # Errors
+/// [`MountError::Busy`] where it is in use and `how` minds that; what the system says else.
+pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let flags = match how {
         Unmount::Unused => UnmountFlags::NOFOLLOW,
         Unmount::Detach => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,

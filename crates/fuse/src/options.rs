@@ -37,6 +37,32 @@ pub struct MountOptions {
     pub read_ahead_kib: u32,
 }
 
+/// What datasets forbid in a mount of theirs, whatever its options say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forbidden {
+    /// Devices are not opened (`devices=off`).
+    pub dev: bool,
+    /// Set-user-id and set-group-id do not count (`setuid=off`).
+    pub suid: bool,
+    /// Programs are not run (`exec=off`).
+    pub exec: bool,
+    /// Nothing is changed (`readonly=on`).
+    pub write: bool,
+}
+
+impl Forbidden {
+    /// What either forbids.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self {
+            dev: self.dev || other.dev,
+            suid: self.suid || other.suid,
+            exec: self.exec || other.exec,
+            write: self.write || other.write,
+        }
+    }
+}
+
 impl Default for MountOptions {
     fn default() -> Self {
         Self {
@@ -54,6 +80,17 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
+    /// The same without what is forbidden.
+    #[must_use]
+    pub fn without(&self, forbidden: Forbidden) -> Self {
+        Self {
+            dev: self.dev && !forbidden.dev,
+            suid: self.suid && !forbidden.suid,
+            exec: self.exec && !forbidden.exec,
+            ..self.clone()
+        }
+    }
+
     /// Takes up a comma-separated list, as it follows `-o`. On an error the options are partly changed.
     ///
     /// # Errors
@@ -115,6 +152,17 @@ mod tests {
             ..MountOptions::default()
         };
         assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn what_a_dataset_forbids_no_option_allows() {
+        let mut options = MountOptions::default();
+        options.parse("suid,dev,exec").unwrap();
+        let forbidden =
+            Forbidden { exec: true, ..Forbidden::default() }.or(Forbidden { dev: true, ..Forbidden::default() });
+        let left = options.without(forbidden);
+        assert_eq!((left.dev, left.suid, left.exec), (false, true, false));
+        assert_eq!(options.without(Forbidden::default()), options);
     }
 
     #[test]

@@ -44,6 +44,13 @@ pub(crate) struct Globals {
     pub(crate) allow_missing: bool,
 }
 
+impl Globals {
+    /// Whether a key is read from standard input.
+    pub(crate) fn has_input(&self) -> bool {
+        self.keys.iter().any(|key| key.ends_with("=-"))
+    }
+}
+
 /// How devices are read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Io {

@@ -1,5 +1,7 @@
 //! The commands: a module and a line in the table each, in alphabetical order.
 
+use crate::background::GoesOn;
+
 mod bench;
 mod build;
 mod cat;
@@ -14,6 +16,7 @@ mod mount;
 mod put;
 mod serve;
 mod tar;
+mod unmount;
 mod verify;
 mod version;
 mod zdb;
@@ -38,6 +41,8 @@ crate::args::commands! {
         Put => put,
         Serve => serve,
         Tar => tar,
+        #[command(visible_alias = "umount")]
+        Unmount => unmount,
         Verify => verify,
         Version => version,
         Zdb => zdb,
@@ -55,6 +60,16 @@ impl Command {
             Self::Zfs(args) => args.is_for_server(),
             Self::Zpool(args) => args.is_for_server(),
             _ => false,
+        }
+    }
+
+    /// How it goes on, if it is a command that does until it is ended.
+    pub(crate) fn goes_on(&self) -> Option<&GoesOn> {
+        match self {
+            Self::Mount(args) => Some(args.goes_on()),
+            Self::Serve(args) => Some(args.goes_on()),
+            Self::Zfs(args) => args.goes_on(),
+            _ => None,
         }
     }
 

@@ -4,19 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use cenote_fuse::{MountError, MountHandle, MountOptions, Unmount};
+use cenote_fuse::{Layout, MountError, MountHandle, MountOptions, Unmount};
 use cenote_taskq::Either;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
 use crate::args::Search;
+use crate::background::{GoesOn, Going};
 use crate::context::Context;
 use crate::control::Control;
 use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::signals;
-use crate::volumes::OpenVolumes;
 
 /// Mount a dataset or snapshot as a folder until interrupted or unmounted; read-only unless `--rw` is given.
 ///
@@ -41,15 +41,25 @@ pub(crate) struct Args {
     /// Take commands for the pool at this unix socket instead of one beside the cache file; clients find it by CENOTE_CONTROL.
     #[arg(long, value_name = "SOCKET", requires = "rw")]
     control: Option<PathBuf>,
+    #[command(flatten)]
+    goes_on: GoesOn,
     /// The dataset, or dataset@snapshot.
     dataset: String,
     /// Where: a folder that is there.
     mountpoint: PathBuf,
 }
 
+impl Args {
+    /// How it goes on.
+    pub(crate) const fn goes_on(&self) -> &GoesOn {
+        &self.goes_on
+    }
+}
+
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let options = parse_options(&args.options)?;
     let context = context.with(&args.search);
+    let going = Going::begin(&args.goes_on, &args.dataset)?;
     // Before anything is mounted: an interrupt from now on ends the mount and not the program.
     let signals = signals::ending()?;
     let pool_name = args.dataset.split(['/', '@']).next().unwrap_or(&args.dataset);
@@ -58,26 +68,37 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let at: &Path = &args.mountpoint;
     if args.rw {
         live::check_options(&args.options)?;
-        let (pool, guid) = live::open_pool(&context, pool_name, live::Recovery::Retry).await?;
+        let of = live::open_pool(&context, pool_name, live::Recovery::Retry).await?;
+        let mut control = None;
         let served = async {
-            let volumes = OpenVolumes::new(pool.clone());
-            let _control = Control::start(&context, &pool, &volumes, guid, args.control.as_deref())?;
-            let mount = live::mount(&context, &pool, &args.dataset, at, &options, report).await?;
+            control = Control::start(&context, &of, args.control.as_deref())?;
+            let mount = live::mount(&context, &of, &args.dataset, at, &options, report).await?;
+            if let Some(control) = &control {
+                control.mounted(&args.dataset, mount.mountpoint(), true);
+            }
             let at = mount.mountpoint().display();
             context.err(format!("'{}' is mounted at {at} for writing; interrupt to unmount", args.dataset));
+            going.ready(&context)?;
             let ended = wait(&context, &mount, signals).await;
             // What was detached is in use still.
             mount.close().await;
             ended.map(drop)
         };
         let served = served.await;
-        live::export(pool, served).await?;
+        going.ends();
+        if let Some(control) = &control {
+            control.ends();
+        }
+        live::export(of.pool, served).await?;
         return Ok(Outcome::Good);
     }
     let pool = context.open_pool(pool_name).await?;
     context.say_notes(pool.name(), pool.notes());
+    let forbidden = live::forbidden(pool.dsl(), &args.dataset, options.layout != Layout::Alone).await?;
+    let options = options.without(forbidden);
     let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
     context.err(format!("'{}' is mounted at {}; interrupt to unmount", args.dataset, mount.mountpoint().display()));
+    going.ready(&context)?;
     wait(&context, &mount, signals).await?;
     Ok(Outcome::Good)
 }

@@ -4,20 +4,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_fuse::MountOptions;
+use cenote_fuse::{Layout, MountOptions};
 use cenote_nbd::{Exports, Listener, Server, ServerOptions};
-use cenote_spa::write::live::LivePool;
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Signals;
 
 use crate::args::Search;
+use crate::background::{GoesOn, Going};
 use crate::commands::mount::{self, Ended, parse_options};
 use crate::context::Context;
-use crate::control::Control;
+use crate::control::{Control, Pool};
 use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::signals;
-use crate::volumes::{LiveVolumes, OpenVolumes, PoolVolumes};
+use crate::volumes::{LiveVolumes, PoolVolumes};
 
 /// Serve a pool from one process until interrupted: its volumes over NBD, its file systems as a mount.
 ///
@@ -57,8 +57,17 @@ pub(crate) struct Args {
     /// Mount options, as `cenote mount` takes them.
     #[arg(short = 'o', value_name = "OPTIONS", requires = "mount")]
     options: Vec<String>,
+    #[command(flatten)]
+    goes_on: GoesOn,
     /// The pool, or the dataset below which all is served.
     dataset: String,
+}
+
+impl Args {
+    /// How it goes on.
+    pub(crate) const fn goes_on(&self) -> &GoesOn {
+        &self.goes_on
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -71,20 +80,24 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     // Before anything is mounted: an interrupt from now on ends what is served, and not the program.
     let signals = signals::ending()?;
     let pool_name = args.dataset.split('/').next().unwrap_or(&args.dataset);
+    let going = Going::begin(&args.goes_on, &args.dataset)?;
     if args.rw {
         live::check_options(&args.options)?;
-        let (pool, guid) = live::open_pool(&context, pool_name, live::Recovery::Clear).await?;
-        let volumes = OpenVolumes::new(pool.clone());
-        let served = match Control::start(&context, &pool, &volumes, guid, args.control.as_deref()) {
-            Ok(control) => {
-                let served = serve_writable(&context, &args, &mount_options, &pool, volumes, signals).await;
-                // Nobody begins anything any more.
-                drop(control);
-                served
-            }
-            Err(error) => Err(error),
+        let of = live::open_pool(&context, pool_name, live::Recovery::Clear).await?;
+        let mut control = None;
+        let served = async {
+            control = Control::start(&context, &of, args.control.as_deref())?;
+            let control = control.as_ref();
+            Serving { context: &context, args: &args, mount_options: &mount_options, of: &of, control, going: &going }
+                .run(signals)
+                .await
         };
-        live::export(pool, served).await?;
+        let served = served.await;
+        going.ends();
+        if let Some(control) = &control {
+            control.ends();
+        }
+        live::export(of.pool, served).await?;
         return Ok(Outcome::Good);
     }
     let pool = context.open_pool(pool_name).await?;
@@ -99,8 +112,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let mut waiting = signals;
     if let Some(at) = &args.mount {
-        let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &mount_options, report).await?;
+        let forbidden = live::forbidden(pool.dsl(), &args.dataset, mount_options.layout != Layout::Alone).await?;
+        let options = mount_options.without(forbidden);
+        let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
         context.err(format!("'{}' is mounted at {}; interrupt to end", args.dataset, mount.mountpoint().display()));
+        going.ready(&context)?;
         let ended = mount::wait(&context, &mount, waiting).await?;
         if ended == Ended::Signal || server.is_none() {
             shutdown(server);
@@ -108,6 +124,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         context.err("unmounted; volumes are still served");
         waiting = signals::ending()?;
+    } else {
+        going.ready(&context)?;
     }
     context.handle().spawn_blocking(move || waiting.forever().next()).await?;
     shutdown(server);
@@ -120,48 +138,62 @@ fn reporter(context: &Context) -> cenote_fuse::Report {
     Arc::new(move |line: &str| report.err(line))
 }
 
-/// Serves volumes and a file system to be written, until all requests are finished.
-async fn serve_writable(
-    context: &Context,
-    args: &Args,
-    mount_options: &MountOptions,
-    pool: &LivePool,
-    volumes: Arc<OpenVolumes>,
-    mut signals: Signals,
-) -> Result<()> {
-    let server = if args.unix.is_empty() && args.tcp.is_empty() {
-        None
-    } else {
-        let volumes = LiveVolumes::new(volumes, &args.dataset);
-        let count = volumes.names().await?.len();
-        Some(volumes_server(context, args, Arc::new(volumes), count)?)
-    };
-    let mut ended = Ok(Ended::Elsewhere);
-    if let Some(at) = &args.mount {
-        let mount = live::mount(context, pool, &args.dataset, at, mount_options, reporter(context)).await;
-        match mount {
-            Ok(mount) => {
-                let at = mount.mountpoint().display();
-                context.err(format!("'{}' is mounted at {at} for writing; interrupt to end", args.dataset));
-                ended = mount::wait(context, &mount, signals).await;
-                // What was detached is in use still.
-                mount.close().await;
+/// A pool that is served to be written.
+struct Serving<'a> {
+    context: &'a Context,
+    args: &'a Args,
+    mount_options: &'a MountOptions,
+    of: &'a Pool,
+    control: Option<&'a Control>,
+    going: &'a Going,
+}
+
+impl Serving<'_> {
+    /// Serves volumes and a file system, until all requests are finished.
+    async fn run(self, mut signals: Signals) -> Result<()> {
+        let Self { context, args, mount_options, of, control, going } = self;
+        let server = if args.unix.is_empty() && args.tcp.is_empty() {
+            None
+        } else {
+            let volumes = LiveVolumes::new(of.volumes.clone(), &args.dataset);
+            let count = volumes.names().await?.len();
+            Some(volumes_server(context, args, Arc::new(volumes), count)?)
+        };
+        let mut ended = Ok(Ended::Elsewhere);
+        if let Some(at) = &args.mount {
+            let mount = live::mount(context, of, &args.dataset, at, mount_options, reporter(context)).await;
+            match mount {
+                Ok(mount) => {
+                    if let Some(control) = control {
+                        control.mounted(&args.dataset, mount.mountpoint(), server.is_none());
+                    }
+                    let at = mount.mountpoint().display();
+                    context.err(format!("'{}' is mounted at {at} for writing; interrupt to end", args.dataset));
+                    ended = match going.ready(context) {
+                        Ok(()) => mount::wait(context, &mount, signals).await,
+                        Err(error) => Err(error),
+                    };
+                    // What was detached is in use still.
+                    mount.close().await;
+                }
+                Err(error) => ended = Err(error),
             }
-            Err(error) => ended = Err(error),
+            signals = signals::ending()?;
+        } else if let Err(error) = going.ready(context) {
+            ended = Err(error);
         }
-        signals = signals::ending()?;
-    }
-    if let Some(server) = server {
-        if matches!(ended, Ok(Ended::Elsewhere)) {
-            if args.mount.is_some() {
-                context.err("unmounted; volumes are still served");
+        if let Some(server) = server {
+            if matches!(ended, Ok(Ended::Elsewhere)) {
+                if args.mount.is_some() {
+                    context.err("unmounted; volumes are still served");
+                }
+                context.handle().spawn_blocking(move || signals.forever().next()).await?;
             }
-            context.handle().spawn_blocking(move || signals.forever().next()).await?;
+            // Requests that were read are answered; what they wait for is the engine's work, not this worker's.
+            context.handle().spawn_blocking(move || server.shutdown()).await?;
         }
-        // Requests that were read are answered; what they wait for is the engine's work, not this worker's.
-        context.handle().spawn_blocking(move || server.shutdown()).await?;
+        ended.map(drop)
     }
-    ended.map(drop)
 }
 
 fn shutdown(server: Option<Server>) {
@@ -206,7 +238,8 @@ fn volumes_server(context: &Context, args: &Args, volumes: Arc<dyn Exports>, cou
     let options = ServerOptions { report: Arc::new(move |line| report.err(line)), ..ServerOptions::default() };
     let server = Server::start(context.handle().clone(), volumes, listeners, options)?;
     for line in lines {
-        context.err(format!("serving {count} exports at {line}"));
+        let exports = if count == 1 { "export" } else { "exports" };
+        context.err(format!("serving {count} {exports} at {line}"));
     }
     Ok(server)
 }

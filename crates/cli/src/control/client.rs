@@ -3,15 +3,19 @@
 use std::io::{BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::Guid;
 
 use super::place::connect;
-use super::{Ask, Said, VERSION, read_line, usual_socket};
+use super::{Ask, Said, VERSION, Who, read_line, usual_socket};
 use crate::cachefile::CacheFile;
 use crate::output::Output;
 use crate::request::Request;
+
+/// How long a server may take to say who it is, for which it waits for nothing.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The socket of the server that has this pool; none if there is no server, or one that went without a word.
 pub(crate) fn find(guid: Guid) -> Option<PathBuf> {
@@ -43,6 +47,30 @@ pub(crate) fn all() -> Vec<PathBuf> {
     paths
 }
 
+/// All servers that say who they are, with their sockets.
+pub(crate) fn servers() -> Vec<(PathBuf, Who)> {
+    all().into_iter().filter_map(|socket| who(&socket).ok().map(|who| (socket, who))).collect()
+}
+
+/// Asks a server who it is.
+///
+/// # Errors
+/// It has gone, is not to be believed, or does not say within [`ANSWER_TIME_MAX`].
+pub(crate) fn who(socket: &Path) -> Result<Who> {
+    let at = || format!("the server at {}", socket.display());
+    let mut stream = connect(socket).with_context(at)?;
+    stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+    stream.set_write_timeout(Some(ANSWER_TIME_MAX))?;
+    let mut line = serde_json::to_vec(&serde_json::json!({ "version": VERSION, "who": true }))?;
+    line.push(b'\n');
+    stream.write_all(&line).with_context(at)?;
+    let answer = read_line(&mut BufReader::new(stream)).with_context(at)?;
+    match serde_json::from_slice(&answer.unwrap_or_default()).with_context(at)? {
+        Said::Who(who) => Ok(who),
+        _ => bail!("{} does not say who it is", at()),
+    }
+}
+
 /// Has a server do what is asked for, and prints what it says; the exit status.
 pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u8> {
     let at = || format!("the server at {}", socket.display());
@@ -59,6 +87,7 @@ pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u
             Said::OutBytes(bytes) if output.is_terminal() => output.out(shown(&String::from_utf8_lossy(&bytes)))?,
             Said::OutBytes(bytes) => output.out(bytes)?,
             Said::Err(text) => output.err(shown(&text)),
+            Said::Who(_) => {}
             // What comes after it is the end of the connection.
             Said::Status(said) => status = Some(said),
         }

@@ -15,8 +15,8 @@
 //! ```
 //! The socket stands beside the cache file, in `servers/GUID.sock`, or where `serve --control` says.
 //!
-//! **Protocol**, version 1: a line of JSON each. The client sends one `{"version": 1, "request": {…}}`. The server answers with
-//! lines `{"out": TEXT}`, `{"out_bytes": [BYTE, …]}` (where it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it
+//! **Protocol**, version 1: a line of JSON each. The client sends one `{"version": 1, "request": {…}}`, or `{"version": 1, "who": true}`
+//! and learns [`Who`] has the pool, also while that is being exported. To a request the server answers with lines `{"out": TEXT}`, `{"out_bytes": [BYTE, …]}` (where it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it
 //! closes the connection; after `zpool export` only when the pool is exported.
 //!
 //! **Who may ask, and answer.** The user who runs the server, and root: the folder and the socket are that user's alone, and the
@@ -25,6 +25,10 @@
 //!
 //! **Bounds.** A request is a megabyte at most, an answer 64; eight clients are heard at once; who says nothing for half a minute is
 //! hung up on.
+//!
+//! **Its end.** From the moment that a server's work ends to that at which the pool is exported it is *ending*: requests are refused, and
+//! clients that ask who it is wait until it has ended, and then use the pool themselves. A mount begins to end when it has left
+//! the system's table of mounts, which is before `umount` returns; the table is looked at when the question comes.
 //!
 //! **Reading** sees the pool as of a txg: the sync is held meanwhile, for [`HOLD_TIME_MAX`] at most. Changes are each made in a txg's
 //! sync (`cenote_spa::write::live`).
@@ -47,8 +51,8 @@ use serde::{Deserialize, Serialize};
 use crate::cachefile::CacheFile;
 use crate::request::Request;
 
-pub(crate) use client::{all, find, only, send};
-pub(crate) use server::{Control, Hold};
+pub(crate) use client::{all, find, only, send, servers, who};
+pub(crate) use server::{Control, Hold, Pool};
 
 /// The form that is spoken.
 const VERSION: u32 = 1;
@@ -66,10 +70,38 @@ struct Ask {
     request: Request,
 }
 
-/// The part of it that every version has.
+/// The part of it that every version has, and the other thing that can be asked.
 #[derive(Debug, Deserialize)]
 struct AskVersion {
     version: u32,
+    #[serde(default)]
+    who: bool,
+}
+
+/// A process that has a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Who {
+    /// Its number.
+    pub(crate) pid: u32,
+    /// The pool's name.
+    pub(crate) pool: String,
+    /// The pool's guid.
+    pub(crate) guid: u64,
+    /// The devices that the pool was put together from.
+    pub(crate) devices: Vec<PathBuf>,
+    /// Datasets that it has mounted, and where.
+    pub(crate) mounts: Vec<(String, PathBuf)>,
+    /// It ends when its mount is unmounted.
+    pub(crate) ends_with_mount: bool,
+    /// What was to be done is done; it writes what is left and exports the pool.
+    pub(crate) is_ending: bool,
+}
+
+impl Who {
+    /// Whether its pool has this name or guid.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.pool == name || name.parse() == Ok(self.guid)
+    }
 }
 
 /// What a server says, line by line.
@@ -79,6 +111,7 @@ enum Said {
     Out(String),
     OutBytes(Vec<u8>),
     Err(String),
+    Who(Who),
     Status(u8),
 }
 

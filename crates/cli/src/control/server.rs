@@ -2,8 +2,8 @@
 
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,11 +14,13 @@ use cenote_taskq::{Class, oneshot};
 use signal_hook::consts::SIGTERM;
 
 use super::place::Place;
-use super::{ANSWER_BYTES_MAX, Ask, AskVersion, HOLD_TIME_MAX, LINE_BYTES_MAX, Said, VERSION, read_line};
+use super::{ANSWER_BYTES_MAX, Ask, AskVersion, HOLD_TIME_MAX, LINE_BYTES_MAX, Said, VERSION, Who, read_line};
 use crate::context::Context;
+use crate::datasets::Mounts;
+use crate::live::LiveMounts;
 use crate::outcome::{FAILED, Outcome, USAGE, UsageError};
 use crate::output::Output;
-use crate::request;
+use crate::request::{self, Request};
 use crate::volumes::OpenVolumes;
 
 /// Clients that are heard at once.
@@ -30,9 +32,41 @@ const TEXT_BYTES: usize = LINE_BYTES_MAX / 8;
 /// How long a client that had the pool exported waits for this process to end.
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
 
+/// A pool that this process has open for writing.
+#[derive(Clone)]
+pub(crate) struct Pool {
+    /// The pool.
+    pub(crate) pool: LivePool,
+    /// Its volumes that clients have opened.
+    pub(crate) volumes: Arc<OpenVolumes>,
+    /// Its datasets that are mounted.
+    pub(crate) mounts: Arc<LiveMounts>,
+    /// Its guid.
+    pub(crate) guid: Guid,
+    /// The devices that it was put together from.
+    pub(crate) devices: Vec<PathBuf>,
+}
+
 /// Takes commands until it is dropped.
 pub(crate) struct Control {
     place: Place,
+    shared: Arc<Shared>,
+}
+
+/// What all that hear clients know.
+struct Shared {
+    context: Context,
+    of: Pool,
+    is_ending: AtomicBool,
+    mounts: Mutex<Vec<Mount>>,
+}
+
+/// A dataset that was mounted.
+struct Mount {
+    dataset: String,
+    at: PathBuf,
+    /// The process ends with it.
+    is_all: bool,
 }
 
 impl Control {
@@ -41,16 +75,11 @@ impl Control {
     ///
     /// # Errors
     /// Nobody can listen at `path`.
-    pub(crate) fn start(
-        context: &Context,
-        pool: &LivePool,
-        volumes: &Arc<OpenVolumes>,
-        guid: Guid,
-        path: Option<&Path>,
-    ) -> Result<Option<Self>> {
-        match Self::listen(context, pool, volumes, guid, path) {
+    pub(crate) fn start(context: &Context, of: &Pool, path: Option<&Path>) -> Result<Option<Self>> {
+        match Self::listen(context, of, path) {
             Ok(control) => {
-                context.err(format!("commands for '{}' are taken at {}", pool.name(), control.place.path().display()));
+                let (pool, at) = (of.pool.name(), control.place.path().display());
+                context.err(format!("commands for '{pool}' are taken at {at}"));
                 Ok(Some(control))
             }
             Err(error) if path.is_none() => {
@@ -61,20 +90,19 @@ impl Control {
         }
     }
 
-    fn listen(
-        context: &Context,
-        pool: &LivePool,
-        volumes: &Arc<OpenVolumes>,
-        guid: Guid,
-        path: Option<&Path>,
-    ) -> Result<Self> {
+    fn listen(context: &Context, of: &Pool, path: Option<&Path>) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
-            None => super::usual_socket(guid)?,
+            None => super::usual_socket(of.guid)?,
         };
         let (place, listener) = Place::listen(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
-        let context = context.clone();
-        let (pool, volumes) = (pool.clone(), volumes.clone());
+        let shared = Arc::new(Shared {
+            context: context.clone(),
+            of: of.clone(),
+            is_ending: AtomicBool::new(false),
+            mounts: Mutex::default(),
+        });
+        let hearing = shared.clone();
         let clients = Arc::new(AtomicUsize::new(0));
         std::thread::Builder::new().name("control".into()).spawn(move || {
             for stream in listener.incoming() {
@@ -83,16 +111,27 @@ impl Control {
                 if clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS_MAX {
                     continue;
                 }
-                let (context, pool, volumes) = (context.clone(), pool.clone(), volumes.clone());
+                let shared = hearing.clone();
                 let heard = std::thread::Builder::new().name("client".into()).spawn(move || {
                     let _client = client;
                     // Where a client cannot be answered there is nobody to tell.
-                    let _ = hear(&context, &pool, &volumes, &stream);
+                    let _ = shared.hear(&stream);
                 });
                 drop(heard);
             }
         })?;
-        Ok(Self { place })
+        Ok(Self { place, shared })
+    }
+
+    /// A dataset has been mounted; where `is_all`, this process ends when it is unmounted.
+    pub(crate) fn mounted(&self, dataset: &str, at: &Path, is_all: bool) {
+        let mount = Mount { dataset: dataset.to_owned(), at: at.to_owned(), is_all };
+        self.shared.mounts.lock().unwrap_or_else(PoisonError::into_inner).push(mount);
+    }
+
+    /// What was to be done is done: nothing is begun any more. What is left is to be written, and the pool exported.
+    pub(crate) fn ends(&self) {
+        self.shared.is_ending.store(true, Ordering::SeqCst);
     }
 }
 
@@ -130,46 +169,89 @@ impl Gathered {
     }
 }
 
-fn hear(context: &Context, pool: &LivePool, volumes: &Arc<OpenVolumes>, stream: &UnixStream) -> Result<()> {
-    stream.set_read_timeout(Some(SILENCE_MAX))?;
-    stream.set_write_timeout(Some(SILENCE_MAX))?;
-    let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
-    if peer != rustix::process::geteuid() && !peer.is_root() {
-        bail!("another user");
-    }
-    let Some(line) = read_line(&mut BufReader::new(stream))? else { return Ok(()) };
-    let (out, err) = (Gathered::default(), Gathered::default());
-    let context = context.served_by(pool, volumes, Output::to(out.clone(), err.clone()));
-    let result = asked(&line).and_then(|ask| context.handle().block_on(request::serve(&context, ask.request)));
-    let result = result.and_then(|outcome| Ok(context.output().flush().map(|()| outcome)?));
-    let mut says = Says(stream);
-    says.text(&out.take())?;
-    for line in String::from_utf8_lossy(&err.take()).lines() {
-        says.say(&Said::Err(line.chars().take(TEXT_BYTES).collect()))?;
-    }
-    let status = match result {
-        Ok(Outcome::Good) => 0,
-        Ok(Outcome::Failed) => FAILED,
-        Err(error) => {
-            says.say(&Said::Err(request::causes(&error)))?;
-            if error.is::<UsageError>() { USAGE } else { FAILED }
+impl Shared {
+    fn who(&self) -> Who {
+        let table = Mounts::read();
+        let is_there = |mount: &Mount| table.all().any(|(name, at)| name == mount.dataset && at == mount.at);
+        let mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        Who {
+            pid: std::process::id(),
+            pool: self.of.pool.name().to_owned(),
+            guid: self.of.guid.0,
+            devices: self.of.devices.clone(),
+            mounts: mounts
+                .iter()
+                .filter(|mount| is_there(mount))
+                .map(|mount| (mount.dataset.clone(), mount.at.clone()))
+                .collect(),
+            ends_with_mount: mounts.iter().any(|mount| mount.is_all),
+            is_ending: self.is_ending.load(Ordering::SeqCst)
+                || mounts.iter().any(|mount| mount.is_all && !is_there(mount)),
         }
-    };
-    says.say(&Said::Status(status))?;
-    if context.is_to_end() {
-        signal_hook::low_level::raise(SIGTERM)?;
-        // The end of this process is what the client waits for.
-        std::thread::sleep(EXPORT_TIME_MAX);
     }
-    Ok(())
+
+    fn hear(&self, stream: &UnixStream) -> Result<()> {
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        stream.set_write_timeout(Some(SILENCE_MAX))?;
+        let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
+        if peer != rustix::process::geteuid() && !peer.is_root() {
+            bail!("another user");
+        }
+        let Some(line) = read_line(&mut BufReader::new(stream))? else { return Ok(()) };
+        let mut says = Says(stream);
+        let asked = asked(&line);
+        if matches!(asked, Ok(Asked::Who)) {
+            return says.say(&Said::Who(self.who()));
+        }
+        let (out, err) = (Gathered::default(), Gathered::default());
+        let context = self.context.served_by(&self.of, Output::to(out.clone(), err.clone()));
+        let result = asked.and_then(|asked| match asked {
+            Asked::Do(_) if self.is_ending.load(Ordering::SeqCst) => {
+                let (pool, pid) = (self.of.pool.name(), std::process::id());
+                bail!("pool '{pool}' is being exported by process {pid}: ask again when that has ended")
+            }
+            Asked::Do(request) => context.handle().block_on(request::serve(&context, *request)),
+            Asked::Who => Ok(Outcome::Good),
+        });
+        let result = result.and_then(|outcome| Ok(context.output().flush().map(|()| outcome)?));
+        says.text(&out.take())?;
+        for line in String::from_utf8_lossy(&err.take()).lines() {
+            says.say(&Said::Err(line.chars().take(TEXT_BYTES).collect()))?;
+        }
+        let status = match result {
+            Ok(Outcome::Good) => 0,
+            Ok(Outcome::Failed) => FAILED,
+            Err(error) => {
+                says.say(&Said::Err(request::causes(&error)))?;
+                if error.is::<UsageError>() { USAGE } else { FAILED }
+            }
+        };
+        says.say(&Said::Status(status))?;
+        if context.is_to_end() {
+            signal_hook::low_level::raise(SIGTERM)?;
+            // The end of this process is what the client waits for.
+            std::thread::sleep(EXPORT_TIME_MAX);
+        }
+        Ok(())
+    }
 }
 
-fn asked(line: &[u8]) -> Result<Ask> {
+/// What a client asks for.
+enum Asked {
+    Who,
+    Do(Box<Request>),
+}
+
+fn asked(line: &[u8]) -> Result<Asked> {
     let version: AskVersion = serde_json::from_slice(line).context("this is no request")?;
     if version.version != VERSION {
         bail!("version {} of requests is not supported; this server speaks version {VERSION}", version.version);
     }
-    serde_json::from_slice(line).context("this is no request that this server knows")
+    if version.who {
+        return Ok(Asked::Who);
+    }
+    let ask: Ask = serde_json::from_slice(line).context("this is no request that this server knows")?;
+    Ok(Asked::Do(Box::new(ask.request)))
 }
 
 struct Says<'a>(&'a UnixStream);

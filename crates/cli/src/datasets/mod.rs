@@ -39,7 +39,7 @@ use serde_json::{Map, Value, json};
 use crate::output::Json;
 
 pub(crate) use columns::{Column, parse_columns, parse_types};
-pub(crate) use mounts::Mounts;
+pub(crate) use mounts::{Mounted, Mounts};
 pub(crate) use select::{Selection, SortKey, select};
 pub(crate) use shown::Cell;
 pub(crate) use values::Source;

@@ -11,10 +11,25 @@ const BARE_TYPE: &str = "fuse";
 
 /// A mounted dataset.
 #[derive(Debug)]
-struct Mounted {
-    dataset: String,
-    at: PathBuf,
+pub(crate) struct Mounted {
+    /// Its name.
+    pub(crate) dataset: String,
+    /// Where it is.
+    pub(crate) at: PathBuf,
+    kind: String,
     options: Vec<String>,
+}
+
+impl Mounted {
+    /// Whether a process of ours serves it, and not the kernel.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.kind != "zfs"
+    }
+
+    /// Whether it can be written.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.options.iter().any(|option| option == "rw")
+    }
 }
 
 /// Mounted datasets.
@@ -36,6 +51,7 @@ impl Mounts {
             is_ours.then(|| Mounted {
                 dataset,
                 at: unescaped(at).into(),
+                kind: kind.to_owned(),
                 options: options.split(',').map(str::to_owned).collect(),
             })
         };
@@ -52,11 +68,35 @@ impl Mounts {
         self.0.iter().map(|mounted| (&*mounted.dataset, &*mounted.at))
     }
 
+    /// Those that processes of ours serve.
+    pub(crate) fn ours(&self) -> impl Iterator<Item = &Mounted> {
+        self.0.iter().filter(|mounted| mounted.is_ours())
+    }
+
+    /// The mount of a dataset of this name, or at this path; of several the last, which is on top.
+    pub(crate) fn find(&self, target: &str) -> Option<&Mounted> {
+        let last = |is_meant: &dyn Fn(&&Mounted) -> bool| self.0.iter().rev().find(is_meant);
+        let named = if target.starts_with('/') { None } else { last(&|mounted| mounted.dataset == target) };
+        named.or_else(|| {
+            let path = placed(Path::new(target))?;
+            last(&|mounted| mounted.at == path)
+        })
+    }
+
     /// The dataset that a path is in.
     pub(crate) fn dataset_at(&self, path: &Path) -> Option<&str> {
         let path = std::fs::canonicalize(path).ok()?;
         let within = self.0.iter().filter(|mounted| path.starts_with(&mounted.at));
         within.max_by_key(|mounted| mounted.at.as_os_str().len()).map(|mounted| &*mounted.dataset)
+    }
+}
+
+/// A path as the table of mounts has it. Its last part is not looked at: the process that served it may be gone.
+fn placed(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    match (path.parent(), path.file_name()) {
+        (Some(dir), Some(name)) => Some(std::fs::canonicalize(dir).ok()?.join(name)),
+        _ => Some(path),
     }
 }
 
@@ -93,6 +133,11 @@ mod tests {
         assert_eq!(mounts.options("tank/a b"), Some(&["ro".to_owned(), "nosuid".to_owned()][..]));
         assert!(mounts.options("tank").is_some());
         assert!(mounts.options("tank/b").is_some());
+        assert_eq!(mounts.ours().map(|mounted| &*mounted.dataset).collect::<Vec<_>>(), ["tank/a b", "tank/b"]);
+        assert!(mounts.find("tank").is_some_and(|mounted| mounted.is_writable() && !mounted.is_ours()));
+        for (target, dataset) in [("/tank", Some("tank")), ("tank/b", Some("tank/b")), ("/tank/b", None), ("b", None)] {
+            assert_eq!(mounts.find(target).map(|mounted| &*mounted.dataset), dataset, "{target}");
+        }
         assert!(mounts.options("tmpfs").is_none() && mounts.options("/dev/fuse").is_none());
         assert_eq!(unescaped("a\\134b\\"), "a\\b\\");
     }

@@ -60,5 +60,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     pool.step(move |writer| Box::pin(async move { inherit(writer).await })).await?;
     let words = ["zfs", "inherit", if args.recursive { "-r" } else { "" }, &args.property];
     pool.finish(line(words.into_iter().chain(args.datasets.iter().map(String::as_str)))).await?;
+    context.properties_changed(std::slice::from_ref(&args.property), &args.datasets).await;
     Ok(Outcome::Good)
 }

@@ -12,6 +12,7 @@ mod mount;
 mod rename;
 mod set;
 mod space;
+mod unmount;
 mod version;
 mod volume;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use space::{groupspace, projectspace, userspace};
 
 use crate::args::Search;
+use crate::background::GoesOn;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
@@ -47,12 +49,22 @@ crate::args::commands! {
         Projectspace => projectspace,
         Rename => rename,
         Set => set,
+        #[command(visible_alias = "umount")]
+        Unmount => unmount,
         Userspace => userspace,
         Version => version,
     }
 }
 
 impl Args {
+    /// How it goes on, if it is a verb that does until it is ended.
+    pub(crate) fn goes_on(&self) -> Option<&GoesOn> {
+        match &self.command {
+            Zfs::Mount(args) => Some(args.goes_on()),
+            _ => None,
+        }
+    }
+
     /// Whether the server that has the pool can do it.
     pub(crate) const fn is_for_server(&self) -> bool {
         matches!(

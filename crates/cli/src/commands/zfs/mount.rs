@@ -3,8 +3,9 @@
 //! There is no kernel that would keep them mounted: this process serves them, until it is interrupted or they are
 //! unmounted.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -16,9 +17,12 @@ use serde_json::{Map, Value, json};
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
+use crate::background::{GoesOn, Going};
 use crate::commands::mount::parse_options;
-use crate::context::Context;
+use crate::context::{Context, device_paths};
 use crate::datasets::{Column, Item, Mounts, Selection, select};
+use crate::files::pool_of;
+use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::output::output_version;
 use crate::signals;
@@ -26,6 +30,10 @@ use crate::signals;
 /// List mounted file systems, or mount some at their mount points, read-only, until interrupted.
 ///
 /// What is mounted is served by this process. With -a and -R one mount shows a file system and those below it.
+///
+/// A pool in image files may come from anybody, and its mount points name places of this system: they are taken only below an
+/// alternate root (--altroot, or `zpool import -R`), or with -O as they are; and only -O has one hide a directory that is not empty,
+/// whatever the property `overlay` says. A mount point that a link leads out of the alternate root is refused.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub(crate) struct Args {
@@ -35,7 +43,7 @@ pub(crate) struct Args {
     /// Also mount those below.
     #[arg(short = 'R')]
     recursive: bool,
-    /// Mount on directories that are not empty, also where `overlay` is off.
+    /// Mount on directories that are not empty, also where `overlay` is off or the pool is in image files.
     #[arg(short = 'O')]
     overlay: bool,
     /// Accepted for the sake of scripts.
@@ -53,9 +61,18 @@ pub(crate) struct Args {
     /// Put mount points below this directory.
     #[arg(long, value_name = "DIR")]
     altroot: Option<String>,
+    #[command(flatten)]
+    goes_on: GoesOn,
     /// The file system.
     #[arg(value_name = "FILESYSTEM")]
     filesystem: Option<String>,
+}
+
+impl Args {
+    /// How it goes on.
+    pub(crate) const fn goes_on(&self) -> &GoesOn {
+        &self.goes_on
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -76,6 +93,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut options = parse_options(&args.options)?;
     options.layout = if args.all || args.recursive { Layout::Mountpoints } else { Layout::Alone };
     let context = context.with_altroot(args.altroot.clone());
+    let going = Going::begin(&args.goes_on, args.filesystem.as_deref().unwrap_or("all"))?;
     // Before anything is mounted: an interrupt from now on ends the mounts and not the program.
     let signals = signals::ending()?;
     let selection = Selection {
@@ -86,16 +104,36 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let (items, mut failed) = select(&context, selection, &[]).await?;
     let mut mounts: Vec<(String, MountHandle)> = Vec::new();
+    let mut pools: BTreeMap<String, bool> = BTreeMap::new();
     for item in &items {
+        let pool = pool_of(&item.name).to_owned();
+        let is_of_files = match pools.get(&pool) {
+            Some(is_of_files) => *is_of_files,
+            None => {
+                let is_of_files = is_of_files(&context, &pool).await?;
+                if is_of_files && !args.overlay && item.opened_pool().altroot().is_none() {
+                    context.err(format!(
+                        "cannot mount '{pool}': the pool is in image files, and its mount points are not taken on its word: --altroot \
+                         DIR puts them below DIR, -O takes them as they are"
+                    ));
+                    failed = true;
+                }
+                pools.insert(pool, is_of_files);
+                is_of_files
+            }
+        };
+        if is_of_files && !args.overlay && item.opened_pool().altroot().is_none() {
+            continue;
+        }
         // What stands in the mount of one above it needs none of its own.
         let is_shown = |(name, mount): &(String, MountHandle), at: &PathBuf| {
             item.name.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'))
                 && at.starts_with(mount.mountpoint())
         };
-        let at = match place(item, &args).await {
+        let at = match place(item, &args, is_of_files).await {
             Ok(at) => at,
-            // Of all file systems those are meant that can be mounted.
-            Err(_) if args.all => continue,
+            // Of all file systems those are meant that want to be mounted.
+            Err(error) if args.all && error.is::<NotMeant>() => continue,
             Err(error) => {
                 context.err(format!("cannot mount '{}': {error:#}", item.name));
                 failed = true;
@@ -119,9 +157,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
     }
     if mounts.is_empty() {
+        if !failed && args.goes_on.background {
+            context.err("nothing is to be mounted");
+        }
         return Ok(Outcome::unless(failed));
     }
     context.err(format!("{} mounted read-only; interrupt to unmount", described(&mounts)));
+    going.ready(&context)?;
     wait(&context, mounts, signals).await?;
     Ok(Outcome::unless(failed))
 }
@@ -155,30 +197,62 @@ fn list(context: &Context, is_json: bool) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
+/// A file system is not one that `-a` is about.
+#[derive(Debug)]
+struct NotMeant(String);
+
+impl std::fmt::Display for NotMeant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for NotMeant {}
+
+/// Whether a pool is in image files, which come from anywhere.
+async fn is_of_files(context: &Context, pool: &str) -> Result<bool> {
+    let (found, _) = context.locate(pool).await?;
+    Ok(device_paths(&found)?.iter().any(|path| path.is_file()))
+}
+
+/// Refuses a place that a link leads out of the alternate root: what is mounted there already may have links of its own.
+fn check_below(root: &Path, at: &Path) -> Result<()> {
+    let Some(there) = at.ancestors().find(|path| path.symlink_metadata().is_ok()) else { return Ok(()) };
+    let (root, real) = (root.canonicalize(), there.canonicalize());
+    match (root, real) {
+        (Ok(root), Ok(real)) if real.starts_with(&root) => Ok(()),
+        (Err(_), _) => Ok(()),
+        _ => bail!("a link leads from its mount point '{}' out of the alternate root", at.display()),
+    }
+}
+
 /// Where a file system is to be mounted; why it cannot be, else.
-async fn place(item: &Item, args: &Args) -> Result<PathBuf> {
+async fn place(item: &Item, args: &Args, is_of_files: bool) -> Result<PathBuf> {
+    let not_meant = |text: String| Err(anyhow::Error::from(NotMeant(text)));
     let value = async |name: &str| -> Result<String> {
         let column = Column::find(name).with_context(|| format!("no property '{name}'"))?;
         Ok(column.cell(item, true).await?.map(|cell| cell.text).unwrap_or_default())
     };
     if value("mounted").await? == "yes" {
-        bail!("filesystem already mounted");
+        return not_meant("filesystem already mounted".into());
     }
     match value("canmount").await?.as_str() {
-        "off" => bail!("'canmount' property is set to 'off'"),
-        "noauto" if args.all => bail!("'canmount' property is set to 'noauto'"),
+        "off" => return not_meant("'canmount' property is set to 'off'".into()),
+        "noauto" if args.all => return not_meant("'canmount' property is set to 'noauto'".into()),
         _ => {}
     }
     if value("keystatus").await? == "unavailable" {
-        bail!("encryption key not loaded; give it with --key DATASET=FILE");
+        return not_meant("encryption key not loaded; give it with --key DATASET=FILE".into());
     }
     if item.is_inconsistent() {
-        bail!("it is half-received");
+        return not_meant("it is half-received".into());
     }
     let mountpoint = value("mountpoint").await?;
     match mountpoint.as_str() {
-        "none" => bail!("no mountpoint set"),
-        "legacy" => bail!("legacy mountpoint; 'cenote mount {} DIR' mounts it anywhere", item.name),
+        "none" => return not_meant("no mountpoint set".into()),
+        "legacy" => {
+            return not_meant(format!("legacy mountpoint; 'cenote mount {} DIR' mounts it anywhere", item.name));
+        }
         "/" => bail!("its mount point is '/'; --altroot DIR puts it elsewhere"),
         _ => {}
     }
@@ -186,7 +260,10 @@ async fn place(item: &Item, args: &Args) -> Result<PathBuf> {
     if at.components().any(|part| part == std::path::Component::ParentDir) {
         bail!("its mount point '{}' leads up", at.display());
     }
-    let is_overlay = args.overlay || value("overlay").await? == "on";
+    if let Some(root) = item.opened_pool().altroot().filter(|_| is_of_files) {
+        check_below(Path::new(root), &at)?;
+    }
+    let is_overlay = args.overlay || (!is_of_files && value("overlay").await? == "on");
     if !is_overlay && fs::read_dir(&at).is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("directory is not empty");
     }
@@ -197,9 +274,9 @@ async fn mount(context: &Context, item: &Item, at: &PathBuf, options: &MountOpti
     fs::create_dir_all(at).with_context(|| at.display().to_string())?;
     let report = context.clone();
     let report = Arc::new(move |line: &str| report.err(line));
-    cenote_fuse::mount(context.handle(), item.opened_pool(), &item.name, at, options, report)
-        .await
-        .map_err(|error| anyhow!(error))
+    let pool = item.opened_pool();
+    let options = options.without(live::forbidden(pool.dsl(), &item.name, options.layout != Layout::Alone).await?);
+    cenote_fuse::mount(context.handle(), pool, &item.name, at, &options, report).await.map_err(|error| anyhow!(error))
 }
 
 /// Waits until all mounts have ended, by others or by a signal. An interrupt unmounts what is not in use; a second one, or

@@ -39,6 +39,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let parsed = parsed.collect::<Result<Vec<_>>>();
     let parsed = parsed.map_err(|error| anyhow!("cannot set property for '{first}': {error:#}"))?;
     let shown = parsed.clone();
+    let changed: Vec<String> = datasets.iter().map(|dataset| (*dataset).clone()).collect();
+    let names: Vec<String> = parsed.iter().map(|(name, _)| name.clone()).collect();
     // What there is room for is seen in the datasets as they are on disk.
     let needs_room = parsed.iter().any(|(name, _)| ["volsize", "refreservation"].contains(&name.as_str()));
     if needs_room && (datasets.len() > 1 || parsed.len() > 1) {
@@ -52,7 +54,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     match (size, context.served_volumes()) {
         (Some(bytes), Some(volumes)) => volume::resize_served(&mut pool, volumes, first, bytes).await?,
         _ => {
-            let datasets: Vec<String> = datasets.into_iter().cloned().collect();
+            let datasets = changed.clone();
             pool.step(move |writer| Box::pin(async move { set(writer, &datasets, &parsed).await })).await?;
         }
     }
@@ -60,6 +62,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     pool.finish(line(words)).await?;
     let set = shown.iter().map(|(name, value)| (name.as_str(), value));
     note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
+    context.properties_changed(&names, &changed).await;
     Ok(Outcome::Good)
 }
 

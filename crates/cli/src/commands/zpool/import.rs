@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use cenote_format::ids::Txg;
 use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, device_condition};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::status::width;
 use crate::args::Search;
 use crate::cachefile::{CacheFile, Entry};
-use crate::context::Context;
+use crate::context::{Context, device_paths};
+use crate::control;
 use crate::outcome::{Outcome, usage};
 use crate::output::escape::one_line;
 use crate::pools::advice::{self, ImportAdvice};
@@ -117,7 +118,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return import_one(&context, &args, found).await;
     }
     // What is imported is not there to be imported.
-    found.retain(|pool| !noted.values().any(|entry| entry.guid == pool.guid.0));
+    let served = control::servers();
+    let is_served = |pool: &FoundPool| served.iter().any(|(_, who)| who.guid == pool.guid.0);
+    found.retain(|pool| !noted.values().any(|entry| entry.guid == pool.guid.0) && !is_served(pool));
     found.sort_by(|a, b| (a.name(), a.guid).cmp(&(b.name(), b.guid)));
     if found.is_empty() {
         context.err("no pools available to import");
@@ -205,7 +208,7 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
     let own_name = found.name().to_owned();
     let entry = Entry {
         guid: found.guid.0,
-        paths: devices(&found)?,
+        paths: device_paths(&found)?,
         force: options.force,
         destroyed: options.destroyed,
         missing_log: options.missing_log,
@@ -240,26 +243,6 @@ fn summary(context: &Context, args: &Args, pool: &Pool) {
     let did = if args.dry_run { "would be" } else { "is" };
     context.err(format!("pool '{}' {did} open read-only at txg {}, {state}", pool.name(), pool.txg()));
     pool.notes().iter().for_each(|note| context.err(format!("  {note}")));
-}
-
-/// The devices to look at again. Partitions are found through what they are on.
-fn devices(found: &FoundPool) -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for leaf in found.leaves.values() {
-        let path = leaf.disk.device().path();
-        let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
-        if !paths.contains(&path) {
-            paths.push(path);
-        }
-    }
-    for auxiliary in found.auxiliaries.values() {
-        let path = auxiliary.disk.device().path();
-        let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
-        if !paths.contains(&path) {
-            paths.push(path);
-        }
-    }
-    Ok(paths)
 }
 
 /// Describes a pool that could be imported.

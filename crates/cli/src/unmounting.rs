@@ -1,0 +1,103 @@
+//! Unmounting what `mount`, `serve` and `zfs mount` show, and waiting until what was written there is on disk.
+//!
+//! The kernel's `umount` returns when nobody can use a mount any more. The process that served it then writes what it has in memory,
+//! which may be hundreds of megabytes. Here the end of that is what is waited for: the process ends and the pool is exported, or,
+//! where it goes on serving the pool, its open txg is written.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail, ensure};
+use cenote_fuse::{MountError, Unmount};
+use cenote_spa::{PoolState, find};
+use rustix::process::{Pid, Signal};
+
+use crate::context::Context;
+use crate::control::{self, Who};
+use crate::datasets::{Mounted, Mounts};
+
+/// How often it is looked whether a process has ended.
+const POLL: Duration = Duration::from_millis(50);
+/// How long nothing is said of waiting.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+
+/// Unmounts what is mounted at a path, or the dataset of a name. With `is_forced` also what is in use; its users get errors.
+pub(crate) async fn unmount(context: &Context, target: &str, is_forced: bool) -> Result<()> {
+    let mounts = Mounts::read();
+    let Some(mount) = mounts.find(target) else { bail!("cannot unmount '{target}': not currently mounted") };
+    unmount_one(context, mount, is_forced).await.map_err(|error| anyhow!("cannot unmount '{target}': {error:#}"))
+}
+
+/// Unmounts all that Cenote has mounted; what is mounted below others goes first. False where that failed for some, which was told.
+pub(crate) async fn unmount_all(context: &Context, is_forced: bool) -> bool {
+    let mounts = Mounts::read();
+    let mut ours: Vec<&Mounted> = mounts.ours().collect();
+    ours.reverse();
+    let mut is_good = true;
+    for mount in ours {
+        if let Err(error) = unmount_one(context, mount, is_forced).await {
+            context.err(format!("cannot unmount '{}': {error:#}", mount.at.display()));
+            is_good = false;
+        }
+    }
+    is_good
+}
+
+async fn unmount_one(context: &Context, mount: &Mounted, is_forced: bool) -> Result<()> {
+    ensure!(mount.is_ours(), "it is the kernel's, whose own tools unmount it");
+    let is_of = |who: &Who| who.mounts.iter().any(|(dataset, at)| *dataset == mount.dataset && *at == mount.at);
+    let server = control::servers().into_iter().find(|(_, who)| is_of(who));
+    let at = mount.at.clone();
+    let how = if is_forced { Unmount::Detach } else { Unmount::Unused };
+    match &server {
+        // It finishes what is on its way, lets go of what is in use, and writes everything.
+        Some((_, who)) if is_forced && who.ends_with_mount => {
+            let pid =
+                i32::try_from(who.pid).ok().and_then(Pid::from_raw).ok_or_else(|| anyhow!("it has no process"))?;
+            rustix::process::kill_process(pid, Signal::TERM)?;
+        }
+        _ => match context.handle().spawn_blocking(move || cenote_fuse::unmount(&at, how)).await? {
+            Err(MountError::Busy(_)) => bail!("pool or dataset is busy"),
+            ended => ended?,
+        },
+    }
+    match server {
+        Some((socket, who)) => await_written(context, &socket, who).await,
+        None if mount.is_writable() => bail!(
+            "it is unmounted, but whether its process has written everything is not known: it takes no commands at a place that is \
+             known here (CENOTE_CONTROL names another)"
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Waits until a server has on disk what was written in a mount that has ended.
+async fn await_written(context: &Context, socket: &Path, who: Who) -> Result<()> {
+    if !who.ends_with_mount {
+        ensure!(
+            context.sync_server(socket, &who.pool),
+            "it is unmounted, but its process did not say that all is written"
+        );
+        return Ok(());
+    }
+    let begun = context.handle().now();
+    let mut is_told = false;
+    // It answers until the pool is exported, or could not be.
+    while control::who(socket).is_ok_and(|now| now.pid == who.pid) {
+        if context.handle().now() - begun >= TELL_AFTER && !std::mem::replace(&mut is_told, true) {
+            context.err(format!("waiting for process {}, which writes what it has in memory", who.pid));
+        }
+        context.handle().sleep(POLL).await;
+    }
+    let (pools, _) = find(context.handle(), &who.devices).await;
+    let state = pools.iter().find(|pool| pool.guid.0 == who.guid).map(|pool| pool.state());
+    // By then another process may have opened it again, which found it exported.
+    let devices: Vec<&Path> = who.devices.iter().map(PathBuf::as_path).collect();
+    ensure!(
+        state == Some(PoolState::Exported) || crate::holder::of(devices).is_some(),
+        "its process {} ended without exporting the pool '{}': what was written last may be missing; its messages say why",
+        who.pid,
+        who.pool
+    );
+    Ok(())
+}
