@@ -154,8 +154,11 @@ fn a_pool_that_is_served_shows_on_disk_that_it_is_until_it_is_exported() {
         Some(text.contains(what))
     };
     let serving = fixture.serve();
+    // Reading is possible where the lock names the process, and says that it goes on.
+    let output = by_another(&["ls"], &["mine"]);
+    assert!(common::said(&output).contains("pool 'mine' is in use by process"), "{}", common::said(&output));
     for force in ["-f", "--"] {
-        let output = by_another(&["ls"], &[force, "mine"]);
+        let output = by_another(&["zpool", "import"], &[force, "mine"]);
         assert!(
             !output.status.success() && common::said(&output).contains("pool is imported on"),
             "{}",
