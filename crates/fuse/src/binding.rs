@@ -26,7 +26,7 @@ use fuser::{
 use self::words::{attr, caller, code, entry_attr, file_type, fsxattr, no_attr, node, to_kernel, zpl_time};
 
 use crate::options::{Access, MountOptions};
-use crate::server::{Caching, DirItem, Entry, Errno, FileServer, NewFile, NodeId, Rename, Seek, SetAttributes};
+use crate::server::{Caching, DirItem, Entry, Errno, FileServer, NewFile, NodeId, Rename, Seek, SetAttributes, Stat};
 
 /// Requests of the kernel's own reading ahead that may wait at once. Chosen by eye: enough for many disks.
 const BACKGROUND_MAX: u16 = 128;
@@ -128,12 +128,18 @@ impl<S: FileServer> Binding<S> {
     }
 }
 
+/// How long the client keeps what it is told of a node: its space, a moment only where that is about to change.
+fn kept(caching: Caching, stat: &Stat) -> Duration {
+    const PASSING: Duration = Duration::from_secs(1);
+    if stat.is_passing { caching.found.min(PASSING) } else { caching.found }
+}
+
 fn reply_entry(reply: ReplyEntry, caching: Caching, made: Result<Entry, Errno>) {
     match made {
         Ok(entry) => {
-            let attr = entry_attr(&entry);
+            let (attr, kept) = (entry_attr(&entry), kept(caching, &entry.stat));
             entry.pin.keep();
-            reply.entry(&caching.found, &attr, Generation(entry.generation));
+            reply.entry(&kept, &attr, Generation(entry.generation));
         }
         Err(errno) => reply.error(code(errno)),
     }
@@ -197,9 +203,9 @@ impl<S: FileServer> Filesystem for Binding<S> {
         self.spawn(|server| async move {
             match server.lookup(node(parent), &name).await {
                 Ok(entry) => {
-                    let attr = entry_attr(&entry);
+                    let (attr, kept) = (entry_attr(&entry), kept(caching, &entry.stat));
                     entry.pin.keep();
-                    reply.entry(&caching.found, &attr, Generation(entry.generation));
+                    reply.entry(&kept, &attr, Generation(entry.generation));
                 }
                 Err(Errno::NOENT) if !caching.absent.is_zero() => {
                     reply.entry(&caching.absent, &no_attr(), Generation(0));
@@ -217,7 +223,7 @@ impl<S: FileServer> Filesystem for Binding<S> {
         let caching = self.caching;
         self.spawn(|server| async move {
             match server.getattr(node(ino)).await {
-                Ok(stat) => reply.attr(&caching.found, &attr(&stat)),
+                Ok(stat) => reply.attr(&kept(caching, &stat), &attr(&stat)),
                 Err(errno) => reply.error(code(errno)),
             }
         });
@@ -327,9 +333,10 @@ impl<S: FileServer> Filesystem for Binding<S> {
             match server.create(node(parent), &name, &new, true).await {
                 Ok(entry) => {
                     let (attr, generation) = (entry_attr(&entry), Generation(entry.generation));
+                    let kept = kept(caching, &entry.stat);
                     entry.pin.keep();
                     let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
-                    reply.created(&caching.found, &attr, generation, FileHandle(0), flags);
+                    reply.created(&kept, &attr, generation, FileHandle(0), flags);
                 }
                 Err(errno) => reply.error(code(errno)),
             }
@@ -433,7 +440,7 @@ impl<S: FileServer> Filesystem for Binding<S> {
         let caching = self.caching;
         self.spawn(|server| async move {
             match server.setattr(node(ino), &set).await {
-                Ok(stat) => reply.attr(&caching.found, &attr(&stat)),
+                Ok(stat) => reply.attr(&kept(caching, &stat), &attr(&stat)),
                 Err(errno) => reply.error(code(errno)),
             }
         });
@@ -520,7 +527,10 @@ impl<S: FileServer> Filesystem for Binding<S> {
             let add = |item: DirItem| {
                 let name = OsString::from_vec(item.name);
                 let (attr, generation, pin, ttl) = match item.entry {
-                    Some(entry) => (entry_attr(&entry), entry.generation, entry.pin, caching.found),
+                    Some(entry) => {
+                        let kept = kept(caching, &entry.stat);
+                        (entry_attr(&entry), entry.generation, entry.pin, kept)
+                    }
                     // A place-holder of the right number and type, good for no time at all: the kernel asks again
                     // before it uses it. (Without a number there would be no entry: `fuser` has one for both.)
                     None => {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use cenote_format::ids::ObjectId;
 use cenote_spa::SpaError;
 use cenote_spa::write::live::{Durable, LiveHead, SyncMode};
-use cenote_taskq::Block;
 use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Block, Class, Join};
 use cenote_zpl::live::{
     Allocation, AttributeChange, LiveFileSystem, LiveOptions, NewNode, OpenFile, RenameMode, XattrSet,
 };
@@ -26,8 +26,11 @@ use crate::server::{
 use crate::space::figures_of;
 use crate::tree::Report;
 
-/// How long the kernel keeps what it was told: nobody else changes anything, so any time would do.
+/// How long the kernel keeps what it was told: nobody else changes anything, so any time would do. What a file takes on disk is told
+/// for a shorter time while it is about to change ([`Stat::is_passing`]).
 const KEPT: Duration = Duration::from_secs(3600);
+/// After so long what could not be freed is tried again.
+const REAP_AGAIN: Duration = Duration::from_secs(1);
 /// What names of POSIX access control lists begin with.
 const POSIX_ACLS: &[u8] = b"system.posix_acl_";
 const KEEP_SIZE: i32 = 1;
@@ -64,20 +67,49 @@ struct Shared {
     has_xattrs: AtomicBool,
     /// Open files, with how often.
     open: Mutex<BTreeMap<ObjectId, (Arc<OpenFile>, u64)>>,
+    /// Frees what has no name and no user, in the background.
+    reaper: Mutex<Option<Join<()>>>,
     report: Report,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.fs.stop_reaping();
+    }
+}
+
+/// Frees what becomes garbage, until the file system is closed.
+async fn reap(fs: LiveFileSystem, report: Report) {
+    let handle = fs.objset().dmu().handle().clone();
+    let mut said = None;
+    while fs.garbage().await {
+        match fs.reap().await {
+            Ok(_) => said = None,
+            Err(error) => {
+                let error = format!("freeing what was removed: {error}");
+                if said.as_ref() != Some(&error) {
+                    report(&error);
+                    said = Some(error);
+                }
+                // A full pool has space again some time; one that is not written any more is closed soon.
+                handle.sleep(REAP_AGAIN).await;
+            }
+        }
+    }
+}
+
 impl LiveServer {
-    /// Serves a dataset of a pool that is written in the background, after freeing what its last user has left to free.
+    /// Serves a dataset of a pool that is written in the background. What its last user has left to free is freed meanwhile.
     ///
     /// # Errors
     /// It is no file system, or one that cannot be changed yet.
     pub async fn open(head: LiveHead, options: LiveServerOptions, report: Report) -> Result<Self, ZplError> {
         let durable = Arc::new(Durable::new(head.clone(), options.sync));
         let fs = LiveFileSystem::open(head.objset(), durable.clone(), options.files).await?;
-        fs.reap().await?;
+        let reaper = head.pool().handle().spawn(Class::Background, reap(fs.clone(), report.clone()));
         let (open, has_xattrs) = (Mutex::new(BTreeMap::new()), AtomicBool::new(options.has_xattrs));
-        Ok(Self { shared: Arc::new(Shared { fs, head, durable, has_xattrs, open, report }) })
+        let reaper = Mutex::new(Some(reaper));
+        Ok(Self { shared: Arc::new(Shared { fs, head, durable, has_xattrs, open, reaper, report }) })
     }
 
     /// Serves it as its properties say now, from the next request on. What the kernel was told when it was mounted stays until it is
@@ -88,12 +120,20 @@ impl LiveServer {
         self.shared.has_xattrs.store(options.has_xattrs, Ordering::Relaxed);
     }
 
-    /// Lets go of files that are still open, and frees those without a name. Nobody asks for anything any more.
+    /// Lets go of files that are still open, and frees a little of what has no name: the rest is left to the next user. Nobody asks
+    /// for anything any more.
     pub(crate) async fn close(&self) {
         let open = std::mem::take(&mut *self.shared.open.lock());
         drop(open);
-        // What cannot be freed now is left to the next user.
-        let _ = self.shared.fs.reap().await.map_err(|error| self.failed(error));
+        self.shared.fs.stop_reaping();
+        let reaper = self.shared.reaper.lock().take();
+        if let Some(reaper) = reaper {
+            // If it panicked the runtime has said so, and the queue is on disk.
+            drop(reaper.await);
+        }
+        if let Err(error) = self.shared.fs.reap_little().await {
+            self.failed(error);
+        }
     }
 
     fn fs(&self) -> &LiveFileSystem {
@@ -176,6 +216,7 @@ fn stat(attributes: &Attributes) -> Stat {
         device: attributes.device,
         size_bytes: attributes.size_bytes,
         blocks: attributes.blocks,
+        is_passing: attributes.is_changed,
         block_size_bytes: u32::try_from(attributes.block_size_bytes).unwrap_or(u32::MAX),
         accessed: attributes.accessed,
         modified: attributes.modified,
@@ -243,7 +284,6 @@ impl FileServer for LiveServer {
             // A pool that is full, or is no longer written, does not keep anyone from reading.
             let _ = file.settle_access().await;
             drop(file);
-            let _ = self.fs().reap().await.map_err(|error| self.failed(error));
         }
     }
 
@@ -363,9 +403,7 @@ impl FileServer for LiveServer {
         let parent = self.object(parent);
         let removed =
             if directory { self.fs().rmdir(parent, name).await } else { self.fs().unlink(parent, name).await };
-        removed.map_err(|error| self.failed(error))?;
-        let freed = self.fs().reap().await;
-        self.changed(freed).await.map(drop)
+        self.changed(removed).await
     }
 
     async fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), how: Rename) -> Result<(), Errno> {
@@ -375,9 +413,7 @@ impl FileServer for LiveServer {
             Rename::Exchange => RenameMode::Exchange,
         };
         let renamed = self.fs().rename(self.object(from.0), from.1, self.object(to.0), to.1, mode).await;
-        renamed.map_err(|error| self.failed(error))?;
-        let freed = self.fs().reap().await;
-        self.changed(freed).await.map(drop)
+        self.changed(renamed).await
     }
 
     async fn write(&self, node: NodeId, offset_bytes: u64, data: &[u8]) -> Result<(), Errno> {

@@ -186,6 +186,8 @@ pub struct Attributes {
     pub size_bytes: u64,
     /// Space taken, in units of 512 bytes, as `stat` shows it.
     pub blocks: u64,
+    /// Something of it is not on disk yet, and its space is as of before.
+    pub is_changed: bool,
     /// Size of a data block in bytes.
     pub block_size_bytes: u64,
     /// Last access.
@@ -266,6 +268,7 @@ fn attributes_from(dnode: &Dnode, values: &SaValues) -> Result<Attributes, ZplEr
         link_count: optional(ZplAttribute::Links),
         size_bytes: needed(ZplAttribute::Size)?,
         blocks: blocks_of(dnode),
+        is_changed: false,
         block_size_bytes: dnode.data_block_size_bytes(),
         accessed: time(ZplAttribute::Atime),
         modified: time(ZplAttribute::Mtime),

@@ -471,6 +471,7 @@ mod tests {
             link_count: 1,
             size_bytes: 0,
             blocks: 0,
+            is_changed: false,
             block_size_bytes: 512,
             accessed: time,
             modified: time,

@@ -265,6 +265,12 @@ impl Object {
         Arc::strong_count(&self.shared) == 1 && self.shared.state.lock().txgs.is_empty()
     }
 
+    /// Whether something of it is not on disk yet: what it uses on disk will be another figure then.
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        !self.shared.state.lock().txgs.is_empty()
+    }
+
     pub(super) fn is_freed(&self) -> bool {
         self.shared.state.lock().txgs.iter().any(|(_, dirty)| dirty.is_freed)
     }

@@ -31,6 +31,8 @@ const OBJECTS_MIN: usize = 1 << 10;
 /// A block of the meta-dnode is looked into where it has no more objects than this.
 const CROWD_MAX: u64 = SLOTS / 4 * 3;
 
+/// A txg's frees take this part of what may be dirty at most.
+const FREES_PART: u64 = 8;
 /// What freeing a block holds in memory until it is on disk: its pointer among the indirect block's and among what is given up,
 /// its place in the sorted list that the allocator is told, in a metaslab's ranges and in a space map.
 const FREED_BYTES: u64 = 512;
@@ -207,6 +209,12 @@ impl ObjsetMut {
     /// From now on what is changed counts as dirty there until it is written. Once for an objset.
     pub fn count_dirty(&self, dirty: &Arc<Dirty>) {
         let _ = self.shared.dirty.set(dirty.clone());
+    }
+
+    /// Blocks that one txg should free at most, by what they hold in memory; no limit where nothing is counted.
+    #[must_use]
+    pub fn frees_max(&self) -> Option<u64> {
+        self.dirty().map(|dirty| dirty.max_bytes() / FREES_PART / FREED_BYTES)
     }
 
     pub(super) fn dirty(&self) -> Option<&Arc<Dirty>> {

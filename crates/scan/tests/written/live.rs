@@ -367,6 +367,57 @@ fn a_full_pool_refuses_changes_and_goes_on_when_something_is_freed() {
 }
 
 #[test]
+fn a_change_without_space_waits_for_what_is_being_freed_and_not_for_what_hangs() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let head = pool.open_head("written").await.unwrap();
+        let object = make_objects(&head, 1).await.remove(0);
+        let write = async |block: u64| {
+            let tx = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await?;
+            object.write(tx.txg(), block * BLOCK_BYTES, &content(block)).await.unwrap();
+            Ok::<_, TxError>(())
+        };
+        let fill = async |first: u64| {
+            let mut block = first;
+            loop {
+                match write(block).await {
+                    Ok(()) => block += 1,
+                    Err(error) => return (block, error),
+                }
+            }
+        };
+        let (full, error) = fill(0).await;
+        assert_eq!(error, TxError::NoSpace);
+        let (pending, freeing, freed, clock) = (head.frees_begin(), head.clone(), object.clone(), handle.clone());
+        let frees = handle.spawn(Class::Background, async move {
+            for piece in 0..4 {
+                clock.sleep(Duration::from_secs(1)).await;
+                let tx = freeing.begin(Cost::objects(1).that_frees()).await.unwrap();
+                freed.free_blocks(tx.txg(), piece * full / 8..(piece + 1) * full / 8);
+                pending.went_on();
+            }
+        });
+        let begun = handle.now();
+        write(full).await.unwrap();
+        assert!(handle.now() - begun >= Duration::from_secs(1), "there was no space before");
+        frees.await.unwrap();
+        let (_, error) = fill(full + 1).await;
+        assert_eq!(error, TxError::NoSpace, "nothing is freed any more");
+        let hanging = head.frees_begin();
+        let begun = handle.now();
+        assert_eq!(write(1 << 20).await, Err(TxError::NoSpace));
+        assert!(handle.now() - begun < Duration::from_secs(60));
+        drop((hanging, head, object));
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "after it was full twice");
+    });
+}
+
+#[test]
 fn changes_of_the_pool_are_made_in_order_and_on_disk_when_they_are_answered() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();

@@ -72,6 +72,8 @@ impl LiveFileSystem {
         let mode = record.u64(ZplAttribute::Mode);
         let flags = Flags(record.flags().bits());
         let head = node.object.head();
+        // Asked before its space: if a txg ends in between, the client asks once more.
+        let is_changed = node.object.is_changed();
         // What is not on disk yet has no space yet.
         let used = node.object.synced().map_or(0, |synced| synced.used_bytes());
         let (uid, gid) = (record.u64(ZplAttribute::Uid), record.u64(ZplAttribute::Gid));
@@ -86,6 +88,7 @@ impl LiveFileSystem {
             link_count: record.u64(ZplAttribute::Links),
             size_bytes: record.u64(ZplAttribute::Size),
             blocks: used.saturating_add(256) / 512 + head.slots() as u64,
+            is_changed,
             block_size_bytes: u64::from(head.data_block_bytes()),
             accessed: node.unwritten_access().unwrap_or_else(|| record.time(ZplAttribute::Atime)),
             modified: record.time(ZplAttribute::Mtime),

@@ -337,15 +337,12 @@ impl OpenFile {
         self.filesystem.allocate(&self.node, how, range).await
     }
 
-    /// Closes the handle: when the file was read is written down, and if this was the last handle of a file without a name,
-    /// that is freed.
+    /// Closes the handle: when the file was read is written down. If this was the last handle of a file without a name, that is
+    /// garbage then ([`LiveFileSystem::garbage`]).
     ///
     /// # Errors
-    /// What was to be freed or written could not be.
+    /// What was to be written could not be.
     pub async fn close(self) -> Result<(), ZplError> {
-        let filesystem = self.filesystem.clone();
-        self.settle_access().await?;
-        drop(self);
-        filesystem.reap().await.map(drop)
+        self.settle_access().await
     }
 }

@@ -49,7 +49,9 @@
 //!
 //! **Large things go in steps.** What is freed of one object in a txg is bounded ([`steps`]), so a file of any size is
 //! truncated or removed in memory that does not depend on it. A truncated file loses its end first, and has the size that
-//! is left after each step.
+//! is left after each step. A file that loses its name, or its last user, is only put into the delete queue; a task frees
+//! it later ([`LiveFileSystem::garbage`], [`LiveFileSystem::reap`]), and nobody waits for that but changes for which there
+//! is no space without it (`unlinked`).
 //!
 //! **Crash.** What the last txg on disk has is there, whole. Objects in the delete queue are freed when the file system is
 //! opened again ([`LiveFileSystem::reap`]).
@@ -78,11 +80,10 @@ mod unlinked;
 mod xattr;
 mod xattr_dir;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_dmu::write::{ObjsetMut, ZapMut};
-use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::ids::ObjectId;
 use cenote_format::zpl::{MASTER_NODE, master_node, version};
 use cenote_taskq::sync::{Mutex, RwLock};
 use cenote_taskq::{AsyncMutex, Notify};
@@ -100,6 +101,7 @@ use crate::write::XattrMode;
 use crate::{Time, ZplError};
 use node::{Node, NodeTable};
 use tables::Tables;
+use unlinked::Garbage;
 
 /// How a file system is changed: what its dataset's properties say.
 #[derive(Clone, Copy, Debug)]
@@ -163,14 +165,12 @@ struct Shared {
     queue_lock: AsyncMutex<()>,
     options: RwLock<LiveOptions>,
     /// Objects in the delete queue that nobody has open.
-    garbage: Mutex<BTreeSet<ObjectId>>,
+    garbage: Mutex<Garbage>,
     garbage_came: Notify,
-    /// The queue may have what the last user of the file system left there.
-    sweeps: Mutex<bool>,
     /// Held by whoever frees garbage.
     reaping: AsyncMutex<()>,
     /// How much was freed in which txg.
-    freed: Mutex<(Txg, u64)>,
+    share: Mutex<steps::Share>,
 }
 
 impl LiveFileSystem {
@@ -211,11 +211,10 @@ impl LiveFileSystem {
                 renames: AsyncMutex::new(()),
                 queue_lock: AsyncMutex::new(()),
                 options: RwLock::new(options),
-                garbage: Mutex::new(BTreeSet::new()),
+                garbage: Mutex::default(),
                 garbage_came: Notify::new(),
-                sweeps: Mutex::new(true),
                 reaping: AsyncMutex::new(()),
-                freed: Mutex::new((Txg(0), 0)),
+                share: Mutex::default(),
             }),
         })
     }

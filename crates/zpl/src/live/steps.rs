@@ -1,9 +1,14 @@
-//! Freeing a file's blocks a piece at a time, from the end, so that no txg has more than it can hold in memory.
+//! Freeing a file's blocks a piece at a time, from the end, so that no txg has more than it can hold in memory, or takes long.
 //!
 //! A piece is what one lowest indirect block points to. Freeing it reads that block and those above it, whatever the size of
 //! its data and however sparse it is.
+//!
+//! A txg has a *share* for what is freed in it, of all files together. It is bounded by what may be dirty, and goes by time: whoever
+//! has used it up waits for the txg, and where that took longer than others should wait for theirs the share is halved; where it
+//! took a quarter of that, doubled. So a slow disk has small steps, and a fast one is not idle.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use cenote_dmu::tx::Cost;
 use cenote_dmu::write::Object;
@@ -13,9 +18,12 @@ use super::LiveFileSystem;
 use super::txgs::HeldTxg;
 use crate::ZplError;
 
-/// Blocks freed in a txg, of all files together: their pointers, and the indirect blocks above them, are in memory when it is
-/// written.
-const BLOCKS_PER_TXG_MAX: u64 = 64 << 10;
+/// Blocks freed in a txg, to begin with, at least and at most.
+const SHARE_FIRST: u64 = 64 << 10;
+const SHARE_MIN: u64 = 4 << 10;
+const SHARE_MAX: u64 = 1 << 20;
+/// How long a txg with such frees may take.
+const TXG_MAX: Duration = Duration::from_millis(500);
 /// What a piece counts for at least, for the indirect blocks that it needs read: of a file with one of them, of a larger one.
 const SMALL_WEIGHT: u64 = 16;
 const LARGE_WEIGHT: u64 = 256;
@@ -31,7 +39,7 @@ pub(super) fn weight(object: &Object, blocks: u64) -> u64 {
     if object.head().max_block_id == 0 {
         return 1;
     }
-    blocks.clamp(if is_small(object) { SMALL_WEIGHT } else { LARGE_WEIGHT }, BLOCKS_PER_TXG_MAX)
+    blocks.clamp(if is_small(object) { SMALL_WEIGHT } else { LARGE_WEIGHT }, SHARE_MIN)
 }
 
 impl LiveFileSystem {
@@ -48,24 +56,80 @@ impl LiveFileSystem {
         loop {
             let held = self.source().begin(cost.that_frees()).await?;
             let txg = held.txg();
-            if self.count_freed(txg, weight) {
+            if self.shared.share.lock().take(txg, weight) {
                 self.shared.objset.count_frees(txg, weight);
                 return Ok(held);
             }
             drop(held);
+            let handle = self.shared.objset.dmu().handle();
+            let begun = handle.now();
             self.source().later_than(txg).await?;
+            let most = self.shared.objset.frees_max().unwrap_or(SHARE_MAX);
+            self.shared.share.lock().adapt(txg, handle.now() - begun, most);
         }
     }
+}
 
-    fn count_freed(&self, txg: Txg, weight: u64) -> bool {
-        let mut freed = self.shared.freed.lock();
-        if freed.0 < txg {
-            *freed = (txg, 0);
+/// What is freed in which txg, and how much may be.
+#[derive(Debug)]
+pub(super) struct Share {
+    txg: Txg,
+    freed: u64,
+    most: u64,
+    /// The last txg by whose time the share was set: many may wait for one.
+    judged: Txg,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { txg: Txg(0), freed: 0, most: SHARE_FIRST, judged: Txg(0) }
+    }
+}
+
+impl Share {
+    fn take(&mut self, txg: Txg, weight: u64) -> bool {
+        if self.txg < txg {
+            (self.txg, self.freed) = (txg, 0);
         }
-        let has_room = freed.1 < BLOCKS_PER_TXG_MAX;
+        let has_room = self.freed < self.most;
         if has_room {
-            freed.1 += weight;
+            self.freed += weight;
         }
         has_room
+    }
+
+    /// A txg whose share was used up was waited for.
+    fn adapt(&mut self, txg: Txg, took: Duration, most: u64) {
+        if self.judged >= txg {
+            return;
+        }
+        self.judged = txg;
+        if took > TXG_MAX {
+            self.most /= 2;
+        } else if took < TXG_MAX / 4 {
+            self.most *= 2;
+        }
+        self.most = self.most.clamp(SHARE_MIN, most.clamp(SHARE_MIN, SHARE_MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_txgs_get_a_smaller_share_and_fast_ones_a_larger_within_bounds() {
+        let mut share = Share::default();
+        assert!(share.take(Txg(1), SHARE_FIRST));
+        assert!(!share.take(Txg(1), 1), "it is used up");
+        assert!(share.take(Txg(2), 1));
+        share.adapt(Txg(2), TXG_MAX * 2, u64::MAX);
+        assert_eq!(share.most, SHARE_FIRST / 2);
+        share.adapt(Txg(2), TXG_MAX * 2, u64::MAX);
+        assert_eq!(share.most, SHARE_FIRST / 2, "a txg counts once");
+        (3..50).for_each(|txg| share.adapt(Txg(txg), TXG_MAX * 2, u64::MAX));
+        assert_eq!(share.most, SHARE_MIN);
+        (50..99).for_each(|txg| share.adapt(Txg(txg), TXG_MAX / 9, 100_000));
+        assert_eq!(share.most, 100_000);
     }
 }

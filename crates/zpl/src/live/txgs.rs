@@ -9,7 +9,7 @@ use std::fmt;
 
 use cenote_dmu::tx::{Cost, TxError};
 use cenote_format::ids::Txg;
-use cenote_spa::write::live::{Durable, LiveHead};
+use cenote_spa::write::live::{Durable, LiveHead, PendingFrees};
 use cenote_taskq::BoxFuture;
 
 use crate::ZplError;
@@ -92,6 +92,12 @@ pub trait TxgSource: Send + Sync + 'static {
     /// # Errors
     /// The pool is not written any more.
     fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>>;
+
+    /// Says that space is about to be freed in the background, until what comes back is dropped: changes for which there is no
+    /// space wait for it meanwhile. Nobody is told where it is nobody's concern.
+    fn frees_begin(&self) -> Option<PendingFrees> {
+        None
+    }
 }
 
 fn refused(error: TxError) -> ZplError {
@@ -115,6 +121,10 @@ impl TxgSource for LiveHead {
         // What was freed is out of memory only once it is written.
         Box::pin(async move { self.pool().wait_synced(txg).await.map_err(|error| ZplError::Closed(error.to_string())) })
     }
+
+    fn frees_begin(&self) -> Option<PendingFrees> {
+        Some(LiveHead::frees_begin(self))
+    }
 }
 
 /// A dataset whose clients ask for their changes to be on disk.
@@ -128,5 +138,9 @@ impl TxgSource for Durable {
 
     fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>> {
         TxgSource::later_than(self.head(), txg)
+    }
+
+    fn frees_begin(&self) -> Option<PendingFrees> {
+        TxgSource::frees_begin(self.head())
     }
 }

@@ -1,4 +1,28 @@
 //! The delete queue: objects without a name, freed when nobody has them open any more, large ones in steps.
+//!
+//! # Theory
+//!
+//! **Need.** Removing a name takes no longer than writing that down, however large the file is; its space comes back soon, and
+//! nobody else is held up by that.
+//!
+//! **Life of a large file's end.**
+//! 1. `unlink`, or a rename over it, takes its name and puts its number into the queue, in one txg, and answers.
+//! 2. If nobody has it open, or when its last handle is dropped, it is *garbage*: noted in memory, and the pool is told that space
+//!    is about to be freed ([`super::txgs::TxgSource::frees_begin`]).
+//! 3. The task that waits for garbage frees it piece by piece from its end, each txg its share (`steps`). It holds the file's own
+//!    lock and no other while it waits for txgs; the queue's only for the moment in which the last piece goes with the entry.
+//! 4. What does not find space meanwhile waits, as long as pieces are freed.
+//!
+//! **Invariants.** What is in the queue has no name. The lock of the queue is held by nobody who waits for a txg to be written, but
+//! as everyone waits who changes something in a pool that is full or has too much dirty.
+//!
+//! **Crash, or the end of use.** The queue is on disk, so the next user goes on where this one stopped: the pieces that are freed are
+//! holes. Whoever ends the use of a file system frees a little, and leaves the rest.
+//!
+//! **Rejected.** *Freeing before the answer*: the answer to one `unlink` would take as long as all before it. *Several files at a time*:
+//! they would share the same txgs' shares.
+
+use std::collections::BTreeSet;
 
 use cenote_dmu::DmuErrorKind;
 use cenote_dmu::tx::Cost;
@@ -7,6 +31,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::{ZapValue, int_key, int_key_name};
 use cenote_format::znode::ZnodeFlags;
+use cenote_spa::write::live::PendingFrees;
 
 use super::listing::word;
 use super::node::Node;
@@ -16,6 +41,47 @@ use crate::ZplError;
 
 /// Entries looked at, or taken out, at a time.
 const BATCH: usize = 64;
+/// Blocks that are freed at the end of a file system's use, so that little is left to the next user.
+const LAST_BLOCKS: u64 = 16 << 10;
+
+/// What is known of the delete queue.
+pub(super) struct Garbage {
+    /// Objects in it that nobody has open.
+    ids: BTreeSet<ObjectId>,
+    /// It may have what the last user of the file system left there.
+    is_unseen: bool,
+    /// Nothing more is to be begun.
+    is_stopped: bool,
+    /// The pool has been told that something is freed.
+    pending: Option<PendingFrees>,
+}
+
+impl Default for Garbage {
+    fn default() -> Self {
+        Self { ids: BTreeSet::new(), is_unseen: true, is_stopped: false, pending: None }
+    }
+}
+
+/// How much someone who frees garbage will free.
+struct Budget {
+    blocks: u64,
+    /// It ends when the file system's use does.
+    is_stopped: bool,
+}
+
+/// What has become of an object of the queue.
+enum Freed {
+    Whole,
+    /// It is in use, or was not there.
+    Not,
+    /// The budget is used up.
+    InPart,
+}
+
+/// Whether nothing else can be freed either: there is no space for it now, or the pool is not written any more.
+const fn ends(error: &ZplError) -> bool {
+    matches!(error, ZplError::NoSpace | ZplError::Quota(_) | ZplError::Closed(_))
+}
 
 /// The name of an object's entry in the queue.
 pub(super) fn entry_name(id: ObjectId) -> String {
@@ -30,103 +96,211 @@ pub(super) fn entry_value(id: ObjectId) -> ZapValue {
 impl LiveFileSystem {
     /// Notes that a node in the queue can be freed.
     pub(super) fn is_garbage(&self, id: ObjectId) {
-        self.shared.garbage.lock().insert(id);
-        self.shared.garbage_came.one();
+        {
+            let mut garbage = self.shared.garbage.lock();
+            garbage.ids.insert(id);
+            garbage.pending = garbage.pending.take().or_else(|| self.source().frees_begin());
+        }
+        self.shared.garbage_came.all();
     }
 
-    /// Returns once there may be garbage: for a task that reaps in the background.
-    pub async fn garbage(&self) {
+    /// Returns once there may be garbage: for a task that reaps in the background. `false` once nothing more is to be freed.
+    pub async fn garbage(&self) -> bool {
         loop {
             let came = self.shared.garbage_came.wait();
-            if *self.shared.sweeps.lock() || !self.shared.garbage.lock().is_empty() {
-                return;
+            {
+                let garbage = self.shared.garbage.lock();
+                if garbage.is_stopped {
+                    return false;
+                }
+                if garbage.is_unseen || !garbage.ids.is_empty() {
+                    return true;
+                }
             }
             came.await;
         }
+    }
+
+    /// Has whoever frees garbage stop at the next piece; the rest stays in the queue for the next user of the file system.
+    pub fn stop_reaping(&self) {
+        self.shared.garbage.lock().is_stopped = true;
+        self.shared.garbage_came.all();
     }
 
     /// Frees what is in the delete queue and in nobody's use: what the last user of the file system left, and what has been
     /// removed since. The number of objects freed comes back. Takes txgs as it needs them.
     ///
     /// # Errors
-    /// Something cannot be read or written; what is left stays in the queue.
+    /// Something cannot be read or written: that stays in the queue until the file system is opened again, and all else is freed.
+    /// There is no space, or the pool is closed: all that is left can be tried again.
     pub async fn reap(&self) -> Result<u64, ZplError> {
-        let _turn = self.shared.reaping.lock().await;
-        let mut count = 0;
-        if std::mem::take(&mut *self.shared.sweeps.lock()) {
-            count += self.sweep().await?;
-        }
-        loop {
-            let next = self.shared.garbage.lock().pop_first();
-            let Some(id) = next else { return Ok(count) };
-            count += u64::from(self.destroy(id).await?);
-        }
+        self.reap_within(&mut Budget { blocks: u64::MAX, is_stopped: true }).await
     }
 
-    /// Frees everything in the queue that is in nobody's use.
-    async fn sweep(&self) -> Result<u64, ZplError> {
-        let queue = self.shared.objset.object(self.shared.queue).await?;
-        let mut after = None;
-        let mut count = 0;
+    /// The same at the end of the file system's use, where others wait for that: some blocks, and no more.
+    ///
+    /// # Errors
+    /// As [`LiveFileSystem::reap`].
+    pub async fn reap_little(&self) -> Result<u64, ZplError> {
+        self.reap_within(&mut Budget { blocks: LAST_BLOCKS, is_stopped: false }).await
+    }
+
+    async fn reap_within(&self, budget: &mut Budget) -> Result<u64, ZplError> {
+        let _turn = self.shared.reaping.lock().await;
+        let pending = {
+            let mut garbage = self.shared.garbage.lock();
+            let is_any = garbage.is_unseen || !garbage.ids.is_empty();
+            garbage.pending.take().or_else(|| is_any.then(|| self.source().frees_begin()).flatten())
+        };
+        let reaped = self.reap_all(budget, pending.as_ref()).await;
+        drop(pending);
+        reaped
+    }
+
+    async fn reap_all(&self, budget: &mut Budget, pending: Option<&PendingFrees>) -> Result<u64, ZplError> {
+        let (mut count, mut failure) = (0, None);
+        if self.shared.garbage.lock().is_unseen {
+            let is_all = self.sweep(budget, pending, &mut count, &mut failure).await?;
+            if !is_all {
+                return Ok(count);
+            }
+            self.shared.garbage.lock().is_unseen = false;
+        }
         loop {
-            let found = {
-                let _turn = self.shared.queue_lock.lock().await;
-                ZapLook::open(&queue).await?.list(after, BATCH).await?
-            };
-            let Some(last) = found.last() else { return Ok(count) };
-            after = Some((last.hash, last.cd));
-            for entry in found {
-                if let Some(id) = int_key(entry.name()) {
-                    count += u64::from(self.destroy(ObjectId(id)).await?);
+            let next = self.shared.garbage.lock().ids.pop_first();
+            let Some(id) = next else { return failure.map_or(Ok(count), Err) };
+            match self.destroy(id, budget, pending).await {
+                Ok(Freed::Whole) => count += 1,
+                Ok(Freed::Not) => {}
+                Ok(Freed::InPart) => {
+                    self.shared.garbage.lock().ids.insert(id);
+                    return Ok(count);
+                }
+                Err(error) if ends(&error) => {
+                    self.shared.garbage.lock().ids.insert(id);
+                    return Err(error);
+                }
+                Err(error) => {
+                    failure.get_or_insert(error);
                 }
             }
         }
     }
 
-    /// Frees an object of the queue; whether it was to be freed.
-    async fn destroy(&self, id: ObjectId) -> Result<bool, ZplError> {
+    /// Whether so many blocks more may be freed.
+    fn may_free(&self, budget: &mut Budget, blocks: u64) -> bool {
+        let is_over = (budget.is_stopped && self.shared.garbage.lock().is_stopped) || budget.blocks < blocks;
+        budget.blocks = if is_over { 0 } else { budget.blocks - blocks };
+        !is_over
+    }
+
+    /// Frees everything in the queue that is in nobody's use.
+    /// Whether the whole queue was seen. What cannot be freed stays there, and the first reason comes back.
+    async fn sweep(
+        &self,
+        budget: &mut Budget,
+        pending: Option<&PendingFrees>,
+        count: &mut u64,
+        failure: &mut Option<ZplError>,
+    ) -> Result<bool, ZplError> {
+        let queue = self.shared.objset.object(self.shared.queue).await?;
+        let mut after = None;
+        loop {
+            let found = {
+                let _turn = self.shared.queue_lock.lock().await;
+                ZapLook::open(&queue).await?.list(after, BATCH).await?
+            };
+            let Some(last) = found.last() else { return Ok(true) };
+            after = Some((last.hash, last.cd));
+            for entry in found {
+                let Some(id) = int_key(entry.name()) else { continue };
+                match self.destroy(ObjectId(id), budget, pending).await {
+                    Ok(Freed::Whole) => *count += 1,
+                    Ok(Freed::Not) => {}
+                    Ok(Freed::InPart) => return Ok(false),
+                    Err(error) if ends(&error) => return Err(error),
+                    Err(error) => {
+                        failure.get_or_insert(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Frees an object of the queue, if it is to be freed.
+    async fn destroy(
+        &self,
+        id: ObjectId,
+        budget: &mut Budget,
+        pending: Option<&PendingFrees>,
+    ) -> Result<Freed, ZplError> {
         let node = match self.node(id).await {
             Ok(node) => node,
             Err(ZplError::Dmu(error)) if matches!(error.kind, DmuErrorKind::NoSuchObject) => {
                 self.forget(id).await?;
-                return Ok(false);
+                return Ok(Freed::Not);
             }
-            Err(ZplError::Stale) => return Ok(false),
+            Err(ZplError::Stale) => return Ok(Freed::Not),
             Err(error) => return Err(error),
         };
         let _lock = node.lock.write().await;
         let links = node.with(|record| record.u64(ZplAttribute::Links));
         if node.check_there().is_err() || node.opens() > 0 || links > 0 {
-            return Ok(false);
+            return Ok(Freed::Not);
+        }
+        if !self.may_free(budget, 1) {
+            return Ok(Freed::InPart);
         }
         if node.with(|record| record.flags()).contains(ZnodeFlags::XATTR) && node.is_directory() {
-            self.purge(&node.object).await?;
+            self.purge(&node.object, pending).await?;
         }
         let hidden = node.with(|record| record.u64(ZplAttribute::Xattr));
         let mut xattrs = None;
         if hidden != 0
             && let Ok(object) = self.shared.objset.object(ObjectId(hidden)).await
         {
-            self.purge(&object).await?;
-            self.free_pieces(&object).await?;
+            self.purge(&object, pending).await?;
+            if !self.free_pieces(&object, budget, pending).await? {
+                return Ok(Freed::InPart);
+            }
             xattrs = Some(object);
         }
-        self.free_pieces(&node.object).await?;
+        if !self.free_pieces(&node.object, budget, pending).await? {
+            return Ok(Freed::InPart);
+        }
         self.finish(&node, xattrs).await?;
+        Ok(Freed::Whole)
+    }
+
+    /// Frees an object's blocks until few are left; whether the budget allowed it.
+    async fn free_pieces(
+        &self,
+        object: &Object,
+        budget: &mut Budget,
+        pending: Option<&PendingFrees>,
+    ) -> Result<bool, ZplError> {
+        let mut end = u64::MAX;
+        while let Some(piece) = self.last_piece(object, 0..end).await?.filter(|piece| piece.start > 0) {
+            let weight = steps::weight(object, piece.end - piece.start);
+            if !self.may_free(budget, weight) {
+                return Ok(false);
+            }
+            let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+            object.free_blocks(held.txg(), piece.start..u64::MAX);
+            end = piece.start;
+            if let Some(pending) = pending {
+                pending.went_on();
+            }
+        }
         Ok(true)
     }
 
-    /// Frees an object's blocks until few are left.
-    async fn free_pieces(&self, object: &Object) -> Result<(), ZplError> {
-        while let Some(piece) = self.last_piece(object, 0..u64::MAX).await?.filter(|piece| piece.start > 0) {
-            let weight = steps::weight(object, piece.end - piece.start);
-            let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
-            object.free_blocks(held.txg(), piece.start..u64::MAX);
-        }
-        Ok(())
-    }
-
     async fn finish(&self, node: &Node, xattrs: Option<Object>) -> Result<(), ZplError> {
+        let weight = steps::weight(&node.object, 1);
+        // The last piece, before the queue is locked: whoever waits for the next txg's share holds up nobody else.
+        let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+        node.object.free_blocks(held.txg(), 0..u64::MAX);
+        drop(held);
         let _turn = self.shared.queue_lock.lock().await;
         let queue = self.shared.objset.object(self.shared.queue).await?;
         let mut zap = ZapMut::open(queue).await?;
@@ -134,8 +308,7 @@ impl LiveFileSystem {
         if zap.lookup(name.as_bytes()).await?.is_some() {
             zap.remove(name.as_bytes()).await?;
         }
-        let weight = steps::weight(&node.object, 1);
-        let held = self.begin_piece(Cost::default().with_entries(1).with_objects(2), weight).await?;
+        let held = self.source().begin(Cost::default().with_entries(1).with_objects(2).that_frees()).await?;
         zap.flush(held.txg()).await?;
         if let Some(xattrs) = xattrs {
             xattrs.free(held.txg());
@@ -160,7 +333,9 @@ impl LiveFileSystem {
     }
 
     /// Empties a hidden directory whose owner is locked, freeing what its entries lead to.
-    async fn purge(&self, directory: &Object) -> Result<(), ZplError> {
+    async fn purge(&self, directory: &Object, pending: Option<&PendingFrees>) -> Result<(), ZplError> {
+        // What it holds was an attribute once, and is small.
+        let mut budget = Budget { blocks: u64::MAX, is_stopped: false };
         loop {
             let found = ZapLook::open(directory).await?.list(None, BATCH).await?;
             if found.is_empty() {
@@ -173,7 +348,7 @@ impl LiveFileSystem {
                 let id = word(directory.id(), &entry.value)?.object;
                 if let Ok(object) = self.shared.objset.object(id).await {
                     if !steps::is_small(&object) {
-                        self.free_pieces(&object).await?;
+                        self.free_pieces(&object, &mut budget, pending).await?;
                     }
                     objects.push(object);
                 }

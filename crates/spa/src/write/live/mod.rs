@@ -42,6 +42,7 @@
 mod accounts;
 mod durable;
 mod failmode;
+mod frees;
 mod history;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -56,6 +57,7 @@ use cenote_vdev::tree::{Suspension, VdevTree};
 
 pub use durable::{Durable, SyncMode};
 pub use failmode::FailMode;
+pub use frees::PendingFrees;
 pub use history::{Phase, TxgRecord};
 
 use super::multihost::Multihost;
@@ -87,6 +89,8 @@ struct Shared {
     tree: Weak<VdevTree>,
     failmode: Mutex<FailMode>,
     txgs: Transactions,
+    /// What is freed in the background.
+    frees: Arc<frees::Frees>,
     changes: Mutex<VecDeque<Change>>,
     accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
     /// Of each head dataset that is open.
@@ -146,7 +150,7 @@ impl LiveHead {
     pub async fn begin(&self, cost: Cost) -> Result<Tx, TxError> {
         let shared = &self.pool.shared;
         shared.pass().await?;
-        shared.unless_refused(shared.txgs.assign(cost, Some(&self.account))).await
+        shared.unless_refused(self.assign(cost)).await
     }
 }
 
@@ -168,6 +172,7 @@ impl LivePool {
             tree: Arc::downgrade(&writer.tree),
             failmode: Mutex::new(FailMode::default()),
             txgs: txgs.clone(),
+            frees: Arc::default(),
             changes: Mutex::new(VecDeque::new()),
             accounts: Mutex::new(BTreeMap::new()),
             figures: Mutex::new(BTreeMap::new()),
