@@ -30,8 +30,20 @@ use crate::signals;
 use crate::volumes::OpenVolumes;
 use crate::writing::open_for_writing;
 
-/// How often devices that fail are tried where nobody can say that they are back.
+/// How often devices that fail are tried where nobody can say that they are back, to begin with.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// At most: each time that the pool goes on and is suspended again at once they are tried half as often.
+const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(600);
+/// A pool that went on for longer than this, and than it was tried for, is not suspended for the same failure.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// How long to wait before devices are tried that fail again: `gone_on` after they were said to be back, where they were.
+fn next_interval(last: Duration, gone_on: Option<Duration>) -> Duration {
+    match gone_on {
+        Some(gone_on) if gone_on < STEADY.max(last) => (last * 2).min(RETRY_INTERVAL_MAX),
+        _ => RETRY_INTERVAL,
+    }
+}
 
 /// Who says that devices which failed are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +68,7 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     let pool = LivePool::start(writer, TxTunables::for_memory(memory));
     watch(context, &pool, recovery);
     watch_hangs(context, &pool);
+    watch_space(context, &pool);
     give_up_when_asked_twice(context, &pool);
     // Once this txg is on disk nobody else imports it.
     pool.sync().await?;
@@ -74,6 +87,17 @@ async fn unless_interrupted<T>(context: &Context, name: &str, open: impl Future<
         }
         Either::Right(_) => bail!("interrupted while the pool '{name}' was being opened"),
     }
+}
+
+/// Says what goes wrong with the pool's space and does not stop it.
+fn watch_space(context: &Context, pool: &LivePool) {
+    let (context, pool) = (context.clone(), pool.clone());
+    pool.handle().clone().detach(Class::Issue, async move {
+        loop {
+            let told = pool.troubled().await;
+            context.err(format!("pool '{}': {told}", pool.name()));
+        }
+    });
 }
 
 /// Says which devices hang; ends the process at once where `zfs_deadman_failmode` wants that.
@@ -95,9 +119,12 @@ fn watch_hangs(context: &Context, pool: &LivePool) {
 fn watch(context: &Context, pool: &LivePool, recovery: Recovery) {
     let (context, pool) = (context.clone(), pool.clone());
     pool.handle().clone().detach(Class::Issue, async move {
+        let (mut interval, mut went_on) = (RETRY_INTERVAL, None);
         loop {
             let name = pool.name();
             let (reason, mode) = pool.failed().await;
+            let handle = context.handle();
+            interval = next_interval(interval, went_on.map(|at| handle.now() - at));
             if mode == FailMode::Panic {
                 context.err(format!("pool '{name}' cannot be written, and its property failmode is panic: {reason}"));
                 std::process::abort();
@@ -107,11 +134,11 @@ fn watch(context: &Context, pool: &LivePool, recovery: Recovery) {
                     format!("'cenote zpool clear {name}' looks whether another system has it, and goes on if not")
                 }
                 Recovery::Clear => format!("'cenote zpool clear {name}' once its devices are back"),
-                Recovery::Retry => "its devices are tried every few seconds".to_owned(),
+                Recovery::Retry => format!("its devices are tried every {} seconds", interval.as_secs()),
             };
             context.err(format!("pool '{name}' is suspended: {reason}; {next}"));
             let goes_on = loop {
-                match race(pool.passed(), context.handle().sleep(RETRY_INTERVAL)).await {
+                match race(pool.passed(), handle.sleep(interval)).await {
                     Either::Left(goes_on) => break goes_on,
                     // What is wrong still was said.
                     Either::Right(()) if recovery == Recovery::Retry && !pool.is_suspended_for_multihost() => {
@@ -123,6 +150,7 @@ fn watch(context: &Context, pool: &LivePool, recovery: Recovery) {
             if !goes_on {
                 return;
             }
+            went_on = Some(handle.now());
             context.err(format!("pool '{name}' goes on"));
         }
     });
@@ -343,6 +371,24 @@ async fn wanted(writer: &PoolWriter, view: &Dsl, dir: &Dir) -> Result<(LiveServe
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_that_fail_again_and_again_are_tried_less_often() {
+        let second = Duration::from_secs;
+        let mut interval = next_interval(RETRY_INTERVAL, None);
+        assert_eq!(interval, RETRY_INTERVAL);
+        let mut told = 0;
+        let mut passed = Duration::ZERO;
+        // A host disk that is full takes a probe, and not what comes after.
+        while passed < second(3600) {
+            passed += interval;
+            told += 1;
+            interval = next_interval(interval, Some(second(1)));
+        }
+        assert!(told <= 12, "{told} pairs of lines in an hour");
+        assert_eq!(interval, RETRY_INTERVAL_MAX);
+        assert_eq!(next_interval(interval, Some(second(3600))), RETRY_INTERVAL, "another failure");
+    }
 
     #[test]
     fn options_that_contradict_writing_are_refused_by_name() {

@@ -16,7 +16,7 @@
 //! limit.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::SpaceMapType;
@@ -376,7 +376,18 @@ impl LogSpace {
     /// The metaslab flushed longest ago, its first unflushed txg, and whether it has unflushed changes.
     #[must_use]
     pub fn oldest(&self) -> Option<(MetaslabId, Txg, bool)> {
-        self.by_flushed.first_key_value().map(|((txg, id), dirty)| (*id, *txg, *dirty))
+        self.oldest_after(None)
+    }
+
+    /// The same of those that come after one in that order.
+    pub(crate) fn oldest_after(&self, after: Option<(Txg, MetaslabId)>) -> Option<(MetaslabId, Txg, bool)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_flushed.range((from, Bound::Unbounded)).next().map(|((txg, id), dirty)| (*id, *txg, *dirty))
+    }
+
+    /// Metaslabs with unflushed changes, in the order in which they are flushed.
+    pub(crate) fn dirty_in_order(&self) -> impl Iterator<Item = MetaslabId> {
+        self.by_flushed.iter().filter(|(_, is_dirty)| **is_dirty).map(|((_, id), _)| *id)
     }
 
     /// Checks that logs, summary and metaslabs agree.

@@ -1,10 +1,13 @@
 //! Which metaslabs are in memory: loading, and unloading what is idle or has no room.
 
-use cenote_format::ids::Txg;
+use cenote_format::ids::{ObjectId, Txg};
 
 use super::Allocator;
 use crate::group::Which;
 use crate::{LoadStep, Loading, Metaslab, MetaslabId, SpaceError};
+
+/// Metaslabs looked at beyond those that are planned to be flushed, since a txg may flush more.
+const FLUSHES_MORE: u64 = 8;
 
 impl Allocator {
     /// Begins to load a metaslab; see [`Metaslab::begin_load`].
@@ -34,6 +37,40 @@ impl Allocator {
             self.fit_memory(Some(txg))?;
         }
         Ok(step)
+    }
+
+    /// A metaslab's map cannot be read: it is passed over, as if it were full, until [`Self::try_again`]. Its books stand as they
+    /// are, and what is freed in it is entered into them.
+    ///
+    /// # Errors
+    /// There is no such metaslab.
+    pub fn give_up_load(&mut self, id: MetaslabId, now_ms: u64) -> Result<(), SpaceError> {
+        let vdev = self.vdevs.get_mut(&id.vdev).ok_or(SpaceError::NoMetaslab(id))?;
+        vdev.metaslab(id.index)?.set_unreadable(Some(now_ms));
+        Ok(())
+    }
+
+    /// Has those tried again whose maps could not be read so long ago.
+    pub fn try_again(&mut self, now_ms: u64, after_ms: u64) {
+        for vdev in self.vdevs.values_mut() {
+            for metaslab in &mut vdev.metaslabs {
+                if metaslab.unreadable_since_ms().is_some_and(|since| now_ms.saturating_sub(since) >= after_ms) {
+                    metaslab.set_unreadable(None);
+                }
+            }
+        }
+    }
+
+    /// Metaslabs that are to be flushed next, with their maps and how long those are: about as many as the next first pass flushes.
+    #[must_use]
+    pub fn flushed_next(&self) -> Vec<(MetaslabId, ObjectId, u64)> {
+        let wanted = self.logs.flushes_wanted(&self.tunables).saturating_add(FLUSHES_MORE);
+        let metaslabs =
+            self.logs.dirty_in_order().filter_map(|id| self.vdevs.get(&id.vdev)?.metaslabs.get(id.index as usize));
+        let maps =
+            metaslabs.filter(|metaslab| !metaslab.is_unreadable() && !metaslab.is_loaded()).take(wanted as usize);
+        maps.filter_map(|metaslab| Some((metaslab.id(), metaslab.map()?.object, metaslab.map()?.length_bytes)))
+            .collect()
     }
 
     /// Memory of loaded metaslabs.

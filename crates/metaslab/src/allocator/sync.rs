@@ -55,7 +55,8 @@ impl Allocator {
             }
             FlushMode::Everything => u64::MAX,
         };
-        while let Some((id, unflushed, is_dirty)) = self.logs.oldest() {
+        let mut passed_over = None;
+        while let Some((id, unflushed, is_dirty)) = self.logs.oldest_after(passed_over) {
             let past = matches!(self.flush_mode, FlushMode::Requested { until, .. } if unflushed > until);
             if unflushed == batch.txg || past {
                 self.flush_mode = FlushMode::Paced;
@@ -68,6 +69,11 @@ impl Allocator {
             let (logs, work) = (Some(&mut self.logs), MetaslabWork::new(id));
             let mut target = SyncTarget { store: &mut *store, batch, logs, tunables: &self.tunables, work };
             let metaslab = vdev.metaslab(id.index)?;
+            if metaslab.is_unreadable() {
+                // Its changes stay in the logs, which are kept for it.
+                passed_over = Some((unflushed, id));
+                continue;
+            }
             if is_dirty {
                 metaslab.flush(&mut target)?;
                 self.gathered.add(&target.work);

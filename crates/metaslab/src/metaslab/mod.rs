@@ -79,6 +79,8 @@ pub struct Metaslab {
     /// How often the map was rewritten: a load that began before another must begin again.
     rewrites: u64,
     disabled: u32,
+    /// Its map cannot be read: since when, in the caller's milliseconds.
+    unreadable_since_ms: Option<u64>,
     /// When it was last chosen, as txg and milliseconds.
     pub(crate) selected: (Txg, u64),
 }
@@ -149,6 +151,7 @@ impl Metaslab {
             condense_wanted: false,
             rewrites: 0,
             disabled: 0,
+            unreadable_since_ms: None,
             selected: (Txg(0), 0),
         }
     }
@@ -257,7 +260,22 @@ impl Metaslab {
 
     /// Whether allocations may be made here at all.
     pub(crate) const fn is_usable(&self) -> bool {
-        !self.is_new && self.disabled == 0
+        !self.is_new && self.disabled == 0 && self.unreadable_since_ms.is_none()
+    }
+
+    /// Whether its map could not be read: it is passed over, and not flushed, since its map cannot be appended to. What is freed
+    /// in it is recorded in logs all the same.
+    #[must_use]
+    pub const fn is_unreadable(&self) -> bool {
+        self.unreadable_since_ms.is_some()
+    }
+
+    pub(crate) fn set_unreadable(&mut self, since_ms: Option<u64>) {
+        self.unreadable_since_ms = since_ms;
+    }
+
+    pub(crate) const fn unreadable_since_ms(&self) -> Option<u64> {
+        self.unreadable_since_ms
     }
 
     pub(crate) const fn is_new(&self) -> bool {

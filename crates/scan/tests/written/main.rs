@@ -14,5 +14,6 @@ mod hanging;
 mod health;
 mod live;
 mod made;
+mod maps;
 mod reopened;
 mod shared;

@@ -82,27 +82,38 @@ impl PoolWriter {
             if depth > DEPTH_MAX {
                 return Err(self.fail("a gang block is nested too deeply to be freed"));
             }
-            let mut parts = None;
+            // Before anything is freed, since it may have to be waited for.
+            let parts = if bp.is_gang() { self.gang_parts(&bp).await? } else { Vec::new() };
             for dva in bp.dvas() {
                 let mut asize_bytes = dva.asize_bytes;
                 if dva.gang {
                     let header = self.tree.psize_to_asize(dva.vdev, GANG_HEADER_BYTES as u64, bp.physical_birth());
                     asize_bytes = header.unwrap_or(asize_bytes);
-                    if parts.is_none() {
-                        parts = cenote_zio::gang::read_header(self.writer.dmu().zio(), &bp, dva).await.ok();
-                    }
                 }
                 self.free_extent(txg, Dva { asize_bytes, ..dva })?;
             }
-            if bp.is_gang() {
-                let parts =
-                    parts.ok_or_else(|| self.fail("the header of a gang block that is freed cannot be read"))?;
-                for part in parts.blkptrs {
-                    self.free_block(txg, part, depth + 1).await?;
-                }
+            for part in parts {
+                self.free_block(txg, part, depth + 1).await?;
             }
             Ok(())
         })
+    }
+
+    /// What a gang block's header points to. A pool that can be suspended waits until one of its copies can be read.
+    async fn gang_parts(&self, bp: &Blkptr) -> Result<Vec<Blkptr>, SpaError> {
+        loop {
+            let mut reason = "it has none".to_owned();
+            for dva in bp.dvas().filter(|dva| dva.gang) {
+                match cenote_zio::gang::read_header(self.writer.dmu().zio(), bp, dva).await {
+                    Ok(header) => return Ok(header.blkptrs),
+                    Err(error) => reason = error.to_string(),
+                }
+            }
+            let what = format!("the header of a gang block that is freed cannot be read: {reason}");
+            if !self.space.suspend(what.clone()).await {
+                return Err(self.fail(what));
+            }
+        }
     }
 
     fn free_extent(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {

@@ -84,6 +84,7 @@ mod rename;
 mod shared;
 mod space;
 mod sync;
+mod troubles;
 mod upgrade;
 mod usable;
 mod vdevs;

@@ -1,7 +1,7 @@
 //! The pool's space: the allocator of `metaslab` behind the trait of `zio`, and its maps among the objects of the MOS.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use cenote_dmu::write::{ObjectSpec, ObjsetMut, create_zap, put_entry};
 use cenote_format::blkptr::Dva;
@@ -22,6 +22,7 @@ use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevTree;
 
 use super::changes::{Change, ChangeList};
+use super::troubles::Troubles;
 use super::{Clock, PoolWriter};
 use crate::SpaError;
 use crate::space::UNFLUSHED_TXGS;
@@ -30,6 +31,8 @@ use crate::space::UNFLUSHED_TXGS;
 const INDIRECT_SHIFT: u8 = 14;
 /// Loads that one allocation asks for at most: more is a defect.
 const LOADS_MAX: usize = 1 << 16;
+/// After so long a metaslab whose map could not be read is tried again.
+const TRY_AGAIN_MS: u64 = 60_000;
 
 /// What the allocator has to know of a top-level vdev: blocks are laid out as those of the txg `now` are.
 pub(super) fn vdev_setup(
@@ -63,6 +66,9 @@ pub(super) struct Space {
     small_left_bytes: AtomicU64,
     /// What space maps are read from.
     mos: OnceLock<ObjsetMut>,
+    /// Whose suspension those wait for who find no space.
+    tree: OnceLock<Weak<VdevTree>>,
+    pub(super) troubles: Arc<Troubles>,
 }
 
 impl Space {
@@ -75,6 +81,8 @@ impl Space {
             allocator: Mutex::new(allocator),
             small_left_bytes: AtomicU64::new(0),
             mos: OnceLock::new(),
+            tree: OnceLock::new(),
+            troubles: Arc::default(),
         };
         this.measure_special();
         this
@@ -118,6 +126,20 @@ impl Space {
         let _ = self.mos.set(mos.clone());
     }
 
+    /// From now on who finds no space waits until there is some, with the pool suspended, if that tree suspends pools.
+    pub(super) fn set_tree(&self, tree: &Arc<VdevTree>) {
+        let _ = self.tree.set(Arc::downgrade(tree));
+    }
+
+    /// Suspends the pool for a reason that is no device's. Whether it went on; `false` where pools are not suspended, or this one
+    /// was given up.
+    pub(super) async fn suspend(&self, reason: String) -> bool {
+        let Some(tree) = self.tree.get().and_then(Weak::upgrade) else { return false };
+        let Some(suspension) = tree.suspension() else { return false };
+        suspension.suspend(reason);
+        suspension.passed().await.is_ok()
+    }
+
     /// Milliseconds, from any origin. They decide on when a metaslab that is not used is unloaded, and so on places: where
     /// the clock is fixed they stand still.
     fn now_ms(&self) -> u64 {
@@ -135,6 +157,7 @@ impl Space {
     /// The txg is on disk.
     pub(super) fn sync_done(&self, txg: Txg) -> Result<(), String> {
         let now_ms = self.now_ms();
+        self.with(|allocator| allocator.try_again(now_ms, TRY_AGAIN_MS));
         self.with(|allocator| allocator.sync_done(txg, true, now_ms)).map(drop).map_err(|error| error.to_string())?;
         self.measure_special();
         Ok(())
@@ -169,7 +192,10 @@ impl Space {
             let now_ms = self.now_ms();
             let step = self.with(|allocator| allocator.end_load(id, loading, txg, now_ms));
             match step.map_err(|error| error.to_string())? {
-                LoadStep::Done => return Ok(()),
+                LoadStep::Done => {
+                    self.troubles.readable(id);
+                    return Ok(());
+                }
                 LoadStep::More { loading: mut next, object, offset_bytes, len_bytes } => {
                     let map = mos.object(object).await.map_err(|error| error.to_string())?;
                     let bytes = map.read(offset_bytes, len_bytes as usize).await.map_err(|error| error.to_string())?;
@@ -178,6 +204,61 @@ impl Space {
                 }
             }
         }
+    }
+}
+
+impl Space {
+    /// Passes a metaslab over, whose map cannot be read.
+    fn give_up(&self, id: MetaslabId, reason: String) -> Result<(), NoSpace> {
+        let now_ms = self.now_ms();
+        self.troubles.unreadable(id, reason);
+        self.with(|allocator| allocator.give_up_load(id, now_ms)).map_err(|_| NoSpace::Full)
+    }
+
+    /// Finds out whether the maps that the next first pass appends to can be: their last blocks are read.
+    async fn check_maps(&self) -> Result<(), NoSpace> {
+        let Some(mos) = self.mos.get() else { return Ok(()) };
+        for (id, object, length_bytes) in self.with(|allocator| allocator.flushed_next()) {
+            let checked = async {
+                let map = mos.object(object).await?;
+                map.block(length_bytes / map.block_bytes().max(1)).await
+            };
+            if let Err(error) = checked.await {
+                self.give_up(id, error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn place(&self, request: &AllocationRequest) -> Result<Vec<Dva>, NoSpace> {
+        let mut is_fragmented = false;
+        let first = self.class_of(request);
+        for class in [first].iter().chain(first.fallbacks()) {
+            let wish = Request { class: *class, ..self.wish(request) };
+            for _ in 0..LOADS_MAX {
+                match self.with(|allocator| allocator.allocate(&wish)) {
+                    Ok(extents) => {
+                        if *class == ClassKind::Special {
+                            let taken = extents.iter().map(|extent| extent.asize_bytes).sum::<u64>();
+                            self.take_special(taken);
+                        }
+                        return Ok(extents.into_iter().map(dva).collect());
+                    }
+                    Err(AllocError::NeedsLoad(id)) => {
+                        // A map that cannot be read keeps its space to itself.
+                        if let Err(reason) = self.load(id, request.txg).await {
+                            self.give_up(id, reason)?;
+                        }
+                    }
+                    Err(AllocError::NoSpace { largest_bytes }) => {
+                        is_fragmented |= largest_bytes >= self.units.min_bytes;
+                        break;
+                    }
+                    Err(_) => break,
+                }
+            }
+        }
+        Err(if is_fragmented { NoSpace::Fragmented } else { NoSpace::Full })
     }
 }
 
@@ -197,34 +278,24 @@ impl cenote_zio::Allocator for Space {
 
     fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
         Box::pin(async move {
-            let mut is_fragmented = false;
-            let first = self.class_of(&request);
-            for class in [first].iter().chain(first.fallbacks()) {
-                let wish = Request { class: *class, ..self.wish(&request) };
-                for _ in 0..LOADS_MAX {
-                    match self.with(|allocator| allocator.allocate(&wish)) {
-                        Ok(extents) => {
-                            if *class == ClassKind::Special {
-                                let taken = extents.iter().map(|extent| extent.asize_bytes).sum::<u64>();
-                                self.take_special(taken);
-                            }
-                            return Ok(extents.into_iter().map(dva).collect());
+            loop {
+                let is_least = request.psize_bytes <= self.units.min_bytes;
+                match self.place(&request).await {
+                    Err(error) if error == NoSpace::Full || is_least => {
+                        let reason = format!(
+                            "no space for a block of {} bytes of txg {}, not even in the space that is kept back: a device that \
+                             grows can help",
+                            request.psize_bytes, request.txg
+                        );
+                        if !self.suspend(reason).await {
+                            return Err(error);
                         }
-                        Err(AllocError::NeedsLoad(id)) => {
-                            // A map that cannot be read keeps its space to itself.
-                            if self.load(id, request.txg).await.is_err() {
-                                return Err(NoSpace::Full);
-                            }
-                        }
-                        Err(AllocError::NoSpace { largest_bytes }) => {
-                            is_fragmented |= largest_bytes >= self.units.min_bytes;
-                            break;
-                        }
-                        Err(_) => break,
+                        // Maps that could not be read may have what is missing.
+                        self.with(|allocator| allocator.try_again(0, 0));
                     }
+                    placed => return placed,
                 }
             }
-            Err(if is_fragmented { NoSpace::Fragmented } else { NoSpace::Full })
         })
     }
 
@@ -264,8 +335,10 @@ impl cenote_zio::Allocator for Space {
     }
 
     fn release(&self, dva: Dva, txg: Txg) {
-        // It was handed out in this txg, so it can be given back; if not, it leaks, which verify would tell.
-        let _ = self.with(|allocator| allocator.unallocate(txg, &extent(dva)));
+        // It was handed out in this txg, so it can be given back.
+        if let Err(error) = self.with(|allocator| allocator.unallocate(txg, &extent(dva))) {
+            self.troubles.tell(format!("a place that was not used, {dva:?}, cannot be given back, and leaks: {error}"));
+        }
     }
 
     fn check_write(&self, dva: Dva) -> Result<(), String> {
@@ -359,6 +432,10 @@ impl PoolWriter {
         self.frees_told().await?;
         let mut changes = Changes::new(self.mos.clone(), txg);
         self.space_pass += 1;
+        if self.space_pass == 1 {
+            let failed = self.space.check_maps().await;
+            failed.map_err(|_| self.fail("a metaslab that is to be flushed is not there"))?;
+        }
         let pass = u16::try_from(self.space_pass).unwrap_or(u16::MAX);
         let done = self.space.with(|allocator| allocator.sync(&mut changes, txg, pass));
         done.map_err(|error| self.fail(error))?;
@@ -384,25 +461,42 @@ impl PoolWriter {
         Ok(())
     }
 
+    /// Makes a change; what it has to read for that it waits for, where the pool can be suspended.
     async fn make_change(&mut self, txg: Txg, change: Change) -> Result<(), SpaError> {
+        if !matches!(change, Change::Write { .. } | Change::Header { .. }) {
+            return self.make_change_once(txg, &change).await;
+        }
+        loop {
+            // Both begin with reading, and can be made again.
+            let error = match self.make_change_once(txg, &change).await {
+                Err(error @ SpaError::Dmu { .. }) => error,
+                made => return made,
+            };
+            if !self.space.suspend(format!("a space map that is to be written cannot be read: {error}")).await {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn make_change_once(&mut self, txg: Txg, change: &Change) -> Result<(), SpaError> {
         let mos = self.mos.clone();
         let name = self.name.clone();
         let fail = |error: cenote_dmu::DmuError| SpaError::Dmu { pool: name.clone(), error };
         match change {
             Change::Write { object, offset_bytes, bytes } => {
-                let object = mos.object(object).await.map_err(fail)?;
-                object.write(txg, offset_bytes, &bytes).await.map_err(fail)
+                let object = mos.object(*object).await.map_err(fail)?;
+                object.write(txg, *offset_bytes, bytes).await.map_err(fail)
             }
             Change::Truncate(object) => {
-                mos.object(object).await.map_err(fail)?.truncate(txg);
+                mos.object(*object).await.map_err(fail)?.truncate(txg);
                 Ok(())
             }
             Change::Free(object) => {
-                mos.object(object).await.map_err(fail)?.free(txg);
+                mos.object(*object).await.map_err(fail)?.free(txg);
                 Ok(())
             }
             Change::Header { object, header } => {
-                let object = mos.object(object).await.map_err(fail)?;
+                let object = mos.object(*object).await.map_err(fail)?;
                 object.set_bonus(txg, &header.emit(cenote_zio::ORDER)).map_err(fail)
             }
             Change::MetaslabObject { metaslab, object } => {
@@ -415,7 +509,7 @@ impl PoolWriter {
             }
             Change::Log { txg: of, object } => {
                 let zap = self.log_zap(txg).await?;
-                let value = object.map(|object| ZapValue::from_u64(object.0));
+                let value = object.as_ref().map(|object| ZapValue::from_u64(object.0));
                 let zap = mos.object(zap).await.map_err(fail)?;
                 put_entry(&zap, txg, &int_key_name(of.0), value.as_ref()).await.map_err(fail)
             }

@@ -31,16 +31,21 @@ impl PoolWriter {
 
     /// What datasets may use, as of the last sync.
     pub(super) fn usable(&self) -> Usable {
-        let (mut normal, mut log, mut shared, mut deferred) = (0_u64, 0_u64, 0_u64, 0_u64);
+        let (mut normal, mut log, mut shared, mut deferred, mut lost) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
         for top in &self.members.config.children {
             let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
             let mut sums = (0_u64, 0_u64, 0_u64, 0_u64);
+            let mut unreadable = 0;
             self.space.with(|allocator| {
                 for metaslab in allocator.metaslabs().filter(|metaslab| metaslab.id().vdev == vdev) {
                     sums.0 += 1;
                     sums.1 += metaslab.size_bytes();
                     sums.2 += metaslab.allocated_bytes();
                     sums.3 += metaslab.deferred_bytes();
+                    if metaslab.is_unreadable() {
+                        let free = metaslab.size_bytes().saturating_sub(metaslab.allocated_bytes());
+                        unreadable += free.saturating_sub(metaslab.deferred_bytes());
+                    }
                 }
             });
             let (count, size, allocated, kept) = sums;
@@ -50,6 +55,7 @@ impl PoolWriter {
                     normal += self.deflated_bytes(vdev, size - one);
                     log += self.deflated_bytes(vdev, one);
                     deferred += self.deflated_bytes(vdev, kept);
+                    lost += self.deflated_bytes(vdev, unreadable);
                 }
                 AllocationClass::Special | AllocationClass::Dedup => shared += self.deflated_bytes(vdev, allocated),
                 AllocationClass::Normal | AllocationClass::Log => {}
@@ -57,7 +63,7 @@ impl PoolWriter {
         }
         let slop_bytes = slop_bytes(normal, log);
         let saved = self.shared.saved_bytes;
-        let bytes = (normal + shared).saturating_add(saved).saturating_sub(deferred).saturating_sub(slop_bytes);
+        let bytes = (normal + shared).saturating_add(saved).saturating_sub(deferred + lost).saturating_sub(slop_bytes);
         Usable { bytes, slop_bytes, has_deferred: deferred > 0 }
     }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
+use cenote_metaslab::MetaslabId;
 use cenote_taskq::{Either, race};
 use cenote_vdev::tree::{Hang, VdevStatus};
 
@@ -96,6 +97,18 @@ impl LivePool {
     /// Waits until the pool is not suspended; `false` if it was given up.
     pub async fn passed(&self) -> bool {
         self.shared.suspension.passed().await.is_ok()
+    }
+
+    /// Waits until something goes wrong with its space that does not stop it, as where a space map cannot be read: each is told once,
+    /// to one who waits.
+    pub async fn troubled(&self) -> String {
+        self.shared.troubles.next().await
+    }
+
+    /// Metaslabs whose space maps cannot be read, so that nothing is written there, and why.
+    #[must_use]
+    pub fn unreadable_metaslabs(&self) -> Vec<(MetaslabId, String)> {
+        self.shared.troubles.unreadable_metaslabs()
     }
 
     /// Waits until one of its devices is found to hang: each hang is told once, to one who waits.

@@ -61,6 +61,7 @@ pub use frees::PendingFrees;
 pub use history::{Phase, TxgRecord};
 
 use super::multihost::Multihost;
+use super::troubles::Troubles;
 use super::{Head, PoolWriter};
 use crate::SpaError;
 
@@ -89,6 +90,8 @@ struct Shared {
     tree: Weak<VdevTree>,
     failmode: Mutex<FailMode>,
     txgs: Transactions,
+    /// What goes wrong with its space.
+    troubles: Arc<Troubles>,
     /// What is freed in the background.
     frees: Arc<frees::Frees>,
     changes: Mutex<VecDeque<Change>>,
@@ -162,6 +165,7 @@ impl LivePool {
         let kept_bytes = usize::try_from(tunables.zfs_dirty_data_max).unwrap_or(usize::MAX);
         buf::raise_pool_limit_bytes(kept_bytes.saturating_add(BUFFERS_ON_THEIR_WAY_BYTES).min(BUFFERS_KEPT_MAX_BYTES));
         let handle = writer.handle.clone();
+        writer.space.set_tree(&writer.tree);
         let txgs = Transactions::new(&handle, writer.txg(), tunables);
         let shared = Arc::new(Shared {
             handle: handle.clone(),
@@ -172,6 +176,7 @@ impl LivePool {
             tree: Arc::downgrade(&writer.tree),
             failmode: Mutex::new(FailMode::default()),
             txgs: txgs.clone(),
+            troubles: writer.space.troubles.clone(),
             frees: Arc::default(),
             changes: Mutex::new(VecDeque::new()),
             accounts: Mutex::new(BTreeMap::new()),
