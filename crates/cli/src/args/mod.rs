@@ -20,7 +20,10 @@ pub(crate) struct Globals {
     /// Load a dataset's key from a file, or from standard input.
     #[arg(id = "global-key", long = "key", value_name = "DATASET=FILE|-", global = true)]
     pub(crate) keys: Vec<String>,
-    /// Memory for the block cache: bytes, or with a suffix K, M, G; by default a quarter of what there is.
+    /// Memory for the block cache: bytes, or with a suffix K, M, G; by default a quarter of what there is, or of what the control
+    /// group may use. A pool that is written takes, beside the cache: for what is not on disk yet eight tenths of the cache's size
+    /// (zfs_dirty_data_max, a tenth of memory from 32 MiB to 4 GiB, twice); for buffers half of it, 512 MiB at most; 192 MiB for
+    /// devices and for itself; and 32 MiB for each TB of the pool.
     #[arg(id = "global-cache-bytes", long = "cache-bytes", value_name = "SIZE", value_parser = parse_size, global = true)]
     pub(crate) cache_bytes: Option<u64>,
     /// How devices are read.

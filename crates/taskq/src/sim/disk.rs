@@ -407,6 +407,15 @@ impl SimDisk {
         bytes
     }
 
+    /// About the memory that its content takes, in bytes: for tests that look at the process's.
+    pub fn memory_bytes(&self) -> u64 {
+        const ENTRY_BYTES: u64 = 64;
+        let state = self.state.lock();
+        let pages = (state.current.pages.len() + state.durable.pages.len()) as u64;
+        let unflushed: u64 = state.unflushed.iter().map(|write| write.block.len() as u64).sum();
+        pages * (PAGE_BYTES + ENTRY_BYTES) + unflushed
+    }
+
     /// Changes the stored bytes at once and for good, without time or faults: a test's damage.
     pub fn poke(&self, offset_bytes: u64, bytes: &[u8]) {
         let mut guard = self.state.lock();

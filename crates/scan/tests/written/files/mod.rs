@@ -4,6 +4,7 @@
 
 mod cases;
 mod concurrent;
+mod many;
 mod model;
 mod random;
 

@@ -44,6 +44,7 @@ mod durable;
 mod failmode;
 mod frees;
 mod history;
+mod memory;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -59,17 +60,12 @@ pub use durable::{Durable, SyncMode};
 pub use failmode::FailMode;
 pub use frees::PendingFrees;
 pub use history::{Phase, TxgRecord};
+pub use memory::MemoryLimits;
 
 use super::multihost::Multihost;
 use super::troubles::Troubles;
 use super::{Head, PoolWriter};
 use crate::SpaError;
-
-/// Memory of written blocks that is kept for the next ones at most, if so much may be dirty at all. Without it
-/// each block's pages come from the kernel anew, which takes longer than to fill and sum them up.
-const BUFFERS_KEPT_MAX_BYTES: usize = 512 << 20;
-/// The same for what devices are being given, or have not made stable yet.
-const BUFFERS_ON_THEIR_WAY_BYTES: usize = 128 << 20;
 
 /// A change of the pool itself, made in a txg's sync.
 type Change = Box<dyn for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<(), SpaError>> + Send>;
@@ -162,8 +158,8 @@ impl LivePool {
     #[must_use]
     pub fn start(mut writer: PoolWriter, tunables: TxTunables) -> Self {
         writer.is_live = true;
-        let kept_bytes = usize::try_from(tunables.zfs_dirty_data_max).unwrap_or(usize::MAX);
-        buf::raise_pool_limit_bytes(kept_bytes.saturating_add(BUFFERS_ON_THEIR_WAY_BYTES).min(BUFFERS_KEPT_MAX_BYTES));
+        let kept_bytes = MemoryLimits::of(0, &tunables).buffers;
+        buf::raise_pool_limit_bytes(usize::try_from(kept_bytes).unwrap_or(usize::MAX));
         let handle = writer.handle.clone();
         writer.space.set_tree(&writer.tree);
         let txgs = Transactions::new(&handle, writer.txg(), tunables);
