@@ -20,6 +20,9 @@ use crate::replication::{look, mismatch};
 use crate::values::{When, dataset_setting, note_stored};
 use crate::vdevspec::Layout;
 
+/// The sectors of an image that is made from a seed, unless others are asked for.
+const IMAGE_ASHIFT: u32 = 9;
+
 /// What is asked for, as the command line has it.
 pub(crate) struct Wish<'a> {
     pub(crate) name: &'a str,
@@ -62,7 +65,10 @@ impl NewPool {
         }
         let clock = clock()?;
         let made = Made::unfinished(context, wish.layout, wish.size)?;
-        let (mut tops, auxiliaries) = wish.layout.open(context.handle(), &|path| made.place(path)).await?;
+        // An image that is to be the same wherever it is made does not follow the file system that it is made on.
+        let of_image = settings.ashift.or(wish.seed.map(|_| IMAGE_ASHIFT));
+        let (mut tops, auxiliaries) = wish.layout.open(context.handle(), &|path| made.place(path), of_image).await?;
+        let is_image = tops.iter().flat_map(|top| &top.disks).all(|disk| disk.is_file);
         if wish.seed.is_some() {
             tops.iter_mut().flat_map(|top| &mut top.disks).for_each(name_by_file);
         }
@@ -70,7 +76,7 @@ impl NewPool {
             name: wish.name.to_owned(),
             tops,
             auxiliaries,
-            ashift: settings.ashift,
+            ashift: if is_image { of_image } else { settings.ashift },
             disabled_features: settings.disabled_features,
             properties: settings.ashift.map(|ashift| ("ashift".to_owned(), u64::from(ashift))).into_iter().collect(),
             seed: wish.seed,

@@ -269,28 +269,36 @@ impl Layout {
         Ok(())
     }
 
-    /// Opens all disks for writing, for this process alone. `place` says where a path's file is meanwhile.
+    /// Opens all disks for writing, for this process alone. `place` says where a path's file is meanwhile; `ashift` the sectors
+    /// that were asked for, if any were.
     pub(crate) async fn open(
         &self,
         handle: &Handle,
         place: &dyn Fn(&Path) -> PathBuf,
+        ashift: Option<u32>,
     ) -> Result<(Vec<TopSpec>, AuxSpec)> {
         self.check_distinct(handle, place).await?;
         let mut tops = Vec::new();
         for top in &self.tops {
-            let disks = open_disks(handle, &top.paths, place).await?;
+            let disks = open_disks(handle, &top.paths, place, ashift).await?;
             tops.push(TopSpec { kind: top.kind, class: top.class, disks });
         }
-        let spares = open_disks(handle, &self.spares, place).await?;
-        Ok((tops, AuxSpec { spares, caches: open_disks(handle, &self.caches, place).await? }))
+        let spares = open_disks(handle, &self.spares, place, ashift).await?;
+        Ok((tops, AuxSpec { spares, caches: open_disks(handle, &self.caches, place, ashift).await? }))
     }
 }
 
-async fn open_disks(handle: &Handle, paths: &[PathBuf], place: &dyn Fn(&Path) -> PathBuf) -> Result<Vec<DiskSpec>> {
+async fn open_disks(
+    handle: &Handle,
+    paths: &[PathBuf],
+    place: &dyn Fn(&Path) -> PathBuf,
+    ashift: Option<u32>,
+) -> Result<Vec<DiskSpec>> {
     let mut disks = Vec::new();
     for path in paths {
+        let unit_bytes = ashift.map_or(0, |ashift| 1 << ashift.min(16));
         let at = place(path);
-        let device = match handle.open_alone(&at, LOCK_PATIENCE).await {
+        let device = match handle.open_alone_in(&at, unit_bytes, LOCK_PATIENCE).await {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => bail!("cannot use '{}': {error}", path.display()),
             opened => opened.with_context(|| format!("cannot open '{}'", path.display()))?,
         };

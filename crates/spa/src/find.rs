@@ -9,13 +9,14 @@ use std::time::Duration;
 use cenote_format::ids::{Guid, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::{Class, Direct, Handle, OpenOptions};
+use cenote_taskq::{Class, Handle, OpenOptions};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::error::VdevError;
 use cenote_vdev::layout::raidz::Reflow;
+use cenote_vdev::layout::{ASHIFT_MAX, ASHIFT_MIN};
 use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe_device};
-use cenote_vdev::tree::{VdevStatus, VdevTree};
+use cenote_vdev::tree::{CoarseSectors, VdevStatus, VdevTree};
 
 use crate::SpaError;
 use crate::config::{LabelConfig, PoolState, provisional};
@@ -39,6 +40,20 @@ pub struct FoundLeaf {
     pub txg: Txg,
     /// Every valid uberblock of its rings.
     pub uberblocks: Vec<UberblockCopy>,
+}
+
+impl FoundLeaf {
+    /// The sectors of its vdev, as a power of two.
+    fn ashift(&self) -> u32 {
+        let ashift = self.config.list("vdev_tree").and_then(|tree| tree.u64("ashift")).unwrap_or(0);
+        u32::try_from(ashift).unwrap_or(0).clamp(ASHIFT_MIN, ASHIFT_MAX)
+    }
+
+    /// The unit in which its device is written: its vdev's sectors, or less where a partition begins amid one.
+    fn unit_bytes(&self) -> u32 {
+        let of_start = 1_u32 << self.disk.start_bytes().trailing_zeros().min(ASHIFT_MAX);
+        of_start.min(1 << self.ashift())
+    }
 }
 
 /// Leaves that say they are of one pool.
@@ -138,14 +153,23 @@ impl FoundPool {
                 paths.push(path);
             }
         }
-        let mut again = Self { guid: self.guid, leaves: BTreeMap::new(), auxiliaries: self.auxiliaries.clone() };
+        // Those that are never written can be read all the same.
+        let is_read_only = |leaf: &FoundLeaf| CoarseSectors::of(&leaf.disk, leaf.ashift()).is_some();
+        let read_only = self.leaves.iter().filter(|(guid, leaf)| !wanted.contains(guid) && is_read_only(leaf));
+        let leaves = read_only.map(|(guid, leaf)| (*guid, leaf.clone())).collect();
+        let mut again = Self { guid: self.guid, leaves, auxiliaries: self.auxiliaries.clone() };
         for path in paths {
             let fail = |reason: String| SpaError::Device {
                 pool: self.name().to_owned(),
                 path: path.display().to_string(),
                 reason,
             };
-            let device = handle.open_alone(&path, LOCK_PATIENCE).await.map_err(|error| fail(error.to_string()))?;
+            let on_it = self.leaves.values().filter(|leaf| leaf.disk.device().path() == path);
+            let unit_bytes = on_it.map(FoundLeaf::unit_bytes).min().unwrap_or(0);
+            let device = handle
+                .open_alone_in(&path, unit_bytes, LOCK_PATIENCE)
+                .await
+                .map_err(|error| fail(error.to_string()))?;
             let report = probe_device(&device).await;
             let leaves = report.labelled().filter_map(leaf_of).filter(|(pool, _)| *pool == self.guid);
             for (_, leaf) in leaves.filter(|(_, leaf)| wanted.contains(&leaf.guid)) {
@@ -209,7 +233,7 @@ fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
 type Probed = (Vec<(Guid, FoundLeaf)>, Vec<FoundAuxiliary>);
 
 async fn probe_path(handle: &Handle, path: &Path) -> Result<Probed, SkipReason> {
-    let options = OpenOptions { write: false, direct: Direct::Auto };
+    let options = OpenOptions::default();
     let device = handle.open(path, options).await.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => SkipReason::Denied,
         _ => SkipReason::Failed(error.to_string()),

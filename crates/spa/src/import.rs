@@ -161,7 +161,7 @@ impl Import<'_> {
         let absent = vdevs.leaves().into_iter().filter(|leaf| leaf.kind.is_leaf() && !disks.contains_key(&leaf.guid));
         let absent: Vec<String> = absent.map(|leaf| leaf.display_name()).collect();
         let Ok(tree) = VdevTree::open(vdevs, disks) else { return error };
-        if let Err(missing) = self.check_devices(vdevs, &tree.status()) {
+        if let Err(missing) = self.check_devices(vdevs, &tree.status_for_reading()) {
             return missing;
         }
         match error {
@@ -364,7 +364,7 @@ impl Import<'_> {
         let vdevs = config.list("vdev_tree").ok_or_else(|| self.corrupt("its configuration has no vdev tree"))?;
         let mut vdevs = VdevConfig::parse(vdevs).map_err(|error| self.vdev(error))?;
         self.load_classes(&mos, &mut vdevs).await;
-        self.check_devices(&vdevs, &tree.status())?;
+        self.check_devices(&vdevs, &tree.status_for_reading())?;
         self.check_features(&mos, &directory, &zio).await?;
         if let Some(salt) =
             directory.lookup(pool_directory::CHECKSUM_SALT.as_bytes()).await.map_err(|error| self.dmu(error))?

@@ -14,6 +14,8 @@ const FEATURES_VERSION: u64 = 5000;
 pub enum Condition {
     /// A resilver is under way.
     Resilvering,
+    /// Devices with sectors larger than their vdevs', which can be read and not be written.
+    CoarseSectors,
     /// Faulted devices that the pool cannot do without.
     LostToFaults,
     /// Missing devices that the pool cannot do without.
@@ -103,6 +105,9 @@ pub fn device_condition(status: &VdevStatus) -> Option<Condition> {
     let has = |state| any_leaf(status, &|vdev| vdev.state == state);
     let (is_faulted, is_missing) = (has(VdevState::Faulted), has(VdevState::Unavailable));
     let is_lost = status.state == VdevState::Unavailable;
+    if any_leaf(status, &|vdev| vdev.coarse.is_some()) {
+        return Some(Condition::CoarseSectors);
+    }
     if is_lost && is_faulted {
         return Some(Condition::LostToFaults);
     }

@@ -130,7 +130,7 @@ fn run(name: &str, options: RuntimeOptions, file: Option<&str>) {
 
     let Some(file) = file else { return };
     for direct in [Direct::Never, Direct::Always] {
-        let options = OpenOptions { write: false, direct };
+        let options = OpenOptions { direct, ..OpenOptions::default() };
         let Ok(device) = runtime.block_on(handle.open(file.as_ref(), options)) else { continue };
         runtime.block_on(read_all(&device, device.size_bytes() / 4096, 64));
         for (depth, count) in [(1, 50_000), (32, 400_000)] {

@@ -3,6 +3,9 @@
 //! A [`Device`] is a file or block device of the machine, a simulated disk, or whatever a [`Driver`] makes of it (memory,
 //! a decorator that injects faults). All answer in the same terms: a read fills its whole buffer or fails; a write is
 //! done as a whole or fails, and is stable only after a flush that began after it was done.
+//!
+//! **Sectors.** A write is of whole sectors: the device, or its driver, would have to read the rest of one and write it back, and
+//! a cut in between damages what was stable before. One that is not is refused. Reads may begin and end anywhere.
 
 use std::fmt;
 use std::future::Future;
@@ -38,6 +41,10 @@ pub struct OpenOptions {
     pub write: bool,
     /// Whether to bypass the page cache.
     pub direct: Direct,
+    /// The smallest unit in which it will be written, where that is known: a power of two. With [`Direct::Auto`] a file whose
+    /// direct I/O takes larger units only is then used through the page cache, all of it and from the beginning; otherwise writes
+    /// of less than direct I/O takes are refused. 0: whatever direct I/O takes.
+    pub unit_bytes: u32,
 }
 
 /// A device implemented outside the runtime's own. Ranges have been checked against [`Driver::size_bytes`] when these
@@ -68,9 +75,14 @@ pub trait Driver: Send + Sync + 'static {
     /// The device's size.
     fn size_bytes(&self) -> u64;
 
-    /// The smallest unit the device writes without reading first.
+    /// The smallest unit the device takes: its logical sector. Writes of anything but whole ones are refused.
     fn sector_bytes(&self) -> u32 {
         512
+    }
+
+    /// The smallest unit the device writes without reading first: its physical sector.
+    fn physical_sector_bytes(&self) -> u32 {
+        self.sector_bytes()
     }
 
     /// Whether distance costs time.
@@ -92,6 +104,17 @@ enum Backing {
 #[derive(Clone)]
 pub struct Device {
     backing: Backing,
+}
+
+/// Refuses a write that is not of whole units.
+pub(crate) fn check_aligned(unit_bytes: usize, offset_bytes: u64, len: usize) -> io::Result<()> {
+    if offset_bytes.is_multiple_of(unit_bytes as u64) && len.is_multiple_of(unit_bytes) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("a write of {len} bytes at {offset_bytes} is not of whole sectors of {unit_bytes} bytes"),
+    ))
 }
 
 fn check_range(size_bytes: u64, offset_bytes: u64, len: usize) -> io::Result<()> {
@@ -166,11 +189,21 @@ impl Device {
         }
     }
 
-    /// The smallest unit the device writes without reading first.
+    /// The smallest unit the device takes: the logical sector of a block device. 512 for a file, which the page cache writes
+    /// in any units.
     pub fn sector_bytes(&self) -> u32 {
         match &self.backing {
             Backing::File(file) => file.sector_bytes(),
             Backing::Driver(driver) => driver.sector_bytes(),
+        }
+    }
+
+    /// The smallest unit the device writes without reading first: the physical sector of a block device, and for a file the unit
+    /// of direct I/O. At least [`Device::sector_bytes`].
+    pub fn physical_sector_bytes(&self) -> u32 {
+        match &self.backing {
+            Backing::File(file) => file.physical_sector_bytes(),
+            Backing::Driver(driver) => driver.physical_sector_bytes(),
         }
     }
 

@@ -381,7 +381,15 @@ impl Handle {
     /// # Errors
     /// Those of opening; of the kind [`io::ErrorKind::ResourceBusy`], with an [`InUse`](crate::InUse), where somebody else has it.
     pub async fn open_alone(&self, path: &Path, patience: Duration) -> io::Result<Device> {
-        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        self.open_alone_in(path, 0, patience).await
+    }
+
+    /// The same, to be written in units of `unit_bytes` ([`OpenOptions::unit_bytes`]).
+    ///
+    /// # Errors
+    /// As [`Handle::open_alone`].
+    pub async fn open_alone_in(&self, path: &Path, unit_bytes: u32, patience: Duration) -> io::Result<Device> {
+        let options = OpenOptions { write: true, unit_bytes, ..OpenOptions::default() };
         let real = match &self.core {
             Core::Real(real) => real,
             Core::Sim(sim) => return sim.open(path, options),

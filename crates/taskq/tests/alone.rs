@@ -235,7 +235,7 @@ fn writes_of_any_alignment_reach_a_device_that_is_held_alone() {
     runtime.block_on(held.write(100, Block::copied_from(b"odd"))).expect("written");
     runtime.block_on(held.flush()).expect("stable");
     drop(held);
-    let options = OpenOptions { write: false, direct: Direct::Never };
+    let options = OpenOptions { direct: Direct::Never, ..OpenOptions::default() };
     let again = runtime.block_on(handle.open(&device.0, options)).expect("open");
     let (result, buf) = runtime.block_on(again.read(100, cenote_taskq::Buf::zeroed(3)));
     result.expect("read");

@@ -47,7 +47,11 @@ impl World {
     }
 
     async fn open(&self, path: &std::path::Path, write: bool, direct: Direct) -> Device {
-        self.runtime.handle().open(path, OpenOptions { write, direct }).await.expect("an open device")
+        self.runtime
+            .handle()
+            .open(path, OpenOptions { write, direct, ..OpenOptions::default() })
+            .await
+            .expect("an open device")
     }
 }
 
@@ -292,7 +296,7 @@ fn what_is_written_is_read_back(world: &World) {
     world.runtime.block_on(async {
         let device = world.open(&path, true, Direct::Auto).await;
         let news = Block::from(pattern(200_000).into_iter().rev().collect::<Vec<_>>());
-        for (offset, len) in [(0, 4096), (8192, 65_536), (100_001, 33), (131_072, 512), (200_000, 62_144)] {
+        for (offset, len) in [(0, 4096), (8192, 65_536), (102_400, 8192), (131_072, 4096), (200_704, 61_440)] {
             // A slice of a slice: neither aligned in memory nor the whole of anything.
             let part = news.slice(5..5 + len);
             content[offset..offset + len].copy_from_slice(&part);
@@ -302,7 +306,12 @@ fn what_is_written_is_read_back(world: &World) {
         let (result, buf) = device.read(0, Buf::zeroed(content.len())).await;
         result.expect("a read");
         assert!(buf[..] == content[..]);
-        assert!(device.write(content.len() as u64 - 1, Block::from(vec![0; 2])).await.is_err());
+        assert!(device.write(content.len() as u64 - 512, Block::from(vec![0; 1024])).await.is_err());
+        // Not of whole sectors.
+        if world.runtime.sim().is_some() {
+            assert!(device.write(512, Block::from(vec![0; 100])).await.is_err());
+            assert!(device.write(100, Block::from(vec![0; 512])).await.is_err());
+        }
     });
     if world.runtime.sim().is_none() {
         assert!(std::fs::read(&path).expect("the file") == content);

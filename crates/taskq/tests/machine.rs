@@ -166,7 +166,7 @@ fn a_device_serves_threads_that_are_not_the_runtimes() {
     let path = folder.path().join("file");
     std::fs::write(&path, vec![3; 1 << 20]).expect("written");
     let runtime = runtime(2, IoChoice::Auto);
-    let options = OpenOptions { write: false, direct: Direct::Auto };
+    let options = OpenOptions::default();
     let device = runtime.block_on(runtime.handle().open(&path, options)).expect("open");
     // Another runtime's threads, which have rings that are not this device's runtime's.
     let other = self::runtime(1, IoChoice::Auto);
@@ -187,28 +187,58 @@ fn a_device_serves_threads_that_are_not_the_runtimes() {
 }
 
 #[test]
-fn direct_reads_and_writes_agree_with_the_page_cache() {
+fn direct_writes_are_of_whole_sectors_and_the_page_cache_sees_them() {
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let path = folder.path().join("file");
     std::fs::write(&path, vec![1; 1 << 20]).expect("written");
     let runtime = runtime(1, IoChoice::Auto);
-    let options = OpenOptions { write: true, direct: Direct::Always };
+    let options = OpenOptions { write: true, direct: Direct::Always, ..OpenOptions::default() };
     let Ok(device) = runtime.block_on(runtime.handle().open(&path, options)) else {
         eprintln!("this file system has no direct I/O");
         return;
     };
     runtime.block_on(async {
-        // Aligned ones go directly, ragged ones by way of the page cache; each sees the other's.
         device.write(4096, Block::from(vec![2; 8192])).await.expect("a write");
-        device.write(5000, Block::from(vec![3; 100])).await.expect("a write");
         device.write(0, Block::from(vec![4; 4096])).await.expect("a write");
+        // One that is not would have to go by way of the page cache, and meet the others there.
+        let error = device.write(5000, Block::from(vec![3; 100])).await.expect_err("a ragged write");
+        assert!(error.to_string().contains("not of whole sectors"), "{error}");
         device.flush().await.expect("a flush");
         let (result, buf) = device.read(0, Buf::zeroed(16384)).await;
         result.expect("a read");
-        let expected = [&[4; 4096][..], &[2; 904], &[3; 100], &[2; 7188], &[1; 4096]].concat();
+        let expected = [&[4; 4096][..], &[2; 8192], &[1; 4096]].concat();
         assert!(buf[..] == expected[..]);
     });
-    assert!(std::fs::read(&path).expect("the file").len() == 1 << 20);
+    let content = std::fs::read(&path).expect("the file");
+    assert!(content.len() == 1 << 20 && content[..4096] == [4; 4096] && content[4096..12288] == [2; 8192]);
+}
+
+/// A file that is written in units below what its direct I/O takes is never used both ways: all of it goes through the page cache.
+#[test]
+fn a_file_written_in_smaller_units_goes_through_the_page_cache_as_a_whole() {
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    let path = folder.path().join("file");
+    std::fs::write(&path, vec![1; 1 << 20]).expect("written");
+    let runtime = runtime(1, IoChoice::Auto);
+    let open = |unit_bytes| {
+        let options = OpenOptions { write: true, unit_bytes, ..OpenOptions::default() };
+        runtime.block_on(runtime.handle().open(&path, options)).expect("an open device")
+    };
+    let unit = open(0).physical_sector_bytes();
+    assert!(unit >= 512 && unit.is_power_of_two(), "{unit}");
+    // Below any unit of direct I/O.
+    let device = open(64);
+    assert_eq!((device.sector_bytes(), device.physical_sector_bytes()), (512, unit));
+    runtime.block_on(async {
+        device.write(64, Block::from(vec![5; 64])).await.expect("a write");
+        device.write(8192, Block::from(vec![6; 4096])).await.expect("a write");
+        device.flush().await.expect("a flush");
+        let (result, buf) = device.read(0, Buf::zeroed(256)).await;
+        result.expect("a read");
+        assert!(buf[..] == [[1; 64], [5; 64], [1; 64], [1; 64]].concat()[..]);
+    });
+    let content = std::fs::read(&path).expect("the file");
+    assert!(content[64..128] == [5; 64] && content[8192..12288] == [6; 4096] && content[12288] == 1);
 }
 
 #[test]

@@ -93,7 +93,8 @@ fn fio(image: &Path, random: bool, block_bytes: u64, depth: usize, seconds: f64)
 fn own(image: &Path, random: bool, block_bytes: u64, depth: usize, seconds: f64) -> Result<Raw> {
     let runtime = Runtime::real(RuntimeOptions { workers: Some(1), io: IoChoice::Auto })?;
     let handle = runtime.handle();
-    let device = runtime.block_on(handle.open(image, OpenOptions { write: false, direct: Direct::Always }))?;
+    let device =
+        runtime.block_on(handle.open(image, OpenOptions { direct: Direct::Always, ..OpenOptions::default() }))?;
     let place = longest_data(image)?;
     let blocks = (place.end - place.start) / block_bytes;
     ensure!(blocks > 0, "{}: smaller than a block", image.display());

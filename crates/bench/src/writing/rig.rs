@@ -77,7 +77,7 @@ pub(super) fn raw_write(path: &Path, block_bytes: usize, depth: usize, order: Ra
     };
     let runtime = Runtime::real(RuntimeOptions { workers, ..RuntimeOptions::default() })?;
     let handle = runtime.handle();
-    let options = OpenOptions { write: true, direct: Direct::Always };
+    let options = OpenOptions { write: true, direct: Direct::Always, ..OpenOptions::default() };
     let device = runtime.block_on(handle.open(path, options))?;
     let blocks = device.size_bytes() / block_bytes as u64;
     // As anyone's data, what is written lies in memory and not in a processor's cache.

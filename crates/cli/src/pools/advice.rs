@@ -9,6 +9,10 @@ pub(crate) const fn of_status(condition: Condition) -> (&'static str, &'static s
             "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.",
             "Wait for the resilver to complete.",
         ),
+        Condition::CoarseSectors => (
+            "One or more devices has sectors larger than its vdev's ashift allows.  It\n\tcan be read, and is not written: that could damage what shares a sector.",
+            "Put a device with smaller sectors in its place (for an image on such a\n\tdevice: attach it with the sector size that the ashift stands for), or copy\n\tthe data to a new pool.",
+        ),
         Condition::LostToFaults => (
             "One or more devices are faulted in response to persistent errors.  There are insufficient replicas for the pool to\n\tcontinue functioning.",
             "Destroy and re-create the pool from a backup source.  Manually marking the device\n\trepaired using 'zpool clear' may allow some data to be recovered.",
@@ -75,6 +79,7 @@ pub(crate) const fn of_import(condition: Option<Condition>, is_online: bool, is_
     };
     let status = match condition {
         Condition::Resilvering => "One or more devices were being resilvered.",
+        Condition::CoarseSectors => "One or more devices has sectors larger than its vdev's ashift allows.",
         Condition::LostToFaults | Condition::FaultedDevice => "One or more devices are faulted.",
         Condition::LostDevices | Condition::MissingDevice => "One or more devices are missing from the system.",
         Condition::LostTxgs | Condition::MissedTxgs => "One or more devices need to be resilvered.",
@@ -91,6 +96,7 @@ pub(crate) const fn of_import(condition: Option<Condition>, is_online: bool, is_
             "The pool can be imported using its name or numeric identifier, though\n\tsome features will not be available without an explicit 'zpool upgrade'."
         }
         Condition::LostDevices => ATTACH,
+        Condition::CoarseSectors => "The pool can be imported read-only.",
         _ if is_online => BY_NAME,
         _ if is_lost => DAMAGED,
         _ => DESPITE_DAMAGE,

@@ -7,7 +7,7 @@ use cenote_spa::{FoundPool, Pool};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::fault::ErrorTotals;
 use cenote_vdev::layout::draid::{self, Draid};
-use cenote_vdev::tree::{VdevState, VdevStatus};
+use cenote_vdev::tree::{CoarseSectors, VdevState, VdevStatus};
 use cenote_vdev::txgs::TxgSet;
 use serde_json::{Map, Value, json};
 
@@ -32,18 +32,22 @@ pub(crate) enum Reason {
     Missing,
     /// It is a spare in use.
     Spared,
+    /// Its device's sectors are larger than its vdev's.
+    Sectors(CoarseSectors),
 }
 
 impl Reason {
     /// In words.
-    pub(crate) const fn text(self) -> &'static str {
-        match self {
+    pub(crate) fn text(self) -> String {
+        let words = match self {
             Self::CannotOpen => "cannot open",
             Self::NoReplicas => "insufficient replicas",
             Self::External => "external device fault",
             Self::Missing => "missing device",
             Self::Spared => "currently in use",
-        }
+            Self::Sectors(sectors) => return format!("cannot open: {sectors}"),
+        };
+        words.to_owned()
     }
 
     /// In JSON.
@@ -54,6 +58,8 @@ impl Reason {
             Self::External => "EXTERNAL",
             Self::Missing => "BAD_GUID_SUM",
             Self::Spared => "SPARED",
+            // What OpenZFS has for it.
+            Self::Sectors(_) => "BAD_LABEL",
         }
     }
 }
@@ -143,7 +149,7 @@ impl Vdev {
 
     /// What is said of it behind its errors: why it is as it is.
     pub(crate) fn remark(&self) -> Option<String> {
-        let reason = || self.reason.map(|reason| reason.text().to_owned());
+        let reason = || self.reason.map(Reason::text);
         let missed = || match self.children.is_empty() {
             _ if self.missed.is_empty() => None,
             true => Some(format!("missed txgs {}", self.missed)),
@@ -242,7 +248,7 @@ impl Builder<'_> {
 
     fn vdev(&self, config: &VdevConfig, status: &VdevStatus, top: Option<&VdevConfig>) -> Vdev {
         let is_leaf = config.kind.is_leaf();
-        let is_missing = is_leaf && status.state == VdevState::Unavailable;
+        let is_missing = is_leaf && status.state == VdevState::Unavailable && status.coarse.is_none();
         let recorded = config.path.as_deref().map(str::to_owned);
         let disk = self.found.leaves.get(&config.guid).map(|leaf| &leaf.disk);
         let path = disk.map(|disk| disk.path().to_string()).or_else(|| recorded.clone());
@@ -256,7 +262,7 @@ impl Builder<'_> {
         };
         let reason = match status.state {
             VdevState::Unavailable if config.kind == VdevKind::Missing => Some(Reason::Missing),
-            VdevState::Unavailable if is_leaf => Some(Reason::CannotOpen),
+            VdevState::Unavailable if is_leaf => Some(status.coarse.map_or(Reason::CannotOpen, Reason::Sectors)),
             VdevState::Unavailable => Some(Reason::NoReplicas),
             VdevState::Faulted => Some(Reason::External),
             _ => None,

@@ -16,4 +16,5 @@ mod live;
 mod made;
 mod maps;
 mod reopened;
+mod sectors;
 mod shared;

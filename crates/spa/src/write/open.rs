@@ -136,6 +136,17 @@ fn ring_of(pool: &Pool, is_multihost: bool) -> Ring {
     Ring::new(is_multihost, txg, newest)
 }
 
+/// Why leaves of a vdev are not written that can be read.
+fn reasons(status: &VdevStatus, vdev: &VdevConfig) -> Vec<String> {
+    let mut found = Vec::new();
+    let is_in = |guid| vdev.leaves().iter().any(|leaf| leaf.guid == guid);
+    if let Some(coarse) = status.coarse.filter(|_| is_in(status.guid)) {
+        found.push(format!("cannot open {} for writing: {coarse}", status.name));
+    }
+    found.extend(status.children.iter().flat_map(|child| reasons(child, vdev)));
+    found
+}
+
 /// Refuses where a device that is missing may be the only one that has what was written in some txgs: it has to come back before
 /// others go on without it. Txgs that are in an outage whatever comes back keep nobody from writing.
 fn check_outages(pool: &Pool) -> Result<(), SpaError> {
@@ -176,7 +187,9 @@ impl Opening<'_> {
         let Self { handle, pool, ref options, settings, .. } = self;
         let mut members = self.members()?;
         if let Some(top) = members.unwritable(&members.lost()) {
-            return Err(SpaError::MissingDevices { pool: pool.name().to_owned(), missing: vec![top.display_name()] });
+            let mut missing = vec![top.display_name()];
+            missing.extend(reasons(&pool.tree().status(), top));
+            return Err(SpaError::MissingDevices { pool: pool.name().to_owned(), missing });
         }
         let properties = pool.properties().await?;
         let property = |name: &str| properties.get(name).and_then(|value| value.number()).unwrap_or(0);

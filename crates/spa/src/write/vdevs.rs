@@ -7,6 +7,7 @@ use cenote_taskq::Rng;
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::layout::draid::Draid;
+use cenote_vdev::layout::{ASHIFT_MAX, ASHIFT_MIN};
 
 use crate::SpaError;
 
@@ -22,6 +23,9 @@ const METASLAB_SHIFT_MIN: u32 = 24;
 const METASLAB_SHIFT_MAX: u32 = 34;
 /// Metaslabs at most (`zfs_vdev_ms_count_limit`).
 const METASLABS_MAX: u64 = 1 << 17;
+
+/// The most that a physical sector above the logical one makes (`zfs_vdev_max_auto_ashift`).
+const AUTO_ASHIFT_MAX: u32 = 14;
 
 /// A disk that a pool is to be made on.
 #[derive(Clone, Debug)]
@@ -178,14 +182,28 @@ impl DiskSpec {
     }
 }
 
-/// The sector size of disks that are one vdev, as a power of two: what is asked for, else what they say.
+/// The sector size of disks that are one vdev, as a power of two: what is asked for, else the largest physical sector, up to what
+/// OpenZFS takes by itself, and never less than the largest logical one.
 pub(super) fn ashift_of(disks: &[DiskSpec], wanted: Option<u32>) -> Result<u32, SpaError> {
-    let sector_bytes = disks.iter().map(|disk| disk.disk.device().sector_bytes()).fold(512, u32::max);
-    let ashift = wanted.unwrap_or_else(|| sector_bytes.next_power_of_two().ilog2()).max(9);
-    if !(9..=16).contains(&ashift) || 1_u64 << ashift < u64::from(sector_bytes) {
-        return Err(refuse(format!("property 'ashift': {ashift} does not fit the devices")));
+    let shift = |bytes: u32| bytes.clamp(1 << ASHIFT_MIN, 1 << (ASHIFT_MAX + 1)).next_power_of_two().ilog2();
+    let logical = |disk: &DiskSpec| shift(disk.disk.device().sector_bytes());
+    let physical = |disk: &DiskSpec| shift(disk.disk.device().physical_sector_bytes());
+    let coarsest = disks.iter().max_by_key(|disk| logical(disk));
+    let least = coarsest.map_or(ASHIFT_MIN, logical);
+    let natural = disks.iter().map(physical).filter(|shift| *shift <= AUTO_ASHIFT_MAX).fold(least, u32::max);
+    let ashift = wanted.unwrap_or(natural);
+    if !(ASHIFT_MIN..=ASHIFT_MAX).contains(&ashift) {
+        return Err(refuse(format!("invalid 'ashift={ashift}' property: only values between 9 and 16 are allowed.")));
     }
-    Ok(ashift)
+    match coarsest {
+        Some(disk) if ashift < least => Err(refuse(format!(
+            "cannot use '{}': its sectors have {} bytes, and ashift {ashift} would have it written in less: 'ashift={least}' \
+             is the least",
+            disk.path,
+            disk.disk.device().sector_bytes()
+        ))),
+        _ => Ok(ashift),
+    }
 }
 
 impl MadeTop {

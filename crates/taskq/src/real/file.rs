@@ -1,27 +1,34 @@
 //! Files and block devices of the machine.
+//!
+//! A file is used directly or through the page cache, one or the other for as long as it is open. Both at once would meet in one
+//! page: a direct write beside a cached one of the same page may be undone when the page is written back, neighbours included.
+//!
+//! Through the page cache a write may be smaller than a sector of what lies below. The kernel then writes whole pages: the
+//! neighbours' bytes again as they were, and in whole sectors, each of which is written or is not. So a cut leaves them as they
+//! were, unless the storage damages a sector that it was writing; that is what an ashift of the sector's size is for, and new
+//! vdevs have it. A block device is never used in units below its sector: it would be the driver that reads and writes back.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 
 use super::Io;
 use super::claim::{Claim, claim, open_alone};
 use crate::buf::{ALIGNMENT_BYTES, Block, Buf};
-use crate::device::{Direct, OpenOptions};
+use crate::device::{Direct, OpenOptions, check_aligned};
 
 /// An open file or block device.
 pub(crate) struct FileDevice {
     file: Arc<File>,
-    /// The same file through the page cache, for the rare write that direct I/O's alignment forbids.
-    cached: OnceLock<Arc<File>>,
     /// What offsets and lengths must be multiples of; 1 when the page cache takes any.
     granularity: usize,
     size_bytes: u64,
     sector_bytes: u32,
+    physical_sector_bytes: u32,
     rotational: bool,
     writable: bool,
     path: PathBuf,
@@ -38,11 +45,18 @@ fn open_flags(path: &Path, flags: OFlags, alone: Option<u64>) -> io::Result<File
     }
 }
 
-/// The granularity at which direct reads of `file` succeed, or `None` when none does. Asking the kernel by trying is
-/// what works on every file system and kernel version.
+/// The granularity at which direct I/O on `file` succeeds, or `None` when none does. The kernel says so (since 6.1); where it
+/// does not, trying is what works on every file system, but for holes, which some read in any unit.
 fn direct_granularity(file: &File, sector_bytes: u32, is_block: bool) -> Option<usize> {
     if is_block {
         return Some(sector_bytes as usize);
+    }
+    if let Ok(told) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        && StatxFlags::from_bits_retain(told.stx_mask).contains(StatxFlags::DIOALIGN)
+    {
+        let units = [told.stx_dio_offset_align, told.stx_dio_mem_align].map(|unit| unit as usize);
+        let fits = |unit: &usize| unit.is_power_of_two() && *unit <= ALIGNMENT_BYTES;
+        return units.iter().all(fits).then(|| units[0].max(units[1]).max(512));
     }
     let mut probe = Buf::unfilled(ALIGNMENT_BYTES);
     [512usize, ALIGNMENT_BYTES]
@@ -82,10 +96,20 @@ impl FileDevice {
             true => rustix::fs::ioctl_blksszget(file).unwrap_or(512),
             false => 512,
         };
-        let mut chosen = None;
+        let (mut chosen, mut direct_unit) = (None, 512);
         if let Some(file) = direct {
             match direct_granularity(&file, sector(&file), is_block) {
-                Some(granularity) => chosen = Some((file, granularity)),
+                Some(granularity) => {
+                    direct_unit = granularity;
+                    let is_too_coarse = !is_block
+                        && options.write
+                        && options.direct == Direct::Auto
+                        && options.unit_bytes != 0
+                        && granularity > options.unit_bytes as usize;
+                    if !is_too_coarse {
+                        chosen = Some((file, granularity));
+                    }
+                }
                 None if options.direct == Direct::Always => {
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file does not allow direct I/O"));
                 }
@@ -105,11 +129,15 @@ impl FileDevice {
             true => rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?,
             false => file.metadata()?.len(),
         };
+        let physical = match is_block {
+            true => rustix::fs::ioctl_blkpbszget(&file).unwrap_or(512),
+            false => u32::try_from(direct_unit).unwrap_or(512),
+        };
         Ok(FileDevice {
             sector_bytes: sector(&file),
+            physical_sector_bytes: physical.max(sector(&file)),
             rotational: is_block && is_rotational(&metadata),
             file: Arc::new(file),
-            cached: OnceLock::new(),
             granularity,
             size_bytes,
             writable: options.write,
@@ -153,38 +181,15 @@ impl FileDevice {
         if block.is_empty() {
             return Ok(());
         }
+        check_aligned(self.granularity, offset_bytes, block.len())?;
         if self.granularity == 1 {
             return self.io.write(&self.file, offset_bytes, block).await;
-        }
-        if !self.is_aligned(offset_bytes, block.len()) {
-            // Widening a write would read and write back a neighbour's bytes; the page cache does that without a race.
-            return self.io.write(&self.cached()?, offset_bytes, block).await;
         }
         let block = match block.as_ptr().align_offset(self.granularity.max(512)) {
             0 => block,
             _ => Block::copied_from(&block),
         };
         self.io.write(&self.file, offset_bytes, block).await
-    }
-
-    fn cached(&self) -> io::Result<Arc<File>> {
-        if let Some(file) = self.cached.get() {
-            return Ok(Arc::clone(file));
-        }
-        // The same file, whatever its path leads to by now. Its claim is the first opening's, which a second one would contradict.
-        use std::os::fd::AsRawFd;
-        let again = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
-        let opened = open_flags(&again, OFlags::RDWR, None).or_else(|_| open_flags(&self.path, OFlags::RDWR, None))?;
-        let (first, second) = (self.file.metadata()?, opened.metadata()?);
-        let is_same = match first.file_type().is_block_device() {
-            true => first.rdev() == second.rdev(),
-            false => (first.dev(), first.ino()) == (second.dev(), second.ino()),
-        };
-        if !is_same {
-            return Err(io::Error::other("its path leads to something else by now"));
-        }
-        let file = Arc::new(opened);
-        Ok(Arc::clone(self.cached.get_or_init(|| file)))
     }
 
     pub(crate) async fn flush(&self) -> io::Result<()> {
@@ -207,6 +212,10 @@ impl FileDevice {
 
     pub(crate) fn sector_bytes(&self) -> u32 {
         self.sector_bytes
+    }
+
+    pub(crate) fn physical_sector_bytes(&self) -> u32 {
+        self.physical_sector_bytes
     }
 
     pub(crate) fn is_rotational(&self) -> bool {

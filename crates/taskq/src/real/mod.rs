@@ -451,7 +451,6 @@ impl Schedule for Ticket {
 mod tests {
     use super::*;
     use crate::buf::Buf;
-    use crate::device::Direct;
 
     /// Where the kernel refuses a ring, whatever its reason, the same reads come through threads, and one line says why.
     #[test]
@@ -469,7 +468,7 @@ mod tests {
             assert!(mode.explanation.contains(words) && mode.explanation.lines().count() == 1, "{}", mode.explanation);
             let handle = Handle { core: Core::Real(Arc::clone(&real)) };
             let read = async {
-                let device = handle.open(&path, OpenOptions { write: false, direct: Direct::Auto }).await?;
+                let device = handle.open(&path, OpenOptions::default()).await?;
                 let (result, buf) = device.read(4096, Buf::unfilled(8192)).await;
                 result.map(|()| buf)
             };

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::model::{Asked, DeviceModel, Done};
 use crate::buf::{Block, Buf};
 use crate::combine::race;
-use crate::device::{BoxFuture, Device, Driver};
+use crate::device::{BoxFuture, Device, Driver, check_aligned};
 use crate::event::Notify;
 use crate::handle::{Class, Handle};
 use crate::oneshot;
@@ -34,8 +34,11 @@ const PAGE_BYTES: u64 = 4096;
 pub struct SimDiskOptions {
     /// Its size; with a base, at least the base's to see all of it.
     pub size_bytes: u64,
-    /// Its sector: what is written as a whole or not at all.
+    /// Its sector: what is written as a whole or not at all. Writes of anything but whole ones are refused.
     pub sector_bytes: u32,
+    /// The sector that it has below that, and says that it has: a write of less is one that it reads and writes back for. 0:
+    /// the same.
+    pub physical_sector_bytes: u32,
     /// Whether it says that distance costs time.
     pub rotational: bool,
     /// What it contains at first, shared until written. Beyond it, and without it, there are zeros.
@@ -51,6 +54,7 @@ impl Default for SimDiskOptions {
         SimDiskOptions {
             size_bytes: 64 << 20,
             sector_bytes: 512,
+            physical_sector_bytes: 0,
             rotational: false,
             base: None,
             latency: Latency::default(),
@@ -655,6 +659,7 @@ impl Driver for OpenDisk {
             if !self.writable {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the device is open read-only"));
             }
+            check_aligned(self.disk.options.sector_bytes.max(1) as usize, offset_bytes, block.len())?;
             self.disk.write(offset_bytes, block).await
         })
     }
@@ -673,6 +678,10 @@ impl Driver for OpenDisk {
 
     fn sector_bytes(&self) -> u32 {
         self.disk.options.sector_bytes
+    }
+
+    fn physical_sector_bytes(&self) -> u32 {
+        self.disk.options.physical_sector_bytes.max(self.disk.options.sector_bytes)
     }
 
     fn is_rotational(&self) -> bool {

@@ -162,9 +162,9 @@ impl fmt::Display for LayoutError {
 impl std::error::Error for LayoutError {}
 
 /// Sector sizes that the format knows: 512 bytes to 64 KiB.
-pub(crate) const ASHIFT_MIN: u32 = 9;
+pub const ASHIFT_MIN: u32 = 9;
 /// See [`ASHIFT_MIN`].
-pub(crate) const ASHIFT_MAX: u32 = 16;
+pub const ASHIFT_MAX: u32 = 16;
 
 /// Offsets on a top-level vdev end far below this (the DVA field holds 63 bits of 512-byte sectors, no device does).
 const OFFSET_LIMIT_BYTES: u64 = 1 << 62;

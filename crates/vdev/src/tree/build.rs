@@ -111,7 +111,7 @@ impl Builder<'_> {
                     _ => LeafState::Online,
                 };
                 let queue = disk.as_ref().map(|disk| Limits::new(self.tunables, disk.device().is_rotational()));
-                Kind::Leaf(Leaf::new(disk, queue.map(|limits| Arc::new(LeafQueue::new(limits))), state))
+                Kind::Leaf(Leaf::new(disk, queue.map(|limits| Arc::new(LeafQueue::new(limits))), state, ashift))
             }
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Kind::Mirror,
             VdevKind::Raidz { parity, expanding, expand_txgs } => {

@@ -47,7 +47,7 @@ use cenote_taskq::{BoxFuture, Group, Handle};
 pub use copies::CopiesReport;
 pub use deadman::{Hang, HangStatus};
 pub use indirect::{IndirectMap, Segment};
-pub use node::LeafState;
+pub use node::{CoarseSectors, LeafState};
 pub use status::{VdevState, VdevStatus};
 pub use suspend::Suspension;
 pub use write::Written;

@@ -1,5 +1,6 @@
 //! One vdev of an open pool: what it is, whether it can be asked, what it has missed, what went wrong with it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use cenote_format::ids::{Guid, Txg, VdevId};
@@ -159,16 +160,49 @@ pub(super) struct Leaf {
     /// End of the data area, as an address.
     data_end: u64,
     state: AtomicU8,
+    /// Its disk's sectors are larger than its vdev's: it is read, and not written.
+    pub(super) coarse: Option<CoarseSectors>,
+}
+
+/// A device whose logical sectors are larger than the sectors of its vdev. Blocks of the vdev share sectors of the device: writing
+/// one would have the device's driver read another, which is committed, and write it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoarseSectors {
+    /// The device's, in bytes.
+    pub sector_bytes: u32,
+    /// The vdev's, as a power of two.
+    pub ashift: u32,
+}
+
+impl CoarseSectors {
+    /// Of a disk in a vdev, if that is so.
+    #[must_use]
+    pub fn of(disk: &Disk, ashift: u32) -> Option<Self> {
+        let sector_bytes = disk.device().sector_bytes();
+        (u64::from(sector_bytes) > 1_u64.checked_shl(ashift).unwrap_or(u64::MAX))
+            .then_some(Self { sector_bytes, ashift })
+    }
+}
+
+impl fmt::Display for CoarseSectors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the device's required alignment ({} bytes) is larger than the vdev's ashift {}",
+            self.sector_bytes, self.ashift
+        )
+    }
 }
 
 impl Leaf {
-    pub(super) fn new(disk: Option<Disk>, queue: Option<Arc<LeafQueue>>, state: LeafState) -> Self {
+    pub(super) fn new(disk: Option<Disk>, queue: Option<Arc<LeafQueue>>, state: LeafState, ashift: u32) -> Self {
         let state = if disk.is_none() && state.is_readable() { LeafState::Unavailable } else { state };
         let data_end = disk
             .as_ref()
             .and_then(|disk| DeviceLayout::new(disk.size_bytes()))
             .map_or(0, |layout| layout.allocatable().end);
-        Self { disk, queue, data_end, state: AtomicU8::new(state as u8) }
+        let coarse = disk.as_ref().and_then(|disk| CoarseSectors::of(disk, ashift));
+        Self { disk, queue, data_end, state: AtomicU8::new(state as u8), coarse }
     }
 
     pub(super) fn state(&self) -> LeafState {
@@ -183,6 +217,11 @@ impl Leaf {
     /// The disk and its queue, if it may be read.
     pub(super) fn readable_disk(&self) -> Option<(&Disk, &Arc<LeafQueue>)> {
         if self.state().is_readable() { self.disk.as_ref().zip(self.queue.as_ref()) } else { None }
+    }
+
+    /// The same, if it may be written.
+    pub(super) fn writable_disk(&self) -> Option<(&Disk, &Arc<LeafQueue>)> {
+        self.readable_disk().filter(|_| self.coarse.is_none())
     }
 
     /// Whether a block or column may lie here: within the data area, or in the scratch area in front of it.

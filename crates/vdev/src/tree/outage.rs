@@ -85,7 +85,7 @@ impl VdevTree {
         let Some(node) = self.lookup(guid) else { return };
         node.missed.insert(txg);
         // One that was given up was not asked.
-        if matches!(&node.kind, Kind::Leaf(leaf) if leaf.readable_disk().is_some()) {
+        if matches!(&node.kind, Kind::Leaf(leaf) if leaf.writable_disk().is_some()) {
             let extent = super::Extent { address: 0, len: 0 };
             self.report(node, extent, FaultKind::Write(IoCause::from(error)), super::ReadContext::new(txg));
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use cenote_format::ids::{Guid, VdevId};
 
-use super::node::{Kind, LeafState, Node};
+use super::node::{CoarseSectors, Kind, LeafState, Node};
 use super::{HangStatus, VdevTree};
 use crate::fault::ErrorTotals;
 use crate::txgs::TxgSet;
@@ -78,6 +78,8 @@ pub struct VdevStatus {
     /// there are any. Of a vdev above: those that too many of its children have missed, or would have if they were there
     /// ([`VdevTree::outage`]); what was written in them may be lost.
     pub missed: TxgSet,
+    /// Why it is unavailable though it can be read: its device's sectors.
+    pub coarse: Option<CoarseSectors>,
     /// Whether and how it hangs, in a pool that is in use.
     pub hang: Option<HangStatus>,
     /// Its children.
@@ -112,7 +114,17 @@ impl VdevTree {
     /// The health of the whole tree; the root's children are the top-level vdevs by id.
     #[must_use]
     pub fn status(&self) -> VdevStatus {
-        let children: Vec<_> = self.tops.iter().map(|top| self.node_status(self.node(top.node))).collect();
+        self.status_for(false)
+    }
+
+    /// The same for one who only reads: a leaf whose device has too large sectors counts as any other.
+    #[must_use]
+    pub fn status_for_reading(&self) -> VdevStatus {
+        self.status_for(true)
+    }
+
+    fn status_for(&self, reading: bool) -> VdevStatus {
+        let children: Vec<_> = self.tops.iter().map(|top| self.node_status(self.node(top.node), reading)).collect();
         let state = combine(&children, 0);
         let mut missed = TxgSet::new();
         for top in &children {
@@ -121,10 +133,11 @@ impl VdevTree {
         VdevStatus { children, missed, ..self.status_of(&self.root, state) }
     }
 
-    fn node_status(&self, node: &Node) -> VdevStatus {
-        let children: Vec<_> = node.children.iter().map(|child| self.node_status(self.node(*child))).collect();
+    fn node_status(&self, node: &Node, reading: bool) -> VdevStatus {
+        let children: Vec<_> = node.children.iter().map(|child| self.node_status(self.node(*child), reading)).collect();
         let state = match &node.kind {
             Kind::Leaf(leaf) => match leaf.state() {
+                LeafState::Online | LeafState::Degraded if leaf.coarse.is_some() && !reading => VdevState::Unavailable,
                 LeafState::Online if !node.missed.get().is_empty() => VdevState::Degraded,
                 state => state.into(),
             },
@@ -146,6 +159,10 @@ impl VdevTree {
             missed: match &node.kind {
                 Kind::Leaf(_) => node.missed.get(),
                 _ => self.lacks(node, &BTreeSet::new()),
+            },
+            coarse: match &node.kind {
+                Kind::Leaf(leaf) => leaf.coarse,
+                _ => None,
             },
             hang: match &node.kind {
                 Kind::Leaf(leaf) => leaf.hang_status(),

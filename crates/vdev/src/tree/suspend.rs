@@ -573,7 +573,7 @@ impl VdevTree {
     /// a label are read and written back. One whose devices were missing before is not looked at.
     async fn probe_all(&self) -> Result<(), VdevError> {
         let leaves = self.nodes.iter().filter_map(|node| match &node.kind {
-            Kind::Leaf(leaf) => leaf.readable_disk().map(|(disk, _)| (node, disk)),
+            Kind::Leaf(leaf) => leaf.writable_disk().map(|(disk, _)| (node, disk)),
             _ => None,
         });
         let probes = leaves.map(|(node, disk)| async move {
@@ -607,7 +607,7 @@ impl VdevTree {
     pub(super) fn takes(&self, node: &Node, without: &BTreeSet<Guid>) -> bool {
         let failed = || node.children.iter().filter(|child| !self.takes(self.node(**child), without)).count();
         match &node.kind {
-            Kind::Leaf(leaf) => leaf.readable_disk().is_some() && !without.contains(&node.guid),
+            Kind::Leaf(leaf) => leaf.writable_disk().is_some() && !without.contains(&node.guid),
             Kind::Mirror => failed() < node.children.len(),
             Kind::Raidz(_) | Kind::Draid(_) => failed() <= node.dispensable_children(),
             Kind::DraidSpare { .. } | Kind::Indirect | Kind::Hole | Kind::Missing => false,

@@ -131,7 +131,7 @@ impl VdevTree {
 
     pub(super) async fn flush_once(&self) -> Vec<Guid> {
         let leaves = self.nodes.iter().filter_map(|node| match &node.kind {
-            Kind::Leaf(leaf) => leaf.readable_disk().map(|(disk, _)| (node, disk)),
+            Kind::Leaf(leaf) => leaf.writable_disk().map(|(disk, _)| (node, disk)),
             _ => None,
         });
         // What one has taken before it was given up may never become stable.
@@ -153,7 +153,7 @@ impl VdevTree {
     async fn write_leaf(&self, node: &Node, leaf: &Leaf, address: u64, block: Block, birth: Txg) -> Part {
         let extent = Extent { address, len: block.len() as u64 };
         let context = ReadContext::new(birth);
-        let fault = match leaf.readable_disk() {
+        let fault = match leaf.writable_disk() {
             None => self.fault(node, extent, FaultKind::Unavailable),
             Some(_) if !leaf.holds(address, extent.len) => {
                 let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };

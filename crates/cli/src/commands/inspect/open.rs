@@ -14,7 +14,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find};
-use cenote_taskq::{Direct, OpenOptions};
+use cenote_taskq::OpenOptions;
 use cenote_vdev::leaf::{LabelReport, probe, probe_device};
 use cenote_zio::Zio;
 
@@ -46,7 +46,7 @@ pub(crate) fn is_file(source: &str) -> bool {
 /// The labels of a file or device (with those of its partitions), or of all devices of a pool that can be found.
 pub(crate) async fn label_reports(context: &Context, source: &str) -> Result<Vec<LabelReport>> {
     if is_file(source) {
-        let options = OpenOptions { write: false, direct: Direct::Auto };
+        let options = OpenOptions::default();
         let device = context.handle().open(Path::new(source), options).await;
         let device = device.with_context(|| format!("cannot open '{source}'"))?;
         let report = probe_device(&device).await;

@@ -82,7 +82,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let mut pool = open_for_writing(context, &args.pool).await?;
     let made = Made::here(&layout, args.size)?;
-    let (tops, auxiliaries) = layout.open(context.handle(), &Path::to_owned).await?;
+    let (tops, auxiliaries) = layout.open(context.handle(), &Path::to_owned, ashift.or(before.ashift)).await?;
     let options = AddOptions {
         tops,
         auxiliaries,

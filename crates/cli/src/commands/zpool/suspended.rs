@@ -50,6 +50,9 @@ pub(super) fn has_hanging(pool: &LivePool) -> bool {
 /// What is said of a device behind its errors: how it hangs, and what it has missed.
 fn remarks(vdev: &VdevStatus) -> String {
     let mut text = hang_text(vdev);
+    if let Some(coarse) = vdev.coarse {
+        let _ = write!(text, "  cannot open: {coarse}");
+    }
     if vdev.children.is_empty() && !vdev.missed.is_empty() {
         let _ = write!(text, "  missed txgs {}", vdev.missed);
     }
@@ -173,7 +176,17 @@ mod tests {
     fn vdev(name: &str, state: VdevState, hang: Option<HangStatus>, children: Vec<VdevStatus>) -> VdevStatus {
         let errors = ErrorTotals::default();
         let name = name.to_owned();
-        VdevStatus { guid: Guid(1), top: VdevId(0), name, state, errors, missed: TxgSet::new(), hang, children }
+        VdevStatus {
+            guid: Guid(1),
+            top: VdevId(0),
+            name,
+            state,
+            errors,
+            missed: TxgSet::new(),
+            coarse: None,
+            hang,
+            children,
+        }
     }
 
     #[test]
