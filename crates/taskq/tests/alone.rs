@@ -224,20 +224,22 @@ fn a_disk_and_its_partitions_exclude_each_other() {
     }
 }
 
-/// Writes that direct I/O's alignment forbids go through a second opening, which must not exclude the first.
+/// Nothing goes through a second opening: what is not of whole sectors is refused, and changes nothing.
 #[test]
-fn writes_of_any_alignment_reach_a_device_that_is_held_alone() {
+fn only_whole_sectors_reach_a_device_that_is_held_alone() {
     let (_folder, path) = image();
     let Some(device) = Loop::over(&path) else { return };
     let runtime = runtime();
     let handle = runtime.handle();
     let held = alone(&runtime, &device.0).expect("open");
-    runtime.block_on(held.write(100, Block::copied_from(b"odd"))).expect("written");
+    let error = runtime.block_on(held.write(100, Block::copied_from(b"odd"))).expect_err("a part of a sector");
+    assert!(error.to_string().contains("not of whole sectors"), "{error}");
+    runtime.block_on(held.write(512, Block::from(vec![7; 512]))).expect("written");
     runtime.block_on(held.flush()).expect("stable");
     drop(held);
     let options = OpenOptions { direct: Direct::Never, ..OpenOptions::default() };
     let again = runtime.block_on(handle.open(&device.0, options)).expect("open");
-    let (result, buf) = runtime.block_on(again.read(100, cenote_taskq::Buf::zeroed(3)));
+    let (result, buf) = runtime.block_on(again.read(100, cenote_taskq::Buf::unfilled(1024)));
     result.expect("read");
-    assert_eq!(buf[..], *b"odd");
+    assert_eq!((&buf[..3], &buf[412..924]), (&[0; 3][..], &[7; 512][..]));
 }

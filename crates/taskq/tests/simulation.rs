@@ -143,18 +143,18 @@ fn a_base_is_shared_until_written() {
     let options = SimDiskOptions { base: Some(base.clone()), size_bytes: 1 << 40, ..Default::default() };
     let (disk, device) = disk(&runtime, options);
     runtime.block_on(async {
-        device.write(5000, Block::from(vec![255; 10])).await.expect("a write");
-        let (result, buf) = device.read(4990, Buf::unfilled(5100)).await;
+        device.write(4608, Block::from(vec![255; 512])).await.expect("a write");
+        let (result, buf) = device.read(4598, Buf::unfilled(5500)).await;
         result.expect("a read");
-        assert_eq!(buf[..10], base[4990..5000]);
-        assert_eq!(buf[10..20], [255; 10]);
-        assert_eq!(buf[20..5010], base[5010..10_000]);
-        assert!(buf[5010..].iter().all(|&byte| byte == 0));
+        assert_eq!(buf[..10], base[4598..4608]);
+        assert_eq!(buf[10..522], [255; 512]);
+        assert_eq!(buf[522..5402], base[5120..10_000]);
+        assert!(buf[5402..].iter().all(|&byte| byte == 0));
         let (result, _) = device.read((1 << 40) - 512, Buf::unfilled(512)).await;
         result.expect("a read at the end of a large disk");
     });
     assert_eq!(disk.counts().reads, 2);
-    assert_eq!(disk.counts().written_bytes, 10);
+    assert_eq!(disk.counts().written_bytes, 512);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn an_image_goes_from_one_simulation_to_another() {
     let image = {
         let runtime = Runtime::simulated(10);
         let (disk, device) = disk(&runtime, SimDiskOptions { base: Some(vec![7; 8192].into()), ..Default::default() });
-        runtime.block_on(device.write(4096, Block::from(vec![8; 100]))).expect("a write");
+        runtime.block_on(device.write(4096, Block::from(vec![8; 512]))).expect("a write");
         assert_eq!(disk.unflushed_count(), 1);
         disk.image()
     };
@@ -265,7 +265,7 @@ fn an_image_goes_from_one_simulation_to_another() {
     disk.restore(&image);
     disk.crash(Crash::LoseAll);
     assert_eq!(disk.peek(4090, 12), [7, 7, 7, 7, 7, 7, 8, 8, 8, 8, 8, 8]);
-    assert_eq!(disk.peek(4196, 1), [7]);
+    assert_eq!(disk.peek(4607, 2), [8, 7]);
     assert_eq!(disk.peek(8192, 1), [0]);
 }
 
