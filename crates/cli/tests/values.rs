@@ -158,7 +158,9 @@ impl Case {
     /// What zdb shows of the dataset is what the value means.
     fn check(&self, file: u64, dnode_bytes: u64, blocks: &[Shown]) {
         let Self { name, property, word, number } = self;
-        let data: Vec<&Shown> = blocks.iter().filter(|block| block.object == file && block.level == 0).collect();
+        // A file's spill block stands at level 0 too.
+        let is_data = |block: &&Shown| block.object == file && block.level == 0 && block.kind == "ZFS plain file";
+        let data: Vec<&Shown> = blocks.iter().filter(is_data).collect();
         assert!(!data.is_empty(), "{name}: no data");
         let of = |kind: &str, level: i64| {
             let found = blocks.iter().find(|block| block.kind == kind && block.level == level);
