@@ -219,6 +219,8 @@ fn pools_that_processes_have_are_listed_and_those_that_are_gone_hide_no_other() 
     let images = Images::made(&[], 1, &[]);
     images.run("zfs", &["create", "mine/fs"]);
     let run = |words: &[&str]| String::from_utf8(good(images.bare().args(words))).unwrap();
+    // Making the pool has it remembered; it is to be known by its process alone.
+    run(&["zpool", "export", "mine"]);
     let mounted = Mounted::new(&images, "mine");
     for words in [&["zpool", "list", "-Ho", "name"][..], &["zpool", "list", "-Ho", "name", "mine"]] {
         assert_eq!(run(words), "mine\n", "{words:?}");

@@ -96,6 +96,7 @@ fn how(property: &Property) -> How {
         "canmount" | "mountpoint" | "overlay" | "snapdir" => {
             How::Elsewhere("where and how a mount shows it: crates/fuse")
         }
+        "devices" | "exec" | "setuid" => How::Elsewhere("options of the mount: tests/everyday.rs"),
         "quota" => How::Elsewhere("how much can be written: tests/mount_rw.rs and tests/change.rs"),
         "refreservation" | "volsize" => How::Elsewhere("the accounts, and the volume: tests/volumes.rs"),
         name => panic!("how is the effect of '{name}' seen? it needs a row here"),

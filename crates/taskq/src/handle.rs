@@ -379,7 +379,7 @@ impl Handle {
     /// is done, and the kernel keeps its locks until then. A simulated disk has no others to fear.
     ///
     /// # Errors
-    /// Those of opening; of the kind [`io::ErrorKind::ResourceBusy`], with an [`InUse`](crate::InUse), where somebody else has it.
+    /// Those of opening; of the kind [`io::ErrorKind::ResourceBusy`], with an [`InUse`] inside, where somebody else has it.
     pub async fn open_alone(&self, path: &Path, patience: Duration) -> io::Result<Device> {
         self.open_alone_in(path, 0, patience).await
     }

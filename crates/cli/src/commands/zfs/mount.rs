@@ -130,8 +130,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             item.name.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'))
                 && at.starts_with(mount.mountpoint())
         };
-        let at = match place(item, &args, is_of_files).await {
-            Ok(at) => at,
+        let (at, is_overlay) = match place(item, &args, is_of_files).await {
+            Ok(place) => place,
             // Of all file systems those are meant that want to be mounted.
             Err(error) if args.all && error.is::<NotMeant>() => continue,
             Err(error) => {
@@ -141,6 +141,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             }
         };
         if mounts.iter().any(|mount| is_shown(mount, &at)) {
+            continue;
+        }
+        // Not before: in the mount of one above it a file system shows its own files there.
+        if !is_overlay && fs::read_dir(&at).is_ok_and(|mut entries| entries.next().is_some()) {
+            context.err(format!("cannot mount '{}': directory is not empty", item.name));
+            failed = true;
             continue;
         }
         match mount(&context, item, &at, &options).await {
@@ -226,8 +232,8 @@ fn check_below(root: &Path, at: &Path) -> Result<()> {
     }
 }
 
-/// Where a file system is to be mounted; why it cannot be, else.
-async fn place(item: &Item, args: &Args, is_of_files: bool) -> Result<PathBuf> {
+/// Where a file system is to be mounted, and whether it may hide what a directory there holds; why it cannot be mounted, else.
+async fn place(item: &Item, args: &Args, is_of_files: bool) -> Result<(PathBuf, bool)> {
     let not_meant = |text: String| Err(anyhow::Error::from(NotMeant(text)));
     let value = async |name: &str| -> Result<String> {
         let column = Column::find(name).with_context(|| format!("no property '{name}'"))?;
@@ -264,10 +270,7 @@ async fn place(item: &Item, args: &Args, is_of_files: bool) -> Result<PathBuf> {
         check_below(Path::new(root), &at)?;
     }
     let is_overlay = args.overlay || (!is_of_files && value("overlay").await? == "on");
-    if !is_overlay && fs::read_dir(&at).is_ok_and(|mut entries| entries.next().is_some()) {
-        bail!("directory is not empty");
-    }
-    Ok(at)
+    Ok((at, is_overlay))
 }
 
 async fn mount(context: &Context, item: &Item, at: &PathBuf, options: &MountOptions) -> Result<MountHandle> {
