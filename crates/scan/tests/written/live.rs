@@ -407,6 +407,9 @@ fn a_change_without_space_waits_for_what_is_being_freed_and_not_for_what_hangs()
         let (_, error) = fill(full + 1).await;
         assert_eq!(error, TxError::NoSpace, "nothing is freed any more");
         let hanging = head.frees_begin();
+        // The txgs that are waited for give back what earlier ones freed: a little more fits, and then nothing.
+        let (_, error) = fill(1 << 19).await;
+        assert_eq!(error, TxError::NoSpace);
         let begun = handle.now();
         assert_eq!(write(1 << 20).await, Err(TxError::NoSpace));
         assert!(handle.now() - begun < Duration::from_secs(60));
