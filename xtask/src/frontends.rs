@@ -113,7 +113,7 @@ fn exported(subject: &Subject<'_>, volumes: &[String]) -> Result<String> {
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("nbd.sock");
     let options = [OsStr::new("--unix"), socket.as_os_str(), OsStr::new(subject.pool)];
-    let serving = Serving::start(subject, "serve", &options, "exports at")?;
+    let serving = Serving::start(subject, "serve", &options, "serving ")?;
     for volume in volumes {
         let copy = dir.path().join("copy.img");
         let uri = format!("nbd+unix:///{volume}?socket={}", socket.display());
