@@ -422,8 +422,12 @@ impl SaOwner {
     const OFFSET_FLAGS: usize = 48;
     const OFFSET_PROJECT: usize = 128;
 
-    /// Reads a bonus of type SA. One that was never filled belongs to user 0.
+    /// Reads a bonus of type SA. One that was never filled, of any length, belongs to user 0: an object can be on disk before it is
+    /// given attributes.
     pub fn parse(bonus: &[u8]) -> Result<Self, FormatError> {
+        if bonus.iter().all(|byte| *byte == 0) {
+            return Ok(Self::default());
+        }
         let Some(header) = SaHeader::parse(bonus)? else {
             return Ok(Self::default());
         };
@@ -491,6 +495,15 @@ pub fn emit(layout_number: u16, layout: &SaLayout, values: &[&[u8]], endian: End
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// A large file that `build` writes in several txgs is on disk before it has attributes: its bonus has no bytes then.
+    #[test]
+    fn a_bonus_that_was_never_filled_belongs_to_user_0() {
+        for len in [0, 4, 8, 168, 320] {
+            assert_eq!(SaOwner::parse(&vec![0; len]).unwrap(), SaOwner::default());
+        }
+        assert!(SaOwner::parse(&[1; 4]).is_err());
+    }
 
     proptest! {
         #[test]
