@@ -12,6 +12,7 @@ mod house;
 mod kills;
 mod lane;
 mod licences;
+mod limited;
 mod nbd_client;
 mod packages;
 mod process;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         "ztest-judge" => ztest::main_judge(rest),
         "licences" | "deny" => step_alone("licences"),
         "house" => step_alone("house"),
+        "limited" => return limited::main(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())

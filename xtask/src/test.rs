@@ -7,7 +7,8 @@ use cenote_testkit::{Golden, repository_root};
 
 use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
 use crate::{
-    campaign, fuzz, golden, house, kills, licences, packages, process, tour, value_of, vm, zdb, zdb_check, ztest,
+    campaign, fuzz, golden, house, kills, licences, limited, packages, process, tour, value_of, vm, zdb, zdb_check,
+    ztest,
 };
 
 const STEPS: &[Step] = &[
@@ -142,7 +143,9 @@ fn docs(_: &Context) -> Result<Outcome> {
 }
 
 fn tests(_: &Context) -> Result<Outcome> {
-    counted(process::cargo().args(["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-fail-fast"]))
+    let runner = format!("target.'cfg(all())'.runner = {:?}", limited::runner()?);
+    let arguments = ["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-fail-fast", "--config"];
+    counted(process::cargo().args(arguments).arg(runner))
 }
 
 fn doctests(_: &Context) -> Result<Outcome> {
