@@ -35,7 +35,7 @@ pub const TARGETS: &[Target] = &[
     ("format_ddt", cenote_format::fuzz::objects::ddt),
     ("format_dnode", cenote_format::fuzz::core::dnode),
     ("format_dsl", cenote_format::fuzz::objects::dsl),
-    ("format_foreign", cenote_format::foreign::fuzz::foreign),
+    ("format_foreign", cenote_format::fuzz::core::foreign),
     ("format_gang", cenote_format::fuzz::core::gang),
     ("format_history", cenote_format::fuzz::objects::history),
     ("format_indirect", cenote_format::fuzz::core::indirect),

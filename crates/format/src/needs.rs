@@ -1,8 +1,8 @@
-//! Which features of a dataset its bytes need: a fact of the format, told from block pointers, dnodes and objset flags alone.
+//! The features of a dataset that its bytes need: a fact of the format, told from block pointers, dnodes and objset flags alone.
 //!
 //! OpenZFS counts each of these features once for each dataset, snapshots included, that has or had such bytes (`ds_feature`): a
-//! program that does not know the feature must not open the pool while the count is not zero. So whoever writes finds out here
-//! what to activate, and whoever verifies finds out here what must be active.
+//! program that does not know the feature must not open the pool while the count is not zero. Writing asks here which features to
+//! activate, and verifying asks which must be active.
 
 use crate::blkptr::Blkptr;
 use crate::dmu_type::DmuType;
@@ -125,7 +125,7 @@ impl Needs {
         if bytes > OLD_BLOCK_MAX_BYTES { Self::LARGE_MICROZAP } else { Self::empty() }
     }
 
-    /// Whether the contents of blocks of this kind, and not only their pointers, tell of needs.
+    /// The contents of blocks of this kind, and not only their pointers, may need features.
     #[must_use]
     pub fn are_in_contents(kind: DmuType, level: u8, lsize_bytes: u64) -> bool {
         level == 0 && (kind == DmuType::DIRECTORY_CONTENTS || (kind.is_zap() && lsize_bytes > OLD_BLOCK_MAX_BYTES))

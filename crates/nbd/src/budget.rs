@@ -1,4 +1,4 @@
-//! What connections may have in flight: each by itself, and all of a server together.
+//! The requests and data that connections may have in flight: each by itself, and all of a server together.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use cenote_taskq::sync::{Condvar, Mutex};
 
 use crate::limits;
 
-/// Data of the requests of all connections. Reader threads wait in it, and others give back: a client that keeps what it has
-/// is ended by its deadline, so no wait is for ever.
+/// Data of the requests of all connections. Reader threads wait in it, in the order in which they came, and others give back: a
+/// client that keeps what it has is ended by its deadline, so no wait is for ever.
 #[derive(Debug)]
 pub struct SharedBudget {
     limit: u64,
@@ -19,6 +19,9 @@ pub struct SharedBudget {
 struct Used {
     bytes: u64,
     peak_bytes: u64,
+    /// Requests that have come, and that have had their turn.
+    came: u64,
+    served: u64,
 }
 
 impl SharedBudget {
@@ -28,14 +31,21 @@ impl SharedBudget {
         Self { limit, used: Mutex::new(Used::default()), changed: Condvar::new() }
     }
 
-    /// Takes bytes, waiting for room. Whatever is asked for fits where nothing else is taken.
+    /// Takes bytes, waiting for its turn and for room. Any number fits while nothing else is taken.
     fn take(&self, bytes: u64) {
         let mut used = self.used.lock();
-        while used.bytes > 0 && used.bytes.saturating_add(bytes) > self.limit {
+        let turn = used.came;
+        used.came += 1;
+        // Without turns small requests would pass a large one for ever.
+        while used.served != turn || (used.bytes > 0 && used.bytes.saturating_add(bytes) > self.limit) {
             used = self.changed.wait(used);
         }
+        used.served += 1;
         used.bytes += bytes;
         used.peak_bytes = used.peak_bytes.max(used.bytes);
+        if used.came > used.served {
+            self.changed.notify_all();
+        }
     }
 
     fn give_back(&self, bytes: u64) {
@@ -117,5 +127,34 @@ impl Drop for Cost {
         in_flight.bytes -= self.bytes;
         drop(in_flight);
         self.budget.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a large request has its turn. Method: a small one comes that would fit at once. Would go wrong if room went to the
+    /// first that fits.
+    #[test]
+    fn a_small_request_does_not_pass_a_large_one_that_waits() {
+        let budget = SharedBudget::new(10);
+        budget.take(8);
+        std::thread::scope(|scope| {
+            for (bytes, came) in [(5, 2), (2, 3)] {
+                scope.spawn({
+                    let budget = &budget;
+                    move || budget.take(bytes)
+                });
+                // Counted and found waiting under one lock.
+                while budget.used.lock().came < came {
+                    std::thread::yield_now();
+                }
+                assert_eq!(budget.used.lock().bytes, 8);
+            }
+            budget.give_back(8);
+        });
+        assert_eq!(budget.used.lock().bytes, 7);
+        assert_eq!(budget.peak_bytes(), 8);
     }
 }

@@ -184,7 +184,7 @@ struct Deadlines {
 }
 
 impl Deadlines {
-    /// What a client owes since too long, if anything.
+    /// The first deadline that a client has missed, in words.
     fn missed(&self, now_ns: u64) -> Option<&'static str> {
         [
             (&self.handshake, "the handshake took too long"),

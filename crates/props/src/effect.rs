@@ -1,18 +1,18 @@
-//! What setting a property comes to in Cenote: whether it can be set, and who obeys it then.
+//! The effect of setting a property in Cenote: it is obeyed, only stored, or refused.
 //!
-//! One row for each property that OpenZFS lets one set, so that none is forgotten: a property that is merely kept says so to whoever
-//! sets it, and one that cannot be kept up yet is refused. Tests go through these rows and prove each effect on disk.
+//! One row for each property that can be set in OpenZFS, so that none is forgotten. Setting a property that is only stored prints a
+//! note that says so; one whose promise cannot be kept yet is refused. Tests go through these rows and prove each effect on disk.
 
 use crate::Property;
 
-/// What becomes of a property's value.
+/// The effect of a property's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It is obeyed: by what is written, by mounts, or by what is shown.
     Obeyed,
-    /// It is kept, for OpenZFS too; Cenote does what the default says whatever the value.
+    /// It is stored, for OpenZFS; Cenote goes by the default.
     Stored,
-    /// It is refused: what it promises could not be kept up.
+    /// It is refused: its promise could not be kept.
     NotYet,
 }
 
@@ -100,19 +100,19 @@ fn find(rows: &[(&str, Effect)], property: &Property) -> Effect {
     rows.iter().find(|(name, _)| *name == property.name).map_or(NotYet, |(_, effect)| *effect)
 }
 
-/// The effect of a dataset's property; of one that cannot be set none.
+/// The effect of a dataset's property; [`Effect::NotYet`] for one that cannot be set.
 #[must_use]
 pub fn of_dataset(property: &Property) -> Effect {
     find(OF_DATASETS, property)
 }
 
-/// The effect of a pool's property when it is set in a pool that exists.
+/// The effect of a pool's property when it is set in a pool that exists; [`Effect::NotYet`] for one that cannot be set.
 #[must_use]
 pub fn of_pool(property: &Property) -> Effect {
     find(OF_POOLS, property)
 }
 
-/// Whether Cenote does something else than a value says: the property is only kept, and the value is not its default.
+/// Cenote does something else than this value says: the property is only stored, and the value is not its default.
 #[must_use]
 pub fn is_ignored(effect: Effect, property: &Property, number: u64) -> bool {
     effect == Stored && property.default_number() != Some(number)

@@ -5,7 +5,8 @@
 //! done as a whole or fails, and is stable only after a flush that began after it was done.
 //!
 //! **Sectors.** A write is of whole sectors: the device, or its driver, would have to read the rest of one and write it back, and
-//! a cut in between damages what was stable before. One that is not is refused. Reads may begin and end anywhere.
+//! a cut in between damages what was stable before. Others are refused, but for files that are used through the page cache, which
+//! takes any. Reads may begin and end anywhere.
 
 use std::fmt;
 use std::future::Future;
@@ -106,9 +107,14 @@ pub struct Device {
     backing: Backing,
 }
 
+/// A request of this shape is of whole units, a power of two each.
+pub(crate) const fn is_aligned(unit_bytes: usize, offset_bytes: u64, len: usize) -> bool {
+    (offset_bytes | len as u64) & (unit_bytes as u64 - 1) == 0
+}
+
 /// Refuses a write that is not of whole units.
 pub(crate) fn check_aligned(unit_bytes: usize, offset_bytes: u64, len: usize) -> io::Result<()> {
-    if offset_bytes.is_multiple_of(unit_bytes as u64) && len.is_multiple_of(unit_bytes) {
+    if is_aligned(unit_bytes, offset_bytes, len) {
         return Ok(());
     }
     Err(io::Error::new(

@@ -15,8 +15,7 @@ use crate::device::{Device, OpenOptions};
 use crate::entry::Entry;
 use crate::group::{Group, Member};
 use crate::oneshot;
-use crate::real::claim::Identity;
-use crate::real::holder::InUse;
+use crate::real::holder::{Identity, InUse};
 use crate::real::{Entrance, Real};
 use crate::sim::Sim;
 use crate::task::{Reason, Schedule, Task, panic_text};
@@ -408,8 +407,9 @@ impl Handle {
         }
     }
 
-    /// Who has the file or block device at `path`, or anything that is the same storage, so that [`Handle::open_alone`] would be refused.
-    /// Who may be about to end is waited for, up to `patience`. None also where that cannot be found out, and in a simulation.
+    /// The user of the file or block device at `path`, or of anything that is the same storage, for whose sake [`Handle::open_alone`]
+    /// would be refused. One that may be about to end is waited for, up to `patience`. None also where that cannot be found out,
+    /// and in a simulation. Asking takes the claim for a moment: others that ask meanwhile wait, or find it in use.
     pub async fn in_use(&self, path: &Path, patience: Duration) -> Option<InUse> {
         let Core::Real(real) = &self.core else { return None };
         let until = self.now() + patience;
@@ -431,7 +431,7 @@ impl Handle {
         }
     }
 
-    /// Which storage `path` leads to: equal for two nodes of one device, hard links of a file, and an image and its loop device.
+    /// The storage that `path` leads to: equal for two nodes of one device, hard links of a file, and an image and its loop device.
     /// None for what is neither a file nor a block device, and in a simulation.
     pub async fn identity(&self, path: &Path) -> Option<Identity> {
         match &self.core {

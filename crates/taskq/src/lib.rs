@@ -122,8 +122,7 @@ pub use handle::{
 };
 pub use lock::{AsyncMutex, AsyncMutexGuard, AsyncReadGuard, AsyncRwLock, AsyncWriteGuard};
 pub use range_lock::{RangeGuard, RangeLock, RangeTicket};
-pub use real::claim::Identity;
-pub use real::holder::{Holder, InUse};
+pub use real::holder::{Holder, Identity, InUse, locker, unescaped};
 pub use rng::Rng;
 pub use semaphore::{Acquire, OwnedPermit, Permit, Semaphore};
 pub use time::{Instant, Sleep};

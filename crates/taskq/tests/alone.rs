@@ -1,4 +1,4 @@
-//! Devices that are to be one process's alone, by whatever name others come. What needs loop devices says so where there are none.
+//! Devices that are to be one process's alone, by whatever name others come. Tests that need loop devices say so where there are none.
 #![allow(clippy::disallowed_methods)]
 
 use std::io::ErrorKind;
@@ -156,6 +156,25 @@ fn an_image_and_its_loop_devices_exclude_each_other() {
             refused(at_once(&runtime, other));
         }
         drop(held);
+    }
+}
+
+/// `O_EXCL` of a device says nothing of the loop devices over it, which the kernel may use.
+#[test]
+fn a_device_is_refused_while_a_loop_device_over_it_is_used() {
+    let (_folder, path) = image();
+    let Some(lower) = Loop::over(&path) else { return };
+    let Some(upper) = Loop::over(&lower.0) else { return };
+    let runtime = runtime();
+    // `O_EXCL` and no more, as the kernel's users have it.
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let used = runtime.block_on(runtime.handle().open(&upper.0, options)).expect("open");
+    for name in [&lower.0, &path] {
+        assert_eq!(refused(at_once(&runtime, name)).through.as_ref(), Some(&upper.0));
+    }
+    drop(used);
+    for name in [&upper.0, &lower.0, &path] {
+        alone(&runtime, name).expect("open");
     }
 }
 

@@ -15,8 +15,8 @@
 //! uberblock: the caller chooses, and takes all where the configuration changed. A step is good when, of each top-level
 //! vdev it writes to, one leaf took it; the uberblock, when one leaf of the pool did.
 //!
-//! A leaf that did not take a step is told of ([`Refusal`]): alone it would pass for an older pool, so the next txg has it in the
-//! leaf's dirty time log.
+//! A leaf that did not take a step is reported ([`Refusal`]): alone it would pass for an older pool, so the next txg enters the
+//! one it missed in its dirty time log.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -57,7 +57,7 @@ pub struct LeafCommit {
 pub struct Refusal {
     /// The leaf.
     pub guid: Guid,
-    /// What its disk said first.
+    /// The first error of its disk.
     pub error: io::Error,
 }
 

@@ -1,4 +1,4 @@
-//! Which slot of the labels' rings an uberblock goes to.
+//! The slots of the labels' rings that uberblocks go to.
 //!
 //! ```text
 //! slot   0   1   2   …   n-2   n-1
@@ -8,7 +8,8 @@
 //! The two rules disagree, so in the txg in which a pool changes from one to the other the slot may be that of the txg before:
 //! then the only uberblock that is known to be good would be overwritten in all labels of all devices at once, and power that goes
 //! in that moment would cost the txg that was committed. [`Ring`] knows where the newest uberblock stands and takes the next slot
-//! instead. (OpenZFS takes the risk.) Importers look at all slots, so any of them will do.
+//! but one instead. (OpenZFS takes the risk.) Importers look at all slots, so any of them will do. The next slot itself is the
+//! following txg's by the same rule: OpenZFS, which may write that txg, would overwrite the newest uberblock there.
 //!
 //! A multihost write is the newest uberblock with a later time or sequence. It goes to one label of one device and to no
 //! slot that a txg uses, so a torn one costs nothing; it is not flushed, since those who are to see it share the device.
@@ -56,7 +57,7 @@ impl Ring {
         }
         let count = slot_count(ashift) - if self.is_multihost { MMP_SLOTS_PER_LABEL } else { 0 };
         let first = slot_of_txg(txg, ashift, self.is_multihost);
-        let mut slots = (0..count).map(|step| (first + step) % count);
+        let mut slots = (0..count).map(|step| (first + 2 * step) % count);
         slots.find(|slot| !self.newest.contains(&(slot_shift(ashift), *slot))).unwrap_or(first)
     }
 
@@ -133,7 +134,8 @@ mod tests {
         }
     }
 
-    /// Changing from 32 slots to 31 and back, at every txg: txg 62 of 31 slots would go to slot 0, and so does 64 of 32.
+    /// Changing from 32 slots to 31 and back, at every txg: txg 62 of 31 slots would go to slot 0, and so does 64 of 32. The next
+    /// txg may be written by OpenZFS, which goes by the rule alone.
     #[test]
     fn the_newest_uberblock_is_not_overwritten_when_multihost_changes() {
         for change in 1..200 {
@@ -145,6 +147,8 @@ mod tests {
                     let slots = [9, 12].map(|ashift| ring.slot(txg, ashift));
                     assert!(last.iter().zip(&slots).all(|(last, slot)| last != slot), "txg {txg} after {last:?}");
                     assert!(!ring.is_multihost || slots[1] != multihost_slot(12));
+                    let next = [9, 12].map(|ashift| slot_of_txg(txg + 1, ashift, ring.is_multihost));
+                    assert!(next.iter().zip(&slots).all(|(next, slot)| next != slot), "txg {txg}: OpenZFS comes next");
                     ring.committed(txg, [9, 12]);
                     assert_eq!([9, 12].map(|ashift| ring.slot(txg, ashift)), slots, "a commit that is done again");
                     last = slots.to_vec();

@@ -80,7 +80,7 @@ impl TxgSet {
         outage
     }
 
-    /// Adds all txgs of another set. Whether there were any that this did not have.
+    /// Adds all txgs of another set: `true` if this set did not have all of them.
     pub fn absorb(&mut self, other: &Self) -> bool {
         let before = self.ranges.clone();
         other.ranges.iter().for_each(|range| self.insert(range.clone()));

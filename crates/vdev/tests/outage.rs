@@ -1,4 +1,4 @@
-//! Which txgs a vdev cannot be relied on for: what the tree says agrees with asking, txg by txg, whether enough children have it.
+//! The txgs that a vdev cannot be relied on for: the tree's answer agrees with counting, txg by txg, the children that have it.
 
 mod common {
     #[allow(dead_code, reason = "each test binary uses a part")]
@@ -25,7 +25,7 @@ enum Model {
 }
 
 impl Model {
-    /// Whether a block of this txg can be had, given who has it.
+    /// A block of this txg can be read, given the leaves that have it.
     fn has(&self, leaf_has: &dyn Fn(u64) -> bool) -> bool {
         match self {
             Self::Leaf(guid) => leaf_has(*guid),
@@ -101,7 +101,7 @@ proptest! {
             let has = |guid: u64| !absent.contains(&guid) && !without.contains(&guid) && !sets[&guid].contains(Txg(txg));
             prop_assert_eq!(outage.contains(Txg(txg)), !model.has(&has), "{}: txg {}", name, txg);
         }
-        // What is shown counts nobody as gone who is there, and calls no vdev healthy of which a leaf lacks something.
+        // The status counts no leaf as gone that is there, and calls no vdev healthy of which a leaf lacks something.
         let status = tree.status();
         let (top, behind) = (&status.children[0], status.behind());
         prop_assert_eq!(&top.missed, &if guids.len() == 1 { sets[&10].clone() } else { tree.outage(TOP, &BTreeSet::new()) });

@@ -1,4 +1,5 @@
-//! Targets for block pointers, dnodes, objsets, uberblocks, labels, nvlists, gang headers and indirect mappings.
+//! Targets for block pointers, dnodes, objsets, uberblocks, labels, nvlists, gang headers, indirect mappings and other software's
+//! signatures.
 
 use std::hint::black_box;
 
@@ -9,6 +10,7 @@ use crate::dnode::{self, DnodePhys, DnodeView};
 use crate::eck::EmbeddedChecksum;
 use crate::endian::Endian;
 use crate::enums::{Checksum, Compress};
+use crate::foreign;
 use crate::gang::GangHeader;
 use crate::ids::{ObjectId, Txg, VdevId};
 use crate::indirect::{
@@ -25,6 +27,7 @@ use crate::zil_header::ZilHeader;
 pub const TARGETS: &[Target] = &[
     Target { name: "blkptr", run: blkptr, seeds: blkptr_seeds },
     Target { name: "dnode", run: dnode, seeds: dnode_seeds },
+    Target { name: "foreign", run: foreign, seeds: foreign_seeds },
     Target { name: "gang", run: gang, seeds: gang_seeds },
     Target { name: "indirect", run: indirect, seeds: indirect_seeds },
     Target { name: "label", run: label, seeds: label_seeds },
@@ -234,6 +237,39 @@ fn label_seeds() -> Vec<Vec<u8>> {
     let list = sample_list();
     let env = BootEnv::Nvlist(list.clone()).emit().unwrap_or_default();
     vec![list.emit_xdr(), env, sample_uberblock().emit().to_vec()]
+}
+
+/// Signatures of other software: any bytes give an answer, and the same one twice.
+pub fn foreign(bytes: &[u8]) {
+    let (size, bytes) = bytes.split_at(bytes.len().min(8));
+    let size = size.first_chunk().map_or(0, |size| u64::from_le_bytes(*size));
+    let (head, tail) = bytes.split_at(bytes.len() / 2);
+    for (head, tail, size) in [(head, tail, size), (bytes, bytes, bytes.len() as u64), (bytes, tail, size)] {
+        let found = foreign::probe(head, tail, size);
+        assert!(found.len() < 64);
+        found.iter().for_each(|foreign| assert!(!foreign.to_string().is_empty()));
+        assert_eq!(found, foreign::probe(head, tail, size));
+    }
+}
+
+/// A disk of 64 KiB with partition tables of both kinds, an ext superblock and physical volumes of md and LVM.
+fn foreign_seeds() -> Vec<Vec<u8>> {
+    const SIZE: usize = 64 << 10;
+    let parts: [(usize, &[u8]); 8] = [
+        (450, &[0x83]),
+        (458, &[1]),
+        (510, &[0x55, 0xaa]),
+        (512, b"EFI PART"),
+        (1024 + 56, &[0x53, 0xef]),
+        (1536, b"LABELONE"),
+        (1560, b"LVM2 001"),
+        (SIZE - 8192, &[0xfc, 0x4e, 0x2b, 0xa9, 1]),
+    ];
+    let mut image = vec![0; SIZE];
+    for (at, bytes) in parts {
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    vec![[&(SIZE as u64).to_le_bytes()[..], &image].concat()]
 }
 
 /// Packed lists.

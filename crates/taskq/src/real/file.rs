@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use super::Io;
 use super::claim::{Claim, claim, open_alone};
 use crate::buf::{ALIGNMENT_BYTES, Block, Buf};
-use crate::device::{Direct, OpenOptions, check_aligned};
+use crate::device::{Direct, OpenOptions, check_aligned, is_aligned};
 
 /// An open file or block device.
 pub(crate) struct FileDevice {
@@ -37,7 +37,7 @@ pub(crate) struct FileDevice {
     io: Arc<Io>,
 }
 
-/// `alone`: the number of the block device that nobody else is to have.
+/// `alone`: the number of the block device that is to be this process's alone.
 fn open_flags(path: &Path, flags: OFlags, alone: Option<u64>) -> io::Result<File> {
     match alone {
         Some(device) => open_alone(path, flags, device),
@@ -147,18 +147,12 @@ impl FileDevice {
         })
     }
 
-    /// Whether the device takes a request of this shape as it is.
-    fn is_aligned(&self, offset_bytes: u64, len: usize) -> bool {
-        let mask = self.granularity - 1;
-        (offset_bytes as usize | len) & mask == 0
-    }
-
     pub(crate) async fn read(&self, offset_bytes: u64, mut buf: Buf) -> (io::Result<()>, Buf) {
         let len = buf.len();
         if len == 0 {
             return (Ok(()), buf);
         }
-        if self.is_aligned(offset_bytes, len) {
+        if is_aligned(self.granularity, offset_bytes, len) {
             return self.io.read(&self.file, offset_bytes, buf, len).await;
         }
         // Widened to what the device takes, then copied. At a file's ragged end the device returns less than was asked,

@@ -1,8 +1,8 @@
-//! Who uses a file or block device, as far as the kernel says: for messages, and to know whether waiting may help.
+//! The users of a file or block device, as far as the kernel says: for messages, and to know whether waiting may help.
 //!
 //! `/proc/self/mountinfo` has the mounts, `/proc/swaps` the swap areas, `/sys/dev/block/MAJOR:MINOR` a device's partitions, whole
 //! disk, loop file, and what lies above and below it (`holders`, `slaves`), `/proc/locks` the locks of files, and `/proc/PID/fd`
-//! who has a device open. Each may be missing: then less is known.
+//! the devices that a process has open. Each may be missing: then less is known.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -17,16 +17,39 @@ const TEXT_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of a sector in sysfs, whatever the device's sectors are.
 const SYSFS_SECTOR_BYTES: u64 = 512;
 
+/// The storage that a path leads to, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Identity {
+    /// A block device, by its number.
+    Device(u64),
+    /// Anything else, by its inode.
+    Inode {
+        /// The number of the device that its file system is on.
+        device: u64,
+        /// Its number there.
+        number: u64,
+    },
+}
+
+impl Identity {
+    pub(super) fn of(metadata: &Metadata) -> Self {
+        match metadata.file_type().is_block_device() {
+            true => Self::Device(metadata.rdev()),
+            false => Self::Inode { device: metadata.dev(), number: metadata.ino() },
+        }
+    }
+}
+
 /// A device or file that somebody else uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InUse {
-    /// Who does.
+    /// Its user.
     pub by: Holder,
     /// The other name that it is used by: a partition, the whole disk, a loop device, an image.
     pub through: Option<PathBuf>,
 }
 
-/// Who uses a device or file.
+/// A user of a device or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// It is mounted.
@@ -47,7 +70,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Whether this goes on until somebody ends it, so that waiting for a moment is of no use.
+    /// The use goes on until somebody ends it: waiting for a moment does not help.
     #[must_use]
     pub const fn is_lasting(&self) -> bool {
         matches!(self, Self::Mount { .. } | Self::Swap | Self::Device(_))
@@ -87,7 +110,7 @@ impl InUse {
         io::Error::new(io::ErrorKind::ResourceBusy, self)
     }
 
-    /// What such an error holds.
+    /// The content of such an error.
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
         let held = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
@@ -100,7 +123,7 @@ impl InUse {
     }
 }
 
-/// Where the kernel tells about itself.
+/// The folders in which the kernel tells about itself.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     proc: PathBuf,
@@ -135,10 +158,11 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Undoes the octal escapes of `mountinfo` and `swaps`.
-fn unescaped(text: &str) -> PathBuf {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
+/// A path of the kernel's tables `mounts`, `mountinfo` and `swaps`, without their octal escapes (`\040` for a space).
+#[must_use]
+pub fn unescaped(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
     while let Some((first, after)) = rest.split_first() {
         let octal = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\') {
@@ -155,6 +179,12 @@ fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(<std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(bytes))
 }
 
+/// A process that has the file locked with `flock`; none where the kernel does not say.
+#[must_use]
+pub fn locker(file: &Metadata) -> Option<u32> {
+    Machine::here().lockers(file).first().copied()
+}
+
 fn device_of(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(|found| found.file_type().is_block_device()).map(|found| found.rdev())
 }
@@ -165,12 +195,18 @@ impl Machine {
         Self { proc: "/proc".into(), sys: "/sys".into(), dev: "/dev".into() }
     }
 
+    /// One whose `/proc`, `/sys` and `/dev` are in a folder.
+    #[cfg(test)]
+    pub(super) fn at(root: &Path) -> Self {
+        Self { proc: root.join("proc"), sys: root.join("sys"), dev: root.join("dev") }
+    }
+
     /// The device's folder in sysfs, as it really lies: a partition's is in its disk's.
     fn folder(&self, device: u64) -> Option<PathBuf> {
         self.sys.join("dev/block").join(numbers(device)).canonicalize().ok()
     }
 
-    /// Whether it is a partition.
+    /// It is a partition, and not a whole disk.
     pub(super) fn is_partition(&self, device: u64) -> bool {
         self.folder(device).is_some_and(|folder| folder.join("partition").exists())
     }
@@ -196,7 +232,9 @@ impl Machine {
 
     /// The device itself, then those that have storage in common with it: a partition's whole disk, a disk's partitions.
     fn overlapping(&self, device: u64) -> Vec<(u64, PathBuf)> {
-        let Some(folder) = self.folder(device) else { return vec![(device, PathBuf::new())] };
+        let Some(folder) = self.folder(device) else {
+            return vec![(device, self.sys.join("dev/block").join(numbers(device)))];
+        };
         let mut all = vec![folder.clone()];
         match folder.join("partition").exists() {
             true => all.extend(folder.parent().map(Path::to_owned)),
@@ -219,14 +257,18 @@ impl Machine {
         Some(PathBuf::from(told.strip_suffix('\n').unwrap_or(&told)))
     }
 
-    /// Loop devices over a file: their nodes and numbers.
-    pub(super) fn loops_over(&self, file: &Metadata) -> Vec<(PathBuf, u64)> {
+    /// A device as storage, and the whole disk or the partitions that have storage in common with it.
+    pub(super) fn storage(&self, device: u64) -> Vec<Identity> {
+        self.overlapping(device).into_iter().map(|(number, _)| Identity::Device(number)).collect()
+    }
+
+    /// Loop devices over any of these files and devices: their nodes and numbers.
+    pub(super) fn loops_over(&self, below: &[Identity]) -> Vec<(PathBuf, u64)> {
         let mut found = Vec::new();
         for folder in entries(&self.sys.join("block")) {
             let Some(told) = text(&folder.join("loop/backing_file")) else { continue };
             let path = Path::new(told.strip_suffix('\n').unwrap_or(&told));
-            let is_same =
-                std::fs::metadata(path).is_ok_and(|other| (other.dev(), other.ino()) == (file.dev(), file.ino()));
+            let is_same = std::fs::metadata(path).is_ok_and(|other| below.contains(&Identity::of(&other)));
             if let Some(device) = text(&folder.join("dev")).and_then(|told| parse_numbers(&told)).filter(|_| is_same) {
                 found.push((self.dev.join(name_of(&folder)), device));
             }
@@ -247,23 +289,23 @@ impl Machine {
         None
     }
 
-    /// Whether a file is swap space.
+    /// A file or device is swap space.
     pub(super) fn is_swap(&self, file: &Metadata) -> bool {
-        let is_same = |path: PathBuf| {
-            std::fs::metadata(path).is_ok_and(|other| match file.file_type().is_block_device() {
-                true => other.file_type().is_block_device() && other.rdev() == file.rdev(),
-                false => (other.dev(), other.ino()) == (file.dev(), file.ino()),
-            })
-        };
+        let is_same =
+            |path| std::fs::metadata(path).is_ok_and(|other: Metadata| Identity::of(&other) == Identity::of(file));
         self.swaps().into_iter().any(is_same)
     }
 
     fn swaps(&self) -> Vec<PathBuf> {
         let told = text(&self.proc.join("swaps")).unwrap_or_default();
-        told.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped).collect()
+        told.lines()
+            .skip(1)
+            .filter_map(|line| line.split_whitespace().next())
+            .map(|path| unescaped(path.as_bytes()))
+            .collect()
     }
 
-    /// Who uses a block device that could not be had alone.
+    /// The user of a block device that could not be had alone.
     pub(super) fn user_of_device(&self, device: u64) -> InUse {
         let overlapping = self.overlapping(device);
         for (other, folder) in &overlapping {
@@ -301,30 +343,27 @@ impl Machine {
             let (kind, source) = (after.next()?, after.next()?);
             // File systems over several devices have a number of their own, and name one device.
             let is_same = parse_numbers(fields.get(2)?) == Some(device)
-                || source.starts_with('/') && device_of(&unescaped(source)) == Some(device);
-            is_same.then_some(()).and(fields.get(4)).map(|at| (unescaped(at), kind.to_owned()))
+                || source.starts_with('/') && device_of(&unescaped(source.as_bytes())) == Some(device);
+            is_same.then_some(()).and(fields.get(4)).map(|at| (unescaped(at.as_bytes()), kind.to_owned()))
         })
     }
 
-    /// Other processes that have one of these devices open. Other users' are seen by root alone.
+    /// Other processes that have one of these devices open. Those of another user are seen by root alone.
     fn openers(&self, devices: &[u64]) -> Vec<(u32, String)> {
-        let mut found = Vec::new();
-        for folder in entries(&self.proc) {
-            let Ok(id) = name_of(&folder).parse::<u32>() else { continue };
-            // This one may well be reading it.
-            if id == std::process::id() {
-                continue;
-            }
-            let opens = entries(&folder.join("fd")).into_iter().any(|link| {
+        let opens = |folder: &Path| {
+            entries(&folder.join("fd")).into_iter().any(|link| {
                 // Only what is named as a device is looked at: a file on a server that hangs is not asked.
                 let is_device = std::fs::read_link(&link).is_ok_and(|target| target.starts_with(&self.dev));
                 is_device && device_of(&link).is_some_and(|device| devices.contains(&device))
-            });
-            if opens && found.len() < PROCESSES_MAX {
-                found.push((id, self.process_name(id)));
-            }
-        }
-        found
+            })
+        };
+        let found = entries(&self.proc).into_iter().filter_map(|folder| {
+            let id = name_of(&folder).parse::<u32>().ok()?;
+            // This process may well be reading it.
+            let is_other = id != std::process::id() && opens(&folder);
+            is_other.then(|| (id, self.process_name(id)))
+        });
+        found.take(PROCESSES_MAX).collect()
     }
 
     fn process_name(&self, id: u32) -> String {
@@ -333,8 +372,14 @@ impl Machine {
         if told.is_empty() { "process".to_owned() } else { told.to_owned() }
     }
 
-    /// Who has a file locked.
+    /// The processes that have a file locked.
     pub(super) fn user_of_file(&self, file: &Metadata) -> InUse {
+        let found = self.lockers(file).into_iter().map(|id| (id, self.process_name(id)));
+        InUse { by: Holder::Processes(found.collect()), through: None }
+    }
+
+    /// Numbers of processes that have a file locked with `flock`, by `/proc/locks`. A process of another container has none here.
+    fn lockers(&self, file: &Metadata) -> Vec<u32> {
         let told = text(&self.proc.join("locks")).unwrap_or_default();
         let mut found = Vec::new();
         for line in told.lines() {
@@ -348,20 +393,18 @@ impl Machine {
             let on = rustix::fs::major(file.dev());
             let is_same_device = (u64::from(on), u64::from(rustix::fs::minor(file.dev()))) == (major, minor) || on == 0;
             if inode == file.ino() && is_same_device && found.len() < PROCESSES_MAX {
-                found.extend(id.parse::<u32>().ok().filter(|id| *id != 0).map(|id| (id, self.process_name(id))));
+                found.extend(id.parse::<u32>().ok().filter(|id| *id != 0));
             }
         }
-        InUse { by: Holder::Processes(found), through: None }
+        found
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::ffi::OsStrExt;
 
-    fn machine(root: &Path) -> Machine {
-        Machine { proc: root.join("proc"), sys: root.join("sys"), dev: root.join("dev") }
-    }
+    use super::*;
 
     fn put(root: &Path, path: &str, content: &str) {
         let path = root.join(path);
@@ -396,7 +439,7 @@ mod tests {
         disk(root);
         put(root, "proc/self/mountinfo", "30 1 8:1 / /a\\040b rw shared:1 - ext4 /dev/x rw\n");
         let by = || Holder::Mount { at: "/a b".into(), kind: "ext4".into() };
-        let machine = machine(root);
+        let machine = Machine::at(root);
         assert_eq!(machine.user_of_device(number(1)), InUse { by: by(), through: None });
         assert_eq!(machine.user_of_device(number(0)), InUse { by: by(), through: Some(root.join("dev/sda1")) });
         assert_eq!(machine.user_of_device(number(2)).by, Holder::Unknown, "its neighbour's mount is not its own");
@@ -409,7 +452,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("a folder");
         disk(temp.path());
         put(temp.path(), "sys/devices/sda/sda2/holders/dm-3/dm/name", "vg-root\n");
-        let user = machine(temp.path()).user_of_device(number(2));
+        let user = Machine::at(temp.path()).user_of_device(number(2));
         assert_eq!(user.to_string(), "it is part of the device dm-3 (vg-root)");
         assert!(user.by.is_lasting());
     }
@@ -426,12 +469,31 @@ mod tests {
             "proc/locks",
             "1: FLOCK\n2: POSIX ADVISORY WRITE 1 08:00:1 0 EOF\n3: FLOCK A W x y:z:1 0 EOF\n: : :\n",
         );
-        let machine = machine(root);
+        let machine = Machine::at(root);
         // The fifth line ends before its mount point, but names the device.
         let _ = machine.user_of_device(number(1));
         let file = std::fs::metadata(root.join("proc/locks")).expect("there");
         assert_eq!(machine.user_of_file(&file).by, Holder::Processes(Vec::new()));
         assert!(!machine.is_swap(&file));
+    }
+
+    #[test]
+    fn locks_that_are_waited_for_and_those_of_other_kinds_and_files_are_passed_over() {
+        let temp = tempfile::tempdir().expect("a folder");
+        let root = temp.path();
+        put(root, "file", "");
+        let file = std::fs::metadata(root.join("file")).expect("there");
+        let at = format!("{:02x}:{:02x}:{}", rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()), file.ino());
+        let lines = [
+            format!("1: POSIX  ADVISORY  WRITE 11 {at} 0 EOF"),
+            format!("1: -> FLOCK  ADVISORY  WRITE 12 {at} 0 EOF"),
+            format!("2: FLOCK  ADVISORY  WRITE 13 {at}0 0 EOF"),
+            format!("3: FLOCK  ADVISORY  WRITE 0 {at} 0 EOF"),
+            format!("4: FLOCK  ADVISORY  WRITE 14 {at} 0 EOF"),
+        ];
+        put(root, "proc/locks", &lines.join("\n"));
+        assert_eq!(Machine::at(root).lockers(&file), [14]);
+        assert_eq!(unescaped(b"/a\\040b\\134\xff\\"), Path::new(std::ffi::OsStr::from_bytes(b"/a b\\\xff\\")));
     }
 
     #[test]
@@ -451,7 +513,7 @@ mod tests {
     fn a_partition_is_found_by_its_exact_range() {
         let temp = tempfile::tempdir().expect("a folder");
         disk(temp.path());
-        let machine = machine(temp.path());
+        let machine = Machine::at(temp.path());
         // Its node is looked at, and there is none.
         assert_eq!(machine.partition_node(number(0), 2048 * 512, 2048 * 512), None);
         assert!(machine.is_partition(number(1)) && !machine.is_partition(number(0)));

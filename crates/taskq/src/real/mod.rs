@@ -353,7 +353,7 @@ impl Real {
         os::random_fill(bytes);
     }
 
-    /// `is_claimed`: nobody else may have it, nor anything that is the same storage.
+    /// `is_claimed`: it is this process's alone, with everything that is the same storage.
     pub(crate) async fn open(&self, path: PathBuf, options: OpenOptions, is_claimed: bool) -> std::io::Result<Device> {
         let io = Arc::clone(&self.io);
         self.io.blocking(move || FileDevice::open(path, options, is_claimed, io).map(Device::from_file)).await
@@ -368,7 +368,7 @@ impl Real {
         self.io.blocking(move || claim::in_use(&path)).await
     }
 
-    pub(crate) async fn identity(&self, path: PathBuf) -> Option<claim::Identity> {
+    pub(crate) async fn identity(&self, path: PathBuf) -> Option<holder::Identity> {
         self.io.blocking(move || Ok(claim::identity(&path))).await.ok().flatten()
     }
 

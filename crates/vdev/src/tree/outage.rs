@@ -1,4 +1,4 @@
-//! Which txgs a vdev cannot be relied on for, given what its leaves have missed.
+//! The txgs that a vdev cannot be relied on for, given what its leaves have missed.
 //!
 //! ```text
 //!   leaf            what its dirty time log says; all txgs if it is not there
@@ -44,8 +44,8 @@ impl VdevTree {
         }
     }
 
-    /// What a distributed spare lacks. Where it lies depends on the address: on any leaf of the draid, or on another spare
-    /// that stands for one. With a leaf gone that nothing stands for it is not relied on.
+    /// The txgs that a distributed spare lacks. The address decides where it lies: on any leaf of the draid, or on another spare
+    /// that stands for one. It is not relied on while a leaf is gone that no spare stands for.
     fn spare_lacks(&self, spare: &Node, without: &BTreeSet<Guid>) -> TxgSet {
         let Kind::DraidSpare { draid: Some(draid), .. } = &spare.kind else { return TxgSet::all() };
         if spare.rebuilding {
@@ -70,7 +70,7 @@ impl VdevTree {
         lacks
     }
 
-    /// The leaves below a child of a draid, and whether a distributed spare that is complete stands for it.
+    /// The leaves below a child of a draid; `is_spared` is set where a distributed spare that is complete stands for it.
     fn leaves_below<'a>(&'a self, node: &'a Node, leaves: &mut Vec<(&'a Node, &'a Leaf)>, is_spared: &mut bool) {
         match &node.kind {
             Kind::Leaf(leaf) => leaves.push((node, leaf)),

@@ -80,7 +80,7 @@ pub struct VdevStatus {
     pub missed: TxgSet,
     /// Why it is unavailable though it can be read: its device's sectors.
     pub coarse: Option<CoarseSectors>,
-    /// Whether and how it hangs, in a pool that is in use.
+    /// How it hangs, in a pool that is in use; none if it does not.
     pub hang: Option<HangStatus>,
     /// Its children.
     pub children: Vec<VdevStatus>,
@@ -117,7 +117,7 @@ impl VdevTree {
         self.status_for(false)
     }
 
-    /// The same for one who only reads: a leaf whose device has too large sectors counts as any other.
+    /// The same for a reader: a leaf whose device has too large sectors counts as any other.
     #[must_use]
     pub fn status_for_reading(&self) -> VdevStatus {
         self.status_for(true)

@@ -77,7 +77,7 @@ struct State {
     reason: Option<Arc<str>>,
     /// It is suspended because a device hangs.
     is_for_hang: bool,
-    /// It is suspended because another host may have the pool, and nobody has looked yet.
+    /// It is suspended because another host may have the pool, and labels were not looked at since.
     is_for_multihost: bool,
     is_abandoned: bool,
     is_resuming: bool,
@@ -247,7 +247,7 @@ impl Suspension {
         self.changed.all();
     }
 
-    /// Whether it is suspended because another host may have the pool.
+    /// It is suspended because another host may have the pool.
     #[must_use]
     pub fn is_for_multihost(&self) -> bool {
         self.is_suspended.load(Ordering::Acquire) && self.state.lock().is_for_multihost
