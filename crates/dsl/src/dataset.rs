@@ -94,7 +94,8 @@ impl Dsl {
         Ok(Dataset { object, dir, snapshot, phys })
     }
 
-    /// The dataset with this full name: a head or a snapshot; a head that is called like a snapshot where there is none.
+    /// The dataset with this full name: a head or a snapshot. If there is no such snapshot, a head whose own name has a delimiter in
+    /// it (other software's rules for names allow that) is found.
     pub async fn dataset(&self, name: &str) -> Result<Dataset, DslError> {
         match self.dataset_by_rules(name).await {
             Err(problem @ (DslError::NoSuchDataset(_) | DslError::BadName { .. })) => {

@@ -45,9 +45,9 @@ impl Dsl {
         Ok(Dir { object, name, phys })
     }
 
-    /// The directory with this full name. One whose name can be none, since it has a delimiter in it, is found too.
+    /// The directory with this full name, also if the name has a delimiter in it, which rules for new names forbid.
     pub async fn dir(&self, name: &str) -> Result<Dir, DslError> {
-        // A name that is a snapshot's or a bookmark's, or no name at all, may still be what a directory is called.
+        // A directory's name may have the form of a snapshot's or a bookmark's, or an illegal one.
         let problem = match Name::parse(name) {
             Ok(_) => DslError::NoSuchDataset(name.into()),
             Err(error) => error,
@@ -55,7 +55,7 @@ impl Dsl {
         self.find_dir(name).await?.ok_or(problem)
     }
 
-    /// The directory whose parts are called exactly so, by whatever rules it got its name.
+    /// The directory with exactly this path of names; no rules for names are applied.
     ///
     /// # Errors
     /// The MOS cannot be read.

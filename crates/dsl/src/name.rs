@@ -2,8 +2,8 @@
 //!
 //! Two sets of rules. New names ([`check_new_pool`], [`check_new_dataset`], [`check_new_snapshot`]) follow OpenZFS's, word for word of
 //! its reasons: parts of letters, digits and `-_.: `, a pool's name beginning with a letter, at most 255 bytes and 50 levels.
-//! What is looked up ([`Name::parse`]) may be more: names that OpenZFS itself makes (`%recv`, `$ORIGIN`), and those of pools that
-//! got theirs by other rules, which could not be renamed or destroyed otherwise.
+//! Look-ups ([`Name::parse`]) accept more: names that OpenZFS itself makes (`%recv`, `$ORIGIN`), and names that other software made
+//! by other rules, which could not be renamed or destroyed otherwise.
 
 use cenote_format::dsl::pool_directory;
 
@@ -88,7 +88,7 @@ const POOL_NAME_MAX_BYTES: usize = NAME_MAX_BYTES - 2 - 2 * pool_directory::ORIG
 /// Levels of a dataset's name, the pool's included (`zfs_max_dataset_nesting`).
 const LEVELS_MAX: usize = 50;
 
-/// Whether a new pool can have this name.
+/// Checks the name of a new pool.
 ///
 /// # Errors
 /// Why not, in OpenZFS's words.
@@ -109,7 +109,7 @@ pub fn check_new_pool(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a new file system or volume can have this full name.
+/// Checks the full name of a new file system or volume.
 ///
 /// # Errors
 /// Why not, in OpenZFS's words.
@@ -127,7 +127,7 @@ pub fn check_new_dataset(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a snapshot can get this full name.
+/// Checks the full name of a new snapshot, or the new name of a snapshot.
 ///
 /// # Errors
 /// Why not, in OpenZFS's words.
@@ -181,7 +181,7 @@ fn check_new_letters(part: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a letter may be in a new name.
+/// `true` for characters that a new name may contain.
 const fn is_legal(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | ':' | ' ')
 }

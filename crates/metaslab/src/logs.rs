@@ -379,7 +379,7 @@ impl LogSpace {
         self.oldest_after(None)
     }
 
-    /// The same of those that come after one in that order.
+    /// The next one behind `after` in that order.
     pub(crate) fn oldest_after(&self, after: Option<(Txg, MetaslabId)>) -> Option<(MetaslabId, Txg, bool)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.by_flushed.range((from, Bound::Unbounded)).next().map(|((txg, id), dirty)| (*id, *txg, *dirty))

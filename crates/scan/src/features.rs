@@ -48,7 +48,7 @@ const ALWAYS_USED: [&str; 5] = ["lz4_compress", "hole_birth", "embedded_data", "
 /// Counted up and not always down: OpenZFS forgets a dataset's bookmarks when it destroys the dataset.
 const NEVER_LESS: [&str; 1] = ["bookmark_v2"];
 
-/// What the walk has found of needs.
+/// The features that blocks need, as far as the walk has seen them.
 #[derive(Default)]
 pub(crate) struct FeatureUse {
     needs: BTreeMap<ObjsetId, Needs>,
@@ -56,12 +56,12 @@ pub(crate) struct FeatureUse {
     places: BTreeMap<(ObjsetId, &'static str), Bookmark>,
 }
 
-/// What the objects of the MOS say.
+/// Sums and notes read from the objects of the MOS.
 #[derive(Default)]
 struct Sums {
     /// How often each feature is used, by name.
     uses: BTreeMap<&'static str, u64>,
-    /// What datasets have noted.
+    /// The features that datasets have noted.
     noted: BTreeMap<ObjsetId, BTreeSet<&'static str>>,
     /// The list that stands for empty ones.
     empty: Option<u64>,
@@ -80,14 +80,14 @@ impl FeatureUse {
         *known |= needs;
     }
 
-    /// What does not agree, in words.
+    /// The disagreements between needs, notes and counts, in words.
     pub(crate) async fn problems(self, pool: &Pool) -> Vec<String> {
-        let sums = match Sums::of(pool).await {
-            Ok(sums) => sums,
-            Err(error) => return vec![format!("features: {error}")],
+        let read = async {
+            let counts = counts(pool).await?;
+            Ok::<_, String>((Sums::of(pool, &counts).await?, counts))
         };
-        let counts = match counts(pool).await {
-            Ok(counts) => counts,
+        let (sums, counts) = match read.await {
+            Ok(read) => read,
             Err(error) => return vec![format!("features: {error}")],
         };
         let mut faults = Vec::new();
@@ -122,7 +122,7 @@ impl FeatureUse {
     }
 }
 
-/// What the pool counts, by short name.
+/// The pool's feature counts, by short name.
 async fn counts(pool: &Pool) -> Result<BTreeMap<&'static str, u64>, String> {
     let mut counts = BTreeMap::new();
     for table in [pool_directory::FEATURES_FOR_READ, pool_directory::FEATURES_FOR_WRITE] {
@@ -134,13 +134,13 @@ async fn counts(pool: &Pool) -> Result<BTreeMap<&'static str, u64>, String> {
 }
 
 impl Sums {
-    async fn of(pool: &Pool) -> Result<Self, String> {
+    /// `enabled`: the features that are enabled.
+    async fn of(pool: &Pool, enabled: &BTreeMap<&'static str, u64>) -> Result<Self, String> {
         let words = |error: &dyn std::fmt::Display| error.to_string();
         let mut sums = Self::default();
         let directory = async |name: &str| pool.directory().find_u64(name).await.map_err(|error| words(&error));
-        let is_enabled = counts(pool).await?;
         sums.empty = directory(pool_directory::EMPTY_BPOBJ).await?;
-        // Everything that is counted here is, also where there is none of it.
+        // A feature that is counted below is compared also where its count is zero.
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
             sums.uses.insert(feature.name, 0);
         }
@@ -156,7 +156,7 @@ impl Sums {
         ] {
             sums.uses.insert(name, 0);
         }
-        for name in ALWAYS_USED.into_iter().filter(|name| is_enabled.contains_key(name)) {
+        for name in ALWAYS_USED.into_iter().filter(|name| enabled.contains_key(name)) {
             sums.uses.insert(name, 1);
         }
         for (name, entry) in [
@@ -166,7 +166,7 @@ impl Sums {
         ] {
             sums.uses.insert(name, u64::from(directory(entry).await?.is_some()));
         }
-        if is_enabled.contains_key("enabled_txg") {
+        if enabled.contains_key("enabled_txg") {
             let txgs = pool.feature_counts(pool_directory::FEATURE_ENABLED_TXG).await.map_err(|error| words(&error))?;
             sums.uses.insert("enabled_txg", txgs.len() as u64);
         }
@@ -181,7 +181,7 @@ impl Sums {
                 sums.count_object(pool, id, dnode).await.map_err(|error| words(&error))?;
             }
         }
-        // What deleted clones have left.
+        // Livelists that deleted clones have left.
         if let Some(list) =
             pool.directory_object(pool_directory::DELETED_CLONES).await.map_err(|error| words(&error))?
         {
@@ -225,7 +225,7 @@ impl Sums {
         self.uses.insert("draid", count(&|top| matches!(top.kind, VdevKind::Draid { .. })));
         let is_gone = |top: &cenote_vdev::config::VdevConfig| matches!(top.kind, VdevKind::Indirect(_));
         let has_gone = tops.iter().any(|top| is_gone(top) || matches!(top.kind, VdevKind::Hole));
-        // What was counted for a vdev that is gone stays counted.
+        // The count of a removed vdev stays.
         if !has_gone {
             let is_special = |top: &cenote_vdev::config::VdevConfig| {
                 matches!(top.class, AllocationClass::Special | AllocationClass::Dedup)

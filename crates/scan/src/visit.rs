@@ -110,8 +110,8 @@ pub(crate) fn is_tree(item: &Item) -> bool {
         || item.bookmark.object == ObjectId(0) && item.bp.dmu_type() == DmuType::DNODE
 }
 
-/// The features that a block of a directory, or of a large micro ZAP, needs for what is in it. Where it cannot be understood that is
-/// for whoever reads the directory to report.
+/// The features that the contents of a directory's block, or of a large micro ZAP, need. None for a block that cannot be decoded:
+/// that is reported when the directory is read.
 fn needs_of_contents(item: &Item, bytes: &Block) -> Needs {
     let order = item.bp.byte_order();
     if item.bookmark.block == BlockId(0) {

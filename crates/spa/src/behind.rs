@@ -5,10 +5,10 @@
 //!
 //! * By one commit: the power went in the middle of it, or the leaf refused it and no txg came after. The leaf has every block of
 //!   the txg, since these were stable before, or its dirty time log says that it lacks some; the next commit brings its labels up
-//!   to date, or fails and is noted. Until then the last txg is lost with the other leaves: where the pool was exported, so that
-//!   the next commit may be far away, that is shown as if the leaf had missed it.
-//! * By more: it was put back from a copy, or whoever wrote the pool did not note what it missed. Alone it would pass for the
-//!   pool as it was, whose freed blocks were written over since. It is taken to have missed all that lies between.
+//!   to date, or fails and is noted. Until then the last txg is lost with the other leaves. An exported pool may stay so for long,
+//!   so there the leaf is shown as if it had missed the txg.
+//! * By more: it was put back from a copy, or the writer of the pool did not note the missed txgs. Alone it would pass for an older
+//!   state of the pool, whose freed blocks were overwritten since. It is taken to have missed all txgs in between.
 
 use std::collections::BTreeMap;
 
@@ -23,9 +23,9 @@ use crate::FoundLeaf;
 pub(crate) struct Behind {
     /// The leaf.
     pub(crate) guid: Guid,
-    /// What it has missed at least.
+    /// Txgs that it has missed at least.
     pub(crate) missed: TxgSet,
-    /// That is the last commit alone, of whose blocks it has what its dirty time log does not say it lacks.
+    /// It has missed the last commit alone: it has the blocks of that txg, unless its dirty time log says otherwise.
     pub(crate) is_one_commit: bool,
 }
 

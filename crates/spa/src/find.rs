@@ -138,7 +138,8 @@ impl FoundPool {
     /// The same leaves with their devices opened for writing, for this process alone, and looked at again: what was read
     /// before may have been changed until the devices were ours.
     pub(crate) async fn opened_for_writing(&self, handle: &Handle, wanted: &BTreeSet<Guid>) -> Result<Self, SpaError> {
-        let mut paths: Vec<PathBuf> = Vec::new();
+        // With the unit in which each is written.
+        let mut paths: BTreeMap<PathBuf, u32> = BTreeMap::new();
         for leaf in self.leaves.values().filter(|leaf| wanted.contains(&leaf.guid)) {
             // Partitions of one device share it, unless the kernel has a node for the partition: other partitions of the same disk
             // may be in use by others, and then the whole disk cannot be had.
@@ -148,24 +149,20 @@ impl FoundPool {
                 0 => None,
                 start => handle.partition_node(whole, start, disk.size_bytes()).await,
             };
-            let path = node.unwrap_or_else(|| whole.to_owned());
-            if !paths.contains(&path) {
-                paths.push(path);
-            }
+            let unit_bytes = paths.entry(node.unwrap_or_else(|| whole.to_owned())).or_insert(u32::MAX);
+            *unit_bytes = leaf.unit_bytes().min(*unit_bytes);
         }
         // Those that are never written can be read all the same.
         let is_read_only = |leaf: &FoundLeaf| CoarseSectors::of(&leaf.disk, leaf.ashift()).is_some();
         let read_only = self.leaves.iter().filter(|(guid, leaf)| !wanted.contains(guid) && is_read_only(leaf));
         let leaves = read_only.map(|(guid, leaf)| (*guid, leaf.clone())).collect();
         let mut again = Self { guid: self.guid, leaves, auxiliaries: self.auxiliaries.clone() };
-        for path in paths {
+        for (path, unit_bytes) in paths {
             let fail = |reason: String| SpaError::Device {
                 pool: self.name().to_owned(),
                 path: path.display().to_string(),
                 reason,
             };
-            let on_it = self.leaves.values().filter(|leaf| leaf.disk.device().path() == path);
-            let unit_bytes = on_it.map(FoundLeaf::unit_bytes).min().unwrap_or(0);
             let device = handle
                 .open_alone_in(&path, unit_bytes, LOCK_PATIENCE)
                 .await

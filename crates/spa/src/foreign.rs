@@ -1,11 +1,11 @@
-//! What else than a pool a device holds.
+//! Signatures of other software on a device: file systems, partition tables, swap, LVM.
 
 use std::io;
 
 use cenote_format::foreign::{Foreign, HEAD_BYTES, TAIL_BYTES, probe};
 use cenote_taskq::{Buf, Device};
 
-/// What lies on a device besides labels, by its first and last bytes.
+/// Signatures other than ZFS labels in a device's first and last bytes.
 ///
 /// # Errors
 /// The device's.

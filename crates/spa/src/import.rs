@@ -28,6 +28,7 @@ use crate::config::{LabelConfig, PoolState, provisional};
 use crate::features;
 use crate::indirect::{Mappings, mapping_objects, removal_order, removals};
 use crate::multihost::{Candidate, Notice, Purpose};
+use crate::owner::{host_of, last_written};
 use crate::pool::{Pool, Shared, feature_counts, packed_list};
 use crate::small::too_small;
 use crate::space::ALLOCATION_BIAS;
@@ -79,8 +80,8 @@ pub struct ImportOptions {
     pub cache_bytes: usize,
     /// How mirrors are read, and what else may be tuned about devices.
     pub tunables: Tunables,
-    /// Written into labels while the pool is open for writing; who passes it keeps a note of it as long. None: the labels say
-    /// nothing, and after a crash only `force` opens the pool again.
+    /// Written into labels while the pool is open for writing; the caller keeps a record of it for as long. None: the labels have no
+    /// mark, and after a crash only `force` opens the pool again.
     pub owner_mark: Option<u64>,
     /// Marks of openings for writing that are known to be over.
     pub gone_marks: Vec<u64>,
@@ -88,7 +89,7 @@ pub struct ImportOptions {
     pub skip_activity_check: bool,
     /// It is known that the process which had the pool last is dead, so a protected pool need not be watched.
     pub owner_is_gone: bool,
-    /// Who is told that a pool is being watched, and how long.
+    /// Called when a pool is about to be watched, with the reason and the duration as text.
     pub notice: Option<Notice>,
 }
 
@@ -129,7 +130,7 @@ struct Opened {
 
 impl Import<'_> {
     async fn run(mut self) -> Result<Pool, SpaError> {
-        // Whether it is in use there now is worth knowing before `-f` is recommended.
+        // Its activity is checked first: `-f` is not recommended for a pool that is in use.
         let elsewhere = match self.check_state() {
             Err(error @ SpaError::OtherSystem { .. }) => Some(error),
             checked => checked.map(|()| None)?,
@@ -196,18 +197,12 @@ impl Import<'_> {
         match self.found.state() {
             PoolState::Destroyed if !self.options.destroyed => Err(SpaError::Destroyed(self.name.clone())),
             PoolState::Active if !self.options.force => {
-                let hostid = newest.config.u64("hostid").unwrap_or(0);
                 // May be our own; for writing it has to be known (`owner`).
                 if self.found.is_of_here(self.options) || self.found.is_left(self.options) {
                     return Ok(());
                 }
-                let timestamp = newest.uberblocks.iter().map(|copy| copy.uberblock.timestamp_s).max().unwrap_or(0);
-                Err(SpaError::OtherSystem {
-                    pool: self.name.clone(),
-                    hostname: newest.config.str("hostname").unwrap_or("an unknown host").to_owned(),
-                    hostid,
-                    when: crate::owner::utc(timestamp),
-                })
+                let (hostname, hostid) = host_of(Some(&newest.config));
+                Err(SpaError::OtherSystem { pool: self.name.clone(), hostname, hostid, when: last_written(newest) })
             }
             _ => Ok(()),
         }
@@ -489,8 +484,8 @@ impl Import<'_> {
         }
     }
 
-    /// What each leaf has missed by its dirty time log. A leaf whose log cannot be read is in the second map: it may have missed
-    /// anything up to `txg`. Checksums catch stale blocks, but it cannot be counted on.
+    /// Reads the dirty time logs: the first map has the txgs that each leaf has missed. A leaf whose log cannot be read is in the
+    /// second map: it may have missed anything up to `txg`. Checksums catch stale blocks, but the leaf cannot be counted on.
     async fn load_dtls(
         &mut self,
         mos: &Objset,

@@ -64,7 +64,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_format::ids::Guid;
+use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::{Mmp, Uberblock};
 use cenote_taskq::{Handle, Rng, join_all};
 use cenote_vdev::commit::LeafCommit;
@@ -74,6 +74,7 @@ use cenote_vdev::ring::write_multihost;
 use cenote_vdev::tunables::Tunables;
 
 use crate::config::PoolState;
+use crate::owner::host_of;
 use crate::{FoundPool, ImportOptions, SpaError};
 
 /// How much longer than a live host would need the labels are watched, in percent (`MMP_IMPORT_SAFETY_FACTOR`).
@@ -88,7 +89,7 @@ const WATCH_MIN: Duration = Duration::from_secs(1);
 const WATCH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most for a pool that is only read.
 const GLANCE_MAX: Duration = Duration::from_secs(10);
-/// What distinguishes a holder's id from its host's ("ceno").
+/// Bits by which a holder's id differs from its host's ("ceno").
 const HOLDER_MARK: u64 = 0x6365_6e6f;
 
 /// The host id that the labels of a pool have while it is written by a process of the host with this id: never 0 and never that
@@ -122,7 +123,7 @@ impl fmt::Debug for Notice {
     }
 }
 
-/// What is tuned about multihost.
+/// The tunables of multihost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Between two multihost writes to a device.
@@ -180,7 +181,7 @@ fn glance_time(mmp: &Mmp, settings: &Settings) -> Duration {
     time.clamp(WATCH_MIN, GLANCE_MAX)
 }
 
-/// What a pool is opened for.
+/// The purpose that a pool is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// To be read.
@@ -201,13 +202,13 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// What the uberblock says of multihost, if the pool has to be watched.
+    /// The uberblock's multihost fields, if the pool has to be watched.
     pub(crate) fn required(&self, purpose: Purpose) -> Option<Mmp> {
         let mmp = self.newest.mmp.filter(|mmp| mmp.delay_ns > 0)?;
         if self.options.skip_activity_check || self.found.is_left(self.options) || purpose == Purpose::Watched {
             return None;
         }
-        let host_id = self.found.newest().and_then(|leaf| leaf.config.u64("hostid")).unwrap_or(0);
+        let host_id = host_of(self.label()).1;
         let is_required = match self.found.state() {
             PoolState::Destroyed => false,
             PoolState::Exported => purpose == Purpose::Write && (host_id == 0 || host_id != self.options.host_id),
@@ -237,25 +238,27 @@ impl Candidate<'_> {
             notice.tell(&format!(
                 "pool '{}' may be active on {}: watching its devices for {} s",
                 self.name,
-                self.host_name(),
+                host_of(self.label()).0,
                 time.as_secs().max(1)
             ));
         }
         let disks: Vec<Disk> = self.found.leaves.values().map(|leaf| leaf.disk.clone()).collect();
         let changed = watch_disks(self.handle, &disks, self.newest, time, purpose == Purpose::Write).await;
-        changed.map_or(Ok(()), |report| Err(self.active(&report)))
+        changed.map_or(Ok(()), |report| Err(self.active(report.best_config())))
     }
 
-    fn host_name(&self) -> String {
-        let name = self.found.newest().and_then(|leaf| leaf.config.str("hostname"));
-        name.unwrap_or("an unknown host").to_owned()
+    /// The pool's newest label.
+    fn label(&self) -> Option<&Arc<NvList>> {
+        self.found.newest().map(|leaf| &leaf.config)
     }
 
-    fn active(&self, report: &LabelReport) -> SpaError {
-        active(self.name, report, self.options.force)
+    /// The error of a pool that another host has, which wrote this label.
+    fn active(&self, label: Option<&Arc<NvList>>) -> SpaError {
+        let (hostname, hostid) = host_of(label);
+        SpaError::Active { pool: self.name.to_owned(), hostname, hostid, is_forced: self.options.force }
     }
 
-    /// Whether the newest uberblock is this one still.
+    /// Checks that the newest uberblock is still this one.
     ///
     /// # Errors
     /// Another host has written ([`SpaError::Active`]).
@@ -263,13 +266,7 @@ impl Candidate<'_> {
         if self.newest == before {
             return Ok(());
         }
-        let label = self.found.newest().map(|leaf| &leaf.config);
-        Err(SpaError::Active {
-            pool: self.name.to_owned(),
-            hostname: self.host_name(),
-            hostid: label.and_then(|label| label.u64("hostid")).unwrap_or(0),
-            is_forced: self.options.force,
-        })
+        Err(self.active(self.label()))
     }
 
     /// Claims a pool that was watched: see the module's comment.
@@ -294,7 +291,7 @@ impl Candidate<'_> {
             }
             self.handle.sleep(interval).await;
             if let Some(report) = foreign(&reports(&disks).await, &claim, true) {
-                result = Err(self.active(report));
+                result = Err(self.active(report.best_config()));
                 break;
             }
         }
@@ -321,18 +318,7 @@ impl Candidate<'_> {
     }
 }
 
-/// The error of a pool that another host has; the label says which.
-fn active(pool: &str, report: &LabelReport, is_forced: bool) -> SpaError {
-    let label = report.best_config();
-    SpaError::Active {
-        pool: pool.to_owned(),
-        hostname: label.and_then(|label| label.str("hostname")).unwrap_or("an unknown host").to_owned(),
-        hostid: label.and_then(|label| label.u64("hostid")).unwrap_or(0),
-        is_forced,
-    }
-}
-
-/// What all labels say now.
+/// Reads all labels.
 pub(crate) async fn reports(disks: &[Disk]) -> Vec<LabelReport> {
     join_all(disks.iter().map(probe)).await
 }
@@ -371,14 +357,6 @@ pub(crate) async fn watch_disks(
             return Some(report.clone());
         }
     }
-}
-
-/// Which leaves of a pool get multihost writes.
-#[derive(Clone, Debug)]
-pub(crate) struct MultihostLeaf {
-    pub(crate) guid: Guid,
-    pub(crate) disk: Disk,
-    pub(crate) ashift: u32,
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Whose a pool is that was not exported.
+//! The owner of a pool that was not exported.
 //!
 //! # Theory
 //!
@@ -10,7 +10,7 @@
 //! OpenZFS passes over the entry, and leaves it out of labels that it writes, at its import above all. So a label with a mark
 //! was written last by the one opening that the mark is of. It is not in the labels of an exported pool.
 //!
-//! **Life.** Whoever opens pools keeps a note of each mark for as long as the opening lasts, in a way that shows afterwards that the
+//! **Life.** A program that opens pools records each mark for as long as the opening lasts, in a way that shows afterwards that the
 //! process is gone (the command line: a locked file), and passes marks of openings that are known to be over as
 //! [`ImportOptions::gone_marks`](crate::ImportOptions).
 //! ```text
@@ -30,12 +30,14 @@
 //! mark*: a process that died may have got further than it noted, and another owner as far.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use cenote_format::nvlist::NvList;
 use cenote_taskq::Handle;
 
 use crate::config::PoolState;
 use crate::multihost::holder_id;
-use crate::{FoundPool, ImportOptions, SpaError};
+use crate::{FoundLeaf, FoundPool, ImportOptions, SpaError};
 
 /// The label's entry with the mark of the opening that has the pool for writing.
 pub(crate) const MARK: &str = "org.cenote:owner";
@@ -52,14 +54,14 @@ impl FoundPool {
         self.newest()?.config.u64(MARK)
     }
 
-    /// Whether the newest label has the host id of this system, or of a process of it that holds pools, or none: then the host id does
-    /// not tell whose the pool is.
+    /// `true` if the newest label has this system's host id, or that of a process of it that holds pools, or none: then the host id
+    /// does not identify the owner.
     pub(crate) fn is_of_here(&self, how: &ImportOptions) -> bool {
         let id = self.newest().and_then(|newest| newest.config.u64("hostid")).unwrap_or(0);
         id == 0 || id == how.host_id || id == holder_id(how.host_id)
     }
 
-    /// Whether the opening that wrote the newest label is known to be over: by its mark, or, where no marks are given, because the
+    /// `true` if the opening that wrote the newest label is known to be over: by its mark, or, where no marks are given, because the
     /// caller knows it otherwise.
     pub(crate) fn is_left(&self, how: &ImportOptions) -> bool {
         match how.gone_marks.is_empty() {
@@ -74,13 +76,8 @@ impl FoundPool {
         let Some(newest) = self.newest().filter(|_| is_in_use && self.is_of_here(how) && !self.is_left(how)) else {
             return Ok(());
         };
-        let last = newest.uberblocks.iter().map(|copy| copy.uberblock.timestamp_s).max().unwrap_or(0);
-        Err(SpaError::NotExported {
-            pool: self.name().to_owned(),
-            hostname: newest.config.str("hostname").unwrap_or("an unknown host").to_owned(),
-            hostid: newest.config.u64("hostid").unwrap_or(0),
-            when: utc(last),
-        })
+        let (hostname, hostid) = host_of(Some(&newest.config));
+        Err(SpaError::NotExported { pool: self.name().to_owned(), hostname, hostid, when: last_written(newest) })
     }
 
     /// Refuses to write a pool that the kernel's module has. `root`: [`KERNEL_POOLS`], or what stands for it.
@@ -118,8 +115,19 @@ pub async fn kernel_pool(handle: &Handle, root: &Path, guid: u64, name: &str) ->
     None
 }
 
+/// The name and the id (0 if it has none) of the host that wrote a label.
+pub(crate) fn host_of(label: Option<&Arc<NvList>>) -> (String, u64) {
+    let name = label.and_then(|label| label.str("hostname")).unwrap_or("an unknown host");
+    (name.to_owned(), label.and_then(|label| label.u64("hostid")).unwrap_or(0))
+}
+
+/// The time of a leaf's newest uberblock, as text.
+pub(crate) fn last_written(leaf: &FoundLeaf) -> String {
+    utc(leaf.uberblocks.iter().map(|copy| copy.uberblock.timestamp_s).max().unwrap_or(0))
+}
+
 /// A time as people read it, in UTC.
-pub(crate) fn utc(seconds: u64) -> String {
+fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86400, seconds % 86400);
     // Days are counted from the first of March of the year 0, so that the leap day is a year's last; 400 years have 146097 days.
     let days = days.saturating_add(719_468);

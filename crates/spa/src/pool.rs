@@ -157,7 +157,7 @@ impl Pool {
         &self.shared.missed
     }
 
-    /// What leaves have missed beyond that: what their labels tell, or all up to now where a dirty time log cannot be read.
+    /// Txgs that leaves have missed and that no dirty time log has: by their labels, or all up to now where a log cannot be read.
     pub(crate) fn unnoted_txgs(&self) -> &BTreeMap<Guid, TxgSet> {
         &self.shared.unnoted
     }

@@ -20,7 +20,7 @@ pub enum Condition {
     LostToFaults,
     /// Missing devices that the pool cannot do without.
     LostDevices,
-    /// Devices that are there have missed what no other device that is there has.
+    /// The devices that are present have all missed some txgs: their blocks may be on a missing device alone.
     LostTxgs,
     /// Blocks that could not be read, in the error log.
     DataErrors,
@@ -65,7 +65,7 @@ pub async fn condition(pool: &Pool) -> Result<Option<Condition>, SpaError> {
     condition_with(pool, &pool.tree().status()).await
 }
 
-/// The same where more is known of its devices: by whoever writes it.
+/// [`condition`] with a status of the devices that is newer than the pool's: the one of a pool that is being written.
 pub async fn condition_with(pool: &Pool, devices: &VdevStatus) -> Result<Option<Condition>, SpaError> {
     if let Some(scan) = pool.scan().await?
         && scan.function == ScanFunction::RESILVER

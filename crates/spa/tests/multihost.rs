@@ -45,7 +45,7 @@ impl Machine {
         Self { runtime, handle, disks }
     }
 
-    /// What a host that stops at this moment leaves.
+    /// The disks' contents that a host leaves if it stops at this moment.
     fn images(&self) -> Vec<Image> {
         self.disks.iter().map(|disk| disk.image()).collect()
     }
@@ -146,6 +146,15 @@ impl Machine {
     }
 }
 
+/// Runs a test with a new pool, exported, that has this value of `multihost`.
+fn on_pool(is_multihost: bool, test: impl AsyncFnOnce(&Machine)) {
+    let machine = Machine::new(1, &[]);
+    machine.runtime.block_on(async {
+        machine.make(is_multihost).await;
+        test(&machine).await;
+    });
+}
+
 fn host(id: u64) -> Host {
     Host { id, name: format!("host{id:x}") }
 }
@@ -154,7 +163,7 @@ fn is_active<T>(result: &Result<T, SpaError>) -> bool {
     matches!(result, Err(SpaError::Active { .. }))
 }
 
-/// Whether a write is a multihost write or one of a txg's uberblock or labels.
+/// `true` for multihost writes and writes of a txg's uberblock or labels.
 fn is_to_labels(request: &Request) -> bool {
     let label_bytes = 256 << 10;
     let end = (80 << 20) - 2 * label_bytes;
@@ -163,9 +172,7 @@ fn is_to_labels(request: &Request) -> bool {
 
 #[test]
 fn a_pool_with_multihost_shows_that_it_is_in_use() {
-    let machine = Machine::new(1, &[]);
-    machine.runtime.block_on(async {
-        machine.make(true).await;
+    on_pool(true, async |machine| {
         assert_eq!(machine.owner().await, (HERE, "host1111".into()), "exported, it has its host's own id");
         let (_, _, (delay, interval, sequence, fail)) = machine.newest().await;
         assert!(delay > 0, "OpenZFS leaves the delay at an export");
@@ -221,9 +228,7 @@ fn a_second_host_is_refused_whether_multihost_is_on_or_the_pool_is_held() {
 
 #[test]
 fn who_held_a_pool_leaves_it_to_everybody_without_a_wait() {
-    let machine = Machine::new(1, &[]);
-    machine.runtime.block_on(async {
-        machine.make(false).await;
+    on_pool(false, async |machine| {
         let pool = machine.live(0, true).await;
         machine.sleep(3).await;
         let (_, _, (delay, interval, _, fail)) = machine.newest().await;
@@ -304,7 +309,7 @@ fn of_two_hosts_that_import_at_once_at_most_one_gets_the_pool() {
                 async move {
                     machine.handle.sleep(Duration::from_millis(later_ms)).await;
                     let writer = machine.open(host_id).await?;
-                    // Who has it keeps it: the other must see that.
+                    // The winner keeps it: the other must see that.
                     let pool = LivePool::start(writer, TxTunables::for_memory(1 << 30));
                     pool.sync().await?;
                     Ok::<_, SpaError>(pool)
@@ -325,9 +330,7 @@ fn of_two_hosts_that_import_at_once_at_most_one_gets_the_pool() {
 
 #[test]
 fn a_pool_whose_multihost_writes_fail_is_suspended_and_goes_on_only_after_a_check() {
-    let machine = Machine::new(1, &[]);
-    machine.runtime.block_on(async {
-        machine.make(true).await;
+    on_pool(true, async |machine| {
         let pool = machine.live(HERE, false).await;
         machine.sleep(2).await;
         for disk in &machine.disks {
@@ -397,9 +400,7 @@ fn a_host_that_stood_still_writes_nothing_after_another_has_the_pool() {
 
 #[test]
 fn multihost_can_be_turned_on_and_off_while_the_pool_is_in_use() {
-    let machine = Machine::new(1, &[]);
-    machine.runtime.block_on(async {
-        machine.make(false).await;
+    on_pool(false, async |machine| {
         let pool = machine.live(HERE, false).await;
         assert_eq!(machine.newest().await.2, (0, None, None, None));
         assert_eq!(machine.owner().await.0, HERE);
@@ -432,9 +433,7 @@ fn multihost_can_be_turned_on_and_off_while_the_pool_is_in_use() {
 
 #[test]
 fn a_host_without_an_id_neither_turns_multihost_on_nor_writes_such_a_pool() {
-    let machine = Machine::new(1, &[]);
-    machine.runtime.block_on(async {
-        machine.make(false).await;
+    on_pool(false, async |machine| {
         let mut pool = machine.open(0).await.unwrap();
         let refused = pool.set_pool_property("multihost", Some(&PropertyValue::Number(1))).await.unwrap_err();
         assert!(refused.to_string().contains("requires a non-zero system hostid"), "{refused}");
@@ -450,9 +449,7 @@ fn a_host_without_an_id_neither_turns_multihost_on_nor_writes_such_a_pool() {
 /// A power failure may tear what is on its way to a device: none of the slots that a txg's uberblock uses is among it.
 #[test]
 fn multihost_writes_go_to_the_last_slot_alone() {
-    let machine = Machine::new(1, &[]);
-    machine.runtime.block_on(async {
-        machine.make(false).await;
+    on_pool(false, async |machine| {
         let pool = machine.live(HERE, true).await;
         machine.sleep(1).await;
         let is_wrong = Arc::new(AtomicBool::new(false));

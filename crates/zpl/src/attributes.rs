@@ -186,7 +186,7 @@ pub struct Attributes {
     pub size_bytes: u64,
     /// Space taken, in units of 512 bytes, as `stat` shows it.
     pub blocks: u64,
-    /// Something of it is not on disk yet, and its space is as of before.
+    /// It has changes that are not on disk yet, which its space does not include.
     pub is_changed: bool,
     /// Size of a data block in bytes.
     pub block_size_bytes: u64,

@@ -17,8 +17,8 @@ use crate::{FileSystem, ZplError};
 
 /// The largest value that is read into memory, in bytes. Linux clients cannot set more than 64 KiB.
 pub const XATTR_VALUE_MAX_BYTES: usize = 1 << 20;
-/// Names and values of one file together at most, in bytes: memory that one file can make a reader take. What is written keeps
-/// to it too, so that nothing is written that could not be read.
+/// Names and values of one file together at most, in bytes: memory that one file can make a reader take. Writers keep to it too, so
+/// that nothing is written that could not be read.
 pub const XATTRS_MAX_BYTES: usize = 16 << 20;
 /// Names of one file at most; Linux lists 64 KiB of them.
 pub const XATTR_NAMES_MAX: usize = 8 << 10;

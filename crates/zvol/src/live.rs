@@ -3,8 +3,8 @@
 //! # Theory
 //!
 //! **Need.** A block device's client sends writes, zeros and discards of any size, and is told when they are on disk: by the answer
-//! to a flush, or by the answer to a request with *forced unit access*. The answer is a promise, so the code that gives it is one
-//! function for every front end, and `crates/cuts` drives that function and holds it to the promise.
+//! to a flush, or by the answer to a request with *forced unit access*. The answer is a promise, so one function gives it for every
+//! front end.
 //!
 //! **Life of a request.** It is cut into steps, each of one txg: the claim of its blocks, the txg, the change. The range is changed
 //! when the last step is; a crash may leave any number of steps, as a disk may leave any number of sectors. Then
@@ -25,10 +25,11 @@ use thiserror::Error;
 
 use crate::write::{Claim, VolumeError, VolumeMut};
 
-/// One txg is held for so many bytes at most, so that a large request does not hold up the others' flushes.
+/// A request holds one txg for so many bytes at most, so that a large one does not hold up the others' flushes.
 const WRITE_STEP_BYTES: u64 = 4 << 20;
-/// Blocks that are freed in one txg by one request at most. Each is a pointer in memory until the txg is written.
-const FREE_STEP_BLOCKS: u64 = 64 << 10;
+/// Blocks that are freed in one step at most: those below one lowest indirect block. They count as dirty, so a discard of a terabyte
+/// waits like any other change once the txg holds as many pointers as memory allows.
+const FREE_STEP_BLOCKS: u64 = 1 << 10;
 
 /// Why a change of a live volume was not made, or is not known to be on disk.
 #[derive(Debug, Error)]
@@ -115,7 +116,8 @@ impl LiveVolume {
         Ok(last)
     }
 
-    /// Frees a range, or has it be zeros, step by step. Gives the txg of the last step, if the range is not empty.
+    /// Frees a range, or has it be zeros, step by step; holes are passed over where blocks are freed. Gives the txg of the last step,
+    /// if there was anything to do.
     ///
     /// # Errors
     /// As [`LiveVolume::write`].
@@ -126,8 +128,18 @@ impl LiveVolume {
             Clear::Freed | Clear::Discarded => FREE_STEP_BLOCKS.saturating_mul(block_bytes),
         };
         let (mut at, end, mut last) = (offset_bytes, offset_bytes.saturating_add(len_bytes), None);
+        let size_bytes = self.volume.size_bytes();
+        if end > size_bytes {
+            return Err(VolumeError::BeyondEnd { bytes: at..end, size_bytes }.into());
+        }
         while at < end {
-            let next = at.saturating_add(step).checked_next_multiple_of(block_bytes).unwrap_or(end).min(end);
+            if how != Clear::Written {
+                match self.volume.next_data(at).await.map_err(VolumeError::from)?.filter(|data| *data < end) {
+                    Some(data) => at = data,
+                    None => break,
+                }
+            }
+            let next = at.saturating_add(1).checked_next_multiple_of(step).unwrap_or(end).min(end);
             let claim = self.claim(at, next - at).await?;
             let cost = match how {
                 Clear::Written => Cost::write(at, next - at, block_bytes),
@@ -136,6 +148,9 @@ impl LiveVolume {
                 Clear::Discarded => Cost::objects(1).that_frees(),
             };
             let tx = self.durable.begin(cost).await?;
+            if how != Clear::Written {
+                self.durable.head().objset().count_frees(tx.txg(), (next - at).div_ceil(block_bytes));
+            }
             match how {
                 Clear::Written => claim.write_zeros(tx.txg()).await?,
                 Clear::Freed => claim.clear(tx.txg()).await?,

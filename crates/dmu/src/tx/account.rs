@@ -99,9 +99,9 @@ impl Account {
         }
     }
 
-    /// Takes over what is left as of the sync of `txg`. Changes are counted from now on if less is left than `margin_bytes`; of
-    /// those that were let in uncounted, `uncounted_bytes` of each later txg are taken to be on their way: all that came in
-    /// before it is asked, whether it has been made or not ([`super::Transactions::coming_bytes`]).
+    /// Takes over what is left as of the sync of `txg`. Changes are counted from now on if less is left than `margin_bytes`.
+    /// `uncounted_bytes` gives the bytes of a later txg that were let in uncounted, those of changes that are still being made
+    /// included ([`super::Transactions::coming_bytes`]).
     pub fn set(&self, txg: Txg, left: &Left, margin_bytes: u64, uncounted_bytes: impl Fn(Txg) -> u64) {
         self.admitted_bytes[slot(txg)].store(0, Ordering::Relaxed);
         self.left_bytes.store(left.bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Account {
                 self.admitted_bytes[slot(later)].store(bytes, Ordering::Relaxed);
             }
             self.is_tight.store(true, Ordering::SeqCst);
-            // And those who came in between, and have not seen that they are to be counted.
+            // And changes that came in between, and did not see that the account is tight.
             for (later, before) in later.into_iter().zip(before) {
                 let more = uncounted_bytes(later).saturating_sub(before);
                 self.admitted_bytes[slot(later)].fetch_add(more, Ordering::Relaxed);
@@ -158,7 +158,9 @@ impl Account {
 
     /// Takes bytes here; what of them counts above comes back.
     fn take(&self, txg: Txg, bytes: u64, frees: bool) -> Result<u64, Verdict> {
-        let admitted = || self.admitted_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum::<u64>();
+        // A sum that does not fit (costs without a bound, or one given back that `set` has forgotten already) is too much.
+        let admitted =
+            || self.admitted_bytes.iter().fold(0, |sum: u64, bytes| sum.saturating_add(bytes.load(Ordering::Relaxed)));
         self.admitted_bytes[slot(txg)].fetch_add(bytes, Ordering::Relaxed);
         let before = admitted().saturating_sub(bytes);
         let left = if frees { &self.left_to_free_bytes } else { &self.left_bytes }.load(Ordering::Relaxed);
@@ -177,7 +179,7 @@ impl Account {
             }));
         }
         let cushion = self.cushion_bytes.load(Ordering::Relaxed);
-        Ok((before + bytes).saturating_sub(cushion) - before.saturating_sub(cushion))
+        Ok(before.saturating_add(bytes).saturating_sub(cushion) - before.saturating_sub(cushion))
     }
 }
 

@@ -16,7 +16,7 @@
 //!   Dirty    bytes by txg and shard, the total in steps; delay and stop follow from the total. Data, and what metadata
 //!            holds in memory: changed objects, blocks of dnodes, indirect blocks, frees (`write::held`)
 //!   Account  for each directory of datasets that is short of space: bytes admitted by txg
-//!   coming   by txg and shard: what changes that are being made cost at worst, for accounts that begin to count
+//!   coming   by txg and shard: bytes that changes which are being made may dirty, for accounts that become tight
 //! ```
 //!
 //! **Life of a change.**
@@ -28,8 +28,8 @@
 //! 4. When the txg has been open for `zfs_txg_timeout`, holds a fifth of what may be dirty, or somebody waits for it, the
 //!    next one is opened: all shards are locked, so that no task gets the old one after another has got the new one. Then
 //!    the old one's group is closed, which waits for its holders and nobody else.
-//! 5. The quiesced txg is handed to whoever syncs ([`Transactions::next`]). Data leaves [`Dirty`] as it is written, all else with
-//!    the txg. [`Transactions::done`] wakes those who wait for the txg ([`Transactions::wait_synced`]).
+//! 5. The quiesced txg is handed to whoever syncs ([`Transactions::next`]). Data leaves [`Dirty`] as it is written, metadata
+//!    with the txg. [`Transactions::done`] wakes those who wait for the txg ([`Transactions::wait_synced`]).
 //!
 //! **Invariants.**
 //! 1. Txgs that tasks get never go down: if one change is assigned after another was, it is in the same or a later txg.
@@ -139,7 +139,7 @@ pub enum TxError {
 #[must_use]
 pub struct Tx {
     txg: Txg,
-    /// Ends before the hold does: what is not under way any more is dirty, and its txg not written yet.
+    /// Dropped before the hold: the txg is not written while a change is counted neither as coming nor as dirty.
     _coming: txgs::Coming,
     _hold: Member,
 }

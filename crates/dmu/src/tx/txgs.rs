@@ -25,12 +25,13 @@ const TXGS: usize = 4;
 #[repr(align(128))]
 struct Shard(Mutex<Open>, Arc<UnderWay>);
 
-/// What changes that came in by one worker's shard and are being made cost at worst, by txg, in bytes.
+/// Bytes that changes admitted through one worker's shard may still dirty, by txg: their worst case, until they end. Alone on its
+/// cache lines, as is the count of its references, so that a change touches no line of another core.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct UnderWay([AtomicU64; TXGS]);
 
-/// A change's part of that, until it is dropped: what it has changed is dirty then.
+/// One change's part of [`UnderWay`]. By the time it is dropped the change has counted its bytes as dirty.
 #[derive(Debug)]
 pub(super) struct Coming {
     under_way: Arc<UnderWay>,
@@ -40,7 +41,7 @@ pub(super) struct Coming {
 
 impl Coming {
     fn new(under_way: &Arc<UnderWay>, txg: Txg, bytes: u64) -> Self {
-        // Before whether space is counted is looked at: see [`Transactions::coming_bytes`].
+        // Before the account is looked at (`Account::reserve`): a thread that makes it tight later sees these bytes.
         under_way.0[slot(txg)].fetch_add(bytes, Ordering::SeqCst);
         Self { under_way: under_way.clone(), txg, bytes }
     }
@@ -185,12 +186,13 @@ impl Transactions {
         self.enter_with(&Cost::default())
     }
 
-    /// What changes that are being made in a txg cost at worst, and what is dirty of it, in bytes. A change that came in before this
-    /// is called is in one or the other; of one that comes in meanwhile nothing is said.
+    /// Bytes of a txg that are dirty, and those that changes which are being made may still dirty at worst. A change that was assigned
+    /// before this call is in one sum or in both; one that is assigned meanwhile may be in neither.
     #[must_use]
     pub fn coming_bytes(&self, txg: Txg) -> u64 {
-        // In this order: what is no longer under way is dirty.
-        let under_way: u64 = self.shared.shards.iter().map(|shard| shard.1.0[slot(txg)].load(Ordering::SeqCst)).sum();
+        // In this order: a change that has ended in between is found among the dirty bytes.
+        let under_way = self.shared.shards.iter().map(|shard| shard.1.0[slot(txg)].load(Ordering::SeqCst));
+        let under_way = under_way.fold(0, u64::saturating_add);
         under_way.saturating_add(self.shared.dirty.txg_bytes(txg))
     }
 

@@ -1,4 +1,4 @@
-//! What changes hold in memory beside the data that they write, until their txg is on disk.
+//! Memory that changes hold beside the data that they write, until their txg is on disk.
 //!
 //! ```text
 //!   a changed object    its layer, its dnode several times over, its tree in the sync     once per object and txg
@@ -7,9 +7,9 @@
 //! ```
 //! All of it counts as dirty ([`crate::tx::Dirty`]): a change of attributes has no data, and is bounded by nothing else.
 //!
-//! Objects that a txg has changed, blocks that a layer has, and ranges that it frees are kept in order; so whether an indirect block
-//! is the first of its kind is told by the neighbours of what is new: if neither is below it, nothing is. Nothing is taken back
-//! where a change is undone: what was counted leaves with the txg, as its memory does.
+//! The objects that a txg has changed, the blocks that a layer has and the ranges that it frees are sorted. So the neighbours of a new
+//! entry tell whether an indirect block is counted already: if neither neighbour is below it, no other entry is. Nothing is taken
+//! back where a change is undone: these bytes leave with the txg, as their memory does.
 //!
 //! **Rejected.** *A set of dirty indirect blocks*: exact after an undo too, and a look-up for each level of each write. *An estimate
 //! when the txg is assigned*: a second change of the same object costs nothing.
@@ -24,9 +24,9 @@ use super::objset::levels_for;
 /// Copies of an object's bonus while it is written: the newest, its layer's, that on disk, that of the tree, of its reader, and
 /// the one that will be on disk.
 const BONUS_COPIES: usize = 6;
-/// What the tables of objects, of a txg's changes and of nodes take for one.
+/// An object's entries in the tables of objects, of a txg's changes and of nodes.
 const ENTRIES_BYTES: usize = 512;
-/// What accounts of owners, sorted and entered, take for one: names and sums.
+/// An object's entries in the accounts of owners while they are sorted and entered: names and sums.
 const ACCOUNTS_BYTES: usize = 512;
 
 /// Bytes that a changed object holds, with so large a bonus. `parts_bytes` is the size of what is made for it.
@@ -59,12 +59,12 @@ pub(super) fn indirect_bytes(head: &DnodePhys, block: u64, before: Option<u64>, 
         << head.indirect_block_shift.min(INDIRECT_SHIFT)
 }
 
-/// Indirect blocks above a block that are not above its neighbours.
+/// The number of indirect blocks above a block that are not above its neighbours.
 fn new_indirects(block: u64, before: Option<u64>, after: Option<u64>, levels: u8, shift: u32) -> i64 {
     let mut count = 0;
     for level in 1..levels {
         let above = |block: u64| block.checked_shr(shift * u32::from(level)).unwrap_or(0);
-        // What is shared at a level is shared at all above it.
+        // Blocks that share an ancestor share all above it.
         if [before, after].into_iter().flatten().any(|other| above(other) == above(block)) {
             break;
         }

@@ -265,7 +265,7 @@ impl Object {
         Arc::strong_count(&self.shared) == 1 && self.shared.state.lock().txgs.is_empty()
     }
 
-    /// Whether something of it is not on disk yet: what it uses on disk will be another figure then.
+    /// True if it has changes that are not on disk yet: its space will be another figure then.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         !self.shared.state.lock().txgs.is_empty()
@@ -566,7 +566,7 @@ impl Object {
         }
         let more = self.change(txg, |state| {
             let dirty = state.dirty(txg);
-            // Of a range that leads to more than one, whoever frees it counts the others ([`ObjsetMut::count_frees`]).
+            // The caller counts the other indirect blocks of a larger range ([`ObjsetMut::count_frees`]).
             let (before, after) = dirty.neighbours(blocks.start);
             let held = held::indirect_bytes(&dirty.head, blocks.start.min(dirty.head.max_block_id), before, after);
             let written: Vec<u64> = dirty.blocks.range(blocks.clone()).map(|(block, _)| *block).collect();

@@ -26,15 +26,15 @@ const MOS: ObjsetId = ObjsetId(0);
 const OBJECT_MAX: u64 = 1 << 48;
 /// Pointers of the meta-dnode that are looked at for free numbers at a time.
 const LOOKS_MAX: usize = 1 << 10;
-/// Objects in memory at which those in nobody's use are first looked for.
+/// Objects in memory at which unused ones are first let go.
 const OBJECTS_MIN: usize = 1 << 10;
 /// A block of the meta-dnode is looked into where it has no more objects than this.
 const CROWD_MAX: u64 = SLOTS / 4 * 3;
 
-/// A txg's frees take this part of what may be dirty at most.
+/// Frees of a txg may take this part of `zfs_dirty_data_max` at most.
 const FREES_PART: u64 = 8;
-/// What freeing a block holds in memory until it is on disk: its pointer among the indirect block's and among what is given up,
-/// its place in the sorted list that the allocator is told, in a metaslab's ranges and in a space map.
+/// Memory of a freed block until its txg is on disk: its pointer in the indirect block and in the list of freed blocks, its entry in
+/// the sorted list that the allocator gets, in a metaslab's ranges and in a space map.
 const FREED_BYTES: u64 = 512;
 
 /// The numbers under which the accounting objects of an objset are known; their dnodes stand in the root block.
@@ -65,7 +65,7 @@ struct Shared {
 struct State {
     policy: ObjsetPolicy,
     objects: BTreeMap<ObjectId, Object>,
-    /// Objects at which those in nobody's use are let go, though no txg ends.
+    /// Number of objects at which unused ones are let go, though no txg ends.
     full_at: usize,
     dirty: BTreeMap<Txg, BTreeSet<ObjectId>>,
     numbers: Numbers,
@@ -77,12 +77,12 @@ struct State {
 }
 
 impl State {
-    /// Lets go of what nobody uses before there is more of it than of what is used: where everything is only read no txg ends.
+    /// Lets go of unused objects before they are more than the used ones: where everything is only read no txg ends.
     fn make_room(&mut self) {
         if self.objects.len() < self.full_at {
             return;
         }
-        // What is freed on disk is let go with a txg, which gives its number to others.
+        // An object that is freed on disk is let go at the end of a txg, which gives its number to others.
         let is_kept =
             |id: &ObjectId, object: &Object| id.0 == 0 || is_special(*id) || !object.is_idle() || object.is_gone();
         self.objects.retain(|id, object| is_kept(id, object));
@@ -206,7 +206,7 @@ impl ObjsetMut {
         self.shared.state.lock().objects[&ObjectId(0)].clone()
     }
 
-    /// From now on what is changed counts as dirty there until it is written. Once for an objset.
+    /// Counts changes of this objset there, as dirty until they are written. Once for an objset.
     pub fn count_dirty(&self, dirty: &Arc<Dirty>) {
         let _ = self.shared.dirty.set(dirty.clone());
     }
@@ -227,20 +227,17 @@ impl ObjsetMut {
         self.shared.changes.load(Ordering::Relaxed)
     }
 
-    /// Notes that a txg changes an object. Where it had not yet the objects that it changes on either side come back.
+    /// Notes that a txg changes an object. At the txg's first change of it the neighbours among its changed objects come back.
     pub(super) fn mark(&self, txg: Txg, id: ObjectId) -> Option<(Option<u64>, Option<u64>)> {
         self.shared.changes.fetch_add(1, Ordering::Relaxed);
         let mut state = self.shared.state.lock();
         let changed = state.dirty.entry(txg).or_default();
-        changed.insert(id).then(|| {
-            let before = changed.range(..id).next_back().map(|id| id.0);
-            let after = changed.range(ObjectId(id.0.saturating_add(1))..).find(|id| !is_special(**id)).map(|id| id.0);
-            (before, after)
-        })
+        changed.insert(id).then(|| neighbours(changed, id))
     }
 
-    /// Counts blocks that a txg frees as dirty, for their pointers and the indirect blocks that are read to find them: where more are
-    /// freed than one lowest indirect block leads to, or many. Whoever frees them knows how many there are.
+    /// Counts blocks that a txg frees as dirty, for their pointers and the indirect blocks that are read to find them.
+    /// [`Object::free_blocks`] counts the indirect blocks above the range's first block alone: the caller knows how many blocks are
+    /// in use, and counts them here.
     pub fn count_frees(&self, txg: Txg, blocks: u64) {
         if let Some(dirty) = self.dirty() {
             dirty.change(txg, blocks.saturating_mul(FREED_BYTES).min(i64::MAX as u64) as i64);
@@ -309,8 +306,7 @@ impl ObjsetMut {
         }
     }
 
-    /// Objects in memory: those that someone uses or that have changes that are not on disk, and at most as many, or a thousand, that
-    /// nobody has let go yet.
+    /// Objects in memory: those in use, those with changes that are not on disk, and at most as many unused ones, or a thousand.
     #[must_use]
     pub fn loaded_count(&self) -> usize {
         self.shared.state.lock().objects.len()
@@ -421,6 +417,15 @@ pub(super) const fn is_special(id: ObjectId) -> bool {
     id.0 >= PROJECTUSED.0
 }
 
+/// The objects on either side of one in a txg's set of changed objects. The meta-dnode and the accounts are none: their dnodes
+/// stand in the root block.
+fn neighbours(changed: &BTreeSet<ObjectId>, id: ObjectId) -> (Option<u64>, Option<u64>) {
+    let is_in_block = |id: &&ObjectId| id.0 != 0 && !is_special(**id);
+    let before = changed.range(..id).next_back().filter(is_in_block).map(|id| id.0);
+    let after = changed.range(ObjectId(id.0.saturating_add(1))..).next().filter(is_in_block).map(|id| id.0);
+    (before, after)
+}
+
 /// Levels of a tree that reaches `blocks` data blocks, from the dnode's own pointers on.
 pub(super) fn levels_for(dnode: &DnodePhys, blocks: u64) -> u8 {
     let shift = dnode.blkptrs_per_indirect_shift();
@@ -431,4 +436,16 @@ pub(super) fn levels_for(dnode: &DnodePhys, blocks: u64) -> u8 {
         levels += 1;
     }
     levels.max(dnode.levels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_meta_dnode_and_accounts_are_nobodys_neighbours() {
+        let changed: BTreeSet<ObjectId> = [ObjectId(0), ObjectId(5), ObjectId(9), USERUSED].into();
+        assert_eq!(neighbours(&changed, ObjectId(5)), (None, Some(9)));
+        assert_eq!(neighbours(&changed, ObjectId(9)), (Some(5), None));
+    }
 }

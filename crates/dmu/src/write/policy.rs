@@ -22,7 +22,7 @@ pub enum RedundantMetadata {
     All,
     /// What many blocks hang on: dnodes' indirect blocks and those high up in trees, directories.
     Most,
-    /// What a dataset hangs on: not single files and directories.
+    /// Metadata that a whole dataset depends on, not that of single files and directories.
     Some,
     /// Nothing.
     None,
@@ -123,7 +123,7 @@ pub(super) struct Now {
     pub(super) pass: u32,
 }
 
-/// Whether more than a few files or directories hang on a block (`DMU_OT_IS_CRITICAL`).
+/// True for metadata that more than a few files or directories depend on (`DMU_OT_IS_CRITICAL`).
 fn is_critical(kind: DmuType, level: u8) -> bool {
     let is_of_files =
         matches!(kind, DmuType::DIRECTORY_CONTENTS | DmuType::SA) || (kind == DmuType::DNODE && level == 0);

@@ -90,7 +90,7 @@ pub struct Synced {
     pub born: SpaceDelta,
     /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
     pub killed: Killed,
-    /// Features that what was written needs: the dataset has to have each of them before the txg is the pool's.
+    /// Features that the written blocks need: the dataset has to activate each of them in this txg.
     pub needs: Needs,
 }
 

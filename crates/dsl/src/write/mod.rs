@@ -76,7 +76,7 @@ pub struct Settled {
     pub replaced_empty: u64,
 }
 
-/// What noting a feature with a dataset has changed.
+/// The changes that [`DslMut::note_feature`] made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noted {
     /// The feature was not noted before: it is used by one dataset more.
@@ -358,7 +358,7 @@ impl DslMut {
         Ok(Noted { is_new: true, zapified })
     }
 
-    /// Whether it is noted with a dataset that it uses a feature.
+    /// `true` if a dataset's ZAP notes that the dataset uses a feature.
     ///
     /// # Errors
     /// The MOS cannot be read.

@@ -6,7 +6,7 @@ use super::Allocator;
 use crate::group::Which;
 use crate::{LoadStep, Loading, Metaslab, MetaslabId, SpaceError};
 
-/// Metaslabs looked at beyond those that are planned to be flushed, since a txg may flush more.
+/// Metaslabs to look at beyond those whose flush is planned: a txg may flush more.
 const FLUSHES_MORE: u64 = 8;
 
 impl Allocator {
@@ -39,8 +39,8 @@ impl Allocator {
         Ok(step)
     }
 
-    /// A metaslab's map cannot be read: it is passed over, as if it were full, until [`Self::try_again`]. Its books stand as they
-    /// are, and what is freed in it is entered into them.
+    /// Gives up a metaslab whose map cannot be read: it is passed over, as if it were full, until [`Self::try_again`]. Frees in it
+    /// are still counted and logged.
     ///
     /// # Errors
     /// There is no such metaslab.
@@ -50,7 +50,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Has those tried again whose maps could not be read so long ago.
+    /// Lets metaslabs be loaded again whose maps could not be read `after_ms` ago or earlier.
     pub fn try_again(&mut self, now_ms: u64, after_ms: u64) {
         for vdev in self.vdevs.values_mut() {
             for metaslab in &mut vdev.metaslabs {
@@ -61,7 +61,8 @@ impl Allocator {
         }
     }
 
-    /// Metaslabs that are to be flushed next, with their maps and how long those are: about as many as the next first pass flushes.
+    /// Metaslabs that are to be flushed next, with the object and the length in bytes of each map: at least as many as the next first
+    /// pass plans to flush.
     #[must_use]
     pub fn flushed_next(&self) -> Vec<(MetaslabId, ObjectId, u64)> {
         let wanted = self.logs.flushes_wanted(&self.tunables).saturating_add(FLUSHES_MORE);

@@ -79,7 +79,7 @@ pub struct Metaslab {
     /// How often the map was rewritten: a load that began before another must begin again.
     rewrites: u64,
     disabled: u32,
-    /// Its map cannot be read: since when, in the caller's milliseconds.
+    /// Since when its map cannot be read, in the caller's milliseconds.
     unreadable_since_ms: Option<u64>,
     /// When it was last chosen, as txg and milliseconds.
     pub(crate) selected: (Txg, u64),
@@ -263,8 +263,8 @@ impl Metaslab {
         !self.is_new && self.disabled == 0 && self.unreadable_since_ms.is_none()
     }
 
-    /// Whether its map could not be read: it is passed over, and not flushed, since its map cannot be appended to. What is freed
-    /// in it is recorded in logs all the same.
+    /// True if its map could not be read. It then serves no allocations, and is not flushed, since its map cannot be appended to;
+    /// frees in it are recorded in the log space maps all the same.
     #[must_use]
     pub const fn is_unreadable(&self) -> bool {
         self.unreadable_since_ms.is_some()

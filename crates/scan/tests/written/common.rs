@@ -1,6 +1,6 @@
 //! Pools on simulated disks, changes at random, and the judge.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +48,16 @@ impl Machine {
         let options = || SimDiskOptions { size_bytes: DISK_BYTES, latency, ..SimDiskOptions::default() };
         let disks = paths.iter().map(|path| sim.add_disk(&handle, path, options())).collect();
         Self { disks, paths }
+    }
+
+    /// Copies the disks to files in a folder, for programs outside of the simulation.
+    pub(crate) fn images_in(&self, dir: &Path) -> Vec<PathBuf> {
+        let copy = |(number, disk): (usize, &Arc<SimDisk>)| {
+            let path = dir.join(format!("{number}.img"));
+            std::fs::write(&path, disk.peek(0, DISK_BYTES as usize)).unwrap();
+            path
+        };
+        self.disks.iter().enumerate().map(copy).collect()
     }
 
     pub(crate) async fn tops(&self, handle: &Handle, layout: Tops) -> Vec<TopSpec> {

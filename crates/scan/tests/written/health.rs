@@ -10,6 +10,7 @@ use cenote_spa::write::{PoolWriter, TopKind};
 use cenote_spa::{Condition, ImportOptions, Pool, SpaError, device_condition, find, import};
 use cenote_taskq::sim::disk::{Fault, Latency, Request, RequestKind, SimDisk};
 use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_testkit::zdb::{Devices, program, run};
 use cenote_vdev::tree::{VdevState, VdevStatus};
 
 use crate::common::*;
@@ -41,9 +42,15 @@ fn assert_degraded(status: &VdevStatus, name: &str, txgs: &[Txg], what: &str) {
     assert_eq!(device_condition(status), Some(Condition::MissedTxgs), "{what}");
 }
 
-/// A mirror of two, exported.
-async fn mirror(handle: &Handle, machine: &Machine) {
-    make(handle, options(machine.tops(handle, MIRROR).await, 12)).await.export().await.unwrap();
+/// Runs a test on a mirror of two, which is exported.
+fn on_mirror(seed: u64, test: impl AsyncFnOnce(&Handle, &Machine)) {
+    let runtime = Runtime::simulated(seed);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        make(&handle, options(machine.tops(&handle, MIRROR).await, 12)).await.export().await.unwrap();
+        test(&handle, &machine).await;
+    });
 }
 
 async fn change_and_sync(pool: &mut PoolWriter, rng: &mut Rng) -> Txg {
@@ -82,13 +89,9 @@ const PARTS: [(&str, std::ops::Range<u64>); 2] =
 #[test]
 fn a_leaf_that_did_not_take_a_commit_has_missed_its_txg() {
     for (part, within) in PARTS {
-        let runtime = Runtime::simulated(7);
-        let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 2, Latency::default());
-        runtime.block_on(async {
-            mirror(&handle, &machine).await;
+        on_mirror(7, async |handle, machine| {
             let mut rng = Rng::new(1);
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let mut pool = reopen(handle, &machine.paths).await.unwrap();
             let is_on = refuse_labels(&machine.disks[1], within);
             is_on.store(true, Ordering::SeqCst);
             // The first txg of a pool that was opened writes configurations too.
@@ -100,11 +103,11 @@ fn a_leaf_that_did_not_take_a_commit_has_missed_its_txg() {
             // It is in the dirty time log from the next txg on, whatever becomes of the process.
             change_and_sync(&mut pool, &mut rng).await;
             drop(pool);
-            let pool = seen(&handle, &machine.paths).await.unwrap();
+            let pool = seen(handle, &machine.paths).await.unwrap();
             assert_degraded(&pool.tree().status(), "/disk1", &[missed], part);
             assert!(pool.notes().iter().any(|note| note.contains("/disk1 has missed txgs")), "{:?}", pool.notes());
             pool.close().await;
-            let (_, report) = check(&handle, &machine.paths).await;
+            let (_, report) = check(handle, &machine.paths).await;
             assert_clean(&report, part);
         });
     }
@@ -113,17 +116,13 @@ fn a_leaf_that_did_not_take_a_commit_has_missed_its_txg() {
 /// Of configurations alone that are old nothing is lost: the leaf has the newest uberblock, and all that it leads to.
 #[test]
 fn a_leaf_that_did_not_take_the_uberblock_of_an_export_is_known_for_it() {
-    let runtime = Runtime::simulated(8);
-    let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, Latency::default());
-    runtime.block_on(async {
-        mirror(&handle, &machine).await;
-        let pool = reopen(&handle, &machine.paths).await.unwrap();
+    on_mirror(8, async |handle, machine| {
+        let pool = reopen(handle, &machine.paths).await.unwrap();
         let missed = pool.txg();
         refuse_labels(&machine.disks[1], PARTS[0].1.clone()).store(true, Ordering::SeqCst);
         pool.export().await.unwrap();
         machine.disks[1].clear_faults();
-        let pool = seen(&handle, &machine.paths).await.unwrap();
+        let pool = seen(handle, &machine.paths).await.unwrap();
         assert_degraded(&pool.tree().status(), "/disk1", &[missed], "exported");
         pool.close().await;
     });
@@ -134,27 +133,23 @@ fn a_leaf_that_did_not_take_the_uberblock_of_an_export_is_known_for_it() {
 #[test]
 fn a_leaf_one_commit_behind_is_made_whole_by_the_next_or_known_for_refusing_that_too() {
     for refuses_again in [false, true] {
-        let runtime = Runtime::simulated(9);
-        let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 2, Latency::default());
-        runtime.block_on(async {
-            mirror(&handle, &machine).await;
+        on_mirror(9, async |handle, machine| {
             let mut rng = Rng::new(1);
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let mut pool = reopen(handle, &machine.paths).await.unwrap();
             change_and_sync(&mut pool, &mut rng).await;
             let is_on = refuse_labels(&machine.disks[1], PARTS[0].1.clone());
             is_on.store(true, Ordering::SeqCst);
             change_and_sync(&mut pool, &mut rng).await;
             drop(pool);
             is_on.store(refuses_again, Ordering::SeqCst);
-            let pool = seen(&handle, &machine.paths).await.unwrap();
+            let pool = seen(handle, &machine.paths).await.unwrap();
             let note = "/disk1 did not take the last commit";
             assert!(pool.notes().iter().any(|line| line.contains(note)), "{:?}", pool.notes());
             pool.close().await;
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let mut pool = reopen(handle, &machine.paths).await.unwrap();
             let missed = change_and_sync(&mut pool, &mut rng).await;
             pool.export().await.unwrap();
-            let pool = seen(&handle, &machine.paths).await.unwrap();
+            let pool = seen(handle, &machine.paths).await.unwrap();
             match refuses_again {
                 true => assert_degraded(&pool.tree().status(), "/disk1", &[missed], "refused again"),
                 false => assert_eq!(pool.tree().status().state, VdevState::Online, "{:?}", pool.notes()),
@@ -166,12 +161,8 @@ fn a_leaf_one_commit_behind_is_made_whole_by_the_next_or_known_for_refusing_that
 
 #[test]
 fn a_commit_that_no_leaf_took_is_an_error_as_ever() {
-    let runtime = Runtime::simulated(10);
-    let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, Latency::default());
-    runtime.block_on(async {
-        mirror(&handle, &machine).await;
-        let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+    on_mirror(10, async |handle, machine| {
+        let mut pool = reopen(handle, &machine.paths).await.unwrap();
         let last = Txg(pool.txg().0 - 1);
         for disk in &machine.disks {
             refuse_labels(disk, PARTS[0].1.clone()).store(true, Ordering::SeqCst);
@@ -179,7 +170,7 @@ fn a_commit_that_no_leaf_took_is_an_error_as_ever() {
         let error = pool.sync().await.unwrap_err();
         assert!(error.to_string().contains("no device took the uberblock"), "{error}");
         drop(pool);
-        let pool = seen(&handle, &machine.paths).await.unwrap();
+        let pool = seen(handle, &machine.paths).await.unwrap();
         assert_eq!(pool.txg(), last);
         pool.close().await;
     });
@@ -188,12 +179,8 @@ fn a_commit_that_no_leaf_took_is_an_error_as_ever() {
 /// One leg did not take a block, the other could not make it stable: it is nowhere, though each leg alone looked dispensable.
 #[test]
 fn what_one_leg_has_not_and_the_other_cannot_flush_is_not_the_pool() {
-    let runtime = Runtime::simulated(11);
-    let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, Latency::default());
-    runtime.block_on(async {
-        mirror(&handle, &machine).await;
-        let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+    on_mirror(11, async |handle, machine| {
+        let mut pool = reopen(handle, &machine.paths).await.unwrap();
         let head = pool.open_head("written").await.unwrap();
         change_head(&pool, &head, &mut Rng::new(3)).await.unwrap();
         let mut writes = 0;
@@ -214,28 +201,51 @@ fn what_one_leg_has_not_and_the_other_cannot_flush_is_not_the_pool() {
 /// A leaf put back from a copy knows nothing of what came after, and no log says so.
 #[test]
 fn a_leaf_put_back_from_an_old_copy_has_missed_what_came_since() {
-    let runtime = Runtime::simulated(12);
-    let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, Latency::default());
-    runtime.block_on(async {
-        mirror(&handle, &machine).await;
+    on_mirror(12, async |handle, machine| {
         let (copy, mut rng) = (machine.disks[1].image(), Rng::new(5));
-        let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+        let mut pool = reopen(handle, &machine.paths).await.unwrap();
         let mut missed = Vec::new();
         for _ in 0..3 {
             missed.push(change_and_sync(&mut pool, &mut rng).await);
         }
         pool.export().await.unwrap();
         machine.disks[1].restore(&copy);
-        let pool = seen(&handle, &machine.paths).await.unwrap();
+        let pool = seen(handle, &machine.paths).await.unwrap();
         assert_degraded(&pool.tree().status(), "/disk1", &missed, "as it is found");
         pool.close().await;
-        // Whoever writes next has it in the log: its labels are new from then on.
-        reopen(&handle, &machine.paths).await.unwrap().export().await.unwrap();
-        let pool = seen(&handle, &machine.paths).await.unwrap();
+        // The next writer notes it in the dirty time log: the leaf's labels are new from then on.
+        reopen(handle, &machine.paths).await.unwrap().export().await.unwrap();
+        let pool = seen(handle, &machine.paths).await.unwrap();
         assert_degraded(&pool.tree().status(), "/disk1", &missed, "once it was written");
         pool.close().await;
     });
+}
+
+/// By its dirty time log OpenZFS resilvers a leaf when it imports the pool. Left out where `zdb` is not installed.
+#[test]
+fn zdb_finds_each_missed_txg_in_the_dirty_time_log() {
+    if program("zdb").is_none() {
+        eprintln!("left out: zdb is not installed");
+        return;
+    }
+    for syncs in [0, 1, 4] {
+        on_mirror(14, async |handle, machine| {
+            let (mut pool, mut rng) = (reopen(handle, &machine.paths[1..]).await.unwrap(), Rng::new(6));
+            let first = pool.txg();
+            for _ in 0..syncs {
+                change_and_sync(&mut pool, &mut rng).await;
+            }
+            // The export's txg is missed too.
+            let end = pool.txg().0 + 1;
+            pool.export().await.unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let devices = Devices::of(&machine.images_in(dir.path())).unwrap();
+            let told = run(&devices, &["-ddd"], "written").unwrap();
+            let wanted = format!("missing [{first},{end}) length {}", end - first.0);
+            assert_eq!(told.status, Some(0), "{}", told.text);
+            assert!(told.text.contains(&wanted) && told.text.matches("missing [").count() == 1, "{}", told.text);
+        });
+    }
 }
 
 /// A leaf was away, came back and was written on: the pool is not healthy, and the other leaf is all that has what was written
@@ -298,7 +308,7 @@ fn nobody_writes_while_the_one_leaf_is_away_that_has_what_another_missed() {
                     gone_on += 1;
                     pool.export().await.unwrap();
                 }
-                // What the pool itself is made of may be among what is lost.
+                // The pool's own metadata may be among the lost blocks.
                 Err(error) => assert!(!matches!(error, SpaError::LeftAlone { .. }), "{what}: {error}"),
             }
         });

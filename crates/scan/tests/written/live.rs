@@ -39,6 +39,13 @@ pub(crate) async fn reopened(handle: &Handle, paths: &[PathBuf], tunables: TxTun
     LivePool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), tunables)
 }
 
+/// Exports a pool, in which `verify` then finds nothing wrong.
+async fn export_clean(handle: &Handle, machine: &Machine, pool: LivePool, what: &str) {
+    pool.export().await.unwrap();
+    let (_, report) = check(handle, &machine.paths).await;
+    assert_clean(&report, what);
+}
+
 pub(crate) async fn make_objects(head: &LiveHead, count: usize) -> Vec<Object> {
     let tx = head.begin(Cost::objects(count as u64)).await.unwrap();
     let spec = ObjectSpec::new(DmuType::UINT8_DATA, BLOCK_BYTES as u32);
@@ -151,9 +158,7 @@ fn changes_of_attributes_are_dirty_and_wait_for_devices_that_are_slow() {
         pool.sync().await.unwrap();
         assert_eq!(dirty.total_bytes(), 0);
         drop((objects, head));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "after many changes of attributes");
+        export_clean(&handle, &machine, pool, "after many changes of attributes").await;
     });
 }
 
@@ -213,9 +218,7 @@ fn many_writers_and_txgs_at_once_leave_a_whole_pool_with_all_that_was_written() 
             assert!(txgs.len() > 5, "the writers went through {} txgs", txgs.len());
             assert!(txgs.iter().any(|record| record.dirty_bytes > 0 && record.passes > 1));
             drop(head);
-            pool.export().await.unwrap();
-            let (_, report) = check(&handle, &machine.paths).await;
-            assert_clean(&report, &format!("seed {seed}"));
+            export_clean(&handle, &machine, pool, &format!("seed {seed}")).await;
             let pool = reopened(&handle, &machine.paths, small()).await;
             let head = pool.open_head("written").await.unwrap();
             for (id, written) in ids.iter().zip(&written) {
@@ -318,9 +321,7 @@ fn wherever_the_power_goes_each_object_is_as_of_the_same_txg_and_what_was_promis
             let object = head.objset().object(ids[0]).await.unwrap();
             write_blocks(head.clone(), object, 99, 20, Arc::default()).await;
             drop(head);
-            pool.export().await.unwrap();
-            let (_, report) = check(&handle, &machine.paths).await;
-            assert_clean(&report, &format!("seed {seed} written on"));
+            export_clean(&handle, &machine, pool, &format!("seed {seed} written on")).await;
         });
     }
     assert!(later < count, "a cut in the middle of a sync leaves the txg before");
@@ -360,9 +361,7 @@ fn a_full_pool_refuses_changes_and_goes_on_when_something_is_freed() {
             write(block).await.unwrap();
         }
         drop((head, object));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "after it was full");
+        export_clean(&handle, &machine, pool, "after it was full").await;
     });
 }
 
@@ -414,9 +413,50 @@ fn a_change_without_space_waits_for_what_is_being_freed_and_not_for_what_hangs()
         assert_eq!(write(1 << 20).await, Err(TxError::NoSpace));
         assert!(handle.now() - begun < Duration::from_secs(60));
         drop((hanging, head, object));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "after it was full twice");
+        export_clean(&handle, &machine, pool, "after it was full twice").await;
+    });
+}
+
+/// The write waited for as long as any dataset freed something, each time for a txg.
+#[test]
+fn a_change_beyond_a_quota_does_not_wait_for_what_other_datasets_free() {
+    let runtime = Runtime::simulated(2);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let other = pool.open_head("written").await.unwrap();
+        let made = pool.change(|writer| {
+            Box::pin(async { writer.create_dataset("written/limited", ObjsetType::Zfs).await.map(drop) })
+        });
+        made.await.unwrap();
+        let limited = pool.change(|writer| {
+            let quota = PropertyValue::Number(1 << 20);
+            Box::pin(async move { writer.change_property("written/limited", "quota", Some(&quota)).await })
+        });
+        limited.await.unwrap();
+        let head = pool.open_head("written/limited").await.unwrap();
+        let object = make_objects(&head, 1).await.remove(0);
+        let fill = async || {
+            for block in 0.. {
+                let tx = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await?;
+                object.write(tx.txg(), block * BLOCK_BYTES, &content(block)).await.unwrap();
+            }
+            Ok::<_, TxError>(())
+        };
+        let (pending, clock) = (other.frees_begin(), handle.clone());
+        let frees = handle.spawn(Class::Background, async move {
+            for _ in 0..600 {
+                clock.sleep(Duration::from_millis(100)).await;
+                pending.went_on();
+            }
+        });
+        let begun = handle.now();
+        assert!(matches!(fill().await, Err(TxError::Quota(_))));
+        assert!(handle.now() - begun < Duration::from_secs(30), "it waited for the frees of another dataset");
+        frees.await.unwrap();
+        drop((other, head, object));
+        export_clean(&handle, &machine, pool, "after a quota was used up").await;
     });
 }
 

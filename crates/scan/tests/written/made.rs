@@ -1,6 +1,5 @@
 //! Pools from their first txg on, in one go.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -172,17 +171,7 @@ fn zdb_finds_no_fault_with_pools_of_any_layout() {
             pool.export().await.unwrap();
         });
         let dir = tempfile::tempdir().unwrap();
-        let images: Vec<PathBuf> = machine
-            .disks
-            .iter()
-            .enumerate()
-            .map(|(number, disk)| {
-                let path = dir.path().join(format!("{number}.img"));
-                std::fs::write(&path, disk.peek(0, DISK_BYTES as usize)).unwrap();
-                path
-            })
-            .collect();
-        let devices = Devices::of(&images).unwrap();
+        let devices = Devices::of(&machine.images_in(dir.path())).unwrap();
         for flags in ["-bcc", "-d"] {
             let told = cenote_testkit::zdb::run(&devices, &[flags], "written").unwrap();
             let last: Vec<&str> = told.text.lines().rev().take(40).collect();

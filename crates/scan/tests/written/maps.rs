@@ -141,7 +141,7 @@ fn an_unreadable_space_map_costs_its_metaslab_and_not_the_pool() {
             }
             drop((objects, head));
             pool.export().await.unwrap();
-            // Whatever was freed there is known once the map can be read again.
+            // Frees in that metaslab stand in the log until its map can be read again.
             mend(&machine.disks[0], &before);
             let (_, report) = check(&handle, &machine.paths).await;
             assert_clean(&report, &format!("metaslab {index}"));

@@ -154,7 +154,7 @@ fn new_vdevs_take_the_physical_sector_and_never_less_than_the_logical_one() {
             // More than OpenZFS takes by itself.
             (&["/w"], None, Ok(9)),
             (&["/k", "/e"], None, Ok(13)),
-            // What is asked for is made, unless devices do not take it.
+            // The requested ashift is used, unless it is below a device's logical sector.
             (&["/e"], Some(9), Ok(9)),
             (&["/n"], Some(16), Ok(16)),
             (&["/n", "/a"], Some(9), Err("cannot use '/a': its sectors have 4096 bytes")),

@@ -180,7 +180,7 @@ impl PoolWriter {
         self.record_event(event, &format!("{property}={text}"), Some((dataset, dir.phys.head_dataset))).await
     }
 
-    /// Whether a directory can get this quota: not less than it has and has reserved already, as of the open txg.
+    /// Refuses a quota below a directory's used or reserved space, as of the open txg.
     async fn check_quota_value(&self, name: &str, dir: &Dir, bytes: u64) -> Result<(), SpaError> {
         let phys = self.dsl.dir(dir.object).await.map_err(|error| self.dsl_failed(error))?;
         if bytes != 0 && bytes < phys.used_bytes.max(phys.reserved_bytes) {

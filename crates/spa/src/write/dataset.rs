@@ -15,7 +15,7 @@
 //! As in OpenZFS a feature stays noted when the last block that needs it is gone, and zstd's is noted already when the property is set.
 //!
 //! Rejected: to note features when a property is set or a dataset is opened. Datasets inherit, properties change while files are
-//! written, and whoever writes blocks of another size had to remember it; two of three writers did not.
+//! written, and each writer of blocks of another size had to remember it; two of three writers did not.
 
 use cenote_codec::compress::Compression;
 use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, RedundantMetadata};
@@ -210,7 +210,7 @@ impl PoolWriter {
         objset
     }
 
-    /// Whether the pool has all features that are needed.
+    /// Checks that all needed features are enabled.
     ///
     /// # Errors
     /// One is not enabled.
@@ -274,7 +274,7 @@ impl PoolWriter {
         Ok(())
     }
 
-    /// What a property changes in how blocks are written, and the features that this needs.
+    /// Applies a property to the policy that blocks are written by. Returns the features that the value needs.
     pub(super) fn apply(&self, policy: &mut ObjsetPolicy, name: &str, number: u64) -> Result<Needs, SpaError> {
         let bad = || SpaError::CannotCreate(format!("property '{name}' cannot have the value {number}"));
         match name {

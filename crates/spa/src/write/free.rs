@@ -99,7 +99,7 @@ impl PoolWriter {
         })
     }
 
-    /// What a gang block's header points to. A pool that can be suspended waits until one of its copies can be read.
+    /// Reads the pointers in a gang block's header. A pool that can be suspended waits until one copy of the header can be read.
     async fn gang_parts(&self, bp: &Blkptr) -> Result<Vec<Blkptr>, SpaError> {
         loop {
             let mut reason = "it has none".to_owned();

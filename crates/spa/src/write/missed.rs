@@ -4,11 +4,12 @@
 //! is written in the same txg, which takes a pass more, so that whoever opens the pool next does not trust it with that txg.
 //! The log is written anew each time: it has a range for each time that the leaf was away.
 //!
-//! A leaf misses a txg, too, that it took all blocks of and not the labels or the uberblock. That is known when the txg is the
-//! pool's already, so it waits in memory (`Members::unnoted`) for the next txg's log. With a crash in between, or where it was the
-//! export's txg (after which nobody may write what another host may have by now), the leaf is one commit behind, which whoever
-//! opens the pool next sees (`crate::behind`), and brings up to date or fails to and notes. An entry for a txg whose blocks the leaf has costs a resilver little, and none may cost the pool:
-//! alone, such a leaf is an older pool, whose blocks were reused since.
+//! A leaf also misses a txg if it took all blocks and did not take the labels or the uberblock. That is known only after the commit,
+//! so it waits in memory (`Members::unnoted`) for the next txg's log. After a crash in between, or where it was the export's txg
+//! (another host may have the pool by then, so nothing more is written), the leaf is one commit behind. The next import sees that
+//! (`crate::behind`), and the next commit writes its labels again, or fails and is noted. An entry for a txg whose blocks the leaf
+//! has costs a resilver little. A missing entry may cost the pool: alone, such a leaf is an older pool, whose blocks were reused
+//! since.
 
 use std::collections::BTreeMap;
 

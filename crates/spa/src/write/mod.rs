@@ -142,7 +142,7 @@ pub struct PoolWriter {
     old_config: NvList,
     /// Where the newest uberblock stands, and the next one goes.
     ring: Ring,
-    /// What shows others that the pool is in use.
+    /// Multihost writes, which show others that the pool is in use.
     multihost: multihost::Multihost,
     /// Where an expansion stood, as uberblocks say.
     raidz_reflow: u64,
@@ -178,7 +178,7 @@ pub struct PoolWriter {
     space_pass: u32,
     /// How long the phases of the last txg took.
     phases: Vec<(live::Phase, std::time::Duration)>,
-    /// What was remarkable about opening it, each a sentence.
+    /// Notes of the import, each a sentence.
     notes: Vec<String>,
     /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a
     /// txg that exceeds one is not written at all), and nothing is opened whose txg might be refused.
@@ -210,7 +210,7 @@ impl PoolWriter {
         &self.name
     }
 
-    /// What was remarkable about opening it: a device that has missed txgs, a missing log, ... Each a sentence.
+    /// Notes of the import: a device that has missed txgs, a missing log, ... Each a sentence.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_format::ids::Guid;
 use cenote_format::uberblock::{Mmp, Uberblock};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, Handle, Instant, Notify, race};
@@ -24,11 +25,12 @@ use cenote_vdev::tree::Suspension;
 
 use super::{Clock, PoolWriter};
 use crate::SpaError;
-use crate::multihost::{MultihostLeaf, Settings, newest_of, reports, watch_disks, watch_time};
+use crate::multihost::{Settings, newest_of, reports, watch_disks, watch_time};
+use crate::owner::host_of;
 
 /// Between two multihost writes at least, however many devices there are.
 const PERIOD_MIN: Duration = Duration::from_millis(10);
-/// How long the end of a pool waits for multihost writes that devices have not answered. What is written later is older than the
+/// How long the end of a pool waits for multihost writes that devices have not answered. A write that lands later is older than the
 /// pool's last uberblock.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// After how many intervals without a multihost write a held pool's labels are looked at before a commit.
@@ -36,7 +38,7 @@ const LATE_INTERVALS: u32 = 10;
 /// Weights of the average delay, as OpenZFS has them: the latest counts 1 in 128.
 const DELAY_WEIGHT: u32 = 128;
 
-/// Whether a pool in use is shown to be.
+/// How a pool in use is shown to others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
     /// It is not.
@@ -78,8 +80,13 @@ struct State {
     suspension: Option<Arc<Suspension>>,
 }
 
+/// A leaf that gets multihost writes.
+#[derive(Clone)]
 struct Leaf {
-    leaf: MultihostLeaf,
+    guid: Guid,
+    disk: Disk,
+    ashift: u32,
+    /// A multihost write to it is under way.
     is_pending: bool,
 }
 
@@ -109,7 +116,7 @@ impl State {
         }
     }
 
-    /// Whether this is an uberblock that this host has written, or may have, or an older one.
+    /// `true` for an uberblock that this host has written, or may have written, and for an older one.
     fn is_ours(&self, newest: &Uberblock) -> bool {
         self.attempt.as_ref() == Some(newest) || self.uberblock.is_none_or(|ours| newest.cmp_age(&ours).is_le())
     }
@@ -132,7 +139,7 @@ impl Multihost {
         self.0.state.lock().mode
     }
 
-    /// Whether labels are to have a holder's host id.
+    /// `true` if labels get the holder's host id ([`holder_id`](crate::multihost::holder_id)).
     pub(super) fn is_shown(&self) -> bool {
         self.mode() != Mode::Off
     }
@@ -165,7 +172,7 @@ impl Multihost {
         self.0.changed.all();
     }
 
-    /// What the next uberblock says of multihost.
+    /// The multihost fields of the next uberblock.
     pub(super) fn fields(&self) -> Mmp {
         let state = self.0.state.lock();
         self.0.fields(&state, 0)
@@ -180,10 +187,12 @@ impl Multihost {
     pub(super) fn committed(&self, uberblock: Uberblock, leaves: &[LeafCommit]) {
         let now = self.0.handle.now();
         let mut state = self.0.state.lock();
-        let pending: Vec<_> = state.leaves.iter().filter(|leaf| leaf.is_pending).map(|leaf| leaf.leaf.guid).collect();
+        let pending: Vec<_> = state.leaves.iter().filter(|leaf| leaf.is_pending).map(|leaf| leaf.guid).collect();
         let leaves = leaves.iter().filter(|leaf| leaf.top.is_some()).map(|leaf| Leaf {
+            guid: leaf.guid,
+            disk: leaf.disk.clone(),
+            ashift: leaf.ashift,
             is_pending: pending.contains(&leaf.guid),
-            leaf: MultihostLeaf { guid: leaf.guid, disk: leaf.disk.clone(), ashift: leaf.ashift },
         });
         state.leaves = leaves.collect();
         (state.uberblock, state.attempt, state.sequence) = (Some(uberblock), None, 0);
@@ -207,8 +216,8 @@ impl Multihost {
         self.0.state.lock().suspension = Some(suspension);
     }
 
-    /// Ends the task, and waits until devices have answered it, but not for ever. What is committed from now on says nothing of a
-    /// pool that was held.
+    /// Ends the task, and waits until devices have answered it, but not for ever. Later uberblocks say nothing of a pool that was
+    /// held.
     pub(super) async fn stop(&self) {
         self.set(|state| (state.is_stopped, state.is_held) = (true, false));
         let quiet = async {
@@ -220,7 +229,7 @@ impl Multihost {
                 changed.await;
             }
         };
-        // Who does not answer is not waited for.
+        // A device that does not answer is not waited for.
         let _ = self.0.handle.timeout(END_PATIENCE, quiet).await;
     }
 
@@ -230,7 +239,7 @@ impl Multihost {
         self.0.changed.all();
     }
 
-    /// Whether a txg may be committed now.
+    /// Checks that a txg may be committed now.
     ///
     /// # Errors
     /// Why not: the pool is to be suspended, since another host may have it.
@@ -250,8 +259,7 @@ impl Multihost {
         }
     }
 
-    /// Whether a suspended pool may go on: looks at the labels, and where it was suspended for multihost, or would have been,
-    /// watches them as an import does.
+    /// Checks that a suspended pool may go on: reads the labels and, with `multihost=on`, watches them as an import does.
     ///
     /// # Errors
     /// Another host has the pool, or it cannot be told.
@@ -291,7 +299,7 @@ impl Shared {
         }
     }
 
-    /// Whether the last multihost write is so long ago that another host may have the pool; in words.
+    /// The reason to stop, if the last multihost write is so long ago that another host may have the pool.
     fn late(&self, state: &State) -> Option<String> {
         let (limit, late) = (state.limit(&self.settings), self.handle.now() - state.written);
         (!limit.is_zero() && late > limit).then(|| {
@@ -326,7 +334,7 @@ impl Shared {
     /// Gives the next device a multihost write.
     fn tick(self: &Arc<Self>) {
         let now = self.handle.now();
-        let (index, leaf, label, uberblock) = {
+        let (leaf, label, uberblock) = {
             let mut state = self.state.lock();
             if state.is_stopped || state.mode == Mode::Off {
                 return;
@@ -364,7 +372,7 @@ impl Shared {
             state.uberblock = Some(uberblock);
             state.leaves[index].is_pending = true;
             state.under_way += 1;
-            (index, state.leaves[index].leaf.clone(), (self.handle.random_u64() % 4) as usize, uberblock)
+            (state.leaves[index].clone(), (self.handle.random_u64() % 4) as usize, uberblock)
         };
         let shared = self.clone();
         self.handle.detach(Class::Issue, async move {
@@ -373,11 +381,9 @@ impl Shared {
                 let mut state = shared.state.lock();
                 let now = shared.handle.now();
                 state.done(now, written.is_ok(), &shared.settings);
-                // Devices may have been added, which changes places.
-                let place = state.leaves.get(index).filter(|at| at.leaf.guid == leaf.guid).map(|_| index);
-                let place = place.or_else(|| state.leaves.iter().position(|at| at.leaf.guid == leaf.guid));
-                if let Some(place) = place {
-                    state.leaves[place].is_pending = false;
+                // A commit since may have made the list anew, with other places.
+                if let Some(leaf) = state.leaves.iter_mut().find(|at| at.guid == leaf.guid) {
+                    leaf.is_pending = false;
                 }
                 state.under_way -= 1;
                 state.under_way == 0 && state.is_stopped
@@ -389,10 +395,10 @@ impl Shared {
     }
 
     fn disks(&self) -> Vec<Disk> {
-        self.state.lock().leaves.iter().map(|leaf| leaf.leaf.disk.clone()).collect()
+        self.state.lock().leaves.iter().map(|leaf| leaf.disk.clone()).collect()
     }
 
-    /// Whether the newest uberblock on disk is one that this host wrote.
+    /// Checks that this host wrote the newest uberblock on disk.
     async fn check_alone(&self) -> Result<(), String> {
         let reports = reports(&self.disks()).await;
         let Some((report, newest)) = newest_of(&reports) else {
@@ -401,8 +407,7 @@ impl Shared {
         if self.state.lock().is_ours(&newest) {
             return Ok(());
         }
-        let label = report.best_config();
-        let host = label.and_then(|label| label.str("hostname")).unwrap_or("an unknown host");
+        let (host, _) = host_of(report.best_config());
         Err(format!(
             "another system ({host}) has written txg {} while this one had the pool; nothing more is written to it here",
             newest.txg

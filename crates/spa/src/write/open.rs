@@ -66,7 +66,7 @@ pub async fn open(
 ) -> Result<PoolWriter, SpaError> {
     let kernel_pools = Path::new(KERNEL_POOLS);
     found.check_kernel(handle, kernel_pools).await?;
-    // Where it shows that the pool is in use now, that is said before it is said that it may be.
+    // A pool that is seen in use now is reported as that, not as one that may be in use.
     let refused = found.check_owner(how).err();
     let purpose = if refused.is_some() { Purpose::Read } else { Purpose::Write };
     let imported = import_for(handle, found.clone(), how, purpose).await;
@@ -80,7 +80,7 @@ pub async fn open(
         return Err(refused);
     }
     let pool = imported?;
-    // Before anything else is read: that may be what is on the missing device alone.
+    // Before anything else is read: the blocks that are read next may be on the missing device alone.
     if !how.missing_tops {
         check_outages(&pool)?;
     }
@@ -136,7 +136,7 @@ fn ring_of(pool: &Pool, is_multihost: bool) -> Ring {
     Ring::new(is_multihost, txg, newest)
 }
 
-/// Why leaves of a vdev are not written that can be read.
+/// The reasons why leaves of a vdev can be read and not written.
 fn reasons(status: &VdevStatus, vdev: &VdevConfig) -> Vec<String> {
     let mut found = Vec::new();
     let is_in = |guid| vdev.leaves().iter().any(|leaf| leaf.guid == guid);
@@ -147,13 +147,13 @@ fn reasons(status: &VdevStatus, vdev: &VdevConfig) -> Vec<String> {
     found
 }
 
-/// Refuses where a device that is missing may be the only one that has what was written in some txgs: it has to come back before
-/// others go on without it. Txgs that are in an outage whatever comes back keep nobody from writing.
+/// Refuses a pool where a missing device may be the only one that has the blocks of some txgs: it has to come back before the pool
+/// is written without it. Txgs that stay in an outage even with all devices back are no reason to refuse.
 fn check_outages(pool: &Pool) -> Result<(), SpaError> {
     let there = usable_leaves(pool);
     for (id, top) in (0..).map(VdevId).zip(&pool.vdevs().children) {
         let outage = pool.tree().outage(id, &BTreeSet::new());
-        // Without all of a vdev's devices there is more to say than this.
+        // A vdev without any device gets another error.
         if top.class == AllocationClass::Log || !top.leaves().iter().any(|leaf| there.contains(&leaf.guid)) {
             continue;
         }
@@ -177,7 +177,7 @@ struct Opening<'a> {
     pool: &'a Pool,
     options: WriteOptions,
     settings: Settings,
-    /// What the newest uberblock says of multihost, if the pool had to be watched.
+    /// The newest uberblock's multihost fields, if the pool had to be watched.
     watched: Option<Mmp>,
     candidate: Candidate<'a>,
 }

@@ -16,7 +16,7 @@ impl PoolWriter {
     /// no room; what is moved cannot be yet.
     pub async fn rename_dataset(&mut self, from: &str, to: &str) -> Result<(), SpaError> {
         let view = self.view().await?;
-        // A file system that is called like a snapshot is the one that can get a file system's name.
+        // `from` may be a file system with '@' in its own name: only a file system can get a name without '@'.
         let misnamed = match to.contains('@') {
             false if from.contains('@') => view.find_dir(from).await.map_err(|error| self.dsl_failed(error))?,
             _ => None,
@@ -125,7 +125,7 @@ mod tests {
     use super::super::shared::tests::{add_disk, made};
     use super::*;
 
-    /// A file system as other rules for names would have let it be made.
+    /// A file system with a name that the rules for new names forbid.
     async fn misnamed(writer: &mut PoolWriter, part: &str) {
         let birth = Birth { time_s: writer.time_s(), txg: writer.txg };
         let dir = writer.dsl.create_dir(Some(writer.dsl.root_dir), part, ObjectId(0), birth).await.unwrap();

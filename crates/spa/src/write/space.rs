@@ -66,7 +66,7 @@ pub(super) struct Space {
     small_left_bytes: AtomicU64,
     /// What space maps are read from.
     mos: OnceLock<ObjsetMut>,
-    /// Whose suspension those wait for who find no space.
+    /// The tree whose suspension allocations wait for when there is no space.
     tree: OnceLock<Weak<VdevTree>>,
     pub(super) troubles: Arc<Troubles>,
 }
@@ -126,13 +126,13 @@ impl Space {
         let _ = self.mos.set(mos.clone());
     }
 
-    /// From now on who finds no space waits until there is some, with the pool suspended, if that tree suspends pools.
+    /// From now on an allocation that finds no space suspends the pool and waits, if this tree suspends pools.
     pub(super) fn set_tree(&self, tree: &Arc<VdevTree>) {
         let _ = self.tree.set(Arc::downgrade(tree));
     }
 
-    /// Suspends the pool for a reason that is no device's. Whether it went on; `false` where pools are not suspended, or this one
-    /// was given up.
+    /// Suspends the pool for a reason other than a device, and waits. Returns `true` when the pool goes on; `false` if pools are
+    /// not suspended, or this one was given up.
     pub(super) async fn suspend(&self, reason: String) -> bool {
         let Some(tree) = self.tree.get().and_then(Weak::upgrade) else { return false };
         let Some(suspension) = tree.suspension() else { return false };
@@ -208,7 +208,7 @@ impl Space {
 }
 
 impl Space {
-    /// Passes a metaslab over, whose map cannot be read.
+    /// Passes over a metaslab whose map cannot be read.
     fn give_up(&self, id: MetaslabId, reason: String) -> Result<(), NoSpace> {
         let now_ms = self.now_ms();
         self.troubles.unreadable(id, reason);
@@ -290,7 +290,7 @@ impl cenote_zio::Allocator for Space {
                         if !self.suspend(reason).await {
                             return Err(error);
                         }
-                        // Maps that could not be read may have what is missing.
+                        // Metaslabs whose maps could not be read may have space.
                         self.with(|allocator| allocator.try_again(0, 0));
                     }
                     placed => return placed,
@@ -461,7 +461,7 @@ impl PoolWriter {
         Ok(())
     }
 
-    /// Makes a change; what it has to read for that it waits for, where the pool can be suspended.
+    /// Makes a change. A read that fails suspends the pool, where it can be suspended, and the change is made again.
     async fn make_change(&mut self, txg: Txg, change: Change) -> Result<(), SpaError> {
         if !matches!(change, Change::Write { .. } | Change::Header { .. }) {
             return self.make_change_once(txg, &change).await;

@@ -37,7 +37,7 @@ impl PoolWriter {
         self.space_pass = 0;
         self.phases.clear();
         let begun = self.handle.now();
-        // What the last commit, or whoever opened the pool, found missing; and what is not there misses whatever is written.
+        // Txgs that the last commit or the import found missing; and leaves that are absent miss this one.
         let unnoted = std::mem::take(&mut self.members.unnoted);
         self.note_missed_txgs(txg, 1, unnoted).await?;
         self.note_missed(txg, 1, self.members.lost()).await?;
@@ -57,7 +57,7 @@ impl PoolWriter {
             let failed = self.tree.flush().await.map_err(|error| self.fail(error))?;
             let failed: BTreeSet<Guid> = failed.into_iter().collect();
             self.time(Phase::Flush, begun);
-            // What one leaf of a mirror had not taken may be what the other was to make stable.
+            // A block that one leaf of a mirror did not take may be one that the other leaf could not flush.
             let mut lost = self.members.lost();
             lost.extend(self.members.behind(txg).chain(failed.iter().copied()));
             if self.tree.suspension().is_none()

@@ -1,4 +1,4 @@
-//! What goes wrong with a pool's space while it is written, and does not stop it: each is told once.
+//! Troubles with a pool's space that do not stop the pool: each is reported once.
 //!
 //! An unreadable space map costs its metaslab: it is passed over for some time, as OpenZFS passes one over that it cannot load, and
 //! what is freed in it is recorded in logs, which are kept for it. No space in a sync, and a map that has to be written and cannot
@@ -10,7 +10,7 @@ use cenote_metaslab::MetaslabId;
 use cenote_taskq::Notify;
 use cenote_taskq::sync::Mutex;
 
-/// Troubles that nobody has asked for yet, at most.
+/// Unreported troubles that are kept at most.
 const UNTOLD_MAX: usize = 64;
 
 /// Troubles of a pool that is open.

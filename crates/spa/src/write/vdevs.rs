@@ -24,7 +24,7 @@ const METASLAB_SHIFT_MAX: u32 = 34;
 /// Metaslabs at most (`zfs_vdev_ms_count_limit`).
 const METASLABS_MAX: u64 = 1 << 17;
 
-/// The most that a physical sector above the logical one makes (`zfs_vdev_max_auto_ashift`).
+/// The largest ashift that a physical sector above the logical one gives (`zfs_vdev_max_auto_ashift`).
 const AUTO_ASHIFT_MAX: u32 = 14;
 
 /// A disk that a pool is to be made on.
@@ -182,8 +182,8 @@ impl DiskSpec {
     }
 }
 
-/// The sector size of disks that are one vdev, as a power of two: what is asked for, else the largest physical sector, up to what
-/// OpenZFS takes by itself, and never less than the largest logical one.
+/// The ashift of a vdev of these disks: `wanted`, or else the largest physical sector up to OpenZFS's `zfs_vdev_max_auto_ashift`;
+/// never less than the largest logical sector.
 pub(super) fn ashift_of(disks: &[DiskSpec], wanted: Option<u32>) -> Result<u32, SpaError> {
     let shift = |bytes: u32| bytes.clamp(1 << ASHIFT_MIN, 1 << (ASHIFT_MAX + 1)).next_power_of_two().ilog2();
     let logical = |disk: &DiskSpec| shift(disk.disk.device().sector_bytes());

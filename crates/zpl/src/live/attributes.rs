@@ -72,7 +72,7 @@ impl LiveFileSystem {
         let mode = record.u64(ZplAttribute::Mode);
         let flags = Flags(record.flags().bits());
         let head = node.object.head();
-        // Asked before its space: if a txg ends in between, the client asks once more.
+        // Before its space: if a txg ends in between, the client asks once more.
         let is_changed = node.object.is_changed();
         // What is not on disk yet has no space yet.
         let used = node.object.synced().map_or(0, |synced| synced.used_bytes());

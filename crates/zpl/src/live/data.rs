@@ -337,11 +337,11 @@ impl OpenFile {
         self.filesystem.allocate(&self.node, how, range).await
     }
 
-    /// Closes the handle: when the file was read is written down. If this was the last handle of a file without a name, that is
-    /// garbage then ([`LiveFileSystem::garbage`]).
+    /// Closes the handle and writes the time of the last read. A file without a name whose last handle this was is garbage then
+    /// ([`LiveFileSystem::garbage`]).
     ///
     /// # Errors
-    /// What was to be written could not be.
+    /// The time could not be written.
     pub async fn close(self) -> Result<(), ZplError> {
         self.settle_access().await
     }

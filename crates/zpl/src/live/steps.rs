@@ -1,11 +1,12 @@
-//! Freeing a file's blocks a piece at a time, from the end, so that no txg has more than it can hold in memory, or takes long.
+//! Freeing a file's blocks a piece at a time, from the end, so that a txg's frees fit into memory and do not make it long.
 //!
 //! A piece is what one lowest indirect block points to. Freeing it reads that block and those above it, whatever the size of
 //! its data and however sparse it is.
 //!
-//! A txg has a *share* for what is freed in it, of all files together. It is bounded by what may be dirty, and goes by time: whoever
-//! has used it up waits for the txg, and where that took longer than others should wait for theirs the share is halved; where it
-//! took a quarter of that, doubled. So a slow disk has small steps, and a fast one is not idle.
+//! A txg has a *share*: the number of blocks that may be freed in it, of all files together. The share is bounded by a part of
+//! `zfs_dirty_data_max`, and follows the time that txgs take. A task that finds it used up waits for the txg: the share is halved if
+//! that took longer than `TXG_MAX`, and doubled if it took less than a quarter of that. So a slow disk has small steps, and a fast
+//! one is not idle.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,11 +19,11 @@ use super::LiveFileSystem;
 use super::txgs::HeldTxg;
 use crate::ZplError;
 
-/// Blocks freed in a txg, to begin with, at least and at most.
+/// The share in blocks: at first, at least and at most.
 const SHARE_FIRST: u64 = 64 << 10;
 const SHARE_MIN: u64 = 4 << 10;
 const SHARE_MAX: u64 = 1 << 20;
-/// How long a txg with such frees may take.
+/// How long a txg with a full share should take at most.
 const TXG_MAX: Duration = Duration::from_millis(500);
 /// What a piece counts for at least, for the indirect blocks that it needs read: of a file with one of them, of a larger one.
 const SMALL_WEIGHT: u64 = 16;
@@ -56,7 +57,8 @@ impl LiveFileSystem {
         loop {
             let held = self.source().begin(cost.that_frees()).await?;
             let txg = held.txg();
-            if self.shared.share.lock().take(txg, weight) {
+            let bound = self.shared.objset.frees_max().unwrap_or(SHARE_MAX).clamp(SHARE_MIN, SHARE_MAX);
+            if self.shared.share.lock().take(txg, weight, bound) {
                 self.shared.objset.count_frees(txg, weight);
                 return Ok(held);
             }
@@ -64,19 +66,18 @@ impl LiveFileSystem {
             let handle = self.shared.objset.dmu().handle();
             let begun = handle.now();
             self.source().later_than(txg).await?;
-            let most = self.shared.objset.frees_max().unwrap_or(SHARE_MAX);
-            self.shared.share.lock().adapt(txg, handle.now() - begun, most);
+            self.shared.share.lock().adapt(txg, handle.now() - begun, bound);
         }
     }
 }
 
-/// What is freed in which txg, and how much may be.
+/// The share of the newest txg: how many blocks it may free, and has freed.
 #[derive(Debug)]
 pub(super) struct Share {
     txg: Txg,
     freed: u64,
     most: u64,
-    /// The last txg by whose time the share was set: many may wait for one.
+    /// The last txg that the share was adapted to: several tasks may wait for one txg.
     judged: Txg,
 }
 
@@ -87,19 +88,20 @@ impl Default for Share {
 }
 
 impl Share {
-    fn take(&mut self, txg: Txg, weight: u64) -> bool {
+    /// Takes a part of the txg's share, which is `bound` at most; whether there was any left.
+    fn take(&mut self, txg: Txg, weight: u64, bound: u64) -> bool {
         if self.txg < txg {
             (self.txg, self.freed) = (txg, 0);
         }
-        let has_room = self.freed < self.most;
+        let has_room = self.freed < self.most.min(bound);
         if has_room {
             self.freed += weight;
         }
         has_room
     }
 
-    /// A txg whose share was used up was waited for.
-    fn adapt(&mut self, txg: Txg, took: Duration, most: u64) {
+    /// Adapts the share to the time that a txg took whose share was used up.
+    fn adapt(&mut self, txg: Txg, took: Duration, bound: u64) {
         if self.judged >= txg {
             return;
         }
@@ -109,7 +111,7 @@ impl Share {
         } else if took < TXG_MAX / 4 {
             self.most *= 2;
         }
-        self.most = self.most.clamp(SHARE_MIN, most.clamp(SHARE_MIN, SHARE_MAX));
+        self.most = self.most.clamp(SHARE_MIN, bound);
     }
 }
 
@@ -120,16 +122,23 @@ mod tests {
     #[test]
     fn slow_txgs_get_a_smaller_share_and_fast_ones_a_larger_within_bounds() {
         let mut share = Share::default();
-        assert!(share.take(Txg(1), SHARE_FIRST));
-        assert!(!share.take(Txg(1), 1), "it is used up");
-        assert!(share.take(Txg(2), 1));
-        share.adapt(Txg(2), TXG_MAX * 2, u64::MAX);
+        assert!(share.take(Txg(1), SHARE_FIRST, SHARE_MAX));
+        assert!(!share.take(Txg(1), 1, SHARE_MAX), "it is used up");
+        assert!(share.take(Txg(2), 1, SHARE_MAX));
+        share.adapt(Txg(2), TXG_MAX * 2, SHARE_MAX);
         assert_eq!(share.most, SHARE_FIRST / 2);
-        share.adapt(Txg(2), TXG_MAX * 2, u64::MAX);
+        share.adapt(Txg(2), TXG_MAX * 2, SHARE_MAX);
         assert_eq!(share.most, SHARE_FIRST / 2, "a txg counts once");
-        (3..50).for_each(|txg| share.adapt(Txg(txg), TXG_MAX * 2, u64::MAX));
+        (3..50).for_each(|txg| share.adapt(Txg(txg), TXG_MAX * 2, SHARE_MAX));
         assert_eq!(share.most, SHARE_MIN);
         (50..99).for_each(|txg| share.adapt(Txg(txg), TXG_MAX / 9, 100_000));
         assert_eq!(share.most, 100_000);
+    }
+
+    #[test]
+    fn the_first_share_is_bounded_by_what_may_be_dirty_too() {
+        let mut share = Share::default();
+        assert!(share.take(Txg(1), SHARE_MIN, SHARE_MIN));
+        assert!(!share.take(Txg(1), 1, SHARE_MIN));
     }
 }

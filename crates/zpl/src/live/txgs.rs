@@ -93,8 +93,8 @@ pub trait TxgSource: Send + Sync + 'static {
     /// The pool is not written any more.
     fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>>;
 
-    /// Says that space is about to be freed in the background, until what comes back is dropped: changes for which there is no
-    /// space wait for it meanwhile. Nobody is told where it is nobody's concern.
+    /// Tells the pool that space is being freed in the background, until the guard is dropped: changes for which there is no space wait
+    /// meanwhile. `None` where no pool is behind this source.
     fn frees_begin(&self) -> Option<PendingFrees> {
         None
     }

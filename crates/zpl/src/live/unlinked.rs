@@ -1,26 +1,28 @@
-//! The delete queue: objects without a name, freed when nobody has them open any more, large ones in steps.
+//! The delete queue (OpenZFS's unlinked set): objects without a name, freed when nobody has them open any more, large ones in steps.
 //!
 //! # Theory
 //!
-//! **Need.** Removing a name takes no longer than writing that down, however large the file is; its space comes back soon, and
-//! nobody else is held up by that.
+//! **Need.** `unlink` returns as soon as the name is gone, however large the file is; the space comes back soon, and other operations
+//! do not wait for that.
 //!
 //! **Life of a large file's end.**
-//! 1. `unlink`, or a rename over it, takes its name and puts its number into the queue, in one txg, and answers.
+//! 1. `unlink`, or a rename over it, removes the name and enters the object's number into the queue, in one txg, and returns.
 //! 2. If nobody has it open, or when its last handle is dropped, it is *garbage*: noted in memory, and the pool is told that space
 //!    is about to be freed ([`super::txgs::TxgSource::frees_begin`]).
-//! 3. The task that waits for garbage frees it piece by piece from its end, each txg its share (`steps`). It holds the file's own
-//!    lock and no other while it waits for txgs; the queue's only for the moment in which the last piece goes with the entry.
-//! 4. What does not find space meanwhile waits, as long as pieces are freed.
+//! 3. The reaper, one task, frees it piece by piece from its end, in each txg its share (`steps`). While it waits for a txg it holds
+//!    no lock but the file's own; it takes the queue's lock only to remove the entry together with the last piece.
+//! 4. Changes for which there is no space wait as long as pieces are freed.
 //!
-//! **Invariants.** What is in the queue has no name. The lock of the queue is held by nobody who waits for a txg to be written, but
-//! as everyone waits who changes something in a pool that is full or has too much dirty.
+//! **Invariants.**
+//! 1. An object in the queue has no name.
+//! 2. No task waits for a txg to be written while it holds the queue's lock, except as every change waits when the pool is full or
+//!    too much is dirty.
 //!
-//! **Crash, or the end of use.** The queue is on disk, so the next user goes on where this one stopped: the pieces that are freed are
-//! holes. Whoever ends the use of a file system frees a little, and leaves the rest.
+//! **Crash, or the end of use.** The queue is on disk, and freed pieces are holes, so the next user goes on where this one stopped. At
+//! the end of a mount a little is freed, and the rest is left.
 //!
-//! **Rejected.** *Freeing before the answer*: the answer to one `unlink` would take as long as all before it. *Several files at a time*:
-//! they would share the same txgs' shares.
+//! **Rejected.** *Freeing before the answer*: one `unlink` would take as long as all before it. *Several files at a time*: they would
+//! share the same txgs' shares.
 
 use std::collections::BTreeSet;
 
@@ -41,14 +43,16 @@ use crate::ZplError;
 
 /// Entries looked at, or taken out, at a time.
 const BATCH: usize = 64;
+/// Objects noted in memory at most, so that many small files that are removed faster than they are freed do not fill it.
+const IDS_MAX: usize = 64 << 10;
 /// Blocks that are freed at the end of a file system's use, so that little is left to the next user.
 const LAST_BLOCKS: u64 = 16 << 10;
 
-/// What is known of the delete queue.
+/// The part of the delete queue that is known in memory.
 pub(super) struct Garbage {
     /// Objects in it that nobody has open.
     ids: BTreeSet<ObjectId>,
-    /// It may have what the last user of the file system left there.
+    /// The queue may have others: those that the last user of the file system left there, or more than are noted here.
     is_unseen: bool,
     /// Nothing more is to be begun.
     is_stopped: bool,
@@ -62,14 +66,26 @@ impl Default for Garbage {
     }
 }
 
-/// How much someone who frees garbage will free.
+impl Garbage {
+    /// Notes an object of the queue that nobody has open. Where too many are noted the queue, which has them all, is looked
+    /// through again.
+    fn note(&mut self, id: ObjectId) {
+        if self.ids.len() < IDS_MAX {
+            self.ids.insert(id);
+        } else {
+            self.is_unseen = true;
+        }
+    }
+}
+
+/// How much one call frees at most.
 struct Budget {
     blocks: u64,
     /// It ends when the file system's use does.
     is_stopped: bool,
 }
 
-/// What has become of an object of the queue.
+/// The outcome of freeing an object of the queue.
 enum Freed {
     Whole,
     /// It is in use, or was not there.
@@ -78,7 +94,7 @@ enum Freed {
     InPart,
 }
 
-/// Whether nothing else can be freed either: there is no space for it now, or the pool is not written any more.
+/// True if an error would meet every other object of the queue too: there is no space now, or the pool is not written any more.
 const fn ends(error: &ZplError) -> bool {
     matches!(error, ZplError::NoSpace | ZplError::Quota(_) | ZplError::Closed(_))
 }
@@ -98,13 +114,13 @@ impl LiveFileSystem {
     pub(super) fn is_garbage(&self, id: ObjectId) {
         {
             let mut garbage = self.shared.garbage.lock();
-            garbage.ids.insert(id);
+            garbage.note(id);
             garbage.pending = garbage.pending.take().or_else(|| self.source().frees_begin());
         }
         self.shared.garbage_came.all();
     }
 
-    /// Returns once there may be garbage: for a task that reaps in the background. `false` once nothing more is to be freed.
+    /// Returns once there may be garbage, for a task that reaps in the background; `false` after [`Self::stop_reaping`].
     pub async fn garbage(&self) -> bool {
         loop {
             let came = self.shared.garbage_came.wait();
@@ -121,7 +137,7 @@ impl LiveFileSystem {
         }
     }
 
-    /// Has whoever frees garbage stop at the next piece; the rest stays in the queue for the next user of the file system.
+    /// Stops the reaper at its next piece; the rest stays in the queue for the next user of the file system.
     pub fn stop_reaping(&self) {
         self.shared.garbage.lock().is_stopped = true;
         self.shared.garbage_came.all();
@@ -159,12 +175,13 @@ impl LiveFileSystem {
 
     async fn reap_all(&self, budget: &mut Budget, pending: Option<&PendingFrees>) -> Result<u64, ZplError> {
         let (mut count, mut failure) = (0, None);
-        if self.shared.garbage.lock().is_unseen {
-            let is_all = self.sweep(budget, pending, &mut count, &mut failure).await?;
-            if !is_all {
-                return Ok(count);
+        // Taken first: an object that is removed meanwhile, and not noted, may stand where the sweep has been.
+        if std::mem::take(&mut self.shared.garbage.lock().is_unseen) {
+            let swept = self.sweep(budget, pending, &mut count, &mut failure).await;
+            if !matches!(swept, Ok(true)) {
+                self.shared.garbage.lock().is_unseen = true;
+                return swept.map(|_| count);
             }
-            self.shared.garbage.lock().is_unseen = false;
         }
         loop {
             let next = self.shared.garbage.lock().ids.pop_first();
@@ -173,11 +190,11 @@ impl LiveFileSystem {
                 Ok(Freed::Whole) => count += 1,
                 Ok(Freed::Not) => {}
                 Ok(Freed::InPart) => {
-                    self.shared.garbage.lock().ids.insert(id);
+                    self.shared.garbage.lock().note(id);
                     return Ok(count);
                 }
                 Err(error) if ends(&error) => {
-                    self.shared.garbage.lock().ids.insert(id);
+                    self.shared.garbage.lock().note(id);
                     return Err(error);
                 }
                 Err(error) => {
@@ -187,15 +204,15 @@ impl LiveFileSystem {
         }
     }
 
-    /// Whether so many blocks more may be freed.
+    /// Takes blocks from the budget; false if it does not allow them.
     fn may_free(&self, budget: &mut Budget, blocks: u64) -> bool {
         let is_over = (budget.is_stopped && self.shared.garbage.lock().is_stopped) || budget.blocks < blocks;
         budget.blocks = if is_over { 0 } else { budget.blocks - blocks };
         !is_over
     }
 
-    /// Frees everything in the queue that is in nobody's use.
-    /// Whether the whole queue was seen. What cannot be freed stays there, and the first reason comes back.
+    /// Frees everything in the queue that is not in use, and returns true if the whole queue was seen. Objects that cannot be freed
+    /// stay in it, and the first reason is kept in `failure`.
     async fn sweep(
         &self,
         budget: &mut Budget,
@@ -297,7 +314,7 @@ impl LiveFileSystem {
 
     async fn finish(&self, node: &Node, xattrs: Option<Object>) -> Result<(), ZplError> {
         let weight = steps::weight(&node.object, 1);
-        // The last piece, before the queue is locked: whoever waits for the next txg's share holds up nobody else.
+        // The last piece, before the queue is locked: this may wait for the next txg's share, which must hold up nobody else.
         let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
         node.object.free_blocks(held.txg(), 0..u64::MAX);
         drop(held);
@@ -334,7 +351,7 @@ impl LiveFileSystem {
 
     /// Empties a hidden directory whose owner is locked, freeing what its entries lead to.
     async fn purge(&self, directory: &Object, pending: Option<&PendingFrees>) -> Result<(), ZplError> {
-        // What it holds was an attribute once, and is small.
+        // Its entries were extended attributes, which are small.
         let mut budget = Budget { blocks: u64::MAX, is_stopped: false };
         loop {
             let found = ZapLook::open(directory).await?.list(None, BATCH).await?;
@@ -358,5 +375,20 @@ impl LiveFileSystem {
             zap.flush(held.txg()).await?;
             objects.iter().for_each(|object| object.free(held.txg()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_garbage_than_is_noted_is_left_to_a_look_through_the_queue() {
+        let mut garbage = Garbage { is_unseen: false, ..Garbage::default() };
+        (0..IDS_MAX as u64).for_each(|id| garbage.note(ObjectId(id)));
+        assert!(!garbage.is_unseen);
+        garbage.note(ObjectId(u64::MAX));
+        assert!(garbage.is_unseen);
+        assert_eq!(garbage.ids.len(), IDS_MAX);
     }
 }

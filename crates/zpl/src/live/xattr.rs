@@ -86,9 +86,8 @@ fn check_name(name: &[u8]) -> Result<(), ZplError> {
     Ok(())
 }
 
-/// # Errors
-/// It is none that can be set: of the system's own, only the two lists are known here, and others would be kept as if
-/// somebody obeyed them.
+/// Refuses names of the namespace `system` but those of the two POSIX access control lists: others would be kept as if somebody
+/// obeyed them.
 fn check_settable(name: &[u8]) -> Result<(), ZplError> {
     check_name(name)?;
     if name.starts_with(b"system.") && name != posix_acl::ACCESS && name != posix_acl::DEFAULT {

@@ -22,9 +22,9 @@ use super::{LiveFileSystem, steps};
 use crate::xattr::{XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name};
 use crate::{FileKind, Time, ZplError};
 
-/// Names of one file at most that are changed with their owner.
+/// Attributes of one file at most whose owner is changed with the file's.
 const NAMES_MAX: usize = 1 << 16;
-/// As many values can be no more than a reader takes, whatever their sizes, so that they need not be added up.
+/// Up to this many values are within a reader's bound whatever their sizes, so that they need not be added up.
 const FEW: usize = XATTRS_MAX_BYTES / XATTR_VALUE_MAX_BYTES - 1;
 /// Files whose owner is changed in one txg.
 const BATCH: usize = 64;
@@ -156,7 +156,10 @@ impl LiveFileSystem {
         Ok(DirEdit { directory, record: own, form, zap, name: stored, value, replaced })
     }
 
-    /// Refuses what a reader would refuse: with a new value the attributes in the hidden directory stay within its bounds.
+    /// Checks that with a new value the attributes in the hidden directory stay within a reader's bounds.
+    ///
+    /// # Errors
+    /// They would be too many or too large; or one cannot be read.
     async fn check_room(&self, hidden: &Node, name: &[u8], value_bytes: usize) -> Result<(), ZplError> {
         let entries = ZapLook::open(&hidden.object).await?.list(None, XATTR_NAMES_MAX + 1).await?;
         let others = entries.iter().filter(|entry| entry.name() != name);

@@ -211,6 +211,16 @@ impl VolumeMut {
         Ok((offset_bytes..extent.blocks.end.saturating_mul(size).min(limit), extent.is_hole))
     }
 
+    /// Where data begins at or behind `offset_bytes`, as of the newest change; nothing where only holes follow.
+    ///
+    /// # Errors
+    /// The tree on disk cannot be read.
+    pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>, DmuError> {
+        let size = self.shared.block_bytes;
+        let block = self.shared.data.next_data_block(offset_bytes / size).await?;
+        Ok(block.map(|block| block.saturating_mul(size).max(offset_bytes)))
+    }
+
     /// Waits until nobody else changes a block of this range, and keeps others away from them until the claim is dropped. The
     /// txg is to be asked for after this.
     ///

@@ -1,4 +1,5 @@
-//! Measurements, which take long and say numbers: run them by name, with `--release -- --ignored --nocapture`.
+//! Measurements, which take minutes and print numbers. They run on demand alone:
+//! `cargo test --release -p cenote-scan --test written many -- --ignored --nocapture`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use cenote_zpl::live::{AttributeChange, LiveFileSystem, LiveOptions, NewNode};
 use super::make;
 use crate::common::options;
 
-/// What the machine of the measurement is said to have.
+/// Memory of the machine that the tunables are computed for.
 const MEMORY_BYTES: u64 = 1 << 30;
 const PER_DIRECTORY: u64 = 1000;
 
@@ -44,7 +45,7 @@ async fn pool_on(handle: &Handle, path: &str, tunables: TxTunables) -> LivePool 
 
 /// `FILES` are made (a million), then owned by somebody else, on a disk of 50 MB/s that serves one request at a time.
 #[test]
-#[ignore = "a measurement: minutes"]
+#[ignore = "a measurement of minutes: cargo test --release -p cenote-scan --test written many -- --ignored --nocapture"]
 fn the_owner_of_a_million_files_is_changed_within_the_limits() {
     let files = count_of("FILES", 1_000_000);
     let runtime = Runtime::simulated(1);
@@ -111,7 +112,7 @@ fn the_owner_of_a_million_files_is_changed_within_the_limits() {
     });
 }
 
-/// What small operations take, in microseconds: the middle, and the 99th of a hundred.
+/// Median and 99th percentile of the duration of small operations in microseconds, and their number.
 async fn small_operations(handle: &Handle, fs: &LiveFileSystem, until: impl Fn(u64) -> bool) -> (u64, u64, usize) {
     let mut times = Vec::new();
     while !until(times.len() as u64) {
@@ -130,7 +131,7 @@ async fn small_operations(handle: &Handle, fs: &LiveFileSystem, until: impl Fn(u
 
 /// A file of `BLOCKS` blocks (ten million) of 16 KiB loses its name, while others make, write and remove small files.
 #[test]
-#[ignore = "a measurement: minutes"]
+#[ignore = "a measurement of minutes: cargo test --release -p cenote-scan --test written many -- --ignored --nocapture"]
 fn a_file_of_ten_million_blocks_is_removed_and_others_do_not_notice() {
     const BLOCK_BYTES: usize = 16 << 10;
     let blocks = count_of("BLOCKS", 10_000_000);

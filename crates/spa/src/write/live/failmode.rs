@@ -82,7 +82,7 @@ impl LivePool {
         self.shared.suspension.reason()
     }
 
-    /// Whether it is suspended because multihost writes failed or were late: devices that work again are no reason to go on.
+    /// `true` if the pool is suspended because multihost writes failed or were late: devices that work again are no reason to go on.
     #[must_use]
     pub fn is_suspended_for_multihost(&self) -> bool {
         self.shared.suspension.is_for_multihost()

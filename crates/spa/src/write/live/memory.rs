@@ -1,11 +1,11 @@
-//! What a pool that is written takes of memory at most: the sum of its limits.
+//! The limits of the memory that a pool takes while it is written, and their sum.
 
 use cenote_dmu::tx::TxTunables;
 
 /// Memory of written blocks that is kept for the next ones at most, if so much may be dirty at all. Without it
 /// each block's pages come from the kernel anew, which takes longer than to fill and sum them up.
 const BUFFERS_KEPT_MAX_BYTES: u64 = 512 << 20;
-/// What devices are being given, or have not made stable yet.
+/// Blocks on their way to devices, or not flushed yet.
 const ON_THEIR_WAY_BYTES: u64 = 128 << 20;
 /// The program itself: its code, stacks, tables, small buffers.
 const FIXED_BYTES: u64 = 64 << 20;
@@ -15,12 +15,12 @@ const FIXED_BYTES: u64 = 64 << 20;
 pub struct MemoryLimits {
     /// Blocks of the cache.
     pub cache: u64,
-    /// What was changed and is not on disk: `zfs_dirty_data_max` twice, since a txg's blocks are kept until all of it is on disk,
-    /// and the next ones may be dirty by then.
+    /// Dirty data: `zfs_dirty_data_max` twice, since a txg's blocks are kept until all of it is on disk, and the next txgs may have
+    /// as much by then.
     pub dirty: u64,
     /// Memory of written blocks that is kept for the next ones.
     pub buffers: u64,
-    /// What devices are being given, or have not made stable yet.
+    /// Blocks on their way to devices, or not flushed yet.
     pub on_their_way: u64,
     /// The program itself.
     pub fixed: u64,

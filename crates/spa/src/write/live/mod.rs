@@ -86,10 +86,10 @@ struct Shared {
     tree: Weak<VdevTree>,
     failmode: Mutex<FailMode>,
     txgs: Transactions,
-    /// What goes wrong with its space.
+    /// Troubles with its space.
     troubles: Arc<Troubles>,
-    /// What is freed in the background.
-    frees: Arc<frees::Frees>,
+    /// Frees in the background.
+    frees: frees::Frees,
     changes: Mutex<VecDeque<Change>>,
     accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
     /// Of each head dataset that is open.
@@ -173,7 +173,7 @@ impl LivePool {
             failmode: Mutex::new(FailMode::default()),
             txgs: txgs.clone(),
             troubles: writer.space.troubles.clone(),
-            frees: Arc::default(),
+            frees: frees::Frees::default(),
             changes: Mutex::new(VecDeque::new()),
             accounts: Mutex::new(BTreeMap::new()),
             figures: Mutex::new(BTreeMap::new()),
