@@ -2,8 +2,9 @@
 //!
 //! # Theory
 //!
-//! **Need.** A mount or a server outlives the command line that begins it. Whoever begins it wants to go on when it is ready and not
-//! before, and to see why it did not begin; whoever ends it wants to know its process; and nothing may end with a terminal.
+//! **Need.** A mount or a server outlives the command line that begins it. A person or script that begins it wants to go on when it is
+//! ready and not before, and to see why it did not begin; one that ends it wants to know its process; and nothing may end with a
+//! terminal.
 //!
 //! **Shape.** A process of many threads cannot be forked safely, so with `--background` the program starts itself once more:
 //! ```text
@@ -21,24 +22,26 @@
 //! 2. A command whose caller was ended meanwhile ends too, in good order.
 //! 3. After "ready" nothing of the caller's terminal is held. The working directory stays: devices may be named relative to it.
 //!
-//! **Rejected.** *To hand down the caller's stderr*: whoever waits for its end, as `ssh` does, would wait for this process. *`fork` and `setsid` before threads begin*: not to be had without unsafe code. *Output to nowhere without `--log`*:
-//! that a pool is suspended is said in no other place.
+//! **Rejected.** *To hand down the caller's stderr*: `ssh`, which waits for its end, would wait for this process. *`fork` and `setsid`
+//! before threads begin*: not to be had without unsafe code. *Output to nowhere without `--log`*: that a pool is suspended is said in
+//! no other place.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::cachefile::CacheFile;
+use crate::cachefile::{CacheFile, make_own_folder};
 use crate::context::Context;
 use crate::outcome::FAILED;
 
@@ -48,8 +51,12 @@ const STARTED: &str = "CENOTE_STARTER";
 const READY: &[u8] = b"\x01cenote is ready\n";
 /// Bytes that are passed on from standard input at most: a key.
 const INPUT_BYTES_MAX: u64 = 64 << 10;
-/// A log that is longer when a process begins starts anew.
+/// A log beside the cache file that is longer when a process begins starts anew. One that `--log` names is the user's.
 const LOG_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of a pid file that are read at most.
+const PID_BYTES_MAX: u64 = 64;
+/// Characters of a dataset's name in the name of its log: a file's name has 255 bytes at most, as a dataset's has.
+const LOG_NAME_CHARS_MAX: usize = 200;
 
 /// Options of commands that go on until they are ended.
 #[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
@@ -65,7 +72,17 @@ pub(crate) struct GoesOn {
     pub(crate) log: Option<PathBuf>,
 }
 
-/// Whether this process is the one that goes on.
+impl GoesOn {
+    /// How a person ends the command: `verb` it by an interrupt, or in the background by a signal to the process.
+    pub(crate) fn end(&self, verb: &str) -> String {
+        match self.background {
+            false => format!("interrupt to {verb}"),
+            true => format!("'kill {}' to {verb}", std::process::id()),
+        }
+    }
+}
+
+/// True in the process that goes on.
 fn is_started() -> bool {
     std::env::var_os(STARTED).is_some()
 }
@@ -111,7 +128,7 @@ fn begin(argv: &[OsString], has_input: bool) -> Result<ExitCode> {
     Ok(ExitCode::from(code.filter(|code| *code != 0).unwrap_or(FAILED)))
 }
 
-/// What others are told of a command that goes on. Its end is the end of the pid file.
+/// A command that goes on, as its caller, its supervisor and the pid file are told of it. The pid file goes when this is dropped.
 pub(crate) struct Going {
     options: GoesOn,
     name: String,
@@ -119,31 +136,34 @@ pub(crate) struct Going {
 }
 
 impl Going {
-    /// At the begin, before anything is opened. `name` is what it is about, for the name of its log.
+    /// At the begin, before anything is opened. `name` is the dataset's, for the name of the log.
     pub(crate) fn begin(options: &GoesOn, name: &str) -> Result<Self> {
         if options.background && is_started() {
             // Fails where this process leads a group already, which then is no terminal's either.
             let _ = rustix::process::setsid();
         }
         let pid_file = options.pid_file.as_deref().map(PidFile::claim).transpose()?;
-        Ok(Self { options: options.clone(), name: name.replace(['/', '@'], "-"), pid_file })
+        let name = name.replace(['/', '@'], "-").chars().take(LOG_NAME_CHARS_MAX).collect();
+        Ok(Self { options: options.clone(), name, pid_file })
     }
 
-    /// It is ready: who began it goes on, and messages go to the log.
+    /// It is ready: its caller goes on, its supervisor is told, and messages go to the log.
     ///
     /// # Errors
-    /// Who began it has gone, or the log or the pid file cannot be written: the command is to end.
+    /// The caller has ended, or the log or the pid file cannot be written: the command is to end.
     pub(crate) fn ready(&self, context: &Context) -> Result<()> {
         if let Some(file) = &self.pid_file {
             file.write()?;
         }
-        notify("READY=1");
         let in_background = self.options.background && is_started();
         let log = match &self.options.log {
             Some(path) => Some((path.clone(), open_log(path)?)),
             None if in_background => {
                 let path = usual_log(&self.name)?;
                 let file = open_log(&path)?;
+                if file.metadata()?.len() > LOG_BYTES_MAX {
+                    file.set_len(0)?;
+                }
                 Some((path, file))
             }
             None => None,
@@ -158,9 +178,10 @@ impl Going {
         }
         if let Some((_, file)) = log {
             context.output().redirect_err(file.try_clone()?);
-            // What says where an error of ours is goes there too.
+            // The place of an error of ours goes there too.
             std::panic::set_hook(Box::new(move |panic| drop(writeln!(&file, "{panic}"))));
         }
+        notify("READY=1");
         Ok(())
     }
 
@@ -187,50 +208,50 @@ fn notify_at(socket: &std::ffi::OsStr, what: &str) -> std::io::Result<()> {
 
 fn usual_log(name: &str) -> Result<PathBuf> {
     let dir = CacheFile::of_user()?.dir().join("servers");
-    if !dir.exists() {
-        let mut builder = fs::DirBuilder::new();
-        std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
-        builder.create(&dir).with_context(|| dir.display().to_string())?;
-    }
+    make_own_folder(&dir)?;
     Ok(dir.join(format!("{name}.log")))
 }
 
 fn open_log(path: &Path) -> Result<File> {
     let open = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-    let file = open.with_context(|| format!("cannot write the log {}", path.display()))?;
-    if file.metadata().is_ok_and(|found| found.is_file() && found.len() > LOG_BYTES_MAX) {
-        let _ = file.set_len(0);
-    }
-    Ok(file)
+    open.with_context(|| format!("cannot write the log {}", path.display()))
 }
 
-/// A file with this process's number, which goes when the process ends in good order.
+/// A file with this process's number, locked as long as the process has it, which goes when the process ends in good order.
 struct PidFile {
     path: PathBuf,
+    file: File,
 }
 
 impl PidFile {
-    /// Makes it, empty. One that an ended process left is replaced.
+    /// Makes it, empty. One that an ended process left is taken over.
     fn claim(path: &Path) -> Result<Self> {
         let shown = || format!("cannot make the pid file {}", path.display());
-        if let Ok(text) = fs::read_to_string(path) {
-            match text.trim().parse::<u32>() {
-                Ok(pid) if Path::new(&format!("/proc/{pid}")).exists() && pid != std::process::id() => {
-                    bail!("{}: it has the number of process {pid}, which runs", shown());
-                }
-                Ok(_) => fs::remove_file(path).with_context(shown)?,
-                Err(_) if text.is_empty() => fs::remove_file(path).with_context(shown)?,
-                Err(_) => bail!("{}: something else is there", shown()),
-            }
-        }
-        OpenOptions::new().write(true).create_new(true).open(path).with_context(shown)?;
         let path = std::path::absolute(path).with_context(shown)?;
-        Ok(Self { path })
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).custom_flags(flags).open(&path);
+        let file = file.with_context(shown)?;
+        let identity = |found: fs::Metadata| (found.dev(), found.ino());
+        let is_locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // One that ends meanwhile has removed it.
+        let is_there = fs::symlink_metadata(&path).ok().map(identity) == Some(identity(file.metadata()?));
+        ensure!(is_locked && is_there, "{}: another process that begins or ends has it", shown());
+        let mut text = String::new();
+        match (&file).take(PID_BYTES_MAX).read_to_string(&mut text).ok().and_then(|_| text.trim().parse::<u32>().ok()) {
+            Some(pid) if Path::new(&format!("/proc/{pid}")).exists() && pid != std::process::id() => {
+                bail!("{}: it has the number of process {pid}, which runs", shown());
+            }
+            None if file.metadata()?.len() > 0 => bail!("{}: something else is there", shown()),
+            Some(_) | None => file.set_len(0).with_context(shown)?,
+        }
+        Ok(Self { path, file })
     }
 
     fn write(&self) -> Result<()> {
         let text = format!("{}\n", std::process::id());
-        fs::write(&self.path, text).with_context(|| format!("cannot write the pid file {}", self.path.display()))
+        let written = self.file.write_all_at(text.as_bytes(), 0);
+        written.with_context(|| format!("cannot write the pid file {}", self.path.display()))
     }
 }
 
@@ -253,14 +274,28 @@ mod tests {
             let file = PidFile::claim(&path).unwrap();
             file.write().unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+            assert!(PidFile::claim(&path).is_err(), "it is taken");
             drop(file);
             assert!(!path.exists());
         }
+        // One that is about to begin has written nothing yet.
+        let file = PidFile::claim(&path).unwrap();
+        assert!(PidFile::claim(&path).err().unwrap().to_string().contains("begins or ends"));
+        drop(file);
         for kept in ["1\n", "precious"] {
             fs::write(&path, kept).unwrap();
             assert!(PidFile::claim(&path).is_err(), "{kept}");
             assert_eq!(fs::read_to_string(&path).unwrap(), kept);
         }
+    }
+
+    #[test]
+    fn a_log_that_is_the_user_s_is_appended_to_however_long_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        fs::write(&path, vec![b'x'; 2 << 20]).unwrap();
+        open_log(&path).unwrap().write_all(b"y").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), (2 << 20) + 1);
     }
 
     #[test]

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
@@ -112,7 +112,7 @@ impl CacheFile {
         if let Some(dir) = self.path.parent() {
             std::fs::create_dir_all(dir).with_context(at)?;
         }
-        let folder = self.folder().with_context(at)?;
+        let folder = own_folder(self.dir()).with_context(at)?;
         let name = self.path.file_name().with_context(|| format!("{}: no name of a file", at()))?;
         let (mut lock_name, mut fresh) = (name.to_owned(), name.to_owned());
         lock_name.push(".lock");
@@ -134,24 +134,30 @@ impl CacheFile {
         File::from(file).write_all(&text).with_context(at)?;
         renameat(&folder, &fresh, &folder, name).map_err(io::Error::from).with_context(at)
     }
+}
 
-    /// The folder, held open, if nobody else can put something into it that this user would then write or believe.
-    fn folder(&self) -> Result<File> {
-        const STICKY: u32 = 0o1000;
-        let dir = if self.dir().as_os_str().is_empty() { std::path::Path::new(".") } else { self.dir() };
-        let folder = File::open(dir)?;
-        let found = folder.metadata()?;
-        let own = rustix::process::geteuid().as_raw();
-        if found.uid() != own && found.uid() != 0 {
-            bail!("the folder is of user {}, who is neither you nor root; CENOTE_CACHE names another", found.uid());
-        }
-        // A user's own group often has nobody else in it; root's may.
-        let others = if own == 0 { 0o022 } else { 0o002 };
-        if found.mode() & others != 0 && found.mode() & STICKY == 0 {
-            bail!("the folder can be written by others (mode {:03o}): 'chmod go-w' it", found.mode() & 0o777);
-        }
-        Ok(folder)
+/// As [`own_folder`], for this user alone; made where it is not there.
+pub(crate) fn make_own_folder(dir: &Path) -> Result<File> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(dir).with_context(|| dir.display().to_string())?;
+    own_folder(dir).with_context(|| dir.display().to_string())
+}
+
+/// A folder, held open, if nobody else can put something into it that this user would then write or believe.
+pub(crate) fn own_folder(dir: &Path) -> Result<File> {
+    const STICKY: u32 = 0o1000;
+    let folder = File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?;
+    let found = folder.metadata()?;
+    let own = rustix::process::geteuid().as_raw();
+    if found.uid() != own && found.uid() != 0 {
+        bail!("the folder is of user {}, who is neither you nor root; CENOTE_CACHE names another", found.uid());
     }
+    // A user's own group often has nobody else in it; root's may.
+    let others = if own == 0 { 0o022 } else { 0o002 };
+    if found.mode() & others != 0 && found.mode() & STICKY == 0 {
+        bail!("the folder can be written by others (mode {:03o}): 'chmod go-w' it", found.mode() & 0o777);
+    }
+    Ok(folder)
 }
 
 #[cfg(test)]

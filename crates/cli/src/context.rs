@@ -18,7 +18,7 @@ use cenote_vdev::tunables::Tunables;
 
 use crate::args::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
-use crate::control::{self, Hold};
+use crate::control::{self, Hold, Who};
 use crate::datasets::{Mounted, Mounts};
 use crate::holder::{self, Holder};
 use crate::live::LiveMounts;
@@ -91,6 +91,11 @@ impl Context {
         Self { may_send: true, ..self }
     }
 
+    /// For a command that no server is to do.
+    fn without_sending(&self) -> Self {
+        Self { may_send: false, ..self.clone() }
+    }
+
     /// For a client of this process, which has this pool.
     pub(crate) fn served_by(&self, of: &control::Pool, output: Output) -> Self {
         let (pool, volumes, mounts) = (of.pool.clone(), of.volumes.clone(), of.mounts.clone());
@@ -154,12 +159,12 @@ impl Context {
 
     /// Has a pool's server asked instead, if there is one that goes on.
     pub(crate) fn check_server(&self, found: &FoundPool) -> Result<()> {
-        let is_ending = |socket: &PathBuf| control::who(socket).is_ok_and(|who| who.is_ending);
-        let socket = if self.may_send { control::find(found.guid) } else { None };
-        let socket = socket.filter(|socket| !is_ending(socket));
-        match socket {
-            Some(socket) => Err(control::Owned { pool: found.name().to_owned(), socket }.into()),
-            None => Ok(()),
+        let Some(socket) = control::find(found.guid).filter(|_| self.may_send) else { return Ok(()) };
+        match control::who(&socket) {
+            // Another pool's server, which `CENOTE_CONTROL` names, is not asked for this one.
+            Ok(who) if who.is_ending || who.guid != found.guid.0 => Ok(()),
+            // The reason why a server does not say who it is comes with the request.
+            Ok(_) | Err(_) => Err(control::Owned { pool: found.name().to_owned(), socket }.into()),
         }
     }
 
@@ -281,8 +286,7 @@ impl Context {
         Notice::new(move |text| output.err(text))
     }
 
-    /// What was tuned; the grammar has refused what cannot be.
-    /// Tunables that were given, as NAME=VALUE.
+    /// Tunables that were given, as NAME=VALUE; the grammar has refused all others.
     pub(crate) fn tunable_settings(&self) -> &[String] {
         &self.globals.tunables
     }
@@ -329,7 +333,7 @@ impl Context {
         let mut options = options.clone();
         // A server that reads its own pool would see its own multihost writes.
         options.skip_activity_check |= self.served.is_some();
-        // What a process of this system left behind when it died need not be watched.
+        // A pool whose last process is known to be gone need not be watched.
         let _ = crate::owners::settle(&found, &mut options);
         let pool = import(&self.handle, found, &options).await?;
         let mut opened = self.opened.0.lock();
@@ -384,18 +388,43 @@ impl Context {
             let hold = Hold::begin(&served.pool).await?;
             *served.hold.lock() = Some(hold);
         }
-        let (mut found, mut options) = self.locate(name).await?;
-        self.check_server(&found)?;
-        let Some(note) = self.note_of_holder(&found)? else { return Ok(self.import(found, &options).await?) };
-        (found, options) = self.locate_now(name).await?;
-        // That somebody has it is known, and told.
-        (options.force, options.skip_activity_check) = (true, true);
-        let pool = self.import(found, &options).await?;
-        self.err(format!("pool '{}' is in use by {note}; reading it as of txg {}", pool.name(), pool.txg()));
+        let (pool, user) = self.open_located(async || self.locate_now(name).await, true).await?;
+        if let Some(user) = user {
+            self.tell_user(&pool, &user);
+        }
         Ok(pool)
     }
 
-    /// Finds a pool as [`Context::open_pool`] does, with the options to import it with. Waits for a process that is about to let it go.
+    /// Opens a pool to be read that `locate` finds, also where another process has it, which is then returned. That process writes
+    /// first what it has in memory, if it takes commands; one that is about to let the pool go is waited for. `may_ask`: the command
+    /// may be done by the pool's server instead ([`Context::check_server`]).
+    async fn open_located(
+        &self,
+        locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
+        may_ask: bool,
+    ) -> Result<(Pool, Option<User>)> {
+        let (mut found, mut options) = locate().await?;
+        if self.await_end(&found).await? {
+            (found, options) = locate().await?;
+        }
+        if may_ask {
+            self.check_server(&found)?;
+        }
+        let user = self.user_of(&found)?;
+        if user.is_some() {
+            (found, options) = locate().await?;
+            // Its use of the pool is known.
+            (options.force, options.skip_activity_check) = (true, true);
+        }
+        Ok((self.import(found, &options).await?, user))
+    }
+
+    fn tell_user(&self, pool: &Pool, user: &User) {
+        self.err(format!("pool '{}' is in use by {user}; reading it as of txg {}", pool.name(), pool.txg()));
+    }
+
+    /// Finds a pool as [`Context::open_pool`] does, with the options to import it with. A process that is about to let it go is waited
+    /// for.
     pub(crate) async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
         let located = self.locate_now(name).await?;
         match self.await_end(&located.0).await? {
@@ -444,10 +473,9 @@ impl Context {
         let begun = self.handle.now();
         let (mut has_waited, mut is_told) = (false, false);
         loop {
-            let who = control::find(found.guid).and_then(|socket| control::who(&socket).ok());
-            let (holder, wait_max) = match who {
-                Some(who) if !who.is_ending => return Ok(has_waited),
-                Some(who) => (Holder { pid: Some(who.pid) }, END_TIME_MAX),
+            let (holder, wait_max) = match server_of(found) {
+                Some((_, who)) if !who.is_ending => return Ok(has_waited),
+                Some((_, who)) => (Holder { pid: Some(who.pid) }, END_TIME_MAX),
                 None => match holder::of(devices.iter().map(PathBuf::as_path)) {
                     Some(holder) => (holder, SILENT_TIME_MAX),
                     None => return Ok(has_waited),
@@ -465,21 +493,17 @@ impl Context {
         }
     }
 
-    /// Who has a pool that is to be read, in words; nothing where nobody has. What its server has in memory is on disk afterwards.
-    fn note_of_holder(&self, found: &FoundPool) -> Result<Option<String>> {
+    /// The process that has a pool which is to be read. If it is a server, its memory is on disk afterwards.
+    fn user_of(&self, found: &FoundPool) -> Result<Option<User>> {
         if self.served.is_some() {
             return Ok(None);
         }
-        let socket = control::find(found.guid);
-        let server = socket.as_deref().and_then(|socket| control::who(socket).ok());
-        let holder = match server {
-            Some(who) => Some(Holder { pid: Some(who.pid) }),
-            None => holder::of(device_paths(found)?.iter().map(PathBuf::as_path)),
-        };
-        let Some(holder) = holder else { return Ok(None) };
-        let is_synced = socket.is_some_and(|socket| self.sync_server(&socket, found.name()));
-        let unseen = if is_synced { "" } else { ", without what that has in memory" };
-        Ok(Some(format!("{holder}{unseen}")))
+        if let Some((socket, who)) = server_of(found) {
+            let is_synced = self.sync_server(&socket, found.name());
+            return Ok(Some(User { holder: Holder { pid: Some(who.pid) }, is_synced }));
+        }
+        let holder = holder::of(device_paths(found)?.iter().map(PathBuf::as_path));
+        Ok(holder.map(|holder| User { holder, is_synced: false }))
     }
 
     /// Has a server write what it has in memory; whether it did.
@@ -509,28 +533,26 @@ impl Context {
             entries.sort_by(|a, b| a.0.cmp(&b.0));
             let is_only = entries.len() == 1;
             for (name, entry) in entries {
-                let opened = self.open_entry(&name, &entry, is_only).await;
-                if opened.as_ref().is_err_and(|error| error.is::<control::Owned>()) {
-                    return Err(opened.err().context("no error")?);
-                }
+                let locate = async || self.locate_entry(&name, &entry, self.import_options()).await;
+                let opened = self.open_for_list(locate, is_only).await?;
                 pools.push((name, opened));
             }
         } else {
-            let mut found = self.find_pools().await?;
-            let mut is_synced = false;
-            if let [only] = &found[..] {
-                is_synced = self.await_end(only).await?;
-                self.check_server(only)?;
-            }
-            for served in &found {
-                is_synced |= control::find(served.guid).is_some_and(|socket| self.sync_server(&socket, served.name()));
-            }
-            if is_synced {
-                found = self.find_pools().await?;
-            }
-            for found in found {
-                let name = found.name().to_owned();
-                pools.push((name, self.import(found, &self.import_options()).await.map_err(Into::into)));
+            let all = self.find_pools().await?;
+            let is_only = all.len() == 1;
+            for found in all {
+                let (name, guid) = (found.name().to_owned(), found.guid);
+                let first = Mutex::new(Some(found));
+                let locate = async || {
+                    let first = first.lock().take();
+                    let now = match first {
+                        Some(found) => Some(found),
+                        None => self.find_pools().await?.into_iter().find(|found| found.guid == guid),
+                    };
+                    Ok((now.ok_or_else(|| Gone(name.clone()))?, self.import_options()))
+                };
+                let opened = self.open_for_list(locate, is_only).await?;
+                pools.push((name, opened));
             }
             pools.sort_by(|a, b| a.0.cmp(&b.0));
         }
@@ -550,7 +572,12 @@ impl Context {
             results = self.open_all().await?;
         }
         for name in names {
-            results.push((name.clone(), self.open_pool(name).await));
+            let opened = match names.len() {
+                1 => self.open_pool(name).await,
+                // No one server can list them all.
+                _ => self.without_sending().open_pool(name).await,
+            };
+            results.push((name.clone(), opened));
         }
         let (mut pools, mut failed) = (Vec::new(), false);
         let (is_only, is_all) = (results.len() == 1, names.is_empty());
@@ -561,7 +588,7 @@ impl Context {
                 Err(error) if error.is::<control::Owned>() && is_only => return Err(error),
                 Err(error) => {
                     self.err(format!("{error:#}"));
-                    // What was remembered and is gone is no failure of those that are there.
+                    // A pool that was remembered and is gone is no failure of those that are there.
                     failed |= !(is_all && error.is::<Gone>());
                 }
             }
@@ -569,21 +596,25 @@ impl Context {
         Ok((pools, failed))
     }
 
-    /// Opens one of all pools, of which it may be the only one.
-    async fn open_entry(&self, name: &str, entry: &Entry, is_only: bool) -> Result<Pool> {
-        let again = || self.locate_entry(name, entry, self.import_options());
-        let (mut found, mut options) = again().await?;
-        if self.await_end(&found).await? {
-            (found, options) = again().await?;
+    /// Opens one of all pools, of which it may be the only one. Its process is told of only where that has more than is seen.
+    ///
+    /// # Errors
+    /// [`control::Owned`]; all others are the pool's.
+    async fn open_for_list(
+        &self,
+        locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
+        is_only: bool,
+    ) -> Result<Result<Pool>> {
+        match self.open_located(locate, is_only).await {
+            Ok((pool, user)) => {
+                if let Some(user) = user.filter(|user| !user.is_synced) {
+                    self.tell_user(&pool, &user);
+                }
+                Ok(Ok(pool))
+            }
+            Err(error) if error.is::<control::Owned>() => Err(error),
+            Err(error) => Ok(Err(error)),
         }
-        if is_only {
-            self.check_server(&found)?;
-        }
-        if control::find(found.guid).is_some_and(|socket| self.sync_server(&socket, found.name())) {
-            (found, options) = again().await?;
-            (options.force, options.skip_activity_check) = (true, true);
-        }
-        Ok(self.import(found, &options).await?)
     }
 
     async fn locate_entry(
@@ -624,7 +655,7 @@ impl Context {
         // Some seconds of a core; thirty times what OpenZFS takes for a new key.
         const TOLD_ITERATIONS: u64 = 10_000_000;
         let dsl = pool.dsl();
-        // Whatever is wrong is said when the key is loaded.
+        // Errors are told when the key is loaded.
         let Ok(dir) = dsl.dir(dataset).await else { return };
         let Ok(Some(encryption)) = dsl.encryption(&dir).await else { return };
         let Ok(root) = dsl.dir(&encryption.root).await else { return };
@@ -697,6 +728,27 @@ impl std::fmt::Display for Gone {
 }
 
 impl std::error::Error for Gone {}
+
+/// A process that has a pool which is read meanwhile.
+struct User {
+    holder: Holder,
+    /// It has written what it had in memory.
+    is_synced: bool,
+}
+
+impl std::fmt::Display for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let unseen = if self.is_synced { "" } else { ", without what that has in memory" };
+        write!(f, "{}{unseen}", self.holder)
+    }
+}
+
+/// A pool's server, if there is one that says that it has this pool, and its socket.
+pub(crate) fn server_of(found: &FoundPool) -> Option<(PathBuf, Who)> {
+    let socket = control::find(found.guid)?;
+    let who = control::who(&socket).ok().filter(|who| who.guid == found.guid.0)?;
+    Some((socket, who))
+}
 
 /// The devices of a pool. Partitions are found through what they are on.
 pub(crate) fn device_paths(found: &FoundPool) -> Result<Vec<PathBuf>> {

@@ -1,4 +1,4 @@
-//! A search for pools, and what it says where it found none: which devices could not be opened, and what files hold instead of a label.
+//! A search for pools, and its hints where it found none: devices that could not be opened, and files that hold something else.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::context::Context;
 /// Files and devices that are told of one by one; there may be thousands.
 const TOLD_MAX: usize = 8;
 
-/// What a search for pools came to.
+/// The result of a search for pools.
 pub(crate) struct Found {
     /// The pools.
     pub(crate) pools: Vec<FoundPool>,
@@ -67,7 +67,7 @@ impl Context {
     }
 }
 
-/// What a file or device without labels is.
+/// A line that says of a file or device without labels what it holds instead.
 pub(crate) async fn no_label(context: &Context, path: &Path) -> String {
     let name = path.display();
     let held = match context.handle().open(path, OpenOptions::default()).await {

@@ -2,18 +2,20 @@
 //!
 //! A process that writes a pool has its image files locked (`cenote_taskq::Handle::open_alone`) until all is written and the pool is
 //! exported. So a lock says that what is on disk is not the last word, also where the process takes no commands. Block devices are
-//! not locked but opened exclusively, which nobody can ask about without opening them so himself: there only a process's socket
-//! tells.
+//! not locked but opened exclusively, which shows only to a process that tries the same: there only the holder's socket tells.
+//!
+//! `cenote_taskq::Handle::in_use` answers more, and takes the device for itself while it does: that is for devices which are about to
+//! be written. This is for readers: the question is a shared lock, taken for a moment.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, OFlags, flock, major, minor};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-/// Letters of a process's command line that are shown.
+/// Characters of a process's command line that are shown.
 const LINE_CHARS_MAX: usize = 120;
 
 /// A process that has a device for itself.
@@ -41,16 +43,19 @@ pub(crate) fn of<'a>(devices: impl IntoIterator<Item = &'a Path>) -> Option<Hold
 
 fn of_device(path: &Path) -> Option<Holder> {
     let found = fs::metadata(path).ok()?;
-    // What is neither may block whoever opens it.
+    // Opening a pipe or a terminal may block.
     if !found.is_file() && !found.file_type().is_block_device() {
         return None;
     }
     let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-    is_locked(&file).then(|| Holder { pid: locker(&file) }).filter(|holder| holder.pid != Some(std::process::id()))
+    is_locked(&file)
+        .then(|| Holder { pid: cenote_taskq::locker(&found) })
+        .filter(|holder| holder.pid != Some(std::process::id()))
 }
 
-/// Whether anybody has it. That is asked by a lock that others can share, for a moment; who wants it alone meanwhile asks again.
+/// True where a process has the file locked exclusively. The question is a shared lock: a process that wants the file alone at that moment
+/// tries again (`cenote_spa::LOCK_PATIENCE`).
 fn is_locked(file: &File) -> bool {
     match flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {
@@ -61,26 +66,8 @@ fn is_locked(file: &File) -> bool {
     }
 }
 
-/// Whose lock it is, by the kernel's list.
-fn locker(file: &File) -> Option<u32> {
-    let found = file.metadata().ok()?;
-    let (major, minor) = (major(found.dev()), minor(found.dev()));
-    parse(&fs::read_to_string("/proc/locks").ok()?, &format!("{major:02x}:{minor:02x}:{}", found.ino()))
-}
-
-/// `1: FLOCK  ADVISORY  WRITE 1234 fe:01:567 0 EOF`.
-fn parse(locks: &str, file: &str) -> Option<u32> {
-    locks.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        match fields[..] {
-            [_, "FLOCK", _, "WRITE", pid, at, ..] if at == file => pid.parse().ok(),
-            _ => None,
-        }
-    })
-}
-
-/// What a process was called with, shortened.
-pub(crate) fn command_line(pid: u32) -> Option<String> {
+/// A process's command line, shortened.
+fn command_line(pid: u32) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words: Vec<String> = bytes
         .split(|byte| *byte == 0)
@@ -105,10 +92,6 @@ mod tests {
 
     #[test]
     fn a_lock_is_seen_and_its_process_known() {
-        let locks = "1: POSIX  ADVISORY  WRITE 11 fe:01:567 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 12 fe:01:567 0 EOF\n\
-                     2: FLOCK  ADVISORY  READ  13 fe:01:567 0 EOF\n3: FLOCK  ADVISORY  WRITE 14 fe:01:567 0 EOF\n";
-        assert_eq!(parse(locks, "fe:01:567"), Some(14));
-        assert_eq!(parse(locks, "fe:01:56"), None);
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(of([file.path()]), None);
         flock(file.as_file(), FlockOperation::NonBlockingLockExclusive).unwrap();

@@ -1,11 +1,11 @@
-//! What stands in the way of using a device for a vdev: somebody uses it, or it holds something.
+//! Devices that cannot be used for a vdev: those in use, and those that hold something.
 //!
 //! In use (mounted, swap, part of another device, another process's, the kernel's ZFS module's): never. Merely there (a pool that is not
 //! destroyed, a file system, a partition table, …): with `-f` only, in OpenZFS's words.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use cenote_spa::{KERNEL_POOLS, LOCK_PATIENCE, PoolState, foreign, kernel_pool};
 use cenote_taskq::OpenOptions;
 use cenote_vdev::leaf::{LabelReport, probe_device};
@@ -29,7 +29,8 @@ pub(crate) async fn refuse_used(context: &Context, layout: &Layout, force: bool)
             bail!("cannot use '{}': {user}", path.display());
         }
         held.extend(report.labelled().filter_map(member));
-        held.extend(foreign(&device).await?.iter().map(|found| format!("{} {found}", path.display())));
+        let content = foreign(&device).await.with_context(|| format!("cannot read '{}'", path.display()))?;
+        held.extend(content.iter().map(|found| format!("{} {found}", path.display())));
     }
     match held.is_empty() || force {
         true => Ok(()),
@@ -53,7 +54,7 @@ fn name_of(label: &LabelReport) -> &str {
     label.best_config().and_then(|config| config.str("name")).unwrap_or("?")
 }
 
-/// What a label says that a device is part of, unless it is nobody's any more.
+/// The pool, or the pool's spares or cache devices, that a device belongs to by its label; none where that pool is destroyed.
 fn member(label: &LabelReport) -> Option<String> {
     let state = PoolState::from_number(label.best_config()?.u64("state")?);
     let (path, name) = (label.disk.path(), name_of(label));

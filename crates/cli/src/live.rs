@@ -3,6 +3,7 @@
 //! The pool is this process's alone from [`open_pool`] to [`export`], and is written in the background in between. Whoever serves
 //! something of it has finished all requests before the end.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +23,14 @@ use cenote_taskq::{Class, Either, race};
 use cenote_zpl::live::{AccessTimes, LiveOptions};
 use cenote_zpl::write::XattrMode;
 
-use crate::context::{Context, device_paths};
+use crate::context::Context;
 use crate::control::Pool;
+use crate::datasets::{Mounted, Mounts};
 use crate::outcome::usage;
 use crate::owners;
 use crate::signals;
 use crate::volumes::OpenVolumes;
-use crate::writing::open_for_writing;
+use crate::writing::open_with_devices;
 
 /// How often devices that fail are tried where nobody can say that they are back, to begin with.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
@@ -56,11 +58,8 @@ pub(crate) enum Recovery {
 
 /// Opens a pool to be written in the background.
 pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery) -> Result<Pool> {
-    let opening = async {
-        let devices = device_paths(&context.locate(name).await?.0)?;
-        Ok((devices, open_for_writing(context, name).await?))
-    };
-    let (devices, mut writer) = unless_interrupted(context, name, opening).await?;
+    let opening = open_with_devices(context, name);
+    let (mut writer, devices) = unless_interrupted(context, name, opening).await?;
     writer.hold();
     // The cache has a quarter of the memory unless something else was said.
     let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
@@ -212,6 +211,8 @@ const OBEYED_WHEN_MOUNTED: [&str; 2] = ["acltype", "sync"];
 /// A dataset that is mounted to be changed.
 #[derive(Clone)]
 struct LiveMount {
+    /// Its number among the mounts that are listed.
+    id: u64,
     dataset: String,
     at: PathBuf,
     server: LiveServer,
@@ -224,9 +225,31 @@ struct LiveMount {
 #[derive(Default)]
 pub(crate) struct LiveMounts(Mutex<Vec<LiveMount>>);
 
+/// A dataset's mount, which is one of [`LiveMounts`] until this is dropped: a later mount at its mount point is not the pool's to
+/// change, and its dataset is not busy any more.
+pub(crate) struct Listed {
+    mount: MountHandle,
+    mounts: Arc<LiveMounts>,
+    id: u64,
+}
+
+impl Deref for Listed {
+    type Target = MountHandle;
+
+    fn deref(&self) -> &MountHandle {
+        &self.mount
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.mounts.0.lock().retain(|mount| mount.id != self.id);
+    }
+}
+
 impl LiveMounts {
-    /// Has mounts obey what the properties of their datasets say now, of which those called `changed` were just changed. What they
-    /// will obey only later is told, a sentence each.
+    /// Has mounts obey the properties of their datasets as they are now, of which those called `changed` were just changed. Returns a
+    /// sentence for each property that a mount obeys only later.
     pub(crate) async fn refresh(&self, pool: &LivePool, changed: &[String]) -> Vec<String> {
         let mounts = self.0.lock().clone();
         let mut later = Vec::new();
@@ -241,13 +264,15 @@ impl LiveMounts {
                 later
                     .push(format!("'{dataset}' is mounted at {at}: '{property}' takes effect there at the next mount"));
             }
-            if forbidden == mount.forbidden {
+            // The mount may have ended a moment ago, and another one be there.
+            let is_there = |there: &Mounted| there.dataset == *dataset && there.at == mount.at;
+            if forbidden == mount.forbidden || !Mounts::read().ours().any(is_there) {
                 continue;
             }
             match remount(&mount.at, &mount.options.without(forbidden), forbidden.write) {
                 Ok(()) => {
                     let mut all = self.0.lock();
-                    let same = all.iter_mut().find(|other| other.dataset == mount.dataset && other.at == mount.at);
+                    let same = all.iter_mut().find(|other| other.id == mount.id);
                     same.into_iter().for_each(|same| same.forbidden = forbidden);
                 }
                 Err(error) => later.push(format!(
@@ -268,16 +293,22 @@ pub(crate) async fn mount(
     at: &Path,
     options: &MountOptions,
     report: Report,
-) -> Result<MountHandle> {
+) -> Result<Listed> {
     let (head, serving, forbidden) = open_dataset(&of.pool, dataset).await?;
     let server = LiveServer::open(head, serving, report).await.with_context(|| format!("cannot open '{dataset}'"))?;
     let mount = mount_live(context.handle(), server.clone(), dataset, at, &options.without(forbidden)).await?;
     let (dataset, at, options) = (dataset.to_owned(), mount.mountpoint().to_owned(), options.clone());
-    of.mounts.0.lock().push(LiveMount { dataset, at, server, options, forbidden });
-    Ok(mount)
+    let mounts = of.mounts.clone();
+    let id = {
+        let mut all = mounts.0.lock();
+        let id = all.last().map_or(0, |last| last.id + 1);
+        all.push(LiveMount { id, dataset, at, server, options, forbidden });
+        id
+    };
+    Ok(Listed { mount, mounts, id })
 }
 
-/// What a dataset forbids in its mounts; with `is_with_below` also what any below it does.
+/// The uses that a dataset's properties forbid in its mounts; with `is_with_below` also those that any dataset below it forbids.
 pub(crate) async fn forbidden(dsl: &Dsl, dataset: &str, is_with_below: bool) -> Result<Forbidden> {
     let dir = dsl.dataset(dataset).await?.dir;
     let dirs = if is_with_below { dsl.tree(dir, false).await? } else { vec![dir] };
@@ -330,7 +361,7 @@ async fn opened(
     if forbidden.write {
         bail!("cannot mount '{name}' with --rw: its property readonly is on ('cenote zfs set readonly=off {name}')");
     }
-    // What cannot be changed yet says so here.
+    // A dataset that cannot be changed yet is refused here.
     let head = writer.open_head(name).await.map_err(|error: SpaError| anyhow::anyhow!(error))?;
     Ok((pool.adopt(writer, name, head).await?, serving, forbidden))
 }

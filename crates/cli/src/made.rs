@@ -67,7 +67,7 @@ impl Made {
             remove_left(&place).with_context(shown)?;
             // Under the lock, so that no signal finds a file that is not noted.
             let mut items = self.items.lock();
-            // What only the owners of files may read is in there too.
+            // Files that only their owners may read are in there too.
             let options = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&place);
             let file = options.with_context(shown)?;
             items.push(Item { name: path.to_owned(), place: place.clone() });

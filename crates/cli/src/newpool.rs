@@ -105,7 +105,7 @@ impl NewPool {
                 PropertyValue::Text(_) => None,
             })
         };
-        // What needs a feature that the pool is made without was refused.
+        // Values that need a feature which the pool is made without were refused.
         let sizes = FileSizes::of_properties(number("recordsize"), number("dnodesize"));
         (files.record_bytes, files.dnode_slots) = (sizes.record_bytes, sizes.dnode_slots);
         if number("xattr") == Some(1) {
@@ -118,8 +118,8 @@ impl NewPool {
     }
 }
 
-/// Has labels name a file without its folder, so that what depends on a seed alone does not depend on where it is made. Whoever imports
-/// the pool finds its files by their guids, and OpenZFS wants paths that are absolute.
+/// Has labels name a file without its folder, so that an image made from a seed does not depend on where it is made. An import finds
+/// the pool's files by their guids, and OpenZFS wants absolute paths.
 fn name_by_file(disk: &mut DiskSpec) {
     if disk.is_file
         && let Some(name) = Path::new(&disk.path).file_name()
@@ -202,7 +202,7 @@ pub(crate) fn parse_ashift(value: &str) -> Result<Option<u32>> {
     }
 }
 
-/// What `-O PROPERTY=VALUE` says, as it is kept; nothing where that is so without it.
+/// The setting of `-O PROPERTY=VALUE`, as it is kept; none where the pool is made so without it.
 fn dataset_property(setting: &str) -> Result<Option<(String, PropertyValue)>> {
     if !setting.contains('=') {
         return Err(usage("missing value in -O PROPERTY=VALUE"));

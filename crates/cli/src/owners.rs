@@ -15,7 +15,7 @@
 //! earlier boot of this machine. It goes when that opening ends, or with the next.
 //!
 //! **Invariants.** 1. A note is there, and locked, before its mark is in a label. 2. A note that is locked is never removed by another
-//! process. 3. What cannot be read, or is of another machine, proves nothing.
+//! process. 3. A note that cannot be read, is of another machine, or lies where another user could have put it proves nothing.
 //!
 //! **Rejected.** *The process's number, and whether it lives*: numbers are used again, and mean other processes in a container. *A note
 //! for each pool*: an opening that fails would have overwritten what proves that the one before is over. *`/run`*: it forgets at a
@@ -32,7 +32,7 @@ use cenote_taskq::sync::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::cachefile::{CacheFile, Entry};
+use crate::cachefile::{CacheFile, Entry, make_own_folder, own_folder};
 
 /// Bytes of a note at most.
 const NOTE_BYTES_MAX: u64 = 64 << 10;
@@ -46,7 +46,7 @@ struct Held {
     _lock: File,
 }
 
-/// What a note says.
+/// The content of a note.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     version: u32,
@@ -90,8 +90,9 @@ fn name_of(guid: Guid, mark: u64) -> String {
 /// Adds to `how` what is known of the last user of a pool that was not exported. The text says why that one is gone.
 pub(crate) fn settle(found: &FoundPool, how: &mut ImportOptions) -> Option<String> {
     let mark = found.owner_mark().filter(|_| found.state() == PoolState::Active)?;
-    let note = folder().ok()?.join(name_of(found.guid, mark));
-    let why = why_gone(&note, &System::here())?;
+    let folder = folder().ok()?;
+    own_folder(&folder).ok()?;
+    let why = why_gone(&folder.join(name_of(found.guid, mark)), &System::here())?;
     how.gone_marks.push(mark);
     // So its signs of life need not be watched for.
     how.owner_is_gone = true;
@@ -119,7 +120,7 @@ fn why_gone(path: &Path, here: &System) -> Option<String> {
 /// Notes that this process is about to open a pool for writing; the mark is for its labels.
 pub(crate) fn begin(found: &FoundPool) -> Result<u64> {
     let folder = folder()?;
-    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    make_own_folder(&folder)?;
     remove_left(&folder, found.guid, found.owner_mark());
     let mut mark = [0; 8];
     rustix::rand::getrandom(&mut mark[..], rustix::rand::GetRandomFlags::empty())?;
@@ -170,7 +171,7 @@ fn remove_left(folder: &Path, guid: Guid, kept: Option<u64>) {
         }
         let Ok(file) = File::open(entry.path()) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // What stays is in nobody's way.
+            // A note that stays is in nobody's way.
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -180,7 +181,7 @@ fn remove_left(folder: &Path, guid: Guid, kept: Option<u64>) {
 pub(crate) fn ended(guid: Guid) {
     let mut held = HELD.lock();
     for held in held.extract_if(.., |held| held.guid == guid) {
-        // What stays is removed with the next opening.
+        // A note that stays is removed with the next opening.
         let _ = std::fs::remove_file(&held.path);
     }
     if let Ok(folder) = folder() {
@@ -220,6 +221,17 @@ mod tests {
         assert!(why_gone(&path, &system("two")).unwrap().contains("started anew"));
         drop(held);
         assert!(why_gone(&path, &system("one")).unwrap().contains("process 7"));
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_is_no_place_for_notes() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path().join("owners");
+        make_own_folder(&folder).unwrap();
+        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(make_own_folder(&folder).is_err() && own_folder(&folder).is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! From an argument vector to a request, and from a request to its outcome.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -91,7 +91,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
         return match control::send(&owned.socket, asked, &output) {
             Ok(status) => ExitCode::from(status),
             Err(error) => {
-                report(&error);
+                output.error(&causes(&error));
                 ExitCode::from(FAILED)
             }
         };
@@ -101,7 +101,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::from(PIPE),
         Err(error) => {
             let is_usage = error.is::<UsageError>();
-            report(&error);
+            output.error(&causes(&error));
             ExitCode::from(if is_usage { USAGE } else { FAILED })
         }
     }
@@ -164,18 +164,6 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-/// Writes an error to stderr, without a backtrace.
-fn report(error: &anyhow::Error) {
-    let mut text = causes(error);
-    let mut stderr = std::io::stderr().lock();
-    if stderr.is_terminal() {
-        // It names what pools and files are called.
-        text = crate::output::escape::lines(&text).into_owned();
-    }
-    let (start, end) = if stderr.is_terminal() { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
-    let _ = writeln!(stderr, "{start}{text}{end}");
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ use crate::datasets::{Mounted, Mounts};
 const POLL: Duration = Duration::from_millis(50);
 /// How long nothing is said of waiting.
 const TELL_AFTER: Duration = Duration::from_secs(1);
+/// The time in which a process whose mount is gone begins to end. It begins at once, unless another mount namespace has the mount.
+const BEGIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Unmounts what is mounted at a path, or the dataset of a name. With `is_forced` also what is in use; its users get errors.
 pub(crate) async fn unmount(context: &Context, target: &str, is_forced: bool) -> Result<()> {
@@ -83,8 +85,18 @@ async fn await_written(context: &Context, socket: &Path, who: Who) -> Result<()>
     let begun = context.handle().now();
     let mut is_told = false;
     // It answers until the pool is exported, or could not be.
-    while control::who(socket).is_ok_and(|now| now.pid == who.pid) {
-        if context.handle().now() - begun >= TELL_AFTER && !std::mem::replace(&mut is_told, true) {
+    while let Ok(now) = control::who(socket)
+        && now.pid == who.pid
+    {
+        let waited = context.handle().now() - begun;
+        ensure!(
+            now.is_ending || waited < BEGIN_TIME_MAX,
+            "it is unmounted here, but another mount namespace (a container, 'unshare -m') still shows it, and process {} goes on for \
+             its users: 'kill {}' ends it with everything written",
+            who.pid,
+            who.pid
+        );
+        if now.is_ending && waited >= TELL_AFTER && !std::mem::replace(&mut is_told, true) {
             context.err(format!("waiting for process {}, which writes what it has in memory", who.pid));
         }
         context.handle().sleep(POLL).await;

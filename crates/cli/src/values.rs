@@ -1,5 +1,5 @@
-//! What people may set a property to: parsed and checked as OpenZFS does, with its words, in one place for `zfs set`, `zfs create -o`
-//! and `zpool create -O`.
+//! Values that people set properties to: parsed and checked as OpenZFS does, with its words, in one place for `zfs set`,
+//! `zfs create -o` and `zpool create -O`.
 
 use anyhow::{Result, anyhow, bail};
 use cenote_props::effect::{self, Effect};
@@ -118,19 +118,19 @@ pub(crate) fn dataset_property(name: &str, when: When, types: Types) -> Result<S
     Ok(name.to_owned())
 }
 
-/// Whether a property is chosen when its dataset is made.
+/// A property that is chosen when its dataset is made.
 fn is_once(property: &Property) -> bool {
     use cenote_props::Attribute::{Once, OnceDefault};
     matches!(property.attribute, Once | OnceDefault)
 }
 
-/// What `PROPERTY=VALUE` says of a dataset of these types; nothing where that is so without it.
+/// The setting of `PROPERTY=VALUE` for a dataset of these types; none where the dataset is made so without it.
 ///
 /// # Errors
 /// The property may not be set then, or cannot have this value.
 pub(crate) fn dataset_setting(text: &str, when: When, types: Types) -> Result<Option<(String, PropertyValue)>> {
     let (name, value) = setting(text)?;
-    // What is chosen at creation may be what everything is made with here.
+    // A property that is chosen at creation may be given the one value that Cenote makes datasets with.
     if when != When::Later
         && let Some(property) = find(dataset::PROPERTIES, name).filter(|property| is_once(property))
     {

@@ -3,6 +3,8 @@
 //! The txg that has the changes also says that the pool is exported: it is one step from the state before to the state
 //! after, whatever happens in between.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 use cenote_props::effect::{self, Effect};
 use cenote_props::{find, is_user_property, pool};
@@ -12,8 +14,7 @@ use cenote_spa::write::{PoolWriter, PropertyValue, WriteOptions, open};
 
 use cenote_taskq::BoxFuture;
 
-use crate::context::Context;
-use crate::control;
+use crate::context::{Context, device_paths, server_of};
 use crate::holder::Holder;
 use crate::newpool::{clock, host};
 use crate::owners;
@@ -109,6 +110,11 @@ impl Writing {
 
 /// Opens a pool to be changed by this process alone.
 pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<PoolWriter> {
+    open_with_devices(context, name).await.map(|(pool, _)| pool)
+}
+
+/// As [`open_for_writing`], with the devices that the pool was put together from.
+pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(PoolWriter, Vec<PathBuf>)> {
     if let Some(pool) = context.served() {
         bail!("not supported yet: this, while a server has the pool '{}'", pool.name());
     }
@@ -117,9 +123,10 @@ pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<Po
     if found.name() != name && how.new_name.is_some() {
         bail!("not supported yet: changing a pool that was imported under another name");
     }
-    if let Some(who) = control::find(found.guid).and_then(|socket| control::who(&socket).ok()) {
+    if let Some((_, who)) = server_of(&found) {
         bail!("cannot open '{name}' for writing: it is in use by {}", Holder { pid: Some(who.pid) });
     }
+    let devices = device_paths(&found)?;
     let last = owners::settle(&found, &mut how);
     match owners::begin(&found) {
         Ok(mark) => how.owner_mark = Some(mark),
@@ -133,7 +140,7 @@ pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<Po
         context.err(format!("pool '{name}' was not exported, but {last}; going on with it"));
     }
     context.say_notes(pool.name(), pool.notes());
-    Ok(pool)
+    Ok((pool, devices))
 }
 
 /// Notes the command and writes what it changed.

@@ -223,7 +223,7 @@ fn what_is_no_archive_is_refused_with_a_reason_and_leaves_nothing() {
     }
 }
 
-/// What a header of that type and its content are in an archive.
+/// A header of that type and its content, as an archive has them.
 fn part(kind: tar::EntryType, name: &str, content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(kind);
@@ -281,6 +281,62 @@ fn archives_that_want_all_memory_are_refused_where_their_budget_ends() {
         assert!(said(&output).contains(from.to_str().unwrap()) && said(&output).contains("byte"), "{}", said(&output));
         assert!(!image.exists(), "{name}");
     }
+}
+
+/// Goal: a pool that is too small is told from other failures, and the size that is named is enough. Method: data that does not
+/// compress; and another failure, of a file whose name is that message.
+#[test]
+fn a_pool_that_is_too_small_is_told_with_a_size_that_is_enough() {
+    use tar::EntryType::{Regular, XHeader};
+    let dir = tempfile::tempdir().unwrap();
+    let (source, archive, image) = (dir.path().join("source"), dir.path().join("a.tar"), dir.path().join("image"));
+    fs::create_dir(&source).unwrap();
+    let mut noise = vec![0; 100 << 20];
+    std::io::Read::read_exact(&mut fs::File::open("/dev/urandom").unwrap(), &mut noise).unwrap();
+    fs::write(source.join("noise"), noise).unwrap();
+    let built = |from: &Path, size: &str| {
+        let mut command = program();
+        command.args(["build", "--no-verify", "--pool", "built", "--size", size, "--from"]).arg(from).arg(&image);
+        command.output().unwrap()
+    };
+    let output = built(&source, "80M");
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let text = said(&output);
+    let size = text.split_once("does not fit: --size ").and_then(|(_, rest)| rest.split(' ').next());
+    let output = built(&source, size.unwrap_or_else(|| panic!("{text}")));
+    assert!(output.status.success(), "{}", said(&output));
+    fs::remove_file(&image).unwrap();
+
+    let attribute = record(&format!("SCHILY.xattr.user.{}", "a".repeat(300)), &vec![0; 70_000]);
+    fs::write(&archive, [part(XHeader, "x", &attribute), part(Regular, "no space for", b"")].concat()).unwrap();
+    let output = built(&archive, "80M");
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("no space for") && !said(&output).contains("does not fit"), "{}", said(&output));
+}
+
+/// Goal: a device that is left out is counted as that under each of its names. Would go wrong if its second name were taken for a
+/// link that could not be made.
+#[test]
+fn a_device_with_two_names_is_left_out_under_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, target) = (dir.path().join("a.tar"), dir.path().join("target"));
+    let header = |kind, name: &str, change: &dyn Fn(&mut tar::Header)| {
+        let mut header = tar::Header::from_byte_slice(&part(kind, name, b"")[..512]).clone();
+        change(&mut header);
+        header.set_cksum();
+        header.as_bytes().to_vec()
+    };
+    let device = header(tar::EntryType::Char, "null", &|header| {
+        header.set_device_major(1).unwrap();
+        header.set_device_minor(3).unwrap();
+    });
+    let link = header(tar::EntryType::Link, "second", &|header| header.set_link_name("null").unwrap());
+    fs::write(&from, [device, link].concat()).unwrap();
+    let image = build(dir.path(), &from, &[]);
+    let output = program().args(["cp", "-d"]).arg(&image).args(["-f", "built", "/"]).arg(&target).output().unwrap();
+    assert!(said(&output).contains("devices: 2"), "{}", said(&output));
+    assert!(!said(&output).contains("not linked"), "{}", said(&output));
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
 }
 
 /// Goal: many large attributes are neither lost nor shown as gigabytes of digits. Method: a file with more than is read

@@ -6,10 +6,12 @@
 mod common;
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use common::images::Images;
 use common::mounted::{End, Mounted, can_mount};
@@ -111,9 +113,80 @@ fn a_control_socket_takes_nobodys_place_and_clients_believe_no_stranger() {
     assert!(said(&output).contains("written by others"), "{}", said(&output));
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
     assert!(ask().status.success());
+    // A server that is named, and has another pool, is neither asked for this one nor taken for its user.
+    let other = Images::made(&[], 1, &[]);
+    let mut command = other.command("zfs", &["set", "a:b=c", "mine"]);
+    let output = command.env("CENOTE_CONTROL", &control).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let output = other.command("ls", &["mine"]).env("CENOTE_CONTROL", &control).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", said(&output));
+    assert_eq!(other.get("a:b", "mine"), "c\tlocal");
     serving.end().unwrap();
     assert!(!control.exists());
 }
+
+/// One process has a pool, and another pool is beside it: a command about both is no server's, and sees both.
+#[test]
+fn pools_of_which_a_server_has_one_are_listed_together() {
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "-V", "1M", "-s", "mine/v"]);
+    let serving = Serving::start(&images.dir, "mine", &images.cache.path().join("nbd.sock"), &["--rw"]).unwrap();
+    good(images.bare().args(["zpool", "create", "--size", "80M", "other"]).arg(images.dir.join("other.img")));
+    // As its user, and as one who cannot ask the server.
+    for cache in [images.cache.path().join("serving/cache.json"), images.cache.path().join("another.json")] {
+        for names in [&[][..], &["mine", "other"]] {
+            let mut command = images.bare();
+            command.env("CENOTE_CACHE", &cache).args(["zpool", "-d"]).arg(&images.dir);
+            let output = command.args(["list", "-Ho", "name,health"]).args(names).output().unwrap();
+            let listed = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(listed, "mine\tONLINE\nother\tONLINE\n", "{names:?}: {}", said(&output));
+            assert!(output.status.success(), "{}", said(&output));
+        }
+    }
+    serving.end().unwrap();
+}
+
+/// The error that ends a command in the background is in its log: its caller has gone. The log is a pipe, since the process may write
+/// no files any more.
+#[test]
+fn an_error_of_a_command_that_went_on_is_in_its_log() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    let (folder, scratch) = (tempfile::tempdir().unwrap(), images.cache.path());
+    let (pid_file, log) = (scratch.join("pid"), scratch.join("log"));
+    images.run("zfs", &["create", NAMED_TOO]);
+    rustix::fs::mknodat(rustix::fs::CWD, &log, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let mut said_later = fs::File::options().read(true).write(true).open(&log).unwrap();
+    let mut mount = images.command("mount", &["--rw", "--background", "--pid-file"]);
+    mount.arg(&pid_file).arg("--log").arg(&log).arg(NAMED_TOO).arg(folder.path());
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(mount.get_program()).args(mount.get_args());
+    good(command.envs(mount.get_envs().filter_map(|(name, value)| Some((name, value?)))));
+    let pid = fs::read_to_string(&pid_file).unwrap();
+    let pid = pid.trim();
+    good(Command::new("prlimit").args(["--pid", pid, "--fsize=0:unlimited"]));
+    fs::write(folder.path().join("file"), "x").unwrap();
+    // Told again and again, it gives up what is not on disk.
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while Path::new("/proc").join(pid).exists() {
+        let _ = Command::new("kill").args(["-TERM", pid]).stderr(Stdio::null()).status();
+        assert!(Instant::now() < deadline, "it goes on");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    said_later.write_all(b"end of the log\n").unwrap();
+    let mut text = String::new();
+    while !text.ends_with("end of the log\n") {
+        let mut bytes = [0; 4096];
+        let len = said_later.read(&mut bytes).unwrap();
+        text.push_str(&String::from_utf8_lossy(&bytes[..len]));
+    }
+    assert!(text.contains("could not be written to the end"), "{text}");
+}
+
+/// As [`NAMED`].
+const NAMED_TOO: &str = "mine/named2";
 
 /// Mounts in the background: returns when it is mounted.
 fn in_background(images: &Images, at: &Path, more: &[&str]) -> Output {
@@ -288,7 +361,7 @@ fn what_a_dataset_forbids_reaches_its_mounts_also_while_they_are_mounted() {
     let refused = fs::write(mounted.path("more"), "x").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
     images.run("zfs", &["set", "readonly=off", "mine"]);
-    // What cannot be now is said.
+    // A change that cannot be made now is told.
     let open = fs::File::create(mounted.path("more")).unwrap();
     let late = images.command("zfs", &["set", "readonly=on", "mine"]).output().unwrap();
     assert!(late.status.success() && said(&late).contains("at the next mount"), "{}", said(&late));
@@ -296,6 +369,39 @@ fn what_a_dataset_forbids_reaches_its_mounts_also_while_they_are_mounted() {
     assert!(said(&late).contains("'sync' takes effect there at the next mount"), "{}", said(&late));
     drop(open);
     mounted.end(End::Unmount);
+    images.assert_whole();
+}
+
+/// A mount that has ended is nothing to the server which goes on: its dataset is not busy, and another mount in its place not its own.
+#[test]
+fn a_mount_that_has_ended_is_let_go_of() {
+    if !can_mount() || !common::is_root() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/fs"]);
+    images.run("zfs", &["create", "-V", "1M", "-s", "mine/fs/v"]);
+    images.run("zfs", &["create", "-V", "1M", "-s", "mine/v"]);
+    let (folder, socket) = (tempfile::tempdir().unwrap(), images.cache.path().join("nbd.sock"));
+    let mut command = images.command("serve", &["--rw", "--unix", socket.to_str().unwrap(), "--mount"]);
+    command.arg(folder.path()).arg("mine/fs");
+    let mounted = Mounted::start(command, folder);
+    good(Command::new("fusermount3").arg("-u").arg(mounted.at()));
+    images.run("zfs", &["destroy", "mine/fs/v"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let another = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(mounted.at()).status().unwrap();
+    assert!(another.success());
+    // The server notices the end of its mount by itself.
+    while !images.command("zfs", &["destroy", "mine/fs"]).output().unwrap().status.success() {
+        assert!(Instant::now() < deadline, "{}", images.refused("zfs", &["destroy", "mine/fs"]));
+        images.run("zfs", &["set", "exec=off", "mine/fs"]);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    images.run("zfs", &["set", "exec=off", "mine"]);
+    let options = options_of(mounted.at());
+    good(Command::new("umount").arg(mounted.at()));
+    assert!(!options.contains(&"noexec".to_owned()), "{options:?}");
+    mounted.end(End::Signal("-TERM"));
     images.assert_whole();
 }
 

@@ -75,7 +75,7 @@ fn a_device_that_came_back_is_nowhere_shown_as_healthy() {
     assert!(listed.contains("state: DEGRADED") && listed.contains("need to be resilvered"), "{listed}");
     assert!(line(&listed, "b").contains("missed txgs"), "{listed}");
 
-    // What verify says is what status says.
+    // `verify` and `status` agree.
     let output = images.command("verify", &["mine"]).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cenote_testkit::Elsewhere;
 use common::good;
 use common::images::Images;
 use common::mounted::{End, Mounted, can_mount};
@@ -357,6 +358,28 @@ fn files_of_others_are_open_to_whoever_their_modes_let_in() {
         mounted.end(End::Unmount);
     }
     images.assert_whole();
+}
+
+/// Goal: the end of a mount is the end of its process, with everything written, although another mount namespace still has the mount.
+/// Would go wrong if the process waited for that namespace.
+#[test]
+fn a_mount_that_another_namespace_has_too_ends_by_a_signal() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/fs"]);
+    let mounted = Mounted::new(&images, "mine/fs");
+    fs::write(mounted.path("file"), b"written").unwrap();
+    let elsewhere = Elsewhere::new().unwrap();
+    mounted.end(End::Signal("-TERM"));
+    images.assert_whole();
+    let model = tempfile::tempdir().unwrap();
+    fs::write(model.path().join("file"), b"written").unwrap();
+    let mounted = Mounted::new(&images, "mine/fs");
+    assert_same(&seen(mounted.at()), &seen(model.path()), false);
+    mounted.end(End::Unmount);
+    drop(elsewhere);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Goal: a pool, and a device, has one owner. Method: servers that are killed, pools that others left, devices that the kernel uses,
-//! and the program asked to write them. What needs loop devices says so where there are none.
+//! and the program asked to write them. Tests that need loop devices say so where there are none.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::images::Images;
+use common::loops::Loop;
 use common::serving::Serving;
 use common::{good, said};
 
@@ -101,36 +102,11 @@ fn a_pool_that_openzfs_left_open_needs_force_whatever_the_host_ids_are() {
     assert!(bytes_of(&images.files) == before, "it was written");
 }
 
-/// A loop device that goes away again.
-struct Loop(PathBuf);
-
-impl Loop {
-    /// None, with the reason printed, where there are none to be had.
-    fn over(image: &Path) -> Option<Self> {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok();
-        let Some(output) = output.filter(|output| output.status.success()) else {
-            eprintln!("left out: no loop devices here (root, losetup)");
-            return None;
-        };
-        Some(Self(String::from_utf8(output.stdout).unwrap().trim().into()))
-    }
-
-    fn name(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_pool_that_a_server_has_is_not_opened_through_its_image_s_loop_device() {
     let images = Images::made(&[], 1, &[]);
     images.run("zfs", &["create", "-V", "1M", "mine/v"]);
-    let Some(device) = Loop::over(&images.files[0]) else { return };
+    let Some(device) = Loop::over(&images.files[0], None) else { return };
     let socket = images.dir.parent().unwrap().join("nbd.sock");
     let serving = Serving::start(&images.dir, "mine", &socket, &["--rw"]).unwrap();
     let mut command = images.bare();
@@ -146,6 +122,7 @@ fn a_pool_that_a_server_has_is_not_opened_through_its_image_s_loop_device() {
 fn installed(program: &str, words: &[&str]) -> bool {
     let is_done = Command::new(program).args(words).output().is_ok_and(|output| output.status.success());
     if !is_done {
+        assert!(std::env::var_os("CI").is_none(), "{program} {words:?}");
         eprintln!("left out: {program} {words:?} cannot be had here");
     }
     is_done
@@ -164,7 +141,7 @@ fn a_mounted_device_is_not_made_part_of_a_pool_whatever_the_force() {
     if !installed("mkfs.ext4", &["-q", image.to_str().unwrap()]) {
         return;
     }
-    let Some(device) = Loop::over(&image) else { return };
+    let Some(device) = Loop::over(&image, None) else { return };
     let at = images.dir.join("mounted");
     std::fs::create_dir(&at).unwrap();
     if !installed("mount", &[device.name(), at.to_str().unwrap()]) {
@@ -235,7 +212,7 @@ fn two_names_of_one_device_make_no_mirror() {
         assert!(said(&output).contains("is the same device as"), "{}", said(&output));
     };
     refused(link.to_str().unwrap());
-    let Some(device) = Loop::over(&image) else { return };
+    let Some(device) = Loop::over(&image, None) else { return };
     refused(device.name());
 }
 

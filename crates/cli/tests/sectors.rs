@@ -3,53 +3,15 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::images::Images;
-
-/// A loop device on a file, until it is dropped.
-struct Loop(PathBuf);
-
-impl Loop {
-    /// None where there cannot be one; why is printed.
-    fn on(file: &Path, sector_bytes: u32) -> Option<Self> {
-        if !common::is_root() {
-            eprintln!("skipped: loop devices need root");
-            return None;
-        }
-        let sector = sector_bytes.to_string();
-        let output = Command::new("losetup").args(["-f", "--show", "--sector-size", &sector]).arg(file).output();
-        match output {
-            Ok(output) if output.status.success() => {
-                Some(Self(String::from_utf8(output.stdout).unwrap().trim().into()))
-            }
-            Ok(output) => {
-                eprintln!("skipped: losetup: {}", common::said(&output));
-                None
-            }
-            Err(error) => {
-                eprintln!("skipped: losetup: {error}");
-                None
-            }
-        }
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
-    }
-}
+use common::loops::Loop;
 
 /// `cenote TOOL -d DEVICE -f ...`.
 fn command(images: &Images, tool: &str, device: &Loop, rest: &[&str]) -> Command {
     let mut command = images.bare();
-    command.arg(tool).arg("-d").arg(device.path()).arg("-f").args(rest);
+    command.arg(tool).arg("-d").arg(device.name()).arg("-f").args(rest);
     command
 }
 
@@ -64,7 +26,7 @@ fn a_pool_of_ashift_9_is_read_from_sectors_of_4096_bytes_and_never_written_to() 
     std::fs::write(source.path().join("file"), "on a disk of small sectors").unwrap();
     images.run("put", &["mine", source.path().to_str().unwrap()]);
     let before = std::fs::read(&images.files[0]).unwrap();
-    let Some(device) = Loop::on(&images.files[0], 4096) else { return };
+    let Some(device) = Loop::over(&images.files[0], Some(4096)) else { return };
     let status = text(command(&images, "zpool", &device, &["status", "mine"]));
     assert!(status.contains(" state: UNAVAIL\nstatus: One or more devices has sectors larger than"), "{status}");
     let reason = "UNAVAIL      0     0     0  cannot open: the device's required alignment (4096 bytes) is larger than the vdev's \
@@ -90,15 +52,15 @@ fn a_new_pool_on_sectors_of_4096_bytes_has_ashift_12_and_no_less() {
     let images = Images::none();
     let file = images.cache.path().join("disk");
     std::fs::File::create(&file).unwrap().set_len(96 << 20).unwrap();
-    let Some(device) = Loop::on(&file, 4096) else { return };
+    let Some(device) = Loop::over(&file, Some(4096)) else { return };
     let mut less = images.bare();
-    less.args(["zpool", "create", "-o", "ashift=9", "mine", device.path()]);
+    less.args(["zpool", "create", "-o", "ashift=9", "mine", device.name()]);
     let output = less.output().unwrap();
     assert!(!output.status.success());
     let said = common::said(&output);
     assert!(said.contains("its sectors have 4096 bytes") && said.contains("'ashift=12' is the least"), "{said}");
     let mut create = images.bare();
-    create.args(["zpool", "create", "mine", device.path()]);
+    create.args(["zpool", "create", "mine", device.name()]);
     common::good(&mut create);
     let source = tempfile::tempdir().unwrap();
     std::fs::write(source.path().join("file"), vec![3; 1 << 20]).unwrap();

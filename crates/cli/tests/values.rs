@@ -156,7 +156,7 @@ impl Case {
         if self.property.name == "recordsize" { self.number.max(FILE_BYTES) } else { FILE_BYTES }
     }
 
-    /// What zdb shows of the dataset is what the value means.
+    /// The dataset's blocks, as zdb shows them, are as the value demands.
     fn check(&self, file: u64, dnode_bytes: u64, blocks: &[Shown]) {
         let Self { name, property, word, number } = self;
         // A file's spill block stands at level 0 too.
@@ -363,7 +363,7 @@ fn what_is_kept_and_not_obeyed_says_so_and_is_kept() {
         let got = images.run("zpool", &["get", "-H", "-o", "value,source", name, "mine"]);
         assert_eq!(got, format!("{word}\tlocal\n"), "{name}");
     }
-    // What Cenote does anyway needs no words.
+    // A value that stands for what Cenote does anyway is not noted.
     let output = images.command("zpool", &["set", "autotrim=off", "mine"]).output().unwrap();
     assert!(output.stderr.is_empty(), "{}", said(&output));
     images.assert_whole();

@@ -128,7 +128,7 @@ impl<S: FileServer> Binding<S> {
     }
 }
 
-/// How long the client keeps what it is told of a node: its space, a moment only where that is about to change.
+/// How long the client keeps a node's attributes: only a moment where its space is about to change.
 fn kept(caching: Caching, stat: &Stat) -> Duration {
     const PASSING: Duration = Duration::from_secs(1);
     if stat.is_passing { caching.found.min(PASSING) } else { caching.found }

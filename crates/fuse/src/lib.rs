@@ -77,7 +77,7 @@ mod volume;
 pub use cenote_spa::write::live::SyncMode;
 pub use layout::Layout;
 pub use live::{LiveServer, LiveServerOptions};
-pub use mount::{MountError, MountHandle, Unmount, mount, mount_live, remount, unmount};
+pub use mount::{MountError, MountHandle, Unmount, Unmounted, mount, mount_live, remount, unmount};
 pub use options::{Access, Forbidden, MountOptions};
 pub use tree::{Report, Tree, TreeOptions};
 pub use volume::OpenError;

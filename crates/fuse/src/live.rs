@@ -26,10 +26,10 @@ use crate::server::{
 use crate::space::figures_of;
 use crate::tree::Report;
 
-/// How long the kernel keeps what it was told: nobody else changes anything, so any time would do. What a file takes on disk is told
+/// How long the kernel keeps attributes: nobody else changes anything, so any time would do. A file's space on disk is kept
 /// for a shorter time while it is about to change ([`Stat::is_passing`]).
 const KEPT: Duration = Duration::from_secs(3600);
-/// After so long what could not be freed is tried again.
+/// Pause before freeing is tried again where it failed.
 const REAP_AGAIN: Duration = Duration::from_secs(1);
 /// What names of POSIX access control lists begin with.
 const POSIX_ACLS: &[u8] = b"system.posix_acl_";
@@ -67,7 +67,7 @@ struct Shared {
     has_xattrs: AtomicBool,
     /// Open files, with how often.
     open: Mutex<BTreeMap<ObjectId, (Arc<OpenFile>, u64)>>,
-    /// Frees what has no name and no user, in the background.
+    /// Frees files without a name and without a user, in the background.
     reaper: Mutex<Option<Join<()>>>,
     report: Report,
 }
@@ -78,7 +78,7 @@ impl Drop for Shared {
     }
 }
 
-/// Frees what becomes garbage, until the file system is closed.
+/// Frees the delete queue, until the file system is closed.
 async fn reap(fs: LiveFileSystem, report: Report) {
     let handle = fs.objset().dmu().handle().clone();
     let mut said = None;
@@ -99,7 +99,8 @@ async fn reap(fs: LiveFileSystem, report: Report) {
 }
 
 impl LiveServer {
-    /// Serves a dataset of a pool that is written in the background. What its last user has left to free is freed meanwhile.
+    /// Serves a dataset of a pool that is written in the background. Files that its last user left in the delete queue are freed
+    /// meanwhile.
     ///
     /// # Errors
     /// It is no file system, or one that cannot be changed yet.
@@ -112,16 +113,16 @@ impl LiveServer {
         Ok(Self { shared: Arc::new(Shared { fs, head, durable, has_xattrs, open, reaper, report }) })
     }
 
-    /// Serves it as its properties say now, from the next request on. What the kernel was told when it was mounted stays until it is
-    /// mounted again: whether there are POSIX access control lists; and so does `sync`.
+    /// Obeys changed properties from the next request on. The kernel learns only at a mount whether there are POSIX access control
+    /// lists, so `acltype` counts from the next mount on; `sync` likewise.
     pub fn set_options(&self, options: LiveServerOptions) {
         let has_posix_acls = self.fs().options().has_posix_acls;
         self.fs().set_options(LiveOptions { has_posix_acls, ..options.files });
         self.shared.has_xattrs.store(options.has_xattrs, Ordering::Relaxed);
     }
 
-    /// Lets go of files that are still open, and frees a little of what has no name: the rest is left to the next user. Nobody asks
-    /// for anything any more.
+    /// Ends the service, when no request comes any more: lets go of files that are still open and frees a little of the delete queue;
+    /// the rest is left to the next user.
     pub(crate) async fn close(&self) {
         let open = std::mem::take(&mut *self.shared.open.lock());
         drop(open);

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_spa::Pool;
 use cenote_taskq::sync::Mutex;
@@ -22,6 +23,8 @@ use crate::volume::OpenError;
 const DEVICE: &str = "/dev/fuse";
 /// The program that mounts for those who may not.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+/// The time in which the kernel ends the session of a mount that nobody has any more. It does so at once; the rest is for slow machines.
+const END_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Why a mount, or its end, failed. The messages say what a person can do.
 #[derive(Debug, Error)]
@@ -77,6 +80,16 @@ pub enum Unmount {
     Unused,
     /// It disappears at once; who uses it still can, as long as this process lives.
     Detach,
+}
+
+/// The state of a mount after it was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// Nobody can use it any more, and all its requests are done.
+    Ended,
+    /// It is gone from this mount namespace. Programs that had it in use, and other mount namespaces (containers, `unshare -m`) that
+    /// were made while it was there, still have it until [`MountHandle::close`], and get errors after it.
+    Detached,
 }
 
 /// A mount. Dropping it detaches it.
@@ -273,16 +286,24 @@ impl MountHandle {
         self.state.ended.is_set()
     }
 
-    /// Ends the mount. Returns when it is gone, and with [`Unmount::Unused`] when all its requests are done.
-    pub async fn unmount(&self, how: Unmount) -> Result<(), MountError> {
+    /// Ends the mount. Returns when it is gone from this mount namespace. With [`Unmount::Unused`] the kernel then ends the session,
+    /// unless another mount namespace has the mount too, which no system call would tell: so the end is waited for only
+    /// [`END_TIME_MAX`], and the requests that were made are finished in any case.
+    pub async fn unmount(&self, how: Unmount) -> Result<Unmounted, MountError> {
         if self.has_ended() {
-            return Ok(());
+            return Ok(Unmounted::Ended);
         }
         let mountpoint = self.mountpoint.clone();
         blocking(&self.handle, move || unmount(&mountpoint, how)).await?;
-        match how {
-            Unmount::Unused => self.ended().await,
-            Unmount::Detach => Ok(()),
+        if how == Unmount::Detach {
+            return Ok(Unmounted::Detached);
+        }
+        match self.handle.timeout(END_TIME_MAX, self.ended()).await {
+            Some(ended) => ended.map(|()| Unmounted::Ended),
+            None => {
+                self.close().await;
+                Ok(Unmounted::Detached)
+            }
         }
     }
 }
@@ -301,11 +322,11 @@ impl std::fmt::Debug for MountHandle {
     }
 }
 
-/// Has a mount for changing obey other options from now on: `dev`, `suid`, `exec`, and whether it may be changed at all. What is open
-/// stays open. Only root can; the kernel refuses to forbid changes while files are open for writing.
+/// Changes a mount's options `dev`, `suid`, `exec` and `ro`. Open files stay open. Only root can; the kernel refuses `ro` while files
+/// are open for writing.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses.
 pub fn remount(mountpoint: &Path, options: &MountOptions, is_read_only: bool) -> io::Result<()> {
     let wanted = [
         (is_read_only, MountFlags::RDONLY),
@@ -318,11 +339,11 @@ pub fn remount(mountpoint: &Path, options: &MountOptions, is_read_only: bool) ->
     Ok(rustix::mount::mount_remount(mountpoint, flags, "")?)
 }
 
-/// Unmounts what is mounted there: by the system call, or for those who may not, by fusermount3. Nothing being mounted is no error.
-/// Blocks, as long as the process that serves the mount takes.
+/// Unmounts a folder by the system call, or by fusermount3 for users who may not. It is no error if nothing is mounted there.
+/// Blocks as long as the process that serves the mount takes.
 ///
 /// # Errors
-/// [`MountError::Busy`] where it is in use and `how` minds that; what the system says else.
+/// [`MountError::Busy`] where it is in use and `how` minds that; else the system's error.
 pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let flags = match how {
         Unmount::Unused => UnmountFlags::NOFOLLOW,

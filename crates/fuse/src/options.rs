@@ -37,7 +37,7 @@ pub struct MountOptions {
     pub read_ahead_kib: u32,
 }
 
-/// What datasets forbid in a mount of theirs, whatever its options say.
+/// Rights that a dataset's properties take from its mount, whatever the mount options say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forbidden {
     /// Devices are not opened (`devices=off`).
@@ -51,7 +51,7 @@ pub struct Forbidden {
 }
 
 impl Forbidden {
-    /// What either forbids.
+    /// The rights that either of the two takes.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// The same without what is forbidden.
+    /// The same options without forbidden rights.
     #[must_use]
     pub fn without(&self, forbidden: Forbidden) -> Self {
         Self {

@@ -42,7 +42,7 @@ pub struct Stat {
     pub size_bytes: u64,
     /// Space taken in units of 512 bytes.
     pub blocks: u64,
-    /// The space is as of before changes that are not on disk yet: the client is to ask again soon.
+    /// There are changes that are not on disk yet, and the space does not include them: the client is to ask again soon.
     pub is_passing: bool,
     /// The size in bytes in which reading is best.
     pub block_size_bytes: u32,

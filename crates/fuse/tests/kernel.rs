@@ -12,8 +12,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use cenote_fuse::{Layout, MountError, MountOptions, Unmount};
-use cenote_testkit::walk;
+use cenote_fuse::{Layout, MountError, MountOptions, Unmount, Unmounted};
+use cenote_testkit::{Elsewhere, walk};
 use rustix::io::Errno;
 use support::{Opened, alone, can_mount};
 
@@ -354,6 +354,27 @@ fn a_mount_ended_by_somebody_else_is_noticed() {
     opened.runtime.block_on(mount.ended()).unwrap();
     assert!(mount.has_ended());
     opened.runtime.block_on(mount.unmount(Unmount::Unused)).unwrap();
+}
+
+/// Goal: a mount ends although another mount namespace still has it, as a container's does that was started meanwhile. Would go wrong
+/// if the end of the kernel's session were waited for.
+#[test]
+fn a_mount_that_another_namespace_has_too_ends() {
+    if !can_mount() {
+        return;
+    }
+    let opened = Opened::new("basic");
+    let dir = tempfile::tempdir().unwrap();
+    let mount = opened.mount(&opened.mountable()[0], dir.path(), &alone());
+    let elsewhere = Elsewhere::new().unwrap();
+    assert_eq!(opened.runtime.block_on(mount.unmount(Unmount::Unused)).unwrap(), Unmounted::Detached);
+    assert!(!mount.has_ended());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    // Its users get an error, and none of them waits.
+    let refused = fs::read_dir(elsewhere.path(dir.path())).and_then(|mut entries| entries.next().transpose());
+    assert_eq!(refused.map(drop).unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    drop(elsewhere);
+    opened.runtime.block_on(mount.ended()).unwrap();
 }
 
 #[test]

@@ -36,10 +36,12 @@
 mod cache;
 pub mod campaign;
 pub mod compare;
+mod elsewhere;
 mod golden;
 pub mod gpt;
 pub mod manifest;
 pub mod walk;
 pub mod zdb;
 
+pub use elsewhere::Elsewhere;
 pub use golden::{Golden, Scratch, Theme, Unpacked, repository_root, theme, theme_if_present};

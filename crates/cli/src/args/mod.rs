@@ -48,7 +48,7 @@ pub(crate) struct Globals {
 }
 
 impl Globals {
-    /// Whether a key is read from standard input.
+    /// True where a key is read from standard input.
     pub(crate) fn has_input(&self) -> bool {
         self.keys.iter().any(|key| key.ends_with("=-"))
     }

@@ -6,9 +6,9 @@
 //! ```
 //! The library's own iterator is not used: it takes records apart at line ends, which values of attributes may have.
 //!
-//! A packed archive of some kilobytes can hold gigabytes of records and names. So what stands before one entry has a bound
-//! ([`PREAMBLE_MAX_BYTES`]), what counts for all entries is shared by them, and what is kept of all of them together comes out of
-//! one [`Budget`].
+//! A packed archive of some kilobytes can hold gigabytes of records and names. So the records and names before one entry have a
+//! bound ([`PREAMBLE_MAX_BYTES`]), the global records are shared by all entries, and everything that is kept of the entries comes
+//! out of one [`Budget`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,16 +20,16 @@ use tar::{EntryType, GnuExtSparseHeader, Header};
 
 /// The unit of an archive.
 pub(crate) const BLOCK_BYTES: u64 = 512;
-/// Records, names and links before one entry at most, all together, in bytes of memory: twice what a file may have of
-/// attributes ([`cenote_zpl::XATTRS_MAX_BYTES`]), for their names, and what each takes beside its bytes.
+/// Records, names and links before one entry at most, all together, in bytes of memory: twice the extended attributes that a file
+/// may have ([`cenote_zpl::XATTRS_MAX_BYTES`]), since their names and the records themselves need memory too.
 const PREAMBLE_MAX_BYTES: u64 = 2 * cenote_zpl::XATTRS_MAX_BYTES as u64;
-/// What a record takes in memory beside its bytes: a node's share of a map, and two allocations.
+/// Memory for a record beside its bytes: its share of a map's node, and two allocations.
 const RECORD_BYTES: u64 = 128;
 /// Parts of a sparse file at most.
 pub(crate) const PARTS_MAX: usize = 1 << 20;
 
-/// Memory that is left for the entries of a source: their names, attributes and nodes. Nothing is given back, since all of it
-/// is kept until the source is written.
+/// Memory that is left for the entries of a source: their names, attributes and nodes. Nothing is given back: all of it is kept
+/// until the source is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     left: u64,
@@ -60,7 +60,7 @@ impl Budget {
 
 type RecordMap = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Records by their keyword: an entry's own, and those that count for all that follow, which are shared.
+/// Records by their keyword: an entry's own, and the global ones, which are shared.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Records {
     own: RecordMap,
@@ -73,9 +73,13 @@ impl Records {
         self.own.get(key).or_else(|| self.global.get(key))
     }
 
-    /// All of them; where there are two of a keyword, the one that counts is the last.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<u8>)> {
-        self.global.iter().chain(&self.own)
+    /// Those whose keywords begin with `prefix`, without it; of two with the same keyword the last counts.
+    pub(crate) fn below<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a Vec<u8>)> {
+        let of = move |records: &'a RecordMap| {
+            let from = records.range(prefix.to_vec()..);
+            from.map_while(move |(key, value)| Some((key.strip_prefix(prefix)?, value)))
+        };
+        of(&self.global).chain(of(&self.own))
     }
 }
 
@@ -86,9 +90,16 @@ impl From<[(Vec<u8>, Vec<u8>); 1]> for Records {
     }
 }
 
-/// What records take in memory.
-fn cost(records: &RecordMap) -> u64 {
-    records.iter().map(|(key, value)| (key.len() + value.len()) as u64 + RECORD_BYTES).sum()
+/// Memory for a record.
+fn cost(key: &[u8], value: &[u8]) -> u64 {
+    (key.len() + value.len()) as u64 + RECORD_BYTES
+}
+
+/// A name for a message: the beginning of a very long one.
+pub(super) fn shown(path: &[u8]) -> String {
+    const SHOWN_MAX_BYTES: usize = 200;
+    let text = crate::files::shown(&path[..path.len().min(SHOWN_MAX_BYTES)], true);
+    if path.len() > SHOWN_MAX_BYTES { format!("{text}…") } else { text }
 }
 
 /// An entry.
@@ -111,14 +122,17 @@ pub(crate) struct Entries<'a> {
     at: u64,
     size_bytes: u64,
     global: Arc<RecordMap>,
+    /// Memory for the global records.
+    global_bytes: u64,
     count: u64,
-    /// What may still be said of the next entry, in bytes.
+    /// Memory that is left for the names and records of the next entry.
     preamble_left: u64,
 }
 
 impl<'a> Entries<'a> {
     pub(crate) fn of(file: &'a File) -> Result<Self> {
-        Ok(Self { file, at: 0, size_bytes: file.metadata()?.len(), global: Arc::default(), count: 0, preamble_left: 0 })
+        let size_bytes = file.metadata()?.len();
+        Ok(Self { file, at: 0, size_bytes, global: Arc::default(), global_bytes: 0, count: 0, preamble_left: 0 })
     }
 
     /// The next entry, with all that was said of it before.
@@ -136,8 +150,14 @@ impl<'a> Entries<'a> {
                 EntryType::XGlobalHeader => {
                     let records = self.records(size)?;
                     let global = Arc::make_mut(&mut self.global);
-                    global.extend(records);
-                    if cost(global) > PREAMBLE_MAX_BYTES {
+                    for (key, value) in records {
+                        self.global_bytes += cost(&key, &value);
+                        if let Some((key, before)) = global.remove_entry(&key) {
+                            self.global_bytes -= cost(&key, &before);
+                        }
+                        global.insert(key, value);
+                    }
+                    if self.global_bytes > PREAMBLE_MAX_BYTES {
                         bail!("has too many records for all entries at byte {} (limit: {PREAMBLE_MAX_BYTES})", self.at);
                     }
                 }
@@ -153,11 +173,11 @@ impl<'a> Entries<'a> {
 
     fn records(&mut self, size_bytes: u64) -> Result<RecordMap> {
         let text = self.text(size_bytes)?;
-        // What they are in memory counts, not what they are in the archive.
+        // Their memory counts, not their length in the archive.
         records(&text, &mut || self.say(RECORD_BYTES))
     }
 
-    /// Counts what is said of the next entry.
+    /// Takes memory for names and records of the next entry.
     fn say(&mut self, bytes: u64) -> Result<()> {
         let left = self.preamble_left.checked_sub(bytes);
         self.preamble_left = left.with_context(|| {
@@ -217,7 +237,7 @@ impl<'a> Entries<'a> {
         let of = |key: &str| records.get(key.as_bytes()).cloned();
         let path = of("path").or(path).unwrap_or_else(|| header.path_bytes().into_owned());
         let link = of("linkpath").or(link).or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
-        let name = || format!("'{}' in the archive", String::from_utf8_lossy(&path));
+        let name = || format!("'{}' in the archive", shown(&path));
         let mut size_bytes = header.entry_size().with_context(name)?;
         if let Some(size) = of("size") {
             size_bytes = std::str::from_utf8(&size).ok().and_then(|size| size.parse().ok()).with_context(name)?;
@@ -276,8 +296,7 @@ fn without_end(mut name: Vec<u8>) -> Vec<u8> {
     name
 }
 
-/// Takes records apart: `LENGTH KEYWORD=VALUE\n`, the length that of all of it.
-/// `count` is told of each, and may refuse it.
+/// Takes records apart: `LENGTH KEYWORD=VALUE\n`, the length that of all of it. `count` is called for each, and may refuse it.
 fn records(text: &[u8], count: &mut dyn FnMut() -> Result<()>) -> Result<RecordMap> {
     let mut found = RecordMap::new();
     let mut rest = text;
@@ -303,6 +322,21 @@ fn record(text: &[u8]) -> Option<(usize, &[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: no entry costs more time than its own records, however many global ones there are. Method: the records of a prefix are
+    /// found in both maps, an entry's own last, and neighbours of the prefix are not.
+    #[test]
+    fn records_of_a_prefix_are_found_and_an_entrys_own_count_last() {
+        let map = |keys: &[(&str, &str)]| -> RecordMap {
+            keys.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
+        };
+        let records = Records {
+            own: map(&[("p.a", "3"), ("q", "4")]),
+            global: Arc::new(map(&[("o", "0"), ("p.a", "1"), ("p.b", "2"), ("p/", "5")])),
+        };
+        let found: Vec<_> = records.below(b"p.").map(|(key, value)| (key, &value[..])).collect();
+        assert_eq!(found, [(&b"a"[..], &b"1"[..]), (b"b", b"2"), (b"a", b"3")]);
+    }
 
     #[test]
     fn a_value_may_have_lines_and_equals_signs() {

@@ -18,10 +18,11 @@
 //! Each is told in a line. The last is where tar goes on: an image that lacks a file because of a permission would be found out
 //! too late.
 //!
-//! Who owns a directory may not be who reads it. So everything is found by its name in a directory that is held open, no link
-//! is followed (but that which the root's path may be), and a directory is listed only if it is the one that was looked at: one
-//! that is swapped for a link leads nowhere. Of the directories above one another the deepest [`OPEN_MAX`] are held open; those
-//! above are opened again as `..`, and compared.
+//! The directories may belong to somebody else than the user who reads them. So everything is found by its name in a directory that
+//! is held open, no link is followed (except where the root's path is one), and a directory is listed only if it is the one that
+//! was looked at: one that is swapped for a link leads nowhere. Of nested directories the deepest [`OPEN_MAX`] are held open; those
+//! above are opened again as `..`, and compared. Directories are nested at most [`DEPTH_MAX`] deep, with paths of at most
+//! [`PATH_MAX_BYTES`], as the verbs that read a pool's files take them.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -38,13 +39,15 @@ use cenote_zpl::write::{MODE_SYMLINK, NodeSpec};
 use rustix::fs::{Dir, Mode, OFlags, SeekFrom, fgetxattr, flistxattr, getxattr, listxattr, openat, readlinkat, seek};
 use rustix::io::Errno;
 
+use super::entries::shown;
 use super::{Builder, Content, DirectoryId, ROOT};
+use crate::files::walk::{DEPTH_MAX, PATH_MAX_BYTES};
 
 /// An extended attribute's value at most: what Linux allows.
 const XATTR_MAX_BYTES: usize = 64 << 10;
 /// How often something is looked at again in whose place something else was put. Chosen by eye.
 const TRIES_MAX: usize = 5;
-/// Directories above one another that are held open.
+/// Nested directories that are held open.
 const OPEN_MAX: usize = 64;
 
 /// What is told while a directory is read.
@@ -81,14 +84,16 @@ impl<'a> Folder<'a> {
 
     /// Adds everything in it, in the order of names.
     pub(crate) async fn add(mut self, root: &Path) -> Result<()> {
-        let shown = || root.display().to_string();
-        let handle = File::open(root).with_context(shown)?;
-        let meta = handle.metadata().with_context(shown)?;
+        let from = || root.display().to_string();
+        let handle = File::open(root).with_context(from)?;
+        let meta = handle.metadata().with_context(from)?;
         let mut node = node_of(&meta);
-        node.xattrs = xattrs(&handle).with_context(shown)?;
+        node.xattrs = xattrs(&handle).with_context(from)?;
         self.builder.set_root(node);
         let mut levels = vec![self.list(handle, meta, root.to_owned(), ROOT).await?];
-        while let Some(level) = levels.last_mut() {
+        loop {
+            let depth = levels.len();
+            let Some(level) = levels.last_mut() else { return Ok(()) };
             let Some(Below { name, meta, id }) = level.below.pop_front() else {
                 let level = levels.pop();
                 if let (Some(level), Some(above)) = (level, levels.last_mut()) {
@@ -97,7 +102,10 @@ impl<'a> Folder<'a> {
                 continue;
             };
             let path = level.path.join(&name);
-            // A directory whose own place was lost lost those in it too.
+            if depth > DEPTH_MAX || path.as_os_str().len() > PATH_MAX_BYTES {
+                bail!("'{}' is nested too deeply", shown(path.as_os_str().as_bytes()));
+            }
+            // Without the place of a directory those in it cannot be found either.
             let handle = level.handle.as_ref().map(|handle| enter(handle, &name));
             let handle = match handle.unwrap_or_else(|| Err(ErrorKind::NotFound.into())) {
                 Ok(handle) => handle,
@@ -117,7 +125,6 @@ impl<'a> Folder<'a> {
                 levels[far].handle = None;
             }
         }
-        Ok(())
     }
 
     /// Adds the entries of a directory; those of the directories in it are still to be added.
@@ -146,7 +153,7 @@ impl<'a> Folder<'a> {
         let handle = level.handle.as_ref().and_then(|handle| enter(handle, OsStr::new("..")).ok());
         above.handle = handle.filter(|handle| handle.metadata().is_ok_and(|meta| identity(&meta) == above.identity));
         if above.handle.is_none() && above.below.is_empty() {
-            // Nothing is read of it any more, but those above it are found through it.
+            // Its own entries were all read, but the directories above are found through it.
             self.changed(&above.path.clone(), "was moved while it was read");
         }
     }
@@ -230,7 +237,7 @@ impl<'a> Folder<'a> {
 
 /// A directory whose entries were added, and the directories in it that are still to be listed.
 struct Level {
-    /// None where it is too far up, or is lost.
+    /// None where it is too far up, or cannot be found any more.
     handle: Option<File>,
     identity: (u64, u64),
     path: PathBuf,
@@ -244,7 +251,7 @@ struct Below {
     id: DirectoryId,
 }
 
-/// What stands under a name: held by a descriptor that reads nothing, and looked at.
+/// The file under a name, held by a descriptor that can read nothing, with its metadata.
 struct Found {
     handle: File,
     meta: Metadata,
@@ -295,7 +302,7 @@ impl Found {
             node.rdev = u64::from(major) << 20 | u64::from(minor);
         }
         if !kind.is_symlink() {
-            // What is no file and no directory is not opened to be read; the kernel has a name for what is held.
+            // A device or pipe is not opened to be read: its attributes are reached by the kernel's name for the descriptor.
             let path = Path::new("/proc/self/fd").join(self.handle.as_raw_fd().to_string());
             node.xattrs = xattrs_by(|names| listxattr(&path, names), |name, value| getxattr(&path, name, value))?;
         }
@@ -344,7 +351,7 @@ fn is_other_kind(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::LOOP | Errno::NXIO | Errno::NODEV))
 }
 
-/// What a file has beside content and extended attributes.
+/// A file's attributes, without extended ones.
 fn node_of(meta: &Metadata) -> NodeSpec {
     let seconds = meta.mtime().cast_unsigned();
     let nanoseconds = u64::try_from(meta.mtime_nsec()).unwrap_or(0);
@@ -581,6 +588,20 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert_eq!((counts.files, counts.directories), (2, 2));
+    }
+
+    /// Goal: memory is bounded however deep somebody else's tree is. Method: a tree with a path that no system call takes.
+    #[test]
+    fn a_tree_whose_paths_are_too_long_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut at = File::open(dir.path()).unwrap();
+        let name = "a".repeat(255);
+        for _ in 0..=PATH_MAX_BYTES / 256 {
+            rustix::fs::mkdirat(&at, &name, Mode::RWXU).unwrap();
+            at = enter(&at, OsStr::new(&name)).unwrap();
+        }
+        let error = read_while(dir.path(), &|_| ()).unwrap_err();
+        assert!(error.to_string().ends_with("…' is nested too deeply"), "{error:#}");
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! DIR/blobs/sha256/…   each under its own hash
 //! ```
 //!
-//! Who made a layout is not trusted: directories are held open, blobs are regular files in them and no links, and nothing is read
-//! beyond the size that was said.
+//! The maker of a layout is not trusted: directories are held open, blobs are regular files in them and no links, and nothing is
+//! read beyond the size that the descriptor gives.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -20,7 +20,7 @@ use super::spool::{self, Room};
 use super::tarball::{Whiteouts, add_archive};
 use super::tree::FileTree;
 
-/// An index or manifest at most, as registries have it.
+/// The largest index or manifest, in bytes: the limit of registries.
 const DOCUMENT_MAX_BYTES: u64 = 4 << 20;
 /// Indexes of indexes at most.
 const DEPTH_MAX: u32 = 4;
@@ -126,7 +126,7 @@ impl Layout {
 /// All of a file of no more than `size_bytes`.
 fn document(file: File, size_bytes: u64) -> Result<Vec<u8>> {
     if size_bytes > DOCUMENT_MAX_BYTES || file.metadata()?.len() > size_bytes {
-        bail!("is too large to be an index, or larger than was said");
+        bail!("is too large for an index, or larger than its descriptor says");
     }
     let mut bytes = Vec::new();
     file.take(size_bytes).read_to_end(&mut bytes)?;

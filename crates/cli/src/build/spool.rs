@@ -1,5 +1,5 @@
-//! Streams as files that can be read anywhere: what is compressed, or comes through a pipe, is kept in a file without a name
-//! until the end. How much is kept of a source has a bound ([`Room`]): a packed archive can be a thousandth of what it is unpacked.
+//! Streams as files that can be read anywhere: compressed streams and pipes are kept, unpacked, in a file without a name until the
+//! end. The bytes kept of a source have a bound ([`Room`]): a packed archive can be a thousand times as large unpacked.
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
@@ -17,7 +17,7 @@ const MAGIC_BYTES: usize = 6;
 /// Copied at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Room for what a source is unpacked to, all of its streams together.
+/// Room for the unpacked bytes of a source, all of its streams together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     left: u64,
@@ -25,12 +25,12 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// How many times the size of a pool may be unpacked to fill it: what compresses well needs more than the pool has.
+    /// So many times a pool's size may be unpacked to fill it: data that compresses well is larger than the pool.
     const TIMES_OF_POOL: u64 = 16;
-    /// So much may be unpacked for any pool.
+    /// At least so much may be unpacked, however small the pool.
     const LEAST_BYTES: u64 = 1 << 30;
 
-    /// Room for what is to fill a pool of that size.
+    /// Room for the source of a pool of `size_bytes`.
     pub(crate) fn for_pool(size_bytes: u64) -> Self {
         Self::new(size_bytes.saturating_mul(Self::TIMES_OF_POOL).max(Self::LEAST_BYTES))
     }
@@ -101,8 +101,7 @@ fn archive_of(mut file: File, room: &mut Room, progress: &mut dyn FnMut(u64)) ->
     unpacked(file, room, progress)
 }
 
-/// Opens a regular file of a layout, given as a name in a directory that is held open: no link is followed, and nothing
-/// waited for.
+/// Opens a regular file by its name in a directory that is held open. No link is followed, and no writer of a pipe waited for.
 pub(crate) fn regular(directory: &File, name: &str) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(directory, name, flags, rustix::fs::Mode::empty()) {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use cenote_zpl::write::{MODE_DIR, MODE_FILE, MODE_SYMLINK, NodeSpec};
 use tar::EntryType;
 
-use super::entries::{BLOCK_BYTES, Entries, Entry, PARTS_MAX};
+use super::entries::{BLOCK_BYTES, Entries, Entry, PARTS_MAX, shown};
 use super::tree::{Extents, FileTree};
 use crate::archive::acl;
 
@@ -54,13 +54,6 @@ pub(crate) fn add_archive(tree: &mut FileTree, file: File, whiteouts: Whiteouts)
     Ok(())
 }
 
-/// A name for a message: a part of one that is very long.
-fn shown(path: &[u8]) -> String {
-    const SHOWN_MAX_BYTES: usize = 200;
-    let text = crate::files::shown(&path[..path.len().min(SHOWN_MAX_BYTES)], true);
-    if path.len() > SHOWN_MAX_BYTES { format!("{text}…") } else { text }
-}
-
 fn last_name(path: &[u8]) -> &[u8] {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
@@ -74,7 +67,7 @@ fn apply_whiteout(tree: &mut FileTree, path: &[u8]) -> Result<()> {
         b".wh..opq" => tree.clear(above),
         // Marks of the file system that layers were made with.
         gone if gone.starts_with(b".wh.") => Ok(()),
-        // Without a name it would be the directory itself that goes.
+        // Without a name the directory itself would be removed.
         b"" | b"." | b".." => bail!("'{}' in the archive removes nothing that has a name", shown(path)),
         gone => tree.remove(&[above, gone].concat()),
     }
@@ -100,7 +93,7 @@ impl Records<'_> {
         let (whole, nanoseconds): (i64, u64) = (seconds.parse().ok()?, digits.parse().ok()?);
         // Seconds are counted from below.
         Some(match text.starts_with('-') && nanoseconds > 0 {
-            true => [(whole - 1).cast_unsigned(), 1_000_000_000 - nanoseconds],
+            true => [whole.checked_sub(1)?.cast_unsigned(), 1_000_000_000 - nanoseconds],
             false => [whole.cast_unsigned(), nanoseconds],
         })
     }
@@ -108,10 +101,8 @@ impl Records<'_> {
     /// Extended attributes, lists among them, sorted by name.
     fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut found = BTreeMap::new();
-        for (key, value) in self.0.iter() {
-            if let Some(name) = key.strip_prefix(XATTR_PREFIX) {
-                found.insert(unescaped(name), value.clone());
-            }
+        for (name, value) in self.0.below(XATTR_PREFIX) {
+            found.insert(unescaped(name), value.clone());
         }
         for (record, name) in ACLS {
             if let Some(text) = self.text(record) {
@@ -123,7 +114,7 @@ impl Records<'_> {
     }
 }
 
-/// Refuses what could not be read again.
+/// Refuses attributes that could not be read again.
 fn check_xattrs(found: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
     let total: usize = found.iter().map(|(name, value)| name.len() + value.len()).sum();
     if found.len() > cenote_zpl::XATTR_NAMES_MAX || total > cenote_zpl::XATTRS_MAX_BYTES {
@@ -300,6 +291,7 @@ mod tests {
         let time = |text: &str| Records(&[(b"mtime".to_vec(), text.as_bytes().to_vec())].into()).time("mtime");
         assert_eq!(time("12.5"), Some([12, 500_000_000]));
         assert_eq!(time("-1.25"), Some([(-2_i64).cast_unsigned(), 750_000_000]));
+        assert_eq!(time("-9223372036854775808.5"), None);
         assert_eq!(time("-3"), Some([(-3_i64).cast_unsigned(), 0]));
         assert_eq!(time("x"), None);
     }

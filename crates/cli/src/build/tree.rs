@@ -13,15 +13,13 @@ use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::ObjectId;
 use cenote_zpl::write::{MODE_DIR, MODE_FILE, MODE_KIND, NodeSpec};
 
-use super::entries::Budget;
+use super::entries::{Budget, shown};
 use super::{Builder, Content, DirectoryId, ROOT};
+use crate::files::walk::DEPTH_MAX;
 
-/// Directories in directories at most.
-const DEPTH_MAX: usize = 4096;
-/// What a node takes in memory beside its name, its attributes and where its content is: itself, and its share of the map
-/// that it is in.
+/// Memory for a node beside its name, its attributes and the places of its content: itself, and its share of its directory's map.
 const NODE_BYTES: u64 = size_of::<Node>() as u64 + 96;
-/// What an extended attribute takes beside its bytes.
+/// Memory for an extended attribute beside its bytes.
 const XATTR_BYTES: u64 = 96;
 
 /// Where a file's bytes are: ranges of the file, each from an offset of an archive. What is in none is a hole.
@@ -74,7 +72,7 @@ impl Node {
     }
 }
 
-/// What attributes and places of content take in memory.
+/// Memory for attributes and places of content.
 fn cost(spec: &NodeSpec, content: &Extents) -> u64 {
     let xattrs: u64 = spec.xattrs.iter().map(|(name, value)| (name.len() + value.len()) as u64 + XATTR_BYTES).sum();
     let target = spec.target.as_ref().map_or(0, Vec::len) as u64;
@@ -96,10 +94,10 @@ pub(crate) struct FileTree {
 fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
     let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
     if parts.contains(&&b".."[..]) {
-        bail!("'{}' leads out of the archive", String::from_utf8_lossy(path));
+        bail!("'{}' leads out of the archive", shown(path));
     }
     if parts.len() > DEPTH_MAX {
-        bail!("'{}…' is nested too deeply", String::from_utf8_lossy(&path[..path.len().min(200)]));
+        bail!("'{}' is nested too deeply", shown(path));
     }
     Ok(parts)
 }
@@ -127,7 +125,7 @@ impl FileTree {
         for part in parts {
             at = match self.nodes[at].children.get(*part) {
                 Some(child) if self.nodes[*child].is_directory() => *child,
-                Some(_) => bail!("'{}' is a file, and something is to be in it", String::from_utf8_lossy(part)),
+                Some(_) => bail!("'{}' is a file, and another entry is to be in it", shown(part)),
                 None => self.enter(at, part, Self::directory_node())?,
             };
         }
@@ -191,8 +189,7 @@ impl FileTree {
     /// There is no such file.
     pub(crate) fn link(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
         let from = self.find(&components(target)?).filter(|node| !self.nodes[*node].is_directory());
-        let from =
-            from.with_context(|| format!("a hard link to '{}', which is not there", String::from_utf8_lossy(target)))?;
+        let from = from.with_context(|| format!("a hard link to '{}', which is not there", shown(target)))?;
         let parts = components(path)?;
         let Some((name, above)) = parts.split_last() else { bail!("the root cannot be a link") };
         let parent = self.make_directories(above)?;
@@ -248,7 +245,7 @@ impl FileTree {
             let mut below = Vec::new();
             for (name, id) in std::mem::take(&mut self.nodes[directory].children) {
                 let bytes = self.add_node(builder, target, &name, id, &mut linked, &mut below).await;
-                progress(bytes.with_context(|| String::from_utf8_lossy(&name).into_owned())?);
+                progress(bytes.with_context(|| shown(&name))?);
             }
             // The first is taken next.
             waiting.extend(below.into_iter().rev());

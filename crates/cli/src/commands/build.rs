@@ -24,11 +24,11 @@ use crate::outcome::{Outcome, usage};
 use crate::output::{counted, nicebytes};
 use crate::vdevspec::{Layout, Top, parse_layout};
 
-/// How an error begins that says that a pool is full.
+/// The words of an error for a full pool.
 const NO_SPACE: &str = "no space for";
-/// What an entry takes beside its data: a dnode and its share of directories, twice, with what a txg keeps.
+/// Space for a file beside its data: a dnode and its share of directories, in two copies, and the old blocks that a txg keeps.
 const ENTRY_BYTES: u64 = 4 << 10;
-/// What a pool keeps back for itself at least, with labels.
+/// The least space that a pool keeps back for itself, with labels.
 const KEPT_BACK_BYTES: u64 = 160 << 20;
 
 /// Make a pool from a directory, an archive or an OCI image.
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     #[arg(short = 'O', value_name = "PROPERTY=VALUE")]
     dataset_properties: Vec<String>,
     /// Memory for names, records and attributes of an archive's or image's files, which are gathered before any is written;
-    /// 512M unless something else is said.
+    /// 512M by default.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     archive_memory: Option<u64>,
     /// Draw guids and salts from this number.
@@ -133,40 +133,39 @@ fn gathered(context: &Context, args: &Args, kind: SourceKind, mut room: Room) ->
     Ok(tree)
 }
 
-/// Bytes of all files and devices that a pool is to have.
+/// The size of all files and devices of a new pool together.
 fn size_of_devices(layout: &Layout, size: Option<u64>) -> u64 {
     let size_of = |path: &Path| -> u64 {
-        // A device says its size by where its end is.
+        // The end of a block device is its size; its metadata has none.
         let end = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
         size.or(end.ok()).unwrap_or(0)
     };
     layout.paths().map(size_of).fold(0, u64::saturating_add)
 }
 
-/// The bytes of all files below a directory, as far as it can be read, with those of what describes each entry.
+/// Space for all files below a directory, as far as it can be read.
 fn bytes_below(dir: &Path) -> u64 {
-    let mut bytes = 0;
+    let mut bytes = 0_u64;
     let mut left = vec![dir.to_owned()];
     while let Some(dir) = left.pop() {
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
             let Ok(found) = entry.metadata() else { continue };
-            bytes += ENTRY_BYTES;
             if found.is_dir() {
                 left.push(entry.path());
-            } else {
-                bytes += found.len();
             }
+            let data_bytes = if found.is_file() { found.len() } else { 0 };
+            bytes = bytes.saturating_add(ENTRY_BYTES).saturating_add(data_bytes);
         }
     }
     bytes
 }
 
-/// A size of each file of a pool, in whole MiB, in which so much data has room that does not compress.
+/// A size of each of a pool's files, in whole MiB, that is enough for so much data that does not compress.
 fn size_that_is_enough(layout: &Layout, data_bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
-    // Of so many disks, so many have data and not copies or parity of it, in thousandths.
+    // Disks of a top-level vdev that hold data rather than copies or parity of it, in thousandths.
     let share = |top: &Top| match (top.kind, top.paths.len() as u64) {
-        (TopKind::Single, _) | (TopKind::Mirror, _) => 1000,
+        (TopKind::Single | TopKind::Mirror, _) => 1000,
         (TopKind::Raidz { parity }, disks) => 1000 * disks.saturating_sub(parity).max(1),
         (TopKind::Draid { parity, data, spares }, disks) => {
             let group = data.unwrap_or(8).max(1);
@@ -214,7 +213,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         builder.finish(None).await
     };
     let counts = match Box::pin(written).await {
-        Err(error) if format!("{error:#}").contains(NO_SPACE) => {
+        // The cause alone: the error around it names a file, whose name may be anything.
+        Err(error) if error.root_cause().to_string().contains(NO_SPACE) => {
             let enough = size_that_is_enough(&layout, data_bytes.unwrap_or_else(|| bytes_below(&args.from))) >> 20;
             let what = format!(
                 "'{}' does not fit: --size {enough}M is enough, and less where it compresses",

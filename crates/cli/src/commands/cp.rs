@@ -18,16 +18,16 @@ use crate::output::nicebytes;
 /// Copy files of a dataset into a directory: `cenote cp -a tank/home@monday /alice /bob ./restored`.
 ///
 /// Everything is copied as it is: directories with all that is in them, attributes, extended attributes, POSIX ACLs,
-/// holes, hard links among what is copied, symbolic links, pipes and sockets. Owners and what else this user may not set are
-/// left out, and reported once. A path that is `/`, or ends in `/.`, means what is in that directory, not the directory
-/// itself; so does no path at all, which takes `-t`.
+/// holes, hard links among the copied files, symbolic links, pipes and sockets. Owners and other attributes that this user may not
+/// set are left out, and reported once. A path that is `/`, or ends in `/.`, means the contents of that directory, not the
+/// directory itself; so does no path at all, which takes `-t`.
 ///
-/// The target is made if it is missing. One that is there keeps its own owner, mode and attributes, and so do directories in
-/// it that belong to somebody else than the pool says.
+/// The target is made if it is missing. An existing target keeps its own owner, mode and attributes, and so do directories in it
+/// that belong to another user than the pool says.
 ///
-/// What gives rights on this system is left out, for root too, and one line says how much that was: set-user-id and
-/// set-group-id bits (but on directories, where they give none), devices, and extended attributes of the namespaces `trusted`
-/// and `security`, file capabilities among them. `--privileged` has them kept, for pools whose makers are trusted as root is.
+/// Privileges on this system are left out, for root too, and one line says how many: set-user-id and set-group-id bits (except a
+/// directory's set-group-id bit, which gives none), devices, and extended attributes of the namespaces `trusted` and `security`,
+/// file capabilities among them. `--privileged` keeps them, for pools whose makers are trusted like root.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Accepted out of habit: a copy is always an archive.
     #[arg(short = 'a', long)]
     archive: bool,
-    /// The directory that everything goes to; without it the last word is that.
+    /// The directory to copy to; without this option it is the last word.
     #[arg(short = 't', long, value_name = "DIRECTORY")]
     target: Option<PathBuf>,
     /// Leave files alone whose size and time are right: go on with a copy that was interrupted.
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Do not set extended attributes and access control lists.
     #[arg(long)]
     no_xattrs: bool,
-    /// Keep what gives rights on this system too; all of it, or only some: set-id, devices, xattrs.
+    /// Keep privileges on this system too; all of them, or only some: set-id, devices, xattrs.
     #[arg(
         long,
         value_name = "WHAT,…",
@@ -63,12 +63,12 @@ pub(crate) struct Args {
     verbose: bool,
     /// File system or snapshot.
     dataset: String,
-    /// Paths inside it, and at last the directory that they go to, unless `-t` names that.
+    /// Paths inside it, and last the directory to copy to, unless `-t` names that.
     #[arg(value_name = "PATH… DIRECTORY")]
     paths: Vec<OsString>,
 }
 
-/// What gives rights on the system that is copied to.
+/// A privilege on the system that is copied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 enum Right {
     /// Set-user-id and set-group-id bits.
@@ -79,7 +79,7 @@ enum Right {
     Xattrs,
 }
 
-/// Where to, and what: `-t TARGET PATH…`, or `PATH… TARGET` with at least one path. A single word could be either.
+/// The target and the paths: `-t TARGET PATH…`, or `PATH… TARGET` with at least one path. A single word could be either.
 fn target_and_paths(args: &Args) -> Result<(PathBuf, &[OsString])> {
     match (&args.target, args.paths.split_last()) {
         (Some(target), _) => Ok((target.clone(), &args.paths)),
@@ -147,7 +147,7 @@ fn summary(context: &Context, account: &Account, args: &Args) {
             Lost::Times => "times could not be set",
             Lost::Xattrs => "some extended attributes could not be set",
             Lost::Lists => "the access control list could not be set",
-            Lost::NotMade => "left without its attributes, since it is not what was made there",
+            Lost::NotMade => "left without its attributes, since another file has taken its place",
             Lost::Directory => "was there before and belongs to somebody else: filled, its own attributes left alone",
             Lost::SetId | Lost::PrivilegedXattrs | Lost::Device => continue,
         };

@@ -15,8 +15,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// Print what a pool contains, as JSON: every file's metadata and hash.
 ///
-/// It is written as it comes: after an error what was written is no whole JSON. Extended attributes are shown as hexadecimal digits; where
-/// a file has more than 256 KiB of them, large values are shown by size and SHA-256.
+/// The JSON is written while the pool is read, and is cut short by an error. Extended attributes are shown as hexadecimal digits;
+/// of a file that has more than 256 KiB of them, large values are shown by size and SHA-256.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -63,7 +63,7 @@ impl Command {
         }
     }
 
-    /// How it goes on, if it is a command that does until it is ended.
+    /// The options of a command that goes on until it is ended; none of another.
     pub(crate) fn goes_on(&self) -> Option<&GoesOn> {
         match self {
             Self::Mount(args) => Some(args.goes_on()),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use cenote_fuse::{Layout, MountError, MountHandle, MountOptions, Unmount};
+use cenote_fuse::{Layout, MountError, MountHandle, MountOptions, Unmount, Unmounted};
 use cenote_taskq::Either;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGINT;
@@ -50,7 +50,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// How it goes on.
+    /// Its options as a command that goes on until it is ended.
     pub(crate) const fn goes_on(&self) -> &GoesOn {
         &self.goes_on
     }
@@ -77,10 +77,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 control.mounted(&args.dataset, mount.mountpoint(), true);
             }
             let at = mount.mountpoint().display();
-            context.err(format!("'{}' is mounted at {at} for writing; interrupt to unmount", args.dataset));
+            let end = args.goes_on.end("unmount");
+            context.err(format!("'{}' is mounted at {at} for writing; {end}", args.dataset));
             going.ready(&context)?;
             let ended = wait(&context, &mount, signals).await;
-            // What was detached is in use still.
+            // After a forced unmount its files may still be in use.
             mount.close().await;
             ended.map(drop)
         };
@@ -97,7 +98,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let forbidden = live::forbidden(pool.dsl(), &args.dataset, options.layout != Layout::Alone).await?;
     let options = options.without(forbidden);
     let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
-    context.err(format!("'{}' is mounted at {}; interrupt to unmount", args.dataset, mount.mountpoint().display()));
+    let end = args.goes_on.end("unmount");
+    context.err(format!("'{}' is mounted at {}; {end}", args.dataset, mount.mountpoint().display()));
     going.ready(&context)?;
     wait(&context, &mount, signals).await?;
     Ok(Outcome::Good)
@@ -110,6 +112,17 @@ pub(crate) fn parse_options(lists: &[String]) -> Result<MountOptions> {
         options.parse(list).map_err(usage)?;
     }
     Ok(options)
+}
+
+/// Says that a mount that was not in use is not gone everywhere.
+pub(crate) fn tell_others(context: &Context, mount: &MountHandle, unmounted: Unmounted) {
+    if unmounted == Unmounted::Detached {
+        context.err(format!(
+            "'{}' is unmounted here, but still shown in another mount namespace (a container, 'unshare -m'), where its users get errors \
+             from now on",
+            mount.mountpoint().display()
+        ));
+    }
 }
 
 /// Who ended a mount.
@@ -144,7 +157,10 @@ pub(crate) async fn wait(context: &Context, mount: &MountHandle, mut signals: Si
             }
         };
         match mount.unmount(Unmount::Unused).await {
-            Ok(()) => return Ok(Ended::Signal),
+            Ok(unmounted) => {
+                tell_others(context, mount, unmounted);
+                return Ok(Ended::Signal);
+            }
             Err(MountError::Busy(_)) if is_second || signal != Some(SIGINT) => {
                 mount.unmount(Unmount::Detach).await?;
                 return Ok(Ended::Signal);

@@ -29,14 +29,14 @@ use crate::volumes::{LiveVolumes, PoolVolumes};
 /// dataset, which is shown by itself; what they flush or sync is on disk when they are told so, and an interrupt ends with everything
 /// written and the pool exported. Snapshots, and volumes with `readonly=on`, stay as they are.
 ///
-/// Clients of NBD may have 256 MiB of requests in flight, all of them together, and 64 MiB and 256 requests each; more waits. A client
-/// that takes longer than 30 s over the handshake, or that a minute long (and a second for each 64 KiB) neither takes its replies nor
-/// sends what it announced, is ended.
+/// NBD clients may have 256 MiB of requests in flight together, and 64 MiB and 256 requests each; further requests wait. A client
+/// is disconnected if its handshake takes longer than 30 s, or if it neither takes its replies nor sends the data that it announced
+/// within a minute (and a second for each 64 KiB).
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
     search: Search,
-    /// Listen on a unix socket, which is this user's alone.
+    /// Listen on a unix socket, which only this user can use.
     #[arg(long, value_name = "SOCKET")]
     unix: Vec<PathBuf>,
     /// Let this group use the unix sockets too: its name or number.
@@ -64,7 +64,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// How it goes on.
+    /// Its options as a command that goes on until it is ended.
     pub(crate) const fn goes_on(&self) -> &GoesOn {
         &self.goes_on
     }
@@ -115,7 +115,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let forbidden = live::forbidden(pool.dsl(), &args.dataset, mount_options.layout != Layout::Alone).await?;
         let options = mount_options.without(forbidden);
         let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
-        context.err(format!("'{}' is mounted at {}; interrupt to end", args.dataset, mount.mountpoint().display()));
+        context.err(format!(
+            "'{}' is mounted at {}; {}",
+            args.dataset,
+            mount.mountpoint().display(),
+            args.goes_on.end("end")
+        ));
         going.ready(&context)?;
         let ended = mount::wait(&context, &mount, waiting).await?;
         if ended == Ended::Signal || server.is_none() {
@@ -138,7 +143,7 @@ fn reporter(context: &Context) -> cenote_fuse::Report {
     Arc::new(move |line: &str| report.err(line))
 }
 
-/// A pool that is served to be written.
+/// A pool that is served for writing.
 struct Serving<'a> {
     context: &'a Context,
     args: &'a Args,
@@ -168,12 +173,16 @@ impl Serving<'_> {
                         control.mounted(&args.dataset, mount.mountpoint(), server.is_none());
                     }
                     let at = mount.mountpoint().display();
-                    context.err(format!("'{}' is mounted at {at} for writing; interrupt to end", args.dataset));
+                    context.err(format!(
+                        "'{}' is mounted at {at} for writing; {}",
+                        args.dataset,
+                        args.goes_on.end("end")
+                    ));
                     ended = match going.ready(context) {
                         Ok(()) => mount::wait(context, &mount, signals).await,
                         Err(error) => Err(error),
                     };
-                    // What was detached is in use still.
+                    // After a forced unmount its files may still be in use.
                     mount.close().await;
                 }
                 Err(error) => ended = Err(error),
@@ -202,9 +211,10 @@ fn shutdown(server: Option<Server>) {
     }
 }
 
-/// A group's number, by the number or the name that this system has for it.
+/// A group's number, given as that or as a name in `/etc/group`.
 fn group_of(text: &str) -> Result<u32> {
-    if let Ok(number) = text.parse() {
+    // The highest number means "leave it" to the system.
+    if let Some(number) = text.parse().ok().filter(|number| *number != u32::MAX) {
         return Ok(number);
     }
     // name:password:number:members

@@ -26,9 +26,9 @@ const BUFFER_BYTES: usize = 1 << 20;
 ///
 /// `-f` names the archive, as it does for tar; a pool of another system is opened with `--force`.
 ///
-/// An archive is data, and has everything: set-id bits, devices, `trusted.*` and `security.*` attributes. To leave out what
-/// gives rights is up to who unpacks it (`tar --no-same-permissions`, `--no-same-owner`); `cenote cp` does so by itself. A file
-/// that is made is readable to its owner alone.
+/// An archive is data, and has everything: set-id bits, devices, `trusted.*` and `security.*` attributes. The program that unpacks
+/// it decides whether to leave out privileges (`tar --no-same-permissions`, `--no-same-owner`); `cenote cp` leaves them out by
+/// itself. A new archive is readable by its owner alone.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// Look for the pool's devices in this directory, or at this file or device; may be given several times.
@@ -66,7 +66,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let mut sink: Box<dyn Write> = match &output {
         Some(path) => {
-            // It has what only the owners of its files may read.
+            // It contains files that only their owners may read.
             let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
             let file = file.with_context(|| path.display().to_string())?;
             Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))

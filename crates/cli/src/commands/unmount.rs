@@ -7,12 +7,12 @@ use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::unmounting;
 
-/// Unmount what `mount`, `serve` or `zfs mount` shows, and return when all that was written there is on disk.
+/// Unmount what `mount`, `serve` or `zfs mount` shows, and return when everything written there is on disk.
 ///
-/// The system's `umount` returns earlier: the process that served the mount then still writes what it has in memory.
+/// The system's `umount` returns earlier, while the process that served the mount still writes data from its memory.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// Also where it is in use: its users get errors.
+    /// Also if it is in use: programs that use it get errors.
     #[arg(short = 'f', long)]
     force: bool,
     /// Folders, or the datasets that are mounted.

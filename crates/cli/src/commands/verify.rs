@@ -57,7 +57,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     } else {
         context.out(as_text(&pool, &report, done_bytes, seconds))?;
     }
-    // A device that lacks what was written is damage to come, whatever was found by reading.
+    // A device that has missed txgs is damage to come, even if every block could be read.
     Ok(Outcome::unless(!is_clean || !pool.tree().status().behind().is_empty()))
 }
 

@@ -8,8 +8,8 @@ use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::output::output_version;
 
-/// The version of OpenZFS whose command line, output and on-disk features ours are like. Scripts read it from the first line of
-/// `zfs version` to know what they may ask for.
+/// The version of OpenZFS whose command line, output and on-disk features are followed. Scripts read it from the first line of
+/// `zfs version` to learn which features they can use.
 const LIKE_OPENZFS: &str = "2.3.0";
 
 /// Print the version.
@@ -21,9 +21,9 @@ pub(crate) async fn run(context: &Context, _: Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Print the version: that of OpenZFS whose command line this is like, then Cenote's.
+/// Print the version of OpenZFS whose command line is followed, then Cenote's own.
 ///
-/// There is no line of a kernel module, since none is used.
+/// There is no line for a kernel module, since none is used.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct ToolArgs {
     /// Print it as JSON.

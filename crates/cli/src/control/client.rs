@@ -14,7 +14,7 @@ use crate::cachefile::CacheFile;
 use crate::output::Output;
 use crate::request::Request;
 
-/// How long a server may take to say who it is, for which it waits for nothing.
+/// The time that a server has to say who it is, for which it waits for nothing.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The socket of the server that has this pool; none if there is no server, or one that went without a word.
@@ -55,7 +55,7 @@ pub(crate) fn servers() -> Vec<(PathBuf, Who)> {
 /// Asks a server who it is.
 ///
 /// # Errors
-/// It has gone, is not to be believed, or does not say within [`ANSWER_TIME_MAX`].
+/// It has gone, is another user's, or does not answer within [`ANSWER_TIME_MAX`].
 pub(crate) fn who(socket: &Path) -> Result<Who> {
     let at = || format!("the server at {}", socket.display());
     let mut stream = connect(socket).with_context(at)?;
@@ -99,7 +99,8 @@ pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u
     }
 }
 
-/// Text as a terminal may get it: names in a pool are others' choice, and so is what a server says. Colours are no server's.
+/// Text as a terminal may get it: the names in a pool and the answers of a server may hold control characters. Colours of a server
+/// are escaped too.
 fn shown(text: &str) -> String {
     crate::output::escape::lines(text).into_owned()
 }

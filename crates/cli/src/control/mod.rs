@@ -15,20 +15,21 @@
 //! ```
 //! The socket stands beside the cache file, in `servers/GUID.sock`, or where `serve --control` says.
 //!
-//! **Protocol**, version 1: a line of JSON each. The client sends one `{"version": 1, "request": {…}}`, or `{"version": 1, "who": true}`
-//! and learns [`Who`] has the pool, also while that is being exported. To a request the server answers with lines `{"out": TEXT}`, `{"out_bytes": [BYTE, …]}` (where it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it
-//! closes the connection; after `zpool export` only when the pool is exported.
+//! **Protocol**, version 1: a line of JSON each. The client sends one line. To `{"version": 1, "who": true}` the server answers with a
+//! line [`Who`], also while the pool is being exported. To `{"version": 1, "request": {…}}` it answers with lines `{"out": TEXT}`,
+//! `{"out_bytes": [BYTE, …]}` (where it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it closes the
+//! connection; after `zpool export` only when the pool is exported.
 //!
-//! **Who may ask, and answer.** The user who runs the server, and root: the folder and the socket are that user's alone, and the
-//! server asks the kernel who is at the other end. So does the client, which sends nothing to a listener of another user, nor where
-//! others could have put one ([`place`]); and it prints no control characters that a server sends to a terminal.
+//! **Trust.** Only the user who runs the server, and root, may ask: the folder and the socket are that user's alone, and the server
+//! asks the kernel for the user at the other end. So does the client: it sends nothing to a listener of another user, nor in a
+//! folder where others could have put one ([`place`]); and it prints no control characters of an answer on a terminal.
 //!
-//! **Bounds.** A request is a megabyte at most, an answer 64; eight clients are heard at once; who says nothing for half a minute is
-//! hung up on.
+//! **Bounds.** A request is a megabyte at most, an answer 64; eight clients are heard at once; a client that is silent for half a
+//! minute is disconnected.
 //!
-//! **Its end.** From the moment that a server's work ends to that at which the pool is exported it is *ending*: requests are refused, and
-//! clients that ask who it is wait until it has ended, and then use the pool themselves. A mount begins to end when it has left
-//! the system's table of mounts, which is before `umount` returns; the table is looked at when the question comes.
+//! **Its end.** A server is *ending* from the end of its work until the pool is exported: requests are refused, and clients that
+//! ask who has the pool wait for its end, and then use the pool themselves. A mount begins to end when it has left the system's
+//! table of mounts, which is before `umount` returns; the table is read when the question comes.
 //!
 //! **Reading** sees the pool as of a txg: the sync is held meanwhile, for [`HOLD_TIME_MAX`] at most. Changes are each made in a txg's
 //! sync (`cenote_spa::write::live`).
@@ -70,7 +71,7 @@ struct Ask {
     request: Request,
 }
 
-/// The part of it that every version has, and the other thing that can be asked.
+/// The part of it that every version has, and the question for [`Who`].
 #[derive(Debug, Deserialize)]
 struct AskVersion {
     version: u32,
@@ -93,12 +94,12 @@ pub(crate) struct Who {
     pub(crate) mounts: Vec<(String, PathBuf)>,
     /// It ends when its mount is unmounted.
     pub(crate) ends_with_mount: bool,
-    /// What was to be done is done; it writes what is left and exports the pool.
+    /// Its work has ended: it writes the rest and exports the pool.
     pub(crate) is_ending: bool,
 }
 
 impl Who {
-    /// Whether its pool has this name or guid.
+    /// True if its pool has this name or guid.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         self.pool == name || name.parse() == Ok(self.guid)
     }

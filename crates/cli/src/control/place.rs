@@ -1,8 +1,8 @@
-//! Where sockets for commands stand, and who may be believed at one.
+//! The places of sockets for commands, and the trust in a listener.
 //!
-//! A client gives its whole request to whoever listens, and prints what comes back; a server removes what an earlier one left.
-//! So a client wants to know whose the folder and the listener are, and a server removes nothing but a socket at which nobody
-//! listens.
+//! A client gives its whole request to the process that listens, and prints the answer; a server removes the socket that an earlier
+//! one left. So a client checks the owners of the folder and of the listener, and a server removes nothing but a socket at which
+//! nobody listens.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,11 +12,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 /// Write permission of a folder's group and of everybody.
 const OTHERS_WRITE: u32 = 0o022;
 /// Only owners remove and rename what stands in the folder.
 const STICKY: u32 = 0o1000;
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// A socket that this process listens at. Removed when dropped, if it is there still.
 #[derive(Debug)]
@@ -27,10 +31,10 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Listens at `path`, for this user and root alone. Folders above it are made where they lack.
+    /// Listens at `path`, for this user and root alone. Missing folders above it are made.
     ///
     /// # Errors
-    /// Something else than a dead socket is there, or clients would not believe who listens in such a folder.
+    /// Something else than a dead socket is there, or clients would not trust a listener in that folder.
     pub(super) fn listen(path: &Path) -> Result<(Self, UnixListener)> {
         let dir = folder(path);
         if !dir.exists() {
@@ -38,13 +42,13 @@ impl Place {
         }
         check_folder(path)?;
         remove_dead(path)?;
-        // The mode that it is made with: changed by name afterwards it could be another file's.
-        let before = rustix::process::umask(Mode::XUSR | Mode::RWXG | Mode::RWXO);
-        let bound = UnixListener::bind(path);
-        rustix::process::umask(before);
-        let listener = bound?;
+        // The mode is set before the socket has a name: changed by name afterwards it could be that of another file.
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        listen(&socket, BACKLOG)?;
         let made = fs::symlink_metadata(path)?;
-        Ok((Self { path: path.to_owned(), identity: (made.dev(), made.ino()) }, listener))
+        Ok((Self { path: path.to_owned(), identity: (made.dev(), made.ino()) }, socket.into()))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -64,7 +68,7 @@ impl Drop for Place {
 /// Connects to a server that is this user's or root's.
 ///
 /// # Errors
-/// Nobody listens, or somebody else may: who could write the folder, or is at the other end.
+/// Nobody listens, or a third user can write the folder or is at the other end.
 pub(super) fn connect(path: &Path) -> Result<UnixStream> {
     check_folder(path)?;
     let stream = UnixStream::connect(path)?;
@@ -81,8 +85,8 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether nobody but this user and root can put a socket at `path`. In a sticky folder others can put one of their own there, which
-/// their user gives away, but not take this one away.
+/// Refuses a folder in which a third user can replace the socket at `path`. In a sticky folder others can only add sockets of their
+/// own, whose peer credentials give them away.
 fn check_folder(path: &Path) -> Result<()> {
     let dir = folder(path);
     let found = fs::metadata(dir).with_context(|| dir.display().to_string())?;

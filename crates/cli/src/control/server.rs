@@ -43,7 +43,7 @@ pub(crate) struct Pool {
     pub(crate) mounts: Arc<LiveMounts>,
     /// Its guid.
     pub(crate) guid: Guid,
-    /// The devices that it was put together from.
+    /// The devices that it was opened from.
     pub(crate) devices: Vec<PathBuf>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Control {
     shared: Arc<Shared>,
 }
 
-/// What all that hear clients know.
+/// The state that the threads of all clients share.
 struct Shared {
     context: Context,
     of: Pool,
@@ -129,7 +129,7 @@ impl Control {
         self.shared.mounts.lock().unwrap_or_else(PoisonError::into_inner).push(mount);
     }
 
-    /// What was to be done is done: nothing is begun any more. What is left is to be written, and the pool exported.
+    /// The process's work has ended: requests are refused from now on, while the rest is written and the pool exported.
     pub(crate) fn ends(&self) {
         self.shared.is_ending.store(true, Ordering::SeqCst);
     }
@@ -199,20 +199,18 @@ impl Shared {
         }
         let Some(line) = read_line(&mut BufReader::new(stream))? else { return Ok(()) };
         let mut says = Says(stream);
-        let asked = asked(&line);
-        if matches!(asked, Ok(Asked::Who)) {
-            return says.say(&Said::Who(self.who()));
-        }
+        let request = match asked(&line) {
+            Ok(Asked::Who) => return says.say(&Said::Who(self.who())),
+            Ok(Asked::Do(_)) if self.is_ending.load(Ordering::SeqCst) => {
+                let (pool, pid) = (self.of.pool.name(), std::process::id());
+                Err(anyhow!("pool '{pool}' is being exported by process {pid}: ask again when that has ended"))
+            }
+            Ok(Asked::Do(request)) => Ok(*request),
+            Err(error) => Err(error),
+        };
         let (out, err) = (Gathered::default(), Gathered::default());
         let context = self.context.served_by(&self.of, Output::to(out.clone(), err.clone()));
-        let result = asked.and_then(|asked| match asked {
-            Asked::Do(_) if self.is_ending.load(Ordering::SeqCst) => {
-                let (pool, pid) = (self.of.pool.name(), std::process::id());
-                bail!("pool '{pool}' is being exported by process {pid}: ask again when that has ended")
-            }
-            Asked::Do(request) => context.handle().block_on(request::serve(&context, *request)),
-            Asked::Who => Ok(Outcome::Good),
-        });
+        let result = request.and_then(|request| context.handle().block_on(request::serve(&context, request)));
         let result = result.and_then(|outcome| Ok(context.output().flush().map(|()| outcome)?));
         says.text(&out.take())?;
         for line in String::from_utf8_lossy(&err.take()).lines() {
@@ -236,7 +234,7 @@ impl Shared {
     }
 }
 
-/// What a client asks for.
+/// A client's question or request.
 enum Asked {
     Who,
     Do(Box<Request>),

@@ -14,9 +14,10 @@
 //! finishes it and lets go of its parent.
 //!
 //! **Invariants.**
-//! 1. Nothing is made but by a plain name in a directory that is held open, no link is followed, and nothing is changed but
-//!    through a descriptor of what was made (`target`), whoever else may write in the target.
-//! 2. The bytes in flight, extended attributes among them, stay below [`IN_FLIGHT_BYTES`], whatever the number and size of files.
+//! 1. Files are made only by a plain name in a directory that is held open, no link is followed, and changes are made only
+//!    through a descriptor of a file that was made (`target`), even if others write in the target meanwhile.
+//! 2. The bytes of files in flight, extended attributes among them, stay below [`IN_FLIGHT_BYTES`], whatever the number and size of
+//!    files.
 //! 3. Names of files with several links are remembered until the last of the links is made; nothing else grows with the
 //!    number of files.
 //!
@@ -134,7 +135,7 @@ struct Shared {
 struct Directory {
     target: TargetDirectory,
     path: Vec<u8>,
-    /// Its attributes; none for the target directory itself where something is copied *into* it, or it was there before.
+    /// Its attributes; none for a target directory that files are copied *into*, or that was there before.
     attributes: Option<(Attributes, Xattrs)>,
     parent: Option<Arc<Directory>>,
 }
@@ -198,7 +199,7 @@ struct Copier {
 struct Links {
     path: Vec<u8>,
     left: u64,
-    /// What was made under that path; none until it is.
+    /// The file that was made under that path; none until it is.
     identity: Option<Identity>,
 }
 
@@ -241,8 +242,8 @@ impl Copier {
             Account::add(&account.foreign_lists, 1);
         }
         if attributes.kind == FileKind::Directory {
-            // Without a name it is what is in the directory that goes into the target, which takes its attributes unless it
-            // was there before: then they are not ours to change.
+            // Without a name the directory's contents go into the target. The target takes its attributes too, unless it was there
+            // before: then they are not ours to change.
             let made = if path.is_empty() { self.root.target.again() } else { parent.target.directory(&name) };
             match made {
                 Ok(target) => {
@@ -264,20 +265,20 @@ impl Copier {
                 }
             }
         }
+        let keep = self.job.shared.options.keep;
+        if matches!(attributes.kind, FileKind::CharDevice | FileKind::BlockDevice) && !keep.privileged.devices {
+            account.lose(path, vec![Lost::Device]);
+            return false;
+        }
         if attributes.link_count > 1 && self.link(&parent, &name, path, &attributes) {
             return false;
         }
-        let keep = self.job.shared.options.keep;
         let made = match attributes.kind {
             FileKind::File => {
                 self.file(parent, name, path, attributes, xattrs, node.content).await;
                 return false;
             }
             FileKind::Symlink => parent.target.symlink(&name, node.target.as_deref().unwrap_or_default()),
-            FileKind::CharDevice | FileKind::BlockDevice if !keep.privileged.devices => {
-                account.lose(path, vec![Lost::Device]);
-                return false;
-            }
             _ => parent.target.node(&name, &attributes),
         };
         match made {

@@ -3,15 +3,15 @@
 //! Everything is made relative to a directory's descriptor, by one name without slashes, and never through a symbolic link:
 //! whatever names a pool holds, nothing outside of the target directory is touched.
 //!
-//! **The target may belong to somebody else**, who renames, removes and links in it while it is filled (homes restored onto
-//! `/home`). So a name is used once, to make something. What was made is then opened, compared with what should be there
-//! (kind, device number, owner, number of links, permission bits), and changed through that descriptor alone. What does not
-//! compare equal keeps its attributes ([`Lost::NotMade`]). `chmod` and `setxattr` know no call for descriptors that were opened
-//! without permission to read; the kernel's name of the descriptor (`/proc/self/fd/N`) leads to the same file whatever
-//! happened to its name, and to a symbolic link itself.
+//! **The target may belong to another user**, who renames, removes and links in it while it is filled (homes restored onto
+//! `/home`). So a name is used once, to make a file. The file under that name is then opened, compared with the one that was made
+//! (kind, device number, owner, number of links, permission bits), and changed through that descriptor alone. One that does not
+//! compare equal keeps its attributes ([`Lost::NotMade`]). `chmod` and `setxattr` have no call for descriptors that were opened
+//! without permission to read; the kernel's name of the descriptor (`/proc/self/fd/N`) leads to the same file even if its name was
+//! changed, and to a symbolic link itself.
 //!
-//! **Privileges** come out only where they are asked for ([`Privileged`]), and never on a file whose owner could not be set:
-//! a program that is set-user-id for somebody else's benefit, a device that opens a disk, a capability.
+//! **Privileges** are kept only where they are asked for ([`Privileged`]): set-id bits, devices, capabilities. Set-id bits and
+//! capabilities are never set on a file whose owner could not be set.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -30,7 +30,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Attributes of a directory beside those of the namespace `user` at most: lists and labels that the system itself takes.
+/// Attributes of one directory beside those of the namespace `user` at most, which are held until it is finished: access control
+/// lists and labels, of which Linux takes 64 KiB each.
 const LATE_MAX_BYTES: usize = 128 << 10;
 /// Permission bits of what has been made and not finished.
 const UNFINISHED: u32 = 0o600;
@@ -41,7 +42,7 @@ const UNFINISHED_DIRECTORY: u32 = 0o700;
 #[derive(Debug)]
 pub(crate) struct TargetDirectory {
     descriptor: OwnedFd,
-    /// Whether this copy made it; else it was there before.
+    /// This copy made it; else it was there before.
     is_made: bool,
     /// Its owner when it was opened.
     owner: Uid,
@@ -51,7 +52,7 @@ pub(crate) struct TargetDirectory {
 #[derive(Debug)]
 pub(crate) struct Special {
     descriptor: OwnedFd,
-    /// Whether it is what was made.
+    /// It is the file that was made, by all that can be compared.
     is_made: bool,
 }
 
@@ -71,7 +72,7 @@ impl Identity {
     }
 }
 
-/// What could not be kept of an entry, or was not to be, though the entry itself was made.
+/// An attribute of an entry that could not be kept, or was not asked for; mostly the entry itself was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lost {
     /// Owner and group.
@@ -84,19 +85,19 @@ pub(crate) enum Lost {
     Xattrs,
     /// Access control lists, likewise.
     Lists,
-    /// All attributes: what stands under the name is not, or not any more, what was made.
+    /// All attributes: the file under the name is not, or not any more, the one that was made.
     NotMade,
-    /// All attributes of a directory that was there before and belongs to somebody else.
+    /// All attributes of a directory that was there before and belongs to another user.
     Directory,
-    /// Set-user-id and set-group-id bits, which nobody asked for.
+    /// Set-user-id and set-group-id bits, without `--privileged`.
     SetId,
-    /// Attributes of the namespaces `trusted` and `security`, which nobody asked for.
+    /// Attributes of the namespaces `trusted` and `security`, without `--privileged`.
     PrivilegedXattrs,
-    /// The entry itself: a device, which nobody asked for.
+    /// The entry itself: a device, without `--privileged`.
     Device,
 }
 
-/// What of a pool gives somebody rights on this system, and is left out unless it is asked for.
+/// The contents of a pool that give privileges on this system, and are left out unless they are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Privileged {
     /// Set-user-id and set-group-id bits. On a directory the set-group-id bit gives no rights, and is always kept.
@@ -114,7 +115,7 @@ pub(crate) struct Keep {
     pub(crate) owner: bool,
     /// Extended attributes and access control lists.
     pub(crate) xattrs: bool,
-    /// What gives rights.
+    /// Privileges on this system.
     pub(crate) privileged: Privileged,
 }
 
@@ -151,7 +152,7 @@ impl TargetDirectory {
         Ok(Self { descriptor: self.descriptor.try_clone()?, is_made: self.is_made, owner: self.owner })
     }
 
-    /// Whether this copy made it.
+    /// True if this copy made it.
     pub(crate) fn is_made(&self) -> bool {
         self.is_made
     }
@@ -264,8 +265,8 @@ impl TargetDirectory {
         Ok(linkat(CWD, path_of(source.as_fd()), &self.descriptor, name_of(name), AtFlags::SYMLINK_FOLLOW)?)
     }
 
-    /// Gives the directory itself its attributes, unless it was there before and belongs to somebody else: neither to this
-    /// user nor to whom the pool says.
+    /// Gives the directory itself its attributes, unless it was there before and its owner is neither this user nor the one in the
+    /// pool.
     pub(crate) fn finish(&self, attributes: &Attributes, xattrs: &Xattrs, keep: Keep) -> Vec<Lost> {
         let is_expected = self.is_made
             || self.owner == geteuid()
@@ -277,8 +278,8 @@ impl TargetDirectory {
     }
 }
 
-/// Attributes of the namespace `user` for a directory that was just made or taken, of which the rest comes back: what it has
-/// before it is done changes nothing of what is made in it, and is not held in memory until then.
+/// Sets the attributes of the namespace `user` on a directory that was just made or taken, and gives back the others. Those of
+/// `user` change nothing about the files that are made in the directory, and need not be held in memory until it is finished.
 pub(crate) fn begin(directory: &TargetDirectory, xattrs: Xattrs, keep: Keep) -> (Xattrs, Vec<Lost>) {
     let is_ours = directory.is_made() || directory.owner == geteuid();
     let (early, late): (Xattrs, Xattrs) =
@@ -295,12 +296,12 @@ pub(crate) fn begin(directory: &TargetDirectory, xattrs: Xattrs, keep: Keep) -> 
 }
 
 impl Special {
-    /// What it is, if it is what was made.
+    /// Its device and inode, if it is the file that was made.
     pub(crate) fn identity(&self) -> Option<Identity> {
         Some(Identity::of(&fstat(&self.descriptor).ok()?)).filter(|_| self.is_made)
     }
 
-    /// Gives it its attributes, if it is what was made.
+    /// Gives it its attributes, if it is the file that was made.
     pub(crate) fn finish(&self, attributes: &Attributes, xattrs: &Xattrs, keep: Keep) -> Vec<Lost> {
         if !self.is_made {
             return vec![Lost::NotMade];
@@ -338,7 +339,7 @@ pub(crate) fn finish(target: BorrowedFd<'_>, attributes: &Attributes, xattrs: &X
     lost
 }
 
-/// Marks of the moments at which somebody else could act; tests act at them.
+/// The moments at which another user could interfere; tests do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// Something was made by its name.
@@ -365,7 +366,7 @@ fn owner(attributes: &Attributes) -> (Option<Uid>, Option<Gid>) {
     (Some(attributes.uid).filter(is_id).map(Uid::from_raw), Some(attributes.gid).filter(is_id).map(Gid::from_raw))
 }
 
-/// The permission bits: those that give their owner's rights to others only where that was asked for and the owner is right.
+/// The permission bits; set-id bits only if they were asked for and the owner could be set.
 fn mode(lost: &mut Vec<Lost>, attributes: &Attributes, keep: Keep, is_owned: bool) -> Mode {
     let mut allowed = 0o1777;
     if is_owned && keep.privileged.set_id {
@@ -557,7 +558,7 @@ mod tests {
                     assert_eq!(meta.mode() & 0o7777, 0o600, "{moment:?}");
                     assert!(!geteuid().is_root() || meta.uid() == OTHER);
                 }
-                // What was made is what was changed, wherever it lies by now.
+                // The pipe that was made was changed, even if it has another name by now.
                 let pipe = fs::metadata(place.dir.path().join("moved")).unwrap();
                 assert!(pipe.file_type().is_fifo());
                 assert_eq!(pipe.mode() & 0o7777, if moment == Step::Made { 0o600 } else { 0o4777 });

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cenote_dsl::name::Name;
+use cenote_taskq::unescaped;
 
 /// Types of file systems whose source is a dataset: our own mounts by fusermount3, and OpenZFS's.
 const TYPES: [&str; 2] = ["fuse.cenote", "zfs"];
@@ -21,12 +22,12 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Whether a process of ours serves it, and not the kernel.
+    /// A process of Cenote serves it, not the kernel module.
     pub(crate) fn is_ours(&self) -> bool {
         self.kind != "zfs"
     }
 
-    /// Whether it can be written.
+    /// It is mounted read-write.
     pub(crate) fn is_writable(&self) -> bool {
         self.options.iter().any(|option| option == "rw")
     }
@@ -39,23 +40,25 @@ pub(crate) struct Mounts(Vec<Mounted>);
 impl Mounts {
     /// Reads the mount table; nothing is mounted where there is none.
     pub(crate) fn read() -> Self {
-        Self::parse(&std::fs::read_to_string("/proc/self/mounts").unwrap_or_default())
+        Self::parse(&std::fs::read("/proc/self/mounts").unwrap_or_default())
     }
 
-    fn parse(table: &str) -> Self {
-        let mounted = |line: &str| {
-            let mut fields = line.split(' ');
-            let (dataset, at, kind, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
-            let dataset = unescaped(dataset);
+    /// Mount points need not be UTF-8.
+    fn parse(table: &[u8]) -> Self {
+        let mounted = |line: &[u8]| {
+            let mut fields = line.split(|byte| *byte == b' ');
+            let (dataset, at) = (unescaped(fields.next()?), unescaped(fields.next()?));
+            let (kind, options) = (std::str::from_utf8(fields.next()?).ok()?, String::from_utf8_lossy(fields.next()?));
+            let dataset = dataset.to_string_lossy().into_owned();
             let is_ours = TYPES.contains(&kind) || kind == BARE_TYPE && Name::parse(&dataset).is_ok();
             is_ours.then(|| Mounted {
                 dataset,
-                at: unescaped(at).into(),
+                at,
                 kind: kind.to_owned(),
                 options: options.split(',').map(str::to_owned).collect(),
             })
         };
-        Self(table.lines().filter_map(mounted).collect())
+        Self(table.split(|byte| *byte == b'\n').filter_map(mounted).collect())
     }
 
     /// The options with which a dataset is mounted; `None` where it is not.
@@ -100,45 +103,30 @@ fn placed(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Takes back the `\040` for spaces and the like.
-fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
 
     #[test]
     fn only_datasets_count_and_escapes_are_undone() {
         let mounts = Mounts::parse(
-            "tmpfs /tmp tmpfs rw 0 0\ntank/a\\040b /mnt/x fuse.cenote ro,nosuid 0 0\ntank /tank zfs rw,xattr 0 0\n\
-             tank/b /mnt/y fuse ro 0 0\n/dev/fuse /run/doc fuse rw 0 0\n",
+            b"tmpfs /tmp tmpfs rw 0 0\ntank/a\\040b /mnt/x fuse.cenote ro,nosuid 0 0\ntank /tank zfs rw,xattr 0 0\n\
+             tank/b /mnt/y fuse ro 0 0\n/dev/fuse /run/doc fuse rw 0 0\ntank/c /mnt/\xff fuse.cenote rw 0 0\n",
         );
         assert_eq!(mounts.options("tank/a b"), Some(&["ro".to_owned(), "nosuid".to_owned()][..]));
         assert!(mounts.options("tank").is_some());
         assert!(mounts.options("tank/b").is_some());
-        assert_eq!(mounts.ours().map(|mounted| &*mounted.dataset).collect::<Vec<_>>(), ["tank/a b", "tank/b"]);
+        assert_eq!(
+            mounts.ours().map(|mounted| &*mounted.dataset).collect::<Vec<_>>(),
+            ["tank/a b", "tank/b", "tank/c"]
+        );
+        assert_eq!(mounts.ours().last().map(|mounted| mounted.at.as_os_str().as_bytes()), Some(&b"/mnt/\xff"[..]));
         assert!(mounts.find("tank").is_some_and(|mounted| mounted.is_writable() && !mounted.is_ours()));
         for (target, dataset) in [("/tank", Some("tank")), ("tank/b", Some("tank/b")), ("/tank/b", None), ("b", None)] {
             assert_eq!(mounts.find(target).map(|mounted| &*mounted.dataset), dataset, "{target}");
         }
         assert!(mounts.options("tmpfs").is_none() && mounts.options("/dev/fuse").is_none());
-        assert_eq!(unescaped("a\\134b\\"), "a\\b\\");
     }
 }

@@ -8,13 +8,13 @@
 //! entered: its mount point is an empty directory here.
 //!
 //! **Walking.** [`walk::Walk`] goes through a directory tree depth first, reads the attributes of what comes next while
-//! its user works on what came before, and holds no more than one batch of names a level. [`content::Content`] gives a
-//! file's bytes and holes in order and goes on behind what cannot be read.
+//! its user works on what came before, and holds a bounded number of names. [`content::Content`] gives a file's bytes and
+//! holes in order and goes on behind what cannot be read.
 //!
 //! **Invariants.**
 //! 1. A directory is entered once, whatever the entries that lead to it say: cycles and shared subtrees of a hostile pool
 //!    are reported and left.
-//! 2. Memory is bounded by depth times a batch, by what is in flight, and by a bit for each object.
+//! 2. Memory is bounded: by the constants of [`walk`], by the bytes in flight, and by a bit for each object.
 //!
 //! **Rejected.** `DATASET:PATH` in one word (a colon is legal in dataset names), and following links out of the dataset
 //! (where `/etc` leads depends on where it would be mounted).

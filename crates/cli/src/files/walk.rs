@@ -1,26 +1,30 @@
 //! Walking a directory tree, depth first, with the next entries already being read.
 //!
-//! Whatever a pool holds, a walk's memory has a bound. Details that are read ahead come out of [`AHEAD_BYTES`], on all levels
-//! together; extended attributes of a file beyond [`XATTRS_AHEAD_BYTES`] are read when its turn comes. Names that are listed and
-//! not handed out yet are no more than [`NAMES_MAX`] and a few on each level. Paths are no longer than [`PATH_MAX_BYTES`].
+//! A walk's memory has a bound, whatever the pool holds. Details that are read ahead come out of [`AHEAD_BYTES`], on all levels
+//! together; extended attributes of a file beyond [`XATTRS_AHEAD_BYTES`] are read when its turn comes. At most [`NAMES_MAX`] names,
+//! and a few more on each level, are listed and not handed out yet. Paths are no longer than [`PATH_MAX_BYTES`].
 //!
-//! A name that a directory has twice (which only a hand that made the blocks can do) is handed out once: a link, and then a file of
-//! the same name, would lead who unpacks an archive out of it.
+//! A name that a directory has twice is handed out once. Only forged blocks have such a directory; in an archive, a link and then a
+//! file of the same name would lead the program that unpacks it out of its target. Directories of up to [`SORT_MAX`] entries are
+//! sorted, so that equal names are neighbours. Of a larger one each name is looked up, and only the entry that the lookup finds is
+//! handed out. Where names are normalised or their case is ignored, a lookup reads the whole directory; there the names are
+//! remembered by a hash instead, [`SEEN_MAX`] of them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_format::ids::ObjectId;
 use cenote_taskq::buf::Block;
 use cenote_taskq::{Class, Handle, Join};
-use cenote_zpl::{Attributes, Cursor, DirEntry, FileKind, FileSystem, ZplError};
+use cenote_zpl::{Attributes, CaseSensitivity, Cursor, DirEntry, FileKind, FileSystem, ZplError};
 
 use super::ObjectSet;
 
 /// Directories above one another at most. The deepest path that Linux takes in one call has 2048; a tree made step by step
 /// may be deeper, and still someone must hold a descriptor a level to copy it.
-const DEPTH_MAX: usize = 4096;
+pub(crate) const DEPTH_MAX: usize = 4096;
 /// Directories up to this many entries are walked in the order of their names; larger ones in the stored order.
 const SORT_MAX: usize = 1 << 16;
 /// Entries asked for at a time.
@@ -31,14 +35,16 @@ const LOOK_AHEAD: usize = 48;
 const AHEAD_BYTES: u64 = 64 << 20;
 /// Extended attributes of one entry that are read ahead, in bytes.
 const XATTRS_AHEAD_BYTES: usize = 256 << 10;
-/// What an entry's details take beside its path, its attributes and its content.
+/// Memory for an entry's details beside its path, extended attributes and content.
 const DETAILS_BYTES: u64 = 1 << 10;
-/// Names that were listed on all levels together; a directory beyond is listed [`BATCH_MIN`] at a time.
+/// Names listed and not handed out yet, on all levels together; beyond it a directory is listed [`BATCH_MIN`] names at a time.
 const NAMES_MAX: usize = 4 * SORT_MAX;
-/// Entries asked for at a time where so many are waiting.
+/// Entries asked for at a time where [`NAMES_MAX`] names are waiting.
 const BATCH_MIN: usize = 64;
+/// Names remembered by their hashes, on all levels together: up to 160 MiB.
+const SEEN_MAX: usize = 8 << 20;
 /// The length of a path at most, in bytes. Linux takes no more than 4096 in one call.
-const PATH_MAX_BYTES: usize = 32 << 10;
+pub(crate) const PATH_MAX_BYTES: usize = 32 << 10;
 
 /// Extended attributes by name.
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -108,6 +114,8 @@ pub(crate) struct Walk {
     seen: ObjectSet,
     /// Bytes of details that are read ahead.
     ahead: Arc<AtomicU64>,
+    /// Hashes names to be remembered; nobody can foresee its hashes.
+    hasher: RandomState,
     /// The directory handed out last, to be entered next.
     entering: Option<(ObjectId, Vec<u8>)>,
     /// Where to begin, at first.
@@ -122,6 +130,8 @@ struct Level {
     pending: VecDeque<Pending>,
     /// Entries that are not handed out, and why.
     refused: VecDeque<(Vec<u8>, ZplError)>,
+    /// Hashes of names of a large directory whose names are normalised or their case ignored.
+    seen: HashSet<u64>,
 }
 
 enum Listing {
@@ -137,7 +147,7 @@ struct Pending {
 struct Details {
     attributes: Attributes,
     target: Option<Vec<u8>>,
-    /// None where they are too many to be read ahead.
+    /// None where they are larger than [`XATTRS_AHEAD_BYTES`].
     xattrs: Result<Option<Xattrs>, ZplError>,
     content: Option<Block>,
 }
@@ -158,13 +168,13 @@ struct Charge {
 }
 
 impl Charge {
-    /// As much as the details of an entry may take until they are there.
+    /// Takes `bytes`: the most that the details of an entry can need, before they are read.
     fn new(ahead: &Arc<AtomicU64>, bytes: u64) -> Self {
         ahead.fetch_add(bytes, Ordering::Relaxed);
         Self { ahead: ahead.clone(), bytes }
     }
 
-    /// They are there, and take no more than this.
+    /// Gives back all but `bytes`, when the details are read and their size is known.
     fn shrink(&mut self, bytes: u64) {
         let less = self.bytes.saturating_sub(bytes);
         self.ahead.fetch_sub(less, Ordering::Relaxed);
@@ -188,6 +198,7 @@ impl Walk {
             levels: Vec::new(),
             seen: ObjectSet::default(),
             ahead: Arc::default(),
+            hasher: RandomState::new(),
             entering: None,
             start: Some(start),
         }
@@ -213,11 +224,16 @@ impl Walk {
             }
             self.levels.push(Level { listing: Listing::From(Cursor::START), ..Level::empty(directory, path) });
         }
-        let names: usize = self.levels.iter().map(|level| level.names.len()).sum();
-        let level = self.levels.last_mut()?;
-        if let Err(error) = level.fill(&self.filesystem, names < NAMES_MAX).await {
-            return Some(Visit::Problem { path: level.path.clone(), error });
+        if self.levels.last()?.is_to_be_listed() {
+            let sum = |count: fn(&Level) -> usize| self.levels.iter().map(count).sum::<usize>();
+            let is_room = sum(|level| level.names.len()) < NAMES_MAX;
+            let is_memory = sum(|level| level.seen.len()) < SEEN_MAX;
+            let level = self.levels.last_mut()?;
+            if let Err(error) = level.fill(&self.filesystem, &self.hasher, is_room, is_memory).await {
+                return Some(Visit::Problem { path: level.path.clone(), error });
+            }
         }
+        let level = self.levels.last_mut()?;
         if let Some((name, error)) = level.refused.pop_front() {
             return Some(Visit::Problem { path: joined(&level.path, name), error });
         }
@@ -227,7 +243,7 @@ impl Walk {
             return Some(Visit::Leave);
         };
         let details = match details.await {
-            // From here on it is the caller's memory.
+            // From here on their memory is the caller's.
             Ok((details, _charge)) => details,
             Err(error) => {
                 Err(ZplError::Corrupt { object: 0, what: format!("the read did not come to an end: {error}") })
@@ -267,17 +283,32 @@ impl Walk {
 
 impl Level {
     fn empty(directory: ObjectId, path: Vec<u8>) -> Self {
-        let listing = Listing::Done;
-        Self { directory, path, listing, names: VecDeque::new(), pending: VecDeque::new(), refused: VecDeque::new() }
+        Self {
+            directory,
+            path,
+            listing: Listing::Done,
+            names: VecDeque::new(),
+            pending: VecDeque::new(),
+            refused: VecDeque::new(),
+            seen: HashSet::new(),
+        }
     }
 
-    /// Lists on when the names run out, a little only where there is not `is_room` for more. What was listed before an error
-    /// is kept.
-    async fn fill(&mut self, filesystem: &FileSystem, is_room: bool) -> Result<(), ZplError> {
+    /// True if no listed names are left, and more of the directory is to be listed.
+    fn is_to_be_listed(&self) -> bool {
+        self.names.is_empty() && matches!(self.listing, Listing::From(_))
+    }
+
+    /// Lists on: up to [`SORT_MAX`] names at first and [`BATCH`] later, or [`BATCH_MIN`] where there is not `is_room` for more.
+    /// Names that were listed before an error are kept. With `is_memory` names may be remembered by their hashes.
+    async fn fill(
+        &mut self,
+        filesystem: &FileSystem,
+        hasher: &RandomState,
+        is_room: bool,
+        is_memory: bool,
+    ) -> Result<(), ZplError> {
         let Listing::From(mut at) = self.listing else { return Ok(()) };
-        if !self.names.is_empty() {
-            return Ok(());
-        }
         let is_first = at == Cursor::START;
         let batch = if is_room { BATCH } else { BATCH_MIN };
         let goal = if is_first && is_room { SORT_MAX } else { batch };
@@ -299,27 +330,40 @@ impl Level {
         }
         if found.len() >= goal {
             self.listing = Listing::From(at);
-            // Of two of a name only one can be found by it. (Where names are folded, that is not so of two different ones.)
-            for entry in found {
-                match filesystem.lookup(self.directory, &entry.name).await {
-                    Ok(object) if object != entry.object => self.refused.push_back((entry.name, twice(self.directory))),
-                    _ => self.names.push_back((entry.name, entry.object)),
-                }
-            }
+        } else if is_first {
+            self.sort(found);
             return result;
         }
-        let mut found: Vec<(Vec<u8>, ObjectId)> = found.into_iter().map(|entry| (entry.name, entry.object)).collect();
-        if is_first {
-            found.sort();
+        let is_folded = filesystem.case_sensitivity() != CaseSensitivity::Sensitive || filesystem.normalisation() != 0;
+        for DirEntry { name, object, .. } in found {
+            let refused = if is_folded {
+                let hash = hasher.hash_one(&name);
+                let is_new = if is_memory { self.seen.insert(hash) } else { !self.seen.contains(&hash) };
+                (!is_new).then(|| twice(self.directory))
+            } else {
+                match filesystem.lookup(self.directory, &name).await {
+                    Ok(there) => (there != object).then(|| twice(self.directory)),
+                    Err(error) => Some(error),
+                }
+            };
+            match refused {
+                Some(error) => self.refused.push_back((name, error)),
+                None => self.names.push_back((name, object)),
+            }
         }
-        for (name, object) in found {
+        result
+    }
+
+    /// Takes all entries of a directory, in the order of their names.
+    fn sort(&mut self, mut found: Vec<DirEntry>) {
+        found.sort_by(|a, b| (&a.name, a.object).cmp(&(&b.name, b.object)));
+        for DirEntry { name, object, .. } in found {
             if self.names.back().is_some_and(|(before, _)| *before == name) {
                 self.refused.push_back((name, twice(self.directory)));
             } else {
                 self.names.push_back((name, object));
             }
         }
-        result
     }
 
     fn read_ahead(&mut self, handle: &Handle, filesystem: &FileSystem, wants: Wants, ahead: &Arc<AtomicU64>) {
@@ -329,7 +373,7 @@ impl Level {
         {
             let own = DETAILS_BYTES + (self.path.len() + name.len()) as u64;
             let worst = own + xattrs + wants.content_max_bytes;
-            // The one whose turn it is is read in any case.
+            // The entry whose turn it is must be read in any case.
             if !self.pending.is_empty() && ahead.load(Ordering::Relaxed) + worst > AHEAD_BYTES {
                 self.names.push_front((name, object));
                 break;
@@ -372,4 +416,110 @@ async fn details(filesystem: FileSystem, object: ObjectId, wants: Wants) -> Resu
         };
     }
     Ok(Details { attributes, target, xattrs, content })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+
+    use cenote_dmu::write::put_entry;
+    use cenote_format::zap::ZapValue;
+    use cenote_format::zpl::{MASTER_NODE, master_node};
+    use cenote_taskq::buf::Buf;
+    use cenote_taskq::{Runtime, RuntimeOptions};
+    use cenote_zpl::write::{MODE_FILE, NewEntry, NodeSpec};
+
+    use super::*;
+    use crate::args::{Globals, Search};
+    use crate::context::Context;
+    use crate::newpool::{NewPool, Wish};
+    use crate::output::Output;
+    use crate::vdevspec::parse_layout;
+
+    /// Has every `from` in a directory's blocks replaced by `to`, of the same length: names whose hashes on disk are other names'.
+    async fn forge(new: &NewPool, from: &[u8], to: &[u8]) {
+        let directory = &new.root.0;
+        for at in 0.. {
+            let Some(block) = directory.block(at).await.unwrap() else { break };
+            let mut bytes = block.to_vec();
+            while let Some(place) = bytes.windows(from.len()).position(|bytes| bytes == from) {
+                bytes[place..place + to.len()].copy_from_slice(to);
+            }
+            directory.write_block(new.pool.txg(), at, Buf::copied_from(&bytes).freeze());
+        }
+    }
+
+    /// Goal: no two entries of a name are handed out, however many a directory has. Method: half of the names are forged to be
+    /// those of the other half, whose files are others. Would go wrong if the last part of a large directory were not compared with
+    /// the parts before it.
+    #[test]
+    fn a_name_that_a_directory_has_twice_is_handed_out_once() {
+        const NAMES: usize = SORT_MAX / 2 + 300;
+        for (count, is_folded) in [(20, false), (NAMES, false), (NAMES, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let image = dir.path().join("image");
+            let layout = parse_layout(&[image.to_str().unwrap().to_owned()]).unwrap();
+            let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
+            let search = Search { paths: vec![PathBuf::from(dir.path())], force: true };
+            let output = Output::to(std::io::sink(), std::io::sink());
+            let context = Context::new(runtime.handle(), Globals::default(), search, output);
+            let (names, refused) = runtime.block_on(async {
+                let wish = Wish {
+                    name: "forged",
+                    layout: &layout,
+                    pool: &[],
+                    dataset: &[],
+                    size: Some(256 << 20),
+                    seed: Some(1),
+                    force: false,
+                    command: String::new(),
+                };
+                let (mut new, made) = NewPool::make(&context, &wish).await.unwrap();
+                let (txg, root) = (new.pool.txg(), new.root.0.id());
+                let mut entries = Vec::new();
+                for prefix in ["first", "other"] {
+                    let node = NodeSpec { mode: MODE_FILE | 0o644, parent: root, links: 1, ..NodeSpec::default() };
+                    let file = new.files.new_node(txg, node.mode, 0).unwrap();
+                    new.files.set_attributes(txg, &file, &node).await.unwrap();
+                    let (object, mode) = (file.id(), node.mode);
+                    entries.extend((0..count).map(|at| NewEntry {
+                        name: format!("{prefix}{at:06}").into_bytes(),
+                        object,
+                        mode,
+                    }));
+                }
+                new.files.write_entries(txg, &new.root.0, &entries).await.unwrap();
+                forge(&new, b"other", b"first").await;
+                if is_folded {
+                    let master = new.files.objset().object(MASTER_NODE).await.unwrap();
+                    let insensitive = ZapValue::from_u64(1);
+                    put_entry(&master, txg, master_node::CASE_SENSITIVITY, Some(&insensitive)).await.unwrap();
+                }
+                let NewPool { pool, mut files, root: (directory, node), .. } = new;
+                files.set_attributes(txg, &directory, &node).await.unwrap();
+                pool.export().await.unwrap();
+                made.keep().unwrap();
+
+                let opened = crate::files::open(&context, "forged").await.unwrap();
+                let wants = Wants { recurse: true, ..Wants::default() };
+                let root = opened.filesystem.root();
+                let mut walk = Walk::new(context.handle(), &opened.filesystem, root, wants);
+                let (mut names, mut refused) = (Vec::new(), 0);
+                while let Some(visit) = walk.next().await {
+                    match visit {
+                        Visit::Node(node) if node.depth > 0 => names.push(node.path),
+                        Visit::Problem { error, .. } => {
+                            assert!(error.to_string().contains("this name twice"), "{error}");
+                            refused += 1;
+                        }
+                        _ => {}
+                    }
+                }
+                (names, refused)
+            });
+            assert_eq!((names.len(), refused), (count, count), "folded: {is_folded}");
+            assert_eq!(names.into_iter().collect::<BTreeSet<_>>().len(), count);
+        }
+    }
 }

@@ -1,30 +1,26 @@
 //! Text for terminals: names, properties and messages may come from pools, and a pool's maker chooses them.
 //!
 //! A terminal obeys control characters: they set its title, move its cursor over what stands there, answer as if the user had typed.
-//! So none gets there but line ends, tabs, and the colours that this program sets itself. Whatever a command writes goes through
+//! So none gets there but line ends, tabs, and the colours that this program sets itself. All that a command writes goes through
 //! [`super::Output`], which does this; a name that stands in a line of its own form goes through [`one_line`] as well, so that
 //! it cannot make a second one.
 
 use std::borrow::Cow;
 
-/// What [`super::Output::paint`] writes around a text, and an error's first word has.
+/// The colours of [`super::Output::paint`] and of errors.
 const COLOURS: [&str; 5] = ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[34m", "\x1b[0m"];
 
 /// Text that stays in its line: control characters are escaped, line ends and tabs among them.
 pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
-    }
-    Cow::Owned(shown)
+    without(text, char::is_control)
 }
 
 /// Text of several lines: control characters but line ends and tabs are escaped.
 pub(crate) fn lines(text: &str) -> Cow<'_, str> {
-    let is_bad = |c: char| c.is_control() && c != '\n' && c != '\t';
+    without(text, |c| c.is_control() && c != '\n' && c != '\t')
+}
+
+fn without(text: &str, is_bad: fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(is_bad) {
         return Cow::Borrowed(text);
     }

@@ -6,7 +6,9 @@ mod number;
 mod progress;
 mod table;
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use json::{Json, json_of, output_version, property};
@@ -27,7 +29,7 @@ struct Shared {
     out: Mutex<BufWriter<Box<dyn Write + Send>>>,
     err: Mutex<Box<dyn Write + Send>>,
     is_out_terminal: bool,
-    is_err_terminal: bool,
+    is_err_terminal: AtomicBool,
 }
 
 impl Output {
@@ -38,7 +40,7 @@ impl Output {
                 out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, Box::new(io::stdout()))),
                 err: Mutex::new(Box::new(io::stderr())),
                 is_out_terminal: io::stdout().is_terminal(),
-                is_err_terminal: io::stderr().is_terminal(),
+                is_err_terminal: AtomicBool::new(io::stderr().is_terminal()),
             }),
         }
     }
@@ -50,7 +52,7 @@ impl Output {
                 out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, Box::new(out))),
                 err: Mutex::new(Box::new(err)),
                 is_out_terminal: false,
-                is_err_terminal: false,
+                is_err_terminal: AtomicBool::new(false),
             }),
         }
     }
@@ -72,13 +74,19 @@ impl Output {
     /// to tell.
     pub(crate) fn err(&self, text: impl AsRef<str>) {
         let _ = self.flush();
-        let text = if self.is_err_terminal() {
-            String::from_utf8_lossy(&escape::for_terminal(text.as_ref().as_bytes())).into_owned()
-        } else {
-            text.as_ref().to_owned()
-        };
-        let mut err = self.shared.err.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writeln!(err, "{text}");
+        let text = text.as_ref().as_bytes();
+        let shown = if self.is_err_terminal() { escape::for_terminal(text) } else { Cow::Borrowed(text) };
+        // In one piece: several processes may append to one log.
+        let line = [&shown[..], b"\n"].concat();
+        let _ = self.shared.err.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
+    }
+
+    /// Writes an error to standard error: on a terminal in red, and in the terminal's own colours nowhere else in it.
+    pub(crate) fn error(&self, text: &str) {
+        match self.is_err_terminal() {
+            true => self.err(format!("\x1b[31m{}\x1b[0m", escape::lines(text))),
+            false => self.err(text),
+        }
     }
 
     /// One that is taken for a terminal.
@@ -88,13 +96,14 @@ impl Output {
             out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, Box::new(out))),
             err: Mutex::new(Box::new(err)),
             is_out_terminal: true,
-            is_err_terminal: true,
+            is_err_terminal: AtomicBool::new(true),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Has lines for standard error written elsewhere from now on.
+    /// Has lines for standard error written to a file from now on.
     pub(crate) fn redirect_err(&self, to: impl Write + Send + 'static) {
+        self.shared.is_err_terminal.store(false, Ordering::Relaxed);
         *self.shared.err.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(to);
     }
 
@@ -110,7 +119,7 @@ impl Output {
 
     /// Whether standard error is a terminal: progress may be shown.
     pub(crate) fn is_err_terminal(&self) -> bool {
-        self.shared.is_err_terminal
+        self.shared.is_err_terminal.load(Ordering::Relaxed)
     }
 
     /// `text` in a colour, on terminals and where `NO_COLOR` is not set.
@@ -157,5 +166,18 @@ mod tests {
             let expected = if is_terminal { "tank\\u{1b}]0;pwn\\u{7}\n" } else { evil };
             assert_eq!(text, format!("{expected}{expected}\n"));
         }
+    }
+
+    #[test]
+    fn an_error_is_red_on_a_terminal_and_plain_in_a_log() {
+        let (mut read, write) = io::pipe().unwrap();
+        let output = Output::terminal(io::sink(), write.try_clone().unwrap());
+        output.error("\x1b[32ma");
+        output.redirect_err(write);
+        output.error("b");
+        drop(output);
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "\x1b[31m\\u{1b}[32ma\x1b[0m\nb\n");
     }
 }

@@ -48,7 +48,7 @@ impl Table {
         if is_scripted {
             return self.rows.iter().map(|row| row.join("\t") + "\n").collect();
         }
-        // What would move the cursor would also break the columns.
+        // A control character that moves the cursor would break the columns.
         let rows: Vec<Vec<String>> =
             self.rows.iter().map(|row| row.iter().map(|cell| one_line(cell).into_owned()).collect()).collect();
         let widths: Vec<usize> = (0..self.columns.len())

@@ -58,7 +58,7 @@ impl Reason {
             Self::External => "EXTERNAL",
             Self::Missing => "BAD_GUID_SUM",
             Self::Spared => "SPARED",
-            // What OpenZFS has for it.
+            // OpenZFS's own.
             Self::Sectors(_) => "BAD_LABEL",
         }
     }
@@ -147,7 +147,7 @@ impl Vdev {
             || self.children.iter().any(Self::is_unhealthy)
     }
 
-    /// What is said of it behind its errors: why it is as it is.
+    /// The remark behind its errors: why its state is what it is.
     pub(crate) fn remark(&self) -> Option<String> {
         let reason = || self.reason.map(Reason::text);
         let missed = || match self.children.is_empty() {

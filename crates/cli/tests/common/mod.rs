@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod images;
+pub(crate) mod loops;
 pub(crate) mod mounted;
 pub(crate) mod serving;
 

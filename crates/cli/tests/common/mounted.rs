@@ -83,8 +83,15 @@ impl Mounted {
         let status = self.child.wait().unwrap();
         let said = self.said();
         assert!(status.success(), "it ended with {status}: {said}");
-        // Nothing was reported but where it is mounted, where commands are taken, and that the one before was killed.
-        let usual = ["mounted at", "serving", "commands for", "which had it, is gone"];
+        // Nothing was reported but where it is mounted, where commands are taken, what is served still, and that the one before was killed.
+        let usual = [
+            "mounted at",
+            "serving",
+            "commands for",
+            "which had it, is gone",
+            "volumes are still served",
+            "still shown in another mount namespace",
+        ];
         assert!(said.lines().all(|line| usual.iter().any(|part| line.contains(part))), "{said}");
     }
 

@@ -16,7 +16,7 @@ impl Serving {
     pub(crate) fn start(images: &Path, pool: &str, socket: &Path, options: &[&str]) -> Result<Self> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
         command.args(["serve", "-f", "-d"]).arg(images).arg("--unix").arg(socket).args(options);
-        // What it notes beside the user's cache file is of no use afterwards.
+        // Its notes beside the cache file are not the user's.
         if let Some(folder) = images.parent() {
             command.env("CENOTE_CACHE", folder.join("serving/cache.json"));
         }

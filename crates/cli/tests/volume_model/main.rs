@@ -7,4 +7,5 @@
 
 mod claims;
 mod common;
+mod frees;
 mod model;

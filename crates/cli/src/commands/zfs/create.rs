@@ -53,7 +53,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.volume.is_some() && args.keep_unmounted {
         return Err(usage("'-u' can only be used when creating a filesystem"));
     }
-    // Also where it is made with all that is missing above it: nothing of that is made for a name that cannot be.
+    // Before `-p` makes the missing datasets above it.
     check_new_dataset(name).map_err(|reason| anyhow!("cannot create '{name}': {reason}"))?;
     // What `-o volblocksize=` says is `-b`'s.
     let (blocks, others): (Vec<&String>, Vec<&String>) =

@@ -45,7 +45,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return Err(usage("not supported yet: datasets of several pools in one command"));
     }
     let mut pool = Writing::open(context, &name).await?;
-    let (datasets, is_recursive) = (args.datasets.clone(), args.recursive);
+    let (datasets, is_recursive, changed) = (args.datasets.clone(), args.recursive, property.clone());
     let inherit = async move |writer: &mut PoolWriter| {
         let view = writer.view().await?;
         for dataset in &datasets {
@@ -60,6 +60,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     pool.step(move |writer| Box::pin(async move { inherit(writer).await })).await?;
     let words = ["zfs", "inherit", if args.recursive { "-r" } else { "" }, &args.property];
     pool.finish(line(words.into_iter().chain(args.datasets.iter().map(String::as_str)))).await?;
-    context.properties_changed(std::slice::from_ref(&args.property), &args.datasets).await;
+    context.properties_changed(&[changed], &args.datasets).await;
     Ok(Outcome::Good)
 }

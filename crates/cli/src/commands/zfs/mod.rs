@@ -57,7 +57,7 @@ crate::args::commands! {
 }
 
 impl Args {
-    /// How it goes on, if it is a verb that does until it is ended.
+    /// The options of a verb that goes on until it is ended; none of another.
     pub(crate) fn goes_on(&self) -> Option<&GoesOn> {
         match &self.command {
             Zfs::Mount(args) => Some(args.goes_on()),

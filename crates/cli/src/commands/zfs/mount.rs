@@ -18,7 +18,7 @@ use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
 use crate::background::{GoesOn, Going};
-use crate::commands::mount::parse_options;
+use crate::commands::mount::{parse_options, tell_others};
 use crate::context::{Context, device_paths};
 use crate::datasets::{Column, Item, Mounts, Selection, select};
 use crate::files::pool_of;
@@ -31,9 +31,9 @@ use crate::signals;
 ///
 /// What is mounted is served by this process. With -a and -R one mount shows a file system and those below it.
 ///
-/// A pool in image files may come from anybody, and its mount points name places of this system: they are taken only below an
-/// alternate root (--altroot, or `zpool import -R`), or with -O as they are; and only -O has one hide a directory that is not empty,
-/// whatever the property `overlay` says. A mount point that a link leads out of the alternate root is refused.
+/// A pool in image files may come from anybody, and its mount points are directories of this system. They are used only below an
+/// alternate root (--altroot, or `zpool import -R`), or with -O as they are; and only -O lets a mount hide a directory that is not
+/// empty, whatever the property `overlay` says. A mount point that a symbolic link leads out of the alternate root is refused.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub(crate) struct Args {
@@ -69,7 +69,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// How it goes on.
+    /// Its options as a command that goes on until it is ended.
     pub(crate) const fn goes_on(&self) -> &GoesOn {
         &self.goes_on
     }
@@ -104,25 +104,22 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let (items, mut failed) = select(&context, selection, &[]).await?;
     let mut mounts: Vec<(String, MountHandle)> = Vec::new();
-    let mut pools: BTreeMap<String, bool> = BTreeMap::new();
+    let mut pools: BTreeMap<&str, bool> = BTreeMap::new();
     for item in &items {
-        let pool = pool_of(&item.name).to_owned();
-        let is_of_files = match pools.get(&pool) {
-            Some(is_of_files) => *is_of_files,
-            None => {
-                let is_of_files = is_of_files(&context, &pool).await?;
-                if is_of_files && !args.overlay && item.opened_pool().altroot().is_none() {
-                    context.err(format!(
-                        "cannot mount '{pool}': the pool is in image files, and its mount points are not taken on its word: --altroot \
-                         DIR puts them below DIR, -O takes them as they are"
-                    ));
-                    failed = true;
-                }
-                pools.insert(pool, is_of_files);
-                is_of_files
-            }
+        let pool = pool_of(&item.name);
+        let (is_of_files, is_first) = match pools.get(pool) {
+            Some(is_of_files) => (*is_of_files, false),
+            None => (is_of_files(&context, pool).await?, true),
         };
+        pools.insert(pool, is_of_files);
         if is_of_files && !args.overlay && item.opened_pool().altroot().is_none() {
+            if is_first {
+                context.err(format!(
+                    "cannot mount '{pool}': the pool is in image files, and its mount points are not taken on its word: --altroot DIR \
+                     puts them below DIR, -O takes them as they are"
+                ));
+                failed = true;
+            }
             continue;
         }
         // What stands in the mount of one above it needs none of its own.
@@ -132,7 +129,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         };
         let (at, is_overlay) = match place(item, &args, is_of_files).await {
             Ok(place) => place,
-            // Of all file systems those are meant that want to be mounted.
+            // With -a those are left out, as OpenZFS does.
             Err(error) if args.all && error.is::<NotMeant>() => continue,
             Err(error) => {
                 context.err(format!("cannot mount '{}': {error:#}", item.name));
@@ -143,7 +140,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         if mounts.iter().any(|mount| is_shown(mount, &at)) {
             continue;
         }
-        // Not before: in the mount of one above it a file system shows its own files there.
+        // Only now: a mount that already shows this file system shows its files in that directory.
         if !is_overlay && fs::read_dir(&at).is_ok_and(|mut entries| entries.next().is_some()) {
             context.err(format!("cannot mount '{}': directory is not empty", item.name));
             failed = true;
@@ -168,7 +165,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         return Ok(Outcome::unless(failed));
     }
-    context.err(format!("{} mounted read-only; interrupt to unmount", described(&mounts)));
+    context.err(format!("{} mounted read-only; {}", described(&mounts), args.goes_on.end("unmount")));
     going.ready(&context)?;
     wait(&context, mounts, signals).await?;
     Ok(Outcome::unless(failed))
@@ -203,7 +200,7 @@ fn list(context: &Context, is_json: bool) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// A file system is not one that `-a` is about.
+/// The reason why `-a` passes over a file system without an error.
 #[derive(Debug)]
 struct NotMeant(String);
 
@@ -215,13 +212,14 @@ impl std::fmt::Display for NotMeant {
 
 impl std::error::Error for NotMeant {}
 
-/// Whether a pool is in image files, which come from anywhere.
+/// True for a pool in image files, which may come from anybody.
 async fn is_of_files(context: &Context, pool: &str) -> Result<bool> {
     let (found, _) = context.locate(pool).await?;
     Ok(device_paths(&found)?.iter().any(|path| path.is_file()))
 }
 
-/// Refuses a place that a link leads out of the alternate root: what is mounted there already may have links of its own.
+/// Refuses a mount point that a symbolic link leads out of the alternate root: a file system that is mounted there already may have
+/// such links.
 fn check_below(root: &Path, at: &Path) -> Result<()> {
     let Some(there) = at.ancestors().find(|path| path.symlink_metadata().is_ok()) else { return Ok(()) };
     let (root, real) = (root.canonicalize(), there.canonicalize());
@@ -232,7 +230,8 @@ fn check_below(root: &Path, at: &Path) -> Result<()> {
     }
 }
 
-/// Where a file system is to be mounted, and whether it may hide what a directory there holds; why it cannot be mounted, else.
+/// The mount point of a file system, and whether the mount may hide a directory that is not empty; the error says why it cannot be
+/// mounted.
 async fn place(item: &Item, args: &Args, is_of_files: bool) -> Result<(PathBuf, bool)> {
     let not_meant = |text: String| Err(anyhow::Error::from(NotMeant(text)));
     let value = async |name: &str| -> Result<String> {
@@ -313,12 +312,12 @@ async fn wait(context: &Context, mounts: Vec<(String, MountHandle)>, mut signals
         let mut is_busy = false;
         for (_, mount) in mounts.iter().rev() {
             match mount.unmount(Unmount::Unused).await {
-                Err(MountError::Busy(_)) if is_forced => mount.unmount(Unmount::Detach).await?,
+                Err(MountError::Busy(_)) if is_forced => drop(mount.unmount(Unmount::Detach).await?),
                 Err(error @ MountError::Busy(_)) => {
                     context.err(format!("{error}; interrupt again to detach it"));
                     is_busy = true;
                 }
-                result => result?,
+                unmounted => tell_others(context, mount, unmounted?),
             }
         }
         if !is_busy {

@@ -84,11 +84,11 @@ async fn set(pool: &mut PoolWriter, datasets: &[String], settings: &[(String, Pr
     Ok(())
 }
 
-/// Whether properties can be those of a dataset: file systems and volumes have different ones.
+/// Refuses properties that do not apply to a dataset: file systems and volumes have different ones.
 async fn check_types(pool: &PoolWriter, name: &str, settings: &[(String, PropertyValue)]) -> Result<()> {
     let view = pool.view().await?;
     let found = view.dataset(name).await?;
-    // Of what cannot be read for want of a key nothing is known, and changing it is refused anyway.
+    // The kind cannot be read without the dataset's key; without that the change is refused anyway.
     let Ok(kind) = view.kind(&found).await else { return Ok(()) };
     let types = if kind == ObjsetType::Zvol { Types::VOLUME } else { Types::FILESYSTEM };
     for (property, value) in settings {

@@ -7,13 +7,13 @@ use crate::context::Context;
 use crate::outcome::{Outcome, usage};
 use crate::unmounting;
 
-/// Unmount a file system, and return when all that was written there is on disk.
+/// Unmount a file system, and return when everything written there is on disk.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// All that Cenote has mounted.
+    /// Every file system that Cenote has mounted.
     #[arg(short = 'a')]
     all: bool,
-    /// Also what is in use: its users get errors.
+    /// Also if it is in use: programs that use it get errors.
     #[arg(short = 'f')]
     force: bool,
     /// Unload keys too: no key outlives the process that served the mount.

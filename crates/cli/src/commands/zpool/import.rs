@@ -104,7 +104,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let found =
             crate::context::choose(found, name).map_err(|error| match crate::context::is_no_such_pool(&error) {
                 true if hints.is_empty() => SpaError::NoSuchPool(name.clone()).into(),
-                true => anyhow::anyhow!("{}\n{}", SpaError::NoSuchPool(name.clone()), hints.join("\n")),
+                true => anyhow!("{}\n{}", SpaError::NoSuchPool(name.clone()), hints.join("\n")),
                 false => error,
             })?;
         if is_noted {
@@ -125,7 +125,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if found.is_empty() {
         context.err("no pools available to import");
         hints.iter().for_each(|hint| context.err(hint));
-        // There may be some among those that this user may not open.
+        // There may be pools on devices that this user may not open.
         return Ok(Outcome::unless(args.all || denied > 0));
     }
     let mut failed = false;
@@ -291,7 +291,7 @@ async fn show(context: &Context, text: &mut String, found: FoundPool) {
     if is_elsewhere && state != "UNAVAIL" {
         advice = advice::OTHER_SYSTEM;
     }
-    // Nobody has looked yet at what a label says, and it may say anything.
+    // The text of a label was checked by nobody yet, and may be anything.
     let _ = writeln!(text, "  pool: {}\n    id: {guid}", one_line(&name));
     let _ = writeln!(text, " state: {state}{}", if is_destroyed { " (DESTROYED)" } else { "" });
     if let Some(status) = advice.status {
@@ -346,7 +346,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// `problem`: why the pool is not available where no device is the reason.
+    /// `problem` says why the pool is unavailable if its devices do not.
     fn all(&mut self, tree: &Tree, state: &str, problem: &str) {
         let width = self.width;
         let root = &tree.root;

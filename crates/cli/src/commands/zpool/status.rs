@@ -25,9 +25,9 @@ const NAME_WIDTH_MIN: usize = 10;
 
 /// Show the health of pools.
 ///
-/// Error counts are those of the server that has the pool, else of this command's own reads; what a kernel counted is not kept
-/// in a pool. `cenote verify` reads everything. A device that has missed txgs (it was away, or failed) is DEGRADED, with the
-/// txgs behind it, until OpenZFS has resilvered it; so are the pool and what stands between them.
+/// Error counts are those of the server that has the pool, or of this command's own reads; a kernel's counts are not kept in a
+/// pool. `cenote verify` reads everything. A device that has missed txgs (it was absent, or failed) is DEGRADED, followed by those
+/// txgs, until OpenZFS has resilvered it; so are the vdevs above it and the pool.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub(crate) struct Args {

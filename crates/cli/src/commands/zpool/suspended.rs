@@ -12,9 +12,9 @@ use crate::output::nicenum;
 const STATUS: &str = "One or more devices are faulted in response to IO failures.";
 const ACTION: &str = "Make sure the affected devices are connected, then run 'zpool clear'.";
 const MESSAGE: &str = "ZFS-8000-HC";
-/// Where it explains them.
+/// The page that explains them, without the message.
 const SEE: &str = "https://openzfs.github.io/openzfs-docs/msg";
-/// The same of a pool that another system may have by now.
+/// The same for a pool that another system may have imported by now.
 const MULTIHOST_STATUS: &str = "The pool is suspended because multihost writes failed or were delayed;\n\tanother system could import the pool undetected.";
 const MULTIHOST_ACTION: &str = "Make sure the pool's devices are connected, then reboot your system and\n\timport the pool or run 'zpool clear' to resume the pool.";
 const MULTIHOST_MESSAGE: &str = "ZFS-8000-MM";
@@ -47,7 +47,7 @@ pub(super) fn has_hanging(pool: &LivePool) -> bool {
     pool.devices().is_some_and(|root| hangs(&root))
 }
 
-/// What is said of a device behind its errors: how it hangs, and what it has missed.
+/// The text behind a device's errors: how it hangs, why it cannot be opened, which txgs it has missed.
 fn remarks(vdev: &VdevStatus) -> String {
     let mut text = hang_text(vdev);
     if let Some(coarse) = vdev.coarse {
