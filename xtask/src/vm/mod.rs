@@ -24,19 +24,15 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|written|multihost [--all] [ARG…]")
     };
-    if word == "image" && rest.is_empty() {
-        return image();
-    }
-    if word == "owner" && rest.is_empty() {
-        return owner();
-    }
-    if word == "multihost" && rest.is_empty() {
-        return multihost();
-    }
-    if word == "written" {
-        let all = rest.iter().any(|argument| argument == "--all");
-        written()?;
-        return rounds(all);
+    match (word.as_str(), rest) {
+        ("image", []) => return image(),
+        ("owner", []) => return owner(),
+        ("multihost", []) => return multihost(),
+        ("written", _) => {
+            written()?;
+            return rounds(rest.iter().any(|argument| argument == "--all"));
+        }
+        _ => {}
     }
     if !["setup", "run", "smoke", "judge", "image", "owner", "multihost"].contains(&word.as_str()) {
         bail!("openzfs-vm: setup, run, smoke, judge, image, owner, written or multihost, not {word}");
