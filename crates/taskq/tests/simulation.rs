@@ -215,6 +215,63 @@ fn a_flushed_write_survives_every_crash_and_an_unflushed_one_may_not() {
     assert!(lost > 5 && lost < 55 && torn > 5, "{lost} lost, {torn} torn");
 }
 
+/// Goal: a torn write on a medium with larger sectors than it shows can take neighbours with it, and nothing beyond them.
+#[test]
+fn a_torn_write_leaves_garbage_in_whole_sectors_of_the_medium() {
+    let (mut old, mut new, mut neither) = (0, 0, 0);
+    for seed in 0..60 {
+        let runtime = Runtime::simulated(seed);
+        let options = SimDiskOptions { physical_sector_bytes: 4096, ..SimDiskOptions::default() };
+        let (disk, device) = disk(&runtime, options);
+        runtime.block_on(async {
+            device.write(0, Block::from(vec![1; 12288])).await.expect("a write");
+            device.flush().await.expect("a flush");
+            device.write(4096 + 512, Block::from(vec![2; 512])).await.expect("a write");
+        });
+        disk.crash(Crash::Garbage);
+        disk.power_on();
+        assert!(disk.peek(0, 4096) == [1; 4096] && disk.peek(8192, 4096) == [1; 4096], "other sectors stay");
+        let middle = disk.peek(4096, 4096);
+        let is_kept = middle[..512] == [1; 512] && middle[1024..] == [1; 3072];
+        match (is_kept, &middle[512..1024]) {
+            (true, written) if written == [1; 512] => old += 1,
+            (true, written) if written == [2; 512] => new += 1,
+            _ => neither += 1,
+        }
+    }
+    assert!(old > 5 && new > 5 && neither > 3, "{old} as before, {new} as written, {neither} neither");
+}
+
+/// Goal: what was under way when the power went can reach the medium afterwards, whole. Method: slow writes, a disk of a second
+/// simulation with what the first has left.
+#[test]
+fn a_late_write_lands_when_the_power_is_back() {
+    let (mut late_ones, mut lost) = (0, 0);
+    for seed in 0..40 {
+        let runtime = Runtime::simulated(seed);
+        let latency = Latency { write: Duration::from_secs(1), ..Default::default() };
+        let (disk, device) = disk(&runtime, SimDiskOptions { latency, ..Default::default() });
+        let handle = runtime.handle();
+        let write = handle.spawn(Class::Sync, async move { device.write(4096, Block::from(vec![9; 512])).await });
+        let late = runtime.block_on(async {
+            handle.sleep(Duration::from_millis(10)).await;
+            let late = disk.crash_with_late(Crash::LoseAll);
+            assert!(write.await.expect("no panic").is_err(), "nobody is told that it was written");
+            late
+        });
+        assert_eq!(disk.peek(4096, 1), [0]);
+        let mut image = disk.image();
+        disk.land(&late);
+        image.land(&late);
+        let mut there = [0];
+        image.read(4096, &mut there);
+        assert_eq!(disk.peek(4096, 1), there);
+        assert_eq!(there[0] == 9, late.len() == 1);
+        (late_ones, lost) = (late_ones + late.len(), lost + usize::from(late.is_empty()));
+    }
+    assert!(late_ones > 5 && lost > 5, "{late_ones} late, {lost} lost");
+}
+
 #[test]
 fn requests_under_way_fail_when_the_power_goes() {
     let runtime = Runtime::simulated(8);

@@ -4,11 +4,13 @@
 //!   write --> (service time) --> current, unflushed.push(write)     reads see `current`
 //!   flush --> (service time) --> durable = durable + unflushed[..what there was when the flush began]
 //!   crash --> current = durable = durable + some of unflushed and of what was in flight, some of them torn
+//!             ... and some of what was in flight lands later still, when others read already (`Late`)
 //! ```
 //!
 //! Content is a map of pages over an optional base, so a disk of terabytes costs what was written to it, and many disks
 //! may share one image. What a crash keeps is drawn from the disk's own seed: any subset of the unflushed writes in any
-//! order, each whole, missing, or torn at a sector.
+//! order, each whole, missing, or torn at a sector. A device's medium may have larger sectors than it shows: then a torn write can
+//! take a sector's neighbours with it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,8 +38,8 @@ pub struct SimDiskOptions {
     pub size_bytes: u64,
     /// Its sector: what is written as a whole or not at all. Writes of anything but whole ones are refused.
     pub sector_bytes: u32,
-    /// The sector that it has below that, and says that it has: a write of less is one that it reads and writes back for. 0:
-    /// the same.
+    /// The medium's sector, which the device says that it has. Where it is larger than the one above, a smaller write has the device
+    /// read and write back the rest, and a torn write can destroy all of it ([`Crash::Garbage`]). 0: the same.
     pub physical_sector_bytes: u32,
     /// Whether it says that distance costs time.
     pub rotational: bool,
@@ -146,12 +148,45 @@ pub enum Crash {
     KeepAll,
     /// Each write survives, is lost or is torn at a sector, by the seed, and survivors land in any order.
     Random,
+    /// As `Random`, but each sector of the medium that a torn write touches is as before, as written, or bytes that are neither.
+    Garbage,
+}
+
+impl Crash {
+    const fn is_random(self) -> bool {
+        matches!(self, Self::Random | Self::Garbage)
+    }
 }
 
 #[derive(Clone)]
 struct Write {
     offset_bytes: u64,
     block: Block,
+}
+
+/// Writes that were under way when the power went and reach the medium when it is back: what a disk behind a network does, whose
+/// own power stayed on.
+#[derive(Clone, Default)]
+pub struct Late(Vec<Write>);
+
+impl Late {
+    /// How many they are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Late {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Late({} writes)", self.0.len())
+    }
 }
 
 /// A disk's content at one moment: pages over a base, both shared with whoever has them.
@@ -211,6 +246,18 @@ impl Image {
     }
 }
 
+impl Image {
+    /// Late writes reach the medium.
+    pub fn land(&mut self, late: &Late) {
+        late.0.iter().for_each(|write| self.write(write.offset_bytes, &write.block));
+    }
+
+    /// The pages that were written, with their offsets in bytes: for whoever makes a sparse file of them.
+    pub fn pages(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.pages.iter().map(|(index, page)| (index * PAGE_BYTES, &page[..]))
+    }
+}
+
 /// The base's part of a page; shorter than a page where the base ends.
 fn base_page(base: &Block, index: u64) -> Option<&[u8]> {
     let start = usize::try_from(index.checked_mul(PAGE_BYTES)?).ok()?;
@@ -232,6 +279,72 @@ struct State {
     service: Option<Box<ServiceModel>>,
     model: Option<Modelled>,
     counts: Counts,
+}
+
+impl State {
+    fn crash(&mut self, crash: Crash, options: &SimDiskOptions) {
+        self.life += 1;
+        self.off = true;
+        let unflushed = std::mem::take(&mut self.unflushed);
+        let in_flight = std::mem::take(&mut self.in_flight);
+        let mut survivors: Vec<Write> = match crash {
+            Crash::LoseAll => Vec::new(),
+            Crash::KeepAll => unflushed,
+            Crash::Random | Crash::Garbage => unflushed.into_iter().chain(in_flight.into_values()).collect(),
+        };
+        if crash.is_random() {
+            for index in (1..survivors.len()).rev() {
+                let other = self.rng.below(index as u64 + 1) as usize;
+                survivors.swap(index, other);
+            }
+        }
+        for write in survivors {
+            match (crash.is_random(), crash) {
+                (false, _) => self.durable.write(write.offset_bytes, &write.block),
+                (true, crash) => match (self.rng.below(3), crash) {
+                    (0, _) => {}
+                    (1, Crash::Garbage) => self.tear_with_garbage(&write, options),
+                    (1, _) => self.tear(&write, options),
+                    _ => self.durable.write(write.offset_bytes, &write.block),
+                },
+            }
+        }
+        self.current = self.durable.clone();
+    }
+
+    /// Each sector is as before or as written.
+    fn tear(&mut self, write: &Write, options: &SimDiskOptions) {
+        let sector_bytes = options.sector_bytes.max(1) as usize;
+        for (index, sector) in write.block.chunks(sector_bytes).enumerate() {
+            if self.rng.chance(1, 2) {
+                self.durable.write(write.offset_bytes + (index * sector_bytes) as u64, sector);
+            }
+        }
+    }
+
+    /// Each sector of the medium that is touched is as before, as written, or neither, as a whole.
+    fn tear_with_garbage(&mut self, write: &Write, options: &SimDiskOptions) {
+        let unit = u64::from(options.physical_sector_bytes.max(options.sector_bytes).max(1));
+        let end = write.offset_bytes + write.block.len() as u64;
+        let mut at = write.offset_bytes;
+        while at < end {
+            let next = ((at / unit + 1) * unit).min(end);
+            match self.rng.below(3) {
+                0 => {}
+                1 => {
+                    let part = (at - write.offset_bytes) as usize..(next - write.offset_bytes) as usize;
+                    self.durable.write(at, &write.block[part]);
+                }
+                _ => {
+                    let first = at / unit * unit;
+                    let mut garbage = vec![0; (unit.min(options.size_bytes.saturating_sub(first))) as usize];
+                    self.rng.fill(&mut garbage);
+                    self.durable.write(first, &garbage);
+                }
+            }
+            at = next;
+        }
+    }
 }
 
 /// A device model at work.
@@ -340,43 +453,30 @@ impl SimDisk {
     /// Cuts the power: requests under way fail, and what was not flushed is treated as `crash` says. The disk stays off,
     /// failing everything, until [`SimDisk::power_on`].
     pub fn crash(&self, crash: Crash) {
+        self.state.lock().crash(crash, &self.options);
+    }
+
+    /// As [`SimDisk::crash`], but each write that was under way is late with even odds: it comes back, to be landed
+    /// ([`SimDisk::land`]) on this disk or on another one with its content.
+    #[must_use]
+    pub fn crash_with_late(&self, crash: Crash) -> Late {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        state.life += 1;
-        state.off = true;
-        let unflushed = std::mem::take(&mut state.unflushed);
-        let in_flight = std::mem::take(&mut state.in_flight);
-        let mut survivors = match crash {
-            Crash::LoseAll => Vec::new(),
-            Crash::KeepAll => unflushed,
-            Crash::Random => unflushed.into_iter().chain(in_flight.into_values()).collect(),
-        };
-        let sector_bytes = self.options.sector_bytes.max(1) as usize;
-        if crash == Crash::Random {
-            for index in (1..survivors.len()).rev() {
-                let other = state.rng.below(index as u64 + 1) as usize;
-                survivors.swap(index, other);
-            }
-        }
-        for write in survivors {
-            if crash == Crash::Random {
-                match state.rng.below(3) {
-                    0 => continue,
-                    1 => {
-                        for (index, sector) in write.block.chunks(sector_bytes).enumerate() {
-                            if state.rng.chance(1, 2) {
-                                let at = write.offset_bytes + (index * sector_bytes) as u64;
-                                state.durable.write(at, sector);
-                            }
-                        }
-                        continue;
-                    }
-                    _ => {}
-                }
-            }
+        let under_way: Vec<u64> = state.in_flight.keys().copied().collect();
+        let is_late: Vec<u64> = under_way.into_iter().filter(|_| state.rng.chance(1, 2)).collect();
+        let late = is_late.iter().filter_map(|sequence| state.in_flight.remove(sequence)).collect();
+        state.crash(crash, &self.options);
+        Late(late)
+    }
+
+    /// Late writes reach the medium, whole and for good.
+    pub fn land(&self, late: &Late) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        for write in &late.0 {
+            state.current.write(write.offset_bytes, &write.block);
             state.durable.write(write.offset_bytes, &write.block);
         }
-        state.current = state.durable.clone();
     }
 
     /// Answers requests again.
