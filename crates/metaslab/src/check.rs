@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use cenote_format::ids::{Txg, VdevId};
+use cenote_taskq::mutant::{self, Mutant};
 use thiserror::Error;
 
 use crate::{RangeError, RangeSet, TXG_DEFER_SIZE};
@@ -89,7 +90,8 @@ impl ExtentCheck {
 
     /// A txg is on disk. Without `may_defer` its frees can be used at once, else those of two txgs before.
     pub fn synced(&mut self, txg: Txg, may_defer: bool) {
-        let due = Txg(txg.0.saturating_sub(TXG_DEFER_SIZE as u64));
+        let deferred = if mutant::is(Mutant::DeferOnce) { 1 } else { TXG_DEFER_SIZE as u64 };
+        let due = Txg(txg.0.saturating_sub(deferred));
         for book in self.vdevs.values_mut() {
             book.kept.retain(|freed, _| *freed > due && (may_defer || *freed != txg));
         }

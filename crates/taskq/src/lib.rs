@@ -96,6 +96,7 @@ mod handle;
 mod lock;
 #[cfg(all(loom, test))]
 mod models;
+pub mod mutant;
 pub mod oneshot;
 mod range_lock;
 mod real;

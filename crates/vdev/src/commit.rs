@@ -28,6 +28,7 @@ use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::join_all;
+use cenote_taskq::mutant::{self, Mutant};
 
 use crate::disk::Disk;
 use crate::ring::{Ring, layout, sealed, write_slot};
@@ -107,7 +108,8 @@ pub async fn commit(
     for leaf in leaves {
         configs.push(leaf.config.as_ref().map(emit_vdev_phys).transpose()?);
     }
-    let mut failed = label(leaves, &configs, [0, 2]).await?;
+    let first: &[usize] = if mutant::is(Mutant::LabelsAtOnce) { &[0, 1, 2, 3] } else { &[0, 2] };
+    let mut failed = label(leaves, &configs, first).await?;
 
     let takers = || leaves.iter().filter(|leaf| leaf.takes_uberblock);
     let slots = &*ring;
@@ -126,7 +128,7 @@ pub async fn commit(
     }
     ring.committed(uberblock.txg.0, takers().map(|leaf| leaf.ashift));
     failed.append(&mut refused);
-    failed.extend(label(leaves, &configs, [1, 3]).await?);
+    failed.extend(label(leaves, &configs, &[1, 3]).await?);
     // Stable: the first error of each stays.
     failed.sort_by_key(|refusal| refusal.guid);
     failed.dedup_by_key(|refusal| refusal.guid);
@@ -137,11 +139,11 @@ pub async fn commit(
 async fn label(
     leaves: &[LeafCommit],
     configs: &[Option<Vec<u8>>],
-    indexes: [usize; 2],
+    indexes: &[usize],
 ) -> Result<Vec<Refusal>, CommitError> {
     let writes = leaves.iter().zip(configs).filter_map(|(leaf, config)| {
         let config = config.as_deref()?;
-        Some(async move { (leaf, write_configs(&leaf.disk, config, &indexes).await) })
+        Some(async move { (leaf, write_configs(&leaf.disk, config, indexes).await) })
     });
     let mut failed = Vec::new();
     // Of each top-level vdev: whether a leaf took it, and the last that did not, as an index of `failed`.
@@ -178,8 +180,12 @@ async fn write_configs(disk: &Disk, config: &[u8], indexes: &[usize]) -> io::Res
 
 /// Puts an uberblock into its slot of all of a disk's rings, and makes it stable.
 async fn write_uberblock(leaf: &LeafCommit, uberblock: &Uberblock, ring: &Ring) -> io::Result<()> {
-    let slot = ring.slot(uberblock.txg.0, leaf.ashift);
+    let txg = if mutant::is(Mutant::UberblockOneSlot) { 0 } else { uberblock.txg.0 };
+    let slot = ring.slot(txg, leaf.ashift);
     write_slot(&leaf.disk, leaf.ashift, slot, 0..LABEL_COUNT, uberblock).await?;
+    if mutant::is(Mutant::UberblockUnflushed) {
+        return Ok(());
+    }
     leaf.disk.flush().await
 }
 

@@ -38,6 +38,7 @@ use cenote_format::gang::{GangHeader, MIN_BYTES as GANG_HEADER_BYTES};
 use cenote_format::ids::{Guid, Txg};
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::mutant::{self, Mutant};
 
 use crate::gang::DEPTH_MAX;
 use crate::{Bookmark, Zio, ZioError, ZioErrorKind};
@@ -401,6 +402,9 @@ impl Zio {
         embedded::seal_embedded(Checksum::GangHeader, &mut bytes, verifier, ORDER, None)
             .map_err(|_| ZioErrorKind::Unwritable("the gang header cannot be sealed"))?;
         space.put(bp, &headers, &Block::from(bytes));
+        if mutant::is(Mutant::GangHeaderDropped) {
+            space.writes.pop();
+        }
         for (index, (dva, asize_bytes)) in headers.into_iter().zip(asizes).enumerate() {
             bp.set_dva(index, Some(Dva { gang: true, asize_bytes, ..dva }));
         }

@@ -15,6 +15,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodeFlags, DnodePhys, MAX_BLKPTRS, bonus_capacity_bytes};
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_zio::ORDER;
 
@@ -318,6 +319,9 @@ impl Object {
 
     /// Counts bytes that have become dirty, or are not any more. The meta-dnode and accounts are the sync's own.
     fn count_dirty(&self, txg: Txg, bytes: i64) {
+        if mutant::is(Mutant::DirtyUncounted) {
+            return;
+        }
         if let Some(dirty) = self.objset().dirty()
             && self.id().0 != 0
             && !is_special(self.id())

@@ -1,6 +1,7 @@
 //! A txg's way through the allocator: passes, flushing, its end.
 
 use cenote_format::ids::Txg;
+use cenote_taskq::mutant::{self, Mutant};
 
 use super::{Allocator, FlushMode, slot};
 use crate::class::ClassKind;
@@ -96,6 +97,7 @@ impl Allocator {
     /// unloaded. Without `may_defer` frees come back at once: the caller says so when less than the slop is free.
     /// The metaslabs that should be loaded next come back.
     pub fn sync_done(&mut self, txg: Txg, may_defer: bool, now_ms: u64) -> Result<Vec<MetaslabId>, SpaceError> {
+        let may_defer = may_defer && !mutant::is(Mutant::DeferNone);
         let mut next = Vec::new();
         for id in std::mem::take(&mut self.dirty[slot(txg)]) {
             let Some(vdev) = self.vdevs.get_mut(&id.vdev) else { continue };

@@ -7,6 +7,7 @@ use crate::logs::LogSpace;
 use crate::map::{Batch, entries_bytes};
 use crate::{MetaslabWork, RangeTree, SpaceError, SpaceMap, SpaceStore, Tunables};
 use cenote_format::ids::Txg;
+use cenote_taskq::mutant::{self, Mutant};
 
 /// A map of at most this many blocks is not worth rewriting (OpenZFS's number).
 const CONDENSE_BLOCKS_MIN: u64 = 4;
@@ -85,7 +86,9 @@ impl Metaslab {
                 logs.enter(self.id, self.unflushed_txg, self.unflushed_dirty, true)?;
                 self.set_unflushed(store, txg, true)?;
             }
-            work.log_bytes += logs.append(store, batch, SpaceMapType::Alloc, self.id.vdev, allocated.iter())?;
+            if !mutant::is(Mutant::LogAllocsDropped) || txg.0 % 8 != 0 {
+                work.log_bytes += logs.append(store, batch, SpaceMapType::Alloc, self.id.vdev, allocated.iter())?;
+            }
             work.log_bytes += logs.append(store, batch, SpaceMapType::Free, self.id.vdev, freeing.iter())?;
             let before = self.unflushed_memory_bytes();
             allocated
@@ -204,7 +207,9 @@ impl Metaslab {
             if let Some(map) = &mut self.map {
                 let (store, batch, before) = (&mut *target.store, target.batch, map.length_bytes);
                 map.append(store, batch, SpaceMapType::Alloc, None, self.unflushed_allocs.iter())?;
-                map.append(store, batch, SpaceMapType::Free, None, self.unflushed_frees.iter())?;
+                if !mutant::is(Mutant::MapFreesDropped) {
+                    map.append(store, batch, SpaceMapType::Free, None, self.unflushed_frees.iter())?;
+                }
                 target.work.map_bytes += map.length_bytes - before;
             }
             target.work.flushed = Some(Flushed::Appended);
@@ -227,7 +232,8 @@ impl Metaslab {
     /// be synced in the next txg too.
     pub fn sync_done(&mut self, txg: Txg, may_defer: bool) -> Result<bool, SpaceError> {
         self.is_new = false;
-        let index = (txg.0 % TXG_DEFER_SIZE as u64) as usize;
+        let slots = if mutant::is(Mutant::DeferOnce) { 1 } else { TXG_DEFER_SIZE as u64 };
+        let index = (txg.0 % slots) as usize;
         let freed = self.freed.take();
         let due = std::mem::replace(&mut self.deferred[index], freed);
         let early = if may_defer { None } else { Some(self.deferred[index].take()) };

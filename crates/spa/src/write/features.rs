@@ -8,6 +8,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::mutant::{self, Mutant};
 
 use crate::SpaError;
 use crate::features::{FEATURES, Feature, by_name, with_needs};
@@ -164,6 +165,9 @@ impl FeatureCounts {
 
     /// More, or fewer, things use a feature.
     pub(super) fn change(&mut self, name: &str, by: i64) {
+        if mutant::is(Mutant::FeatureUncounted) {
+            return;
+        }
         if let Some((_, count)) = self.counts.get_mut(name) {
             *count = count.saturating_add_signed(by);
             self.is_dirty = true;

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapType};
 use cenote_metaslab::{Batch, SpaceMap};
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::txgs::TxgSet;
 
 use super::PoolWriter;
@@ -46,6 +47,9 @@ impl PoolWriter {
         pass: u32,
         leaves: BTreeMap<Guid, TxgSet>,
     ) -> Result<(), SpaError> {
+        if mutant::is(Mutant::DtlUnwritten) {
+            return Ok(());
+        }
         for (guid, txgs) in leaves {
             self.tree.add_missed_txgs(guid, &txgs);
             let missed = self.members.missed.entry(guid).or_default();

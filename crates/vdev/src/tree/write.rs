@@ -24,6 +24,7 @@ use cenote_codec::raidz;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
 use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{BoxFuture, join_all};
 
 use super::node::{Kind, Leaf, Node};
@@ -102,6 +103,9 @@ impl VdevTree {
             Kind::Missing => return Err(VdevError::Missing(vdev)),
             Kind::Hole | Kind::DraidSpare { .. } => return Err(VdevError::NoSuchVdev(vdev)),
         };
+        if part.is_good && mutant::is(Mutant::MissUnnoted) {
+            return Ok(Written::default());
+        }
         if part.is_good {
             for guid in &part.missed {
                 self.lookup(*guid).inspect(|leaf| leaf.missed.insert(birth));
@@ -194,10 +198,9 @@ impl VdevTree {
 
     /// Every child gets the block; one is enough.
     async fn write_mirror(&self, node: &Node, address: u64, block: &Block, birth: Txg, depth: Depth) -> Part {
-        let writes = node
-            .children
-            .iter()
-            .map(|child| self.write_nested(self.node(*child), address, block.clone(), birth, depth));
+        let children = if mutant::is(Mutant::OneLeg) { &node.children[..1] } else { &node.children[..] };
+        let writes =
+            children.iter().map(|child| self.write_nested(self.node(*child), address, block.clone(), birth, depth));
         let mut all = Part { is_good: false, ..Part::good() };
         for part in join_all(writes).await {
             all.is_good |= part.is_good;

@@ -8,6 +8,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::DirEntry;
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{AsyncMutexGuard, AsyncWriteGuard};
 
 use super::LiveFileSystem;
@@ -60,7 +61,9 @@ impl LiveFileSystem {
         let turn = self.shared.queue_lock.lock().await;
         let queue = self.shared.objset.object(self.shared.queue).await?;
         let mut zap = ZapMut::open(queue).await?;
-        zap.set(super::unlinked::entry_name(node.id).as_bytes(), &super::unlinked::entry_value(node.id)).await?;
+        if !mutant::is(Mutant::DeleteQueueDropped) {
+            zap.set(super::unlinked::entry_name(node.id).as_bytes(), &super::unlinked::entry_value(node.id)).await?;
+        }
         Ok(Fate::Queued(Box::new(zap), turn))
     }
 

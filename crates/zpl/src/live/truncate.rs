@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use cenote_format::sa::ZplAttribute;
 use cenote_taskq::buf::Block;
+use cenote_taskq::mutant::{self, Mutant};
 
 use super::create::touch;
 use super::data::{SIZE_MAX_BYTES, check_writable};
@@ -82,7 +83,7 @@ impl LiveFileSystem {
         };
         let tail = (size_bytes % block_bytes) as usize;
         let mut patches = Patches::new();
-        if tail > 0 {
+        if tail > 0 && !mutant::is(Mutant::TailKept) {
             patch(node, &mut patches, keep - 1, tail..block_bytes as usize).await?;
         }
         let held = self.begin_last(node, rest.as_ref(), &patches).await?;

@@ -7,6 +7,7 @@
 
 use cenote_dmu::tx::{Cost, Tx, TxError};
 use cenote_format::ids::Txg;
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 
 use super::LiveHead;
@@ -81,6 +82,9 @@ impl Durable {
     /// # Errors
     /// A txg could not be written.
     pub async fn sync(&self) -> Result<(), SpaError> {
+        if mutant::is(Mutant::FsyncEarly) {
+            return Ok(());
+        }
         match (self.mode, self.changed.load(Ordering::Acquire)) {
             (SyncMode::Disabled, _) | (_, 0) => Ok(()),
             (SyncMode::Standard | SyncMode::Always, txg) => self.head.pool().wait_synced(Txg(txg)).await,
@@ -93,6 +97,9 @@ impl Durable {
     /// # Errors
     /// A txg could not be written.
     pub async fn settle(&self, is_asked: bool) -> Result<(), SpaError> {
+        if mutant::is(Mutant::FuaIgnored) {
+            return Ok(());
+        }
         match self.mode {
             SyncMode::Always => self.sync().await,
             // Others may have changed more since: then that is waited for too, which is the same sync most of the time.

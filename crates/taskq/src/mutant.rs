@@ -1,0 +1,122 @@
+//! Deliberate bugs, for tests of the tests.
+//!
+//! A test that never failed says little. So the engine knows a number of bugs that it could have had, each at the line where it would
+//! stand, and the power-cut test (`crates/cuts`, `cargo xtask mutants`) shows that it finds every one of them. One bug at most is
+//! alive, in the whole process, and only where somebody set it.
+//!
+//! **Price.** In a build without debug assertions [`is`] is the constant `false`, so what depends on it is not compiled, and [`set`]
+//! refuses. In a test build it is one relaxed load.
+//!
+//! **Rejected.** *A Cargo feature*: Cargo unites the features of all packages that it builds, so either the whole workspace is built
+//! twice, or the bugs are in the program. *A hook in the tunables of each layer*: most of these lines have no tunables at hand, and a
+//! hook that is passed down to them would change the code that is tested. *Editing sources, as tools for mutation testing do*: a
+//! build for each of them, and they do not know a forgotten flush.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// A deliberate bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Mutant {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Mutant {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Its name on a command line.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+mutants! {
+    /// Freed space is handed out again as soon as its txg is on disk.
+    DeferNone = "defer-none",
+    /// Freed space is handed out again one txg later instead of two.
+    DeferOnce = "defer-once",
+    /// The uberblock is written without a flush of the blocks before it.
+    BlocksUnflushed = "blocks-unflushed",
+    /// A txg is said to be on disk without a flush of its uberblock.
+    UberblockUnflushed = "uberblock-unflushed",
+    /// Every uberblock goes to the same slot of the ring.
+    UberblockOneSlot = "uberblock-one-slot",
+    /// All four labels are written before the uberblock.
+    LabelsAtOnce = "labels-at-once",
+    /// A leaf's dirty time log is not written.
+    DtlUnwritten = "dtl-unwritten",
+    /// A leaf that misses a block is not said to.
+    MissUnnoted = "miss-unnoted",
+    /// Of what a device may have lost, a part is not written again.
+    KeptDropped = "kept-dropped",
+    /// Only one leg of a mirror is written.
+    OneLeg = "one-leg",
+    /// `fsync` and `FLUSH` are answered before the txg is on disk.
+    FsyncEarly = "fsync-early",
+    /// `FUA`, `O_SYNC` and `sync=always` wait for nothing.
+    FuaIgnored = "fua-ignored",
+    /// A removed file that is open or large is not entered into the delete queue.
+    DeleteQueueDropped = "delete-queue-dropped",
+    /// Frees are not appended to space maps.
+    MapFreesDropped = "map-frees-dropped",
+    /// Allocations of a txg in eight are not appended to the log of space maps.
+    LogAllocsDropped = "log-allocs-dropped",
+    /// The last block that a txg puts into a deadlist is dropped.
+    DeadlistDropped = "deadlist-dropped",
+    /// Of a ZAP's changed blocks only the first is written.
+    ZapHalf = "zap-half",
+    /// Quotas are not obeyed.
+    QuotaIgnored = "quota-ignored",
+    /// The header of a gang is not written.
+    GangHeaderDropped = "gang-header-dropped",
+    /// Written data is not counted as dirty.
+    DirtyUncounted = "dirty-uncounted",
+    /// Uses of features are not counted.
+    FeatureUncounted = "feature-uncounted",
+    /// What lies behind the end of a file that is cut short is not made zeros.
+    TailKept = "tail-kept",
+}
+
+/// 0: none.
+static ALIVE: AtomicU8 = AtomicU8::new(0);
+
+/// Whether this bug is alive.
+#[inline]
+#[must_use]
+pub fn is(mutant: Mutant) -> bool {
+    cfg!(debug_assertions) && ALIVE.load(Ordering::Relaxed) == mutant as u8 + 1
+}
+
+/// Has one bug be alive in this process, or none. Whether that is possible: not in a build without debug assertions.
+pub fn set(mutant: Option<Mutant>) -> bool {
+    if cfg!(debug_assertions) {
+        ALIVE.store(mutant.map_or(0, |mutant| mutant as u8 + 1), Ordering::Relaxed);
+    }
+    cfg!(debug_assertions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_most_one_bug_is_alive_and_none_in_a_release_build() {
+        let alive = || Mutant::ALL.iter().copied().filter(|mutant| is(*mutant)).collect::<Vec<_>>();
+        assert_eq!(alive(), []);
+        let possible = set(Some(Mutant::DeferNone));
+        assert_eq!(possible, cfg!(debug_assertions));
+        assert_eq!(alive(), if possible { vec![Mutant::DeferNone] } else { vec![] });
+        set(None);
+        assert_eq!(alive(), []);
+        let names: std::collections::BTreeSet<_> = Mutant::ALL.iter().map(|mutant| mutant.name()).collect();
+        assert_eq!(names.len(), Mutant::ALL.len());
+    }
+}
