@@ -15,22 +15,29 @@ pub(crate) struct Campaign {
     count_in_step: u64,
     /// The flag that says which trial is the first, and which is where nothing is said.
     first: (&'static str, u64),
+    /// Further arguments.
+    more: &'static [&'static str],
     /// What stands between the count and the rest in its last line.
     noun: &'static str,
 }
 
 /// Golden pools, damaged, through the whole read path.
 pub(crate) const MUTATE: Campaign =
-    Campaign { name: "mutate", count_in_step: 2000, first: ("--seed", 1), noun: " mutations of " };
+    Campaign { name: "mutate", count_in_step: 2000, first: ("--seed", 1), more: &[], noun: " mutations of " };
 /// Power cuts of pools under load, in simulation.
-pub(crate) const CUTS: Campaign =
-    Campaign { name: "cuts", count_in_step: 400, first: ("--first", 0), noun: " cuts from " };
+pub(crate) const CUTS: Campaign = Campaign {
+    name: "cuts",
+    count_in_step: 400,
+    first: ("--first", 0),
+    more: &["--zdb-every", "100"],
+    noun: " cuts from ",
+};
 
 impl Campaign {
     /// The program, built so that overflows and assertions are seen.
     fn program(&self, count: u64, first: u64) -> Result<Command> {
         let mut command = Command::new(process::built(self.name)?);
-        command.args(["--count", &count.to_string(), self.first.0, &first.to_string()]);
+        command.args(["--count", &count.to_string(), self.first.0, &first.to_string()]).args(self.more);
         Ok(command)
     }
 
@@ -71,6 +78,51 @@ impl Campaign {
     }
 }
 
+/// Carries out the chore: `cargo xtask mutants [NAME|COUNT]`, deliberate bugs of the engine that the power cuts are to find; all of them
+/// where nothing is said, COUNT at random.
+pub(crate) fn main_mutants(args: &[String]) -> Result<()> {
+    let which = match args {
+        [] => "all",
+        [which] => which.as_str(),
+        _ => bail!("usage: cargo xtask mutants [NAME|COUNT]"),
+    };
+    let tally = hunt(which)?;
+    if tally.failed > 0 || tally.passed == 0 {
+        bail!("{} deliberate bugs were not found", tally.failed);
+    }
+    Ok(())
+}
+
+fn hunt(which: &str) -> Result<Tally> {
+    let mut tally = None;
+    let good = process::run_and_read(&mut mutants(which)?, |line| tally = parse_mutants(line).or(tally))?;
+    let mut tally = tally.unwrap_or_default();
+    if !good && tally.failed == 0 {
+        // It did not build, or the watchdog ended it.
+        tally.failed += 1;
+    }
+    Ok(tally)
+}
+
+fn mutants(which: &str) -> Result<Command> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seed = (since.as_micros() % 1_000_000).to_string();
+    if which.parse::<u64>().is_ok() {
+        println!("again: cuts --mutants {which} --seed {seed}");
+    }
+    let mut command = Command::new(process::built("cuts")?);
+    command.args(["--mutants", which, "--seed", &seed]);
+    Ok(command)
+}
+
+/// The last line: `3 mutants: 3 caught, 0 not caught`.
+fn parse_mutants(line: &str) -> Option<Tally> {
+    let (_, rest) = line.split_once(" mutants: ")?;
+    let (caught, rest) = rest.split_once(" caught, ")?;
+    let missed = rest.strip_suffix(" not caught")?;
+    Some(Tally { passed: caught.parse().ok()?, failed: missed.parse().ok()? })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +137,7 @@ mod tests {
                     txgs with 2 changes; at most 3 steps";
         assert_eq!(CUTS.parse(line), Some(Tally { passed: 396, failed: 4 }));
         assert_eq!(CUTS.parse("FAILED cut 7: [(Single, 1)]: panic"), None);
+        assert_eq!(parse_mutants("3 mutants: 2 caught, 1 not caught"), Some(Tally { passed: 2, failed: 1 }));
+        assert_eq!(parse_mutants("one-leg: caught by cut 1 of at most 200, in 0.1 s: …"), None);
     }
 }

@@ -47,6 +47,7 @@ Usage: cargo xtask CHORE
   mutate [COUNT] [SEED]  golden pools, damaged in COUNT ways, through the whole read path
   kills [COUNT] [SEED]   kills of a server that writes a pool, which is judged after each
   cuts [COUNT] [FIRST]   power cuts of pools under load, in simulation, from cut FIRST on
+  mutants [NAME|COUNT]   deliberate bugs of the engine, which the power cuts have to find
   ztest-pools COUNT DIR  pools made by OpenZFS's own stress test
   ztest-judge DIR        compare 'cenote verify' with zdb on such pools
   licences               licences and sources of all dependencies against deny.toml
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         "fuzz-budget" => fuzz::main_budget(rest),
         "mutate" => campaign::MUTATE.main(rest),
         "cuts" => campaign::CUTS.main(rest),
+        "mutants" => campaign::main_mutants(rest),
         "kills" => kills::main(rest),
         "ztest-pools" => ztest::main(rest),
         "ztest-judge" => ztest::main_judge(rest),

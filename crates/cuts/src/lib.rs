@@ -2,7 +2,7 @@
 //!
 //! # Need
 //!
-//! What was reported as synced is there after any crash, and what is there is a whole pool as of one txg. No reading of the code
+//! What a client was told to be on disk is there after any crash, and what is there is a whole pool as of one txg. No reading of the code
 //! shows that: a block that is used again a txg too early, or an uberblock written before a flush, does harm only if the power goes
 //! in that very moment, and only if the device kept the wrong half of what it was given.
 //!
@@ -18,18 +18,31 @@
 //!                  └──────────────── compare all with the model as of the txg that is there ◄──────────────────┘
 //! ```
 //!
+//! Devices may fail before the cut too: one of those that the pool can do without is away all the while, or one or all fail for a while
+//! and come back or not. Whichever has missed something stays the one that may miss more, since there is no resilvering yet.
+//!
 //! * [`machine`]: layouts, devices, and how a cut treats what they had not made stable: whole writes and sectors survive or not, in
 //!   any order; some devices lie about nothing and lose everything.
 //! * [`load`]: who changes things. Each has what it changes for itself, so that a model of it is a list: which change in which txg.
 //! * [`model`]: that list, and what a file, a range of a volume, the datasets are as of a txg.
 //! * [`life`]: the course above.
+//! * `judge`: the verdict below.
+//! * [`zdb`]: OpenZFS's own verdict on some of the images.
+//! * [`mutants`]: whether the verdict finds bugs that are there ([`cenote_taskq::mutant`]).
 //!
 //! # Verdict
 //!
 //! After each cut the pool can be imported; `verify` finds every copy of every block sound and the space accounts exact; its txg is
-//! not before the last that was reported synced; every file, volume and property is as of exactly that txg; and it can be opened
+//! not before the last that was reported synced; it has every change that a client was told is on disk, by the answer to `fsync`,
+//! a write with `O_SYNC`, `FLUSH`, `FUA` or a command (the answers are those of `cenote_spa::write::live::Durable` and
+//! `cenote_zvol::live::LiveVolume`, which the front ends pass on); every file, volume and property is as of exactly that txg; and it can be opened
 //! and written on, with a second book that every allocation and device write is checked against. A panic anywhere, a simulation
 //! that stands still or takes more than [`life::STEPS_MAX`] steps, is a failure too.
+//!
+//! At random it is judged in other ways too: wound back to one of the two txgs before, if they are of the same stretch, since what they
+//! refer to may not have been used again yet; with a device lost or as it was at the cut before, as far as the layout can do without
+//! it, when everything but that device's copies must be as promised; and, where writes were under way when the power went, while they
+//! reach the devices late.
 //!
 //! # Rejected
 //!
@@ -37,10 +50,13 @@
 //! to enumerate and which chance finds. *Real processes that are killed*: they are another test, since a kill keeps what the
 //! kernel was given.
 
+mod judge;
 pub mod life;
 pub mod load;
 pub mod machine;
 pub mod model;
+pub mod mutants;
+pub mod zdb;
 
 /// Cuts in one life.
 pub const CUTS: u64 = 4;

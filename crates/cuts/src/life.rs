@@ -1,52 +1,50 @@
 //! A pool's life from its making through a number of cuts, and the verdict after each.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_dmu::tx::TxTunables;
-use cenote_dsl::property::Source;
-use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::{ObjectId, Txg};
-use cenote_scan::{VerifyOptions, verify};
-use cenote_spa::write::live::LivePool;
-use cenote_spa::write::{AuxSpec, Clock, CreateOptions, Host, WriteOptions, create, open};
-use cenote_spa::{FoundPool, ImportOptions, Pool, find, import};
-use cenote_taskq::sim::disk::Image;
+use cenote_format::ids::Txg;
+use cenote_spa::write::live::{Durable, LivePool, TxgRecord};
+use cenote_spa::write::{AuxSpec, Clock, CreateOptions, Host, PropertyValue, WriteOptions, create, open};
+use cenote_taskq::sim::disk::{Image, Late};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, Handle, Rng, Runtime, race};
 use cenote_testkit::campaign::take_panics;
 use cenote_zpl::live::{LiveFileSystem, LiveOptions, NewNode};
 use cenote_zpl::write::{FileSystemMut, NodeSpec, XattrMode};
-use cenote_zpl::{Cursor, FileSystem};
-use cenote_zvol::Volume;
+use cenote_zvol::live::LiveVolume;
 use cenote_zvol::write::{VolumeMut, VolumeSpec};
 
 use crate::CUTS;
-use crate::load::{
-    Administrator, FileWriter, Noting, RangeWriter, Shared, Turn, dataset_name, key_bytes, name_bytes, object_len,
-};
-use crate::machine::{Machine, Shape};
-use crate::model::{Datasets, Files, Log, Range, State, content};
+use crate::judge::{Expected, found, import_options, imported, judge};
+use crate::load::{Administrator, FileWriter, Noting, RangeWriter, Shared, Turn};
+use crate::machine::{Machine, Outage, Shape};
+use crate::model::{Datasets, Files, Log, Range, RangeChange, State};
 
 /// Polls that a stretch of a life may take: many times what one takes.
-pub const STEPS_MAX: u64 = 5_000_000;
+pub const STEPS_MAX: u64 = 1_000_000;
 /// The block cache's limit.
-const CACHE_BYTES: usize = 8 << 20;
+pub(crate) const CACHE_BYTES: usize = 8 << 20;
 /// The power goes at latest this long after the load began.
 const LOAD_MAX: Duration = Duration::from_millis(70);
 /// Or this long after it came back.
 const OPENING_MAX: Duration = Duration::from_millis(40);
+/// Late writes land at latest this long after the power came back, while the pool is imported and verified.
+const LATE_MAX: Duration = Duration::from_millis(6);
+/// Devices that fail for a while do so for this long at most.
+const OUTAGE_MAX: Duration = Duration::from_millis(12);
 /// What may be dirty, so that many txgs come and go.
 const DIRTY_BYTES_MAX: u64 = 2 << 20;
 
-const FILE_SYSTEMS: [&str; 2] = ["written/f0", "written/f1"];
+pub(crate) const FILE_SYSTEMS: [&str; 2] = ["written/f0", "written/f1"];
 /// Writers in each file system.
-const WRITERS: usize = 2;
-const VOLUME: &str = "written/v0";
+pub(crate) const WRITERS: usize = 2;
+pub(crate) const VOLUME: &str = "written/v0";
 const VOLUME_BYTES: u64 = 1 << 20;
+const VOLUME_BLOCK_BYTES: u32 = 8 << 10;
 const RANGES: u64 = 3;
 /// No multiple of a block, so that writers meet in blocks.
 const RANGE_BYTES: u64 = 130_000;
@@ -56,35 +54,81 @@ const RANGE_BYTES: u64 = 130_000;
 pub struct Done {
     /// Changes that were made before it.
     pub changes: u64,
+    /// Of these, those that a client was told are on disk.
+    pub promises: u64,
     /// Txgs that were synced before it.
     pub txgs: u64,
     /// The txg that is there is later than the last that was reported: the cut came between.
     pub is_later: bool,
     /// The power went while the pool was opened.
     pub was_opening: bool,
+    /// Devices failed for a while before it.
+    pub had_outage: bool,
+    /// A device was away all the while before it.
+    pub was_degraded: bool,
+    /// Writes that reached the devices when the pool was being imported again.
+    pub late: u64,
+    /// Ways in which it was judged: as it is, wound back, with a device lost.
+    pub judgements: u64,
     /// Polls that it took.
     pub steps: u64,
 }
 
 /// Everything that is changed, as of the last cut and since.
-struct Models {
-    files: Vec<Shared<Files>>,
-    ranges: Vec<Shared<Range>>,
-    datasets: Shared<Datasets>,
+pub(crate) struct Models {
+    pub(crate) files: Vec<Shared<Files>>,
+    pub(crate) ranges: Vec<Shared<Range>>,
+    pub(crate) datasets: Shared<Datasets>,
 }
 
-fn shared<S: State>(base: S) -> Shared<S> {
+pub(crate) fn shared<S: State>(base: S) -> Shared<S> {
     Arc::new(Mutex::new(Log::new(base)))
 }
 
 impl Models {
     fn fresh() -> Self {
-        let range = |at| Range { offset_bytes: at * RANGE_BYTES, bytes: vec![0; RANGE_BYTES as usize] };
+        let range = |at| Range {
+            offset_bytes: at * RANGE_BYTES,
+            block_bytes: VOLUME_BLOCK_BYTES as usize,
+            bytes: vec![0; RANGE_BYTES as usize],
+        };
         Self {
             files: (0..FILE_SYSTEMS.len() * WRITERS).map(|_| shared(Files::default())).collect(),
             ranges: (0..RANGES).map(|at| shared(range(at))).collect(),
             datasets: shared(Datasets::default()),
         }
+    }
+
+    /// A change that a client was told is on disk, and that a pool as of this txg does not have.
+    pub(crate) fn broken_promise(&self, there: Txg) -> Option<String> {
+        let files = self.files.iter().find_map(|log| log.lock().broken_promise(there));
+        let ranges = || self.ranges.iter().find_map(|log| log.lock().broken_promise(there));
+        files.or_else(ranges).or_else(|| self.datasets.lock().broken_promise(there))
+    }
+
+    /// What is written is counted as dirty: of each txg in which nothing was freed again, at least its largest write.
+    fn check_dirty(&self, records: &[TxgRecord]) -> Result<(), String> {
+        for record in records {
+            let mut largest = 0;
+            let mut frees = false;
+            for log in &self.ranges {
+                log.lock().in_txg(record.txg).for_each(|change| match change {
+                    RangeChange::Write { len, .. } => largest = largest.max(*len),
+                    _ => frees = true,
+                });
+            }
+            if !frees && record.dirty_bytes < largest as u64 {
+                let (txg, dirty) = (record.txg, record.dirty_bytes);
+                return Err(format!("txg {txg} counted {dirty} dirty bytes, and one write had {largest}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn promises(&self) -> u64 {
+        let files: usize = self.files.iter().map(|log| log.lock().promises()).sum();
+        let ranges: usize = self.ranges.iter().map(|log| log.lock().promises()).sum();
+        (files + ranges + self.datasets.lock().promises()) as u64
     }
 
     fn changes(&self) -> u64 {
@@ -99,6 +143,10 @@ pub struct Life {
     shape: Shape,
     seed: u64,
     images: Vec<Image>,
+    /// As of the cut before: what a device has that was put back from a backup.
+    earlier: Vec<Image>,
+    /// A device that has missed something: another one of its vdev may not be lost any more, until there is resilvering.
+    behind: Option<usize>,
     models: Models,
     txg: Txg,
     cuts: u64,
@@ -130,20 +178,8 @@ fn host() -> Host {
     Host { id: 0, name: "here".into() }
 }
 
-fn words(error: impl std::fmt::Display) -> String {
+pub(crate) fn words(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-async fn found(handle: &Handle, machine: &Machine) -> Result<FoundPool, String> {
-    let (mut pools, skipped) = find(handle, &machine.paths).await;
-    if pools.len() != 1 {
-        return Err(format!("{} pools are found; {skipped:?}", pools.len()));
-    }
-    Ok(pools.remove(0))
-}
-
-fn import_options() -> ImportOptions {
-    ImportOptions { cache_bytes: CACHE_BYTES, force: true, ..ImportOptions::default() }
 }
 
 impl Life {
@@ -161,12 +197,25 @@ impl Life {
         let made = run(&runtime, make(&handle, &machine, &shape));
         made.map_err(|error| format!("{}: making the pool: {error}", shape.words()))?;
         let images = machine.images();
-        Ok(Self { shape, seed, images, models: Models::fresh(), txg: Txg(0), cuts: 0 })
+        let earlier = Vec::new();
+        Ok(Self { shape, seed, images, earlier, behind: None, models: Models::fresh(), txg: Txg(0), cuts: 0 })
     }
 
-    /// Has the devices only say that they flush, from now on: for a test of the test.
-    pub fn lose_flushes(&mut self) {
-        self.shape.flushes_are_lost = true;
+    /// Has the devices only say that they flush, from now on, so many times of a hundred: for a test of the test.
+    pub fn lose_flushes(&mut self, percent: u64) {
+        self.shape.lost_flushes_percent = percent;
+    }
+
+    /// Gives the devices' medium sectors of 4096 bytes below those of 512 that they show, and torn writes that leave garbage: for a
+    /// test of the test.
+    pub fn have_large_sectors_below(&mut self) {
+        self.shape.has_large_sectors_below();
+    }
+
+    /// The pool's devices as of the last cut.
+    #[must_use]
+    pub fn images(&self) -> &[Image] {
+        &self.images
     }
 
     /// What it is, in a few words.
@@ -184,53 +233,185 @@ impl Life {
         let about = format!("{}, cut {} of {CUTS}", self.shape.words(), self.cuts);
         let about = |error: String| format!("{about}: {error}");
         let mut rng = Rng::new(self.seed ^ self.cuts << 56);
-        let (promised, was_opening, mut steps) = self.load(&mut rng).map_err(&about)?;
-        let changes = self.models.changes();
-        let runtime = runtime(self.seed ^ self.cuts);
-        let machine = Machine::new(&runtime, &self.shape, &self.images);
-        let handle = runtime.handle();
-        let judged = run(&runtime, judge(&handle, &machine, &self.models, promised));
-        let (txg, models) = judged.map_err(&about)?;
-        steps += runtime.sim().map_or(0, |sim| sim.steps());
+        let mut done = Done::default();
+        let earlier = self.images.clone();
+        let plan = self.plan(&mut rng);
+        (done.was_degraded, done.had_outage) = (plan.away.is_some(), plan.outage.is_some());
+        let (promised, late) = self.load(&mut rng, &plan, &mut done).map_err(&about)?;
+        done.late = late.iter().map(|late| late.len() as u64).sum();
+        (done.changes, done.promises) = (self.models.changes(), self.models.promises());
+        let behind = self.behind.map(Machine::name);
+        let expected = Expected { promised, behind, ..Expected::default() };
+        if done.late > 0 {
+            // What is there when it is opened stays there, whatever lands beside it.
+            self.judged(&mut done, &self.images, None, &late, &expected)
+                .map_err(|error| about(format!("late: {error}")))?;
+            for (image, late) in self.images.iter_mut().zip(&late) {
+                image.land(late);
+            }
+        }
+        let (txg, models) = self.judged(&mut done, &self.images, None, &[], &expected).map_err(&about)?;
+        if rng.chance(1, 3) && txg.0 >= self.txg.0 + 2 {
+            // What txgs of this stretch gave up is not used again for two txgs, so as to wind back to.
+            let rewind = Some(Txg(txg.0 - 1 - rng.below(2)));
+            let expected = Expected { rewind, ..expected.clone() };
+            let wound = self.judged(&mut done, &self.images, None, &[], &expected);
+            wound.map_err(|error| about(format!("wound back: {error}")))?;
+        }
+        if rng.chance(1, 2)
+            && let Some(victim) = self.victim(&mut rng)
+        {
+            let lost = Some(Machine::name(victim));
+            let expected = Expected { lost, ..expected };
+            let mut images = self.images.clone();
+            let (without, how) = if rng.chance(1, 2) && !self.earlier.is_empty() {
+                images[victim] = self.earlier[victim].clone();
+                (None, "stale")
+            } else {
+                (Some(victim), "lost")
+            };
+            let judged = self.judged(&mut done, &images, without, &[], &expected);
+            judged.map_err(|error| about(format!("with {} {how}: {error}", Machine::name(victim))))?;
+        }
         let before = std::mem::replace(&mut self.txg, txg);
         self.models = models;
-        let txgs = txg.0.saturating_sub(before.0);
-        Ok(Done { changes, txgs, is_later: txg > promised, was_opening, steps })
+        self.earlier = earlier;
+        (done.txgs, done.is_later) = (txg.0.saturating_sub(before.0), txg > promised);
+        Ok(done)
     }
 
-    /// Opens the pool and changes it until the power goes. The last txg that was reported synced, whether the pool was still
-    /// being opened, and polls.
-    fn load(&mut self, rng: &mut Rng) -> Result<(Txg, bool, u64), String> {
+    /// A device that the pool can do without.
+    fn victim(&self, rng: &mut Rng) -> Option<usize> {
+        let spare = self.shape.redundant();
+        match self.behind {
+            Some(behind) => Some(behind),
+            None if spare.is_empty() => None,
+            None => Some(spare[rng.below(spare.len() as u64) as usize]),
+        }
+    }
+
+    /// What happens to devices before the next cut.
+    fn plan(&mut self, rng: &mut Rng) -> Plan {
+        let mut plan = Plan::default();
+        let victim = self.victim(rng);
+        match rng.below(8) {
+            0 => {
+                plan.away = victim;
+                self.behind = victim.or(self.behind);
+            }
+            1 | 2 => {
+                let all = rng.chance(1, 2);
+                let only = if all { None } else { victim };
+                if all || only.is_some() {
+                    plan.outage = Some((Outage::draw(rng, only), rng.duration(LOAD_MAX / 2), rng.duration(OUTAGE_MAX)));
+                    self.behind = only.or(self.behind);
+                }
+            }
+            _ => {}
+        }
+        plan
+    }
+
+    /// Imports devices with this content, one of them left out, and judges what is there.
+    fn judged(
+        &self,
+        done: &mut Done,
+        images: &[Image],
+        without: Option<usize>,
+        late: &[Late],
+        expected: &Expected,
+    ) -> Result<(Txg, Models), String> {
+        done.judgements += 1;
+        let runtime = runtime(self.seed ^ self.cuts ^ done.judgements << 32);
+        let machine = Machine::new(&runtime, &self.shape, images).without(without);
+        let handle = runtime.handle();
+        let mut rng = Rng::new(self.seed ^ done.judgements);
+        let judged = run(&runtime, async {
+            for (at, late) in late.iter().enumerate() {
+                machine.land_later(&handle, at, late, rng.duration(LATE_MAX));
+            }
+            let pool = imported(&handle, &machine, expected).await?;
+            judge(&handle, &pool, &self.shape, &self.models, expected).await
+        });
+        done.steps += runtime.sim().map_or(0, |sim| sim.steps());
+        judged
+    }
+
+    /// Opens the pool and changes it until the power goes. The last txg that was reported synced, and writes that are still to reach
+    /// devices.
+    fn load(&mut self, rng: &mut Rng, plan: &Plan, done: &mut Done) -> Result<(Txg, Vec<Late>), String> {
         let runtime = runtime(rng.next_u64());
-        let machine = Machine::new(&runtime, &self.shape, &self.images);
+        let machine = Machine::new(&runtime, &self.shape, &self.images).without(plan.away);
         let handle = runtime.handle();
         let failures = Arc::new(Mutex::new(Vec::new()));
-        let is_early = rng.chance(1, 6);
+        let is_early = rng.chance(1, 6) && plan.outage.is_none();
+        let has_late = rng.chance(1, 6);
         let last = self.txg;
         let lived = run(&runtime, async {
             let opening = opened(&handle, &machine, &self.shape, &self.models, rng.next_u64(), &failures);
             let mut pool = None;
             if is_early {
-                let span = Duration::from_nanos(1 + rng.below(OPENING_MAX.as_nanos() as u64));
-                match race(opening, handle.sleep(span)).await {
+                match race(opening, handle.sleep(rng.duration(OPENING_MAX))).await {
                     Either::Left(opened) => pool = Some(opened?),
                     Either::Right(()) => {}
                 }
             } else {
-                pool = Some(opening.await?);
-                handle.sleep(Duration::from_nanos(1 + rng.below(LOAD_MAX.as_nanos() as u64))).await;
+                let opened = opening.await?;
+                pool = Some(opened.clone());
+                let lasts = rng.duration(LOAD_MAX);
+                if let Some((outage, after, for_long)) = plan.outage {
+                    handle.sleep(after).await;
+                    machine.fail(outage);
+                    handle.sleep(for_long).await;
+                    // The power may go before devices are back, or before the pool goes on.
+                    if rng.chance(3, 4) {
+                        machine.come_back(&self.shape);
+                        let resumed = opened.clone();
+                        let operator = handle.clone();
+                        handle.detach(Class::Issue, async move {
+                            while resumed.resume().await.is_err() {
+                                operator.sleep(Duration::from_millis(1)).await;
+                            }
+                        });
+                    }
+                }
+                handle.sleep(lasts).await;
             }
             let promised = pool.as_ref().map_or(last, |pool| pool.txgs().synced_txg());
-            machine.cut(rng);
+            let records = pool.as_ref().map(LivePool::history).unwrap_or_default();
+            let late = machine.cut(rng, has_late);
             // Nothing runs from here on: what was under way is dropped with the runtime.
-            Ok((promised.max(last), pool.is_none()))
+            Ok((promised.max(last), pool.is_none(), late, records))
         });
-        let (promised, was_opening) = lived?;
+        let (promised, was_opening, late, records) = lived?;
+        done.was_opening = was_opening;
+        done.steps += runtime.sim().map_or(0, |sim| sim.steps());
         if let Some(failure) = failures.lock().first() {
             return Err(format!("under load: {failure}"));
         }
+        self.models.check_dirty(&records)?;
         self.images = machine.images();
-        Ok((promised, was_opening, runtime.sim().map_or(0, |sim| sim.steps())))
+        Ok((promised, late))
+    }
+}
+
+/// What happens to devices before a cut.
+#[derive(Clone, Debug, Default)]
+struct Plan {
+    /// This one is not there.
+    away: Option<usize>,
+    /// Some fail: how, when after the load began, and for how long.
+    outage: Option<(Outage, Duration, Duration)>,
+}
+
+trait Durations {
+    /// Up to this long, and not nothing.
+    fn duration(&mut self, max: Duration) -> Duration;
+}
+
+impl Durations for Rng {
+    fn duration(&mut self, max: Duration) -> Duration {
+        Duration::from_nanos(1 + self.below(max.as_nanos() as u64))
     }
 }
 
@@ -262,9 +443,14 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<(), S
         pool.sync().await.map_err(words)?;
     }
     let head = pool.create_dataset(VOLUME, ObjsetType::Zvol).await.map_err(words)?;
-    let spec = VolumeSpec { size_bytes: VOLUME_BYTES, block_bytes: 8 << 10 };
+    let spec = VolumeSpec { size_bytes: VOLUME_BYTES, block_bytes: VOLUME_BLOCK_BYTES };
     VolumeMut::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
     pool.sync().await.map_err(words)?;
+    if let Some(quota_bytes) = shape.quota_bytes {
+        let value = PropertyValue::Number(quota_bytes);
+        pool.change_property(FILE_SYSTEMS[1], "quota", Some(&value)).await.map_err(words)?;
+        pool.sync().await.map_err(words)?;
+    }
     let pool = LivePool::start(pool, TxTunables::default());
     for name in FILE_SYSTEMS {
         let head = pool.open_head(name).await.map_err(words)?;
@@ -278,7 +464,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<(), S
     pool.export().await.map_err(words)
 }
 
-fn dir_name(number: usize) -> String {
+pub(crate) fn dir_name(number: usize) -> String {
     format!("d{number}")
 }
 
@@ -309,13 +495,14 @@ async fn opened(
     };
     let mut heads = Vec::new();
     let mut writers = models.files.iter();
-    for name in FILE_SYSTEMS {
+    for (name, sync) in FILE_SYSTEMS.into_iter().zip(shape.sync) {
         let head = pool.open_head(name).await.map_err(words)?;
         heads.push(head.clone());
-        let xattrs = if shape.ashift == 9 { XattrMode::Dir } else { XattrMode::Sa };
+        let durable = Arc::new(Durable::new(head.clone(), sync));
+        let xattrs = if shape.has_xattr_dirs() { XattrMode::Dir } else { XattrMode::Sa };
         let options = LiveOptions { record_bytes: 16 << 10, xattrs, ..LiveOptions::default() };
         let turn = Turn::default();
-        let source = Arc::new(Noting::new(head.clone(), turn.clone()));
+        let source = Arc::new(Noting::new(durable.clone(), turn.clone()));
         let fs = LiveFileSystem::open(head.objset(), source, options).await.map_err(words)?;
         for (at, log) in writers.by_ref().take(WRITERS).enumerate() {
             let first = fs.lookup(fs.root(), dir_name(at * 2).as_bytes()).await.map_err(words)?;
@@ -326,212 +513,22 @@ async fn opened(
                 dirs: [first, second],
                 log: log.clone(),
                 rng: Rng::new(rng.next_u64()),
-                pool: pool.clone(),
+                durable: durable.clone(),
             };
             work("files", Box::pin(writer.run()));
         }
     }
     let head = pool.open_head(VOLUME).await.map_err(words)?;
     heads.push(head.clone());
-    let volume = VolumeMut::open(head.objset()).await.map_err(words)?;
+    let volume = Arc::new(LiveVolume::open(head, shape.volume_sync).await.map_err(words)?);
     for log in &models.ranges {
-        let (volume, head) = (volume.clone(), head.clone());
-        let writer = RangeWriter { volume, head, log: log.clone(), rng: Rng::new(rng.next_u64()) };
+        let (volume, sync) = (volume.clone(), shape.volume_sync);
+        let writer =
+            RangeWriter { volume, handle: handle.clone(), sync, log: log.clone(), rng: Rng::new(rng.next_u64()) };
         work("a volume", Box::pin(writer.run()));
     }
     let log = models.datasets.clone();
     let administrator = Administrator { pool: pool.clone(), heads, log, rng: Rng::new(rng.next_u64()) };
     work("the pool", Box::pin(administrator.run()));
     Ok(pool)
-}
-
-/// Imports what a cut has left, verifies it and compares it with the models as of its txg; models that go on from there.
-async fn judge(handle: &Handle, machine: &Machine, models: &Models, promised: Txg) -> Result<(Txg, Models), String> {
-    let pool = import(handle, found(handle, machine).await?, &import_options()).await;
-    let pool = pool.map_err(|error| format!("not imported: {error}"))?;
-    let txg = pool.txg();
-    if txg < promised {
-        return Err(format!("txg {promised} was reported synced, {txg} is there"));
-    }
-    let report = verify(handle, &pool, VerifyOptions::default(), &mut |_| true).await.map_err(words)?;
-    if !report.is_clean() {
-        return Err(format!("as of txg {txg}: {report}"));
-    }
-    let mut files = Vec::new();
-    let mut logs = models.files.iter();
-    for name in FILE_SYSTEMS {
-        let fs = FileSystem::open(objset(&pool, name).await?).await.map_err(words)?;
-        for (at, log) in logs.by_ref().take(WRITERS).enumerate() {
-            let there = read_files(&fs, at).await.map_err(|error| format!("files of {name}: {error}"))?;
-            let log = log.lock();
-            let state = log.as_of(txg).into_iter().find(|state| files_of(state) == there);
-            let state = state.ok_or_else(|| {
-                let difference = first_difference(&files_of(&log.as_of(txg)[0]), &there);
-                format!("writer {at} of {name} is not as of txg {txg}: {difference}; {}", log.tail(txg))
-            })?;
-            files.push(shared(state));
-        }
-    }
-    let volume = Volume::open(objset(&pool, VOLUME).await?).await.map_err(words)?;
-    let mut ranges = Vec::new();
-    for log in &models.ranges {
-        let log = log.lock().clone();
-        let state = log.as_of(txg).remove(0);
-        let there = volume.read(state.offset_bytes, state.bytes.len()).await.map_err(words)?;
-        if there[..] != state.bytes[..] {
-            let at = there.iter().zip(&state.bytes).position(|(there, wanted)| there != wanted).unwrap_or(0);
-            let offset = state.offset_bytes;
-            return Err(format!("the volume from {offset} on is not as of txg {txg} at +{at}: {}", log.tail(txg)));
-        }
-        ranges.push(shared(state));
-    }
-    let log = models.datasets.lock().clone();
-    let state = log.as_of(txg).remove(0);
-    check_datasets(&pool, &state).await.map_err(|error| format!("as of txg {txg}: {error}; {}", log.tail(txg)))?;
-    Ok((txg, Models { files, ranges, datasets: shared(state) }))
-}
-
-async fn objset(pool: &Pool, name: &str) -> Result<cenote_dmu::Objset, String> {
-    let dataset = pool.dsl().dataset(name).await.map_err(words)?;
-    pool.dsl().open(&dataset).await.map_err(words)?.ok_or_else(|| format!("{name} has no objset"))
-}
-
-/// Names with which file (by number, in the order of first names), content and attributes.
-type Seen = BTreeMap<(u8, Vec<u8>), (usize, Vec<u8>, BTreeMap<Vec<u8>, Vec<u8>>)>;
-
-fn files_of(state: &Files) -> Seen {
-    let mut order = BTreeMap::new();
-    let mut sorted: Vec<_> = state.names.iter().map(|(name, number)| ((name.0, name_bytes(*name)), *number)).collect();
-    sorted.sort();
-    let mut seen = Seen::new();
-    for (name, number) in sorted {
-        let count = order.len();
-        let place = *order.entry(number).or_insert(count);
-        let file = state.files.get(&number).cloned().unwrap_or_default();
-        let xattrs = file.xattrs.into_iter().map(|(key, value)| (key_bytes(key), value)).collect();
-        seen.insert(name, (place, file.bytes, xattrs));
-    }
-    seen
-}
-
-async fn read_files(fs: &FileSystem, writer: usize) -> Result<Seen, String> {
-    let mut found: BTreeMap<(u8, Vec<u8>), ObjectId> = BTreeMap::new();
-    for which in 0..2_u8 {
-        let name = dir_name(writer * 2 + usize::from(which));
-        let dir = fs.lookup(fs.root(), name.as_bytes()).await.map_err(words)?;
-        let mut cursor = Cursor::default();
-        loop {
-            let entries = fs.list(dir, cursor, 100).await.map_err(words)?;
-            let Some(last) = entries.last() else { break };
-            cursor = last.next;
-            found.extend(entries.into_iter().map(|entry| ((which, entry.name), entry.object)));
-        }
-    }
-    let mut order: BTreeMap<ObjectId, usize> = BTreeMap::new();
-    let mut links: BTreeMap<ObjectId, u64> = BTreeMap::new();
-    found.values().for_each(|object| *links.entry(*object).or_default() += 1);
-    let mut seen = Seen::new();
-    for (name, object) in found {
-        let count = order.len();
-        let place = *order.entry(object).or_insert(count);
-        let file = fs.open_file(object).await.map_err(words)?;
-        let attributes = file.attributes();
-        if Some(attributes.link_count) != links.get(&object).copied() {
-            return Err(format!(
-                "object {object} has {:?} names and counts {}",
-                links.get(&object),
-                attributes.link_count
-            ));
-        }
-        let size = usize::try_from(attributes.size_bytes).map_err(words)?;
-        let bytes = file.read(0, size).await.map_err(words)?.to_vec();
-        let xattrs = fs.xattrs(object).await.map_err(words)?;
-        seen.insert(name, (place, bytes, xattrs));
-    }
-    Ok(seen)
-}
-
-fn first_difference(wanted: &Seen, there: &Seen) -> String {
-    for name in wanted.keys().chain(there.keys()) {
-        let at = format!("{}/{}", name.0, String::from_utf8_lossy(&name.1));
-        match (wanted.get(name), there.get(name)) {
-            (Some(wanted), Some(there)) if wanted != there => {
-                let place = wanted.1.iter().zip(&there.1).position(|(wanted, there)| wanted != there);
-                return format!(
-                    "{at}: file {} of {} bytes with {} attributes, not file {} of {} bytes with {} attributes; first \
-                     other byte {place:?}",
-                    there.0,
-                    there.1.len(),
-                    there.2.len(),
-                    wanted.0,
-                    wanted.1.len(),
-                    wanted.2.len()
-                );
-            }
-            (Some(_), None) => return format!("{at} is not there"),
-            (None, Some(_)) => return format!("{at} should not be there"),
-            _ => {}
-        }
-    }
-    "nothing".to_owned()
-}
-
-async fn check_datasets(pool: &Pool, state: &Datasets) -> Result<(), String> {
-    let dsl = pool.dsl();
-    let root = dsl.root_dir().await.map_err(words)?;
-    let mut names: Vec<String> =
-        dsl.children(&root, false).await.map_err(words)?.into_iter().map(|child| child.0).collect();
-    names.sort();
-    let mut wanted: Vec<String> = state.datasets.keys().map(|number| dataset_name(*number)).collect();
-    wanted.extend(FILE_SYSTEMS.iter().chain([&VOLUME]).map(|name| (*name).to_owned()));
-    let mut wanted: Vec<&str> = wanted.iter().filter_map(|name| name.strip_prefix("written/")).collect();
-    wanted.sort_unstable();
-    if names != wanted {
-        return Err(format!("datasets {names:?} instead of {wanted:?}"));
-    }
-    for (number, dataset) in &state.datasets {
-        let name = dataset_name(*number);
-        let dir = dsl.dir(&name).await.map_err(words)?;
-        for property in ["copies", "atime", "quota", "compression"] {
-            let there = if property == "quota" {
-                (dir.phys.quota_bytes != 0).then_some(dir.phys.quota_bytes)
-            } else {
-                let found = dsl.property(&dir, property, true).await.map_err(words)?;
-                let own = found.filter(|found| found.source == Source::Local);
-                own.and_then(|found| found.value.number())
-            };
-            let wanted = dataset.properties.get(property).copied();
-            if there != wanted {
-                return Err(format!("{name} has {property} {there:?} instead of {wanted:?}"));
-            }
-        }
-        let objset = objset(pool, &name).await?;
-        let mut objects = Vec::new();
-        let mut from = ObjectId(0);
-        while let Some(next) = objset.next_objects(from).await.map_err(words)? {
-            for (_, dnode) in next.objects {
-                let dnode = dnode.map_err(words)?;
-                if dnode.phys().object_type == DmuType::UINT8_DATA {
-                    objects.push(dnode);
-                }
-            }
-            from = next.next;
-        }
-        if objects.len() != dataset.objects.len() {
-            return Err(format!("{name} has {} objects instead of {}", objects.len(), dataset.objects.len()));
-        }
-        for (dnode, (_, seed)) in objects.iter().zip(&dataset.objects) {
-            let wanted = content(*seed, object_len(*seed));
-            let there = dnode.read(0, wanted.len()).await.map_err(words)?;
-            if there[..] != wanted[..] {
-                return Err(format!("object {} of {name} has other content", dnode.id()));
-            }
-        }
-    }
-    let comment = pool.config().str("comment");
-    let wanted = state.comment.map(|comment| comment.to_string());
-    if comment != wanted.as_deref() {
-        return Err(format!("comment {comment:?} instead of {wanted:?}"));
-    }
-    Ok(())
 }

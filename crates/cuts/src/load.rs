@@ -5,27 +5,32 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use cenote_dmu::tx::Cost;
+use cenote_dmu::tx::TxError;
 use cenote_dmu::write::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::SpaError;
-use cenote_spa::write::live::{LiveHead, LivePool};
+use cenote_spa::write::live::{Durable, LiveHead, LivePool, SyncMode};
 use cenote_spa::write::{PoolWriter, PropertyValue};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Rng};
-use cenote_zpl::live::{HeldTxg, LiveFileSystem, NewNode, RenameMode, TxgSource, XattrSet};
+use cenote_taskq::{BoxFuture, Handle, Rng};
+use cenote_zpl::live::{HeldTxg, LiveFileSystem, NewNode, OpenFile, RenameMode, TxgSource, XattrSet};
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
 use cenote_zpl::{ZplError, live};
-use cenote_zvol::write::VolumeMut;
+use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use crate::model::{Datasets, FileChange, Files, Log, Name, PoolChange, Range, RangeChange, State, content};
 
 /// Something that is changed, with whoever changes it and whoever judges that.
 pub type Shared<S> = Arc<Mutex<Log<S>>>;
 
+/// How long a client that waits for nothing takes between two requests, at most: without it no time would pass.
+const THINKING_NS_MAX: u64 = 40_000;
+/// How long a client waits that was refused for want of space.
+const REFUSED_PAUSE: Duration = Duration::from_micros(300);
 /// Names in each of a writer's two directories.
 const NAMES: u64 = 7;
 /// Bytes of a file at most.
@@ -35,21 +40,25 @@ const DATASETS: u64 = 5;
 /// Properties that are set, with how many values each has.
 const PROPERTIES: [(&str, u64); 4] = [("copies", 3), ("atime", 2), ("quota", 4), ("compression", 4)];
 
+fn thinking(rng: &mut Rng) -> Duration {
+    Duration::from_nanos(rng.below(THINKING_NS_MAX))
+}
+
 /// Whose turn it is, for a file system that several change: which of them a txg is asked for.
 #[derive(Clone, Default)]
 pub struct Turn(Arc<Mutex<Option<Shared<Files>>>>);
 
 /// A dataset that notes for whom it gives which txg.
 pub struct Noting {
-    head: LiveHead,
+    durable: Arc<Durable>,
     turn: Turn,
 }
 
 impl Noting {
     /// Over a dataset.
     #[must_use]
-    pub const fn new(head: LiveHead, turn: Turn) -> Self {
-        Self { head, turn }
+    pub const fn new(durable: Arc<Durable>, turn: Turn) -> Self {
+        Self { durable, turn }
     }
 }
 
@@ -58,7 +67,7 @@ impl TxgSource for Noting {
         // Asked for while its task is polled.
         let whose = self.turn.0.lock().clone();
         Box::pin(async move {
-            let held = TxgSource::begin(&self.head, cost).await?;
+            let held = TxgSource::begin(&*self.durable, cost).await?;
             if let Some(log) = whose {
                 log.lock().entered(held.txg());
             }
@@ -67,7 +76,7 @@ impl TxgSource for Noting {
     }
 
     fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>> {
-        TxgSource::later_than(&self.head, txg)
+        TxgSource::later_than(&*self.durable, txg)
     }
 }
 
@@ -101,8 +110,8 @@ pub struct FileWriter {
     pub log: Shared<Files>,
     /// What decides.
     pub rng: Rng,
-    /// The pool, that it has synced now and then.
-    pub pool: LivePool,
+    /// What gives it txgs and answers its `fsync`.
+    pub durable: Arc<Durable>,
 }
 
 /// A name as it stands in a directory.
@@ -122,9 +131,22 @@ impl FileWriter {
     /// Works until something fails.
     pub async fn run(mut self) -> Result<(), String> {
         let mut state = self.log.lock().newest();
+        // A file that is open while it loses its name is freed later, by way of the delete queue.
+        let mut held: Option<OpenFile> = None;
         loop {
+            self.durable.head().pool().handle().sleep(thinking(&mut self.rng)).await;
+            if self.rng.chance(1, 10) {
+                let other = self.open_any(&state).await;
+                drop(std::mem::replace(&mut held, other));
+            }
+            if self.rng.chance(1, 80) {
+                self.durable.head().pool().sync().await.map_err(|error| error.to_string())?;
+            }
             if self.rng.chance(1, 40) {
-                self.pool.sync().await.map_err(|error| error.to_string())?;
+                self.durable.sync().await.map_err(|error| format!("fsync: {error}"))?;
+                if self.durable.mode() != SyncMode::Disabled {
+                    self.log.lock().promise_all();
+                }
             }
             let Some(change) = self.draw(&state) else { continue };
             self.log.lock().begin(change.clone());
@@ -133,11 +155,28 @@ impl FileWriter {
                 Ok(()) => {
                     self.log.lock().done();
                     state.apply(&change);
+                    let is_asked = self.rng.chance(1, 40);
+                    self.durable.settle(is_asked).await.map_err(|error| format!("O_SYNC: {error}"))?;
+                    match self.durable.mode() {
+                        SyncMode::Always => self.log.lock().promise_all(),
+                        SyncMode::Standard if is_asked => self.log.lock().promise_last(),
+                        SyncMode::Standard | SyncMode::Disabled => {}
+                    }
                 }
-                Err(ZplError::NoSpace | ZplError::Quota(_)) => self.log.lock().refused(),
+                Err(ZplError::NoSpace | ZplError::Quota(_)) => {
+                    self.log.lock().refused();
+                    self.durable.head().pool().handle().sleep(REFUSED_PAUSE).await;
+                }
                 Err(error) => return Err(format!("{change:?}: {error}")),
             }
         }
+    }
+
+    async fn open_any(&mut self, state: &Files) -> Option<OpenFile> {
+        let count = state.names.len().max(1) as u64;
+        let name = *state.names.keys().nth(self.rng.below(count) as usize)?;
+        let id = self.fs.lookup(self.dirs[usize::from(name.0)], &name_bytes(name)).await.ok()?;
+        self.fs.open_file(id).await.ok()
     }
 
     fn any_name(&mut self) -> Name {
@@ -219,9 +258,11 @@ impl FileWriter {
 /// Who writes a range of a volume. It begins and ends within blocks that are others' too.
 pub struct RangeWriter {
     /// The volume.
-    pub volume: VolumeMut,
-    /// Its dataset.
-    pub head: LiveHead,
+    pub volume: Arc<LiveVolume>,
+    /// The clock.
+    pub handle: Handle,
+    /// The property `sync`, as the volume obeys it.
+    pub sync: SyncMode,
     /// What it does.
     pub log: Shared<Range>,
     /// What decides.
@@ -233,8 +274,12 @@ impl RangeWriter {
     pub async fn run(mut self) -> Result<(), String> {
         let range = self.log.lock().newest();
         loop {
+            self.handle.sleep(thinking(&mut self.rng)).await;
             if self.rng.chance(1, 40) {
-                self.head.pool().sync().await.map_err(|error| error.to_string())?;
+                self.volume.flush().await.map_err(|error| format!("flush: {error}"))?;
+                if self.sync != SyncMode::Disabled {
+                    self.log.lock().promise_all();
+                }
             }
             let size = range.bytes.len() as u64;
             let offset = self.rng.below(size);
@@ -244,35 +289,43 @@ impl RangeWriter {
             let change = match self.rng.below(8) {
                 0 => RangeChange::Clear { offset, len },
                 1 => RangeChange::Zeros { offset, len },
+                2 => RangeChange::Discard { offset, len },
                 _ => RangeChange::Write { offset, len, seed },
             };
             self.log.lock().begin(change.clone());
-            match self.make(&change, range.offset_bytes + offset as u64, len).await {
-                Ok(true) => self.log.lock().done(),
-                Ok(false) => self.log.lock().refused(),
+            // The txg comes back in the step in which it is let go, so none is synced that the log does not know of.
+            match self.make(&change, range.offset_bytes).await {
+                Ok(Some(txg)) => {
+                    let mut log = self.log.lock();
+                    log.entered(txg);
+                    log.done();
+                }
+                Ok(None) | Err(LiveVolumeError::Tx(TxError::NoSpace | TxError::Quota(_))) => {
+                    self.log.lock().refused();
+                    self.handle.sleep(REFUSED_PAUSE).await;
+                    continue;
+                }
                 Err(error) => return Err(format!("{change:?}: {error}")),
+            }
+            let fua = self.rng.chance(1, 40);
+            self.volume.settle(fua).await.map_err(|error| format!("FUA: {error}"))?;
+            match self.sync {
+                SyncMode::Always => self.log.lock().promise_all(),
+                SyncMode::Standard if fua => self.log.lock().promise_last(),
+                SyncMode::Standard | SyncMode::Disabled => {}
             }
         }
     }
 
-    /// Whether there was room for it.
-    async fn make(&self, change: &RangeChange, offset_bytes: u64, len: usize) -> Result<bool, String> {
-        let failed = |error: cenote_zvol::write::VolumeError| error.to_string();
-        let claim = self.volume.claim(offset_bytes, len as u64).await.map_err(failed)?;
-        let cost = Cost { write_bytes: claim.dirty_bytes(), objects: 1, frees: false };
-        let tx = match self.head.begin(cost).await {
-            Ok(tx) => tx,
-            Err(cenote_dmu::tx::TxError::NoSpace | cenote_dmu::tx::TxError::Quota(_)) => return Ok(false),
-            Err(error) => return Err(error.to_string()),
-        };
-        self.log.lock().entered(tx.txg());
+    async fn make(&self, change: &RangeChange, from_bytes: u64) -> Result<Option<Txg>, LiveVolumeError> {
+        let (offset, len) = change.place();
+        let (at, len_bytes) = (from_bytes + offset as u64, len as u64);
         match change {
-            RangeChange::Write { seed, .. } => claim.write(tx.txg(), offset_bytes, &content(*seed, len)).await,
-            RangeChange::Clear { .. } => claim.clear(tx.txg()).await,
-            RangeChange::Zeros { .. } => claim.write_zeros(tx.txg()).await,
+            RangeChange::Write { seed, .. } => self.volume.write(at, &content(*seed, len)).await,
+            RangeChange::Clear { .. } => self.volume.clear(at, len_bytes, Clear::Freed).await,
+            RangeChange::Zeros { .. } => self.volume.clear(at, len_bytes, Clear::Written).await,
+            RangeChange::Discard { .. } => self.volume.clear(at, len_bytes, Clear::Discarded).await,
         }
-        .map_err(failed)?;
-        Ok(true)
     }
 }
 
@@ -315,6 +368,7 @@ impl Administrator {
                 })
             });
             made.await.map_err(|error| format!("{change:?}: {error}"))?;
+            self.log.lock().promise_all();
             state.apply(&change);
         }
     }

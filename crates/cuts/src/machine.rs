@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_metaslab::Tunables;
+use cenote_spa::write::live::SyncMode;
 use cenote_spa::write::{DiskSpec, TopKind, TopSpec};
-use cenote_taskq::sim::disk::{Crash, Fault, Image, Latency, Request, RequestKind, SimDisk, SimDiskOptions};
-use cenote_taskq::{Handle, OpenOptions, Rng, Runtime};
+use cenote_taskq::sim::disk::{Crash, Fault, Image, Late, Latency, Request, RequestKind, SimDisk, SimDiskOptions};
+use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 
-const DISK_BYTES: u64 = 80 << 20;
+/// A device's size in bytes.
+pub const DISK_BYTES: u64 = 80 << 20;
 
 /// A pool's layout: kinds with their numbers of disks.
 type Tops = &'static [(TopKind, usize)];
@@ -35,14 +37,61 @@ pub struct Shape {
     pub ashift: u32,
     /// Features that the pool is made without.
     pub disabled_features: Vec<String>,
+    /// The property `sync` of both file systems: what their clients may rely on.
+    pub sync: [SyncMode; 2],
+    /// The property `sync` of the volume.
+    pub volume_sync: SyncMode,
     sector_bytes: u32,
     write_cache: bool,
     /// Limits so small that logs are flushed and maps condensed all the time.
     has_small_logs: bool,
     /// Blocks from this size on are split.
     ganged_from_bytes: Option<u64>,
-    /// Devices say that they have flushed, and have not: nothing can be promised on those, and the verdict has to say so.
-    pub flushes_are_lost: bool,
+    /// Of the second file system.
+    pub quota_bytes: Option<u64>,
+    /// The medium's sectors.
+    physical_bytes: u32,
+    /// Torn writes leave garbage.
+    has_garbage: bool,
+    /// So many times of a hundred devices say that they have flushed, and have not: nothing can be promised on those, and the verdict
+    /// has to say so.
+    pub lost_flushes_percent: u64,
+}
+
+/// Devices that fail for a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Outage {
+    /// This one alone; all of them if there is none.
+    only: Option<usize>,
+    how: Failing,
+}
+
+/// How devices fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failing {
+    /// They answer with errors.
+    Errors,
+    /// They were reset: what was in their caches is lost, and they answer with errors until they are back.
+    Reset,
+    /// Writes and flushes come half a second late.
+    Slow,
+}
+
+impl Outage {
+    /// Draws one of a device, or of all.
+    #[must_use]
+    pub fn draw(rng: &mut Rng, only: Option<usize>) -> Self {
+        let how = [Failing::Errors, Failing::Reset, Failing::Slow][rng.below(3) as usize];
+        Self { only, how }
+    }
+}
+
+fn draw_sync(rng: &mut Rng) -> SyncMode {
+    match rng.below(6) {
+        0 => SyncMode::Always,
+        1 => SyncMode::Disabled,
+        _ => SyncMode::Standard,
+    }
 }
 
 impl Shape {
@@ -56,22 +105,53 @@ impl Shape {
             layout,
             ashift,
             disabled_features: disabled,
+            sync: [draw_sync(rng), draw_sync(rng)],
+            volume_sync: draw_sync(rng),
             sector_bytes: if ashift == 12 && rng.chance(1, 3) { 4096 } else { 512 },
             write_cache: !rng.chance(1, 8),
             has_small_logs: rng.chance(2, 3),
+            quota_bytes: rng.chance(1, 4).then_some(1 << 20),
+            physical_bytes: if ashift == 12 { 4096 } else { 512 },
+            has_garbage: rng.chance(1, 2),
             // What is as small as can be cannot be split.
             ganged_from_bytes: rng.chance(1, 3).then(|| 1 << (13 + rng.below(3))),
-            flushes_are_lost: false,
+            lost_flushes_percent: 0,
         }
+    }
+
+    /// Whether extended attributes are in directories of their own.
+    #[must_use]
+    pub const fn has_xattr_dirs(&self) -> bool {
+        self.ashift == 9
+    }
+
+    /// See [`Life::have_large_sectors_below`](crate::life::Life::have_large_sectors_below).
+    pub(crate) const fn has_large_sectors_below(&mut self) {
+        (self.physical_bytes, self.has_garbage) = (4096, true);
+    }
+
+    /// Devices of vdevs that can do without one.
+    #[must_use]
+    pub fn redundant(&self) -> Vec<usize> {
+        let mut first = 0;
+        let mut found = Vec::new();
+        for (kind, count) in self.layout {
+            if *kind != TopKind::Single {
+                found.extend(first..first + count);
+            }
+            first += count;
+        }
+        found
     }
 
     /// In a few words.
     #[must_use]
     pub fn words(&self) -> String {
-        let Self { layout, ashift, write_cache, has_small_logs, ganged_from_bytes, .. } = self;
+        let Self { layout, ashift, sync, volume_sync, write_cache, has_small_logs, ganged_from_bytes, .. } = self;
         let logs = if self.disabled_features.is_empty() { "logs" } else { "no logs" };
         format!(
-            "{layout:?} ashift {ashift}, {logs}{}, ganged from {ganged_from_bytes:?}, {}",
+            "{layout:?} ashift {ashift}, {logs}{}, ganged from {ganged_from_bytes:?}, {}, sync {sync:?} \
+             {volume_sync:?}",
             if *has_small_logs { " (small)" } else { "" },
             if *write_cache { "write cache" } else { "no write cache" },
         )
@@ -95,6 +175,9 @@ impl Shape {
 /// The devices of one stretch of a life, between two cuts.
 pub struct Machine {
     disks: Vec<Arc<SimDisk>>,
+    has_garbage: bool,
+    /// Not there.
+    away: Option<usize>,
     /// Where they are found.
     pub paths: Vec<PathBuf>,
 }
@@ -115,6 +198,7 @@ impl Machine {
         let options = || SimDiskOptions {
             size_bytes: DISK_BYTES,
             sector_bytes: shape.sector_bytes,
+            physical_bytes: shape.physical_bytes,
             write_cache: shape.write_cache,
             latency,
             ..SimDiskOptions::default()
@@ -122,13 +206,66 @@ impl Machine {
         let add = |path| runtime.sim().map(|sim| sim.add_disk(&handle, path, options()));
         let disks: Vec<_> = paths.iter().filter_map(add).collect();
         disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
-        if shape.flushes_are_lost {
-            let lost = |request: &Request| request.kind == RequestKind::Flush;
-            disks.iter().for_each(|disk| {
-                disk.set_faults(move |request, _| if lost(request) { Fault::Lost } else { Fault::None });
+        let machine = Self { disks, has_garbage: shape.has_garbage, away: None, paths };
+        machine.come_back(shape);
+        machine
+    }
+
+    /// The same without one of them.
+    #[must_use]
+    pub fn without(mut self, away: Option<usize>) -> Self {
+        if let Some(away) = away {
+            self.away = Some(away);
+            self.paths.remove(away);
+        }
+        self
+    }
+
+    /// A device's name, as messages have it.
+    #[must_use]
+    pub fn name(index: usize) -> String {
+        format!("/disk{index}")
+    }
+
+    /// Devices fail from now on, until they [come back](Machine::come_back).
+    pub fn fail(&self, outage: Outage) {
+        for (at, disk) in self.disks.iter().enumerate() {
+            if outage.only.is_some_and(|only| only != at) {
+                continue;
+            }
+            if outage.how == Failing::Reset {
+                disk.crash(Crash::Random);
+                disk.power_on();
+            }
+            disk.set_faults(move |request, _| match (outage.how, request.kind) {
+                (Failing::Slow, RequestKind::Write | RequestKind::Flush) => Fault::Delay(Duration::from_millis(500)),
+                (Failing::Slow, RequestKind::Read) => Fault::None,
+                (Failing::Errors | Failing::Reset, _) => Fault::Error(std::io::ErrorKind::BrokenPipe),
             });
         }
-        Self { disks, paths }
+    }
+
+    /// Devices do what they are asked again; flushes as the shape says.
+    pub fn come_back(&self, shape: &Shape) {
+        let percent = shape.lost_flushes_percent;
+        for disk in &self.disks {
+            disk.clear_faults();
+            if percent > 0 {
+                disk.set_faults(move |request: &Request, rng| {
+                    let is_lost = request.kind == RequestKind::Flush && rng.chance(percent, 100);
+                    if is_lost { Fault::Lost } else { Fault::None }
+                });
+            }
+        }
+    }
+
+    /// Has late writes reach a device after a while.
+    pub fn land_later(&self, handle: &Handle, at: usize, late: &Late, after: Duration) {
+        let (Some(disk), late, clock) = (self.disks.get(at).cloned(), late.clone(), handle.clone()) else { return };
+        handle.detach(Class::Interrupt, async move {
+            clock.sleep(after).await;
+            disk.land(&late);
+        });
     }
 
     /// The vdevs of a pool on them.
@@ -150,15 +287,26 @@ impl Machine {
         Ok(tops)
     }
 
-    /// The power goes. Each device keeps what it likes of what was not stable.
-    pub fn cut(&self, rng: &mut Rng) {
-        for disk in &self.disks {
-            disk.crash(match rng.below(8) {
+    /// The power goes. Each device keeps what it likes of what was not stable; some of it may reach it only later (`has_late`).
+    pub fn cut(&self, rng: &mut Rng, has_late: bool) -> Vec<Late> {
+        let mut all = Vec::new();
+        for (at, disk) in self.disks.iter().enumerate() {
+            let crash = match rng.below(8) {
                 0 => Crash::LoseAll,
                 1 => Crash::KeepAll,
+                _ if self.has_garbage => Crash::Garbage,
                 _ => Crash::Random,
+            };
+            all.push(match Some(at) == self.away {
+                true => Late::default(),
+                false if has_late => disk.crash_with_late(crash),
+                false => {
+                    disk.crash(crash);
+                    Late::default()
+                }
             });
         }
+        all
     }
 
     /// What is on them now.

@@ -1,4 +1,8 @@
-//! `cuts [--count N] [--first N] [--every SECONDS] [--verbose]`: N cuts from the first on.
+//! `cuts [--count N] [--first N] [--every SECONDS] [--zdb-every N] [--verbose]`: N cuts from the first on; of some, zdb judges what they
+//! have left.
+//!
+//! `cuts --mutants all|COUNT|NAME [--seed N]`: has the engine have deliberate bugs, one after the other, and says whether the cuts find
+//! them; COUNT of them are chosen by the seed.
 //!
 //! A cut's number is all that is needed to do it again; what its life was before comes with it, and is not counted.
 
@@ -6,14 +10,20 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cenote_cuts::CUTS;
 use cenote_cuts::life::Life;
+use cenote_cuts::mutants::{chosen, cuts_max, hunt};
+use cenote_cuts::{CUTS, zdb};
+use cenote_taskq::mutant::Mutant;
 use cenote_testkit::campaign::{note_panics, watch};
 
-const USAGE: &str = "usage: cuts [--count N] [--first N] [--every SECONDS] [--verbose]";
+const USAGE: &str = "usage: cuts [--count N] [--first N] [--every SECONDS] [--zdb-every N] [--verbose]
+       cuts --mutants all|COUNT|NAME [--seed N]";
 /// Real seconds that a life may take before the watchdog ends the program: it takes half a second of processor time, but one may have
 /// to wait long for a processor.
 const SECONDS_MAX: u64 = 1200;
+
+/// How much is shown of what was said when a bug was found.
+const FOUND_CHARACTERS_MAX: usize = 300;
 
 struct Arguments {
     count: u64,
@@ -21,16 +31,24 @@ struct Arguments {
     /// Seconds between two lines that say how far it is; never if 0.
     every: u64,
     verbose: bool,
+    /// Which bugs the engine is to have.
+    mutants: Option<String>,
+    seed: u64,
+    /// Of so many cuts zdb judges what one has left; of none if 0.
+    zdb_every: u64,
 }
 
 fn arguments() -> Option<Arguments> {
-    let mut found = Arguments { count: 1, first: 1, every: 0, verbose: false };
+    let mut found = Arguments { count: 1, first: 1, every: 0, verbose: false, mutants: None, seed: 0, zdb_every: 0 };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--count" => found.count = args.next()?.parse().ok()?,
             "--first" => found.first = args.next()?.parse().ok()?,
             "--every" => found.every = args.next()?.parse().ok()?,
+            "--mutants" => found.mutants = Some(args.next()?),
+            "--zdb-every" => found.zdb_every = args.next()?.parse().ok()?,
+            "--seed" => found.seed = args.next()?.parse().ok()?,
             "--verbose" => found.verbose = true,
             _ => return None,
         }
@@ -43,7 +61,48 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    if run(&arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let is_good = match &arguments.mutants {
+        Some(word) => match chosen(word, arguments.seed) {
+            Some(mutants) => hunt_all(&mutants),
+            None => {
+                let names: Vec<&str> = Mutant::ALL.iter().map(|mutant| mutant.name()).collect();
+                eprintln!("cuts: there is no mutant '{word}'; there are: {}", names.join(" "));
+                return ExitCode::from(2);
+            }
+        },
+        None => run(&arguments),
+    };
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Has the engine have one bug after the other; whether all were found.
+fn hunt_all(mutants: &[Mutant]) -> bool {
+    note_panics();
+    let current = watch("mutant", Duration::from_secs(SECONDS_MAX));
+    let mut caught = 0;
+    for (at, mutant) in mutants.iter().enumerate() {
+        current.store(at as u64 + 1, Ordering::Relaxed);
+        let started = Instant::now();
+        let (name, most) = (mutant.name(), cuts_max(*mutant));
+        let found = match hunt(*mutant) {
+            Ok(hunt) => hunt.found,
+            Err(why) => {
+                println!("{why}");
+                return false;
+            }
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        match found {
+            Some((cut, what)) => {
+                caught += 1;
+                let what: String = what.chars().take(FOUND_CHARACTERS_MAX).collect();
+                println!("{name}: caught by cut {} of at most {most}, in {seconds:.1} s: {what}", cut + 1);
+            }
+            None => println!("{name}: NOT CAUGHT by {most} cuts in {seconds:.1} s"),
+        }
+    }
+    println!("{} mutants: {caught} caught, {} not caught", mutants.len(), mutants.len() - caught);
+    caught == mutants.len()
 }
 
 #[derive(Default)]
@@ -53,6 +112,14 @@ struct Sums {
     later: u64,
     opening: u64,
     changes: u64,
+    promises: u64,
+    judgements: u64,
+    degraded: u64,
+    outages: u64,
+    late: u64,
+    /// Images that zdb has judged, and of how many cuts it judges one; none if 0.
+    zdb: u64,
+    zdb_every: u64,
     txgs: u64,
     steps_max: u64,
 }
@@ -62,7 +129,11 @@ fn run(arguments: &Arguments) -> bool {
     let current = watch("cut", Duration::from_secs(SECONDS_MAX));
     let started = Instant::now();
     let mut said = started;
-    let mut sums = Sums::default();
+    let mut sums = Sums { zdb_every: arguments.zdb_every, ..Sums::default() };
+    if sums.zdb_every > 0 && !zdb::is_there() {
+        println!("zdb is not installed (Debian package zfsutils-linux): no image is judged by it");
+        sums.zdb_every = 0;
+    }
     let end = arguments.first.saturating_add(arguments.count);
     let mut cut = arguments.first;
     while cut < end {
@@ -77,7 +148,8 @@ fn run(arguments: &Arguments) -> bool {
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "{} cuts from {} on in {seconds:.1} s ({:.1} a second): {} failed, {} amid a commit, {} while the pool was opened; {} \
-         txgs with {} changes; at most {} steps",
+         txgs with {} changes, {} of them promised to be on disk; {} judgements, {} by zdb; {} with a device away, {} with devices \
+         that failed, {} with late writes; at most {} steps",
         sums.done,
         arguments.first,
         sums.done as f64 / seconds,
@@ -86,6 +158,12 @@ fn run(arguments: &Arguments) -> bool {
         sums.opening,
         sums.txgs,
         sums.changes,
+        sums.promises,
+        sums.judgements,
+        sums.zdb,
+        sums.degraded,
+        sums.outages,
+        sums.late,
         sums.steps_max,
     );
     sums.failed == 0
@@ -118,6 +196,19 @@ fn live(first: u64, end: u64, verbose: bool, sums: &mut Sums) -> u64 {
                 sums.later += u64::from(done.is_later);
                 sums.opening += u64::from(done.was_opening);
                 sums.changes += done.changes;
+                sums.promises += done.promises;
+                sums.judgements += done.judgements;
+                sums.degraded += u64::from(done.was_degraded);
+                sums.outages += u64::from(done.had_outage);
+                sums.late += u64::from(done.late > 0);
+                if sums.zdb_every > 0 && cut % sums.zdb_every == 0 {
+                    sums.zdb += 1;
+                    if let Err(what) = zdb::judge(life.images()) {
+                        failed(cut, format!("{}: {what:#}", life.words()), sums);
+                        sums.done -= 1;
+                        break;
+                    }
+                }
                 sums.txgs += done.txgs;
                 sums.steps_max = sums.steps_max.max(done.steps);
             }

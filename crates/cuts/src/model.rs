@@ -26,11 +26,20 @@ pub trait State: Clone {
     fn apply(&mut self, change: &Self::Change);
 }
 
+/// A change that was made.
+#[derive(Clone, Debug)]
+struct Made<C> {
+    txg: Txg,
+    change: C,
+    /// A client was told that it is on disk.
+    is_promised: bool,
+}
+
 /// A state as of some txg, and all changes since.
 #[derive(Clone, Debug)]
 pub struct Log<S: State> {
     base: S,
-    changes: Vec<(Txg, S::Change)>,
+    changes: Vec<Made<S::Change>>,
     /// Under way, and the last txg that it was let into, if any.
     pending: Option<(Option<Txg>, S::Change)>,
 }
@@ -56,8 +65,33 @@ impl<S: State> Log<S> {
     /// The change under way is made: it is in the last txg that it was let into; in none, if it turned out to change nothing.
     pub fn done(&mut self) {
         if let Some((Some(txg), change)) = self.pending.take() {
-            self.changes.push((txg, change));
+            self.changes.push(Made { txg, change, is_promised: false });
         }
+    }
+
+    /// The client was told that its last change is on disk (`FUA`, `O_SYNC`).
+    pub fn promise_last(&mut self) {
+        if let Some(made) = self.changes.last_mut() {
+            made.is_promised = true;
+        }
+    }
+
+    /// The client was told that all its changes are on disk (`fsync`, `FLUSH`, the answer to a change of the pool).
+    pub fn promise_all(&mut self) {
+        self.changes.iter_mut().for_each(|made| made.is_promised = true);
+    }
+
+    /// How many changes were promised to be on disk.
+    #[must_use]
+    pub fn promises(&self) -> usize {
+        self.changes.iter().filter(|made| made.is_promised).count()
+    }
+
+    /// A change that was promised, and that a pool as of this txg does not have.
+    #[must_use]
+    pub fn broken_promise(&self, there: Txg) -> Option<String> {
+        let broken = self.changes.iter().find(|made| made.is_promised && made.txg > there)?;
+        Some(format!("a client was told that {:?} of txg {} is on disk, {there} is there", broken.change, broken.txg))
     }
 
     /// The change under way was refused, and left nothing.
@@ -73,7 +107,7 @@ impl<S: State> Log<S> {
     /// What may be there as of a txg: one state; two, if somebody was interrupted in a change that this txg may have or not.
     pub fn as_of(&self, txg: Txg) -> Vec<S> {
         let mut state = self.base.clone();
-        self.changes.iter().take_while(|(at, _)| *at <= txg).for_each(|(_, change)| state.apply(change));
+        self.changes.iter().take_while(|made| made.txg <= txg).for_each(|made| state.apply(&made.change));
         let mut all = vec![state];
         if let Some((Some(at), change)) = &self.pending
             && *at <= txg
@@ -83,6 +117,11 @@ impl<S: State> Log<S> {
             all.push(state);
         }
         all
+    }
+
+    /// The changes that a txg has.
+    pub fn in_txg(&self, txg: Txg) -> impl Iterator<Item = &S::Change> {
+        self.changes.iter().filter(move |made| made.txg == txg).map(|made| &made.change)
     }
 
     /// How many changes there were.
@@ -97,7 +136,7 @@ impl<S: State> Log<S> {
 
     /// The last changes, for whoever wants to know why.
     pub fn tail(&self, txg: Txg) -> String {
-        let near: Vec<_> = self.changes.iter().filter(|(at, _)| at.0 + 3 > txg.0).collect();
+        let near: Vec<_> = self.changes.iter().filter(|made| made.txg.0 + 3 > txg.0).collect();
         format!("{near:?}, under way {:?}", self.pending)
     }
 }
@@ -248,6 +287,8 @@ impl State for Files {
 pub struct Range {
     /// From where in the volume.
     pub offset_bytes: u64,
+    /// Bytes of the volume's blocks.
+    pub block_bytes: usize,
     /// What is there.
     pub bytes: Vec<u8>,
 }
@@ -256,9 +297,37 @@ pub struct Range {
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "what clients of block devices ask for")]
 pub enum RangeChange {
-    Write { offset: usize, len: usize, seed: u64 },
-    Clear { offset: usize, len: usize },
-    Zeros { offset: usize, len: usize },
+    Write {
+        offset: usize,
+        len: usize,
+        seed: u64,
+    },
+    Clear {
+        offset: usize,
+        len: usize,
+    },
+    Zeros {
+        offset: usize,
+        len: usize,
+    },
+    /// Whole blocks become zeros, parts of blocks stay.
+    Discard {
+        offset: usize,
+        len: usize,
+    },
+}
+
+impl RangeChange {
+    /// From where in the range, and how many bytes.
+    #[must_use]
+    pub const fn place(&self) -> (usize, usize) {
+        match self {
+            Self::Write { offset, len, .. }
+            | Self::Clear { offset, len }
+            | Self::Zeros { offset, len }
+            | Self::Discard { offset, len } => (*offset, *len),
+        }
+    }
 }
 
 impl State for Range {
@@ -271,6 +340,14 @@ impl State for Range {
             }
             RangeChange::Clear { offset, len } | RangeChange::Zeros { offset, len } => {
                 self.bytes[*offset..offset + len].fill(0);
+            }
+            RangeChange::Discard { offset, len } => {
+                let from = self.offset_bytes as usize;
+                let first = (from + offset).next_multiple_of(self.block_bytes);
+                let end = (from + offset + len) / self.block_bytes * self.block_bytes;
+                if first < end {
+                    self.bytes[first - from..end - from].fill(0);
+                }
             }
         }
     }
@@ -361,5 +438,36 @@ mod tests {
         log.entered(Txg(9));
         assert_eq!(log.as_of(Txg(8)).len(), 1);
         assert_eq!(log.as_of(Txg(9)).len(), 2);
+    }
+
+    #[test]
+    fn a_promise_is_broken_by_any_earlier_txg_and_by_no_other() {
+        let mut log = Log::new(Files::default());
+        for txg in [5, 6, 7] {
+            log.begin(FileChange::Create((0, txg as u8)));
+            log.entered(Txg(txg));
+            log.done();
+            if txg == 6 {
+                log.promise_last();
+            }
+        }
+        assert!(log.broken_promise(Txg(5)).is_some());
+        assert_eq!(log.broken_promise(Txg(6)), None, "the last change was not promised");
+        log.promise_all();
+        assert!(log.broken_promise(Txg(6)).is_some());
+        assert_eq!(log.broken_promise(Txg(7)), None);
+        assert_eq!(log.promises(), 3);
+    }
+
+    #[test]
+    fn a_discard_takes_whole_blocks_of_the_volume() {
+        let mut range = Range { offset_bytes: 1000, block_bytes: 512, bytes: vec![1; 2000] };
+        range.apply(&RangeChange::Discard { offset: 0, len: 600 });
+        // The volume's bytes 1024 to 1536.
+        let zeros: Vec<usize> =
+            range.bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at).collect();
+        assert_eq!((zeros.first(), zeros.last(), zeros.len()), (Some(&24), Some(&535), 512));
+        range.apply(&RangeChange::Discard { offset: 1600, len: 300 });
+        assert_eq!(range.bytes.iter().filter(|byte| **byte == 0).count(), 512, "no whole block lies within");
     }
 }

@@ -23,7 +23,7 @@ fn pools_on_devices_that_lie_about_flushes_are_found_out() {
     let mut caught = 0;
     for number in 0..4 {
         let mut life = Life::begin(number).unwrap();
-        life.lose_flushes();
+        life.lose_flushes(100);
         caught += u64::from((0..CUTS).any(|_| life.cut().is_err()));
     }
     assert!(caught >= 2, "{caught} of 4 lives were found to be broken");

@@ -1,0 +1,314 @@
+//! The verdict: imports what a cut has left, verifies it, and compares it with the models as of its txg.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_dmu::Objset;
+use cenote_dmu::zap::Zap;
+use cenote_dsl::property::Source;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zap::int_key;
+use cenote_format::zpl::master_node;
+use cenote_scan::{VerifyOptions, VerifyReport, verify};
+use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, find, import};
+use cenote_taskq::Handle;
+use cenote_zpl::{Cursor, FileSystem};
+use cenote_zvol::Volume;
+
+use crate::life::{CACHE_BYTES, FILE_SYSTEMS, Models, VOLUME, WRITERS, dir_name, shared, words};
+use crate::load::{dataset_name, key_bytes, name_bytes, object_len};
+use crate::machine::{Machine, Shape};
+use crate::model::{Datasets, Files, content};
+
+/// The object of a file system with its fixed entries.
+const MASTER_NODE: ObjectId = ObjectId(1);
+/// Entries of the delete queue at most.
+const QUEUE_MAX: usize = 1 << 16;
+/// What a file system with a quota may use beyond it: nothing is let in that does not fit at worst, and metadata costs more than that
+/// only where it is not worth a word.
+const QUOTA_SLACK_BYTES: u64 = 64 << 10;
+
+/// What is expected of a pool after a cut.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expected {
+    /// The last txg that was reported synced.
+    pub(crate) promised: Txg,
+    /// As of an earlier txg: then nothing is promised but that all of it is there.
+    pub(crate) rewind: Option<Txg>,
+    /// A device of which copies may be stale, and are known to be.
+    pub(crate) behind: Option<String>,
+    /// A device that is lost, or has stale bytes that nobody knows of.
+    pub(crate) lost: Option<String>,
+}
+
+pub(crate) async fn found(handle: &Handle, machine: &Machine) -> Result<FoundPool, String> {
+    let (mut pools, skipped) = find(handle, &machine.paths).await;
+    if pools.len() != 1 {
+        return Err(format!("{} pools are found; {skipped:?}", pools.len()));
+    }
+    Ok(pools.remove(0))
+}
+
+pub(crate) fn import_options() -> ImportOptions {
+    ImportOptions { cache_bytes: CACHE_BYTES, force: true, ..ImportOptions::default() }
+}
+
+/// A pool that is open to be read, and the txg that it is as of.
+pub(crate) async fn imported(handle: &Handle, machine: &Machine, expected: &Expected) -> Result<Pool, String> {
+    let rewind = expected.rewind.map_or(Rewind::None, Rewind::ToTxg);
+    let options = ImportOptions { rewind, ..import_options() };
+    let pool = import(handle, found(handle, machine).await?, &options).await;
+    pool.map_err(|error| format!("not imported: {error}"))
+}
+
+/// Judges an imported pool; models that go on from there.
+pub(crate) async fn judge(
+    handle: &Handle,
+    pool: &Pool,
+    shape: &Shape,
+    models: &Models,
+    expected: &Expected,
+) -> Result<(Txg, Models), String> {
+    let txg = pool.txg();
+    match expected.rewind {
+        Some(wanted) if txg != wanted => return Err(format!("wound back to txg {txg} instead of {wanted}")),
+        Some(_) => {}
+        None if txg < expected.promised => {
+            return Err(format!("txg {} was reported synced, {txg} is there", expected.promised));
+        }
+        None => models.broken_promise(txg).map_or(Ok(()), Err)?,
+    }
+    let report = verify(handle, pool, VerifyOptions::default(), &mut |_| true).await.map_err(words)?;
+    check_report(&report, expected).map_err(|error| format!("as of txg {txg}: {error}"))?;
+    let mut files = Vec::new();
+    let mut logs = models.files.iter();
+    for name in FILE_SYSTEMS {
+        let objset = objset(pool, name).await?;
+        let fs = FileSystem::open(objset.clone()).await.map_err(words)?;
+        let mut objects = BTreeSet::new();
+        for (at, log) in logs.by_ref().take(WRITERS).enumerate() {
+            let there = read_files(&fs, at, &mut objects).await.map_err(|error| format!("files of {name}: {error}"))?;
+            let log = log.lock();
+            let state = log.as_of(txg).into_iter().find(|state| files_of(state) == there);
+            let state = state.ok_or_else(|| {
+                let difference = first_difference(&files_of(&log.as_of(txg)[0]), &there);
+                format!("writer {at} of {name} is not as of txg {txg}: {difference}; {}", log.tail(txg))
+            })?;
+            files.push(shared(state));
+        }
+        // Attribute directories have files too, which have no names of their own.
+        if !shape.has_xattr_dirs() {
+            check_objects(&objset, objects).await.map_err(|error| format!("{name} as of txg {txg}: {error}"))?;
+        }
+    }
+    let volume = Volume::open(objset(pool, VOLUME).await?).await.map_err(words)?;
+    let mut ranges = Vec::new();
+    for log in &models.ranges {
+        let log = log.lock().clone();
+        let state = log.as_of(txg).remove(0);
+        let there = volume.read(state.offset_bytes, state.bytes.len()).await.map_err(words)?;
+        if there[..] != state.bytes[..] {
+            let at = there.iter().zip(&state.bytes).position(|(there, wanted)| there != wanted).unwrap_or(0);
+            let offset = state.offset_bytes;
+            return Err(format!("the volume from {offset} on is not as of txg {txg} at +{at}: {}", log.tail(txg)));
+        }
+        ranges.push(shared(state));
+    }
+    let log = models.datasets.lock().clone();
+    let state = log.as_of(txg).remove(0);
+    check_datasets(pool, &state).await.map_err(|error| format!("as of txg {txg}: {error}; {}", log.tail(txg)))?;
+    if let Some(quota_bytes) = shape.quota_bytes {
+        let dir = pool.dsl().dir(FILE_SYSTEMS[1]).await.map_err(words)?;
+        if dir.phys.used_bytes > quota_bytes + QUOTA_SLACK_BYTES {
+            return Err(format!(
+                "{} uses {} bytes with a quota of {quota_bytes}",
+                FILE_SYSTEMS[1], dir.phys.used_bytes
+            ));
+        }
+    }
+    Ok((txg, Models { files, ranges, datasets: shared(state) }))
+}
+
+/// Everything can be read and the account adds up; bad copies are only where they may be.
+fn check_report(report: &VerifyReport, expected: &Expected) -> Result<(), String> {
+    let excused = |bad: &String| {
+        let is_on = |device: &Option<String>| device.as_ref().is_some_and(|device| bad.contains(device.as_str()));
+        is_on(&expected.lost) || is_on(&expected.behind) && (bad.contains("stale") || bad.contains("unavailable"))
+    };
+    let is_whole = report.error_count == 0
+        && report.misuse_count == 0
+        && report.leaked_bytes == 0
+        && report.problems.is_empty()
+        && report.statistics.accounted_bytes() == report.allocated_bytes;
+    match is_whole && report.bad_copies.iter().all(excused) {
+        true => Ok(()),
+        false => Err(report.to_string()),
+    }
+}
+
+/// Every file there is has a name, or stands in the delete queue.
+async fn check_objects(objset: &Objset, mut known: BTreeSet<ObjectId>) -> Result<(), String> {
+    let master = Zap::open(objset.object(MASTER_NODE).await.map_err(words)?).await.map_err(words)?;
+    if let Some(queue) = master.find_u64(master_node::UNLINKED_SET).await.map_err(words)? {
+        let queue = Zap::open(objset.object(ObjectId(queue)).await.map_err(words)?).await.map_err(words)?;
+        let entries = queue.entries(QUEUE_MAX).await.map_err(words)?;
+        known.extend(entries.iter().filter_map(|entry| int_key(entry.name())).map(ObjectId));
+    }
+    let mut from = ObjectId(0);
+    while let Some(next) = objset.next_objects(from).await.map_err(words)? {
+        for (object, dnode) in next.objects {
+            let dnode = dnode.map_err(words)?;
+            if dnode.phys().object_type == DmuType::PLAIN_FILE_CONTENTS && !known.contains(&object) {
+                return Err(format!("file {object} has no name and is not in the delete queue"));
+            }
+        }
+        from = next.next;
+    }
+    Ok(())
+}
+
+async fn objset(pool: &Pool, name: &str) -> Result<Objset, String> {
+    let dataset = pool.dsl().dataset(name).await.map_err(words)?;
+    pool.dsl().open(&dataset).await.map_err(words)?.ok_or_else(|| format!("{name} has no objset"))
+}
+
+/// Names with which file (by number, in the order of first names), content and attributes.
+type Seen = BTreeMap<(u8, Vec<u8>), (usize, Vec<u8>, BTreeMap<Vec<u8>, Vec<u8>>)>;
+
+fn files_of(state: &Files) -> Seen {
+    let mut order = BTreeMap::new();
+    let mut sorted: Vec<_> = state.names.iter().map(|(name, number)| ((name.0, name_bytes(*name)), *number)).collect();
+    sorted.sort();
+    let mut seen = Seen::new();
+    for (name, number) in sorted {
+        let count = order.len();
+        let place = *order.entry(number).or_insert(count);
+        let file = state.files.get(&number).cloned().unwrap_or_default();
+        let xattrs = file.xattrs.into_iter().map(|(key, value)| (key_bytes(key), value)).collect();
+        seen.insert(name, (place, file.bytes, xattrs));
+    }
+    seen
+}
+
+async fn read_files(fs: &FileSystem, writer: usize, objects: &mut BTreeSet<ObjectId>) -> Result<Seen, String> {
+    let mut found: BTreeMap<(u8, Vec<u8>), ObjectId> = BTreeMap::new();
+    for which in 0..2_u8 {
+        let name = dir_name(writer * 2 + usize::from(which));
+        let dir = fs.lookup(fs.root(), name.as_bytes()).await.map_err(words)?;
+        let mut cursor = Cursor::default();
+        loop {
+            let entries = fs.list(dir, cursor, 100).await.map_err(words)?;
+            let Some(last) = entries.last() else { break };
+            cursor = last.next;
+            found.extend(entries.into_iter().map(|entry| ((which, entry.name), entry.object)));
+        }
+    }
+    let mut order: BTreeMap<ObjectId, usize> = BTreeMap::new();
+    let mut links: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    found.values().for_each(|object| *links.entry(*object).or_default() += 1);
+    let mut seen = Seen::new();
+    for (name, object) in found {
+        let count = order.len();
+        let place = *order.entry(object).or_insert(count);
+        objects.insert(object);
+        let file = fs.open_file(object).await.map_err(words)?;
+        let attributes = file.attributes();
+        if Some(attributes.link_count) != links.get(&object).copied() {
+            return Err(format!(
+                "object {object} has {:?} names and counts {}",
+                links.get(&object),
+                attributes.link_count
+            ));
+        }
+        let size = usize::try_from(attributes.size_bytes).map_err(words)?;
+        let bytes = file.read(0, size).await.map_err(words)?.to_vec();
+        let xattrs = fs.xattrs(object).await.map_err(words)?;
+        seen.insert(name, (place, bytes, xattrs));
+    }
+    Ok(seen)
+}
+
+fn first_difference(wanted: &Seen, there: &Seen) -> String {
+    for name in wanted.keys().chain(there.keys()) {
+        let at = format!("{}/{}", name.0, String::from_utf8_lossy(&name.1));
+        match (wanted.get(name), there.get(name)) {
+            (Some(wanted), Some(there)) if wanted != there => {
+                let place = wanted.1.iter().zip(&there.1).position(|(wanted, there)| wanted != there);
+                return format!(
+                    "{at}: file {} of {} bytes with {} attributes, not file {} of {} bytes with {} attributes; first \
+                     other byte {place:?}",
+                    there.0,
+                    there.1.len(),
+                    there.2.len(),
+                    wanted.0,
+                    wanted.1.len(),
+                    wanted.2.len()
+                );
+            }
+            (Some(_), None) => return format!("{at} is not there"),
+            (None, Some(_)) => return format!("{at} should not be there"),
+            _ => {}
+        }
+    }
+    "nothing".to_owned()
+}
+
+async fn check_datasets(pool: &Pool, state: &Datasets) -> Result<(), String> {
+    let dsl = pool.dsl();
+    let root = dsl.root_dir().await.map_err(words)?;
+    let mut names: Vec<String> =
+        dsl.children(&root, false).await.map_err(words)?.into_iter().map(|child| child.0).collect();
+    names.sort();
+    let mut wanted: Vec<String> = state.datasets.keys().map(|number| dataset_name(*number)).collect();
+    wanted.extend(FILE_SYSTEMS.iter().chain([&VOLUME]).map(|name| (*name).to_owned()));
+    let mut wanted: Vec<&str> = wanted.iter().filter_map(|name| name.strip_prefix("written/")).collect();
+    wanted.sort_unstable();
+    if names != wanted {
+        return Err(format!("datasets {names:?} instead of {wanted:?}"));
+    }
+    for (number, dataset) in &state.datasets {
+        let name = dataset_name(*number);
+        let dir = dsl.dir(&name).await.map_err(words)?;
+        for property in ["copies", "atime", "quota", "compression"] {
+            let there = if property == "quota" {
+                (dir.phys.quota_bytes != 0).then_some(dir.phys.quota_bytes)
+            } else {
+                let found = dsl.property(&dir, property, true).await.map_err(words)?;
+                let own = found.filter(|found| found.source == Source::Local);
+                own.and_then(|found| found.value.number())
+            };
+            let wanted = dataset.properties.get(property).copied();
+            if there != wanted {
+                return Err(format!("{name} has {property} {there:?} instead of {wanted:?}"));
+            }
+        }
+        let objset = objset(pool, &name).await?;
+        let mut objects = Vec::new();
+        let mut from = ObjectId(0);
+        while let Some(next) = objset.next_objects(from).await.map_err(words)? {
+            for (_, dnode) in next.objects {
+                let dnode = dnode.map_err(words)?;
+                if dnode.phys().object_type == DmuType::UINT8_DATA {
+                    objects.push(dnode);
+                }
+            }
+            from = next.next;
+        }
+        if objects.len() != dataset.objects.len() {
+            return Err(format!("{name} has {} objects instead of {}", objects.len(), dataset.objects.len()));
+        }
+        for (dnode, (_, seed)) in objects.iter().zip(&dataset.objects) {
+            let wanted = content(*seed, object_len(*seed));
+            let there = dnode.read(0, wanted.len()).await.map_err(words)?;
+            if there[..] != wanted[..] {
+                return Err(format!("object {} of {name} has other content", dnode.id()));
+            }
+        }
+    }
+    let comment = pool.config().str("comment");
+    let wanted = state.comment.map(|comment| comment.to_string());
+    if comment != wanted.as_deref() {
+        return Err(format!("comment {comment:?} instead of {wanted:?}"));
+    }
+    Ok(())
+}

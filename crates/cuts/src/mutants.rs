@@ -1,0 +1,80 @@
+//! The test of the test: pools whose engine has a deliberate bug ([`cenote_taskq::mutant`]) live the same lives, and each bug has to
+//! be found within so many cuts.
+
+use cenote_taskq::Rng;
+use cenote_taskq::mutant::{self, Mutant};
+
+use crate::CUTS;
+use crate::life::Life;
+
+/// Within how many cuts, from the first on, a bug is to be found: several times the number that it took when it was tried last.
+#[must_use]
+pub const fn cuts_max(mutant: Mutant) -> u64 {
+    match mutant {
+        Mutant::LabelsAtOnce => 400,
+        _ => 200,
+    }
+}
+
+/// How a bug was found, or that it was not.
+#[derive(Clone, Debug)]
+pub struct Hunt {
+    /// The bug.
+    pub mutant: Mutant,
+    /// The cut, and what was said of it.
+    pub found: Option<(u64, String)>,
+}
+
+/// Lives lives with a bug until it is found.
+///
+/// # Errors
+/// Bugs cannot be had in this build.
+pub fn hunt(mutant: Mutant) -> Result<Hunt, String> {
+    if !mutant::set(Some(mutant)) {
+        return Err("deliberate bugs are only in builds with debug assertions".to_owned());
+    }
+    let found = (0..cuts_max(mutant) / CUTS).find_map(live);
+    mutant::set(None);
+    Ok(Hunt { mutant, found })
+}
+
+/// Lives one life. The cut that failed, and how.
+fn live(number: u64) -> Option<(u64, String)> {
+    let first = number * CUTS;
+    match Life::begin(number) {
+        Ok(mut life) => (first..first + CUTS).find_map(|cut| life.cut().err().map(|what| (cut, what))),
+        Err(what) => Some((first, what)),
+    }
+}
+
+/// The bugs that a word of a command line names: `all`, a number of them at random, or one.
+#[must_use]
+pub fn chosen(word: &str, seed: u64) -> Option<Vec<Mutant>> {
+    if word == "all" {
+        return Some(Mutant::ALL.to_vec());
+    }
+    if let Ok(count) = word.parse::<usize>() {
+        let mut all = Mutant::ALL.to_vec();
+        let mut rng = Rng::new(seed);
+        let picked = (0..count.min(all.len())).map(|_| all.swap_remove(rng.below(all.len() as u64) as usize));
+        return Some(picked.collect());
+    }
+    let named = Mutant::ALL.iter().copied().find(|mutant| mutant.name() == word);
+    named.map(|mutant| vec![mutant])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bugs_are_chosen_by_name_or_by_chance() {
+        assert_eq!(chosen("all", 0).map(|all| all.len()), Some(Mutant::ALL.len()));
+        assert_eq!(chosen("fsync-early", 0), Some(vec![Mutant::FsyncEarly]));
+        assert_eq!(chosen("no-such-bug", 0), None);
+        let three = chosen("3", 7).unwrap();
+        assert_eq!(three, chosen("3", 7).unwrap());
+        assert!(three.len() == 3 && three[0] != three[1] && three[1] != three[2] && three[0] != three[2]);
+        assert!((0..50).any(|seed| chosen("3", seed).unwrap() != three));
+    }
+}
