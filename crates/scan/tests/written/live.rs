@@ -324,6 +324,7 @@ fn wherever_the_power_goes_each_object_is_as_of_the_same_txg_and_what_was_promis
             export_clean(&handle, &machine, pool, &format!("seed {seed} written on")).await;
         });
     }
+    assert!(later > 0, "no cut came between a commit and its report");
     assert!(later < count, "a cut in the middle of a sync leaves the txg before");
 }
 

@@ -7,6 +7,7 @@ use cenote_dmu::write::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_spa::write::TopKind;
+use cenote_spa::{ImportOptions, find, import};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Rng, Runtime};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
@@ -182,4 +183,46 @@ fn zdb_finds_no_fault_with_pools_of_any_layout() {
             }
         }
     }
+}
+
+/// Goal: a full history drops its oldest records, whole, and keeps those of the pool's creation. Method: several times as many bytes of
+/// commands as the ring has, so that records wrap around its end at many places; all that is left is read back.
+#[test]
+fn a_history_that_has_wrapped_around_has_its_newest_commands_and_the_first() {
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, Latency::default());
+    let count = 1500;
+    runtime.block_on(async {
+        let layout: Tops = &[(TopKind::Single, 1)];
+        let mut pool = make(&handle, options(machine.tops(&handle, layout).await, 12)).await;
+        for number in 0..count {
+            // Lengths of all remainders, so that no record's end is another's beginning by chance.
+            let line = format!("zpool set a:b={number} {}", "x".repeat(number % 211));
+            pool.record_command(&line, 0).await.unwrap();
+            if number % 100 == 99 {
+                pool.sync().await.unwrap();
+            }
+        }
+        pool.export().await.unwrap();
+        let found = find(&handle, &machine.paths).await.0.remove(0);
+        let pool = import(&handle, found, &ImportOptions::default()).await.unwrap();
+        let mut commands = Vec::new();
+        let read = pool.history(|record| commands.extend(record.str("history command").map(str::to_owned))).await;
+        read.unwrap();
+        assert!(commands[0].starts_with("zpool create"), "{}", commands[0]);
+        let numbers: Vec<usize> = commands
+            .iter()
+            .filter_map(|line| line.strip_prefix("zpool set a:b=")?.split(' ').next()?.parse().ok())
+            .collect();
+        let first = numbers[0];
+        assert!(
+            first > count / 2 && count - first > 100,
+            "{first} is the oldest of {count}: the ring has wrapped, and is full"
+        );
+        assert_eq!(numbers, (first..count).collect::<Vec<_>>());
+        for (number, line) in numbers.iter().zip(&commands[commands.len() - numbers.len()..]) {
+            assert_eq!(line, &format!("zpool set a:b={number} {}", "x".repeat(number % 211)));
+        }
+    });
 }
