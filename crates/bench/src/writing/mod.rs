@@ -41,7 +41,7 @@ pub struct Options {
 pub const PARTS: [&str; 7] = ["in-sequence", "overwrite", "fragmented", "modelled", "replay", "tree", "memory"];
 
 /// One round, whoever wrote.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct Round {
     per_s: f64,
     cpu_us: f64,
@@ -60,6 +60,24 @@ struct Round {
     mos_ms: Option<f64>,
     space_ms: Option<f64>,
     later_ms: Option<f64>,
+    /// Of OpenZFS's code: how it was built, as its program says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build: Option<String>,
+}
+
+/// What stands below ratios to OpenZFS's code: a build with assertions flatters us.
+fn note_of_builds(raw: &serde_json::Map<String, Value>) -> Option<String> {
+    let mut builds = std::collections::BTreeSet::new();
+    for rounds in raw.values().filter_map(|part| part["peer"].as_array()) {
+        builds.extend(rounds.iter().map(|round| round["build"].as_str().unwrap_or("not stated")));
+    }
+    let said = |build: &&str| match *build {
+        "debug" => "with assertions, as Debian builds it: ratios to it flatter ours",
+        "release" => "a release build (tools/openzfs-release)",
+        _ => "not stated by its program, so ratios to it say little",
+    };
+    let builds: Vec<&str> = builds.iter().map(said).collect();
+    (!builds.is_empty()).then(|| format!("The build of OpenZFS's code in userspace: {}.", builds.join("; ")))
 }
 
 impl Round {
@@ -83,6 +101,7 @@ impl Round {
             mos_ms: Some(phase(Phase::FirstPass) * 1e3 / count),
             space_ms: Some(phase(Phase::Space) * 1e3 / count),
             later_ms: Some(phase(Phase::LaterPasses) * 1e3 / count),
+            build: None,
         }
     }
 
@@ -100,6 +119,7 @@ impl Round {
             mos_ms: None,
             space_ms: None,
             later_ms: None,
+            build: line["params"]["build"].as_str().map(str::to_owned),
             passes: number(&line["txg"]["passes_mean"], "passes_mean")?,
         })
     }
@@ -175,6 +195,7 @@ pub fn run(options: &Options) -> Result<Suite> {
             part(options, &mut suite, &mut raw)?;
         }
     }
+    suite.notes.extend(note_of_builds(&raw));
     suite.raw = Value::Object(raw);
     Ok(suite)
 }
@@ -389,4 +410,21 @@ fn raw_random(folder: &Path, size: &Size, record_bytes: usize) -> Result<f64> {
     std::fs::remove_file(&path)?;
     let (count, seconds) = found?;
     Ok(count as f64 / seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_says_which_build_its_ratios_are_to() {
+        let raw = |build: Value| {
+            let part = json!({ "ours": [], "peer": [{ "build": build }] });
+            note_of_builds(&serde_json::Map::from_iter([("overwrite".to_owned(), part)]))
+        };
+        assert!(raw(json!("debug")).unwrap().contains("with assertions"));
+        assert!(raw(json!("release")).unwrap().contains("release build"));
+        assert!(raw(Value::Null).unwrap().contains("not stated"));
+        assert_eq!(note_of_builds(&serde_json::Map::new()), None);
+    }
 }
