@@ -28,6 +28,18 @@ const QUEUE_MAX: usize = 1 << 16;
 /// only where it is not worth a word.
 const QUOTA_SLACK_BYTES: u64 = 64 << 10;
 
+/// Devices that have missed writes, and whose dirty time logs say so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// None has.
+    #[default]
+    None,
+    /// This one, by its path.
+    One(String),
+    /// Which of them is not known: all have failed for a while.
+    Any,
+}
+
 /// What is expected of a pool after a cut.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
@@ -35,8 +47,8 @@ pub(crate) struct Expected {
     pub(crate) promised: Txg,
     /// As of an earlier txg: then nothing is promised but that all of it is there.
     pub(crate) rewind: Option<Txg>,
-    /// A device of which copies may be stale, and are known to be.
-    pub(crate) behind: Option<String>,
+    /// Devices of which copies may be stale, and are known to be.
+    pub(crate) behind: Behind,
     /// A device that is lost, or has stale bytes that nobody knows of.
     pub(crate) lost: Option<String>,
 }
@@ -133,7 +145,12 @@ pub(crate) async fn judge(
 fn check_report(report: &VerifyReport, expected: &Expected) -> Result<(), String> {
     let excused = |bad: &String| {
         let is_on = |device: &Option<String>| device.as_ref().is_some_and(|device| bad.contains(device.as_str()));
-        is_on(&expected.lost) || is_on(&expected.behind) && (bad.contains("stale") || bad.contains("unavailable"))
+        let is_behind = match &expected.behind {
+            Behind::None => false,
+            Behind::One(device) => bad.contains(device.as_str()),
+            Behind::Any => true,
+        };
+        is_on(&expected.lost) || is_behind && (bad.contains("stale") || bad.contains("unavailable"))
     };
     let is_whole = report.error_count == 0
         && report.misuse_count == 0

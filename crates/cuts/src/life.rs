@@ -19,7 +19,7 @@ use cenote_zvol::live::LiveVolume;
 use cenote_zvol::write::{VolumeMut, VolumeSpec};
 
 use crate::CUTS;
-use crate::judge::{Expected, found, import_options, imported, judge};
+use crate::judge::{Behind, Expected, found, import_options, imported, judge};
 use crate::load::{Administrator, FileWriter, Noting, RangeWriter, Shared, Turn};
 use crate::machine::{Machine, Outage, Shape};
 use crate::model::{Datasets, Files, Log, Range, RangeChange, State};
@@ -147,6 +147,8 @@ pub struct Life {
     earlier: Vec<Image>,
     /// A device that has missed something: another one of its vdev may not be lost any more, until there is resilvering.
     behind: Option<usize>,
+    /// All devices have failed for a while: which of them has missed something is not known, so none is taken away any more.
+    all_failed: bool,
     models: Models,
     txg: Txg,
     cuts: u64,
@@ -195,10 +197,20 @@ impl Life {
         let machine = Machine::new(&runtime, &shape, &[]);
         let handle = runtime.handle();
         let made = run(&runtime, make(&handle, &machine, &shape));
-        made.map_err(|error| format!("{}: making the pool: {error}", shape.words()))?;
+        let txg = made.map_err(|error| format!("{}: making the pool: {error}", shape.words()))?;
         let images = machine.images();
         let earlier = Vec::new();
-        Ok(Self { shape, seed, images, earlier, behind: None, models: Models::fresh(), txg: Txg(0), cuts: 0 })
+        Ok(Self {
+            shape,
+            seed,
+            images,
+            earlier,
+            behind: None,
+            all_failed: false,
+            models: Models::fresh(),
+            txg,
+            cuts: 0,
+        })
     }
 
     /// Has the devices only say that they flush, from now on, so many times of a hundred: for a test of the test.
@@ -240,7 +252,11 @@ impl Life {
         let (promised, late) = self.load(&mut rng, &plan, &mut done).map_err(&about)?;
         done.late = late.iter().map(|late| late.len() as u64).sum();
         (done.changes, done.promises) = (self.models.changes(), self.models.promises());
-        let behind = self.behind.map(Machine::name);
+        let behind = match self.behind {
+            _ if self.all_failed => Behind::Any,
+            Some(behind) => Behind::One(Machine::name(behind)),
+            None => Behind::None,
+        };
         let expected = Expected { promised, behind, ..Expected::default() };
         if done.late > 0 {
             // What is there when it is opened stays there, whatever lands beside it.
@@ -284,6 +300,7 @@ impl Life {
     fn victim(&self, rng: &mut Rng) -> Option<usize> {
         let spare = self.shape.redundant();
         match self.behind {
+            _ if self.all_failed => None,
             Some(behind) => Some(behind),
             None if spare.is_empty() => None,
             None => Some(spare[rng.below(spare.len() as u64) as usize]),
@@ -305,6 +322,8 @@ impl Life {
                 if all || only.is_some() {
                     plan.outage = Some((Outage::draw(rng, only), rng.duration(LOAD_MAX / 2), rng.duration(OUTAGE_MAX)));
                     self.behind = only.or(self.behind);
+                    // Where one can be done without, some may have taken what others missed.
+                    self.all_failed |= all && !self.shape.redundant().is_empty();
                 }
             }
             _ => {}
@@ -415,7 +434,8 @@ impl Durations for Rng {
     }
 }
 
-async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<(), String> {
+/// Makes the pool; a txg from which on all of it is there.
+async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, String> {
     let options = CreateOptions {
         name: "written".into(),
         tops: machine.tops(handle, shape).await?,
@@ -461,7 +481,10 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<(), S
             fs.create(fs.root(), dir_name(dir).as_bytes(), &new).await.map_err(words)?;
         }
     }
-    pool.export().await.map_err(words)
+    let txg = pool.sync().await.map_err(words)?;
+    pool.export().await.map_err(words)?;
+    // The last txg says that it is exported.
+    Ok(Txg(txg.0 + 1))
 }
 
 pub(crate) fn dir_name(number: usize) -> String {

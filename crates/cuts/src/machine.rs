@@ -110,7 +110,8 @@ impl Shape {
             sector_bytes: if ashift == 12 && rng.chance(1, 3) { 4096 } else { 512 },
             write_cache: !rng.chance(1, 8),
             has_small_logs: rng.chance(2, 3),
-            quota_bytes: rng.chance(1, 4).then_some(1 << 20),
+            // What directories take with copies and parity fits.
+            quota_bytes: rng.chance(1, 4).then_some(3 << 20),
             physical_bytes: if ashift == 12 { 4096 } else { 512 },
             has_garbage: rng.chance(1, 2),
             // What is as small as can be cannot be split.
@@ -198,7 +199,7 @@ impl Machine {
         let options = || SimDiskOptions {
             size_bytes: DISK_BYTES,
             sector_bytes: shape.sector_bytes,
-            physical_bytes: shape.physical_bytes,
+            physical_sector_bytes: shape.physical_bytes,
             write_cache: shape.write_cache,
             latency,
             ..SimDiskOptions::default()
