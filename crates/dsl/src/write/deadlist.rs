@@ -16,7 +16,6 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DeadlistPhys;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
-use cenote_taskq::mutant::{self, Mutant};
 
 use super::{DslMut, ORDER};
 use crate::DslError;
@@ -94,8 +93,6 @@ impl DslMut {
                 }
             }
         }
-        let blocks =
-            if mutant::is(Mutant::DeadlistDropped) { &blocks[..blocks.len().saturating_sub(1)] } else { blocks };
         for bp in blocks {
             let before = lists.range(..bp.logical_birth()).next_back().map(|(first, _)| *first);
             let first = before.or_else(|| lists.first_key_value().map(|(first, _)| *first));

@@ -88,6 +88,10 @@ pub enum AllocError {
     /// The class has no vdev.
     #[error("no vdev serves this class")]
     NoVdev,
+    /// Only with `metaslab_force_ganging`: the block is to be stored as a gang, whatever space there is. Blocks that are asked for
+    /// several at a time are to be asked for one by one first.
+    #[error("the block is to be stored as a gang")]
+    ForcedGang,
     /// A defect was found.
     #[error(transparent)]
     Space(#[from] SpaceError),

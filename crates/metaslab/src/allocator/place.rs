@@ -70,8 +70,8 @@ impl Allocator {
     /// Takes space for each copy, on different vdevs where that is possible and else in different metaslabs. Nothing is
     /// taken on error. Other classes are not tried: see [`ClassKind::fallbacks`].
     pub fn allocate(&mut self, request: &Request) -> Result<Vec<Extent>, AllocError> {
-        if !request.is_gang && self.force_gang(request.psize.min_bytes) {
-            return Err(AllocError::NoSpace { largest_bytes: request.psize.min_bytes / 2 });
+        if self.may_force_gang(request) && self.force_gang() {
+            return Err(AllocError::ForcedGang);
         }
         let mut extents: Vec<Extent> = Vec::with_capacity(request.copies);
         for _ in 0..request.copies {
@@ -95,10 +95,10 @@ impl Allocator {
     /// As [`Self::allocate`], of the first block.
     pub fn allocate_run(&mut self, request: &Request, count: u64) -> Result<Vec<Extent>, AllocError> {
         let psize = request.psize.min_bytes;
-        let is_simple = request.copies == 1
-            && psize == request.psize.max_bytes
-            && psize < self.tunables.metaslab_force_ganging
-            && !request.is_gang;
+        if self.may_force_gang(request) {
+            return Err(AllocError::ForcedGang);
+        }
+        let is_simple = request.copies == 1 && psize == request.psize.max_bytes && !request.is_gang;
         if !is_simple || count <= 1 {
             return self.allocate(request);
         }
@@ -108,11 +108,14 @@ impl Allocator {
         Ok(extents.map(|offset_bytes| Extent { vdev: run.vdev, offset_bytes, asize_bytes }).collect())
     }
 
-    /// Blocks of at least a given size, so many of a hundred: for tests of gang blocks.
-    fn force_gang(&mut self, psize: u64) -> bool {
-        if psize < self.tunables.metaslab_force_ganging {
-            return false;
-        }
+    /// Tests of gang blocks have so many of a hundred blocks of at least a given size stored as gangs.
+    fn may_force_gang(&self, request: &Request) -> bool {
+        let has_vdevs = self.classes.get(&request.class).is_some_and(|class| !class.ring.is_empty());
+        !request.is_gang && has_vdevs && request.psize.min_bytes >= self.tunables.metaslab_force_ganging
+    }
+
+    /// The next such block's turn.
+    fn force_gang(&mut self) -> bool {
         self.forced += self.tunables.metaslab_force_ganging_pct.min(100);
         let now = self.forced >= 100;
         self.forced %= 100;

@@ -106,6 +106,37 @@ fn places_given_in_runs_are_those_given_one_after_the_other() {
     one_txg(&mut runs, &mut disk, Txg(8));
 }
 
+/// Goal: the tunable for tests has its share of blocks stored as gangs, whether they are asked for alone or several at a time. Method:
+/// blocks are asked for as a batch does it: several, and one where that gives none. Would go wrong if a batch took a block's turn.
+#[test]
+fn so_many_blocks_of_a_hundred_are_forced_to_be_gangs() {
+    let tunables = Tunables { metaslab_force_ganging: 16 << 10, metaslab_force_ganging_pct: 30, ..Tunables::default() };
+    let disk = Disk::default();
+    let mut allocator = pool(&[vdev(0, AllocationClass::Normal, 12, 24, 8)], tunables);
+    // Loads a metaslab.
+    allocate(&mut allocator, &disk, &request(Txg(4), 4096, 1)).unwrap();
+    let mut forced = |bytes| {
+        let alone = |allocator: &mut Allocator| match allocator.allocate(&request(Txg(4), bytes, 1)) {
+            Err(AllocError::ForcedGang) => true,
+            other => other.is_err(),
+        };
+        (0..100)
+            .filter(|_| match allocator.allocate_run(&request(Txg(4), bytes, 1), 4) {
+                Ok(_) => false,
+                Err(error) => {
+                    assert_eq!(error, AllocError::ForcedGang);
+                    alone(&mut allocator)
+                }
+            })
+            .count()
+    };
+    assert_eq!((forced(32 << 10), forced(8 << 10)), (30, 0));
+    let none = Request { class: ClassKind::Special, ..request(Txg(4), 32 << 10, 1) };
+    for _ in 0..4 {
+        assert_eq!(allocator.allocate(&none), Err(AllocError::NoVdev), "it would go to another class");
+    }
+}
+
 /// Fills a pool to the last sector, says what still fits when it is in pieces, and gives everything back.
 #[test]
 fn a_full_pool_says_so_and_empties_again() {

@@ -254,6 +254,11 @@ impl Space {
                         is_fragmented |= largest_bytes >= self.units.min_bytes;
                         break;
                     }
+                    // A block of one sector cannot be split; it is asked for again.
+                    Err(AllocError::ForcedGang) if request.psize_bytes > self.units.min_bytes => {
+                        return Err(NoSpace::Fragmented);
+                    }
+                    Err(AllocError::ForcedGang) => {}
                     Err(_) => break,
                 }
             }
