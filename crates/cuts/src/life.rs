@@ -466,11 +466,6 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
     let spec = VolumeSpec { size_bytes: VOLUME_BYTES, block_bytes: VOLUME_BLOCK_BYTES };
     VolumeMut::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
     pool.sync().await.map_err(words)?;
-    if let Some(quota_bytes) = shape.quota_bytes {
-        let value = PropertyValue::Number(quota_bytes);
-        pool.change_property(FILE_SYSTEMS[1], "quota", Some(&value)).await.map_err(words)?;
-        pool.sync().await.map_err(words)?;
-    }
     let pool = LivePool::start(pool, TxTunables::default());
     for name in FILE_SYSTEMS {
         let head = pool.open_head(name).await.map_err(words)?;
@@ -480,6 +475,13 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
         for dir in 0..WRITERS * 2 {
             fs.create(fs.root(), dir_name(dir).as_bytes(), &new).await.map_err(words)?;
         }
+    }
+    if let Some(quota_bytes) = shape.quota_bytes {
+        let change = pool.change(move |writer| {
+            let value = PropertyValue::Number(quota_bytes);
+            Box::pin(async move { writer.change_property(FILE_SYSTEMS[1], "quota", Some(&value)).await })
+        });
+        change.await.map_err(words)?;
     }
     let txg = pool.sync().await.map_err(words)?;
     pool.export().await.map_err(words)?;

@@ -110,8 +110,8 @@ impl Shape {
             sector_bytes: if ashift == 12 && rng.chance(1, 3) { 4096 } else { 512 },
             write_cache: !rng.chance(1, 8),
             has_small_logs: rng.chance(2, 3),
-            // What directories take with copies and parity fits.
-            quota_bytes: rng.chance(1, 4).then_some(3 << 20),
+            // The directories fit, and of the files that are made later only a part.
+            quota_bytes: rng.chance(1, 4).then(|| 128 << (10 + rng.below(3))),
             physical_bytes: if ashift == 12 { 4096 } else { 512 },
             has_garbage: rng.chance(1, 2),
             // What is as small as can be cannot be split.

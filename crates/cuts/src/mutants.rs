@@ -11,7 +11,9 @@ use crate::life::Life;
 #[must_use]
 pub const fn cuts_max(mutant: Mutant) -> u64 {
     match mutant {
-        Mutant::LabelsAtOnce => 400,
+        Mutant::LabelsAtOnce | Mutant::QuotaIgnored => 400,
+        Mutant::KeptDropped => 2000,
+        Mutant::MissUnnoted => 800,
         _ => 200,
     }
 }

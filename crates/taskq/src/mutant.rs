@@ -69,8 +69,6 @@ mutants! {
     MapFreesDropped = "map-frees-dropped",
     /// Allocations of a txg in eight are not appended to the log of space maps.
     LogAllocsDropped = "log-allocs-dropped",
-    /// The last block that a txg puts into a deadlist is dropped.
-    DeadlistDropped = "deadlist-dropped",
     /// Of a ZAP's changed blocks only the first is written.
     ZapHalf = "zap-half",
     /// Quotas are not obeyed.
