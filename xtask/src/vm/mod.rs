@@ -22,11 +22,14 @@ const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 /// `openzfs-vm setup|run|smoke|judge|image|owner|written|multihost [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
-        bail!("usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|written|multihost [--all] [ARG…]")
+        bail!(
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|written|multihost [--all] [ARG…]"
+        )
     };
     match (word.as_str(), rest) {
         ("image", []) => return image(),
         ("owner", []) => return owner(),
+        ("devices", []) => return devices(),
         ("multihost", []) => return multihost(),
         ("written", _) => {
             written()?;
@@ -34,8 +37,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         }
         _ => {}
     }
-    if !["setup", "run", "smoke", "judge", "image", "owner", "multihost"].contains(&word.as_str()) {
-        bail!("openzfs-vm: setup, run, smoke, judge, image, owner, written or multihost, not {word}");
+    if !["setup", "run", "smoke", "judge", "image", "owner", "devices", "multihost"].contains(&word.as_str()) {
+        bail!("openzfs-vm: setup, run, smoke, judge, image, owner, devices, written or multihost, not {word}");
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
     // The caller's own standard input: a script may come that way.
@@ -99,16 +102,22 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     let unpacked = Golden::selection()?.theme("basic")?.unpacked()?;
     process::run(process::script("tools/openzfs-vm/smoke").args(&unpacked.images))?;
     owner()?;
+    devices()?;
     image()?;
     written()?;
     rounds(false)?;
     multihost()?;
-    Ok(Outcome::Done(Tally { passed: 6, failed: 0 }))
+    Ok(Outcome::Done(Tally { passed: 7, failed: 0 }))
 }
 
 /// A pool has one owner, Cenote or the kernel's module.
 fn owner() -> Result<()> {
     process::run(process::script("tools/openzfs-vm/owner").arg(golden::built_program()?))
+}
+
+/// Block devices that miss txgs, and such with large sectors, in turns with the kernel's module.
+fn devices() -> Result<()> {
+    process::run(process::script("tools/openzfs-vm/devices").arg(golden::built_program()?))
 }
 
 /// What a built image has is what it was built from.
