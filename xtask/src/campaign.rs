@@ -33,6 +33,9 @@ pub(crate) const CUTS: Campaign = Campaign {
     noun: " cuts from ",
 };
 
+/// Deliberate bugs that the step has found: a few seconds each, and for the rarest ones minutes.
+const MUTANTS_IN_STEP: &str = "3";
+
 impl Campaign {
     /// The program, built so that overflows and assertions are seen.
     fn program(&self, count: u64, first: u64) -> Result<Command> {
@@ -91,6 +94,11 @@ pub(crate) fn main_mutants(args: &[String]) -> Result<()> {
         bail!("{} deliberate bugs were not found", tally.failed);
     }
     Ok(())
+}
+
+/// The step: some of them, others each time.
+pub(crate) fn step_mutants() -> Result<Outcome> {
+    Ok(Outcome::Done(hunt(MUTANTS_IN_STEP)?))
 }
 
 fn hunt(which: &str) -> Result<Tally> {

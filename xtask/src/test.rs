@@ -34,6 +34,11 @@ const STEPS: &[Step] = &[
         run: |_| campaign::MUTATE.step(),
     },
     Step { name: "cuts", about: "power cuts of pools under load, in simulation", run: |_| campaign::CUTS.step() },
+    Step {
+        name: "mutants",
+        about: "deliberate bugs of the engine, which the power cuts have to find",
+        run: |_| campaign::step_mutants(),
+    },
     Step { name: "golden", about: "golden pools against their manifests", run: golden::step },
     Step { name: "zdb", about: "verify against zdb", run: zdb::step },
     Step { name: "zdb-check", about: "pools that Cenote writes, judged by zdb", run: zdb_check::step },

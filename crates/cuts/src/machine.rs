@@ -94,6 +94,12 @@ fn draw_sync(rng: &mut Rng) -> SyncMode {
     }
 }
 
+/// A quota that the directories fit into, and of the files that are made later only a part.
+fn quota_unit_bytes(layout: Tops) -> u64 {
+    let has_parity = layout.iter().any(|(kind, _)| !matches!(kind, TopKind::Single | TopKind::Mirror));
+    if has_parity { 512 << 10 } else { 128 << 10 }
+}
+
 impl Shape {
     /// Draws one.
     #[must_use]
@@ -110,8 +116,7 @@ impl Shape {
             sector_bytes: if ashift == 12 && rng.chance(1, 3) { 4096 } else { 512 },
             write_cache: !rng.chance(1, 8),
             has_small_logs: rng.chance(2, 3),
-            // The directories fit, and of the files that are made later only a part.
-            quota_bytes: rng.chance(1, 4).then(|| 128 << (10 + rng.below(3))),
+            quota_bytes: rng.chance(1, 4).then(|| quota_unit_bytes(layout) << rng.below(3)),
             physical_bytes: if ashift == 12 { 4096 } else { 512 },
             has_garbage: rng.chance(1, 2),
             // What is as small as can be cannot be split.
