@@ -116,7 +116,12 @@ fn file_systems_come_and_go_and_a_pool_goes() {
     assert_eq!(list, "mine\nmine/a\nmine/a/b\nmine/a/b/c\nmine/d\n");
     images.assert_whole();
     assert!(images.refused("zfs", &["destroy", "mine/a"]).contains("has children"));
+    assert!(images.refused("zfs", &["destroy", "-nv", "mine/a"]).contains("has children"));
+    assert!(images.run("zfs", &["destroy", "-rnv", "mine/a"]).ends_with("would destroy mine/a\n"));
     assert!(images.refused("zfs", &["destroy", "mine"]).contains("does not apply to pools"));
+    // One byte, which a micro ZAP cannot hold.
+    images.run("zfs", &["set", "a:b=", "mine/a"]);
+    assert_eq!(images.run("zfs", &["get", "-Ho", "value,source", "a:b", "mine/a"]), "\tlocal\n");
     images.run("zfs", &["destroy", "-r", "mine/a"]);
     images.run("zfs", &["destroy", "mine/d"]);
     assert_eq!(images.run("zfs", &["list", "-H", "-o", "name", "-r", "mine"]), "mine\n");

@@ -231,6 +231,8 @@ fn a_file_that_holds_something_else_than_a_raw_image_is_named_as_what_it_is() {
             assert!(said(&output).contains(part), "{words:?}: {}", said(&output));
         }
     }
+    let output = ask(&["inspect", "labels", name]);
+    assert!(said(&output).contains("qemu-img convert -O raw"), "{}", said(&output));
     std::fs::write(&file, b"\x28\xb5\x2f\xfd, packed").unwrap();
     let output = ask(&["ls", "-d", name, "mine"]);
     assert!(said(&output).contains("unpack it with 'zstd -d"), "{}", said(&output));

@@ -26,10 +26,8 @@ pub enum Value {
 
 impl Value {
     fn from_zap(value: &ZapValue) -> Option<Self> {
-        if let Some(number) = value.as_u64() {
-            return Some(Self::Number(number));
-        }
-        let bytes = value.as_bytes()?;
+        // An empty text is one byte, and no number.
+        let Some(bytes) = value.as_bytes() else { return value.as_u64().map(Self::Number) };
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         Some(Self::Text(String::from_utf8_lossy(&bytes[..end]).into_owned()))
     }

@@ -23,6 +23,29 @@ impl PoolWriter {
     /// # Errors
     /// There is none of this name, it has what depends on it, or something that cannot be freed yet.
     pub async fn destroy_dataset(&mut self, name: &str) -> Result<(), SpaError> {
+        let dataset = self.check_destroy(name, false).await?;
+        let txg = self.txg;
+        self.free_objset(txg, &dataset).await?;
+        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
+            // Asked of the open txg: one may have been noted in it.
+            let used = self.dsl.has_noted(dataset.object, feature.guid).await;
+            if used.map_err(|error| self.dsl_failed(error))? {
+                self.features.change(feature.name, -1);
+            }
+        }
+        self.used_features.remove(&dataset.object);
+        let gone = self.dsl.destroy_dataset(txg, dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        self.features.change("extensible_dataset", -(gone.zapified as i64));
+        self.release_empty_bpobj(txg, gone.shared_empty).await?;
+        self.datasets.retain(|head| head.dataset != dataset.object);
+        self.record_event("destroy", "", Some((name, dataset.object))).await
+    }
+
+    /// The dataset, if [`Self::destroy_dataset`] would destroy it; `is_recursive`: after those below it.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn check_destroy(&mut self, name: &str, is_recursive: bool) -> Result<Dataset, SpaError> {
         let view = self.view().await?;
         let dataset = view.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot destroy '{name}': {why}")));
@@ -43,7 +66,7 @@ impl PoolWriter {
                 snapshots.len()
             ));
         }
-        if !children.is_empty() {
+        if !is_recursive && !children.is_empty() {
             return cannot("filesystem has children\nuse '-r' to destroy them too");
         }
         if dataset.dir.phys.origin != self.dsl.origin {
@@ -68,21 +91,7 @@ impl PoolWriter {
         if self.is_scanned().await? {
             return refuse("destroying datasets while a scrub or resilver is under way");
         }
-        let txg = self.txg;
-        self.free_objset(txg, &dataset).await?;
-        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
-            // Asked of the open txg: one may have been noted in it.
-            let used = self.dsl.has_noted(dataset.object, feature.guid).await;
-            if used.map_err(|error| self.dsl_failed(error))? {
-                self.features.change(feature.name, -1);
-            }
-        }
-        self.used_features.remove(&dataset.object);
-        let gone = self.dsl.destroy_dataset(txg, dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
-        self.features.change("extensible_dataset", -(gone.zapified as i64));
-        self.release_empty_bpobj(txg, gone.shared_empty).await?;
-        self.datasets.retain(|head| head.dataset != dataset.object);
-        self.record_event("destroy", "", Some((name, dataset.object))).await
+        Ok(dataset)
     }
 
     /// Whether a scan has not come to its end.

@@ -1,6 +1,7 @@
 //! `cenote inspect labels`.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
 use cenote_format::label::BootEnv;
@@ -12,6 +13,7 @@ use super::report::{Common, Report, cut, map};
 use super::uberblocks::distinct;
 use super::{open, values};
 use crate::context::Context;
+use crate::found::no_label;
 use crate::outcome::Outcome;
 
 /// The four labels of a file or device, or of each device of a pool: which hold, which agree, what they say.
@@ -35,6 +37,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut devices = Vec::new();
     for labels in open::label_reports(&context, &args.source).await? {
         devices.push(device(&mut report, &labels, args.uberblocks));
+        if labels.good_labels() == 0 {
+            report.problem(no_label(&context, Path::new(&**labels.disk.path())).await);
+        }
     }
     if devices.is_empty() {
         report.problem(format_args!("'{}' has no device that can be found", args.source));

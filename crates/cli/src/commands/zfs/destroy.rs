@@ -48,7 +48,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         // Those below first; the pool's own goes with the pool alone.
         names = tree.into_iter().rev().map(|dir| dir.name).filter(|name| name.contains('/')).collect();
     }
+    let is_recursive = args.recursive;
     for name in names {
+        if args.dry_run {
+            let name = name.clone();
+            let check =
+                async move |writer: &mut PoolWriter| Ok(writer.check_destroy(&name, is_recursive).await.map(drop)?);
+            pool.look(move |writer| Box::pin(async move { check(writer).await })).await?;
+        }
         if args.verbose || args.dry_run {
             context.out(format!("{} destroy {name}\n", if args.dry_run { "would" } else { "will" }))?;
         }
