@@ -189,7 +189,7 @@ impl ZapMut {
     /// It is there already, or it cannot be an entry.
     pub async fn insert(&mut self, name: &[u8], value: &ZapValue) -> Result<(), DmuError> {
         if let Form::Micro(micro) = &mut self.form {
-            let result = match value.as_u64() {
+            let result = match value.as_word() {
                 Some(word) => micro.insert(name, word),
                 None => Err(ZapEditError::Full),
             };
@@ -215,7 +215,7 @@ impl ZapMut {
         if self.lookup(name).await?.is_none() {
             return self.insert(name, value).await;
         }
-        if let (Form::Micro(micro), Some(word)) = (&mut self.form, value.as_u64()) {
+        if let (Form::Micro(micro), Some(word)) = (&mut self.form, value.as_word()) {
             return micro.update(name, word).map_err(|error| self.object.error(error));
         }
         // The longer way also when it is fat: the leaf may have to be split for a longer value.

@@ -171,6 +171,12 @@ impl ZapValue {
         if self.count() == 1 { self.integers().next() } else { None }
     }
 
+    /// The value if it is exactly one 64-bit integer: the only one that a micro ZAP can hold. (An empty text is one byte.)
+    #[must_use]
+    pub fn as_word(&self) -> Option<u64> {
+        if self.integer_size == 8 { self.as_u64() } else { None }
+    }
+
     /// The integers if they are 64-bit.
     #[must_use]
     pub fn as_u64s(&self) -> Option<Vec<u64>> {
@@ -210,6 +216,8 @@ mod tests {
         assert_eq!(ZapValue::from_u16s(&[1, 0x203]).integers().collect::<Vec<_>>(), [1, 0x203]);
         assert_eq!(ZapValue::from_text("lz4").as_text(), Some("lz4"));
         assert_eq!(ZapValue::from_u64s(&[1, 2]).as_u64(), None);
+        assert_eq!((ZapValue::from_u64(7).as_word(), ZapValue::from_text("").as_word()), (Some(7), None));
+        assert_eq!(ZapValue::from_u16s(&[1]).as_word(), None);
         assert_eq!(ZapValue::from_u64s(&[1, 2]).as_u64s(), Some(vec![1, 2]));
         assert!(ZapValue::from_stored(3, vec![]).is_err());
         assert!(ZapValue::from_stored(4, vec![0; 6]).is_err());
