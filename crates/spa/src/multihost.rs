@@ -37,8 +37,10 @@
 //!
 //! So `zpool import -f` watches, sees the uberblock change and answers that the pool is imported on `cenote@host`. The interval's
 //! fail count is stated as 0 (importers then wait for 20 intervals and more), because a pool without `multihost` must not be
-//! suspended when its device is slow. Instead, a holder whose writes were late looks at the labels before it commits the
-//! next txg, and stops for good if another host's uberblock is there.
+//! suspended when its device is slow. Instead, a holder whose multihost writes were late is suspended at its next write of
+//! any block, until it has looked at the labels: it goes on by itself, or stays suspended if another host's uberblock is there. So a
+//! process that was stopped in the middle of a sync writes no block over the next owner's. Only a write that the kernel had already been
+//! given can still land.
 //!
 //! A host without a host id refuses pools with a delay when they are active, so after a crash there, the module imports a pool that
 //! Cenote had held only after `zgenhostid`; Cenote opens it without.
@@ -51,7 +53,9 @@
 //!    or its owner is known to be dead.
 //! 2. A multihost write never goes to a slot that a txg's uberblock may use, and has no tree of its own.
 //! 3. With `multihost=on` no txg is committed later than the stated time after the last successful multihost write.
-//! 4. A suspension for multihost ends only after the labels were watched as at an import.
+//! 4. With `multihost=on` a suspension for multihost ends only after the labels were watched as at an import.
+//! 5. No block is given to a device later than the stated time after the last successful multihost write, unless the labels were looked
+//!    at since.
 //!
 //! **Crash.** The newest uberblock keeps its delay, so the next import watches: 20 s with OpenZFS's defaults. A record that the
 //! owner is dead spares that on the same host.

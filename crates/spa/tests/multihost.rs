@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_dmu::tx::TxTunables;
@@ -384,10 +384,20 @@ fn a_host_that_stood_still_writes_nothing_after_another_has_the_pool() {
             let second = machine.live(THERE, true).await;
             machine.sleep(60).await;
             let (_, txg, _) = machine.newest().await;
-            // The first wants to go on.
+            // The first wants to go on. No block of it may reach a device: it could lie where the second has written by now.
+            let blocks = Arc::new(AtomicU64::new(0));
+            for disk in &machine.disks {
+                let blocks = blocks.clone();
+                disk.set_faults(move |request, _| {
+                    let is_block = request.kind == RequestKind::Write && !is_to_labels(request);
+                    blocks.fetch_add(u64::from(is_block), Ordering::Relaxed);
+                    Fault::None
+                });
+            }
             let synced = race(Box::pin(first.sync()), machine.handle.sleep(Duration::from_secs(30))).await;
             assert!(!matches!(synced, Either::Left(Ok(_))), "seed {seed}: it has written over the other's");
             assert!(first.is_suspended_for_multihost(), "seed {seed}");
+            assert_eq!(blocks.load(Ordering::Relaxed), 0, "seed {seed}");
             assert!(first.resume().await.is_err(), "seed {seed}");
             assert_eq!(machine.owner().await.1, "cenote@host2222");
             first.abandon();
@@ -396,6 +406,27 @@ fn a_host_that_stood_still_writes_nothing_after_another_has_the_pool() {
             second.export().await.unwrap();
         });
     }
+}
+
+/// A held pool whose device was slow is stopped at its next write until its labels were looked at, and no longer.
+#[test]
+fn a_held_pool_that_was_late_goes_on_by_itself() {
+    on_pool(false, async |machine| {
+        let pool = machine.live(HERE, true).await;
+        for disk in &machine.disks {
+            disk.set_faults(|request, _| match is_to_labels(request) {
+                true => Fault::Delay(Duration::from_secs(40)),
+                false => Fault::None,
+            });
+        }
+        machine.sleep(30).await;
+        machine.disks.iter().for_each(|disk| disk.clear_faults());
+        let begun = machine.seconds();
+        pool.sync().await.unwrap();
+        assert!(machine.seconds() - begun < 5, "it waits for the labels alone");
+        assert!(pool.suspended().is_none());
+        pool.export().await.unwrap();
+    });
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub(super) enum Mode {
     /// It is not.
     #[default]
     Off,
-    /// It is, and never suspended for being late.
+    /// It is, and suspended for being late only until the labels were looked at.
     Held,
     /// As the property `multihost` wants.
     On,
@@ -77,6 +77,8 @@ struct State {
     written: Instant,
     delay: Duration,
     under_way: usize,
+    /// Labels are being looked at, so that a held pool may go on.
+    is_checking: bool,
     suspension: Option<Arc<Suspension>>,
 }
 
@@ -213,6 +215,14 @@ impl Multihost {
 
     /// Writes wait in the pool's tree when it is suspended.
     pub(super) fn suspend_by(&self, suspension: Arc<Suspension>) {
+        let shared = Arc::downgrade(&self.0);
+        suspension.guard_writes(move || {
+            let shared = shared.upgrade()?;
+            let state = shared.state.lock();
+            // Before its first txg, and where times are fixed, nothing shows that the pool is in use.
+            let is_shown = state.is_running && !state.is_stopped && !state.leaves.is_empty();
+            if is_shown { shared.late(&state) } else { None }
+        });
         self.0.state.lock().suspension = Some(suspension);
     }
 
@@ -340,7 +350,16 @@ impl Shared {
                 return;
             }
             if let Some(suspension) = state.suspension.clone() {
-                if suspension.is_for_multihost() || (state.mode == Mode::On && suspension.reason().is_some()) {
+                if suspension.is_for_multihost() {
+                    let checks = state.mode == Mode::Held && !std::mem::replace(&mut state.is_checking, true);
+                    drop(state);
+                    if checks {
+                        let shared = self.clone();
+                        self.handle.detach(Class::Issue, async move { shared.check_held(&suspension).await });
+                    }
+                    return;
+                }
+                if state.mode == Mode::On && suspension.reason().is_some() {
                     return;
                 }
                 if state.mode == Mode::On
@@ -392,6 +411,25 @@ impl Shared {
                 shared.changed.all();
             }
         });
+    }
+
+    /// Has a held pool that was late go on if no other host has it. Else it stays suspended, and is looked at again.
+    async fn check_held(&self, suspension: &Suspension) {
+        let alone = self.check_alone().await;
+        let is_held = {
+            let mut state = self.state.lock();
+            state.is_checking = false;
+            let is_held = state.mode == Mode::Held && !state.is_stopped;
+            if is_held && alone.is_ok() {
+                (state.written, state.delay) = (self.handle.now(), self.settings.interval);
+            }
+            is_held
+        };
+        match alone {
+            Ok(()) if is_held => suspension.multihost_over(),
+            Ok(()) => {}
+            Err(reason) => suspension.suspend_for_multihost(reason),
+        }
     }
 
     fn disks(&self) -> Vec<Disk> {

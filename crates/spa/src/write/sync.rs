@@ -191,9 +191,25 @@ impl PoolWriter {
         Ok(missed.into_iter().collect())
     }
 
+    /// Waits until the pool is not suspended and no other host can have it.
+    async fn admitted(&mut self) -> Result<(), SpaError> {
+        let tree = self.tree.clone();
+        loop {
+            if let Some(suspension) = tree.suspension() {
+                suspension.passed().await.map_err(|error| self.fail(error))?;
+            }
+            let Err(reason) = self.multihost.admit().await else { return Ok(()) };
+            match tree.suspension() {
+                Some(suspension) => suspension.suspend_for_multihost(reason),
+                None => return Err(self.fail(reason)),
+            }
+        }
+    }
+
     /// Makes the txg, which is stable, the pool.
     async fn commit(&mut self, txg: Txg) -> Result<(), SpaError> {
         if self.state != PoolState::Active {
+            self.admitted().await?;
             // Nothing shows that the pool is in use after the txg that says it is not.
             self.multihost.stop().await;
         }
@@ -201,16 +217,7 @@ impl PoolWriter {
         let tree = self.tree.clone();
         // Each step can be done again: the places are the same, and the tree that the bytes lead to.
         loop {
-            if let Some(suspension) = tree.suspension() {
-                suspension.passed().await.map_err(|error| self.fail(error))?;
-            }
-            if let Err(reason) = self.multihost.admit().await {
-                match tree.suspension() {
-                    Some(suspension) => suspension.suspend_for_multihost(reason),
-                    None => return Err(self.fail(reason)),
-                }
-                continue;
-            }
+            self.admitted().await?;
             self.ring.is_multihost = self.multihost.is_shown();
             let uberblock = self.uberblock(txg);
             self.multihost.attempt(uberblock);

@@ -38,7 +38,7 @@
 //! failed*: what a device had taken and not made stable would be gone without a word.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_taskq::buf::{Block, Buf};
@@ -71,6 +71,17 @@ pub struct Suspension {
     changed: Notify,
     /// Devices that were found to hang.
     pub(super) hangs: Hangs,
+    /// Asked before each write.
+    guard: OnceLock<Guard>,
+}
+
+/// Says why nothing may be written now, if so: another host may have the pool.
+struct Guard(Box<dyn Fn() -> Option<String> + Send + Sync>);
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Guard")
+    }
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +91,8 @@ struct State {
     is_for_hang: bool,
     /// It is suspended because another host may have the pool, and labels were not looked at since.
     is_for_multihost: bool,
+    /// The reason for which it was suspended already when it was suspended for multihost, and whether a device hangs.
+    other: Option<(Arc<str>, bool)>,
     is_abandoned: bool,
     is_resuming: bool,
     is_flushing: bool,
@@ -164,6 +177,9 @@ impl Keeping<'_> {
     async fn pass(&mut self) -> Result<(), VdevError> {
         while !self.is_under_way {
             self.suspension.passed().await?;
+            if !self.suspension.is_unclaimed() {
+                continue;
+            }
             self.is_under_way = self.suspension.state.lock().enter();
         }
         Ok(())
@@ -241,7 +257,10 @@ impl Suspension {
     pub fn suspend_for_multihost(&self, reason: impl Into<Arc<str>>) {
         {
             let mut state = self.state.lock();
-            state.reason = Some(reason.into());
+            let before = state.reason.replace(reason.into());
+            if !state.is_for_multihost {
+                state.other = before.map(|reason| (reason, state.is_for_hang));
+            }
             (state.is_for_multihost, state.is_for_hang) = (true, false);
             self.is_suspended.store(true, Ordering::Release);
         }
@@ -257,6 +276,26 @@ impl Suspension {
     /// No other host has the pool: it may be resumed.
     pub fn multihost_checked(&self) {
         self.state.lock().is_for_multihost = false;
+    }
+
+    /// No other host has the pool, and it goes on unless it was suspended for another reason before: nothing was lost.
+    pub fn multihost_over(&self) {
+        {
+            let mut state = self.state.lock();
+            if !std::mem::take(&mut state.is_for_multihost) {
+                return;
+            }
+            let other = state.other.take();
+            state.is_for_hang = other.as_ref().is_some_and(|(_, is_for_hang)| *is_for_hang);
+            state.reason = other.map(|(reason, _)| reason);
+            self.is_suspended.store(state.reason.is_some(), Ordering::Release);
+        }
+        self.changed.all();
+    }
+
+    /// Has `late` asked before each write; with an answer the pool is [suspended](Self::suspend_for_multihost). Once.
+    pub fn guard_writes(&self, late: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        let _ = self.guard.set(Guard(Box::new(late)));
     }
 
     /// As [`Suspension::suspend`], until a device that hangs has answered.
@@ -347,9 +386,20 @@ impl Suspension {
 
     /// Begins a write: it is kept, and under way unless the pool is suspended.
     fn begin(&self, kept: Kept) -> Keeping<'_> {
+        if !self.is_suspended.load(Ordering::Acquire) {
+            self.is_unclaimed();
+        }
         let mut state = self.state.lock();
         let number = state.keep(kept);
         Keeping { suspension: self, number, is_under_way: state.enter(), has_ended: false }
+    }
+
+    /// True if something may be written as far as other hosts are concerned; else the pool is suspended. A process that was stopped goes
+    /// on in the middle of a sync, and by then another host may have the pool.
+    fn is_unclaimed(&self) -> bool {
+        let Some(reason) = self.guard.get().and_then(|guard| (guard.0)()) else { return true };
+        self.suspend_for_multihost(reason);
+        false
     }
 
     /// Waits until devices may be asked something.
@@ -501,7 +551,7 @@ impl VdevTree {
                 return Err(VdevError::Suspended(state.reason.as_deref().unwrap_or_default().to_owned()));
             }
             Ok(()) if !state.is_abandoned => {
-                state.reason = None;
+                (state.reason, state.other) = (None, None);
                 state.is_for_hang = false;
                 suspension.is_suspended.store(false, Ordering::Release);
             }
