@@ -1,5 +1,6 @@
 //! Finding pools: probing paths in parallel and sorting what is found by pool.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,38 @@ impl FoundLeaf {
         u32::try_from(ashift).unwrap_or(0).clamp(ASHIFT_MIN, ASHIFT_MAX)
     }
 
+    /// Orders devices that claim to be the same leaf. An uberblock is written with each txg, a label only where the configuration
+    /// changes: of a pool that was not exported, a copy that was made meanwhile has the same label.
+    fn cmp_age(&self, other: &Self) -> Ordering {
+        let newest = |leaf: &Self| leaf.uberblocks.iter().map(|copy| copy.uberblock).max_by(Uberblock::cmp_age);
+        let uberblocks = match (newest(self), newest(other)) {
+            (Some(one), Some(two)) => one.cmp_age(&two),
+            (one, two) => one.is_some().cmp(&two.is_some()),
+        };
+        uberblocks.then(self.txg.cmp(&other.txg))
+    }
+
+    /// The txg of its newest uberblock or label.
+    fn newest_txg(&self) -> Txg {
+        self.uberblocks.iter().map(|copy| copy.uberblock.txg).fold(self.txg, Txg::max)
+    }
+
+    /// Its device is where its label says that it is.
+    fn is_at_home(&self) -> bool {
+        fn names(list: &NvList, guid: u64, path: &str) -> bool {
+            let is_it = list.u64("guid") == Some(guid) && list.str("path") == Some(path);
+            is_it
+                || list.lists("children").is_some_and(|children| children.iter().any(|child| names(child, guid, path)))
+        }
+        let path = self.disk.path();
+        self.config.list("vdev_tree").is_some_and(|tree| names(tree, self.guid.0, path))
+    }
+
+    /// The device to be used where both claim to be the same leaf.
+    fn is_before(&self, other: &Self) -> bool {
+        self.cmp_age(other).then(self.is_at_home().cmp(&other.is_at_home())).is_ge()
+    }
+
     /// The unit in which its device is written: its vdev's sectors, or less where a partition begins amid one.
     fn unit_bytes(&self) -> u32 {
         let of_start = 1_u32 << self.disk.start_bytes().trailing_zeros().min(ASHIFT_MAX);
@@ -61,10 +94,32 @@ impl FoundLeaf {
 pub struct FoundPool {
     /// The pool's guid.
     pub guid: Guid,
-    /// Its leaves, by guid. Where two devices claim to be one leaf the one with the newer label stays.
+    /// Its leaves, by guid. Where two devices claim to be one leaf, the newer one stays: the one with the newer uberblock, then
+    /// the newer label, then the path that its label names.
     pub leaves: BTreeMap<Guid, FoundLeaf>,
+    /// Other devices that claim to be one of the leaves, and are older.
+    pub copies: Vec<CopiedLeaf>,
     /// Every spare and cache device that was found on the way, of this pool or another.
     pub auxiliaries: Arc<BTreeMap<Guid, FoundAuxiliary>>,
+}
+
+/// A device that claims to be a leaf of a pool, and is not used since a newer one claims it too. (Devices alike may be one: a disk and
+/// its partition, a device and a path to it.)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopiedLeaf {
+    /// The leaf.
+    pub guid: Guid,
+    /// The device that is used.
+    pub used: PathBuf,
+    /// The other one.
+    pub other: PathBuf,
+}
+
+impl std::fmt::Display for CopiedLeaf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (used, other) = (self.used.display(), self.other.display());
+        write!(f, "'{other}' is an older copy of '{used}' and is not used; -d with names of devices chooses")
+    }
 }
 
 /// A spare or cache device, found on a device. Its label names no pool: the pool's MOS names the guid.
@@ -156,7 +211,8 @@ impl FoundPool {
         let is_read_only = |leaf: &FoundLeaf| CoarseSectors::of(&leaf.disk, leaf.ashift()).is_some();
         let read_only = self.leaves.iter().filter(|(guid, leaf)| !wanted.contains(guid) && is_read_only(leaf));
         let leaves = read_only.map(|(guid, leaf)| (*guid, leaf.clone())).collect();
-        let mut again = Self { guid: self.guid, leaves, auxiliaries: self.auxiliaries.clone() };
+        let (copies, auxiliaries) = (self.copies.clone(), self.auxiliaries.clone());
+        let mut again = Self { guid: self.guid, leaves, copies, auxiliaries };
         for (path, unit_bytes) in paths {
             let fail = |reason: String| SpaError::Device {
                 pool: self.name().to_owned(),
@@ -171,7 +227,7 @@ impl FoundPool {
             let leaves = report.labelled().filter_map(leaf_of).filter(|(pool, _)| *pool == self.guid);
             for (_, leaf) in leaves.filter(|(_, leaf)| wanted.contains(&leaf.guid)) {
                 match again.leaves.get(&leaf.guid) {
-                    Some(other) if other.txg >= leaf.txg => {}
+                    Some(other) if other.is_before(&leaf) => {}
                     _ => drop(again.leaves.insert(leaf.guid, leaf)),
                 }
             }
@@ -211,20 +267,40 @@ pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Sk
         }
     }
     let auxiliaries = Arc::new(auxiliaries);
-    let pools = pools.into_values().map(|pool| FoundPool { auxiliaries: auxiliaries.clone(), ..pool });
-    (pools.collect(), skipped)
+    let mut found = Vec::with_capacity(pools.len());
+    for (_, mut pool) in pools {
+        let mut copies = Vec::new();
+        for copy in std::mem::take(&mut pool.copies) {
+            // Several names of one device are no copies.
+            let (used, other) = (handle.identity(&copy.used).await, handle.identity(&copy.other).await);
+            if used.is_none() || used != other {
+                copies.push(copy);
+            }
+        }
+        found.push(FoundPool { copies, auxiliaries: auxiliaries.clone(), ..pool });
+    }
+    (found, skipped)
 }
 
 fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
     let found = pools.entry(pool).or_insert_with(|| FoundPool {
         guid: pool,
         leaves: BTreeMap::new(),
+        copies: Vec::new(),
         auxiliaries: Arc::default(),
     });
-    match found.leaves.get(&leaf.guid) {
-        Some(other) if other.txg >= leaf.txg => {}
-        _ => drop(found.leaves.insert(leaf.guid, leaf)),
+    let Some(first) = found.leaves.remove(&leaf.guid) else {
+        found.leaves.insert(leaf.guid, leaf);
+        return;
+    };
+    let (used, other) = if first.is_before(&leaf) { (first, leaf) } else { (leaf, first) };
+    let path = |leaf: &FoundLeaf| leaf.disk.device().path().to_owned();
+    // The one that is used may have been compared with others before.
+    found.copies.iter_mut().filter(|copy| copy.guid == used.guid).for_each(|copy| copy.used = path(&used));
+    if used.newest_txg() > other.newest_txg() {
+        found.copies.push(CopiedLeaf { guid: used.guid, used: path(&used), other: path(&other) });
     }
+    found.leaves.insert(used.guid, used);
 }
 
 type Probed = (Vec<(Guid, FoundLeaf)>, Vec<FoundAuxiliary>);

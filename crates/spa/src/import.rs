@@ -105,7 +105,12 @@ pub(crate) async fn import_for(
     options: &ImportOptions,
     purpose: Purpose,
 ) -> Result<Pool, SpaError> {
-    Import { handle, found: &found, options, purpose, name: found.name().to_owned(), notes: Vec::new() }.run().await
+    // A reader is shown them by the program.
+    let notes = match purpose {
+        Purpose::Read => Vec::new(),
+        _ => found.copies.iter().map(ToString::to_string).collect(),
+    };
+    Import { handle, found: &found, options, purpose, name: found.name().to_owned(), notes }.run().await
 }
 
 struct Import<'a> {
