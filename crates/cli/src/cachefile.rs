@@ -131,7 +131,10 @@ impl CacheFile {
             Err(error) => return Err(io::Error::from(error)).with_context(at),
         }
         let file = openat(&folder, &fresh, flags | OFlags::EXCL, mode).map_err(io::Error::from).with_context(at)?;
-        File::from(file).write_all(&text).with_context(at)?;
+        let mut file = File::from(file);
+        file.write_all(&text).with_context(at)?;
+        // A power cut must not leave the name with nothing in it.
+        file.sync_all().with_context(at)?;
         renameat(&folder, &fresh, &folder, name).map_err(io::Error::from).with_context(at)
     }
 }

@@ -392,6 +392,8 @@ impl Context {
         if let Some(user) = user {
             self.tell_user(&pool, &user);
         }
+        let copies: Vec<String> = pool.found().copies.iter().map(ToString::to_string).collect();
+        self.say_notes(pool.name(), &copies);
         Ok(pool)
     }
 
@@ -779,13 +781,15 @@ pub(crate) fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool,
 }
 
 fn key_bytes(file: &str) -> Result<Vec<u8>> {
+    let file = file.strip_prefix("file://").unwrap_or(file);
+    let (name, from): (_, Box<dyn Read>) = match file {
+        "-" => ("standard input", Box::new(io::stdin().lock())),
+        _ => (file, Box::new(std::fs::File::open(file).with_context(|| file.to_owned())?)),
+    };
     let mut bytes = Vec::new();
-    if file == "-" {
-        io::stdin().lock().take(KEY_MAX_BYTES).read_to_end(&mut bytes).context("standard input")?;
-    } else {
-        let file = file.strip_prefix("file://").unwrap_or(file);
-        let open = std::fs::File::open(file).with_context(|| file.to_owned())?;
-        open.take(KEY_MAX_BYTES).read_to_end(&mut bytes).with_context(|| file.to_owned())?;
+    from.take(KEY_MAX_BYTES + 1).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
+    if bytes.len() as u64 > KEY_MAX_BYTES {
+        bail!("{name} is no key: it has more than {} KiB", KEY_MAX_BYTES >> 10);
     }
     Ok(bytes)
 }

@@ -278,3 +278,13 @@ fn a_device_that_may_not_be_opened_is_told_as_such() {
         assert!(said(&output).contains("1 device could not be opened: permission denied"), "{}", said(&output));
     }
 }
+
+#[test]
+fn of_two_pools_of_a_name_the_second_is_not_imported() {
+    let (one, two) = (Images::made(&[], 1, &[]), Images::made(&[], 1, &[]));
+    let mut import = one.bare();
+    import.args(["zpool", "-d"]).arg(&one.dir).arg("-d").arg(&two.dir).args(["import", "-a"]);
+    let output = import.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("cannot import 'mine': a pool with that name already exists"), "{}", said(&output));
+}

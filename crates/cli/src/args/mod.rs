@@ -98,7 +98,7 @@ pub(crate) struct Search {
     /// Look for the pool's devices in this directory, or at this file or device; may be given several times.
     #[arg(id = "search-dir", short = 'd', value_name = "DIR|FILE")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Open the pool even if it was last in use by another system.
+    /// Open the pool even if it was last in use by another system, or was not exported. A pool that is in use is refused all the same.
     #[arg(id = "search-force", short = 'f', long = "force")]
     pub(crate) force: bool,
 }

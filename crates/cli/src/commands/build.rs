@@ -77,7 +77,7 @@ pub(crate) struct Args {
     /// Draw guids and salts from this number.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Use devices that are part of another pool.
+    /// Overwrite what lies on the devices (file systems, partition tables, other pools). A device in use is refused all the same.
     #[arg(short = 'f')]
     force: bool,
     /// Do not read everything back in the end.

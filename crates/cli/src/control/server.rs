@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use cenote_format::ids::Guid;
 use cenote_spa::write::live::LivePool;
-use cenote_taskq::{Class, oneshot};
+use cenote_taskq::{Class, Instant, oneshot};
 use signal_hook::consts::SIGTERM;
 
 use super::place::Place;
@@ -53,12 +53,17 @@ pub(crate) struct Control {
     shared: Arc<Shared>,
 }
 
+/// How long a mount's end takes to be noticed by its process at most.
+const UNMOUNTED_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// The state that the threads of all clients share.
 struct Shared {
     context: Context,
     of: Pool,
     is_ending: AtomicBool,
     mounts: Mutex<Vec<Mount>>,
+    /// When it was first seen that the mount with which the process ends is not in the mount table any more.
+    unmounted: Mutex<Option<Instant>>,
 }
 
 /// A dataset that was mounted.
@@ -100,6 +105,7 @@ impl Control {
             context: context.clone(),
             of: of.clone(),
             is_ending: AtomicBool::new(false),
+            unmounted: Mutex::default(),
             mounts: Mutex::default(),
         });
         let hearing = shared.clone();
@@ -186,8 +192,15 @@ impl Shared {
                 .collect(),
             ends_with_mount: mounts.iter().any(|mount| mount.is_all),
             is_ending: self.is_ending.load(Ordering::SeqCst)
-                || mounts.iter().any(|mount| mount.is_all && !is_there(mount)),
+                || (mounts.iter().any(|mount| mount.is_all && !is_there(mount)) && self.is_just_unmounted()),
         }
+    }
+
+    /// True for some seconds after the mount has gone. The process ends within them, unless another mount namespace has the mount too.
+    fn is_just_unmounted(&self) -> bool {
+        let now = self.context.handle().now();
+        let mut unmounted = self.unmounted.lock().unwrap_or_else(PoisonError::into_inner);
+        now - *unmounted.get_or_insert(now) < UNMOUNTED_TIME_MAX
     }
 
     fn hear(&self, stream: &UnixStream) -> Result<()> {

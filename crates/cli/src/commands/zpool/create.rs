@@ -21,7 +21,8 @@ use crate::vdevspec::parse_layout;
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub(crate) struct Args {
-    /// Use devices that are part of another pool, and vdevs that are not as redundant as each other.
+    /// Overwrite what lies on the devices (file systems, partition tables, other pools), and take vdevs that are not as redundant as
+    /// each other. A device in use is refused all the same.
     #[arg(short = 'f')]
     force: bool,
     /// Only say what would be made.

@@ -4,6 +4,7 @@
 //! the pool's devices changes. An import therefore never competes with another system's, but what is read of a pool that
 //! changes meanwhile need not be consistent, which is why `-f` is asked for all the same.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     /// Only destroyed pools.
     #[arg(short = 'D')]
     destroyed: bool,
-    /// Import although the pool was last in use by another system.
+    /// Import although the pool was last in use by another system, or was not exported.
     #[arg(short = 'f')]
     force: bool,
     /// Go back to an earlier txg if the newest cannot be read.
@@ -130,8 +131,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let mut failed = false;
     let mut text = String::new();
+    let mut imported: BTreeSet<String> = noted.keys().cloned().collect();
     for pool in found {
         if args.all {
+            if !imported.insert(pool.name().to_owned()) {
+                context.err(format!("cannot import '{}': a pool with that name already exists", pool.name()));
+                failed = true;
+                continue;
+            }
             if let Err(error) = import_one(&context, &args, pool).await {
                 context.err(format!("{error:#}"));
                 failed = true;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use cenote_format::ids::Guid;
-use cenote_spa::{Condition, condition_with};
+use cenote_spa::{Condition, Pool, condition_with};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -104,6 +104,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let (mut found, mut shown, mut first) = (Map::new(), 0, true);
     for pool in &pools {
+        look(context, pool, Names::from(args.names)).await;
         let view = View::of(context, pool.clone());
         let report = Report { args: &args, view: &view, names: Names::from(args.names) };
         let condition = condition_with(pool, &view.devices()).await.unwrap_or_else(|error| {
@@ -160,6 +161,13 @@ struct Report<'a> {
     args: &'a Args,
     view: &'a View,
     names: Names,
+}
+
+/// Reads what a report reads, so that errors which that meets are counted before the condition is judged. Those that end it are the
+/// report's to tell.
+async fn look(context: &Context, pool: &Pool, names: Names) {
+    let view = View::of(context, pool.clone());
+    let _ = (scan::text(&view).await, view.tree(names).await, pool.logged_errors().await);
 }
 
 impl Report<'_> {
