@@ -37,7 +37,10 @@ impl PoolWriter {
         let gone = self.dsl.destroy_dataset(txg, dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
         self.features.change("extensible_dataset", -(gone.zapified as i64));
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
-        self.datasets.retain(|head| head.dataset != dataset.object);
+        if let Some(at) = self.datasets.iter().position(|head| head.dataset == dataset.object) {
+            // Or it and its objects would keep each other in memory, and with them the pool's devices.
+            self.datasets.remove(at).objset.close();
+        }
         self.record_event("destroy", "", Some((name, dataset.object))).await
     }
 
@@ -160,5 +163,37 @@ impl PoolWriter {
             }
             self.free_blocks(txg, &[bp]).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cenote_dmu::write::ObjectSpec;
+    use cenote_format::dmu_type::DmuType;
+    use cenote_format::enums::ObjsetType;
+    use cenote_taskq::Runtime;
+
+    use super::super::shared::tests::{add_disk, made};
+
+    #[test]
+    fn a_destroyed_dataset_does_not_keep_an_exported_pool_in_memory() {
+        let runtime = Runtime::simulated(1);
+        let handle = runtime.handle();
+        add_disk(&runtime, "/destroyed");
+        runtime.block_on(async {
+            let mut writer = made(&handle, "/destroyed").await;
+            writer.sync().await.unwrap();
+            let head = writer.create_dataset("shared/a", ObjsetType::Zfs).await.unwrap();
+            head.objset.create_object(writer.txg(), &ObjectSpec::new(DmuType::UINT8_DATA, 512)).unwrap();
+            drop(head);
+            writer.sync().await.unwrap();
+            writer.destroy_dataset("shared/a").await.unwrap();
+            writer.sync().await.unwrap();
+            let tree = Arc::downgrade(writer.tree());
+            writer.export().await.unwrap();
+            assert!(tree.upgrade().is_none(), "what has the devices open is still there");
+        });
     }
 }
