@@ -1,5 +1,6 @@
 //! Devices, layouts, and the moment in which the power goes.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use cenote_metaslab::Tunables;
 use cenote_spa::write::live::SyncMode;
 use cenote_spa::write::{DiskSpec, TopKind, TopSpec};
 use cenote_taskq::sim::disk::{Crash, Fault, Image, Late, Latency, Request, RequestKind, SimDisk, SimDiskOptions};
+use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
@@ -71,7 +73,8 @@ pub struct Outage {
 enum Failing {
     /// They answer with errors.
     Errors,
-    /// They were reset: what was in their caches is lost, and they answer with errors until they are back.
+    /// They were reset: what was in their caches is lost, and they answer with errors until they are back. The loss is told at least
+    /// once, to a write or a flush: of one that nothing is told of nobody could know.
     Reset,
     /// Writes and flushes come half a second late.
     Slow,
@@ -184,6 +187,8 @@ pub struct Machine {
     has_garbage: bool,
     /// Not there.
     away: Option<usize>,
+    /// Devices that were reset and have not told it yet.
+    untold: Arc<Mutex<BTreeSet<usize>>>,
     /// Where they are found.
     pub paths: Vec<PathBuf>,
 }
@@ -212,7 +217,8 @@ impl Machine {
         let add = |path| runtime.sim().map(|sim| sim.add_disk(&handle, path, options()));
         let disks: Vec<_> = paths.iter().filter_map(add).collect();
         disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
-        let machine = Self { disks, has_garbage: shape.has_garbage, away: None, paths };
+        let untold = Arc::default();
+        let machine = Self { disks, has_garbage: shape.has_garbage, away: None, untold, paths };
         machine.come_back(shape);
         machine
     }
@@ -242,11 +248,18 @@ impl Machine {
             if outage.how == Failing::Reset {
                 disk.crash(Crash::Random);
                 disk.power_on();
+                self.untold.lock().insert(at);
             }
+            let untold = Arc::clone(&self.untold);
             disk.set_faults(move |request, _| match (outage.how, request.kind) {
                 (Failing::Slow, RequestKind::Write | RequestKind::Flush) => Fault::Delay(Duration::from_millis(500)),
                 (Failing::Slow, RequestKind::Read) => Fault::None,
-                (Failing::Errors | Failing::Reset, _) => Fault::Error(std::io::ErrorKind::BrokenPipe),
+                (Failing::Errors | Failing::Reset, kind) => {
+                    if kind != RequestKind::Read {
+                        untold.lock().remove(&at);
+                    }
+                    Fault::Error(std::io::ErrorKind::BrokenPipe)
+                }
             });
         }
     }
@@ -254,14 +267,18 @@ impl Machine {
     /// Devices do what they are asked again; flushes as the shape says.
     pub fn come_back(&self, shape: &Shape) {
         let percent = shape.lost_flushes_percent;
-        for disk in &self.disks {
+        for (at, disk) in self.disks.iter().enumerate() {
             disk.clear_faults();
-            if percent > 0 {
-                disk.set_faults(move |request: &Request, rng| {
-                    let is_lost = request.kind == RequestKind::Flush && rng.chance(percent, 100);
-                    if is_lost { Fault::Lost } else { Fault::None }
-                });
+            if percent == 0 && !self.untold.lock().contains(&at) {
+                continue;
             }
+            let untold = Arc::clone(&self.untold);
+            disk.set_faults(move |request: &Request, rng| match request.kind {
+                RequestKind::Read => Fault::None,
+                _ if untold.lock().remove(&at) => Fault::Error(std::io::ErrorKind::BrokenPipe),
+                RequestKind::Flush if percent > 0 && rng.chance(percent, 100) => Fault::Lost,
+                _ => Fault::None,
+            });
         }
     }
 
