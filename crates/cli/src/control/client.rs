@@ -1,8 +1,10 @@
 //! A command that is done elsewhere.
 
-use std::io::{BufReader, Write as _};
+use std::collections::BTreeSet;
+use std::io::{BufReader, ErrorKind, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -52,11 +54,30 @@ pub(crate) fn servers() -> Vec<(PathBuf, Who)> {
     all().into_iter().filter_map(|socket| who(&socket).ok().map(|who| (socket, who))).collect()
 }
 
+/// Sockets of servers that did not answer in time, as one that was stopped: a command waits for each once.
+static SILENT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
 /// Asks a server who it is.
 ///
 /// # Errors
-/// It has gone, is another user's, or does not answer within [`ANSWER_TIME_MAX`].
+/// It has gone, is another user's, or does not answer within [`ANSWER_TIME_MAX`], or did not before.
 pub(crate) fn who(socket: &Path) -> Result<Who> {
+    let silent = || SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if silent().contains(socket) {
+        bail!("the server at {} did not answer", socket.display());
+    }
+    let is_late = |error: &anyhow::Error| {
+        let error = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        matches!(error, Some(ErrorKind::WouldBlock | ErrorKind::TimedOut))
+    };
+    ask(socket).inspect_err(|error| {
+        if is_late(error) {
+            silent().insert(socket.to_owned());
+        }
+    })
+}
+
+fn ask(socket: &Path) -> Result<Who> {
     let at = || format!("the server at {}", socket.display());
     let mut stream = connect(socket).with_context(at)?;
     stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
@@ -72,8 +93,12 @@ pub(crate) fn who(socket: &Path) -> Result<Who> {
 }
 
 /// Has a server do what is asked for, and prints what it says; the exit status.
+///
+/// # Errors
+/// It has gone, or does not answer that it is there: without that a command would wait for as long as a server is stopped.
 pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u8> {
     let at = || format!("the server at {}", socket.display());
+    who(socket)?;
     let mut stream = connect(socket).with_context(at)?;
     let mut line = serde_json::to_vec(&Ask { version: VERSION, request })?;
     line.push(b'\n');
