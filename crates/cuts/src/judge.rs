@@ -24,7 +24,7 @@ use crate::model::{Datasets, Files, content};
 const MASTER_NODE: ObjectId = ObjectId(1);
 /// Entries of the delete queue at most.
 const QUEUE_MAX: usize = 1 << 16;
-/// What a file system with a quota may use beyond it: nothing is let in that does not fit at worst, and metadata costs more than that
+/// Bytes that a file system may use beyond its quota: nothing is let in that does not fit at worst, and metadata costs more than that
 /// only where it is not worth a word.
 const QUOTA_SLACK_BYTES: u64 = 64 << 10;
 
@@ -40,7 +40,7 @@ pub(crate) enum Behind {
     Any,
 }
 
-/// What is expected of a pool after a cut.
+/// The expectations of a pool after a cut.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
     /// The last txg that was reported synced.

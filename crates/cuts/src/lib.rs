@@ -2,7 +2,8 @@
 //!
 //! # Need
 //!
-//! What a client was told to be on disk is there after any crash, and what is there is a whole pool as of one txg. No reading of the code
+//! Changes of which a client was told that they are on disk are there after any crash, and the whole pool is as of one txg.
+//! No reading of the code
 //! shows that: a block that is used again a txg too early, or an uberblock written before a flush, does harm only if the power goes
 //! in that very moment, and only if the device kept the wrong half of what it was given.
 //!

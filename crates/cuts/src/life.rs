@@ -106,7 +106,7 @@ impl Models {
         files.or_else(ranges).or_else(|| self.datasets.lock().broken_promise(there))
     }
 
-    /// What is written is counted as dirty: of each txg in which nothing was freed again, at least its largest write.
+    /// Checks that writes are counted as dirty: of each txg in which nothing was freed again, at least the largest.
     fn check_dirty(&self, records: &[TxgRecord]) -> Result<(), String> {
         for record in records {
             let mut largest = 0;
@@ -259,7 +259,7 @@ impl Life {
         };
         let expected = Expected { promised, behind, ..Expected::default() };
         if done.late > 0 {
-            // What is there when it is opened stays there, whatever lands beside it.
+            // The state found at the opening stays, although late writes land beside it.
             self.judged(&mut done, &self.images, None, &late, &expected)
                 .map_err(|error| about(format!("late: {error}")))?;
             for (image, late) in self.images.iter_mut().zip(&late) {
@@ -268,7 +268,7 @@ impl Life {
         }
         let (txg, models) = self.judged(&mut done, &self.images, None, &[], &expected).map_err(&about)?;
         if rng.chance(1, 3) && txg.0 >= self.txg.0 + 2 {
-            // What txgs of this stretch gave up is not used again for two txgs, so as to wind back to.
+            // Blocks that txgs of this stretch freed are not used again for two txgs, so the pool can be wound back to them.
             let rewind = Some(Txg(txg.0 - 1 - rng.below(2)));
             let expected = Expected { rewind, ..expected.clone() };
             let wound = self.judged(&mut done, &self.images, None, &[], &expected);
@@ -278,7 +278,7 @@ impl Life {
             && let Some(victim) = self.victim(&mut rng)
             && (promised > self.txg || self.txg_without(&earlier, victim).map_err(&about)? == self.txg)
         {
-            // What was there before is on the others too, or something later is.
+            // The other devices have the txg before this stretch too, or a later one.
             let lost = Some(Machine::name(victim));
             let expected = Expected { lost, ..expected };
             let mut images = self.images.clone();
@@ -309,7 +309,7 @@ impl Life {
         }
     }
 
-    /// What happens to devices before the next cut.
+    /// Plans the faults of devices before the next cut.
     fn plan(&mut self, rng: &mut Rng) -> Result<Plan, String> {
         let mut plan = Plan::default();
         let victim = self.victim(rng);
@@ -432,7 +432,7 @@ impl Life {
     }
 }
 
-/// What happens to devices before a cut.
+/// The faults of devices before a cut.
 #[derive(Clone, Debug, Default)]
 struct Plan {
     /// This one is not there.

@@ -110,7 +110,7 @@ pub struct FileWriter {
     pub log: Shared<Files>,
     /// What decides.
     pub rng: Rng,
-    /// What gives it txgs and answers its `fsync`.
+    /// The source of its txgs, which answers its `fsync`.
     pub durable: Arc<Durable>,
 }
 

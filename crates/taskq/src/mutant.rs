@@ -79,7 +79,7 @@ mutants! {
     DirtyUncounted = "dirty-uncounted",
     /// Uses of features are not counted.
     FeatureUncounted = "feature-uncounted",
-    /// What lies behind the end of a file that is cut short is not made zeros.
+    /// Bytes behind the end of a file that is cut short are not made zeros.
     TailKept = "tail-kept",
 }
 

@@ -65,7 +65,7 @@ struct Round {
     build: Option<String>,
 }
 
-/// What stands below ratios to OpenZFS's code: a build with assertions flatters us.
+/// The note below ratios to OpenZFS's code: a build with assertions flatters us.
 fn note_of_builds(raw: &serde_json::Map<String, Value>) -> Option<String> {
     let mut builds = std::collections::BTreeSet::new();
     for rounds in raw.values().filter_map(|part| part["peer"].as_array()) {
