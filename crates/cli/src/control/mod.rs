@@ -29,7 +29,8 @@
 //!
 //! **Its end.** A server is *ending* from the end of its work until the pool is exported: requests are refused, and clients that
 //! ask who has the pool wait for its end, and then use the pool themselves. A mount begins to end when it has left the system's
-//! table of mounts, which is before `umount` returns; the table is read when the question comes.
+//! table of mounts, which is before `umount` returns; the table is read when the question comes. If the mount has not ended some
+//! seconds later, another mount namespace has it too, and the server goes on.
 //!
 //! **Reading** sees the pool as of a txg: the sync is held meanwhile, for [`HOLD_TIME_MAX`] at most. Changes are each made in a txg's
 //! sync (`cenote_spa::write::live`).

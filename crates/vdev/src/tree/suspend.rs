@@ -282,7 +282,7 @@ impl Suspension {
     pub fn multihost_over(&self) {
         {
             let mut state = self.state.lock();
-            if !std::mem::take(&mut state.is_for_multihost) {
+            if state.is_abandoned || !std::mem::take(&mut state.is_for_multihost) {
                 return;
             }
             let other = state.other.take();
