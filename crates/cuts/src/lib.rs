@@ -24,6 +24,7 @@
 //!
 //! * [`machine`]: layouts, devices, and how a cut treats what they had not made stable: whole writes and sectors survive or not, in
 //!   any order; some devices lie about nothing and lose everything.
+//! * `aim`: cuts that come at a step of a commit, and not at a time that is drawn.
 //! * [`load`]: who changes things. Each has what it changes for itself, so that a model of it is a list: which change in which txg.
 //! * [`model`]: that list, and what a file, a range of a volume, the datasets are as of a txg.
 //! * [`life`]: the course above.
@@ -51,6 +52,7 @@
 //! to enumerate and which chance finds. *Real processes that are killed*: they are another test, since a kill keeps what the
 //! kernel was given.
 
+mod aim;
 mod judge;
 pub mod life;
 pub mod load;

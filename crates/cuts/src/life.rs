@@ -1,6 +1,7 @@
 //! A pool's life from its making through a number of cuts, and the verdict after each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use cenote_zvol::live::LiveVolume;
 use cenote_zvol::write::{VolumeMut, VolumeSpec};
 
 use crate::CUTS;
+use crate::aim::Aim;
 use crate::judge::{Behind, Expected, found, import_options, imported, judge};
 use crate::load::{Administrator, FileWriter, Noting, RangeWriter, Shared, Turn};
 use crate::machine::{Machine, Outage, Shape};
@@ -382,12 +384,28 @@ impl Life {
         let handle = runtime.handle();
         let failures = Arc::new(Mutex::new(Vec::new()));
         let is_early = rng.chance(1, 6) && plan.outage.is_none();
+        // Devices that fail or lose flushes are asked for their faults instead.
+        let has_faults = plan.outage.is_some() || self.shape.lost_flushes_percent > 0;
+        let aim = (rng.chance(1, 3) && !has_faults).then(|| Aim::draw(rng));
         let has_late = rng.chance(1, 6);
         let last = self.txg;
         let lived = run(&runtime, async {
             let opening = opened(&handle, &machine, &self.shape, &self.models, rng.next_u64(), &failures);
             let mut pool = None;
-            if is_early {
+            if let Some(aim) = aim {
+                let watched = machine.watch(aim);
+                let mut reached = pin!(async {
+                    let _ = watched.await;
+                    handle.sleep(aim.after).await;
+                });
+                match race(reached.as_mut(), opening).await {
+                    Either::Left(()) => {}
+                    Either::Right(opened) => {
+                        pool = Some(opened?);
+                        race(reached, handle.sleep(LOAD_MAX)).await;
+                    }
+                }
+            } else if is_early {
                 match race(opening, handle.sleep(rng.duration(OPENING_MAX))).await {
                     Either::Left(opened) => pool = Some(opened?),
                     Either::Right(()) => {}

@@ -10,9 +10,11 @@ use cenote_spa::write::live::SyncMode;
 use cenote_spa::write::{DiskSpec, TopKind, TopSpec};
 use cenote_taskq::sim::disk::{Crash, Fault, Image, Late, Latency, Request, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime};
+use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime, oneshot};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
+
+use crate::aim::Aim;
 
 /// A device's size in bytes.
 pub const DISK_BYTES: u64 = 80 << 20;
@@ -282,6 +284,12 @@ impl Machine {
         }
     }
 
+    /// Watches the devices for an aim; see [`Aim::watch`].
+    #[must_use]
+    pub fn watch(&self, aim: Aim) -> oneshot::Receiver<()> {
+        aim.watch(&self.disks)
+    }
+
     /// Has late writes reach a device after a while.
     pub fn land_later(&self, handle: &Handle, at: usize, late: &Late, after: Duration) {
         let (Some(disk), late, clock) = (self.disks.get(at).cloned(), late.clone(), handle.clone()) else { return };
@@ -313,8 +321,11 @@ impl Machine {
     /// The power goes. Each device keeps what it likes of what was not stable; some of it may reach it only later (`has_late`).
     pub fn cut(&self, rng: &mut Rng, has_late: bool) -> Vec<Late> {
         let mut all = Vec::new();
+        // Now and then everything is torn on all of them: what is written to several places at once is then sound in none.
+        let is_all_torn = rng.chance(1, 6);
         for (at, disk) in self.disks.iter().enumerate() {
             let crash = match rng.below(8) {
+                _ if is_all_torn => Crash::Torn,
                 0 => Crash::LoseAll,
                 1 => Crash::KeepAll,
                 _ if self.has_garbage => Crash::Garbage,

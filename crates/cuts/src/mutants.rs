@@ -12,7 +12,7 @@ use crate::life::Life;
 pub const fn cuts_max(mutant: Mutant) -> u64 {
     match mutant {
         Mutant::QuotaIgnored => 400,
-        Mutant::MissUnnoted => 800,
+        Mutant::MissUnnoted | Mutant::DeferOnce => 800,
         Mutant::KeptDropped | Mutant::LabelsAtOnce => 2000,
         _ => 200,
     }

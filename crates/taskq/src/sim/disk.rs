@@ -148,13 +148,15 @@ pub enum Crash {
     KeepAll,
     /// Each write survives, is lost or is torn at a sector, by the seed, and survivors land in any order.
     Random,
+    /// As `Random`, but each write is torn.
+    Torn,
     /// As `Random`, but each sector of the medium that a torn write touches is as before, as written, or bytes that are neither.
     Garbage,
 }
 
 impl Crash {
     const fn is_random(self) -> bool {
-        matches!(self, Self::Random | Self::Garbage)
+        matches!(self, Self::Random | Self::Torn | Self::Garbage)
     }
 }
 
@@ -290,7 +292,9 @@ impl State {
         let mut survivors: Vec<Write> = match crash {
             Crash::LoseAll => Vec::new(),
             Crash::KeepAll => unflushed,
-            Crash::Random | Crash::Garbage => unflushed.into_iter().chain(in_flight.into_values()).collect(),
+            Crash::Random | Crash::Torn | Crash::Garbage => {
+                unflushed.into_iter().chain(in_flight.into_values()).collect()
+            }
         };
         if crash.is_random() {
             for index in (1..survivors.len()).rev() {
@@ -301,6 +305,7 @@ impl State {
         for write in survivors {
             match (crash.is_random(), crash) {
                 (false, _) => self.durable.write(write.offset_bytes, &write.block),
+                (true, Crash::Torn) => self.tear(&write, options),
                 (true, crash) => match (self.rng.below(3), crash) {
                     (0, _) => {}
                     (1, Crash::Garbage) => self.tear_with_garbage(&write, options),
