@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_dmu::tx::TxTunables;
+use cenote_dmu::write::Object;
 use cenote_format::ids::ObjectId;
 use cenote_spa::write::live::{LivePool, MemoryLimits};
 use cenote_spa::write::{DiskSpec, TopKind, TopSpec};
@@ -33,12 +34,12 @@ fn resident_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() << 10
 }
 
-async fn pool_on(handle: &Handle, path: &str, tunables: TxTunables) -> LivePool {
+async fn pool_on(handle: &Handle, path: &str, ashift: u32, tunables: TxTunables) -> LivePool {
     let writable = OpenOptions { write: true, ..OpenOptions::default() };
     let disk = Disk::whole(handle.open(path.as_ref(), writable).await.unwrap());
     let disks = vec![DiskSpec { disk, path: path.to_owned(), is_file: true }];
     let tops = vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks }];
-    let mut options = options(tops, 12);
+    let mut options = options(tops, ashift);
     (options.cache_bytes, options.check) = ((MEMORY_BYTES / 4) as usize, false);
     LivePool::start(make(handle, options).await, tunables)
 }
@@ -57,7 +58,7 @@ fn the_owner_of_a_million_files_is_changed_within_the_limits() {
     let tunables = TxTunables::for_memory(MEMORY_BYTES);
     let limits = MemoryLimits::of(MEMORY_BYTES / 4, &tunables);
     runtime.block_on(async {
-        let pool = pool_on(&handle, "/disk", tunables).await;
+        let pool = pool_on(&handle, "/disk", 12, tunables).await;
         let head = pool.open_head("written").await.unwrap();
         let fs = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), LiveOptions::default()).await.unwrap();
         let ids = Arc::new(Mutex::new(Vec::new()));
@@ -129,22 +130,25 @@ async fn small_operations(handle: &Handle, fs: &LiveFileSystem, until: impl Fn(u
     (at(50), at(99), times.len())
 }
 
-/// A file of `BLOCKS` blocks (ten million) of 16 KiB loses its name, while others make, write and remove small files.
+/// A file with holes of 1 TiB, of which `BLOCKS` blocks (ten million) of 16 KiB are written, loses its name, while others make, write and
+/// remove small files. Blocks take a sector of 512 bytes each, so the image is 12 GiB, and takes as much of the folder for temporary files.
 #[test]
 #[ignore = "a measurement of minutes: cargo test --release -p cenote-scan --test written many -- --ignored --nocapture"]
 fn a_file_of_ten_million_blocks_is_removed_and_others_do_not_notice() {
     const BLOCK_BYTES: usize = 16 << 10;
+    /// Of so many blocks one is written.
+    const STRIDE: u64 = 7;
     let blocks = count_of("BLOCKS", 10_000_000);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
-    std::fs::File::create(&path).unwrap().set_len(64 << 30).unwrap();
+    std::fs::File::create(&path).unwrap().set_len(12 << 30).unwrap();
     let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
     let handle = runtime.handle();
     let path = path.display().to_string();
     let inner = handle.clone();
     let work = async move {
         let handle = inner;
-        let pool = pool_on(&handle, &path, TxTunables::for_memory(8 << 30)).await;
+        let pool = pool_on(&handle, &path, 9, TxTunables::for_memory(8 << 30)).await;
         let head = pool.open_head("written").await.unwrap();
         let options = LiveOptions { record_bytes: BLOCK_BYTES as u32, ..LiveOptions::default() };
         let fs = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), options).await.unwrap();
@@ -157,26 +161,35 @@ fn a_file_of_ten_million_blocks_is_removed_and_others_do_not_notice() {
         Rng::new(1).fill(&mut bytes[..300]);
         let bytes = bytes.freeze();
         let object = head.objset().object(attributes.object).await.unwrap();
-        for block in 0..blocks {
+        for block in (0..blocks).map(|count| count * STRIDE) {
             let cost = cenote_dmu::tx::Cost::write(block * BLOCK_BYTES as u64, BLOCK_BYTES as u64, BLOCK_BYTES as u64);
             let tx = head.begin(cost).await.unwrap();
             object.write_block(tx.txg(), block, bytes.clone());
         }
         drop(object);
         pool.sync().await.unwrap();
+        println!("{blocks} blocks of {BLOCK_BYTES} bytes are written");
         let before = small_operations(&handle, &fs, |count| count == 20_000).await;
+        // So that it does not stand behind those.
+        fs.reap().await.unwrap();
         let begun = handle.now();
         fs.unlink(fs.root(), b"large").await.unwrap();
         let answered = handle.now() - begun;
         let is_done = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let (reaper, tells) = (fs.clone(), is_done.clone());
-        let reaping = handle.spawn(Class::Background, async move {
-            let freed = reaper.reap().await;
+        let reaper = fs.clone();
+        let reaping = handle.spawn(Class::Background, async move { reaper.reap().await });
+        // The reaper goes on with the small files. The large one is gone when its number is free, or somebody else's.
+        let (objset, clock, tells) = (head.objset().clone(), handle.clone(), is_done.clone());
+        let watching = handle.spawn(Class::Background, async move {
+            let is_large = |object: Object| object.head().max_block_id > 1;
+            while objset.object(attributes.object).await.is_ok_and(is_large) {
+                clock.sleep(Duration::from_millis(20)).await;
+            }
             tells.store(true, std::sync::atomic::Ordering::Relaxed);
-            freed
+            clock.now()
         });
         let during = small_operations(&handle, &fs, |_| is_done.load(std::sync::atomic::Ordering::Relaxed)).await;
-        let took = handle.now() - begun;
+        let took = watching.await.unwrap() - begun;
         reaping.await.unwrap().unwrap();
         println!("{blocks} blocks of {BLOCK_BYTES} bytes: answered in {answered:?}, freed in {took:?}");
         println!("small files, microseconds: middle {}, p99 {} of {} before", before.0, before.1, before.2);
