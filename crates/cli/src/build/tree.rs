@@ -19,6 +19,8 @@ use crate::files::walk::DEPTH_MAX;
 
 /// Memory for a node beside its name, its attributes and the places of its content: itself, and its share of its directory's map.
 const NODE_BYTES: u64 = size_of::<Node>() as u64 + 96;
+/// Memory for the first entry of a directory: the map's smallest allocation has room for eleven.
+const DIRECTORY_BYTES: u64 = 400;
 /// Memory for an extended attribute beside its bytes.
 const XATTR_BYTES: u64 = 96;
 
@@ -133,7 +135,8 @@ impl FileTree {
     }
 
     fn enter(&mut self, directory: usize, name: &[u8], node: Node) -> Result<usize> {
-        self.budget.take(NODE_BYTES + name.len() as u64 + cost(&node.spec, &node.content))?;
+        let map_bytes = if self.nodes[directory].children.is_empty() { DIRECTORY_BYTES } else { 0 };
+        self.budget.take(NODE_BYTES + map_bytes + name.len() as u64 + cost(&node.spec, &node.content))?;
         self.nodes.push(node);
         let id = self.nodes.len() - 1;
         self.nodes[directory].children.insert(name.to_vec(), id);
