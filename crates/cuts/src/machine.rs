@@ -89,6 +89,13 @@ impl Outage {
         let how = [Failing::Errors, Failing::Reset, Failing::Slow][rng.below(3) as usize];
         Self { only, how }
     }
+
+    /// Whether all devices lose what is in their caches. Until the first of them tells, what the txg under way has written and nobody
+    /// has in memory any more cannot be read; then it is written again.
+    #[must_use]
+    pub fn loses_all_caches(&self) -> bool {
+        self.only.is_none() && self.how == Failing::Reset
+    }
 }
 
 fn draw_sync(rng: &mut Rng) -> SyncMode {

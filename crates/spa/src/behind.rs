@@ -4,8 +4,9 @@
 //! leaf that did not take it while another leaf of its vdev did is *behind*:
 //!
 //! * By one commit: the power went in the middle of it, or the leaf refused it and no txg came after. The leaf has every block of
-//!   the txg, since these were stable before, or its dirty time log says that it lacks some; the next commit brings its labels up
-//!   to date, or fails and is noted. Until then the last txg is lost with the other leaves. An exported pool may stay so for long,
+//!   the txg, since these were stable before, or its dirty time log says that it lacks some; before the next commit
+//!   the leaf gets the uberblock that it lacks (or it would be behind by two if power went in that one too), and the commit brings its
+//!   labels up to date, or fails and is noted. Until then the last txg is lost with the other leaves. An exported pool may stay so for long,
 //!   so there the leaf is shown as if it had missed the txg.
 //! * By more: it was put back from a copy, or the writer of the pool did not note the missed txgs. Alone it would pass for an older
 //!   state of the pool, whose freed blocks were overwritten since. It is taken to have missed all txgs in between.

@@ -1,6 +1,6 @@
 //! Importing: from found leaves to an open pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_arc::{Cache, pool_bytes};
@@ -373,8 +373,10 @@ impl Import<'_> {
             zio.set_salt(salt.ok_or_else(|| self.corrupt("its checksum salt has not 32 bytes"))?);
         }
         let (missed, mut unnoted) = self.load_dtls(&mos, &vdevs, uberblock.txg).await;
+        let mut late = BTreeSet::new();
         for Behind { guid, missed, is_one_commit } in behind(&vdevs, &self.found.leaves, uberblock.txg) {
             if is_one_commit {
+                late.insert(guid);
                 let leaf = self.found.leaves.get(&guid);
                 let name = leaf.map(|leaf| leaf.disk.path().to_string()).unwrap_or_default();
                 self.notes.push(format!("{name} did not take the last commit; the next one writes its labels again"));
@@ -416,6 +418,7 @@ impl Import<'_> {
             is_checkpoint_view: self.options.checkpoint,
             missed,
             unnoted,
+            late,
             notes: self.notes,
         };
         Ok(Pool { shared: Arc::new(shared) })

@@ -1,6 +1,6 @@
 //! An open pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_arc::Cache;
@@ -48,6 +48,7 @@ pub(crate) struct Shared {
     pub(crate) is_checkpoint_view: bool,
     pub(crate) missed: BTreeMap<Guid, TxgSet>,
     pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
+    pub(crate) late: BTreeSet<Guid>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -160,6 +161,11 @@ impl Pool {
     /// Txgs that leaves have missed and that no dirty time log has: by their labels, or all up to now where a log cannot be read.
     pub(crate) fn unnoted_txgs(&self) -> &BTreeMap<Guid, TxgSet> {
         &self.shared.unnoted
+    }
+
+    /// Leaves that did not take the last commit and have all blocks of it.
+    pub(crate) fn late_leaves(&self) -> &BTreeSet<Guid> {
+        &self.shared.late
     }
 
     /// What was remarkable about the import: a rewind, a missing log, ... Each a sentence.

@@ -15,6 +15,8 @@
 //! uberblock: the caller chooses, and takes all where the configuration changed. A step is good when, of each top-level
 //! vdev it writes to, one leaf took it; the uberblock, when one leaf of the pool did.
 //!
+//! Before the first commit after an opening, leaves that lack the last uberblock alone get it ([`repeat`]).
+//!
 //! A leaf that did not take a step is reported ([`Refusal`]): alone it would pass for an older pool, so the next txg enters the
 //! one it missed in its dirty time log.
 
@@ -133,6 +135,13 @@ pub async fn commit(
     failed.sort_by_key(|refusal| refusal.guid);
     failed.dedup_by_key(|refusal| refusal.guid);
     Ok(failed)
+}
+
+/// Writes the newest uberblock once more, to leaves that did not take it. A leaf that lacks the last one alone is known to have all its
+/// blocks. If the next one was torn there too, nobody could tell it from an older copy, which is to be resilvered. Failures are left to
+/// the next commit.
+pub async fn repeat(leaves: impl Iterator<Item = &LeafCommit>, uberblock: &Uberblock, ring: &Ring) {
+    drop(join_all(leaves.map(|leaf| write_uberblock(leaf, uberblock, ring))).await);
 }
 
 /// Writes two of the labels of all leaves whose configuration changed, and makes them stable.

@@ -6,9 +6,11 @@ use cenote_dmu::DmuError;
 use cenote_dmu::write::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
+use cenote_format::label::{DeviceLayout, RING_OFFSET, slot_bytes, slot_count};
+use cenote_format::uberblock::Uberblock;
 use cenote_spa::write::{Clock, Head, Host, PoolWriter, TopKind, WriteOptions, open};
 use cenote_spa::{ImportOptions, SpaError, find};
-use cenote_taskq::sim::disk::{Crash, Latency};
+use cenote_taskq::sim::disk::{Crash, Latency, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
 use cenote_testkit::{Golden, Theme};
@@ -161,6 +163,45 @@ fn a_device_that_is_away_is_made_up_for_and_known_to_have_missed_it() {
             assert!(matches!(error, SpaError::MissingDevices { .. } | SpaError::NoRoot { .. }), "{error}");
         });
     }
+}
+
+/// Makes the newest uberblock of a disk unreadable in all its labels, as power that goes while it is written does.
+fn tear_newest_uberblock(disk: &SimDisk) {
+    let slots = DeviceLayout::new(DISK_BYTES).unwrap().label_offsets().into_iter().flat_map(|label| {
+        let ring = label + RING_OFFSET as u64;
+        (0..slot_count(12)).map(move |slot| ring + (slot * slot_bytes(12)) as u64)
+    });
+    let found: Vec<(u64, Txg)> =
+        slots.filter_map(|at| Some((at, Uberblock::parse(&disk.peek(at, slot_bytes(12))).ok()?.txg))).collect();
+    let newest = found.iter().map(|(_, txg)| *txg).max().unwrap();
+    for (at, _) in found.into_iter().filter(|(_, txg)| *txg == newest) {
+        disk.poke(at, &vec![0xa5; slot_bytes(12)]);
+    }
+}
+
+/// Found by power cut 6909 of November 2026: power went twice, each time while the same leg's uberblock was written.
+#[test]
+fn a_leg_whose_uberblock_was_torn_twice_has_missed_nothing() {
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        make(&handle, options(machine.tops(&handle, &[(TopKind::Mirror, 2)]).await, 12)).await.export().await.unwrap();
+        let mut rng = Rng::new(4);
+        for _ in 0..4 {
+            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let head = pool.open_head("written").await.unwrap();
+            change_head(&pool, &head, &mut rng).await.unwrap();
+            pool.sync().await.unwrap();
+            drop(pool);
+            tear_newest_uberblock(&machine.disks[0]);
+            let pool = seen(&handle, &machine.paths).await.unwrap();
+            assert_eq!(pool.notes(), ["/disk0 did not take the last commit; the next one writes its labels again"]);
+            let status = pool.tree().status();
+            assert!(leaf(&status, "/disk0").missed.is_empty(), "{}", leaf(&status, "/disk0").missed);
+            pool.close().await;
+        }
+    });
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_format::uberblock::Uberblock;
 use cenote_vdev::commit::LeafCommit;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
@@ -39,6 +40,8 @@ pub(super) struct Members {
     pub(super) missed: BTreeMap<Guid, TxgSet>,
     /// And those that are not in their logs yet: the next txg's sync notes them.
     pub(super) unnoted: BTreeMap<Guid, TxgSet>,
+    /// The uberblock that the pool was opened at, and leaves that lack it alone: it is written to them before the first commit.
+    pub(super) late: Option<(Uberblock, BTreeSet<Guid>)>,
 }
 
 /// Puts a value into a list, in the place of another if there is one.
@@ -94,6 +97,7 @@ impl Members {
             unflushed_txgs: BTreeMap::new(),
             missed: BTreeMap::new(),
             unnoted: BTreeMap::new(),
+            late: None,
         })
     }
 
