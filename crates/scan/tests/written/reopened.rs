@@ -6,11 +6,11 @@ use cenote_dmu::DmuError;
 use cenote_dmu::write::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
-use cenote_format::label::{DeviceLayout, RING_OFFSET, slot_bytes, slot_count};
+use cenote_format::label::{DeviceLayout, RING_OFFSET, VDEV_PHYS_OFFSET, slot_bytes, slot_count};
 use cenote_format::uberblock::Uberblock;
 use cenote_spa::write::{Clock, Head, Host, PoolWriter, TopKind, WriteOptions, open};
 use cenote_spa::{ImportOptions, SpaError, find};
-use cenote_taskq::sim::disk::{Crash, Latency, SimDisk};
+use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
 use cenote_testkit::{Golden, Theme};
@@ -200,6 +200,39 @@ fn a_leg_whose_uberblock_was_torn_twice_has_missed_nothing() {
             let status = pool.tree().status();
             assert!(leaf(&status, "/disk0").missed.is_empty(), "{}", leaf(&status, "/disk0").missed);
             pool.close().await;
+        }
+    });
+}
+
+/// Found by power cuts 903 and 2462 of November 2026: the last labels of one commit and the first of the next were torn.
+#[test]
+fn labels_that_were_torn_are_written_before_any_that_is_good() {
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        make(&handle, options(machine.tops(&handle, &[(TopKind::Mirror, 2)]).await, 12)).await.export().await.unwrap();
+        let places =
+            DeviceLayout::new(DISK_BYTES).unwrap().label_offsets().map(|label| label + VDEV_PHYS_OFFSET as u64);
+        for torn in [[1, 3], [0, 2]] {
+            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            torn.iter().for_each(|label| machine.disks[0].poke(places[*label], &[0xa5; 512]));
+            let order = std::sync::Arc::new(cenote_taskq::sync::Mutex::new(Vec::new()));
+            let written = order.clone();
+            machine.disks[0].set_faults(move |request, _| {
+                if request.kind == RequestKind::Write
+                    && let Some(label) = places.iter().position(|place| *place == request.offset_bytes)
+                {
+                    written.lock().push(label);
+                }
+                Fault::None
+            });
+            pool.sync().await.unwrap();
+            machine.disks[0].clear_faults();
+            let order = order.lock().clone();
+            assert_eq!(order[..2], torn, "{order:?}");
+            assert_eq!(order[2..], [0, 2, 1, 3], "{order:?}");
+            drop(pool);
         }
     });
 }

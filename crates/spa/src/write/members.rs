@@ -40,7 +40,7 @@ pub(super) struct Members {
     pub(super) missed: BTreeMap<Guid, TxgSet>,
     /// And those that are not in their logs yet: the next txg's sync notes them.
     pub(super) unnoted: BTreeMap<Guid, TxgSet>,
-    /// The uberblock that the pool was opened at, and leaves that lack it alone: it is written to them before the first commit.
+    /// Until the first commit after an opening: the uberblock that the pool was opened at, and leaves that lack it alone.
     pub(super) late: Option<(Uberblock, BTreeSet<Guid>)>,
 }
 

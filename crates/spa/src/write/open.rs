@@ -289,7 +289,7 @@ impl Opening<'_> {
         members.guid_sum = pool.uberblock().guid_sum;
         members.missed = pool.missed_txgs().clone();
         members.unnoted = pool.unnoted_txgs().clone();
-        members.late = Some((*pool.uberblock(), pool.late_leaves().clone())).filter(|(_, late)| !late.is_empty());
+        members.late = Some((*pool.uberblock(), pool.late_leaves().clone()));
         Ok(members)
     }
 

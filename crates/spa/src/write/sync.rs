@@ -8,7 +8,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_vdev::commit::{Refusal, commit, repeat};
+use cenote_vdev::commit::{Refusal, commit, mend_labels, repeat};
 
 use super::config::VERSION;
 use super::live::Phase;
@@ -220,6 +220,7 @@ impl PoolWriter {
             self.admitted().await?;
             self.ring.is_multihost = self.multihost.is_shown();
             if let Some((uberblock, late)) = self.members.late.take() {
+                mend_labels(&leaves).await;
                 // Those that do not take it will not take the next one either, and are noted then.
                 let late = leaves.iter().filter(|leaf| late.contains(&leaf.guid));
                 repeat(late, &uberblock, &self.ring).await;
