@@ -255,7 +255,7 @@ impl LiveMounts {
         let mut later = Vec::new();
         for mount in mounts {
             let (name, at) = (mount.dataset.clone(), mount.at.display());
-            let reading = pool.change(move |writer| Box::pin(async move { Ok(read_wanted(writer, &name).await) }));
+            let reading = pool.look(move |writer| Box::pin(async move { Ok(read_wanted(writer, &name).await) }));
             // One that has another name now, or is gone, is served as it was.
             let Ok(Ok((serving, forbidden))) = reading.await else { continue };
             mount.server.set_options(serving);
@@ -335,10 +335,10 @@ async fn forbidden_by(dsl: &Dsl, dir: &Dir) -> Result<Forbidden> {
 async fn open_dataset(pool: &LivePool, name: &str) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
     let (this, wanted) = (pool.clone(), name.to_owned());
     // What is refused is no failure of the pool.
-    pool.change(move |writer| Box::pin(async move { Ok(opened(&this, writer, &wanted).await) })).await?
+    pool.look(move |writer| Box::pin(async move { Ok(opened(&this, writer, &wanted).await) })).await?
 }
 
-/// In a txg's sync.
+/// Where the sync looks at the pool.
 async fn opened(
     pool: &LivePool,
     writer: &mut PoolWriter,
@@ -366,7 +366,7 @@ async fn opened(
     Ok((pool.adopt(writer, name, head).await?, serving, forbidden))
 }
 
-/// In a txg's sync.
+/// Where the sync looks at the pool.
 async fn read_wanted(writer: &mut PoolWriter, name: &str) -> Result<(LiveServerOptions, Forbidden)> {
     let view = writer.view().await?;
     let dataset = view.dataset(name).await?;

@@ -25,14 +25,9 @@ const COMMENT_MAX_BYTES: usize = 32;
 
 /// A pool that is changed step by step: each is made as a whole, and sees what those before have left.
 pub(crate) enum Writing {
-    /// By this process, which has it for this command alone: a step is a txg.
-    Alone {
-        /// The pool.
-        pool: Box<PoolWriter>,
-        /// A step was made that is not on disk.
-        is_changed: bool,
-    },
-    /// By a server, which goes on using it.
+    /// By this process, which has it for this command alone: all steps are one txg, so they are on disk together or not at all.
+    Alone(Box<PoolWriter>),
+    /// By a server, which goes on using it: a step is on disk when it is made.
     Served(LivePool),
 }
 
@@ -42,17 +37,14 @@ impl Writing {
         context.check_served(name)?;
         match context.served() {
             Some(pool) => Ok(Self::Served(pool.clone())),
-            None => {
-                let pool = Box::new(open_for_writing(context, name).await?);
-                Ok(Self::Alone { pool, is_changed: false })
-            }
+            None => Ok(Self::Alone(Box::new(open_for_writing(context, name).await?))),
         }
     }
 
     /// The pool, if others use it too.
     pub(crate) fn served(&self) -> Option<LivePool> {
         match self {
-            Self::Alone { .. } => None,
+            Self::Alone(_) => None,
             Self::Served(pool) => Some(pool.clone()),
         }
     }
@@ -63,11 +55,10 @@ impl Writing {
         T: Send + 'static,
         W: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
-        let seen = self.step(work).await;
-        if let Self::Alone { is_changed, .. } = self {
-            *is_changed = false;
+        match self {
+            Self::Alone(pool) => work(pool).await,
+            Self::Served(pool) => Ok(pool.look(move |writer| Box::pin(told(work(writer)))).await?),
         }
-        seen
     }
 
     /// Makes a step.
@@ -77,27 +68,24 @@ impl Writing {
         W: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
         match self {
-            Self::Alone { pool, is_changed } => {
-                if std::mem::replace(is_changed, true) {
-                    pool.sync().await?;
-                }
-                work(pool).await
-            }
-            Self::Served(pool) => {
-                let change = pool.change(move |writer| {
-                    Box::pin(async move {
-                        work(writer).await.map_err(|error| SpaError::CannotCreate(crate::request::causes(&error)))
-                    })
-                });
-                Ok(change.await?)
-            }
+            Self::Alone(pool) => work(pool).await,
+            Self::Served(pool) => Ok(pool.change(move |writer| Box::pin(told(work(writer)))).await?),
+        }
+    }
+
+    /// Has what was done so far written, where a txg more of it would take too much memory. The steps before are then on disk, whatever
+    /// becomes of those that follow.
+    pub(crate) async fn write_out(&mut self) -> Result<()> {
+        match self {
+            Self::Alone(pool) => Ok(pool.sync().await.map(drop)?),
+            Self::Served(_) => Ok(()),
         }
     }
 
     /// Notes the command, and has all of it on disk.
     pub(crate) async fn finish(self, line: String) -> Result<()> {
         match self {
-            Self::Alone { pool, .. } => finish(*pool, &line).await,
+            Self::Alone(pool) => finish(*pool, &line).await,
             Self::Served(pool) => {
                 let user = u64::from(rustix::process::getuid().as_raw());
                 let noted =
@@ -106,6 +94,11 @@ impl Writing {
             }
         }
     }
+}
+
+/// The error of a step as the pool's own.
+async fn told<T>(step: BoxFuture<'_, Result<T>>) -> Result<T, SpaError> {
+    step.await.map_err(|error| SpaError::CannotCreate(crate::request::causes(&error)))
 }
 
 /// Opens a pool to be changed by this process alone.

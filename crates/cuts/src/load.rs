@@ -16,7 +16,7 @@ use cenote_spa::SpaError;
 use cenote_spa::write::live::{Durable, LiveHead, LivePool, SyncMode};
 use cenote_spa::write::{PoolWriter, PropertyValue};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Handle, Rng};
+use cenote_taskq::{BoxFuture, Handle, Rng, join_all};
 use cenote_zpl::live::{HeldTxg, LiveFileSystem, NewNode, OpenFile, RenameMode, TxgSource, XattrSet};
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
 use cenote_zpl::{ZplError, live};
@@ -355,22 +355,47 @@ impl Administrator {
             if self.rng.chance(1, 6) {
                 self.change_policy().await.map_err(|error| error.to_string())?;
             }
-            let Some(change) = self.draw(&state) else { continue };
-            let (asked, log) = (change.clone(), self.log.clone());
-            let made = self.pool.change(move |writer| {
-                Box::pin(async move {
-                    log.lock().begin(asked.clone());
-                    log.lock().entered(writer.txg());
-                    let made = make_change(writer, &asked).await;
-                    // Nobody else is between this and the txg's sync.
-                    log.lock().done();
-                    made
-                })
-            });
-            made.await.map_err(|error| format!("{change:?}: {error}"))?;
+            // Often several at once, of which each builds on those before it.
+            let count = if self.rng.chance(1, 3) { 1 + self.rng.below(4) } else { 1 };
+            let mut asked = Vec::new();
+            while (asked.len() as u64) < count {
+                let Some(change) = self.draw(&state) else { continue };
+                state.apply(&change);
+                asked.push(change);
+            }
+            for (made, change) in join_all(asked.iter().map(|change| self.make(change))).await.into_iter().zip(&asked) {
+                made.map_err(|error| format!("{change:?} of {asked:?}: {error}"))?;
+            }
             self.log.lock().promise_all();
-            state.apply(&change);
         }
+    }
+
+    async fn make(&self, change: &PoolChange) -> Result<(), SpaError> {
+        let (asked, log) = (change.clone(), self.log.clone());
+        let made = self.pool.change(move |writer| {
+            Box::pin(async move {
+                log.lock().begin(asked.clone());
+                log.lock().entered(writer.txg());
+                let made = make_change(writer, &asked).await;
+                // Only other changes of the pool are between this and the txg's sync.
+                log.lock().done();
+                made
+            })
+        });
+        made.await
+    }
+
+    /// A property and a value that it can have.
+    fn draw_property(&mut self) -> (&'static str, u64) {
+        let (property, count) = PROPERTIES[self.rng.below(PROPERTIES.len() as u64) as usize];
+        let step = self.rng.below(count);
+        let value = match property {
+            "copies" => step + 1,
+            "quota" => (step + 4) << 20,
+            "compression" => [2, 3, 15, 16][step as usize],
+            _ => step,
+        };
+        (property, value)
     }
 
     fn draw(&mut self, state: &Datasets) -> Option<PoolChange> {
@@ -381,19 +406,13 @@ impl Administrator {
             _ if !is_there => {
                 let object = |rng: &mut Rng| (512 << rng.below(8) as u32, rng.next_u64());
                 let objects = (0..self.rng.below(4)).map(|_| object(&mut self.rng)).collect();
-                Some(PoolChange::Create { number, objects })
+                let properties = (0..self.rng.below(4)).map(|_| self.draw_property()).collect();
+                Some(PoolChange::Create { number, objects, properties })
             }
             0..=2 => Some(PoolChange::Destroy(number)),
             3 if !state.datasets.contains_key(&other) => Some(PoolChange::Rename { from: number, to: other }),
             4 | 5 => {
-                let (property, count) = PROPERTIES[self.rng.below(PROPERTIES.len() as u64) as usize];
-                let step = self.rng.below(count);
-                let value = match property {
-                    "copies" => step + 1,
-                    "quota" => (step + 4) << 20,
-                    "compression" => [2, 3, 15, 16][step as usize],
-                    _ => step,
-                };
+                let (property, value) = self.draw_property();
                 Some(PoolChange::Set { number, property, value })
             }
             6 => {
@@ -429,8 +448,9 @@ impl Administrator {
 
 async fn make_change(writer: &mut PoolWriter, change: &PoolChange) -> Result<(), SpaError> {
     match change {
-        PoolChange::Create { number, objects } => {
-            let head = writer.create_dataset(&dataset_name(*number), ObjsetType::Zfs).await?;
+        PoolChange::Create { number, objects, properties } => {
+            let name = dataset_name(*number);
+            let head = writer.create_dataset(&name, ObjsetType::Zfs).await?;
             let txg = writer.txg();
             let failed = |error: String| SpaError::CannotCreate(error);
             let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
@@ -441,6 +461,9 @@ async fn make_change(writer: &mut PoolWriter, change: &PoolChange) -> Result<(),
                 let object = head.objset.create_object(txg, &spec).map_err(|error| failed(error.to_string()))?;
                 let written = object.write(txg, 0, &content(*seed, object_len(*seed))).await;
                 written.map_err(|error| failed(error.to_string()))?;
+            }
+            for (property, value) in properties {
+                writer.change_property(&name, property, Some(&PropertyValue::Number(*value))).await?;
             }
             Ok(())
         }

@@ -375,11 +375,26 @@ pub struct Datasets {
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "names of commands and of their arguments")]
 pub enum PoolChange {
-    Create { number: u8, objects: Vec<(u32, u64)> },
+    /// With its properties: a dataset is there with all of them or not at all.
+    Create {
+        number: u8,
+        objects: Vec<(u32, u64)>,
+        properties: BTreeMap<&'static str, u64>,
+    },
     Destroy(u8),
-    Rename { from: u8, to: u8 },
-    Set { number: u8, property: &'static str, value: u64 },
-    Inherit { number: u8, property: &'static str },
+    Rename {
+        from: u8,
+        to: u8,
+    },
+    Set {
+        number: u8,
+        property: &'static str,
+        value: u64,
+    },
+    Inherit {
+        number: u8,
+        property: &'static str,
+    },
     Comment(u64),
 }
 
@@ -388,8 +403,9 @@ impl State for Datasets {
 
     fn apply(&mut self, change: &PoolChange) {
         match change {
-            PoolChange::Create { number, objects } => {
-                self.datasets.insert(*number, Dataset { objects: objects.clone(), ..Dataset::default() });
+            PoolChange::Create { number, objects, properties } => {
+                let dataset = Dataset { objects: objects.clone(), properties: properties.clone() };
+                self.datasets.insert(*number, dataset);
             }
             PoolChange::Destroy(number) => {
                 self.datasets.remove(number);

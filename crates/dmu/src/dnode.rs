@@ -10,6 +10,7 @@ use cenote_format::{Endian, FormatError};
 use cenote_taskq::buf::Block;
 
 use crate::objset::{KeyAccess, Objset};
+use crate::write::Object;
 use crate::{DmuError, DmuErrorKind};
 
 /// An object of an objset. Cheap to clone.
@@ -22,11 +23,23 @@ struct Shared {
     objset: Objset,
     id: ObjectId,
     phys: DnodePhys,
+    /// The layers of changes that are not on disk yet, of an object in an objset's open state.
+    open: Option<Object>,
 }
 
 impl Dnode {
     pub(crate) fn new(objset: Objset, id: ObjectId, phys: DnodePhys) -> Self {
-        Self { shared: Arc::new(Shared { objset, id, phys }) }
+        Self { shared: Arc::new(Shared { objset, id, phys, open: None }) }
+    }
+
+    /// An object of an objset's open state. Its fields are as of now, its blocks as of the newest change.
+    pub(crate) fn of_open(objset: Objset, object: Object) -> Self {
+        let (id, phys) = (object.id(), object.head());
+        Self { shared: Arc::new(Shared { objset, id, phys, open: Some(object) }) }
+    }
+
+    pub(crate) fn open(&self) -> Option<&Object> {
+        self.shared.open.as_ref()
     }
 
     /// Whether both are the same, and not only of the same object.
@@ -83,7 +96,13 @@ impl Dnode {
 
     /// The pointer to block `block` of level `level`. A hole's pointer if it, or anything above it, is a hole or outside
     /// the tree.
+    ///
+    /// # Errors
+    /// A block on the way cannot be read; or the object is of an objset's open state, whose blocks have no pointers yet.
     pub async fn pointer(&self, level: u8, block: BlockId) -> Result<Blkptr, DmuError> {
+        if self.open().is_some() {
+            return Err(self.error(DmuErrorKind::Unsupported("pointers of blocks that are being changed".into())));
+        }
         let phys = &self.shared.phys;
         let levels = phys.levels;
         if level >= levels {
@@ -146,6 +165,14 @@ impl Dnode {
 
     /// The data block `block` and the byte order of its fields; `None` for a hole (all zeros).
     pub async fn block(&self, block: BlockId) -> Result<Option<(Block, Endian)>, DmuError> {
+        if let Some(object) = self.open() {
+            return Ok(object.block(block.0).await?.map(|bytes| (bytes, cenote_zio::ORDER)));
+        }
+        self.block_on_disk(block).await
+    }
+
+    /// As [`Dnode::block`], of an object on disk.
+    pub(crate) async fn block_on_disk(&self, block: BlockId) -> Result<Option<(Block, Endian)>, DmuError> {
         if block > self.last_block() {
             return Ok(None);
         }
@@ -182,6 +209,9 @@ impl Dnode {
 
     /// As [`Dnode::data`], past the cache.
     pub(crate) async fn data_direct(&self, block: BlockId) -> Result<Option<Block>, DmuError> {
+        if self.open().is_some() {
+            return Ok(self.block(block).await?.map(|(bytes, _)| bytes));
+        }
         if block > self.last_block() {
             return Ok(None);
         }

@@ -11,6 +11,7 @@ use cenote_format::objset::ObjsetPhys;
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::dnode::Dnode;
+use crate::write::ObjsetMut;
 use crate::{Dmu, DmuError, DmuErrorKind};
 
 /// How encrypted blocks of an objset are to be treated.
@@ -36,6 +37,8 @@ struct Shared {
     root: Blkptr,
     phys: ObjsetPhys,
     key: KeyAccess,
+    /// The layers of changes that are not on disk yet, where there are any.
+    open: Option<ObjsetMut>,
 }
 
 impl Objset {
@@ -45,12 +48,23 @@ impl Objset {
         let context = ReadContext::new(Bookmark::objset(id), key_of(&key));
         let block = dmu.read(&root, context).await.map_err(|error| fail(error.into()))?;
         let phys = ObjsetPhys::parse(&block, root.byte_order()).map_err(|error| fail(error.into()))?;
-        Ok(Self { shared: Arc::new(Shared { dmu, id, root, phys, key }) })
+        Ok(Self { shared: Arc::new(Shared { dmu, id, root, phys, key, open: None }) })
     }
 
     /// An objset whose root block is known, or does not exist yet.
     pub(crate) fn from_parts(dmu: Dmu, id: ObjsetId, root: Blkptr, phys: ObjsetPhys) -> Self {
-        Self { shared: Arc::new(Shared { dmu, id, root, phys, key: KeyAccess::None }) }
+        Self { shared: Arc::new(Shared { dmu, id, root, phys, key: KeyAccess::None, open: None }) }
+    }
+
+    /// The open state of an objset that is being changed: an object is as of its newest change. What one change puts into several
+    /// blocks or objects is seen in part by others that read meanwhile, so this is for those that alone change the objset.
+    ///
+    /// The meta-dnode, and with it every list of objects, is as of the last sync: objects that were made since are found by their
+    /// numbers.
+    #[must_use]
+    pub fn of_open(open: &ObjsetMut) -> Self {
+        let (dmu, id, root, phys) = (open.dmu().clone(), open.id(), open.root(), open.phys());
+        Self { shared: Arc::new(Shared { dmu, id, root, phys, key: KeyAccess::None, open: Some(open.clone()) }) }
     }
 
     /// The same objset with encrypted blocks treated as in [`KeyAccess::Without`].
@@ -64,6 +78,7 @@ impl Objset {
                 root: shared.root,
                 phys: shared.phys.clone(),
                 key: KeyAccess::Without,
+                open: shared.open.clone(),
             }),
         }
     }
@@ -131,6 +146,10 @@ impl Objset {
 
     /// The object `id`; [`DmuErrorKind::NoSuchObject`] if the slot is free or inside another, large dnode.
     pub async fn object(&self, id: ObjectId) -> Result<Dnode, DmuError> {
+        if let Some(open) = &self.shared.open {
+            let object = open.object(id).await?;
+            return Ok(Dnode::of_open(self.clone(), object));
+        }
         let fail = |kind: DmuErrorKind| DmuError::new(self.id(), id, kind);
         let absent = || fail(DmuErrorKind::NoSuchObject);
         let meta = self.meta_dnode();

@@ -232,10 +232,7 @@ impl DataStream {
             let start = (self.at % size) as usize;
             let len = (size - self.at % size).min(self.end - self.at) as usize;
             let dnode = self.dnode.clone();
-            let read = self.dnode.spawn(async move {
-                let pointer = dnode.pointer(0, block_id).await?;
-                Ok(dnode.data(&pointer, block_id).await?.map(|(block, _)| block))
-            })?;
+            let read = self.dnode.spawn(async move { Ok(dnode.block(block_id).await?.map(|(block, _)| block)) })?;
             self.pending.push_back(Pending::Block { offset_bytes: self.at, range: start..start + len, read });
             self.pending_bytes += len as u64;
             self.at += len as u64;

@@ -19,11 +19,28 @@ enum Want {
 impl Dnode {
     /// The first data block at or after `from` that is not a hole; `None` if there is none up to the last block.
     pub async fn next_data_block(&self, from: BlockId) -> Result<Option<BlockId>, DmuError> {
-        self.next_block(from, Want::Data).await
+        if let Some(object) = self.open() {
+            return Ok(object.next_data_block(from.0).await?.map(BlockId));
+        }
+        self.next_data_block_on_disk(from).await
     }
 
     /// The first data block at or after `from` that is a hole; `None` if there is none up to the last block.
     pub async fn next_hole_block(&self, from: BlockId) -> Result<Option<BlockId>, DmuError> {
+        if let Some(object) = self.open() {
+            let found = BlockId(object.next_hole_block(from.0).await?);
+            return Ok(Some(found).filter(|found| *found <= self.last_block()));
+        }
+        self.next_hole_block_on_disk(from).await
+    }
+
+    /// As [`Dnode::next_data_block`], of an object on disk.
+    pub(crate) async fn next_data_block_on_disk(&self, from: BlockId) -> Result<Option<BlockId>, DmuError> {
+        self.next_block(from, Want::Data).await
+    }
+
+    /// As [`Dnode::next_hole_block`], of an object on disk.
+    pub(crate) async fn next_hole_block_on_disk(&self, from: BlockId) -> Result<Option<BlockId>, DmuError> {
         self.next_block(from, Want::Hole).await
     }
 

@@ -210,10 +210,11 @@ impl Dsl {
         self.object_field(dataset.object, field).await
     }
 
-    /// Opens the dataset's objset, with its key if that is loaded. `None` if it has no objset yet.
+    /// Opens the dataset's objset, with its key if that is loaded. `None` if it has no objset yet. A dataset that is being changed is
+    /// opened as of the last sync, or as it is now if there was none yet.
     pub async fn open(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         if dataset.phys.bp.is_hole() {
-            return Ok(None);
+            return Ok(self.shared.heads.get(&dataset.object).map(Objset::of_open));
         }
         let key = match self.key_object(&dataset.dir).await? {
             None => KeyAccess::None,

@@ -48,6 +48,7 @@ pub mod write;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cenote_dmu::write::ObjsetMut;
 use cenote_dmu::{Dmu, Dnode, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::Mutex;
@@ -72,13 +73,24 @@ struct Shared {
     root: ObjectId,
     pool: String,
     keys: Mutex<BTreeMap<ObjectId, Arc<cenote_codec::crypt::DatasetKey>>>,
+    /// Head datasets that are being changed.
+    heads: BTreeMap<ObjectId, ObjsetMut>,
 }
 
 impl Dsl {
     /// The datasets of the pool `pool` whose MOS is `mos`; `root` is the object `root_dataset` of its directory.
     #[must_use]
     pub fn new(pool: String, mos: Objset, root: ObjectId) -> Self {
-        Self { shared: Arc::new(Shared { mos, root, pool, keys: Mutex::new(BTreeMap::new()) }) }
+        let (keys, heads) = (Mutex::new(BTreeMap::new()), BTreeMap::new());
+        Self { shared: Arc::new(Shared { mos, root, pool, keys, heads }) }
+    }
+
+    /// The same, with head datasets that are being changed: one of them that is not on disk yet is opened as it is in memory.
+    #[must_use]
+    pub fn with_open_heads(self, heads: BTreeMap<ObjectId, ObjsetMut>) -> Self {
+        let Shared { mos, root, pool, .. } = &*self.shared;
+        let keys = Mutex::new(self.shared.keys.lock().clone());
+        Self { shared: Arc::new(Shared { mos: mos.clone(), root: *root, pool: pool.clone(), keys, heads }) }
     }
 
     /// The pool's name, which is the first part of every dataset's.

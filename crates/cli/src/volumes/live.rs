@@ -63,7 +63,7 @@ impl LiveVolumes {
         let below = self.below.clone();
         self.open
             .pool()
-            .change(move |writer| {
+            .look(move |writer| {
                 Box::pin(async move {
                     let listed = names(&writer.view().await?, &below).await;
                     listed.map_err(|error| SpaError::Dsl { pool: writer.name().to_owned(), error })
@@ -94,7 +94,7 @@ impl Exports for LiveVolumes {
     }
 }
 
-/// Opens a volume's head dataset, in a txg's sync. `sync` is the number of the property.
+/// Opens a volume's head dataset, where the sync looks at the pool. `sync` is the number of the property.
 pub(super) async fn open(
     pool: &LivePool,
     writer: &PoolWriter,

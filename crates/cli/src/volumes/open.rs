@@ -97,7 +97,7 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    /// The volume or snapshot of this name, if it is one. Opening it waits for a txg.
+    /// The volume or snapshot of this name, if it is one. Opening it waits for a txg that is being written.
     pub(super) async fn find(&mut self, name: &str) -> Result<Option<Found>, ExportError> {
         let (known, changes) = {
             let names = self.all.names.lock();
@@ -109,7 +109,7 @@ impl Locked<'_> {
         let (pool, wanted) = (self.all.pool.clone(), name.to_owned());
         let open: Vec<ObjectId> = self.volumes.keys().copied().collect();
         let seen =
-            self.all.pool.change(move |writer| Box::pin(async move { Ok(seen(&pool, writer, &wanted, &open).await) }));
+            self.all.pool.look(move |writer| Box::pin(async move { Ok(seen(&pool, writer, &wanted, &open).await) }));
         let (dataset, live) = match seen.await.map_err(|error| io_error(&error))?? {
             None => return Ok(None),
             Some(Seen::Frozen(volume)) => return Ok(Some(Found::Frozen(volume))),

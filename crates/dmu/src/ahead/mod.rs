@@ -171,6 +171,9 @@ impl Watch {
         if block > dnode.last_block() {
             return Ok(None);
         }
+        if dnode.open().is_some() {
+            return Ok(dnode.block(block).await?.map(|(bytes, _)| bytes));
+        }
         let pointer = dnode.pointer(0, block).await?;
         let found = dnode
             .find_data(&pointer, block, || {

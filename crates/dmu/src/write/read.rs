@@ -34,7 +34,7 @@ pub struct Extent {
 impl Object {
     /// A data block as of the newest change; `None` for a hole.
     pub async fn block(&self, block: u64) -> Result<Option<Block>, DmuError> {
-        let read = async |dnode: Dnode| dnode.block(BlockId(block)).await;
+        let read = async |dnode: Dnode| dnode.block_on_disk(BlockId(block)).await;
         let mut tries = 0;
         loop {
             let dnode = match self.known(block) {
@@ -159,11 +159,11 @@ impl Object {
 }
 
 async fn piece_on_disk(dnode: &Dnode, block: u64, end: u64) -> Result<(bool, u64), DmuError> {
-    let data = dnode.next_data_block(BlockId(block)).await?.map_or(end, |data| data.0.min(end));
+    let data = dnode.next_data_block_on_disk(BlockId(block)).await?.map_or(end, |data| data.0.min(end));
     if data > block {
         return Ok((true, data));
     }
-    let hole = dnode.next_hole_block(BlockId(block)).await?;
+    let hole = dnode.next_hole_block_on_disk(BlockId(block)).await?;
     let hole = hole.unwrap_or(BlockId(dnode.last_block().0.saturating_add(1)));
     Ok((false, hole.0.clamp(block + 1, end)))
 }

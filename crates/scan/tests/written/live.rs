@@ -12,8 +12,8 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_metaslab::TxgWork;
 use cenote_spa::write::live::{LiveHead, LivePool, Phase};
-use cenote_spa::write::{Clock, Host, PropertyValue, TopKind, WriteOptions, open};
-use cenote_spa::{ImportOptions, find};
+use cenote_spa::write::{Clock, Host, PoolWriter, PropertyValue, TopKind, WriteOptions, open};
+use cenote_spa::{ImportOptions, SpaError, find};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Rng, Runtime};
@@ -458,6 +458,60 @@ fn a_change_beyond_a_quota_does_not_wait_for_what_other_datasets_free() {
         frees.await.unwrap();
         drop((other, head, object));
         export_clean(&handle, &machine, pool, "after a quota was used up").await;
+    });
+}
+
+/// Each was a txg of its own, and so was each opening.
+#[test]
+fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
+    const PARENTS: usize = 20;
+    let runtime = Runtime::simulated(4);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, slow());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let first = pool.sync().await.unwrap();
+        let names: Vec<String> = (0..300).map(|number| format!("written/p{}/n{number}", number % PARENTS)).collect();
+        let make = async |writer: &mut PoolWriter, name: &str| {
+            let head = writer.create_dataset(name, ObjsetType::Zfs).await?;
+            let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
+            FileSystemMut::create(&head.objset, writer.txg(), &root).await.unwrap();
+            for (property, value) in [("quota", 500 << 20), ("checksum", 8)] {
+                writer.change_property(name, property, Some(&PropertyValue::Number(value))).await?;
+            }
+            Ok::<_, SpaError>(())
+        };
+        let made = names.iter().map(|name| {
+            let (name, pool) = (name.clone(), pool.clone());
+            let change = async move |writer: &mut PoolWriter| {
+                // The one above is seldom on disk yet when one below it is made.
+                let (above, _) = name.rsplit_once('/').unwrap();
+                if writer.view().await?.find_dir(above).await.unwrap().is_none() {
+                    make(writer, above).await?;
+                }
+                make(writer, &name).await
+            };
+            handle.spawn(Class::Issue, async move {
+                pool.change(move |writer| Box::pin(async move { change(writer).await })).await
+            })
+        });
+        for made in made.collect::<Vec<_>>() {
+            made.await.unwrap().unwrap();
+        }
+        let last = pool.sync().await.unwrap();
+        assert!(last.0 - first.0 < 6, "{} txgs", last.0 - first.0);
+        for name in names.iter().step_by(50) {
+            drop(pool.open_head(name).await.unwrap());
+        }
+        let there = pool.look(|writer| {
+            Box::pin(async {
+                let view = writer.view().await?;
+                let root = view.root_dir().await.unwrap();
+                Ok((writer.txg(), view.tree(root, false).await.unwrap().len()))
+            })
+        });
+        assert_eq!(there.await.unwrap(), (Txg(last.0 + 1), 301 + PARENTS));
+        export_clean(&handle, &machine, pool, "with hundreds of datasets").await;
     });
 }
 

@@ -216,8 +216,12 @@ impl PoolWriter {
         // Where nothing says anything: of `compression` and `checksum` on, one copy, all metadata twice.
         let number = number.unwrap_or(u64::from(property != "redundant_metadata"));
         let mut followed = Vec::new();
+        // Mostly nothing is below: then none of the others is asked for its name.
+        let has_below = !view.children(dir, true).await.map_err(|error| self.dsl_failed(error))?.is_empty();
         for head in &self.datasets {
-            // One that was made in this txg is in no view yet.
+            if !has_below && head.dataset != dir.phys.head_dataset {
+                continue;
+            }
             let Ok(name) = view.dataset_name(head.dataset).await else { continue };
             if name != dir.name {
                 if !name.starts_with(&format!("{}/", dir.name)) {

@@ -18,6 +18,7 @@
 //! written, and each writer of blocks of another size had to remember it; two of three writers did not.
 
 use cenote_codec::compress::Compression;
+use cenote_dmu::Objset;
 use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, RedundantMetadata};
 use cenote_dsl::{Dir, Dsl};
 use cenote_format::dsl::{dataset_field, dir_field};
@@ -27,7 +28,7 @@ use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::zap::ZapValue;
 
-use super::refuse::view;
+use super::refuse::datasets_of;
 use super::{Head, PoolWriter};
 use crate::SpaError;
 use crate::features::by_name;
@@ -89,12 +90,14 @@ impl PropertyValue {
 }
 
 impl PoolWriter {
-    /// The datasets as of the last txg that was synced.
+    /// The datasets as they are now, with all that was changed in the open txg. Use it up before the next change: it is seen as it
+    /// goes on.
     ///
     /// # Errors
     /// The MOS cannot be read.
     pub async fn view(&self) -> Result<Dsl, SpaError> {
-        let made = view(self.writer.dmu(), &self.name, self.mos.root()).await;
+        let heads = self.datasets.iter().map(|head| (head.dataset, head.objset.clone())).collect();
+        let made = datasets_of(Objset::of_open(&self.mos), &self.name, heads).await;
         made.map_err(|error| self.dmu_error(error))
     }
 

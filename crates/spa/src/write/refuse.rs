@@ -137,17 +137,16 @@ impl Pool {
     }
 }
 
-/// The datasets as of a MOS that is on disk.
-pub(super) async fn view(
-    dmu: &cenote_dmu::Dmu,
+/// The datasets of a pool whose MOS this is.
+pub(super) async fn datasets_of(
+    mos: Objset,
     pool: &str,
-    root: cenote_format::blkptr::Blkptr,
+    heads: std::collections::BTreeMap<cenote_format::ids::ObjectId, cenote_dmu::write::ObjsetMut>,
 ) -> Result<Dsl, cenote_dmu::DmuError> {
-    let mos = Objset::open(dmu.clone(), cenote_format::ids::ObjsetId(0), root, KeyAccess::None).await?;
     let directory = mos.object(pool_directory::OBJECT).await?;
     let directory = cenote_dmu::zap::Zap::open(directory).await?;
     let root = directory.lookup_u64(pool_directory::ROOT_DATASET).await?;
-    Ok(Dsl::new(pool.to_owned(), mos, cenote_format::ids::ObjectId(root)))
+    Ok(Dsl::new(pool.to_owned(), mos, cenote_format::ids::ObjectId(root)).with_open_heads(heads))
 }
 
 /// The txg after the one that a pool was opened at.

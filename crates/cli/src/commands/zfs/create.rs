@@ -7,7 +7,7 @@ use cenote_dsl::name::check_new_dataset;
 use cenote_format::enums::ObjsetType;
 use cenote_format::zpl::{MASTER_NODE, master_node};
 use cenote_props::{Types, dataset, effect};
-use cenote_spa::write::PoolWriter;
+use cenote_spa::write::{PoolWriter, PropertyValue};
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec};
 use serde::{Deserialize, Serialize};
 
@@ -65,16 +65,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error:#}"))?;
     let shown: Vec<_> = settings.clone();
     let mut pool = Writing::open(context, pool_of(name)).await?;
-    let wanted = (name.clone(), settings.clone());
-    let check = async move |writer: &mut PoolWriter| {
-        let (name, settings) = &wanted;
-        for (property, value) in settings {
-            let checked = writer.check_property(property, value);
-            checked.map_err(|error| anyhow!("cannot create '{name}': {error}"))?;
-        }
-        Ok(())
-    };
-    pool.look(move |writer| Box::pin(async move { check(writer).await })).await?;
+    let (wanted, is_volume) = ((name.clone(), settings.clone()), args.volume.is_some());
+    pool.look(move |writer| Box::pin(async move { check(writer, &wanted.0, &wanted.1, is_volume).await })).await?;
     if args.parents {
         let wanted = name.clone();
         let missing = pool.look(move |writer| Box::pin(async move { missing(writer, &wanted).await })).await?;
@@ -92,17 +84,16 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         };
         pool.step(move |writer| Box::pin(async move { made(writer).await })).await?;
     } else {
-        pool.step(move |writer| Box::pin(async move { make(writer, &wanted).await })).await?;
-        if !settings.is_empty() {
-            let wanted = name.clone();
-            let set = async move |writer: &mut PoolWriter| {
-                for (property, value) in &settings {
-                    writer.change_property(&wanted, property, Some(value)).await?;
-                }
-                Ok(())
-            };
-            pool.step(move |writer| Box::pin(async move { set(writer).await })).await?;
-        }
+        // One step: it is there with all its properties or not at all.
+        let made = async move |writer: &mut PoolWriter| {
+            check(writer, &wanted, &settings, false).await?;
+            make(writer, &wanted).await?;
+            for (property, value) in &settings {
+                writer.change_property(&wanted, property, Some(value)).await?;
+            }
+            Ok(())
+        };
+        pool.step(move |writer| Box::pin(async move { made(writer).await })).await?;
     }
     let options = args.properties.iter().flat_map(|setting| ["-o", setting]);
     let flag = |is_given: bool, flag| if is_given { flag } else { "" };
@@ -114,6 +105,26 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let set = shown.iter().map(|(name, value)| (name.as_str(), value));
     note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
     Ok(Outcome::Good)
+}
+
+/// Whether a dataset of this name can have these properties: all that would be refused once it is half made.
+async fn check(pool: &PoolWriter, name: &str, settings: &[(String, PropertyValue)], is_volume: bool) -> Result<()> {
+    for (property, value) in settings {
+        let checked = pool.check_property(property, value);
+        checked.map_err(|error| anyhow!("cannot create '{name}': {error}"))?;
+        // A volume's depends on its size.
+        if let ("refreservation", PropertyValue::Number(bytes), false) = (property.as_str(), value, is_volume) {
+            let view = pool.view().await?;
+            let above = name.rsplit_once('/').map(|(above, _)| above);
+            if let Some(above) = above
+                && let Ok(dir) = view.dir(above).await
+                && *bytes > pool.available_bytes(&view, &dir).await?
+            {
+                bail!("cannot create '{name}': out of space");
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Names above this one that are missing, from the top down; nothing if it is there itself.

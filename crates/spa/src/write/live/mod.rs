@@ -8,20 +8,24 @@
 //! **In memory.**
 //! ```text
 //! LivePool ─ Transactions (dmu::tx)             txgs: open, quiescing, syncing
-//!          ─ changes of the pool itself         a queue: each is made by the sync, at the beginning of a txg's
+//!          ─ changes of the pool itself         a queue: the sync makes them at the beginning of a txg's
+//!          ─ looks at the pool itself           a queue: the sync takes them between two txgs
 //!          ─ accounts of directories            what each has left, as of the last sync
 //!          ─ history                            what the last txgs held, and how long each phase took
 //! task quiesce    opens the next txg when it is time
-//! task sync       owns the PoolWriter: for each txg a queued change, then the sync
+//! task sync       owns the PoolWriter: for each txg the queued changes, then the sync
 //! ```
 //!
 //! **Life of a change of data.** [`LiveHead::begin`] assigns a txg; objects of the dataset are changed in it; the [`Tx`] is
 //! dropped. Whoever needs it on disk waits for the txg ([`LivePool::wait_synced`]).
 //!
-//! **Life of a change of the pool.** [`LivePool::change`] queues it and asks for a txg. The sync takes one change in each txg,
-//! since each reads the pool's datasets as the txg before has left them, makes it, syncs, and then the caller has the answer.
-//! A change that fails before it has changed anything is refused; one that fails half-way would leave the MOS in between, so
-//! the txg is not written, and the pool has failed: on disk it is whole.
+//! **Life of a change of the pool.** [`LivePool::change`] queues it and asks for a txg. The sync makes the changes that are queued one
+//! after the other, each on the pool as those before it have left it, for `CHANGES_MAX` at most; it syncs, and then the callers have
+//! their answers. So one change that does several things does all of them or none, whatever happens. A change that fails before it
+//! has changed anything is refused; one that fails half-way would leave the MOS in between, so the txg is not written, and the pool
+//! has failed: on disk it is whole.
+//!
+//! **Life of a look at the pool.** [`LivePool::look`] queues it too. The sync takes looks between two txgs, and needs none for them.
 //!
 //! **Devices that fail.** Where too few take a block, a flush, labels or an uberblock the pool is *suspended*: that write waits in
 //! the vdev layer, and the sync with it. [`LivePool::resume`] has the devices written again what they may have lost, and all goes
@@ -37,7 +41,7 @@
 //! **Crash.** As [`super`]: the last synced txg. A suspended pool is one whose sync takes long.
 //!
 //! **Rejected.** *Changes of the pool by whoever asks, under a lock*: they belong to the txg that syncs, which nobody else can
-//! hold. *Several changes a txg*: datasets are read from disk, so each would have to see what the one before did in memory.
+//! hold. *A change a txg*: a thousand datasets took a thousand txgs.
 
 mod accounts;
 mod durable;
@@ -48,12 +52,13 @@ mod memory;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use cenote_dmu::tx::{Account, Cost, Transactions, Tx, TxError, TxTunables};
 use cenote_dmu::write::ObjsetMut;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, buf, oneshot, race};
+use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, Notify, buf, oneshot, race};
 use cenote_vdev::tree::{Suspension, VdevTree};
 
 pub use durable::{Durable, SyncMode};
@@ -67,7 +72,10 @@ use super::troubles::Troubles;
 use super::{Head, PoolWriter};
 use crate::SpaError;
 
-/// A change of the pool itself, made in a txg's sync.
+/// How long one txg's sync goes on making changes of the pool, so that those who wait for the txg are not kept for long.
+const CHANGES_MAX: Duration = Duration::from_millis(250);
+
+/// A change of the pool itself, made in a txg's sync; or a look at it.
 type Change = Box<dyn for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<(), SpaError>> + Send>;
 
 /// A pool that is written in the background. Cheap to clone.
@@ -91,6 +99,10 @@ struct Shared {
     /// Frees in the background.
     frees: frees::Frees,
     changes: Mutex<VecDeque<Change>>,
+    /// None once the sync has ended.
+    looks: Mutex<Option<VecDeque<Change>>>,
+    /// A look has come.
+    look_came: Notify,
     accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
     /// Of each head dataset that is open.
     figures: Mutex<BTreeMap<ObjectId, HeadSpace>>,
@@ -175,6 +187,8 @@ impl LivePool {
             troubles: writer.space.troubles.clone(),
             frees: frees::Frees::default(),
             changes: Mutex::new(VecDeque::new()),
+            looks: Mutex::new(Some(VecDeque::new())),
+            look_came: Notify::new(),
             accounts: Mutex::new(BTreeMap::new()),
             figures: Mutex::new(BTreeMap::new()),
             records: Mutex::new(VecDeque::new()),
@@ -285,14 +299,45 @@ impl LivePool {
         }
     }
 
-    /// Opens a head dataset for changing what is in it.
+    /// Looks at the pool itself, between two txgs: it waits for the one that is being written, and needs none itself. Nothing that
+    /// is on disk may be changed.
+    ///
+    /// # Errors
+    /// What the look says; or the pool is closed or suspended.
+    pub async fn look<T, F>(&self, look: F) -> Result<T, SpaError>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
+    {
+        self.shared.pass().await.map_err(|error| self.fail(&error))?;
+        let (sender, answer) = oneshot::channel();
+        let look: Change = Box::new(move |writer| {
+            Box::pin(async move {
+                let before = writer.mos.change_count();
+                let result = look(writer).await;
+                debug_assert_eq!(writer.mos.change_count(), before, "a look changes nothing");
+                // The caller may have gone.
+                drop(sender.send(result));
+                Ok(())
+            })
+        });
+        match &mut *self.shared.looks.lock() {
+            Some(looks) => looks.push_back(look),
+            None => return Err(self.fail(&TxError::Closed)),
+        }
+        self.shared.look_came.all();
+        let answered = async { answer.await.map_err(|_| TxError::Closed) };
+        self.shared.unless_refused(answered).await.map_err(|error| self.fail(&error))?
+    }
+
+    /// Opens a head dataset for changing what is in it. It takes no txg.
     ///
     /// # Errors
     /// There is none of this name, or it has something that cannot be kept up yet.
     pub async fn open_head(&self, name: &str) -> Result<LiveHead, SpaError> {
         let name = name.to_owned();
         let pool = self.clone();
-        self.change(move |writer| {
+        self.look(move |writer| {
             Box::pin(async move {
                 let head = writer.open_head(&name).await?;
                 pool.adopt(writer, &name, head).await
@@ -340,27 +385,50 @@ impl LivePool {
 impl Shared {
     /// Syncs one txg after the other, until all is closed.
     async fn sync(&self, mut writer: PoolWriter) -> Option<PoolWriter> {
-        while let Some(txg) = self.txgs.next().await {
+        let mut is_failed = false;
+        while let Some(txg) = self.next(&mut writer).await {
             debug_assert_eq!(writer.txg(), txg, "the writer is at the txg that is synced");
             let result = self.sync_one(&mut writer, txg).await;
-            let is_failed = result.is_err();
+            is_failed = result.is_err();
             self.txgs.done(txg, result.map_err(|error| error.to_string()));
             if is_failed {
-                // Whoever waits for a change of the pool is told, since nothing will make it.
-                self.changes.lock().clear();
-                return None;
+                break;
             }
         }
+        // Those who wait for a change or a look are told, since nothing will make it.
+        drop(self.looks.lock().take());
         self.changes.lock().clear();
-        Some(writer)
+        (!is_failed).then_some(writer)
+    }
+
+    /// The next txg to be synced. Until it comes the pool is looked at by those who ask.
+    async fn next(&self, writer: &mut PoolWriter) -> Option<Txg> {
+        loop {
+            let came = self.look_came.wait();
+            while let Some(look) = self.next_look() {
+                if look(writer).await.is_err() {
+                    debug_assert!(false, "a look's failure is its caller's");
+                }
+            }
+            match race(self.txgs.next(), came).await {
+                Either::Left(txg) => return txg,
+                Either::Right(()) => {}
+            }
+        }
+    }
+
+    fn next_look(&self) -> Option<Change> {
+        self.looks.lock().as_mut()?.pop_front()
     }
 
     async fn sync_one(&self, writer: &mut PoolWriter, txg: Txg) -> Result<(), SpaError> {
         let begun = self.handle.now();
         let dirty_bytes = self.txgs.dirty().txg_bytes(txg);
-        let change = self.changes.lock().pop_front();
-        let is_change = change.is_some();
-        if let Some(change) = change {
+        let mut is_change = false;
+        while self.handle.now() - begun < CHANGES_MAX {
+            let next = self.changes.lock().pop_front();
+            let Some(change) = next else { break };
+            is_change = true;
             change(writer).await?;
         }
         let (synced, serial) = history::Polled::new(self.handle.clone(), Box::pin(writer.sync())).await;
