@@ -291,7 +291,7 @@ impl Machine {
         }
     }
 
-    /// Watches the devices for an aim; see [`Aim::watch`].
+    /// Watches the devices for an aim, in place of faults. The receiver has a value once it is reached.
     #[must_use]
     pub fn watch(&self, aim: Aim) -> oneshot::Receiver<()> {
         aim.watch(&self.disks)
