@@ -201,6 +201,7 @@ impl Life {
         let made = run(&runtime, make(&handle, &machine, &shape));
         let txg = made.map_err(|error| format!("{}: making the pool: {error}", shape.words()))?;
         let images = machine.images();
+        machine.end(runtime, handle)?;
         let earlier = Vec::new();
         Ok(Self {
             shape,
@@ -348,6 +349,7 @@ impl Life {
         let handle = runtime.handle();
         let expected = Expected::default();
         let without = run(&runtime, async { imported(&handle, &machine, &expected).await.map(|pool| pool.txg()) });
+        machine.end(runtime, handle)?;
         without.map_err(|error| format!("without {}: {error}", Machine::name(away)))
     }
 
@@ -373,6 +375,7 @@ impl Life {
             judge(&handle, &pool, &self.shape, &self.models, expected).await
         });
         done.steps += runtime.sim().map_or(0, |sim| sim.steps());
+        machine.end(runtime, handle)?;
         judged
     }
 
@@ -449,6 +452,7 @@ impl Life {
         }
         self.models.check_dirty(&records)?;
         self.images = machine.images();
+        machine.end(runtime, handle)?;
         Ok((promised, late))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_metaslab::Tunables;
@@ -346,8 +346,21 @@ impl Machine {
                     Late::default()
                 }
             });
+            // An aim that was not reached holds its waiter, and that the runtime, which holds the devices.
+            disk.clear_faults();
         }
         all
+    }
+
+    /// Ends the machine, which stands still, and what runs on it.
+    ///
+    /// # Errors
+    /// Something still has a device: what is dropped at any moment leaves nothing in memory.
+    pub fn end(self, runtime: Runtime, handle: Handle) -> Result<(), String> {
+        let disks: Vec<Weak<SimDisk>> = self.disks.iter().map(Arc::downgrade).collect();
+        drop((self, handle, runtime));
+        let left = disks.iter().filter(|disk| disk.strong_count() > 0).count();
+        if left > 0 { Err(format!("{left} devices are still in memory after all has ended")) } else { Ok(()) }
     }
 
     /// What is on them now.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::sim::model::{Flash, FlashOptions, Rotating, RotatingOptions};
 use cenote_taskq::{
-    Block, Buf, Class, Device, Either, JoinSet, OpenOptions, Rng, Runtime, Semaphore, both, join_all, race, yield_now,
+    Block, Buf, Class, Device, Either, Handle, JoinSet, OpenOptions, Rng, Runtime, Semaphore, both, join_all, race,
+    yield_now,
 };
 
 fn disk(runtime: &Runtime, options: SimDiskOptions) -> (Arc<SimDisk>, Device) {
@@ -405,4 +406,30 @@ fn a_modelled_disk_fails_as_asked() {
         disk.power_on();
         assert!(device.read(0, Buf::unfilled(4096)).await.0.is_ok());
     });
+}
+
+#[test]
+fn tasks_that_destructors_start_at_the_end_do_not_stay_in_memory() {
+    struct Starts(Handle, Option<Arc<()>>);
+    impl Drop for Starts {
+        fn drop(&mut self) {
+            let kept = self.1.take();
+            self.0.detach(Class::Issue, async move {
+                std::future::pending::<()>().await;
+                drop(kept);
+            });
+        }
+    }
+    let runtime = Runtime::simulated(3);
+    let (handle, kept) = (runtime.handle(), Arc::new(()));
+    let starts = Starts(handle.clone(), Some(Arc::clone(&kept)));
+    runtime.block_on(async {
+        handle.detach(Class::Issue, async move {
+            std::future::pending::<()>().await;
+            drop(starts);
+        });
+        handle.sleep(Duration::from_millis(1)).await;
+    });
+    drop((runtime, handle));
+    assert_eq!(Arc::strong_count(&kept), 1, "the task is still there");
 }

@@ -205,10 +205,10 @@ struct Shared {
 }
 
 impl Object {
-    pub(super) fn new(objset: ObjsetMut, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Self {
+    pub(super) fn new(objset: &ObjsetMut, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Self {
         let synced = synced.map(|phys| Dnode::new(objset.reader(), id, phys));
         let state = Mutex::new(State { head, synced, txgs: Vec::new(), is_gone: false });
-        Self { shared: Arc::new(Shared { objset, id, state, turns: Turns::default() }) }
+        Self { shared: Arc::new(Shared { objset: objset.of_object(), id, state, turns: Turns::default() }) }
     }
 
     pub(super) fn turns(&self) -> &Turns {

@@ -44,10 +44,23 @@ pub const GROUPUSED: ObjectId = ObjectId(u64::MAX - 1);
 /// See [`USERUSED`].
 pub const PROJECTUSED: ObjectId = ObjectId(u64::MAX - 2);
 
-/// An objset that can be written. Cheap to clone.
+/// An objset that can be written. Cheap to clone. It is closed with its last clone: its objects, which refer to it, are let go then,
+/// and nothing can be done with those that are still used elsewhere.
 #[derive(Clone)]
 pub struct ObjsetMut {
     shared: Arc<Shared>,
+    /// None in its objects, or they and it would keep each other in memory, and with them the pool's devices.
+    _owner: Option<Arc<Owner>>,
+}
+
+/// What all clones of an objset share, and none of its objects.
+struct Owner(Arc<Shared>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let objects = std::mem::take(&mut self.0.state.lock().objects);
+        drop(objects);
+    }
 }
 
 struct Shared {
@@ -147,11 +160,12 @@ impl ObjsetMut {
         let state =
             Mutex::new(State { policy, objects, full_at: OBJECTS_MIN, dirty, numbers, forgotten: 0, root, phys });
         let (dirty, changes) = (OnceLock::new(), AtomicU64::new(0));
-        Self { shared: Arc::new(Shared { dmu, id, reader, state, dirty, changes }) }
+        let shared = Arc::new(Shared { dmu, id, reader, state, dirty, changes });
+        Self { _owner: Some(Arc::new(Owner(Arc::clone(&shared)))), shared }
     }
 
     fn add(&self, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Object {
-        let object = Object::new(self.clone(), id, head, synced);
+        let object = Object::new(self, id, head, synced);
         self.shared.state.lock().objects.insert(id, object.clone());
         object
     }
@@ -301,7 +315,7 @@ impl ObjsetMut {
                 continue;
             }
             state.make_room();
-            let made = || Object::new(self.clone(), id, phys.clone(), Some(phys));
+            let made = || Object::new(self, id, phys.clone(), Some(phys));
             return Ok(state.objects.entry(id).or_insert_with(made).clone());
         }
     }
@@ -406,10 +420,9 @@ impl ObjsetMut {
         Ok(())
     }
 
-    /// Forgets all objects. Nothing can be done with it afterwards; objects and objset keep each other in memory until then.
-    pub fn close(&self) {
-        let objects = std::mem::take(&mut self.shared.state.lock().objects);
-        drop(objects);
+    /// The same for one of its objects, which does not keep it from being closed.
+    pub(super) fn of_object(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), _owner: None }
     }
 }
 

@@ -37,10 +37,7 @@ impl PoolWriter {
         let gone = self.dsl.destroy_dataset(txg, dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
         self.features.change("extensible_dataset", -(gone.zapified as i64));
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
-        if let Some(at) = self.datasets.iter().position(|head| head.dataset == dataset.object) {
-            // Or it and its objects would keep each other in memory, and with them the pool's devices.
-            self.datasets.remove(at).objset.close();
-        }
+        self.datasets.retain(|head| head.dataset != dataset.object);
         self.record_event("destroy", "", Some((name, dataset.object))).await
     }
 
@@ -170,9 +167,11 @@ impl PoolWriter {
 mod tests {
     use std::sync::Arc;
 
-    use cenote_dmu::write::ObjectSpec;
+    use cenote_dmu::write::{ObjectSpec, ObjsetMut, ObjsetPolicy};
     use cenote_format::dmu_type::DmuType;
+    use cenote_format::dsl::pool_directory;
     use cenote_format::enums::ObjsetType;
+    use cenote_format::ids::ObjsetId;
     use cenote_taskq::Runtime;
 
     use super::super::shared::tests::{add_disk, made};
@@ -191,6 +190,26 @@ mod tests {
             writer.sync().await.unwrap();
             writer.destroy_dataset("shared/a").await.unwrap();
             writer.sync().await.unwrap();
+            let tree = Arc::downgrade(writer.tree());
+            writer.export().await.unwrap();
+            assert!(tree.upgrade().is_none(), "what has the devices open is still there");
+        });
+    }
+
+    #[test]
+    fn an_objset_that_was_opened_and_not_kept_keeps_no_pool_in_memory() {
+        let runtime = Runtime::simulated(2);
+        let handle = runtime.handle();
+        add_disk(&runtime, "/opened");
+        runtime.block_on(async {
+            let mut writer = made(&handle, "/opened").await;
+            writer.sync().await.unwrap();
+            // As an opening does that fails after it.
+            let (root, policy) = (writer.mos.root(), ObjsetPolicy::new(3));
+            let again = ObjsetMut::open(writer.writer.dmu().clone(), ObjsetId(0), root, policy).await.unwrap();
+            let directory = again.object(pool_directory::OBJECT).await.unwrap();
+            assert_eq!(directory.objset().root(), root);
+            drop((again, directory));
             let tree = Arc::downgrade(writer.tree());
             writer.export().await.unwrap();
             assert!(tree.upgrade().is_none(), "what has the devices open is still there");

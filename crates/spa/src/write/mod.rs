@@ -288,8 +288,5 @@ impl Drop for PoolWriter {
     /// Lets go of everything, without a word to the devices: what is not synced is lost.
     fn drop(&mut self) {
         self.multihost.abandon();
-        // Objsets and their objects keep each other in memory.
-        self.mos.close();
-        self.datasets.iter().for_each(|head| head.objset.close());
     }
 }

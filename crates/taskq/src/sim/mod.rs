@@ -174,13 +174,25 @@ impl Sim {
     }
 
     pub(crate) fn spawn(&self, task: Arc<Task>, reason: Reason) {
-        self.state.lock().live.insert(task.id, Arc::clone(&task));
-        self.schedule(task, reason);
+        if self.keep(&task) {
+            self.schedule(task, reason);
+        }
     }
 
-    /// Takes note of a task that does not run yet.
-    pub(crate) fn keep(&self, task: &Arc<Task>) {
-        self.state.lock().live.insert(task.id, Arc::clone(task));
+    /// Takes note of a task that does not run yet. A task that comes when all has been stopped, from a destructor, is dropped: it
+    /// and the simulation would keep each other in memory. Whether it is kept.
+    pub(crate) fn keep(&self, task: &Arc<Task>) -> bool {
+        let is_stopped = {
+            let mut state = self.state.lock();
+            if !state.stopped {
+                state.live.insert(task.id, Arc::clone(task));
+            }
+            state.stopped
+        };
+        if is_stopped {
+            let _ = task.cancel();
+        }
+        !is_stopped
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

@@ -78,6 +78,13 @@ const CHANGES_MAX: Duration = Duration::from_millis(250);
 /// A change of the pool itself, made in a txg's sync; or a look at it.
 type Change = Box<dyn for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<(), SpaError>> + Send>;
 
+/// What the sync is asked to do with the pool itself.
+#[derive(Default)]
+struct Asked {
+    changes: VecDeque<Change>,
+    looks: VecDeque<Change>,
+}
+
 /// A pool that is written in the background. Cheap to clone.
 #[derive(Clone)]
 pub struct LivePool {
@@ -98,9 +105,8 @@ struct Shared {
     troubles: Arc<Troubles>,
     /// Frees in the background.
     frees: frees::Frees,
-    changes: Mutex<VecDeque<Change>>,
-    /// None once the sync has ended.
-    looks: Mutex<Option<VecDeque<Change>>>,
+    /// What the sync is asked to do; none once it has ended.
+    asked: Mutex<Option<Asked>>,
     /// A look has come.
     look_came: Notify,
     accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
@@ -186,8 +192,7 @@ impl LivePool {
             txgs: txgs.clone(),
             troubles: writer.space.troubles.clone(),
             frees: frees::Frees::default(),
-            changes: Mutex::new(VecDeque::new()),
-            looks: Mutex::new(Some(VecDeque::new())),
+            asked: Mutex::new(Some(Asked::default())),
             look_came: Notify::new(),
             accounts: Mutex::new(BTreeMap::new()),
             figures: Mutex::new(BTreeMap::new()),
@@ -271,7 +276,7 @@ impl LivePool {
     {
         self.shared.pass().await.map_err(|error| self.fail(&error))?;
         let (sender, mut answer) = oneshot::channel();
-        self.shared.changes.lock().push_back(Box::new(move |writer| {
+        let change: Change = Box::new(move |writer| {
             Box::pin(async move {
                 let before = (writer.mos.change_count(), writer.given_up);
                 let txg = writer.txg();
@@ -283,7 +288,8 @@ impl LivePool {
                 drop(sender.send((txg, result)));
                 failure.map_or(Ok(()), Err)
             })
-        }));
+        });
+        self.ask(|asked| asked.changes.push_back(change))?;
         loop {
             match race(&mut answer, self.shared.unless_refused(self.shared.txgs.sync())).await {
                 Either::Left(Ok((txg, result))) => {
@@ -321,13 +327,15 @@ impl LivePool {
                 Ok(())
             })
         });
-        match &mut *self.shared.looks.lock() {
-            Some(looks) => looks.push_back(look),
-            None => return Err(self.fail(&TxError::Closed)),
-        }
+        self.ask(|asked| asked.looks.push_back(look))?;
         self.shared.look_came.all();
         let answered = async { answer.await.map_err(|_| TxError::Closed) };
         self.shared.unless_refused(answered).await.map_err(|error| self.fail(&error))?
+    }
+
+    fn ask(&self, what: impl FnOnce(&mut Asked)) -> Result<(), SpaError> {
+        let mut asked = self.shared.asked.lock();
+        asked.as_mut().map(what).ok_or_else(|| self.fail(&TxError::Closed))
     }
 
     /// Opens a head dataset for changing what is in it. It takes no txg.
@@ -382,9 +390,21 @@ impl LivePool {
     }
 }
 
+/// The sync's end, however it comes: those who wait for a change or a look are told, since nothing will make it. What they asked for
+/// mostly has the pool, so left in its queues it would keep the pool in memory.
+struct Unasked<'a>(&'a Shared);
+
+impl Drop for Unasked<'_> {
+    fn drop(&mut self) {
+        let asked = self.0.asked.lock().take();
+        drop(asked);
+    }
+}
+
 impl Shared {
     /// Syncs one txg after the other, until all is closed.
     async fn sync(&self, mut writer: PoolWriter) -> Option<PoolWriter> {
+        let _told = Unasked(self);
         let mut is_failed = false;
         while let Some(txg) = self.next(&mut writer).await {
             debug_assert_eq!(writer.txg(), txg, "the writer is at the txg that is synced");
@@ -395,9 +415,6 @@ impl Shared {
                 break;
             }
         }
-        // Those who wait for a change or a look are told, since nothing will make it.
-        drop(self.looks.lock().take());
-        self.changes.lock().clear();
         (!is_failed).then_some(writer)
     }
 
@@ -405,7 +422,7 @@ impl Shared {
     async fn next(&self, writer: &mut PoolWriter) -> Option<Txg> {
         loop {
             let came = self.look_came.wait();
-            while let Some(look) = self.next_look() {
+            while let Some(look) = self.asked(|asked| &mut asked.looks) {
                 if look(writer).await.is_err() {
                     debug_assert!(false, "a look's failure is its caller's");
                 }
@@ -417,8 +434,9 @@ impl Shared {
         }
     }
 
-    fn next_look(&self) -> Option<Change> {
-        self.looks.lock().as_mut()?.pop_front()
+    /// Takes the first of a queue.
+    fn asked(&self, queue: impl FnOnce(&mut Asked) -> &mut VecDeque<Change>) -> Option<Change> {
+        queue(self.asked.lock().as_mut()?).pop_front()
     }
 
     async fn sync_one(&self, writer: &mut PoolWriter, txg: Txg) -> Result<(), SpaError> {
@@ -426,8 +444,7 @@ impl Shared {
         let dirty_bytes = self.txgs.dirty().txg_bytes(txg);
         let mut is_change = false;
         while self.handle.now() - begun < CHANGES_MAX {
-            let next = self.changes.lock().pop_front();
-            let Some(change) = next else { break };
+            let Some(change) = self.asked(|asked| &mut asked.changes) else { break };
             is_change = true;
             change(writer).await?;
         }
