@@ -117,6 +117,12 @@ impl Dmu {
         &self.zio
     }
 
+    /// The block cache, for another way to the same blocks.
+    #[must_use]
+    pub fn shared_cache(&self) -> Arc<Cache<ZioError>> {
+        Arc::clone(&self.cache)
+    }
+
     /// The block cache.
     #[must_use]
     pub fn cache(&self) -> &Cache<ZioError> {

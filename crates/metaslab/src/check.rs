@@ -10,7 +10,7 @@ use cenote_format::ids::{Txg, VdevId};
 use cenote_taskq::mutant::{self, Mutant};
 use thiserror::Error;
 
-use crate::{RangeError, RangeSet, TXG_DEFER_SIZE};
+use crate::{Keep, RangeError, RangeSet, TXG_DEFER_SIZE};
 
 /// The book.
 #[derive(Clone, Debug, Default)]
@@ -88,12 +88,12 @@ impl ExtentCheck {
         book.live.remove(range).map_err(|error| CheckError::NotAllocated { vdev, error })
     }
 
-    /// A txg is on disk. Without `may_defer` its frees can be used at once, else those of two txgs before.
-    pub fn synced(&mut self, txg: Txg, may_defer: bool) {
+    /// A txg is on disk: its frees can be used at once, or those of two txgs before, as `keep` says.
+    pub fn synced(&mut self, txg: Txg, keep: &Keep<'_>) {
         let deferred = if mutant::is(Mutant::DeferOnce) { 1 } else { TXG_DEFER_SIZE as u64 };
         let due = Txg(txg.0.saturating_sub(deferred));
         for book in self.vdevs.values_mut() {
-            book.kept.retain(|freed, _| *freed > due && (may_defer || *freed != txg));
+            book.kept.retain(|freed, _| keep.needs(*freed) || (*freed > due && (keep.may_defer || *freed != txg)));
         }
     }
 

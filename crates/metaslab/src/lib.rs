@@ -30,7 +30,7 @@
 //! Allocator ── classes: normal, log, special, dedup, embedded log ── ring of groups, a rotor for each allocator
 //!   │                                                                 throttle: bytes reserved
 //!   ├─ vdevs ── group(s): metaslabs by weight, the active ones of each allocator
-//!   │    └─ metaslabs, each:   free (if loaded)   allocating[4]   freeing   freed   deferred[2]
+//!   │    └─ metaslabs, each:   free (if loaded)   allocating[4]   freeing   freed   deferred[2]   kept
 //!   │                          unflushed allocs and frees; its SpaceMap
 //!   ├─ LogSpace: logs by txg, metaslabs by when they were flushed, the summary
 //!   └─ ExtentCheck: a second book of extents in use, in tests and debug builds
@@ -50,7 +50,8 @@
 //!    sets, or with `log_spacemap` off to the metaslab's own map. The header's counts are brought up to date.
 //! 4. [`Allocator::free`], in a later txg's sync: the range stands in *freeing*, then (written) in *freed*.
 //! 5. [`Allocator::sync_done`]: the txg is on disk. *Freed* becomes *deferred*, what was deferred two txgs ago becomes *free*.
-//!    So an import of any of the last three txgs finds its blocks untouched.
+//!    So an import of any of the last three txgs finds its blocks untouched. What a pinned txg still has ([`Keep`]) is *kept*
+//!    until no pin needs it.
 //! 6. Meanwhile, at the start of each txg, the metaslabs flushed longest ago append their unflushed sets to their own map,
 //!    or, if the map is twice as long as it had to be, *condense* it: all allocated, then what is free. As many as
 //!    [`LogSpace::flushes_wanted`] plans so that the logs' blocks stay within their limit, more while memory is short. Logs
@@ -71,7 +72,7 @@
 //! 6. A log is kept while any metaslab's unflushed txg is not past it. Blocks and metaslabs of logs and summary agree.
 //! 7. Only a loaded metaslab is condensed, so a map that someone is loading is only appended to.
 //! 8. What was freed in a txg is not handed out before the second txg after it is on disk, unless the caller says that space
-//!    is short.
+//!    is short; and not while a txg before it is pinned.
 //!
 //! [`Allocator::verify`] checks 4 to 6, [`ExtentCheck`] 8 and that nobody writes where he has no extent.
 //!
@@ -130,7 +131,7 @@ pub use group::{SizeRule, VdevSetup};
 pub use load::load;
 pub use logs::{FoundLog, Log, LogSpace, SummaryRow};
 pub use map::{Batch, SpaceMap, entries_bytes, map_histogram};
-pub use metaslab::{Flushed, LoadStep, Loading, Metaslab, SizeRange, SyncTarget, TXG_DEFER_SIZE, TXG_SIZE};
+pub use metaslab::{Flushed, Keep, LoadStep, Loading, Metaslab, SizeRange, SyncTarget, TXG_DEFER_SIZE, TXG_SIZE};
 pub use open::open;
 pub use ranges::{RangeError, RangeSet};
 pub use store::{MetaslabId, SpaceStore};

@@ -3,6 +3,7 @@
 use cenote_dmu::DmuError;
 use cenote_dsl::DslError;
 use cenote_format::FormatError;
+use cenote_format::ids::Txg;
 use cenote_vdev::error::VdevError;
 use thiserror::Error;
 
@@ -147,6 +148,28 @@ pub enum SpaError {
         missing: Vec<String>,
         /// The txgs.
         txgs: String,
+    },
+    /// A pool in use was read as of a txg, and so much of that was freed meanwhile that it could not be kept.
+    #[error(
+        "pool '{pool}' is changing too fast to be read as of txg {txg}: a quarter of its free space held what was freed since.\nWhat was read until then is good. Try again when less is being overwritten, or make room."
+    )]
+    ViewGivenUp {
+        /// The pool.
+        pool: String,
+        /// The txg.
+        txg: Txg,
+    },
+    /// Of two equal copies of a device one would be written, and nothing says which.
+    #[error(
+        "cannot write to pool '{pool}': '{used}' and '{other}' are equal copies of one device, and its label names neither of them alone.\nSay with -d which is to be written."
+    )]
+    Copies {
+        /// The pool.
+        pool: String,
+        /// One.
+        used: String,
+        /// The other.
+        other: String,
     },
     /// A log device is missing; the pool can be opened without it.
     #[error(

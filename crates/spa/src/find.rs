@@ -10,7 +10,7 @@ use std::time::Duration;
 use cenote_format::ids::{Guid, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::{Class, Handle, OpenOptions};
+use cenote_taskq::{Class, Handle, Identity, OpenOptions};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::error::VdevError;
@@ -103,8 +103,19 @@ pub struct FoundPool {
     pub auxiliaries: Arc<BTreeMap<Guid, FoundAuxiliary>>,
 }
 
-/// A device that claims to be a leaf of a pool, and is not used since a newer one claims it too. (Devices alike may be one: a disk and
-/// its partition, a device and a path to it.)
+/// Why one of two devices that claim to be the same leaf is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// It is newer.
+    Newer,
+    /// Both are as new, and the label names it.
+    Named,
+    /// Both are as new, and the label names neither, or it names both.
+    Any,
+}
+
+/// A device that claims to be a leaf of a pool, and is not used since another one claims it too. (Block devices alike may be one: a disk
+/// and its partition. Of them only older ones are told of.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopiedLeaf {
     /// The leaf.
@@ -113,12 +124,27 @@ pub struct CopiedLeaf {
     pub used: PathBuf,
     /// The other one.
     pub other: PathBuf,
+    /// Why not that.
+    pub choice: Choice,
 }
 
 impl std::fmt::Display for CopiedLeaf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (used, other) = (self.used.display(), self.other.display());
-        write!(f, "'{other}' is an older copy of '{used}' and is not used; -d with names of devices chooses")
+        match self.choice {
+            Choice::Newer => {
+                write!(f, "'{other}' is an older copy of '{used}' and is not used; -d with names of devices chooses")
+            }
+            Choice::Named => write!(
+                f,
+                "'{other}' is a copy of '{used}', as new as that, and is not used: the label names '{used}'; -d with names of devices \
+                 chooses"
+            ),
+            Choice::Any => write!(
+                f,
+                "'{other}' is a copy of '{used}', as new as that, and is not used; -d with names of devices chooses"
+            ),
+        }
     }
 }
 
@@ -273,7 +299,8 @@ pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Sk
         for copy in std::mem::take(&mut pool.copies) {
             // Several names of one device are no copies.
             let (used, other) = (handle.identity(&copy.used).await, handle.identity(&copy.other).await);
-            if used.is_none() || used != other {
+            let are_files = [&used, &other].iter().all(|it| matches!(it, Some(Identity::Inode { .. })));
+            if (used.is_none() || used != other) && (copy.choice == Choice::Newer || are_files) {
                 copies.push(copy);
             }
         }
@@ -297,9 +324,12 @@ fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
     let path = |leaf: &FoundLeaf| leaf.disk.device().path().to_owned();
     // The one that is used may have been compared with others before.
     found.copies.iter_mut().filter(|copy| copy.guid == used.guid).for_each(|copy| copy.used = path(&used));
-    if used.newest_txg() > other.newest_txg() {
-        found.copies.push(CopiedLeaf { guid: used.guid, used: path(&used), other: path(&other) });
-    }
+    let choice = match (used.newest_txg() > other.newest_txg(), used.is_at_home(), other.is_at_home()) {
+        (true, ..) => Choice::Newer,
+        (false, true, false) => Choice::Named,
+        (false, ..) => Choice::Any,
+    };
+    found.copies.push(CopiedLeaf { guid: used.guid, used: path(&used), other: path(&other), choice });
     found.leaves.insert(used.guid, used);
 }
 

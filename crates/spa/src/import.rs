@@ -70,6 +70,8 @@ pub struct ImportOptions {
     pub checkpoint: bool,
     /// Which root.
     pub rewind: Rewind,
+    /// This root, whatever uberblocks there are: another process keeps it.
+    pub root: Option<Uberblock>,
     /// Prefix of mount points (`-R`).
     pub altroot: Option<String>,
     /// Show the pool under another name.
@@ -110,7 +112,37 @@ pub(crate) async fn import_for(
         Purpose::Read => Vec::new(),
         _ => found.copies.iter().map(ToString::to_string).collect(),
     };
-    Import { handle, found: &found, options, purpose, name: found.name().to_owned(), notes }.run().await
+    let name = found.name().to_owned();
+    Import { handle, found: &found, options, purpose, name, notes, is_in_use: false }.run().await
+}
+
+/// What leaves lack.
+pub(crate) struct Leaves {
+    /// As [`Pool::missed_txgs`].
+    pub(crate) missed: BTreeMap<Guid, TxgSet>,
+    /// As [`Pool::unnoted_txgs`].
+    pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
+    /// As [`Pool::late_leaves`].
+    pub(crate) late: BTreeSet<Guid>,
+}
+
+/// A pool that this process has in use, as of a root that is on disk: read through the devices and the cache that are in use, without a
+/// look at any label. The blocks of that root have to be kept.
+pub(crate) async fn in_use(
+    dmu: Dmu,
+    found: &FoundPool,
+    name: &str,
+    options: &ImportOptions,
+    uberblock: &Uberblock,
+    leaves: Leaves,
+) -> Result<Pool, SpaError> {
+    let handle = dmu.handle().clone();
+    let (name, notes) = (name.to_owned(), Vec::new());
+    let mut import = Import { handle: &handle, found, options, purpose: Purpose::Read, name, notes, is_in_use: true };
+    // Removed vdevs' mappings are with the tree already.
+    let opened = import.open_through(dmu, uberblock, BTreeMap::new(), &[]).await?;
+    let vdevs = import.vdevs_of(&opened).await?;
+    import.pool(opened, vdevs, leaves).await
 }
 
 struct Import<'a> {
@@ -120,12 +152,13 @@ struct Import<'a> {
     purpose: Purpose,
     name: String,
     notes: Vec<String>,
+    /// Devices and pipeline are those of a pool in use.
+    is_in_use: bool,
 }
 
 /// A MOS that could be opened, and what it was opened through.
 struct Opened {
     uberblock: Uberblock,
-    zio: Zio,
     dmu: Dmu,
     mos: Objset,
     mappings: Arc<Mappings>,
@@ -233,6 +266,9 @@ impl Import<'_> {
 
     /// All uberblocks found that the options allow, newest first, without repetition.
     fn uberblocks(&self) -> Result<Vec<Uberblock>, SpaError> {
+        if let Some(root) = self.options.root {
+            return Ok(vec![root]);
+        }
         let limit = match self.options.rewind {
             Rewind::ToTxg(txg) => Some(txg),
             _ => None,
@@ -322,9 +358,7 @@ impl Import<'_> {
         // The part of the limit that the cache leaves for it. The pool is the process's: with several pools open the last
         // one's limit holds.
         buf::set_pool_limit_bytes(pool_bytes(self.options.cache_bytes).max(BUFFER_POOL_MIN_BYTES));
-        let dmu = Dmu::new(self.handle.clone(), zio.clone(), cache);
-        let open = Objset::open(dmu.clone(), ObjsetId(0), uberblock.rootbp, KeyAccess::None).await;
-        let mos = open.map_err(|error| self.dmu(error))?;
+        let dmu = Dmu::new(self.handle.clone(), zio, cache);
         let mappings: BTreeMap<VdevId, ObjectId> = vdevs
             .children
             .iter()
@@ -333,16 +367,29 @@ impl Import<'_> {
                 _ => None,
             })
             .collect();
+        self.open_through(dmu, uberblock, mappings, &removal_order(&removals(vdevs))).await
+    }
+
+    /// Opens the MOS through devices that are open. `mappings` are those of removed vdevs, to be loaded in the order of their removals.
+    async fn open_through(
+        &self,
+        dmu: Dmu,
+        uberblock: &Uberblock,
+        mappings: BTreeMap<VdevId, ObjectId>,
+        order: &[VdevId],
+    ) -> Result<Opened, SpaError> {
+        let open = Objset::open(dmu.clone(), ObjsetId(0), uberblock.rootbp, KeyAccess::None).await;
+        let mos = open.map_err(|error| self.dmu(error))?;
         let mappings = Arc::new(Mappings::new(mappings));
-        tree.set_indirect_map(mappings.clone());
+        dmu.zio().tree().set_indirect_map(mappings.clone());
         // All that is read before lies on vdevs that are there, as in OpenZFS.
-        mappings.load(&mos, &removal_order(&removals(vdevs))).await;
+        mappings.load(&mos, order).await;
         let directory = mos.object(pool_directory::OBJECT).await.map_err(|error| self.dmu(error))?;
         let directory = Zap::open(directory).await.map_err(|error| self.dmu(error))?;
         let config = directory.lookup_u64(pool_directory::CONFIG).await.map_err(|error| self.dmu(error))?;
         let config = mos.object(ObjectId(config)).await.map_err(|error| self.dmu(error))?;
         let config = packed_list(&config).await.map_err(|error| self.dmu(error))?;
-        Ok(Opened { uberblock: *uberblock, zio, dmu, mos, mappings, directory, config })
+        Ok(Opened { uberblock: *uberblock, dmu, mos, mappings, directory, config })
     }
 
     /// The pool as of its checkpoint: the uberblock that the MOS keeps.
@@ -359,20 +406,18 @@ impl Import<'_> {
     }
 
     async fn finish(mut self, opened: Opened) -> Result<Pool, SpaError> {
-        let Opened { uberblock, zio, dmu, mos, mappings: removed, directory, config } = opened;
-        let tree = zio.tree().clone();
-        let vdevs = config.list("vdev_tree").ok_or_else(|| self.corrupt("its configuration has no vdev tree"))?;
-        let mut vdevs = VdevConfig::parse(vdevs).map_err(|error| self.vdev(error))?;
-        self.load_classes(&mos, &mut vdevs).await;
+        let (zio, tree) = (opened.dmu.zio().clone(), opened.dmu.zio().tree().clone());
+        let Opened { uberblock, mos, directory, .. } = &opened;
+        let vdevs = self.vdevs_of(&opened).await?;
         self.check_devices(&vdevs, &tree.status_for_reading())?;
-        self.check_features(&mos, &directory, &zio).await?;
+        self.check_features(mos, directory, &zio).await?;
         if let Some(salt) =
             directory.lookup(pool_directory::CHECKSUM_SALT.as_bytes()).await.map_err(|error| self.dmu(error))?
         {
             let salt: Option<&[u8; Salt::SIZE]> = salt.as_bytes().and_then(|bytes| bytes.try_into().ok());
             zio.set_salt(salt.ok_or_else(|| self.corrupt("its checksum salt has not 32 bytes"))?);
         }
-        let (missed, mut unnoted) = self.load_dtls(&mos, &vdevs, uberblock.txg).await;
+        let (missed, mut unnoted) = self.load_dtls(mos, &vdevs, uberblock.txg).await;
         let mut late = BTreeSet::new();
         for Behind { guid, missed, is_one_commit } in behind(&vdevs, &self.found.leaves, uberblock.txg) {
             if is_one_commit {
@@ -391,6 +436,22 @@ impl Import<'_> {
             tree.add_missed_txgs(*guid, txgs);
         }
         self.note_missed(&vdevs, &tree.status());
+        self.pool(opened, vdevs, Leaves { missed, unnoted, late }).await
+    }
+
+    /// The vdevs as configured, and what they are for.
+    async fn vdevs_of(&mut self, opened: &Opened) -> Result<VdevConfig, SpaError> {
+        let vdevs = opened.config.list("vdev_tree");
+        let vdevs = vdevs.ok_or_else(|| self.corrupt("its configuration has no vdev tree"))?;
+        let mut vdevs = VdevConfig::parse(vdevs).map_err(|error| self.vdev(error))?;
+        self.load_classes(&opened.mos, &mut vdevs).await;
+        Ok(vdevs)
+    }
+
+    async fn pool(self, opened: Opened, vdevs: VdevConfig, leaves: Leaves) -> Result<Pool, SpaError> {
+        let Opened { uberblock, dmu, mos, mappings: removed, directory, config } = opened;
+        let Leaves { missed, unnoted, late } = leaves;
+        let tree = dmu.zio().tree().clone();
         let name = match &self.options.new_name {
             Some(name) => name.clone(),
             None => config.str("name").unwrap_or(&self.name).to_owned(),
@@ -416,6 +477,7 @@ impl Import<'_> {
             found: self.found.clone(),
             altroot: self.options.altroot.clone(),
             is_checkpoint_view: self.options.checkpoint,
+            is_in_use: self.is_in_use,
             missed,
             unnoted,
             late,

@@ -59,7 +59,7 @@ pub use config::PoolState;
 pub use errlog::LoggedError;
 pub use error::SpaError;
 pub use figures::{Checkpoint, CloneFigures, DedupFigures};
-pub use find::{CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, find};
+pub use find::{Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, find};
 pub use foreign::foreign;
 pub use import::{ImportOptions, Rewind, import};
 pub use owner::{KERNEL_POOLS, kernel_pool};

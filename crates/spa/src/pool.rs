@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) mappings: Mappings,
     pub(crate) altroot: Option<String>,
     pub(crate) is_checkpoint_view: bool,
+    /// The devices are those of a pool in use, and go on when this is closed.
+    pub(crate) is_in_use: bool,
     pub(crate) missed: BTreeMap<Guid, TxgSet>,
     pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
     pub(crate) late: BTreeSet<Guid>,
@@ -94,7 +96,7 @@ impl Pool {
     /// when none is left. The devices are then read by nobody but callers that are still in a call; such reads may fail.
     pub async fn close(&self) {
         self.shared.dmu.detached().close().await;
-        if let Some(left) = self.shared.tree.left() {
+        if let Some(left) = self.shared.tree.left().filter(|_| !self.shared.is_in_use) {
             left.close().await;
         }
     }

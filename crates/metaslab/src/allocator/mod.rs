@@ -18,7 +18,7 @@ use crate::class::{Class, ClassKind, Member, Share};
 use crate::group::{VdevSetup, VdevSpaces, Which};
 use crate::replay::Replayed;
 use crate::work::Gathered;
-use crate::{FoundLog, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork};
+use crate::{FoundLog, Keep, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork};
 
 /// What the pool's features allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +175,7 @@ impl Allocator {
                 let loading = metaslab.begin_load()?;
                 metaslab.end_load(loading)?;
                 if is_creation {
-                    metaslab.sync_done(Txg(0), true)?;
+                    metaslab.sync_done(Txg(0), &Keep::USUAL)?;
                 }
                 Ok(metaslab)
             })
@@ -305,6 +305,15 @@ impl Allocator {
         class.ring.iter().flat_map(|member| self.members_metaslabs(*member)).fold((0, 0, 0), |sum, metaslab| {
             let (size, allocated, deferred) = sum;
             (size + metaslab.size_bytes(), allocated + metaslab.allocated_bytes(), deferred + metaslab.deferred_bytes())
+        })
+    }
+
+    /// Bytes freed that only wait for pinned txgs, and all bytes that are not allocated, these among them.
+    #[must_use]
+    pub fn kept_figures(&self) -> (u64, u64) {
+        self.metaslabs().fold((0, 0), |(kept, free), metaslab| {
+            let unallocated = metaslab.size_bytes().saturating_sub(metaslab.allocated_bytes());
+            (kept + metaslab.kept_bytes(), free + unallocated)
         })
     }
 

@@ -6,7 +6,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use super::{Allocator, FlushMode, slot};
 use crate::class::ClassKind;
 use crate::map::Batch;
-use crate::{MetaslabId, MetaslabWork, SpaceError, SpaceStore, SyncTarget, TxgWork};
+use crate::{Keep, MetaslabId, MetaslabWork, SpaceError, SpaceStore, SyncTarget, TxgWork};
 
 impl Allocator {
     /// Has a metaslab's map rewritten in this txg; it must be loaded.
@@ -94,14 +94,13 @@ impl Allocator {
     }
 
     /// The txg is on disk: deferred frees come back, weights and balance are computed anew, what was not used for long is
-    /// unloaded. Without `may_defer` frees come back at once: the caller says so when less than the slop is free.
-    /// The metaslabs that should be loaded next come back.
-    pub fn sync_done(&mut self, txg: Txg, may_defer: bool, now_ms: u64) -> Result<Vec<MetaslabId>, SpaceError> {
-        let may_defer = may_defer && !mutant::is(Mutant::DeferNone);
+    /// unloaded. `keep` says which frees still wait. The metaslabs that should be loaded next come back.
+    pub fn sync_done(&mut self, txg: Txg, keep: &Keep<'_>, now_ms: u64) -> Result<Vec<MetaslabId>, SpaceError> {
+        let keep = if mutant::is(Mutant::DeferNone) { &Keep { may_defer: false, pins: &[] } } else { keep };
         let mut next = Vec::new();
         for id in std::mem::take(&mut self.dirty[slot(txg)]) {
             let Some(vdev) = self.vdevs.get_mut(&id.vdev) else { continue };
-            if vdev.metaslab(id.index)?.sync_done(txg, may_defer)? {
+            if vdev.metaslab(id.index)?.sync_done(txg, keep)? {
                 next.push(id);
             }
             vdev.weigh(id.index, &self.tunables)?;
@@ -110,7 +109,7 @@ impl Allocator {
         for vdev in self.vdevs.values_mut() {
             for index in 0..vdev.metaslabs.len() as u64 {
                 if vdev.metaslab(index)?.is_new() {
-                    vdev.metaslab(index)?.sync_done(txg, may_defer)?;
+                    vdev.metaslab(index)?.sync_done(txg, keep)?;
                 }
             }
             vdev.main.is_full = false;
@@ -119,7 +118,7 @@ impl Allocator {
         self.dirty[slot(Txg(txg.0 + 1))].extend(next);
         self.pass = 0;
         if let Some(check) = &mut self.check {
-            check.synced(txg, may_defer);
+            check.synced(txg, keep);
         }
         ClassKind::ALL.iter().for_each(|kind| self.balance(*kind, true));
         self.unload_idle(txg, now_ms)?;

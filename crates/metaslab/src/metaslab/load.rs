@@ -101,7 +101,7 @@ impl Metaslab {
         let name = SpaceError::tree(self.id, "free space while loading");
         free.remove_all(&self.unflushed_allocs).map_err(&name)?;
         free.add_all(&self.unflushed_frees).map_err(&name)?;
-        for tree in [&self.freed, &self.deferred[0], &self.deferred[1]].into_iter().chain(&self.allocating) {
+        for tree in std::iter::once(&self.freed).chain(self.deferred.trees()).chain(&self.allocating) {
             free.remove_all(tree).map_err(&name)?;
         }
         self.loaded = Some(Loaded { free, cursors: Box::new([0; 64]) });

@@ -11,6 +11,7 @@
 //!      two txgs later      txg done
 //! ```
 
+mod deferred;
 mod load;
 mod sync;
 
@@ -19,6 +20,8 @@ use std::ops::Range;
 use cenote_format::ids::{Txg, VdevId};
 use cenote_format::spacemap::HISTOGRAM_BUCKETS;
 
+use self::deferred::Deferred;
+pub use self::deferred::Keep;
 pub use self::load::{LoadStep, Loading};
 pub use self::sync::{Flushed, SyncTarget};
 use crate::map::map_histogram;
@@ -62,7 +65,7 @@ pub struct Metaslab {
     allocating: [RangeTree; TXG_SIZE],
     freeing: RangeTree,
     freed: RangeTree,
-    deferred: [RangeTree; TXG_DEFER_SIZE],
+    deferred: Deferred,
     unflushed_allocs: RangeTree,
     unflushed_frees: RangeTree,
     /// The first txg that the own map lacks; 0 while no log ever had anything about it.
@@ -137,7 +140,7 @@ impl Metaslab {
             allocating: std::array::from_fn(|_| empty.clone()),
             freeing: empty.clone(),
             freed: empty.clone(),
-            deferred: std::array::from_fn(|_| empty.clone()),
+            deferred: Deferred::new(&empty),
             unflushed_allocs: empty.clone(),
             unflushed_frees: empty,
             unflushed_txg,
@@ -183,7 +186,13 @@ impl Metaslab {
     /// Bytes freed that may not be used yet.
     #[must_use]
     pub fn deferred_bytes(&self) -> u64 {
-        self.deferred.iter().map(RangeTree::total).sum()
+        self.deferred.total()
+    }
+
+    /// Those of them that only wait for pinned txgs ([`Keep`]).
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.deferred.kept_bytes()
     }
 
     /// Its space map, if it has one.
@@ -401,11 +410,8 @@ impl Metaslab {
 
     /// Frees a block in the txg that syncs. Its space comes back two txgs later.
     pub fn free(&mut self, range: Range<u64>) -> Result<(), SpaceError> {
-        for (tree, name) in [
-            (&self.freed, "space freed in this txg"),
-            (&self.deferred[0], "deferred frees"),
-            (&self.deferred[1], "deferred frees"),
-        ] {
+        let deferred = self.deferred.trees().map(|tree| (tree, "deferred frees"));
+        for (tree, name) in std::iter::once((&self.freed, "space freed in this txg")).chain(deferred) {
             if let Some(at) = tree.overlap(range.clone()) {
                 let error = crate::RangeError::Overlap { start: range.start, end: range.end, at: at.start };
                 return Err(SpaceError::tree(self.id, name)(error));
@@ -473,7 +479,7 @@ impl Metaslab {
     /// Counts of ranges that the map has as free and that may not be used yet.
     fn pending_histogram(&self) -> [u64; HISTOGRAM_BUCKETS] {
         let mut pending = [0_u64; HISTOGRAM_BUCKETS];
-        for tree in [&self.freed, &self.deferred[0], &self.deferred[1]] {
+        for tree in std::iter::once(&self.freed).chain(self.deferred.trees()) {
             for (bucket, more) in pending.iter_mut().zip(map_histogram(tree, self.ashift)) {
                 *bucket += more;
             }
@@ -490,10 +496,9 @@ impl Metaslab {
             ("space allocating", &self.allocating[2]),
             ("space allocating", &self.allocating[3]),
             ("space freed in this txg", &self.freed),
-            ("deferred frees", &self.deferred[0]),
-            ("deferred frees", &self.deferred[1]),
         ];
-        for (name, tree) in named {
+        let deferred = self.deferred.trees().map(|tree| ("deferred frees", tree));
+        for (name, tree) in named.into_iter().chain(deferred) {
             all.add_all(tree).map_err(SpaceError::tree(self.id, name))?;
         }
         if let Some(loaded) = &self.loaded {

@@ -2,7 +2,7 @@
 
 use cenote_format::spacemap::SpaceMapType;
 
-use super::{Metaslab, TXG_DEFER_SIZE, slot};
+use super::{Keep, Metaslab, slot};
 use crate::logs::LogSpace;
 use crate::map::{Batch, entries_bytes};
 use crate::{MetaslabWork, RangeTree, SpaceError, SpaceMap, SpaceStore, Tunables};
@@ -147,7 +147,7 @@ impl Metaslab {
         let Some(map) = &mut self.map else { return };
         if let Some(loaded) = &self.loaded {
             map.clear_histogram();
-            for tree in [&loaded.free, &self.freed, &self.deferred[0], &self.deferred[1]] {
+            for tree in [&loaded.free, &self.freed].into_iter().chain(self.deferred.trees()) {
                 map.count_free(tree);
             }
         }
@@ -164,7 +164,7 @@ impl Metaslab {
         let (Some(map), Some(loaded)) = (&mut self.map, &self.loaded) else { return Ok(()) };
         // What is being allocated is free as far as the txgs before are concerned; what is deferred is free for good.
         let mut rest = loaded.free.emptied();
-        for tree in self.deferred.iter().chain(&self.allocating) {
+        for tree in self.deferred.trees().chain(&self.allocating) {
             rest.add_all(tree).map_err(SpaceError::tree(self.id, "free space to be written"))?;
         }
         let moved = map.truncate(store, block_size)?;
@@ -227,21 +227,17 @@ impl Metaslab {
         self.flushed(target)
     }
 
-    /// The txg is on disk: what was freed two txgs ago can be used. Without `may_defer` (the pool is nearly full, or the
-    /// vdev is leaving) all that is freed can be, at once. Whether something is still deferred, so that the metaslab is to
-    /// be synced in the next txg too.
-    pub fn sync_done(&mut self, txg: Txg, may_defer: bool) -> Result<bool, SpaceError> {
+    /// The txg is on disk: what was freed two txgs ago can be used, unless a pinned txg has it. Whether something is still deferred, so
+    /// that the metaslab is to be synced in the next txg too.
+    pub fn sync_done(&mut self, txg: Txg, keep: &Keep<'_>) -> Result<bool, SpaceError> {
         self.is_new = false;
-        let slots = if mutant::is(Mutant::DeferOnce) { 1 } else { TXG_DEFER_SIZE as u64 };
-        let index = (txg.0 % slots) as usize;
-        let freed = self.freed.take();
-        let due = std::mem::replace(&mut self.deferred[index], freed);
-        let early = if may_defer { None } else { Some(self.deferred[index].take()) };
+        let usable = self.deferred.sync_done(txg, self.freed.take(), keep);
+        let usable = usable.map_err(SpaceError::tree(self.id, "frees kept for a view"))?;
         if let Some(loaded) = &mut self.loaded {
-            for tree in std::iter::once(&due).chain(&early) {
+            for tree in &usable {
                 loaded.free.add_all(tree).map_err(SpaceError::tree(self.id, "free space"))?;
             }
         }
-        Ok(self.deferred.iter().any(|tree| !tree.is_empty()))
+        Ok(!self.deferred.is_empty())
     }
 }

@@ -204,7 +204,7 @@ impl Pool {
         }
         self.allocator.close_txg(&mut self.disk).unwrap();
         let may_defer = self.random.below(8) != 0;
-        self.allocator.sync_done(txg, may_defer, txg.0 * 5000).unwrap();
+        self.allocator.sync_done(txg, &Keep { may_defer, pins: &[] }, txg.0 * 5000).unwrap();
         self.check_work(&before, logs_before);
         self.txg = Txg(txg.0 + 1);
         self.allocator.verify().unwrap_or_else(|fault| panic!("txg {txg}: {fault}"));
@@ -333,7 +333,7 @@ proptest! {
             }
             pool.allocator.sync(&mut pool.disk, pool.txg, 1).unwrap();
             pool.allocator.close_txg(&mut pool.disk).unwrap();
-            pool.allocator.sync_done(pool.txg, true, 0).unwrap();
+            pool.allocator.sync_done(pool.txg, &Keep::USUAL, 0).unwrap();
             let maps = pool.allocator.metaslabs().filter(|metaslab| metaslab.map().is_some()).count();
             prop_assert_eq!(pool.allocator.work().condensed, maps as u64);
             pool.txg = Txg(pool.txg.0 + 1);

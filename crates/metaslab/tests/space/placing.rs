@@ -19,7 +19,7 @@ fn pool(vdevs: &[VdevSetup], tunables: Tunables) -> Allocator {
 fn one_txg(allocator: &mut Allocator, disk: &mut Disk, txg: Txg) {
     allocator.sync(disk, txg, 1).unwrap();
     allocator.close_txg(disk).unwrap();
-    allocator.sync_done(txg, true, txg.0 * 5000).unwrap();
+    allocator.sync_done(txg, &Keep::USUAL, txg.0 * 5000).unwrap();
     allocator.verify().unwrap();
 }
 

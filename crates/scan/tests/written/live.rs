@@ -55,7 +55,7 @@ pub(crate) async fn make_objects(head: &LiveHead, count: usize) -> Vec<Object> {
 /// What a writer knows of its object: for each block, the seeds that it was written with, by txg.
 pub(crate) type Written = BTreeMap<u64, Vec<(Txg, u64)>>;
 
-fn content(seed: u64) -> Vec<u8> {
+pub(crate) fn content(seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK_BYTES as usize];
     Rng::new(seed).fill(&mut bytes);
     bytes
@@ -389,8 +389,12 @@ fn a_change_without_space_waits_for_what_is_being_freed_and_not_for_what_hangs()
                 }
             }
         };
+        // While frees are announced a change waits for some txgs before it is refused. What they give back of what earlier ones freed is
+        // taken here, so that it makes no room later.
+        let hanging = head.frees_begin();
         let (full, error) = fill(0).await;
         assert_eq!(error, TxError::NoSpace);
+        drop(hanging);
         let (pending, freeing, freed, clock) = (head.frees_begin(), head.clone(), object.clone(), handle.clone());
         let frees = handle.spawn(Class::Background, async move {
             for piece in 0..4 {

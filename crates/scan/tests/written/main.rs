@@ -18,3 +18,4 @@ mod maps;
 mod reopened;
 mod sectors;
 mod shared;
+mod views;

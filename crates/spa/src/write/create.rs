@@ -18,6 +18,7 @@ use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::{Handle, Rng, buf, join_all};
 use cenote_vdev::commit::initialize;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
+use cenote_vdev::disk::Disk;
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{AllocationUnits, Zio};
@@ -31,10 +32,10 @@ use super::shared::SharedBlocks;
 use super::space::{Space, vdev_setup};
 use super::vdevs::{METASLABS_MIN, MadeVdevs, TopSpec, refuse};
 use super::{Clock, Head, Host, MOS_COPIES, PoolWriter, history};
-use crate::SpaError;
 use crate::config::PoolState;
 use crate::multihost::Settings;
 use crate::space::{ALLOCATION_BIAS, vdev_maps_of};
+use crate::{FoundLeaf, FoundPool, SpaError};
 
 /// Blocks of the list of deferred frees.
 const SYNC_BPOBJ_BLOCK_BYTES: u32 = 16 << 10;
@@ -198,6 +199,12 @@ pub async fn create_with_metaslabs(
     directory.insert(pool_directory::CHECKSUM_SALT.as_bytes(), &salt).await.map_err(dmu_failed)?;
     directory.flush(txg).await.map_err(dmu_failed)?;
 
+    let leaf = |(guid, disk): (&Guid, &Disk)| {
+        let (guid, disk, config) = (*guid, disk.clone(), Arc::new(NvList::new()));
+        (guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new() })
+    };
+    let leaves = disks.iter().map(leaf).collect();
+    let found = FoundPool { guid, leaves, copies: Vec::new(), auxiliaries: Arc::default() };
     let mut pool = PoolWriter {
         handle: handle.clone(),
         name: name.clone(),
@@ -233,6 +240,8 @@ pub async fn create_with_metaslabs(
         space_pass: 0,
         phases: Vec::new(),
         notes: Vec::new(),
+        found,
+        synced: None,
         is_live: false,
     };
     let objset = pool.new_objset(txg, dataset, ObjsetType::Zfs, ObjsetPolicy { copies: 1, ..policy });

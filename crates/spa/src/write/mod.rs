@@ -79,6 +79,7 @@ mod members;
 mod missed;
 mod multihost;
 mod open;
+mod pins;
 mod refuse;
 mod rename;
 mod shared;
@@ -98,6 +99,7 @@ use cenote_dsl::write::DslMut;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::nvlist::NvList;
+use cenote_format::uberblock::Uberblock;
 use cenote_taskq::Handle;
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
@@ -109,8 +111,8 @@ pub use dataset::{FileSizes, PropertyValue};
 pub use open::{WriteOptions, open};
 pub use vdevs::{DiskSpec, TopKind, TopSpec};
 
-use crate::SpaError;
 use crate::config::PoolState;
+use crate::{FoundPool, SpaError};
 use features::FeatureCounts;
 use members::Members;
 use shared::SharedBlocks;
@@ -180,6 +182,10 @@ pub struct PoolWriter {
     phases: Vec<(live::Phase, std::time::Duration)>,
     /// Notes of the import, each a sentence.
     notes: Vec<String>,
+    /// The devices, as they were found when the pool was opened.
+    found: FoundPool,
+    /// The root that was last written.
+    synced: Option<Uberblock>,
     /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a
     /// txg that exceeds one is not written at all), and nothing is opened whose txg might be refused.
     is_live: bool,

@@ -37,7 +37,7 @@ use crate::import::import_for;
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::owner::KERNEL_POOLS;
 use crate::space::MosObjects;
-use crate::{FoundPool, ImportOptions, Pool, SpaError};
+use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, Pool, SpaError};
 
 /// How to open a pool for writing.
 #[derive(Clone, Debug)]
@@ -66,6 +66,10 @@ pub async fn open(
 ) -> Result<PoolWriter, SpaError> {
     let kernel_pools = Path::new(KERNEL_POOLS);
     found.check_kernel(handle, kernel_pools).await?;
+    if let Some(copy) = found.copies.iter().find(|copy| copy.choice == Choice::Any) {
+        let (used, other) = (copy.used.display().to_string(), copy.other.display().to_string());
+        return Err(SpaError::Copies { pool: found.name().to_owned(), used, other });
+    }
     // A pool that is seen in use now is reported as that, not as one that may be in use.
     let refused = found.check_owner(how).err();
     let purpose = if refused.is_some() { Purpose::Read } else { Purpose::Write };
@@ -230,6 +234,16 @@ impl Opening<'_> {
         if is_multihost {
             multihost.start(options.clock);
         }
+        // There is no resilvering yet, so that cannot be undone.
+        let missing = members.lost();
+        let missing = members.config.leaves().into_iter().filter(|leaf| missing.contains(&leaf.guid));
+        let unwritten: Vec<String> = missing
+            .map(|leaf| {
+                format!("{} is not written: it lacks what is written from now on, for good (resilvering is not supported yet)", leaf.display_name())
+            })
+            .collect();
+        let without_uberblocks = |leaf: &FoundLeaf| FoundLeaf { uberblocks: Vec::new(), ..leaf.clone() };
+        let leaves = pool.found().leaves.iter().map(|(guid, leaf)| (*guid, without_uberblocks(leaf))).collect();
         Ok(PoolWriter {
             handle: handle.clone(),
             name: pool.name().to_owned(),
@@ -264,7 +278,9 @@ impl Opening<'_> {
             passes: 0,
             space_pass: 0,
             phases: Vec::new(),
-            notes: pool.notes().to_vec(),
+            notes: pool.notes().iter().cloned().chain(unwritten).collect(),
+            found: FoundPool { leaves, ..pool.found().clone() },
+            synced: None,
             is_live: false,
         })
     }

@@ -11,8 +11,8 @@ use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapPhys};
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_metaslab::{
-    AllocError, Allocator, ClassKind, Extent, LoadStep, MetaslabId, Request, SizeRange, SizeRule, SpaceStore, VdevMaps,
-    VdevSetup,
+    AllocError, Allocator, ClassKind, Extent, Keep, LoadStep, MetaslabId, Request, SizeRange, SizeRule, SpaceStore,
+    VdevMaps, VdevSetup,
 };
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle};
@@ -22,6 +22,7 @@ use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevTree;
 
 use super::changes::{Change, ChangeList};
+use super::pins::{KEPT_SHARE_MAX, Pins};
 use super::troubles::Troubles;
 use super::{Clock, PoolWriter};
 use crate::SpaError;
@@ -69,6 +70,8 @@ pub(super) struct Space {
     /// The tree whose suspension allocations wait for when there is no space.
     tree: OnceLock<Weak<VdevTree>>,
     pub(super) troubles: Arc<Troubles>,
+    /// Txgs whose blocks are kept.
+    pub(super) pins: Arc<Pins>,
 }
 
 impl Space {
@@ -83,6 +86,7 @@ impl Space {
             mos: OnceLock::new(),
             tree: OnceLock::new(),
             troubles: Arc::default(),
+            pins: Arc::default(),
         };
         this.measure_special();
         this
@@ -158,7 +162,10 @@ impl Space {
     pub(super) fn sync_done(&self, txg: Txg) -> Result<(), String> {
         let now_ms = self.now_ms();
         self.with(|allocator| allocator.try_again(now_ms, TRY_AGAIN_MS));
-        self.with(|allocator| allocator.sync_done(txg, true, now_ms)).map(drop).map_err(|error| error.to_string())?;
+        let (kept, free) = self.with(|allocator| allocator.kept_figures());
+        let pins = self.pins.txgs(kept > free / KEPT_SHARE_MAX);
+        let keep = Keep { may_defer: true, pins: &pins };
+        self.with(|allocator| allocator.sync_done(txg, &keep, now_ms)).map(drop).map_err(|error| error.to_string())?;
         self.measure_special();
         Ok(())
     }

@@ -230,6 +230,7 @@ impl PoolWriter {
             match commit(&leaves, &uberblock, &mut self.ring).await {
                 Ok(refusals) => {
                     self.multihost.committed(uberblock, &leaves);
+                    self.synced = Some(uberblock);
                     for Refusal { guid, error } in refusals {
                         tree.missed_commit(guid, txg, &error);
                         self.members.unnoted.entry(guid).or_default().insert(txg.0..txg.0.saturating_add(1));

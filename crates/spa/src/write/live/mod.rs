@@ -27,6 +27,8 @@
 //!
 //! **Life of a look at the pool.** [`LivePool::look`] queues it too. The sync takes looks between two txgs, and needs none for them.
 //!
+//! **Reading the pool as of a txg** holds nothing up: [`View`].
+//!
 //! **Devices that fail.** Where too few take a block, a flush, labels or an uberblock the pool is *suspended*: that write waits in
 //! the vdev layer, and the sync with it. [`LivePool::resume`] has the devices written again what they may have lost, and all goes
 //! on, with the same bytes in the same places. A device that hangs is left out, or suspends the pool until it answers.
@@ -49,6 +51,7 @@ mod failmode;
 mod frees;
 mod history;
 mod memory;
+mod view;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -66,8 +69,10 @@ pub use failmode::FailMode;
 pub use frees::PendingFrees;
 pub use history::{Phase, TxgRecord};
 pub use memory::MemoryLimits;
+pub use view::{KeptTxg, View};
 
 use super::multihost::Multihost;
+use super::pins::Pins;
 use super::troubles::Troubles;
 use super::{Head, PoolWriter};
 use crate::SpaError;
@@ -105,6 +110,10 @@ struct Shared {
     troubles: Arc<Troubles>,
     /// Frees in the background.
     frees: frees::Frees,
+    /// Txgs that are read.
+    pins: Arc<Pins>,
+    /// The root of the last txg, for views; none before the first, and once the sync has ended.
+    root: Mutex<Option<view::Root>>,
     /// What the sync is asked to do; none once it has ended.
     asked: Mutex<Option<Asked>>,
     /// A look has come.
@@ -192,6 +201,8 @@ impl LivePool {
             txgs: txgs.clone(),
             troubles: writer.space.troubles.clone(),
             frees: frees::Frees::default(),
+            pins: writer.space.pins.clone(),
+            root: Mutex::new(None),
             asked: Mutex::new(Some(Asked::default())),
             look_came: Notify::new(),
             accounts: Mutex::new(BTreeMap::new()),
@@ -380,6 +391,8 @@ impl LivePool {
     /// pool is given up ([`LivePool::abandon`]).
     pub async fn export(self) -> Result<(), SpaError> {
         self.shared.txgs.close();
+        // Their devices are to be let go. Those who read on for long have them until they are done.
+        let _ = self.shared.handle.timeout(view::VIEWS_END_MAX, self.shared.pins.close()).await;
         let join = self.shared.sync.lock().take();
         let closed = || self.fail(&TxError::Closed);
         let writer = join.ok_or_else(closed)?.await.map_err(|_| closed())?;
@@ -397,7 +410,8 @@ struct Unasked<'a>(&'a Shared);
 impl Drop for Unasked<'_> {
     fn drop(&mut self) {
         let asked = self.0.asked.lock().take();
-        drop(asked);
+        let root = self.0.root.lock().take();
+        drop((asked, root));
     }
 }
 
@@ -450,6 +464,9 @@ impl Shared {
         }
         let (synced, serial) = history::Polled::new(self.handle.clone(), Box::pin(writer.sync())).await;
         synced?;
+        let root = view::Root::of(writer);
+        let before = std::mem::replace(&mut *self.root.lock(), root);
+        drop(before);
         self.set_failmode(writer.failmode);
         self.settle_accounts(writer).await?;
         let record = TxgRecord {

@@ -1,0 +1,117 @@
+//! Txgs whose blocks are kept though they were freed: someone reads the pool as of them.
+//!
+//! A pin costs nothing by itself. What is freed while it lives cannot be used again until it is gone, so there is a bound: once what is
+//! kept for pins is more than [`KEPT_SHARE_MAX`] of what is not allocated, the oldest pin is *given up*. Its reader is told
+//! when it asks ([`Pin::is_given_up`]): what it has read until then was whole, and what it reads after may not be.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use cenote_format::ids::Txg;
+use cenote_taskq::Notify;
+use cenote_taskq::sync::Mutex;
+
+/// What is kept for pins is at most one part in so many of what is not allocated.
+pub(super) const KEPT_SHARE_MAX: u64 = 4;
+
+/// The pins of a pool.
+#[derive(Debug, Default)]
+pub(super) struct Pins {
+    state: Mutex<State>,
+    /// A pin has gone.
+    gone: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pins: Vec<Weak<Pin>>,
+    is_closed: bool,
+}
+
+/// A txg that is kept for as long as this is there, unless too much would have to be.
+#[derive(Debug)]
+pub(super) struct Pin {
+    txg: Txg,
+    is_given_up: AtomicBool,
+    /// Its reader has the pool's devices in use.
+    has_devices: bool,
+    pins: Arc<Pins>,
+}
+
+impl Pin {
+    /// Too much had to be kept: blocks of the txg are being used again.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.pins.gone.all();
+    }
+}
+
+impl Pins {
+    /// Pins a txg, which is the last on disk or the one before: what was freed in it is not used again before the second txg after it
+    /// is on disk, so there is time. None once the pool is closed.
+    pub(super) fn pin(self: &Arc<Self>, txg: Txg, has_devices: bool) -> Option<Arc<Pin>> {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return None;
+        }
+        let pin = Arc::new(Pin { txg, is_given_up: AtomicBool::new(false), has_devices, pins: Arc::clone(self) });
+        state.pins.push(Arc::downgrade(&pin));
+        Some(pin)
+    }
+
+    /// The txgs that are pinned. `is_too_much`: as much is kept as may be, so the oldest is given up.
+    pub(super) fn txgs(&self, is_too_much: bool) -> Vec<Txg> {
+        let mut pins: Vec<Arc<Pin>> = Vec::new();
+        self.state.lock().pins.retain(|pin| {
+            let pin = pin.upgrade().filter(|pin| !pin.is_given_up());
+            let is_there = pin.is_some();
+            pins.extend(pin);
+            is_there
+        });
+        let oldest = pins.iter().map(|pin| pin.txg).min().filter(|_| is_too_much);
+        for pin in pins.iter().filter(|pin| Some(pin.txg) == oldest) {
+            pin.is_given_up.store(true, Ordering::SeqCst);
+        }
+        // Those that are let go here wake others, so not under the lock.
+        pins.iter().filter(|pin| !pin.is_given_up()).map(|pin| pin.txg).collect()
+    }
+
+    /// Refuses further pins, and resolves when no reader has devices in use.
+    pub(super) async fn close(&self) {
+        loop {
+            let gone = self.gone.wait();
+            let there: Vec<Arc<Pin>> = {
+                let mut state = self.state.lock();
+                state.is_closed = true;
+                state.pins.iter().filter_map(Weak::upgrade).collect()
+            };
+            if !there.iter().any(|pin| pin.has_devices) {
+                return;
+            }
+            drop(there);
+            gone.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_pin_is_given_up_where_too_much_is_kept() {
+        let pins = Arc::new(Pins::default());
+        let (one, two, three) =
+            (pins.pin(Txg(5), true).unwrap(), pins.pin(Txg(5), false).unwrap(), pins.pin(Txg(9), true).unwrap());
+        assert_eq!(pins.txgs(false), [Txg(5), Txg(5), Txg(9)]);
+        assert_eq!(pins.txgs(true), [Txg(9)]);
+        assert!(one.is_given_up() && two.is_given_up() && !three.is_given_up());
+        drop(three);
+        assert_eq!(pins.txgs(false), []);
+    }
+}
