@@ -9,8 +9,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
+use cenote_format::uberblock::Uberblock;
+use cenote_fuse::{MountError, Unmount};
 use cenote_spa::multihost::Notice;
-use cenote_spa::write::live::LivePool;
+use cenote_spa::write::live::{LivePool, View};
 use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
@@ -18,7 +20,7 @@ use cenote_vdev::tunables::Tunables;
 
 use crate::args::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
-use crate::control::{self, Hold, Who};
+use crate::control::{self, Kept, Who};
 use crate::datasets::{Mounted, Mounts};
 use crate::holder::{self, Holder};
 use crate::live::LiveMounts;
@@ -41,6 +43,8 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 const END_TIME_MAX: Duration = Duration::from_secs(600);
 /// How long a process is waited for that has the devices and does not say for what.
 const SILENT_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a client that has gone may seem to be there.
+const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked whether it has ended.
 const END_POLL: Duration = Duration::from_millis(50);
 /// How long nothing is said of that.
@@ -60,6 +64,8 @@ pub(crate) struct Context {
     opened: Arc<Opened>,
     /// The pool that this process has, where it does a client's work.
     served: Option<Served>,
+    /// Txgs of pools of servers that the command reads, with the pools' names.
+    kept: Arc<Mutex<Vec<(String, Kept)>>>,
     /// A server that has a pool can do what is asked for.
     may_send: bool,
 }
@@ -70,8 +76,8 @@ struct Served {
     pool: LivePool,
     volumes: Arc<OpenVolumes>,
     mounts: Arc<LiveMounts>,
-    /// While what is on disk is read.
-    hold: Arc<Mutex<Option<Hold>>>,
+    /// The txg that the command reads.
+    view: Arc<Mutex<Option<View>>>,
     is_to_end: Arc<AtomicBool>,
 }
 
@@ -83,7 +89,17 @@ struct Opened(Mutex<Vec<Group>>);
 impl Context {
     /// With the options of the whole line.
     pub(crate) fn new(handle: Handle, globals: Globals, search: Search, output: Output) -> Self {
-        Self { handle, globals, search, altroot: None, output, opened: Arc::default(), served: None, may_send: false }
+        Self {
+            handle,
+            globals,
+            search,
+            altroot: None,
+            output,
+            opened: Arc::default(),
+            served: None,
+            kept: Arc::default(),
+            may_send: false,
+        }
     }
 
     /// For a command that a server can do as well.
@@ -99,9 +115,10 @@ impl Context {
     /// For a client of this process, which has this pool.
     pub(crate) fn served_by(&self, of: &control::Pool, output: Output) -> Self {
         let (pool, volumes, mounts) = (of.pool.clone(), of.volumes.clone(), of.mounts.clone());
-        let served = Served { pool, volumes, mounts, hold: Arc::default(), is_to_end: Arc::default() };
+        let served = Served { pool, volumes, mounts, view: Arc::default(), is_to_end: Arc::default() };
         let mut context = self.clone();
         (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
+        context.kept = Arc::default();
         // Its own labels say that it is in use.
         context.search.force = true;
         context
@@ -110,6 +127,41 @@ impl Context {
     /// The pool of this process, where it does a client's work.
     pub(crate) fn served(&self) -> Option<&LivePool> {
         self.served.as_ref().map(|served| &served.pool)
+    }
+
+    /// Fails where clients use the pool of this process: a mount, or a volume. Mounts that nobody uses are unmounted on the way.
+    pub(crate) async fn check_unused(&self) -> Result<()> {
+        let Some(served) = &self.served else { return Ok(()) };
+        let pool = served.pool.name();
+        let begun = self.handle.now();
+        while let Some(volume) = served.volumes.in_use().await {
+            // A client that has just gone is noticed a moment later.
+            if self.handle.now() - begun < UNUSED_TIME_MAX {
+                self.handle.sleep(END_POLL).await;
+                continue;
+            }
+            bail!(
+                "cannot export '{pool}': pool is busy: a client has the volume '{volume}' ('-f' exports it nevertheless)"
+            );
+        }
+        let table = Mounts::read();
+        let mut mounts = served.mounts.all();
+        mounts.reverse();
+        for (dataset, at) in mounts {
+            if !table.ours().any(|there| there.dataset == dataset && there.at == at) {
+                continue;
+            }
+            let path = at.clone();
+            // What is not mounted any more, or cannot be unmounted from here, ends with the pool.
+            let ended = self.handle.spawn_blocking(move || cenote_fuse::unmount(&path, Unmount::Unused)).await?;
+            if let Err(MountError::Busy(_)) = ended {
+                bail!(
+                    "cannot export '{pool}': pool is busy: '{dataset}' is in use at {} ('-f' exports it nevertheless)",
+                    at.display()
+                );
+            }
+        }
+        Ok(())
     }
 
     /// The volumes of that pool.
@@ -121,6 +173,7 @@ impl Context {
     pub(crate) async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
         if let Some(served) = &self.served {
             served.mounts.refresh(&served.pool, changed).await.iter().for_each(|line| self.err(line));
+            served.volumes.refresh(changed).await.iter().for_each(|line| self.err(line));
             return;
         }
         // Read-only mounts, whose processes see the pool as it was.
@@ -299,7 +352,8 @@ impl Context {
 
     /// The files and devices to probe: those of `-d`, else of `ZPOOL_IMPORT_PATH`, else the usual places.
     pub(crate) async fn paths(&self) -> Result<Vec<PathBuf>> {
-        let mut named = self.search.paths.clone();
+        // Labels name devices by their whole paths.
+        let mut named = self.search.paths.iter().map(std::path::absolute).collect::<std::io::Result<Vec<_>>>()?;
         if named.is_empty() {
             let variable = std::env::var_os("ZPOOL_IMPORT_PATH").filter(|value| !value.is_empty());
             named = variable.map(|value| std::env::split_paths(&value).collect()).unwrap_or_default();
@@ -347,7 +401,7 @@ impl Context {
     /// end of a command, however it came.
     pub(crate) async fn close_pools(&self) {
         if let Some(served) = &self.served {
-            *served.hold.lock() = None;
+            *served.view.lock() = None;
         }
         let opened = std::mem::take(&mut *self.opened.0.lock());
         let closed = async {
@@ -382,11 +436,12 @@ impl Context {
 
     async fn open_without_keys(&self, name: &str) -> Result<Pool> {
         self.check_served(name)?;
-        if let Some(served) = &self.served
-            && served.hold.lock().is_none()
-        {
-            let hold = Hold::begin(&served.pool).await?;
-            *served.hold.lock() = Some(hold);
+        if let Some(served) = &self.served {
+            let pool = self.viewed(served).await?;
+            if self.globals.is_of_newest() {
+                return Ok(pool);
+            }
+            // Older states are found by the labels; from now on their blocks stay.
         }
         let (pool, user) = self.open_located(async || self.locate_now(name).await, true).await?;
         if let Some(user) = user {
@@ -395,6 +450,38 @@ impl Context {
         let copies: Vec<String> = pool.found().copies.iter().map(ToString::to_string).collect();
         self.say_notes(pool.name(), &copies);
         Ok(pool)
+    }
+
+    /// The pool of this process, as of one txg for the whole command.
+    async fn viewed(&self, served: &Served) -> Result<Pool> {
+        if let Some(view) = &*served.view.lock() {
+            return Ok(view.pool().clone());
+        }
+        let view = served.pool.view(&self.import_options()).await?;
+        let pool = view.pool().clone();
+        self.opened.0.lock().push(pool.dmu().detached().clone());
+        *served.view.lock() = Some(view);
+        Ok(pool)
+    }
+
+    /// The root that a server keeps for this command.
+    fn kept_root(&self, pool: &str) -> Option<Uberblock> {
+        self.kept.lock().iter().rev().find(|(name, _)| name == pool).map(|(_, kept)| *kept.root())
+    }
+
+    /// Whether all that a command has read of a pool in use was of one txg.
+    pub(crate) fn check_views(&self) -> Result<()> {
+        for (pool, mut kept) in std::mem::take(&mut *self.kept.lock()) {
+            match kept.is_whole() {
+                Some(true) => {}
+                Some(false) => return Err(SpaError::ViewGivenUp { pool, txg: kept.root().txg }.into()),
+                None => self.err(format!(
+                    "the process that had pool '{pool}' has ended meanwhile; what came after that may show"
+                )),
+            }
+        }
+        let view = self.served.as_ref().and_then(|served| served.view.lock().clone());
+        view.map_or(Ok(()), |view| Ok(view.check()?))
     }
 
     /// Opens a pool to be read that `locate` finds, also where another process has it, which is then returned. That process writes
@@ -417,6 +504,8 @@ impl Context {
             (found, options) = locate().await?;
             // Its use of the pool is known.
             (options.force, options.skip_activity_check) = (true, true);
+            // The last one is the one just asked for.
+            options.root = self.globals.is_of_newest().then(|| self.kept_root(found.name())).flatten();
         }
         Ok((self.import(found, &options).await?, user))
     }
@@ -501,7 +590,9 @@ impl Context {
             return Ok(None);
         }
         if let Some((socket, who)) = server_of(found) {
-            let is_synced = self.sync_server(&socket, found.name());
+            let kept = Kept::ask(&socket);
+            let is_synced = kept.is_ok() || self.sync_server(&socket, found.name());
+            self.kept.lock().extend(kept.ok().map(|kept| (found.name().to_owned(), kept)));
             return Ok(Some(User { holder: Holder { pid: Some(who.pid) }, is_synced }));
         }
         let holder = holder::of(device_paths(found)?.iter().map(PathBuf::as_path));

@@ -248,6 +248,11 @@ impl Drop for Listed {
 }
 
 impl LiveMounts {
+    /// Datasets and where they are mounted, in the order of mounting.
+    pub(crate) fn all(&self) -> Vec<(String, PathBuf)> {
+        self.0.lock().iter().map(|mount| (mount.dataset.clone(), mount.at.clone())).collect()
+    }
+
     /// Has mounts obey the properties of their datasets as they are now, of which those called `changed` were just changed. Returns a
     /// sentence for each property that a mount obeys only later.
     pub(crate) async fn refresh(&self, pool: &LivePool, changed: &[String]) -> Vec<String> {

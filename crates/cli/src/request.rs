@@ -34,6 +34,11 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Whether it is carried out while the pool's devices fail.
+    pub(crate) fn is_for_suspended(&self) -> bool {
+        self.command.is_for_suspended()
+    }
+
     /// `zpool sync POOL`.
     pub(crate) fn sync_of(pool: &str) -> anyhow::Result<Self> {
         Ok(Self::try_parse_from(["cenote", "zpool", "sync", "--", pool])?)
@@ -122,6 +127,8 @@ pub(crate) async fn handle(handle: cenote_taskq::Handle, request: Request, outpu
         context = context.sending();
     }
     let outcome = request.command.run(&context).await;
+    // What was read of a view that was given up may be of no one txg, whatever came of it.
+    let outcome = context.check_views().and(outcome);
     context.close_pools().await;
     outcome
 }
@@ -139,6 +146,8 @@ pub(crate) async fn serve(context: &Context, request: Request) -> anyhow::Result
         },
         None => work.await,
     };
+    // What was read of a view that was given up may be of no one txg, whatever came of it.
+    let outcome = context.check_views().and(outcome);
     context.close_pools().await;
     outcome
 }

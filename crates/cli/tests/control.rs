@@ -212,6 +212,81 @@ fn a_volume_that_clients_use_changes_its_size_and_its_name() {
 }
 
 #[test]
+fn many_commands_at_once_wait_for_their_turns() {
+    let server = Server::start();
+    let images = &server.images;
+    // Those who say nothing keep nobody from being heard.
+    let silent: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(server.socket().unwrap()).unwrap()).collect();
+    let set = |number: usize| {
+        let mut command = images.command("zfs", &["set", &format!("k:{number}=v"), "mine"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<Child> = (0..40).map(set).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    drop(silent);
+    let all = images.run("zfs", &["get", "-H", "-s", "local", "-o", "property", "all", "mine"]);
+    assert_eq!(all.lines().filter(|line| line.starts_with("k:")).count(), 40);
+}
+
+#[test]
+fn a_volume_obeys_readonly_at_once_and_a_pool_with_clients_is_busy() {
+    let Some(python) = python() else { return };
+    let server = Server::start();
+    let images = &server.images;
+    let mut early = Client::of(&server, python, "mine/v");
+    assert_eq!(early.tell("write 0 4096 7"), "done");
+    images.run("zfs", &["set", "readonly=on", "mine"]);
+    assert_eq!((early.tell("write 0 4096 8"), early.tell("read 0 4096")), ("EPERM".into(), "7".into()));
+    let mut late = Client::of(&server, python, "mine/v");
+    assert_ne!(late.tell("write 0 4096 8"), "done");
+    images.run("zfs", &["inherit", "readonly", "mine"]);
+    assert_eq!((early.tell("write 0 4096 9"), early.tell("read 0 4096")), ("done".into(), "9".into()));
+    let said = images.refused("zpool", &["export", "mine"]);
+    assert!(said.contains("pool is busy: a client has the volume 'mine/v'"), "{said}");
+    assert_eq!(early.tell("write 0 4096 5"), "done");
+    drop((early, late));
+    images.run("zpool", &["export", "mine"]);
+    images.assert_whole();
+}
+
+#[test]
+fn a_pool_that_is_written_is_read_by_other_processes_as_of_one_txg() {
+    let Some(python) = python() else { return };
+    let server = Server::start();
+    let images = &server.images;
+    let mut client = Client::of(&server, python, "mine/v");
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| {
+            let mut writes = 0;
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                writes += 1;
+                let offset = (writes % 8) << 20;
+                assert_eq!(client.tell(&format!("write {offset} 1048576 {}", writes % 200 + 1)), "done");
+                assert_eq!(client.tell("flush"), "done");
+            }
+            writes
+        });
+        for _ in 0..4 {
+            let mut verify = images.bare();
+            verify.args(["verify", "-d"]).arg(&images.dir).args(["-f", "mine"]);
+            let output = verify.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{said}");
+            assert!(said.contains("reading it as of txg"), "{said}");
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(writes.join().unwrap() > 8);
+    });
+    drop(client);
+    images.run("zpool", &["export", "mine"]);
+    images.assert_whole();
+}
+
+#[test]
 fn a_process_that_mounts_for_writing_takes_commands_too() {
     if !can_mount() {
         return;

@@ -389,6 +389,35 @@ fn a_mount_that_another_namespace_has_too_ends_by_a_signal() {
 /// Goal: a copy of a device that lies beside it is not taken for it. Method: it is made while the pool is in use, so its label is as new,
 /// and it comes first by its name. Would go wrong if labels alone were compared.
 #[test]
+fn a_pool_that_somebody_uses_is_exported_with_force_alone() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    let mounted = Mounted::new(&images, "mine");
+    let mut log = File::create(mounted.path("log")).unwrap();
+    log.write_all(b"first").unwrap();
+    let said = images.refused("zpool", &["export", "mine"]);
+    assert!(said.contains("pool is busy: 'mine' is in use at"), "{said}");
+    log.write_all(b" and second").unwrap();
+    drop(log);
+    images.run("zpool", &["export", "mine"]);
+    mounted.wait();
+    images.assert_whole();
+    assert_eq!(images.run("cat", &["mine", "/log"]), "first and second");
+
+    let mounted = Mounted::new(&images, "mine");
+    let mut log = OpenOptions::new().append(true).open(mounted.path("log")).unwrap();
+    log.write_all(b" and third").unwrap();
+    images.run("zpool", &["export", "-f", "mine"]);
+    assert!(log.write_all(b" and fourth").is_err());
+    drop(log);
+    mounted.wait();
+    images.assert_whole();
+    assert_eq!(images.run("cat", &["mine", "/log"]), "first and second and third");
+}
+
+#[test]
 fn an_older_copy_of_a_device_is_named_and_not_used() {
     if !can_mount() {
         return;

@@ -91,6 +91,36 @@ fn a_copy_of_a_pool_in_use_is_not_written_without_force() {
 }
 
 #[test]
+fn of_equal_copies_the_one_that_the_label_names_is_written_and_where_it_names_none_neither() {
+    let images = Images::made(&[], 1, &[]);
+    // Its name comes first.
+    let copy = images.dir.join("0-copy");
+    std::fs::copy(&images.files[0], &copy).unwrap();
+    let before = bytes_of(std::slice::from_ref(&copy));
+    let mut command = images.bare();
+    command.current_dir(images.dir.parent().unwrap());
+    let output = command.args(["zfs", "-d", "images", "set", "org.example:a=b", "mine"]).output().unwrap();
+    assert!(output.status.success() && said(&output).contains("0-copy' is a copy of"), "{}", said(&output));
+    assert!(bytes_of(std::slice::from_ref(&copy)) == before, "the copy was written");
+    std::fs::remove_file(copy).unwrap();
+    assert_eq!(images.get("org.example:a", "mine"), "b\tlocal");
+
+    let elsewhere = tempfile::tempdir().unwrap();
+    let copies = ["x.img", "y.img"].map(|name| elsewhere.path().join(name));
+    for copy in &copies {
+        std::fs::copy(&images.files[0], copy).unwrap();
+    }
+    let before = bytes_of(&copies);
+    let output = set(&images, elsewhere.path(), &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("equal copies of one device"), "{}", said(&output));
+    assert!(bytes_of(&copies) == before, "a copy was written");
+    let output = set(&images, &copies[1], &[]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(bytes_of(&copies[..1]) == before[..1], "the other copy was written");
+}
+
+#[test]
 fn a_pool_that_openzfs_left_open_needs_force_whatever_the_host_ids_are() {
     let images = Images::of_theme("log_spacemap");
     let before = bytes_of(&images.files);

@@ -17,8 +17,10 @@
 //!
 //! **Rejected.** *One txg for the whole request*: a discard of a terabyte would hold up every other client's flush.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use cenote_dmu::tx::{Cost, TxError};
-use cenote_format::ids::Txg;
+use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::SpaError;
 use cenote_spa::write::live::{Durable, LiveHead, SyncMode};
 use thiserror::Error;
@@ -43,6 +45,9 @@ pub enum LiveVolumeError {
     /// A txg could not be written.
     #[error(transparent)]
     Sync(#[from] SpaError),
+    /// The property `readonly` is on.
+    #[error("the volume is read-only: its property 'readonly' is on")]
+    ReadOnly,
 }
 
 /// How a range is cleared.
@@ -60,6 +65,7 @@ pub enum Clear {
 pub struct LiveVolume {
     durable: Durable,
     volume: VolumeMut,
+    is_read_only: AtomicBool,
 }
 
 impl LiveVolume {
@@ -69,7 +75,24 @@ impl LiveVolume {
     /// It is no volume, or it cannot be read.
     pub async fn open(head: LiveHead, sync: SyncMode) -> Result<Self, VolumeError> {
         let volume = VolumeMut::open(head.objset()).await?;
-        Ok(Self { durable: Durable::new(head, sync), volume })
+        Ok(Self { durable: Durable::new(head, sync), volume, is_read_only: AtomicBool::new(false) })
+    }
+
+    /// Has the volume obey another value of its property `readonly`, from now on, whoever has it open.
+    pub fn set_read_only(&self, is_read_only: bool) {
+        self.is_read_only.store(is_read_only, Ordering::SeqCst);
+    }
+
+    /// Whether writing is refused.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::SeqCst)
+    }
+
+    /// Its dataset.
+    #[must_use]
+    pub fn dataset(&self) -> ObjectId {
+        self.durable.head().dataset()
     }
 
     /// The volume, to be read.
@@ -99,6 +122,9 @@ impl LiveVolume {
     /// They do not lie within the volume, there is no space, or what stands around them cannot be read: then some of them may
     /// have been written.
     pub async fn write(&self, offset_bytes: u64, data: &[u8]) -> Result<Option<Txg>, LiveVolumeError> {
+        if self.is_read_only() {
+            return Err(LiveVolumeError::ReadOnly);
+        }
         let block_bytes = self.volume.block_size_bytes();
         let claim = self.claim(offset_bytes, data.len() as u64).await?;
         let (mut at, mut rest, mut last) = (offset_bytes, data, None);
@@ -122,6 +148,9 @@ impl LiveVolume {
     /// # Errors
     /// As [`LiveVolume::write`].
     pub async fn clear(&self, offset_bytes: u64, len_bytes: u64, how: Clear) -> Result<Option<Txg>, LiveVolumeError> {
+        if self.is_read_only() {
+            return Err(LiveVolumeError::ReadOnly);
+        }
         let block_bytes = self.volume.block_size_bytes();
         let step = match how {
             Clear::Written => WRITE_STEP_BYTES,

@@ -52,6 +52,11 @@ impl Globals {
     pub(crate) fn has_input(&self) -> bool {
         self.keys.iter().any(|key| key.ends_with("=-"))
     }
+
+    /// True where a pool's newest state is asked for.
+    pub(crate) const fn is_of_newest(&self) -> bool {
+        self.at_txg.is_none() && self.rewind.is_none() && !self.at_checkpoint
+    }
 }
 
 /// How devices are read and written.

@@ -112,7 +112,7 @@ pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u
             Said::OutBytes(bytes) if output.is_terminal() => output.out(shown(&String::from_utf8_lossy(&bytes)))?,
             Said::OutBytes(bytes) => output.out(bytes)?,
             Said::Err(text) => output.err(shown(&text)),
-            Said::Who(_) => {}
+            Said::Who(_) | Said::View(_) | Said::Whole(_) => {}
             // What comes after it is the end of the connection.
             Said::Status(said) => status = Some(said),
         }

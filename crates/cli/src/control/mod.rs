@@ -18,13 +18,15 @@
 //! **Protocol**, version 1: a line of JSON each. The client sends one line. To `{"version": 1, "who": true}` the server answers with a
 //! line [`Who`], also while the pool is being exported. To `{"version": 1, "request": {…}}` it answers with lines `{"out": TEXT}`,
 //! `{"out_bytes": [BYTE, …]}` (where it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it closes the
-//! connection; after `zpool export` only when the pool is exported.
+//! connection; after `zpool export` only when the pool is exported. To `{"version": 1, "view": true}` it answers with
+//! `{"view": [BYTE, …]}`, the root of a txg that it keeps until the client goes ([`view`]), and then to each line with
+//! `{"whole": BOOL}`.
 //!
 //! **Trust.** Only the user who runs the server, and root, may ask: the folder and the socket are that user's alone, and the server
 //! asks the kernel for the user at the other end. So does the client: it sends nothing to a listener of another user, nor in a
 //! folder where others could have put one ([`place`]); and it prints no control characters of an answer on a terminal.
 //!
-//! **Bounds.** A request is a megabyte at most, an answer 64; eight clients are heard at once; a client that is silent for half a
+//! **Bounds.** A request is a megabyte at most, an answer 64; eight requests are carried out at once, and others wait; 32 clients have views; a client that is silent for half a
 //! minute is disconnected.
 //!
 //! **Its end.** A server is *ending* from the end of its work until the pool is exported: requests are refused, and clients that
@@ -32,8 +34,8 @@
 //! table of mounts, which is before `umount` returns; the table is read when the question comes. If the mount has not ended some
 //! seconds later, another mount namespace has it too, and the server goes on.
 //!
-//! **Reading** sees the pool as of a txg: the sync is held meanwhile, for [`HOLD_TIME_MAX`] at most. Changes are each made in a txg's
-//! sync (`cenote_spa::write::live`).
+//! **Reading** sees the pool as of its last txg, with all that was changed before, and keeps nobody from writing
+//! (`cenote_spa::write::live::View`). Changes are made in a txg's sync (`cenote_spa::write::live`).
 //!
 //! **Rejected.** *A protocol of verbs of its own*: every command would be written twice. *Passing text on as it comes*: a client
 //! that does not read could hold up the sync.
@@ -41,10 +43,10 @@
 mod client;
 mod place;
 mod server;
+mod view;
 
 use std::io::{BufRead, Read as _};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cenote_format::ids::Guid;
@@ -54,7 +56,8 @@ use crate::cachefile::CacheFile;
 use crate::request::Request;
 
 pub(crate) use client::{all, find, only, send, servers, who};
-pub(crate) use server::{Control, Hold, Pool};
+pub(crate) use server::{Control, Pool};
+pub(crate) use view::Kept;
 
 /// The form that is spoken.
 const VERSION: u32 = 1;
@@ -62,8 +65,6 @@ const VERSION: u32 = 1;
 const LINE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of an answer's text at most.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// How long reading may hold the sync.
-const HOLD_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// What a client says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,12 +73,14 @@ struct Ask {
     request: Request,
 }
 
-/// The part of it that every version has, and the question for [`Who`].
+/// The part of it that every version has, and the questions for [`Who`] and for a view.
 #[derive(Debug, Deserialize)]
 struct AskVersion {
     version: u32,
     #[serde(default)]
     who: bool,
+    #[serde(default)]
+    view: bool,
 }
 
 /// A process that has a pool.
@@ -114,6 +117,10 @@ enum Said {
     OutBytes(Vec<u8>),
     Err(String),
     Who(Who),
+    /// The root of the txg that is kept, as it stands on disk.
+    View(Vec<u8>),
+    /// Whether all of it was kept until now.
+    Whole(bool),
     Status(u8),
 }
 

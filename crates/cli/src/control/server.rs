@@ -4,17 +4,17 @@ use std::io::{self, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use cenote_format::ids::Guid;
 use cenote_spa::write::live::LivePool;
-use cenote_taskq::{Class, Instant, oneshot};
+use cenote_taskq::Instant;
 use signal_hook::consts::SIGTERM;
 
 use super::place::Place;
-use super::{ANSWER_BYTES_MAX, Ask, AskVersion, HOLD_TIME_MAX, LINE_BYTES_MAX, Said, VERSION, Who, read_line};
+use super::{ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Said, VERSION, Who, read_line};
 use crate::context::Context;
 use crate::datasets::Mounts;
 use crate::live::LiveMounts;
@@ -24,7 +24,11 @@ use crate::request::{self, Request};
 use crate::volumes::OpenVolumes;
 
 /// Clients that are heard at once.
-const CLIENTS_MAX: usize = 8;
+const CLIENTS_MAX: usize = 256;
+/// Requests that are carried out at once.
+const REQUESTS_MAX: usize = 8;
+/// Clients that may have views at once.
+const VIEWS_MAX: usize = 32;
 /// How long a client may say nothing, or not read.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Bytes of text in a line of an answer: as JSON it may become six times as long.
@@ -61,6 +65,7 @@ struct Shared {
     context: Context,
     of: Pool,
     is_ending: AtomicBool,
+    requests: Arc<Slots>,
     mounts: Mutex<Vec<Mount>>,
     /// When it was first seen that the mount with which the process ends is not in the mount table any more.
     unmounted: Mutex<Option<Instant>>,
@@ -105,23 +110,21 @@ impl Control {
             context: context.clone(),
             of: of.clone(),
             is_ending: AtomicBool::new(false),
+            requests: Slots::new(REQUESTS_MAX),
             unmounted: Mutex::default(),
             mounts: Mutex::default(),
         });
         let hearing = shared.clone();
-        let clients = Arc::new(AtomicUsize::new(0));
+        let (clients, views) = (Slots::new(CLIENTS_MAX), Arc::new(AtomicUsize::new(0)));
         std::thread::Builder::new().name("control".into()).spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { continue };
-                let client = Client(clients.clone());
-                if clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS_MAX {
-                    continue;
-                }
-                let shared = hearing.clone();
+                // While there are too many the system keeps others waiting.
+                let client = Slots::take(&clients);
+                let (shared, views) = (hearing.clone(), views.clone());
                 let heard = std::thread::Builder::new().name("client".into()).spawn(move || {
-                    let _client = client;
                     // Where a client cannot be answered there is nobody to tell.
-                    let _ = shared.hear(&stream);
+                    let _ = shared.hear(&stream, client, &views);
                 });
                 drop(heard);
             }
@@ -138,6 +141,35 @@ impl Control {
     /// The process's work has ended: requests are refused from now on, while the rest is written and the pool exported.
     pub(crate) fn ends(&self) {
         self.shared.is_ending.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A number of places, for which threads wait.
+struct Slots {
+    free: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// One of them, until it is dropped.
+struct Slot(Arc<Slots>);
+
+impl Slots {
+    fn new(count: usize) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::new(count), freed: Condvar::new() })
+    }
+
+    fn take(this: &Arc<Self>) -> Slot {
+        let free = this.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = this.freed.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
+        *free -= 1;
+        Slot(Arc::clone(this))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.freed.notify_one();
     }
 }
 
@@ -203,17 +235,23 @@ impl Shared {
         now - *unmounted.get_or_insert(now) < UNMOUNTED_TIME_MAX
     }
 
-    fn hear(&self, stream: &UnixStream) -> Result<()> {
+    fn hear(&self, stream: &UnixStream, client: Slot, views: &Arc<AtomicUsize>) -> Result<()> {
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         stream.set_write_timeout(Some(SILENCE_MAX))?;
         let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
         if peer != rustix::process::geteuid() && !peer.is_root() {
             bail!("another user");
         }
-        let Some(line) = read_line(&mut BufReader::new(stream))? else { return Ok(()) };
+        let mut lines = BufReader::new(stream);
+        let Some(line) = read_line(&mut lines)? else { return Ok(()) };
         let mut says = Says(stream);
         let request = match asked(&line) {
             Ok(Asked::Who) => return says.say(&Said::Who(self.who())),
+            Ok(Asked::View) => {
+                // One that reads for hours keeps nobody from being heard.
+                drop(client);
+                return self.keep(&mut lines, &mut says, views);
+            }
             Ok(Asked::Do(_)) if self.is_ending.load(Ordering::SeqCst) => {
                 let (pool, pid) = (self.of.pool.name(), std::process::id());
                 Err(anyhow!("pool '{pool}' is being exported by process {pid}: ask again when that has ended"))
@@ -221,6 +259,9 @@ impl Shared {
             Ok(Asked::Do(request)) => Ok(*request),
             Err(error) => Err(error),
         };
+        // One that says that devices are back does not wait for those that wait for devices.
+        let is_first = request.as_ref().is_ok_and(Request::is_for_suspended);
+        let _turn = (!is_first).then(|| Slots::take(&self.requests));
         let (out, err) = (Gathered::default(), Gathered::default());
         let context = self.context.served_by(&self.of, Output::to(out.clone(), err.clone()));
         let result = request.and_then(|request| context.handle().block_on(request::serve(&context, request)));
@@ -245,11 +286,31 @@ impl Shared {
         }
         Ok(())
     }
+
+    /// Keeps a txg for a client that reads the devices itself, until it goes.
+    fn keep(&self, lines: &mut BufReader<&UnixStream>, says: &mut Says<'_>, views: &Arc<AtomicUsize>) -> Result<()> {
+        let _view = Client(views.clone());
+        if views.fetch_add(1, Ordering::SeqCst) >= VIEWS_MAX {
+            return says.say(&Said::Err(format!("{VIEWS_MAX} others read the pool as of a txg")));
+        }
+        let pool = &self.of.pool;
+        let kept = match self.context.handle().block_on(pool.keep()) {
+            Ok(kept) => kept,
+            Err(error) => return says.say(&Said::Err(error.to_string())),
+        };
+        says.say(&Said::View(kept.root().emit().to_vec()))?;
+        says.0.set_read_timeout(None)?;
+        while read_line(lines)?.is_some() {
+            says.say(&Said::Whole(kept.is_whole()))?;
+        }
+        Ok(())
+    }
 }
 
 /// A client's question or request.
 enum Asked {
     Who,
+    View,
     Do(Box<Request>),
 }
 
@@ -260,6 +321,9 @@ fn asked(line: &[u8]) -> Result<Asked> {
     }
     if version.who {
         return Ok(Asked::Who);
+    }
+    if version.view {
+        return Ok(Asked::View);
     }
     let ask: Ask = serde_json::from_slice(line).context("this is no request that this server knows")?;
     Ok(Asked::Do(Box::new(ask.request)))
@@ -292,30 +356,5 @@ impl Says<'_> {
             })?;
         }
         Ok(())
-    }
-}
-
-/// Keeps the pool from being synced while what is on disk is read.
-pub(crate) struct Hold(#[allow(dead_code, reason = "its end is what counts")] oneshot::Sender<()>);
-
-impl Hold {
-    /// Waits until no txg is being synced.
-    pub(crate) async fn begin(pool: &LivePool) -> Result<Self> {
-        let (entered, has_entered) = oneshot::channel();
-        let (release, is_released) = oneshot::channel();
-        let (this, handle) = (pool.clone(), pool.handle().clone());
-        pool.handle().detach(Class::Issue, async move {
-            let held = this.change(move |_| {
-                Box::pin(async move {
-                    let _ = entered.send(());
-                    // Released, or whoever held it is gone, or was too slow.
-                    let _ = handle.timeout(HOLD_TIME_MAX, is_released).await;
-                    Ok(())
-                })
-            });
-            drop(held.await);
-        });
-        has_entered.await.map_err(|_| anyhow!("the pool '{}' is being closed, or is suspended", pool.name()))?;
-        Ok(Self(release))
     }
 }

@@ -49,6 +49,7 @@ fn live_error(error: &LiveVolumeError) -> ExportError {
         LiveVolumeError::Tx(error) => tx_error(error),
         LiveVolumeError::Volume(error) => volume_error(error),
         LiveVolumeError::Sync(error) => io_error(error),
+        LiveVolumeError::ReadOnly => ExportError::new(ExportErrorKind::ReadOnly, error.to_string()),
     }
 }
 
@@ -145,7 +146,7 @@ impl Export for LiveExport {
     }
 
     fn is_read_only(&self) -> bool {
-        false
+        self.live.is_read_only()
     }
 
     fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>> {

@@ -81,6 +81,52 @@ impl OpenVolumes {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
+    /// Has volumes that are open obey their property `readonly` as it is now. Returns a sentence for each property, of those called
+    /// `changed`, that an open volume obeys only later.
+    pub(crate) async fn refresh(&self, changed: &[String]) -> Vec<String> {
+        let is_changed = |property: &str| changed.iter().any(|name| name == property);
+        if !is_changed("readonly") && !is_changed("sync") {
+            return Vec::new();
+        }
+        let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().cloned().collect();
+        let datasets: Vec<ObjectId> = open.iter().map(|live| live.dataset()).collect();
+        let now = self.pool.look(move |writer| {
+            Box::pin(async move {
+                let failed = |error| SpaError::Dsl { pool: writer.name().to_owned(), error };
+                let view = writer.view().await?;
+                let mut now = Vec::new();
+                for dataset in datasets {
+                    let name = view.dataset_name(dataset).await.map_err(failed)?;
+                    let dir = view.dataset(&name).await.map_err(failed)?.dir;
+                    let readonly = view.property(&dir, "readonly", true).await.map_err(failed)?;
+                    now.push((name, readonly.and_then(|found| found.value.number()) == Some(1)));
+                }
+                Ok(now)
+            })
+        });
+        let now = match now.await {
+            Ok(now) => now,
+            Err(error) => return vec![format!("volumes that are open go on as they were: {error}")],
+        };
+        let mut later = Vec::new();
+        for (live, (name, is_read_only)) in open.iter().zip(now) {
+            live.set_read_only(is_read_only);
+            if is_changed("sync") {
+                later.push(format!("'{name}' is open: 'sync' takes effect there when it is served again"));
+            }
+        }
+        later
+    }
+
+    /// A volume that a client has, by its name.
+    pub(crate) async fn in_use(&self) -> Option<String> {
+        let volumes = self.volumes.lock().await;
+        let (dataset, _) = volumes.iter().find(|(_, live)| Arc::strong_count(live) > 1)?;
+        let names = self.names.lock();
+        let name = names.datasets.iter().find(|(_, of)| *of == dataset).map(|(name, _)| name.clone());
+        Some(name.unwrap_or_else(|| format!("with dataset {dataset}")))
+    }
+
     /// Forgets which volumes have which names. For use in the change that renames a dataset: whoever asked for it may have gone
     /// when it is made.
     pub(crate) fn names_changed(&self) {

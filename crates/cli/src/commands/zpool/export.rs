@@ -13,7 +13,7 @@ pub(crate) struct Args {
     /// All of them.
     #[arg(short = 'a')]
     all: bool,
-    /// A server's pool whose devices fail too: what is not on disk is lost.
+    /// Also a pool that is in use, whose users get errors, and a server's pool whose devices fail: what is not on disk is lost.
     #[arg(short = 'f')]
     force: bool,
     /// The pools.
@@ -40,6 +40,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                      to lose what is not on disk"
                 );
                 pool.abandon();
+            } else if !args.force {
+                context.check_unused().await?;
             }
             context.ask_to_end();
         } else if let Ok((found, _)) = context.locate(name).await {
