@@ -82,15 +82,17 @@ impl Writing {
         }
     }
 
-    /// Notes the command, and has all of it on disk.
+    /// Notes the command, and has all of it on disk. A server writes the note with one of its next txgs, as OpenZFS does.
     pub(crate) async fn finish(self, line: String) -> Result<()> {
         match self {
             Self::Alone(pool) => finish(*pool, &line).await,
             Self::Served(pool) => {
                 let user = u64::from(rustix::process::getuid().as_raw());
-                let noted =
-                    pool.change(move |writer| Box::pin(async move { writer.record_command(&line, user).await }));
-                Ok(noted.await?)
+                let what = "a command cannot be noted in the pool's history";
+                let noted = pool.change_later(what, move |writer| {
+                    Box::pin(async move { writer.record_command(&line, user).await })
+                });
+                Ok(noted?)
             }
         }
     }

@@ -20,15 +20,15 @@
 use cenote_codec::compress::Compression;
 use cenote_dmu::Objset;
 use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, RedundantMetadata};
+use cenote_dmu::zap::Zap;
 use cenote_dsl::{Dir, Dsl};
-use cenote_format::dsl::{dataset_field, dir_field};
+use cenote_format::dsl::{dataset_field, dir_field, pool_directory};
 use cenote_format::enums::{Checksum, Compress, ObjsetType};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::zap::ZapValue;
 
-use super::refuse::datasets_of;
 use super::{Head, PoolWriter};
 use crate::SpaError;
 use crate::features::by_name;
@@ -97,8 +97,13 @@ impl PoolWriter {
     /// The MOS cannot be read.
     pub async fn view(&self) -> Result<Dsl, SpaError> {
         let heads = self.datasets.iter().map(|head| (head.dataset, head.objset.clone())).collect();
-        let made = datasets_of(Objset::of_open(&self.mos), &self.name, heads).await;
-        made.map_err(|error| self.dmu_error(error))
+        let mos = Objset::of_open(&self.mos);
+        let root = async {
+            let directory = Zap::open(mos.object(pool_directory::OBJECT).await?).await?;
+            directory.lookup_u64(pool_directory::ROOT_DATASET).await
+        };
+        let root = root.await.map_err(|error| self.dmu_error(error))?;
+        Ok(Dsl::new(self.name.clone(), mos, ObjectId(root)).with_open_heads(heads))
     }
 
     /// Opens a head dataset for changing what is in it.

@@ -4,7 +4,6 @@
 //! is changed are not looked at here: that dataset is refused later, before anything of its txg is the pool's.
 
 use cenote_dmu::{KeyAccess, Objset};
-use cenote_dsl::Dsl;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::Txg;
 use cenote_vdev::config::VdevKind;
@@ -135,18 +134,6 @@ impl Pool {
     fn dsl_error(&self, error: cenote_dsl::DslError) -> SpaError {
         SpaError::Dsl { pool: self.name().to_owned(), error }
     }
-}
-
-/// The datasets of a pool whose MOS this is.
-pub(super) async fn datasets_of(
-    mos: Objset,
-    pool: &str,
-    heads: std::collections::BTreeMap<cenote_format::ids::ObjectId, cenote_dmu::write::ObjsetMut>,
-) -> Result<Dsl, cenote_dmu::DmuError> {
-    let directory = mos.object(pool_directory::OBJECT).await?;
-    let directory = cenote_dmu::zap::Zap::open(directory).await?;
-    let root = directory.lookup_u64(pool_directory::ROOT_DATASET).await?;
-    Ok(Dsl::new(pool.to_owned(), mos, cenote_format::ids::ObjectId(root)).with_open_heads(heads))
 }
 
 /// The txg after the one that a pool was opened at.

@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let shown = parsed.clone();
     let changed: Vec<String> = datasets.iter().map(|dataset| (*dataset).clone()).collect();
     let names: Vec<String> = parsed.iter().map(|(name, _)| name.clone()).collect();
-    // What there is room for is seen in the datasets as they are on disk.
+    // What there is room for is seen in the datasets as they are now.
     let needs_room = parsed.iter().any(|(name, _)| ["volsize", "refreservation"].contains(&name.as_str()));
     if needs_room && (datasets.len() > 1 || parsed.len() > 1) {
         return Err(usage("not supported yet: 'volsize' or 'refreservation' and other settings in one command"));

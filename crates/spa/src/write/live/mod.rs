@@ -289,12 +289,9 @@ impl LivePool {
         let (sender, mut answer) = oneshot::channel();
         let change: Change = Box::new(move |writer| {
             Box::pin(async move {
-                let before = (writer.mos.change_count(), writer.given_up);
                 let txg = writer.txg();
-                let result = change(writer).await;
-                // What failed without a trace is refused, and that is all.
-                let is_half_done = result.is_err() && (writer.mos.change_count(), writer.given_up) != before;
-                let failure = result.as_ref().err().filter(|_| is_half_done).map(|error| writer.fail(error));
+                let (is_whole, result) = watched(writer, change).await;
+                let failure = result.as_ref().err().filter(|_| !is_whole).map(|error| writer.fail(error));
                 // Whoever asked may have gone.
                 drop(sender.send((txg, result)));
                 failure.map_or(Ok(()), Err)
@@ -314,6 +311,32 @@ impl LivePool {
                 Either::Right(Err(error)) => return Err(self.fail(&error)),
             }
         }
+    }
+
+    /// Has a change of the pool itself made in one of the next txgs, which the caller does not wait for. It may be lost where the
+    /// power goes before; where it is refused the pool's owner is told ([`LivePool::troubled`]).
+    ///
+    /// # Errors
+    /// The pool is closed.
+    pub fn change_later<F>(&self, what: &'static str, change: F) -> Result<(), SpaError>
+    where
+        F: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<(), SpaError>> + Send + 'static,
+    {
+        let troubles = self.shared.troubles.clone();
+        let change: Change = Box::new(move |writer| {
+            Box::pin(async move {
+                let (is_whole, result) = watched(writer, change).await;
+                if let Err(error) = &result {
+                    troubles.tell(format!("{what}: {error}"));
+                }
+                if is_whole { Ok(()) } else { result }
+            })
+        });
+        self.ask(|asked| asked.changes.push_back(change))?;
+        let txgs = self.shared.txgs.clone();
+        // What is wrong with the txg is told to those who wait for it.
+        self.shared.handle.detach(Class::Issue, async move { drop(txgs.sync().await) });
+        Ok(())
     }
 
     /// Looks at the pool itself, between two txgs: it waits for the one that is being written, and needs none itself. Nothing that
@@ -401,6 +424,17 @@ impl LivePool {
             None => Err(self.shared.txgs.enter().map_or_else(|error| self.fail(&error), |_| closed())),
         }
     }
+}
+
+/// Makes a change. False if it failed half-way: what failed without a trace is refused, and that is all.
+async fn watched<T, F>(writer: &mut PoolWriter, change: F) -> (bool, Result<T, SpaError>)
+where
+    F: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T, SpaError>>,
+{
+    let before = (writer.mos.change_count(), writer.given_up);
+    let result = change(writer).await;
+    let is_whole = result.is_ok() || (writer.mos.change_count(), writer.given_up) == before;
+    (is_whole, result)
 }
 
 /// The sync's end, however it comes: those who wait for a change or a look are told, since nothing will make it. What they asked for
