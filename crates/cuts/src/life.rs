@@ -445,10 +445,15 @@ impl Life {
         done.was_opening = was_opening;
         done.steps += runtime.sim().map_or(0, |sim| sim.steps());
         let is_told = |failure: &&String| {
-            plan.outage.is_some_and(|(outage, ..)| outage.loses_all_caches()) && failure.contains("checksum error")
+            // Of a device that is known to have lost it already it is called stale.
+            let is_lost =
+                ["checksum error", "stale (device missed the write)"].iter().any(|word| failure.contains(word));
+            plan.outage.is_some_and(|(outage, ..)| outage.loses_all_caches()) && is_lost
         };
         if let Some(failure) = failures.lock().iter().find(|failure| !is_told(failure)) {
-            return Err(format!("under load: {failure}"));
+            let faults =
+                plan.outage.map(|(outage, after, lasts)| format!(" ({outage:?} after {after:?} for {lasts:?})"));
+            return Err(format!("under load{}: {failure}", faults.unwrap_or_default()));
         }
         self.models.check_dirty(&records)?;
         self.images = machine.images();
