@@ -352,8 +352,7 @@ impl Context {
 
     /// The files and devices to probe: those of `-d`, else of `ZPOOL_IMPORT_PATH`, else the usual places.
     pub(crate) async fn paths(&self) -> Result<Vec<PathBuf>> {
-        // Labels name devices by their whole paths.
-        let mut named = self.search.paths.iter().map(std::path::absolute).collect::<std::io::Result<Vec<_>>>()?;
+        let mut named = self.search.paths.clone();
         if named.is_empty() {
             let variable = std::env::var_os("ZPOOL_IMPORT_PATH").filter(|value| !value.is_empty());
             named = variable.map(|value| std::env::split_paths(&value).collect()).unwrap_or_default();
@@ -361,6 +360,8 @@ impl Context {
         if !named.is_empty() {
             let mut paths = Vec::new();
             for path in named {
+                // Labels name devices by their whole paths.
+                let path = std::path::absolute(path)?;
                 if path.is_dir() {
                     let listed = self.handle.list_directory(&path).await;
                     paths.extend(
@@ -469,7 +470,7 @@ impl Context {
         self.kept.lock().iter().rev().find(|(name, _)| name == pool).map(|(_, kept)| *kept.root())
     }
 
-    /// Whether all that a command has read of a pool in use was of one txg.
+    /// Fails unless all that a command has read of pools in use was of one txg each.
     pub(crate) fn check_views(&self) -> Result<()> {
         for (pool, mut kept) in std::mem::take(&mut *self.kept.lock()) {
             match kept.is_whole() {

@@ -34,7 +34,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether it is carried out while the pool's devices fail.
+    /// True if it is carried out while the pool's devices fail.
     pub(crate) fn is_for_suspended(&self) -> bool {
         self.command.is_for_suspended()
     }
@@ -127,7 +127,7 @@ pub(crate) async fn handle(handle: cenote_taskq::Handle, request: Request, outpu
         context = context.sending();
     }
     let outcome = request.command.run(&context).await;
-    // What was read of a view that was given up may be of no one txg, whatever came of it.
+    // Blocks read of a view that was given up may be of several txgs, whatever came of it.
     let outcome = context.check_views().and(outcome);
     context.close_pools().await;
     outcome
@@ -146,14 +146,14 @@ pub(crate) async fn serve(context: &Context, request: Request) -> anyhow::Result
         },
         None => work.await,
     };
-    // What was read of a view that was given up may be of no one txg, whatever came of it.
+    // Blocks read of a view that was given up may be of several txgs, whatever came of it.
     let outcome = context.check_views().and(outcome);
     context.close_pools().await;
     outcome
 }
 
 /// Resolves when the pool's devices fail.
-async fn suspended(pool: &LivePool) -> anyhow::Error {
+pub(crate) async fn suspended(pool: &LivePool) -> anyhow::Error {
     let (reason, _) = pool.failed().await;
     let name = pool.name();
     anyhow::anyhow!(

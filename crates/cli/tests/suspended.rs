@@ -89,6 +89,10 @@ fn a_suspended_pool_says_so_and_goes_on_when_it_is_cleared() {
         let json = images.run("zpool", &["status", "-j", "mine"]);
         assert!(json.contains("\"state\":\"SUSPENDED\""), "{json}");
         assert!(images.refused("zfs", &["list", "mine"]).contains("currently suspended"));
+        // A process that reads the devices itself does not wait for the server's.
+        let read = images.command("ls", &["mine"]).output().unwrap();
+        let told = String::from_utf8_lossy(&read.stderr);
+        assert!(read.status.success() && told.contains("without what that has in memory"), "{read:?}");
         assert!(images.refused("zpool", &["export", "mine"]).contains("suspended"));
         assert!(images.refused("zpool", &["clear", "mine"]).contains("cannot clear errors for mine"));
         assert!(server.status().contains("SUSPENDED"));

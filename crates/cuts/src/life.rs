@@ -349,8 +349,9 @@ impl Life {
         let handle = runtime.handle();
         let expected = Expected::default();
         let without = run(&runtime, async { imported(&handle, &machine, &expected).await.map(|pool| pool.txg()) });
-        machine.end(runtime, handle)?;
-        without.map_err(|error| format!("without {}: {error}", Machine::name(away)))
+        let ended = machine.end(runtime, handle);
+        let without = without.map_err(|error| format!("without {}: {error}", Machine::name(away)))?;
+        ended.map(|()| without)
     }
 
     /// Imports devices with this content, one of them left out, and judges what is there.
@@ -375,8 +376,9 @@ impl Life {
             judge(&handle, &pool, &self.shape, &self.models, expected).await
         });
         done.steps += runtime.sim().map_or(0, |sim| sim.steps());
-        machine.end(runtime, handle)?;
-        judged
+        let ended = machine.end(runtime, handle);
+        let judged = judged?;
+        ended.map(|()| judged)
     }
 
     /// Opens the pool and changes it until the power goes. The last txg that was reported synced, and writes that are still to reach

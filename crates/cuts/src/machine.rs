@@ -346,8 +346,6 @@ impl Machine {
                     Late::default()
                 }
             });
-            // An aim that was not reached holds its waiter, and that the runtime, which holds the devices.
-            disk.clear_faults();
         }
         all
     }

@@ -116,7 +116,8 @@ pub(crate) async fn import_for(
     Import { handle, found: &found, options, purpose, name, notes, is_in_use: false }.run().await
 }
 
-/// What leaves lack.
+/// The txgs that leaves lack.
+#[derive(Clone)]
 pub(crate) struct Leaves {
     /// As [`Pool::missed_txgs`].
     pub(crate) missed: BTreeMap<Guid, TxgSet>,

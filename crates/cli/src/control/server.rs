@@ -3,14 +3,14 @@
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use cenote_format::ids::Guid;
 use cenote_spa::write::live::LivePool;
-use cenote_taskq::Instant;
+use cenote_taskq::{Either, Instant, race};
 use signal_hook::consts::SIGTERM;
 
 use super::place::Place;
@@ -115,7 +115,7 @@ impl Control {
             mounts: Mutex::default(),
         });
         let hearing = shared.clone();
-        let (clients, views) = (Slots::new(CLIENTS_MAX), Arc::new(AtomicUsize::new(0)));
+        let (clients, views) = (Slots::new(CLIENTS_MAX), Slots::new(VIEWS_MAX));
         std::thread::Builder::new().name("control".into()).spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { continue };
@@ -164,21 +164,19 @@ impl Slots {
         *free -= 1;
         Slot(Arc::clone(this))
     }
+
+    /// One that is free now.
+    fn try_take(this: &Arc<Self>) -> Option<Slot> {
+        let mut free = this.free.lock().unwrap_or_else(PoisonError::into_inner);
+        *free = free.checked_sub(1)?;
+        Some(Slot(Arc::clone(this)))
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.0.freed.notify_one();
-    }
-}
-
-/// One that is counted.
-struct Client(Arc<AtomicUsize>);
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -235,7 +233,7 @@ impl Shared {
         now - *unmounted.get_or_insert(now) < UNMOUNTED_TIME_MAX
     }
 
-    fn hear(&self, stream: &UnixStream, client: Slot, views: &Arc<AtomicUsize>) -> Result<()> {
+    fn hear(&self, stream: &UnixStream, client: Slot, views: &Arc<Slots>) -> Result<()> {
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         stream.set_write_timeout(Some(SILENCE_MAX))?;
         let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
@@ -288,13 +286,19 @@ impl Shared {
     }
 
     /// Keeps a txg for a client that reads the devices itself, until it goes.
-    fn keep(&self, lines: &mut BufReader<&UnixStream>, says: &mut Says<'_>, views: &Arc<AtomicUsize>) -> Result<()> {
-        let _view = Client(views.clone());
-        if views.fetch_add(1, Ordering::SeqCst) >= VIEWS_MAX {
+    fn keep(&self, lines: &mut BufReader<&UnixStream>, says: &mut Says<'_>, views: &Arc<Slots>) -> Result<()> {
+        let Some(_view) = Slots::try_take(views) else {
             return says.say(&Said::Err(format!("{VIEWS_MAX} others read the pool as of a txg")));
-        }
+        };
         let pool = &self.of.pool;
-        let kept = match self.context.handle().block_on(pool.keep()) {
+        // A pool whose devices fail writes nothing, and its client goes on without.
+        let kept = async {
+            match race(Box::pin(request::suspended(pool)), Box::pin(pool.keep())).await {
+                Either::Left(error) => Err(error),
+                Either::Right(kept) => Ok(kept?),
+            }
+        };
+        let kept = match self.context.handle().block_on(kept) {
             Ok(kept) => kept,
             Err(error) => return says.say(&Said::Err(error.to_string())),
         };

@@ -48,7 +48,7 @@ impl Kept {
         &self.root
     }
 
-    /// Whether everything was kept until now; none if the server has gone, and with it those who could say so.
+    /// True if everything was kept until now; none if the server has gone, which alone could say so.
     pub(crate) fn is_whole(&mut self) -> Option<bool> {
         self.answers.get_mut().write_all(IS_WHOLE).ok()?;
         match serde_json::from_slice(&read_line(&mut self.answers).ok()??).ok()? {

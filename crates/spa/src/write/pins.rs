@@ -1,4 +1,4 @@
-//! Txgs whose blocks are kept though they were freed: someone reads the pool as of them.
+//! Pinned txgs: their blocks are kept though they were freed, since a view reads the pool as of them.
 //!
 //! A pin costs nothing by itself. What is freed while it lives cannot be used again until it is gone, so there is a bound: once what is
 //! kept for pins is more than [`KEPT_SHARE_MAX`] of what is not allocated, the oldest pin is *given up*. Its reader is told
@@ -11,7 +11,7 @@ use cenote_format::ids::Txg;
 use cenote_taskq::Notify;
 use cenote_taskq::sync::Mutex;
 
-/// What is kept for pins is at most one part in so many of what is not allocated.
+/// Blocks kept for pins are at most one part in so many of the space that is not allocated.
 pub(super) const KEPT_SHARE_MAX: u64 = 4;
 
 /// The pins of a pool.

@@ -83,7 +83,7 @@ const CHANGES_MAX: Duration = Duration::from_millis(250);
 /// A change of the pool itself, made in a txg's sync; or a look at it.
 type Change = Box<dyn for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<(), SpaError>> + Send>;
 
-/// What the sync is asked to do with the pool itself.
+/// Changes of the pool itself and looks at it, which the sync is asked for.
 #[derive(Default)]
 struct Asked {
     changes: VecDeque<Change>,
@@ -114,7 +114,7 @@ struct Shared {
     pins: Arc<Pins>,
     /// The root of the last txg, for views; none before the first, and once the sync has ended.
     root: Mutex<Option<view::Root>>,
-    /// What the sync is asked to do; none once it has ended.
+    /// Requests to the sync; none once it has ended.
     asked: Mutex<Option<Asked>>,
     /// A look has come.
     look_came: Notify,
@@ -334,7 +334,7 @@ impl LivePool {
         });
         self.ask(|asked| asked.changes.push_back(change))?;
         let txgs = self.shared.txgs.clone();
-        // What is wrong with the txg is told to those who wait for it.
+        // A failure of the txg is told to those who wait for it.
         self.shared.handle.detach(Class::Issue, async move { drop(txgs.sync().await) });
         Ok(())
     }

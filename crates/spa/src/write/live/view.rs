@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** Whoever checks, lists, copies or compares a pool needs one state of it for as long as the work lasts, and the pool is to be
-//! written meanwhile. To hold the sync up for that (as this crate once did) stops every writer.
+//! **Need.** A command that checks, lists, copies or compares a pool needs one state of it for as long as the work lasts, and the pool is
+//! to be written meanwhile. To hold the sync up for that (as this crate once did) stops every writer.
 //!
 //! **What it is.** A [`View`] is a [`Pool`] like one that was imported, whose root is the last that is on disk. It is read through the
 //! devices and the block cache that are in use: nothing is opened again, and no label is read. The root's blocks stay as they are,
@@ -13,7 +13,7 @@
 //! root and pins its txg, and opens the MOS. None of it waits in the sync, or keeps the sync waiting. The view ends when it is
 //! dropped.
 //!
-//! **Bounds.** What is kept for views is at most a quarter of what is not allocated; then the oldest view is given up, and
+//! **Bounds.** Blocks kept for views are at most a quarter of what is not allocated; then the oldest view is given up, and
 //! [`View::check`] says so. An export waits for views, for [`VIEWS_END_MAX`] at most.
 //!
 //! **Invariants.**
@@ -22,6 +22,7 @@
 //!
 //! **Crash.** Pins are in memory alone, and so is what is kept for them: on disk those blocks are free.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ pub(super) struct Root {
     zio: Zio,
     cache: Arc<Cache<ZioError>>,
     found: FoundPool,
-    leaves: Arc<Leaves>,
+    leaves: Leaves,
 }
 
 impl Root {
@@ -61,7 +62,7 @@ impl Root {
             zio: dmu.zio().clone(),
             cache: dmu.shared_cache(),
             found: writer.found.clone(),
-            leaves: Arc::new(Leaves { missed, unnoted, late: Default::default() }),
+            leaves: Leaves { missed, unnoted, late: BTreeSet::new() },
         })
     }
 }
@@ -80,7 +81,7 @@ impl View {
         &self.pool
     }
 
-    /// Whether all that was read until now was of the view's txg. To be asked when the work is done, and where a read fails.
+    /// Fails unless all that was read until now was of the view's txg. To be asked when the work is done, and where a read fails.
     ///
     /// # Errors
     /// So much was freed meanwhile that the view was given up.
@@ -105,7 +106,7 @@ impl KeptTxg {
         &self.root
     }
 
-    /// Whether all of it was kept until now.
+    /// True if all of it was kept until now.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         !self.pin.is_given_up()
@@ -117,13 +118,11 @@ impl LivePool {
     /// else.
     ///
     /// # Errors
-    /// What was changed could not be written; the pool is closed or suspended; its MOS cannot be read.
+    /// The changes could not be written; the pool is closed or suspended; its MOS cannot be read.
     pub async fn view(&self, options: &ImportOptions) -> Result<View, SpaError> {
         let (Root { uberblock, zio, cache, found, leaves }, pin) = self.pinned(true).await?;
         // Work of its own goes on in it when nobody waits, and ends with it.
         let dmu = Dmu::new(self.shared.handle.clone(), zio, cache);
-        let leaves =
-            Leaves { missed: leaves.missed.clone(), unnoted: leaves.unnoted.clone(), late: leaves.late.clone() };
         let pool = in_use(dmu, &found, self.name(), options, &uberblock, leaves).await?;
         Ok(View { pool, pin })
     }
