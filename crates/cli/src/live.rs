@@ -349,7 +349,7 @@ async fn opened(
     writer: &mut PoolWriter,
     name: &str,
 ) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
-    let view = writer.view().await?;
+    let view = writer.dsl().clone();
     let dataset = view.dataset(name).await?;
     if dataset.is_snapshot() {
         bail!("cannot mount '{name}' with --rw: a snapshot does not change");
@@ -373,7 +373,7 @@ async fn opened(
 
 /// Where the sync looks at the pool.
 async fn read_wanted(writer: &mut PoolWriter, name: &str) -> Result<(LiveServerOptions, Forbidden)> {
-    let view = writer.view().await?;
+    let view = writer.dsl().clone();
     let dataset = view.dataset(name).await?;
     wanted(writer, &view, &dataset.dir).await
 }

@@ -116,7 +116,7 @@ async fn describe(
     }
     match kind {
         ObjsetType::Zvol => {
-            let volume = Volume::open(objset).await?;
+            let volume = Volume::open(&objset).await?;
             out.insert("size", &json!(volume.size_bytes()))?;
             let mut stream = volume.stream(WINDOW_BYTES);
             let mut hash = Sha256::new();

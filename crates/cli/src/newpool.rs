@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use cenote_dmu::write::Object;
+use cenote_dmu::Object;
 use cenote_props::{Types, dataset, effect, pool as pool_table};
 use cenote_spa::features::{FEATURES, by_name};
 use cenote_spa::write::{Clock, CreateOptions, DiskSpec, FileSizes, Host, PoolWriter, PropertyValue, create};
@@ -91,7 +91,7 @@ impl NewPool {
         for (name, value) in &settings.properties {
             pool.set_pool_property(name, value.as_ref()).await?;
         }
-        let Some(head) = pool.root().cloned() else { bail!("the pool has no root dataset") };
+        let Some(head) = pool.root() else { bail!("the pool has no root dataset") };
         for (name, value) in &properties {
             pool.set_property(&head, name, value).await?;
         }

@@ -302,7 +302,7 @@ async fn opened(handle: &Handle, files: &[PathBuf]) -> PoolWriter {
 /// Adds a file with an extended attribute as the properties say; the objset's number, the file's, and its dnode's bytes.
 async fn write_file(pool: &mut PoolWriter, case: &Case) -> (u64, u64, u64) {
     let head = pool.open_head(&case.name).await.unwrap();
-    let view = pool.view().await.unwrap();
+    let view = pool.dsl().clone();
     let dir = view.dir(&case.name).await.unwrap();
     let found = view.property(&dir, case.property.name, true).await.unwrap().unwrap();
     assert_eq!(found.value.number(), Some(case.number), "{}", case.name);
@@ -326,7 +326,7 @@ async fn write_file(pool: &mut PoolWriter, case: &Case) -> (u64, u64, u64) {
     let entry = |at: u64| NewEntry { name: format!("{at:x}-{FILE}").into_bytes(), object: file.id(), mode };
     let entries: Vec<NewEntry> = (0..LINKS).map(|at| entry(at.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
     fs.add_entries(txg, &root, &entries, [pool.time_s(), 0]).await.unwrap();
-    (head.dataset.0, file.id().0, file.head().slots() as u64 * 512)
+    (head.dataset.0, file.id().0, file.phys().slots() as u64 * 512)
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::Objset;
-use cenote_dmu::zap::Zap;
+use cenote_dmu::{Objset, Zap};
 use cenote_dsl::property::Source;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
@@ -113,7 +112,7 @@ pub(crate) async fn judge(
             check_objects(&objset, objects).await.map_err(|error| format!("{name} as of txg {txg}: {error}"))?;
         }
     }
-    let volume = Volume::open(objset(pool, VOLUME).await?).await.map_err(words)?;
+    let volume = Volume::open(&objset(pool, VOLUME).await?).await.map_err(words)?;
     let mut ranges = Vec::new();
     for log in &models.ranges {
         let log = log.lock().clone();

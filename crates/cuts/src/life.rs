@@ -17,7 +17,7 @@ use cenote_testkit::campaign::take_panics;
 use cenote_zpl::live::{LiveFileSystem, LiveOptions, NewNode};
 use cenote_zpl::write::{FileSystemMut, NodeSpec, XattrMode};
 use cenote_zvol::live::LiveVolume;
-use cenote_zvol::write::{VolumeMut, VolumeSpec};
+use cenote_zvol::{Volume, VolumeSpec};
 
 use crate::CUTS;
 use crate::aim::Aim;
@@ -514,7 +514,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
     }
     let head = pool.create_dataset(VOLUME, ObjsetType::Zvol).await.map_err(words)?;
     let spec = VolumeSpec { size_bytes: VOLUME_BYTES, block_bytes: VOLUME_BLOCK_BYTES };
-    VolumeMut::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
+    Volume::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
     pool.sync().await.map_err(words)?;
     let pool = LivePool::start(pool, TxTunables::default());
     for name in FILE_SYSTEMS {

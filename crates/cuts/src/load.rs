@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use cenote_dmu::ObjectSpec;
 use cenote_dmu::tx::TxError;
-use cenote_dmu::write::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};

@@ -15,19 +15,26 @@
 //! A tree of `n` levels has its pointers in the dnode at level `n-1`; each indirect block holds `2^(indblkshift-7)`.
 //! A hole anywhere stands for zeros below it.
 //!
-//! **In memory.** [`Dmu`] joins the I/O pipeline and the block cache: [`Dmu::read`] is the one way to a block. [`Objset`]
-//! is an opened root; [`Dnode`] a parsed dnode that keeps its objset alive. Both are immutable here (a snapshot of one
-//! txg), so they need no locks; they are counted references and cheap to clone. There is no per-object table of open
-//! blocks: a block is found by walking the tree, whose indirect blocks are hits in the cache. That removes the per-dnode
-//! mutex that limits the original.
+//! **In memory.** [`Dmu`] joins the I/O pipeline and the block cache: [`Dmu::read`] is the one way to a block. An [`Objset`] is as
+//! of one root, or open to be changed; an [`Object`] likewise: a tree on disk ([`BlockTree`]), under zero or more layers, one for
+//! each txg that is not on disk yet. Readers ask both in the same way. A frozen objset (of a snapshot, a view, a pool opened
+//! read-only) is immutable and its reads take no lock; a look at an open object takes one short lock, its own. There is no
+//! per-object table of open blocks: a block is found by walking the tree, whose indirect blocks are hits in the cache. That removes
+//! the per-dnode mutex that limits the original.
+//! ```text
+//!   sync ─► zap ─► object ◄─► objset     upper use lower
+//!                    │   ╲
+//!                    ▼    ▼
+//!                  tree  prefetch        tree: what is on disk; below it the reader of an objset's blocks
+//! ```
 //!
 //! **Life of a read.** offset -> block id -> pointer (one cached indirect block per level, usually one look-up in all) ->
 //! cached data block or device read -> slice. A range over several blocks reads them concurrently.
 //!
-//! **Reading ahead.** Someone who reads an object piece by piece through an [`Ahead`] has its patterns recognised
-//! (`ahead/streams`), and what comes next is loaded into the cache before it is asked for.
+//! **Reading ahead.** The patterns of a reader that reads an object piece by piece through a [`Zfetch`] are recognised
+//! (`prefetch/streams`), and what comes next is loaded into the cache before it is asked for.
 //!
-//! **Reading past the cache.** [`Dnode::read_direct`] goes from the pointer to the pipeline: no look-up, no entry, no lock
+//! **Reading past the cache.** [`Object::read_direct`] goes from the pointer to the pipeline: no look-up, no entry, no lock
 //! but those of the indirect blocks above; as many are in flight as the caller asks for at once.
 //!
 //! **Invariants.**
@@ -40,23 +47,25 @@
 //! 4. Every task that a reader starts is a member of the pool's group of detached work: once that is closed none runs and
 //!    none starts.
 //!
-//! **Writing** has a theory of its own: [`mod@write`].
+//! **Writing** has a theory of its own: [`sync`].
 //!
 //! **Crash.** Readers leave nothing behind; for writers see there.
 //!
 //! **Rejected.** A dbuf per block (state that only writers need); a generic "object" trait (there is one kind of
-//! object, and static types read better).
+//! object, and static types read better); one type for reading and another for changing (each table of the pool would have to be
+//! read twice, and was).
 
-mod ahead;
-mod dnode;
 mod error;
+mod geometry;
+mod object;
 mod objset;
-mod read;
+mod prefetch;
+mod reader;
 pub mod sa;
+pub mod sync;
+mod tree;
 pub mod tx;
-mod walk;
 mod window;
-pub mod write;
 pub mod zap;
 
 use std::sync::Arc;
@@ -69,11 +78,17 @@ use cenote_taskq::{Class, Group, GroupClosed, Handle, Join};
 use cenote_vdev::queue::QueueClass;
 use cenote_zio::{ReadContext, Zio, ZioError};
 
-pub use ahead::Ahead;
-pub use dnode::Dnode;
-pub use error::{DmuError, DmuErrorKind};
-pub use objset::{KeyAccess, Objset};
-pub use read::{DataStream, READ_SIZE_MAX_BYTES, Run};
+pub use cenote_zio::ORDER;
+
+pub use self::error::{DmuError, DmuErrorKind};
+pub use self::geometry::{GROUPUSED, INDIRECT_SHIFT, PROJECTUSED, USERUSED};
+pub use self::object::{DataStream, Extent, Object, ObjectSpec, READ_SIZE_MAX_BYTES, RangeGuard, Run};
+pub use self::objset::{NextObjects, Objset, ObjsetPolicy, RedundantMetadata};
+pub use self::prefetch::Zfetch;
+pub use self::reader::KeyAccess;
+pub use self::sync::{Killed, SpaceDelta, Storing, Synced, Writer};
+pub use self::tree::BlockTree;
+pub use self::zap::{Zap, ZapEntry, ZapListing};
 
 /// The way to blocks: pipeline and cache. Cheap to clone.
 #[derive(Clone)]
@@ -81,7 +96,7 @@ pub struct Dmu {
     zio: Zio,
     cache: Arc<Cache<ZioError>>,
     handle: Handle,
-    ahead: Arc<ahead::Budget>,
+    ahead: Arc<prefetch::Budget>,
     /// All work on the pool that nobody need be waiting for.
     detached: Group,
 }
@@ -90,7 +105,7 @@ impl Dmu {
     /// Joins a pipeline with a cache.
     #[must_use]
     pub fn new(handle: Handle, zio: Zio, cache: Arc<Cache<ZioError>>) -> Self {
-        let ahead = Arc::new(ahead::Budget::of(cache.stats().limit_bytes));
+        let ahead = Arc::new(prefetch::Budget::of(cache.stats().limit_bytes));
         let detached = handle.group();
         Self { zio, cache, handle, ahead, detached }
     }
@@ -152,7 +167,8 @@ impl Dmu {
         };
         let load = || {
             on_miss();
-            self.zio.read(bp, context)
+            // Boxed: most reads are hits, and their futures need no room for a read of a device.
+            Box::pin(self.zio.read(bp, context))
         };
         self.cache.find_or_load(key, Self::memory_bytes(bp), || self.zio.hurry(bp), load).await
     }

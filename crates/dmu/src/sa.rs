@@ -10,12 +10,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_format::Endian;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::ids::{BlockId, ObjectId};
+use cenote_format::ids::ObjectId;
 use cenote_format::sa::{SA_LAYOUTS, SA_REGISTRY, SaHeader, SaLayout, SaRegistry, SaView, ZplAttribute, layout_number};
+use cenote_format::{Endian, FormatError};
 
-use crate::dnode::Dnode;
+use crate::object::Object;
 use crate::objset::Objset;
 use crate::zap::Zap;
 use crate::{DmuError, DmuErrorKind};
@@ -46,9 +46,9 @@ impl SaTable {
         for entry in zap.entries(TABLE_ENTRIES_MAX).await? {
             let name = String::from_utf8_lossy(entry.name()).into_owned();
             let word = entry.value.as_u64().ok_or_else(|| {
-                zap.dnode().error(DmuErrorKind::WrongType(format!("attribute {name:?} is not described by one word")))
+                zap.object().error(DmuErrorKind::WrongType(format!("attribute {name:?} is not described by one word")))
             })?;
-            registry.register(&name, word).map_err(|error| zap.dnode().error(error))?;
+            registry.register(&name, word).map_err(|error| zap.object().error(error))?;
         }
         let mut layouts = BTreeMap::new();
         layouts.insert(1, SaLayout::empty());
@@ -56,10 +56,10 @@ impl SaTable {
         let zap = Zap::open(objset.object(object).await?).await?;
         for entry in zap.entries(TABLE_ENTRIES_MAX).await? {
             let Some(number) = layout_number(entry.name()) else {
-                return Err(zap.dnode().error(DmuErrorKind::Corrupt("a layout whose name is no number".into())));
+                return Err(zap.object().error(DmuErrorKind::Corrupt("a layout whose name is no number".into())));
             };
             let numbers: Vec<u16> = entry.value.integers().map(|number| number as u16).collect();
-            let layout = registry.layout(&numbers).map_err(|error| zap.dnode().error(error))?;
+            let layout = registry.layout(&numbers).map_err(|error| zap.object().error(error))?;
             layouts.insert(number, layout);
         }
         let known =
@@ -75,35 +75,33 @@ impl SaTable {
     }
 
     /// The attributes of an object, from its bonus and, if it has one, its spill.
-    pub async fn values(&self, dnode: &Dnode) -> Result<SaValues, DmuError> {
+    ///
+    /// # Errors
+    /// They cannot be read, or contradict the tables.
+    pub async fn values(&self, object: &Object) -> Result<SaValues, DmuError> {
         let mut values = SaValues::default();
-        let phys = dnode.phys();
+        let phys = object.phys();
+        let fail = |error: FormatError| object.error(error);
         if phys.bonus_type == DmuType::ZNODE {
-            let view = SaView::legacy(dnode.bonus(), dnode.byte_order(), &self.shared.legacy)
-                .map_err(|error| dnode.error(error))?;
+            let view = SaView::legacy(&phys.bonus, phys.endian, &self.shared.legacy).map_err(fail)?;
             // The fixed layout's numbers are their places, whatever the registry of an upgraded dataset says.
-            values
-                .take(view, |number| ZplAttribute::LEGACY.get(usize::from(number)).copied())
-                .map_err(|error| dnode.error(error))?;
+            values.take(view, |number| ZplAttribute::LEGACY.get(usize::from(number)).copied()).map_err(fail)?;
         } else {
-            self.packed(dnode, dnode.bonus(), &mut values)?;
+            self.packed(object, &phys.bonus, &mut values)?;
         }
-        if let Some(pointer) = phys.spill {
-            let context = dnode.objset().context(dnode.id(), 0, BlockId(u64::MAX));
-            let read = dnode.objset().dmu().read(&pointer, context).await;
-            let block = read.map_err(|error| dnode.error(error))?;
-            self.packed(dnode, &block, &mut values)?;
+        if let Some((block, _)) = object.spill().await? {
+            self.packed(object, &block, &mut values)?;
         }
         Ok(values)
     }
 
-    fn packed(&self, dnode: &Dnode, bytes: &[u8], values: &mut SaValues) -> Result<(), DmuError> {
-        let Some(header) = SaHeader::parse(bytes).map_err(|error| dnode.error(error))? else { return Ok(()) };
+    fn packed(&self, object: &Object, bytes: &[u8], values: &mut SaValues) -> Result<(), DmuError> {
+        let Some(header) = SaHeader::parse(bytes).map_err(|error| object.error(error))? else { return Ok(()) };
         let Some(layout) = self.shared.layouts.get(&header.layout_number()) else {
-            return Err(dnode.error(DmuErrorKind::Corrupt(format!("attribute layout {} is not known", header.layout))));
+            return Err(object.error(DmuErrorKind::Corrupt(format!("attribute layout {} is not known", header.layout))));
         };
-        let view = SaView::new(bytes, &header, layout).map_err(|error| dnode.error(error))?;
-        values.take(view, |number| self.shared.known.get(&number).copied()).map_err(|error| dnode.error(error))
+        let view = SaView::new(bytes, &header, layout).map_err(|error| object.error(error))?;
+        values.take(view, |number| self.shared.known.get(&number).copied()).map_err(|error| object.error(error))
     }
 }
 
@@ -122,11 +120,7 @@ struct Place {
 }
 
 impl SaValues {
-    fn take(
-        &mut self,
-        view: SaView<'_>,
-        known: impl Fn(u16) -> Option<ZplAttribute>,
-    ) -> Result<(), cenote_format::FormatError> {
+    fn take(&mut self, view: SaView<'_>, known: impl Fn(u16) -> Option<ZplAttribute>) -> Result<(), FormatError> {
         for item in view.iter() {
             let (attribute, bytes) = item?;
             if let Some(known) = known(attribute.number) {

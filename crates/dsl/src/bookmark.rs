@@ -1,6 +1,6 @@
 //! Bookmarks: what remains of a snapshot when only its time is wanted.
 
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::dsl::dataset_field;
 use cenote_format::dsl::{BookmarkPhys, RedactionListPhys};
 use cenote_format::ids::ObjectId;
@@ -41,7 +41,7 @@ impl Dsl {
             return Ok(None);
         }
         let dnode = self.mos_object(object).await?;
-        let phys = RedactionListPhys::parse(dnode.bonus(), dnode.byte_order())
+        let phys = RedactionListPhys::parse(&dnode.phys().bonus, dnode.byte_order())
             .map_err(|error| DslError::Format { object: object.0, error })?;
         Ok(Some(phys.snapshots.iter().map(|guid| guid.0).collect()))
     }

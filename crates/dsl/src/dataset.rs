@@ -1,7 +1,6 @@
 //! Datasets: heads and snapshots.
 
-use cenote_dmu::zap::Zap;
-use cenote_dmu::{KeyAccess, Objset};
+use cenote_dmu::{KeyAccess, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys};
 use cenote_format::enums::ObjsetType;
@@ -89,7 +88,7 @@ impl Dsl {
         if dnode.phys().bonus_type != DmuType::DSL_DATASET {
             return Err(DslError::Corrupt { object: object.0, what: "not a DSL dataset".into() });
         }
-        let phys = DslDatasetPhys::parse(dnode.bonus(), dnode.byte_order())
+        let phys = DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order())
             .map_err(|error| DslError::Format { object: object.0, error })?;
         Ok(Dataset { object, dir, snapshot, phys })
     }
@@ -214,7 +213,7 @@ impl Dsl {
     /// opened as of the last sync, or as it is now if there was none yet.
     pub async fn open(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         if dataset.phys.bp.is_hole() {
-            return Ok(self.shared.heads.get(&dataset.object).map(Objset::of_open));
+            return Ok(self.open_head(dataset.object).map(|head| head.objset));
         }
         let key = match self.key_object(&dataset.dir).await? {
             None => KeyAccess::None,

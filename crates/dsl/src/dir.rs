@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DslDirPhys, dir_field};
 use cenote_format::ids::ObjectId;
@@ -40,7 +40,7 @@ impl Dsl {
         if dnode.phys().bonus_type != DmuType::DSL_DIR {
             return Err(DslError::Corrupt { object: object.0, what: format!("'{name}' is not a DSL directory") });
         }
-        let phys = DslDirPhys::parse(dnode.bonus(), dnode.byte_order())
+        let phys = DslDirPhys::parse(&dnode.phys().bonus, dnode.byte_order())
             .map_err(|error| DslError::Format { object: object.0, error })?;
         Ok(Dir { object, name, phys })
     }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use cenote_codec::crypt::{CryptError, DatasetKey, WrappedKey, WrappingKey};
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::dsl::CryptoKeyPhys;
 pub use cenote_format::dsl::KeyFormat;
 use cenote_format::ids::ObjectId;

@@ -18,7 +18,9 @@
 //!                                      └─ (zapified) bookmarks ZAP
 //! ```
 //!
-//! **In memory.** [`Dsl`] is the MOS with the root directory's number and the keys loaded so far. [`Dir`] and [`Dataset`]
+//! **In memory.** [`Dsl`] is the MOS with the root directory's number and the keys loaded so far. Where the MOS is open to be
+//! changed, names are looked up in its open state, so a dataset that was just made is found at once; the head datasets that are
+//! open stand there too. [`Dir`] and [`Dataset`]
 //! are values read from the MOS at one txg; they hold no locks and may be kept.
 //!
 //! **Life of a look-up.** Each part of a name is one ZAP look-up from directory to directory; then the head dataset, or
@@ -30,34 +32,49 @@
 //! 2. Keys never leave this crate but as opaque handles that decrypt blocks; secrets are wiped when dropped.
 //! 3. A dataset whose key is not loaded can be listed, sized and walked, but not read: every error says so.
 //!
-//! **Crash.** Nothing to leave behind yet: reading only.
+//! **Changing** is done in a txg's sync alone, by one task, so there are no locks but short ones.
+//!
+//! **Crash.** All changes of a txg are the pool's at once, with its MOS.
 //!
 //! **Rejected.** A cache of opened datasets (the block cache has the same bytes, and values that cannot go stale need no
 //! invalidation when writing comes).
 
+mod accounts;
 mod bookmark;
+mod create;
 mod dataset;
+mod deadlist;
+mod destroy;
 mod dir;
 mod error;
+mod fields;
 mod keys;
 pub mod name;
+mod open;
 pub mod property;
+mod rename;
+mod reserve;
 mod space;
-pub mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_dmu::write::ObjsetMut;
-use cenote_dmu::{Dmu, Dnode, Objset};
+use cenote_dmu::{Dmu, Object, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::Mutex;
 
-pub use bookmark::Bookmark;
-pub use dataset::{Dataset, Hold};
-pub use dir::Dir;
-pub use error::DslError;
-pub use keys::{Encryption, KeyFormat, Secret};
+pub use self::accounts::{Settled, UsedBy};
+pub use self::bookmark::Bookmark;
+pub use self::create::Birth;
+pub use self::dataset::{Dataset, Hold};
+pub use self::destroy::Gone;
+pub use self::dir::Dir;
+pub use self::error::DslError;
+pub use self::fields::Noted;
+pub use self::keys::{Encryption, KeyFormat, Secret};
+pub use self::open::Head;
+
+use self::open::Open;
 
 /// Directories above one another at most. OpenZFS's default limit (`zfs_max_dataset_nesting`) is 50.
 pub const DEPTH_MAX: usize = 512;
@@ -73,24 +90,19 @@ struct Shared {
     root: ObjectId,
     pool: String,
     keys: Mutex<BTreeMap<ObjectId, Arc<cenote_codec::crypt::DatasetKey>>>,
-    /// Head datasets that are being changed.
-    heads: BTreeMap<ObjectId, ObjsetMut>,
+    /// The part that changes, where the MOS is open.
+    open: Option<Open>,
 }
 
 impl Dsl {
     /// The datasets of the pool `pool` whose MOS is `mos`; `root` is the object `root_dataset` of its directory.
     #[must_use]
     pub fn new(pool: String, mos: Objset, root: ObjectId) -> Self {
-        let (keys, heads) = (Mutex::new(BTreeMap::new()), BTreeMap::new());
-        Self { shared: Arc::new(Shared { mos, root, pool, keys, heads }) }
+        Self::with(pool, mos, root, None)
     }
 
-    /// The same, with head datasets that are being changed: one of them that is not on disk yet is opened as it is in memory.
-    #[must_use]
-    pub fn with_open_heads(self, heads: BTreeMap<ObjectId, ObjsetMut>) -> Self {
-        let Shared { mos, root, pool, .. } = &*self.shared;
-        let keys = Mutex::new(self.shared.keys.lock().clone());
-        Self { shared: Arc::new(Shared { mos: mos.clone(), root: *root, pool: pool.clone(), keys, heads }) }
+    fn with(pool: String, mos: Objset, root: ObjectId, open: Option<Open>) -> Self {
+        Self { shared: Arc::new(Shared { mos, root, pool, keys: Mutex::new(BTreeMap::new()), open }) }
     }
 
     /// The pool's name, which is the first part of every dataset's.
@@ -111,7 +123,7 @@ impl Dsl {
         self.shared.mos.dmu()
     }
 
-    async fn mos_object(&self, id: ObjectId) -> Result<Dnode, DslError> {
+    async fn mos_object(&self, id: ObjectId) -> Result<Object, DslError> {
         Ok(self.shared.mos.object(id).await?)
     }
 

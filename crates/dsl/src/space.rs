@@ -1,6 +1,6 @@
 //! What datasets use, may still use, and have written since.
 
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DeadlistPhys, dataset_field};
@@ -140,14 +140,14 @@ impl Dsl {
         let dnode = self.mos_object(object).await?;
         let order = dnode.byte_order();
         if dnode.phys().object_type == DmuType::BPOBJ {
-            let phys = BpobjPhys::parse(dnode.bonus(), order).map_err(|error| dnode.error(error))?;
+            let phys = BpobjPhys::parse(&dnode.phys().bonus, order).map_err(|error| dnode.error(error))?;
             return match limit {
                 None => Ok(phys.bytes),
                 Some(_) => Err(DslError::Unsupported("sums over deadlists of pools before version 26".into())),
             };
         }
         let Some(limit) = limit else {
-            let phys = DeadlistPhys::parse(dnode.bonus(), order).map_err(|error| dnode.error(error))?;
+            let phys = DeadlistPhys::parse(&dnode.phys().bonus, order).map_err(|error| dnode.error(error))?;
             return Ok(phys.used_bytes);
         };
         let mut bytes = 0_u64;
@@ -156,7 +156,8 @@ impl Dsl {
             let (Some(start), Some(bpobj)) = (start, entry.value.as_u64()) else { continue };
             if start < limit.0 {
                 let dnode = self.mos_object(ObjectId(bpobj)).await?;
-                let phys = BpobjPhys::parse(dnode.bonus(), dnode.byte_order()).map_err(|error| dnode.error(error))?;
+                let phys =
+                    BpobjPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| dnode.error(error))?;
                 bytes = bytes.wrapping_add(phys.bytes);
             }
         }

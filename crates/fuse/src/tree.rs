@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_dsl::Dataset;
 use cenote_format::dsl::dir_field;
 use cenote_format::ids::ObjectId;

@@ -177,7 +177,7 @@ impl Walk<'_> {
         self.objects(&objset).await;
         match objset.phys().objset_type() {
             Some(ObjsetType::Zvol) => {
-                let volume = Volume::open(objset).await;
+                let volume = Volume::open(&objset).await;
                 if let Some(volume) = self.ok(volume) {
                     self.volume(&volume).await;
                 }
@@ -246,8 +246,8 @@ impl Walk<'_> {
         }
     }
 
-    async fn table(&mut self, dnode: cenote_dmu::Dnode) {
-        let zap = cenote_dmu::zap::Zap::open(dnode).await;
+    async fn table(&mut self, dnode: cenote_dmu::Object) {
+        let zap = cenote_dmu::Zap::open(dnode).await;
         let Some(zap) = self.ok(zap) else { return };
         let mut listing = zap.listing();
         for _ in 0..RUNS_MAX {

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use cenote_codec::checksum::embedded::{gang_verifier, seal_embedded};
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::Endian;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::dmu_type::DmuType;

@@ -24,8 +24,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::zap::{Zap, ZapEntry};
-use cenote_dmu::{DmuError, Dnode};
+use cenote_dmu::{DmuError, Object, Zap, ZapEntry};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DslDatasetPhys, dataset_field, dir_field, pool_directory};
 use cenote_format::enums::Checksum;
@@ -234,11 +233,11 @@ impl Sums {
         }
     }
 
-    async fn count_object(&mut self, pool: &Pool, id: ObjectId, dnode: Dnode) -> Result<(), DmuError> {
+    async fn count_object(&mut self, pool: &Pool, id: ObjectId, dnode: Object) -> Result<(), DmuError> {
         let (kind, bonus) = (dnode.phys().object_type, dnode.phys().bonus_type);
         match (kind, bonus) {
             (DmuType::SPACE_MAP, _) => {
-                self.add("spacemap_histogram", u64::from(dnode.bonus().len() != PLAIN_SPACE_MAP_BYTES));
+                self.add("spacemap_histogram", u64::from(dnode.phys().bonus.len() != PLAIN_SPACE_MAP_BYTES));
             }
             (DmuType::DEADLIST, _) => {
                 let Some(empty) = self.empty else { return Ok(()) };
@@ -252,7 +251,7 @@ impl Sums {
             (DmuType::ZAP_METADATA, DmuType::DSL_DATASET) => {
                 self.add("extensible_dataset", 1);
                 let is_snapshot =
-                    DslDatasetPhys::parse(dnode.bonus(), dnode.byte_order()).is_ok_and(|it| it.is_snapshot());
+                    DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order()).is_ok_and(|it| it.is_snapshot());
                 let fields = fields(dnode).await?;
                 let noted = FEATURES.iter().filter(|feature| {
                     feature.per_dataset && fields.iter().any(|field| field.name() == feature.guid.as_bytes())
@@ -294,7 +293,7 @@ impl Sums {
 }
 
 /// The entries of a dataset or directory that has become a ZAP.
-async fn fields(dnode: Dnode) -> Result<Vec<ZapEntry>, DmuError> {
+async fn fields(dnode: Object) -> Result<Vec<ZapEntry>, DmuError> {
     /// Far more than there are fields.
     const FIELDS_MAX: usize = 1 << 16;
     Zap::open(dnode).await?.entries(FIELDS_MAX).await

@@ -11,8 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::zap::Zap;
-use cenote_dmu::{DataStream, DmuError, DmuErrorKind, Dnode, Run};
+use cenote_dmu::{DataStream, DmuError, DmuErrorKind, Object, Run, Zap};
 use cenote_format::Endian;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::bpobj::{self, BpobjPhys};
@@ -46,15 +45,15 @@ pub(crate) struct PointerLists<'a> {
 }
 
 impl<'a> PointerLists<'a> {
-    pub(crate) async fn open(pool: &'a Pool, list: Dnode) -> Result<Self, DmuError> {
+    pub(crate) async fn open(pool: &'a Pool, list: Object) -> Result<Self, DmuError> {
         let mut lists = Self { pool, pending: Vec::new(), seen: BTreeSet::from([list.id()]), current: None };
         lists.begin(&list).await?;
         Ok(lists)
     }
 
-    async fn begin(&mut self, list: &Dnode) -> Result<(), DmuError> {
+    async fn begin(&mut self, list: &Object) -> Result<(), DmuError> {
         let order = list.byte_order();
-        let phys = BpobjPhys::parse(list.bonus(), order).map_err(|error| list.error(error))?;
+        let phys = BpobjPhys::parse(&list.phys().bonus, order).map_err(|error| list.error(error))?;
         self.current = Some((list.stream(0..size_bytes(list, &phys), CHUNK_BYTES), order));
         let Some((object, count)) = phys.children.filter(|(_, count)| *count > 0) else { return Ok(()) };
         let array = self.pool.mos().object(object).await?;
@@ -91,8 +90,8 @@ impl<'a> PointerLists<'a> {
 }
 
 /// How much of a list's data is pointers.
-fn size_bytes(list: &Dnode, phys: &BpobjPhys) -> u64 {
-    let stored = list.last_block().0.saturating_add(1).saturating_mul(list.data_block_size_bytes());
+fn size_bytes(list: &Object, phys: &BpobjPhys) -> u64 {
+    let stored = list.last_block().0.saturating_add(1).saturating_mul(list.block_bytes());
     phys.blkptr_count.saturating_mul(Blkptr::SIZE as u64).min(stored)
 }
 
@@ -108,7 +107,7 @@ pub(crate) async fn destroyed(pool: &Pool, problems: &mut Vec<String>) -> Vec<It
         }
     };
     let order = tree.byte_order();
-    let Ok(phys) = BptreePhys::parse(tree.bonus(), order) else {
+    let Ok(phys) = BptreePhys::parse(&tree.phys().bonus, order) else {
         problems.push("destroyed datasets: their list has no header".into());
         return roots;
     };
@@ -146,14 +145,16 @@ async fn collect_parts(pool: &Pool, parts: &mut Vec<ObjectId>) -> Result<(), Str
     let clones = pool.directory_object(pool_directory::DELETED_CLONES).await.map_err(|error| error.to_string())?;
     let Some(clones) = clones else { return Ok(()) };
     let mut seen = BTreeSet::new();
-    let mut listing = Zap::open(clones).await.map_err(text)?.listing();
+    let clones = Zap::open(clones).await.map_err(text)?;
+    let mut listing = clones.listing();
     while let Some(batch) = listing.next().await.map_err(text)? {
         for livelist in batch.iter().filter_map(|entry| entry.value.as_u64()) {
             if !seen.insert(livelist) {
                 return Err(format!("livelist {livelist} is listed twice"));
             }
             let livelist = pool.mos().object(ObjectId(livelist)).await.map_err(text)?;
-            let mut listing = Zap::open(livelist).await.map_err(text)?.listing();
+            let livelist = Zap::open(livelist).await.map_err(text)?;
+            let mut listing = livelist.listing();
             while let Some(batch) = listing.next().await.map_err(text)? {
                 parts.extend(batch.iter().filter_map(|entry| entry.value.as_u64()).map(ObjectId));
                 if parts.len() > LISTS_MAX {
@@ -170,7 +171,7 @@ async fn collect_parts(pool: &Pool, parts: &mut Vec<ObjectId>) -> Result<(), Str
 /// Read from the end, so that a free comes before its allocation. A block that was deduplicated or cloned may be there
 /// several times; each free takes one allocation away.
 pub(crate) struct LivelistPart {
-    list: Dnode,
+    list: Object,
     /// What is not read yet ends here.
     end_bytes: u64,
     frees: BTreeMap<Place, u64>,
@@ -182,7 +183,7 @@ type Place = Option<(VdevId, u64)>;
 impl LivelistPart {
     pub(crate) async fn open(pool: &Pool, object: ObjectId) -> Result<Self, DmuError> {
         let list = pool.mos().object(object).await?;
-        let phys = BpobjPhys::parse(list.bonus(), list.byte_order()).map_err(|error| list.error(error))?;
+        let phys = BpobjPhys::parse(&list.phys().bonus, list.byte_order()).map_err(|error| list.error(error))?;
         if phys.blkptr_count > LIVELIST_ENTRIES_MAX {
             let what = format!("a livelist of {} entries in one part", phys.blkptr_count);
             return Err(list.error(DmuErrorKind::Corrupt(what)));

@@ -31,7 +31,7 @@ pub(crate) struct Root {
 pub(crate) async fn objsets(pool: &Pool, problems: &mut Vec<String>) -> Vec<Root> {
     let mos = pool.mos();
     let mut roots =
-        vec![Root { item: root(*mos.root(), ObjsetId(0), Txg(0), None, None), has_blocks: true, has_log: false }];
+        vec![Root { item: root(mos.root(), ObjsetId(0), Txg(0), None, None), has_blocks: true, has_log: false }];
     let mut from = ObjectId(0);
     loop {
         let batch = match mos.next_objects(from).await {
@@ -48,7 +48,7 @@ pub(crate) async fn objsets(pool: &Pool, problems: &mut Vec<String>) -> Vec<Root
             if dnode.phys().bonus_type != DmuType::DSL_DATASET {
                 continue;
             }
-            match DslDatasetPhys::parse(dnode.bonus(), dnode.byte_order()) {
+            match DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order()) {
                 Ok(phys) if phys.bp.is_hole() => {}
                 Ok(phys) => {
                     let key = pool.dsl().loaded_key_of_dir(phys.dir).await.ok().flatten();

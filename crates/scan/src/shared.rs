@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::brt::{BrtVdevPhys, reference_count};
 use cenote_format::ddt::{DdtKey, DdtLogHeader, DdtLogRecords, DdtPacked, DdtPhys};
@@ -68,14 +68,14 @@ impl SharedBlocks {
         shared
     }
 
-    async fn object_of(pool: &Pool, name: &str) -> Result<Option<cenote_dmu::Dnode>, String> {
+    async fn object_of(pool: &Pool, name: &str) -> Result<Option<cenote_dmu::Object>, String> {
         pool.directory_object(name).await.map_err(|error| error.to_string())
     }
 
     async fn load_brt(&mut self, pool: &Pool, vdev: VdevId) -> Result<(), String> {
         let Some(dnode) = Self::object_of(pool, &pool_directory::brt(vdev.0)).await? else { return Ok(()) };
         let order = dnode.byte_order();
-        let phys = BrtVdevPhys::parse(dnode.bonus(), order).map_err(|error| error.to_string())?;
+        let phys = BrtVdevPhys::parse(&dnode.phys().bonus, order).map_err(|error| error.to_string())?;
         let endian = phys.endian().map_err(|error| error.to_string())?;
         if phys.entries.0 == 0 {
             return Ok(());
@@ -95,7 +95,7 @@ impl SharedBlocks {
     }
 
     /// The object that holds a table: in the pool's directory, or (fast dedup) in a directory of the checksum's own.
-    async fn ddt_object(pool: &Pool, name: &str, checksum: &str) -> Result<Option<cenote_dmu::Dnode>, String> {
+    async fn ddt_object(pool: &Pool, name: &str, checksum: &str) -> Result<Option<cenote_dmu::Object>, String> {
         if let Some(dnode) = Self::object_of(pool, name).await? {
             return Ok(Some(dnode));
         }
@@ -128,7 +128,8 @@ impl SharedBlocks {
         for index in 0..2 {
             let name = pool_directory::ddt_log(checksum, index);
             let Some(dnode) = Self::ddt_object(pool, &name, checksum).await? else { continue };
-            let header = DdtLogHeader::parse(dnode.bonus(), dnode.byte_order()).map_err(|error| error.to_string())?;
+            let header =
+                DdtLogHeader::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| error.to_string())?;
             logs.push((dnode, header));
         }
         logs.sort_by_key(|(_, header)| !header.is_flushing());
@@ -143,7 +144,7 @@ impl SharedBlocks {
     }
 
     async fn read_ddt_log(
-        dnode: &cenote_dmu::Dnode,
+        dnode: &cenote_dmu::Object,
         header: &DdtLogHeader,
         latest: &mut BTreeMap<DdtKey, DdtPhys>,
     ) -> Result<(), String> {

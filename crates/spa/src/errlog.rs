@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
 use cenote_format::errlog::{ErrorBookmark, parse_bookmark};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};

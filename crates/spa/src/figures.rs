@@ -1,8 +1,7 @@
 //! Figures of an open pool that its MOS keeps: dedup, cloning, scans, checkpoint, spares; and the space that datasets may
 //! use.
 
-use cenote_dmu::zap::Zap;
-use cenote_dmu::{DmuError, Dnode};
+use cenote_dmu::{DmuError, Object, Zap};
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::brt::BrtVdevPhys;
 use cenote_format::ddt::{self, DdtStat, parse_histogram};
@@ -102,7 +101,7 @@ pub struct Checkpoint {
 }
 
 impl Pool {
-    async fn entry(&self, name: &str) -> Result<Option<Dnode>, SpaError> {
+    async fn entry(&self, name: &str) -> Result<Option<Object>, SpaError> {
         self.directory_object(name).await
     }
 
@@ -204,8 +203,9 @@ impl Pool {
     async fn add_table(&self, figures: &mut DedupFigures, id: ObjectId) -> Result<(), SpaError> {
         let dnode = self.checked(self.mos().object(id).await)?;
         figures.table_bytes = figures.table_bytes.saturating_add(dnode.phys().used_bytes());
-        let blocks = dnode.phys().blkptrs().iter().filter(|bp| !bp.is_hole()).map(|bp| bp.fill());
-        let lsize_bytes = blocks.fold(0, u64::saturating_add).saturating_mul(dnode.data_block_size_bytes());
+        let phys = dnode.phys();
+        let blocks = phys.blkptrs().iter().filter(|bp| !bp.is_hole()).map(|bp| bp.fill());
+        let lsize_bytes = blocks.fold(0, u64::saturating_add).saturating_mul(dnode.block_bytes());
         figures.table_lsize_bytes = figures.table_lsize_bytes.saturating_add(lsize_bytes);
         Ok(())
     }
@@ -216,7 +216,7 @@ impl Pool {
         for top in &self.vdevs().children {
             let Ok(id) = u32::try_from(top.id) else { continue };
             let Some(dnode) = self.entry(&pool_directory::brt(id)).await? else { continue };
-            let phys = BrtVdevPhys::parse(dnode.bonus(), dnode.byte_order())
+            let phys = BrtVdevPhys::parse(&dnode.phys().bonus, dnode.byte_order())
                 .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
             figures.used_bytes = figures.used_bytes.saturating_add(phys.used_bytes);
             figures.saved_bytes = figures.saved_bytes.saturating_add(phys.saved_bytes);
@@ -265,7 +265,7 @@ impl Pool {
         }
         let saved = self.dedup().await?.saved_bytes().saturating_add(self.cloning().await?.saved_bytes);
         let deferred = match self.entry(pool_directory::SYNC_BPOBJ).await? {
-            Some(dnode) => BpobjPhys::parse(dnode.bonus(), dnode.byte_order()).map_or(0, |phys| phys.bytes),
+            Some(dnode) => BpobjPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_or(0, |phys| phys.bytes),
             None => 0,
         };
         let slop = slop_bytes(normal, embedded_log);

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use cenote_arc::{Cache, pool_bytes};
 use cenote_codec::checksum::Salt;
-use cenote_dmu::zap::Zap;
-use cenote_dmu::{Dmu, KeyAccess, Objset};
+use cenote_dmu::{Dmu, KeyAccess, Objset, Zap};
 use cenote_dsl::Dsl;
 use cenote_format::Endian;
 use cenote_format::dsl::pool_directory;
@@ -609,7 +608,7 @@ impl Import<'_> {
 async fn missed_txgs(mos: &Objset, object: ObjectId) -> Result<TxgSet, cenote_dmu::DmuError> {
     const DTL_MAX_BYTES: u64 = 64 << 20;
     let dnode = mos.object(object).await?;
-    let phys = SpaceMapPhys::parse(dnode.bonus(), dnode.byte_order()).map_err(|error| dnode.error(error))?;
+    let phys = SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| dnode.error(error))?;
     if phys.length_bytes > DTL_MAX_BYTES {
         let what = format!("a dirty time log of {} bytes", phys.length_bytes);
         return Err(dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what)));

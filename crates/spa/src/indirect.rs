@@ -113,7 +113,8 @@ pub(crate) fn removal_order(previous: &BTreeMap<VdevId, Option<VdevId>>) -> Vec<
 
 async fn load(mos: &Objset, object: ObjectId) -> Result<IndirectMapping, cenote_dmu::DmuError> {
     let dnode = mos.object(object).await?;
-    let phys = IndirectMappingPhys::parse(dnode.bonus(), dnode.byte_order()).map_err(|error| dnode.error(error))?;
+    let phys =
+        IndirectMappingPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| dnode.error(error))?;
     if phys.entry_count > ENTRIES_MAX {
         let what = format!("a mapping of {} entries", phys.entry_count);
         return Err(dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what)));
@@ -208,7 +209,7 @@ impl Pool {
         let Some(vdev) = removing.removing_vdev else { return Ok(None) };
         let Some(object) = self.shared.mappings.objects.get(&vdev) else { return Ok(None) };
         let dnode = self.mos().object(*object).await.map_err(|error| self.dmu_error(error))?;
-        let phys = IndirectMappingPhys::parse(dnode.bonus(), dnode.byte_order())
+        let phys = IndirectMappingPhys::parse(&dnode.phys().bonus, dnode.byte_order())
             .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
         Ok(Some((vdev, phys.max_offset_bytes)))
     }

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_arc::Cache;
-use cenote_dmu::zap::Zap;
-use cenote_dmu::{Dmu, Dnode, Objset};
+use cenote_dmu::{Dmu, Object, Objset, Zap};
 use cenote_dsl::Dsl;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
@@ -185,7 +184,7 @@ impl Pool {
     }
 
     /// The object that an entry of the MOS's directory names.
-    pub async fn directory_object(&self, name: &str) -> Result<Option<Dnode>, SpaError> {
+    pub async fn directory_object(&self, name: &str) -> Result<Option<Object>, SpaError> {
         let id = self.directory().find_u64(name).await.map_err(|error| self.dmu_error(error))?;
         match id {
             Some(id) => Ok(Some(self.mos().object(ObjectId(id)).await.map_err(|error| self.dmu_error(error))?)),
@@ -243,7 +242,7 @@ pub enum FeatureName {
     Unknown(String),
 }
 
-pub(crate) async fn feature_counts(dnode: Dnode) -> Result<BTreeMap<String, u64>, cenote_dmu::DmuError> {
+pub(crate) async fn feature_counts(dnode: Object) -> Result<BTreeMap<String, u64>, cenote_dmu::DmuError> {
     let zap = Zap::open(dnode).await?;
     let entries = zap.entries(ENTRIES_MAX).await?;
     Ok(entries
@@ -253,9 +252,9 @@ pub(crate) async fn feature_counts(dnode: Dnode) -> Result<BTreeMap<String, u64>
 }
 
 /// Reads an nvlist that an object holds: its size is the bonus, its bytes the data.
-pub(crate) async fn packed_list(dnode: &Dnode) -> Result<NvList, cenote_dmu::DmuError> {
+pub(crate) async fn packed_list(dnode: &Object) -> Result<NvList, cenote_dmu::DmuError> {
     let corrupt = |what: String| dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what));
-    let size = dnode.bonus().first_chunk::<8>().map(|bytes| dnode.byte_order().u64(*bytes));
+    let size = dnode.phys().bonus.first_chunk::<8>().map(|bytes| dnode.byte_order().u64(*bytes));
     let size = size.ok_or_else(|| corrupt("a packed nvlist without its size".into()))?;
     if size > CONFIG_MAX_BYTES {
         return Err(corrupt(format!("a packed nvlist of {size} bytes")));

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::Objset;
-use cenote_dmu::zap::Zap;
+use cenote_dmu::{Objset, Zap};
 use cenote_format::Endian;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
@@ -31,14 +30,14 @@ impl SpaceObjects for MosObjects {
     fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), String>> {
         Box::pin(async move {
             let dnode = self.0.object(object).await.map_err(|error| error.to_string())?;
-            Ok((dnode.bonus().to_vec(), dnode.byte_order()))
+            Ok((dnode.phys().bonus.to_vec(), dnode.byte_order()))
         })
     }
 
     fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, String>> {
         Box::pin(async move {
             let dnode = self.0.object(object).await.map_err(|error| error.to_string())?;
-            Ok(dnode.data_block_size_bytes())
+            Ok(dnode.block_bytes())
         })
     }
 

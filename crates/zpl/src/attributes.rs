@@ -1,6 +1,6 @@
 //! A file's attributes: from system attributes or from the older znode.
 
-use cenote_dmu::Dnode;
+use cenote_dmu::Object;
 use cenote_dmu::sa::SaValues;
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
@@ -242,13 +242,13 @@ impl FileSystem {
     }
 
     /// The attributes of an object whose dnode is at hand.
-    pub async fn attributes_of(&self, dnode: &Dnode) -> Result<Attributes, ZplError> {
+    pub async fn attributes_of(&self, dnode: &Object) -> Result<Attributes, ZplError> {
         let values = self.sa().values(dnode).await?;
         attributes_from(dnode, &values)
     }
 }
 
-fn attributes_from(dnode: &Dnode, values: &SaValues) -> Result<Attributes, ZplError> {
+fn attributes_from(dnode: &Object, values: &SaValues) -> Result<Attributes, ZplError> {
     let object = dnode.id();
     let missing = |what: ZplAttribute| ZplError::Corrupt { object: object.0, what: format!("no {}", what.name()) };
     let needed = |what| values.u64(what).ok_or_else(|| missing(what));
@@ -269,7 +269,7 @@ fn attributes_from(dnode: &Dnode, values: &SaValues) -> Result<Attributes, ZplEr
         size_bytes: needed(ZplAttribute::Size)?,
         blocks: blocks_of(dnode),
         is_changed: false,
-        block_size_bytes: dnode.data_block_size_bytes(),
+        block_size_bytes: dnode.block_bytes(),
         accessed: time(ZplAttribute::Atime),
         modified: time(ZplAttribute::Mtime),
         changed: time(ZplAttribute::Ctime),
@@ -288,7 +288,7 @@ fn corrupt_mode(object: ObjectId, mode: u64) -> ZplError {
 }
 
 /// What `stat` shows: the space of the blocks, rounded, and the dnode's own slots.
-fn blocks_of(dnode: &Dnode) -> u64 {
+fn blocks_of(dnode: &Object) -> u64 {
     let phys = dnode.phys();
     (phys.used_bytes().saturating_add(256)) / 512 + phys.slots() as u64
 }

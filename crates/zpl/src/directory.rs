@@ -1,6 +1,6 @@
 //! Directories: looking names up and listing them.
 
-use cenote_dmu::zap::{Zap, ZapEntry};
+use cenote_dmu::{Zap, ZapEntry};
 use cenote_format::ids::ObjectId;
 use cenote_format::zap::{NormFlags, ZapValue};
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_dmu::{Ahead, DataStream, Dnode};
+use cenote_dmu::{DataStream, Object, Zfetch};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::sa::ZplAttribute;
@@ -19,10 +19,10 @@ const ZNODE_BYTES: usize = 264;
 /// An opened file: its dnode and attributes. Cheap to clone the parts of.
 #[derive(Clone)]
 pub struct File {
-    dnode: Dnode,
+    dnode: Object,
     attributes: Attributes,
     /// What its reader does. Absent: nothing is loaded ahead.
-    ahead: Option<Arc<Ahead>>,
+    ahead: Option<Arc<Zfetch>>,
 }
 
 impl File {
@@ -42,7 +42,7 @@ impl File {
     }
 
     /// As [`File::read`], past the cache and with nothing loaded ahead, for whoever keeps what it reads: see
-    /// [`Dnode::read_direct`].
+    /// [`Object::read_direct`].
     pub async fn read_direct(&self, offset_bytes: u64, len: usize) -> Result<Block, ZplError> {
         let clipped = self.clip(offset_bytes, len);
         // The file's end need not be a block's: what was asked for decides whether the last block is asked for whole.
@@ -56,14 +56,14 @@ impl File {
     /// here, and nothing is if `ahead` is false.
     #[must_use]
     pub fn reopened(&self, ahead: bool) -> Self {
-        let ahead = ahead.then(|| Ahead::new(&self.dnode));
+        let ahead = ahead.then(|| self.dnode.zfetch());
         Self { dnode: self.dnode.clone(), attributes: self.attributes.clone(), ahead }
     }
 
     /// The size of its blocks in bytes: what reads past the cache are made of.
     #[must_use]
     pub fn block_size_bytes(&self) -> u64 {
-        self.dnode.data_block_size_bytes()
+        self.dnode.block_bytes()
     }
 
     fn clip(&self, offset_bytes: u64, len: usize) -> usize {
@@ -97,7 +97,7 @@ impl File {
     }
 
     async fn next(&self, offset_bytes: u64, data: bool) -> Result<Option<u64>, ZplError> {
-        let (size, block_size) = (self.attributes.size_bytes, self.dnode.data_block_size_bytes());
+        let (size, block_size) = (self.attributes.size_bytes, self.dnode.block_bytes());
         if offset_bytes >= size || block_size == 0 {
             return Ok(None);
         }
@@ -124,7 +124,7 @@ impl FileSystem {
         let dnode = self.dnode(id).await?;
         let attributes = self.attributes_of(&dnode).await?;
         match attributes.kind {
-            FileKind::File => Ok(File { ahead: Some(Ahead::new(&dnode)), dnode, attributes }),
+            FileKind::File => Ok(File { ahead: Some(dnode.zfetch()), dnode, attributes }),
             FileKind::Directory => Err(ZplError::IsDirectory),
             _ => Err(ZplError::Unsupported("not a regular file".into())),
         }
@@ -147,7 +147,7 @@ impl FileSystem {
         }
         let len = size as usize;
         if dnode.phys().bonus_type == DmuType::ZNODE
-            && let Some(target) = dnode.bonus().get(ZNODE_BYTES..ZNODE_BYTES + len)
+            && let Some(target) = dnode.phys().bonus.get(ZNODE_BYTES..ZNODE_BYTES + len)
         {
             return Ok(target.to_vec());
         }

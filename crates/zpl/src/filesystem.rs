@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use cenote_dmu::sa::SaTable;
-use cenote_dmu::zap::Zap;
-use cenote_dmu::{Dnode, Objset};
+use cenote_dmu::{Object, Objset, Zap};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 
@@ -162,7 +161,7 @@ impl FileSystem {
     }
 
     /// The dnode of a file or directory.
-    pub async fn dnode(&self, id: ObjectId) -> Result<Dnode, ZplError> {
+    pub async fn dnode(&self, id: ObjectId) -> Result<Object, ZplError> {
         Ok(self.shared.objset.object(id).await?)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::ids::ObjectId;
 use cenote_format::objset::ObjsetFlags;
 

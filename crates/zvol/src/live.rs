@@ -25,7 +25,7 @@ use cenote_spa::SpaError;
 use cenote_spa::write::live::{Durable, LiveHead, SyncMode};
 use thiserror::Error;
 
-use crate::write::{Claim, VolumeError, VolumeMut};
+use crate::{Claim, Volume, VolumeError};
 
 /// A request holds one txg for so many bytes at most, so that a large one does not hold up the others' flushes.
 const WRITE_STEP_BYTES: u64 = 4 << 20;
@@ -64,7 +64,7 @@ pub enum Clear {
 /// A volume that clients change.
 pub struct LiveVolume {
     durable: Durable,
-    volume: VolumeMut,
+    volume: Volume,
     is_read_only: AtomicBool,
 }
 
@@ -74,7 +74,7 @@ impl LiveVolume {
     /// # Errors
     /// It is no volume, or it cannot be read.
     pub async fn open(head: LiveHead, sync: SyncMode) -> Result<Self, VolumeError> {
-        let volume = VolumeMut::open(head.objset()).await?;
+        let volume = Volume::open(head.objset()).await?;
         Ok(Self { durable: Durable::new(head, sync), volume, is_read_only: AtomicBool::new(false) })
     }
 
@@ -97,7 +97,7 @@ impl LiveVolume {
 
     /// The volume, to be read.
     #[must_use]
-    pub const fn volume(&self) -> &VolumeMut {
+    pub const fn volume(&self) -> &Volume {
         &self.volume
     }
 

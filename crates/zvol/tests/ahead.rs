@@ -52,7 +52,7 @@ impl Simulated {
         self.runtime.block_on(async {
             let dataset = self.pool.dsl().dataset(VOLUME).await?;
             let objset = self.pool.dsl().open(&dataset).await?.context("an objset")?;
-            Ok(Volume::open(objset).await?)
+            Ok(Volume::open(&objset).await?)
         })
     }
 

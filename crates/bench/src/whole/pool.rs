@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use cenote_dmu::{Ahead, DataStream, Dnode, Objset};
+use cenote_dmu::{DataStream, Object, Objset, Zfetch};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::ObjectId;
 use cenote_spa::{ImportOptions, Pool, find, import};
@@ -113,7 +113,7 @@ impl Bench {
                 let batch = objset.next_objects(ObjectId(1)).await?.context("an objset without objects")?;
                 let mut dnodes = batch.objects.into_iter().filter_map(|(_, dnode)| dnode.ok());
                 let dnode = dnodes.find(|dnode| dnode.phys().object_type == DmuType::ZVOL).context("no object")?;
-                return Ok(Data::Object { ahead: Ahead::new(&dnode), dnode });
+                return Ok(Data::Object { ahead: dnode.zfetch(), dnode });
             }
             let objset =
                 self.objset(which.dataset()).await.context("crates/bench/make-pool makes the pool for this")?;
@@ -130,14 +130,14 @@ pub(super) enum Data {
     /// A file.
     File(File),
     /// An object that is no file.
-    Object { dnode: Dnode, ahead: Arc<Ahead> },
+    Object { dnode: Object, ahead: Arc<Zfetch> },
 }
 
 impl Data {
     pub(super) fn size_bytes(&self) -> u64 {
         match self {
             Self::File(file) => file.attributes().size_bytes,
-            Self::Object { dnode, .. } => (dnode.last_block().0 + 1) * dnode.data_block_size_bytes(),
+            Self::Object { dnode, .. } => (dnode.last_block().0 + 1) * dnode.block_bytes(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Data {
     pub(super) fn reopened(&self, ahead: bool) -> Self {
         match self {
             Self::File(file) => Self::File(file.reopened(ahead)),
-            Self::Object { dnode, .. } => Self::Object { dnode: dnode.clone(), ahead: Ahead::new(dnode) },
+            Self::Object { dnode, .. } => Self::Object { dnode: dnode.clone(), ahead: dnode.zfetch() },
         }
     }
 

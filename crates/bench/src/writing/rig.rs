@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use cenote_dmu::tx::{Cost, TxTunables};
-use cenote_dmu::write::{Object, ObjectSpec};
+use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_spa::write::live::{LiveHead, LivePool, TxgRecord};
 use cenote_spa::write::{

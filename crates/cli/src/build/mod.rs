@@ -14,7 +14,7 @@ pub(crate) mod tree;
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_dmu::write::Object;
+use cenote_dmu::Object;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zpl::DirEntry;
 use cenote_spa::SpaError;

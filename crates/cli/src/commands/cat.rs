@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         files::check_key(&pool, &dataset).await?;
         let objset = pool.dsl().open(&dataset).await?.context("the volume has no contents")?;
-        let volume = Volume::open(objset).await?;
+        let volume = Volume::open(&objset).await?;
         let progress = progress(&context, &args.dataset, volume.size_bytes());
         write(&context, volume.stream(WINDOW_BYTES), progress.as_ref()).await.context(args.dataset)?;
         return Ok(Outcome::Good);

@@ -96,7 +96,7 @@ pub(super) fn as_it_was(context: &Context, counts: &Counts) -> Outcome {
 async fn open_files(pool: &mut PoolWriter, name: &str) -> Result<FileSystemMut> {
     let head = pool.open_head(name).await?;
     let mut files = FileSystemMut::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
-    let view = pool.view().await?;
+    let view = pool.dsl().clone();
     let dir = view.dir(name).await?;
     let FileSizes { record_bytes, dnode_slots } = pool.file_sizes(&view, &dir).await?;
     (files.record_bytes, files.dnode_slots) = (record_bytes, dnode_slots);

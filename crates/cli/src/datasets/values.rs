@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use anyhow::Result;
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_dsl::property::{self as stored, Value};
 use cenote_dsl::{DslError, Encryption};
 use cenote_format::dsl::{BookmarkFlags, DatasetFlags, DirFlags, dataset_field, dir_field};
@@ -549,7 +549,7 @@ impl Item {
                 && !is_locked
                 && let Some(objset) = self.view.pool.dsl().open(&self.dataset).await?
             {
-                volume = Some(Volume::open(objset).await?);
+                volume = Some(Volume::open(&objset).await?);
             }
             let _ = self.caches.volume.set(volume);
         }

@@ -423,7 +423,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::PathBuf;
 
-    use cenote_dmu::write::put_entry;
+    use cenote_dmu::Zap;
+    use cenote_format::ids::BlockId;
     use cenote_format::zap::ZapValue;
     use cenote_format::zpl::{MASTER_NODE, master_node};
     use cenote_taskq::buf::Buf;
@@ -441,7 +442,7 @@ mod tests {
     async fn forge(new: &NewPool, from: &[u8], to: &[u8]) {
         let directory = &new.root.0;
         for at in 0.. {
-            let Some(block) = directory.block(at).await.unwrap() else { break };
+            let Some((block, _)) = directory.block(BlockId(at)).await.unwrap() else { break };
             let mut bytes = block.to_vec();
             while let Some(place) = bytes.windows(from.len()).position(|bytes| bytes == from) {
                 bytes[place..place + to.len()].copy_from_slice(to);
@@ -494,7 +495,7 @@ mod tests {
                 if is_folded {
                     let master = new.files.objset().object(MASTER_NODE).await.unwrap();
                     let insensitive = ZapValue::from_u64(1);
-                    put_entry(&master, txg, master_node::CASE_SENSITIVITY, Some(&insensitive)).await.unwrap();
+                    Zap::put_entry(&master, txg, master_node::CASE_SENSITIVITY, Some(&insensitive)).await.unwrap();
                 }
                 let NewPool { pool, mut files, root: (directory, node), .. } = new;
                 files.set_attributes(txg, &directory, &node).await.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::ids::Guid;
 use cenote_spa::Pool;
 

@@ -13,11 +13,11 @@ use cenote_spa::SpaError;
 use cenote_spa::write::live::{LivePool, SyncMode};
 use cenote_spa::write::{Head, PoolWriter};
 use cenote_taskq::{Block, BoxFuture};
+use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
-use cenote_zvol::write::VolumeError;
 
 use super::open::{Found, OpenVolumes};
-use super::reading::{ReadOnly, Readable};
+use super::reading::{ReadOnly, pieces, sizes, statuses};
 use super::{chosen, io_error, is_at_or_below, names};
 
 /// All volumes of a pool, or those below one dataset, to be written.
@@ -66,7 +66,7 @@ impl LiveVolumes {
             .pool()
             .look(move |writer| {
                 Box::pin(async move {
-                    let listed = names(&writer.view().await?, &below).await;
+                    let listed = names(&writer.dsl().clone(), &below).await;
                     listed.map_err(|error| SpaError::Dsl { pool: writer.name().to_owned(), error })
                 })
             })
@@ -142,7 +142,7 @@ impl Export for LiveExport {
     }
 
     fn block_sizes(&self) -> BlockSizes {
-        self.live.volume().sizes()
+        sizes(self.live.volume())
     }
 
     fn is_read_only(&self) -> bool {
@@ -151,7 +151,7 @@ impl Export for LiveExport {
 
     fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>> {
         Box::pin(async move {
-            let mut pieces = self.live.volume().pieces(offset_bytes, length_bytes).await?;
+            let mut pieces = pieces(self.live.volume(), offset_bytes, length_bytes).await?;
             // What was cut off meanwhile is zeros to a client that has not noticed.
             let found: u64 = pieces.iter().map(Piece::length_bytes).sum();
             if found < u64::from(length_bytes) {
@@ -167,7 +167,7 @@ impl Export for LiveExport {
         length_bytes: u32,
         extents_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Extent>, ExportError>> {
-        Box::pin(self.live.volume().statuses(offset_bytes, length_bytes, extents_max))
+        Box::pin(statuses(self.live.volume(), offset_bytes, length_bytes, extents_max))
     }
 
     fn write(&self, offset_bytes: u64, data: Block, fua: bool) -> BoxFuture<'_, Result<(), ExportError>> {

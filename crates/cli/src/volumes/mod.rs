@@ -76,7 +76,7 @@ async fn frozen(dsl: &Dsl, name: &str) -> Result<Option<Volume>, ExportError> {
         return Ok(None);
     }
     let Some(objset) = dsl.open(&dataset).await.map_err(|error| io_error(&error))? else { return Ok(None) };
-    Ok(Some(Volume::open(objset).await.map_err(|error| io_error(&error))?))
+    Ok(Some(Volume::open(&objset).await.map_err(|error| io_error(&error))?))
 }
 
 /// The name of the export that is asked for. An empty one asks for the default: the only volume, if there is but one.

@@ -93,7 +93,7 @@ impl OpenVolumes {
         let now = self.pool.look(move |writer| {
             Box::pin(async move {
                 let failed = |error| SpaError::Dsl { pool: writer.name().to_owned(), error };
-                let view = writer.view().await?;
+                let view = writer.dsl().clone();
                 let mut now = Vec::new();
                 for dataset in datasets {
                     let name = view.dataset_name(dataset).await.map_err(failed)?;
@@ -199,7 +199,7 @@ async fn seen(
     name: &str,
     open: &[ObjectId],
 ) -> Result<Option<Seen>, ExportError> {
-    let view = writer.view().await.map_err(|error| io_error(&error))?;
+    let view = writer.dsl().clone();
     let Some(volume) = frozen(&view, name).await? else { return Ok(None) };
     if name.contains('@') {
         return Ok(Some(Seen::Frozen(volume)));

@@ -7,14 +7,14 @@ use cenote_spa::write::TopKind;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Rng, Runtime};
-use cenote_zvol::write::{Claim, VolumeMut, VolumeSpec};
+use cenote_zvol::{Claim, Volume, VolumeSpec};
 
 use crate::common::*;
 
 const BLOCK: u64 = 16 << 10;
 
 /// A pool with a volume of 64 blocks full of ones, on disk.
-fn with_volume(seed: u64, test: impl AsyncFnOnce(&Machine, &mut cenote_spa::write::PoolWriter, VolumeMut)) {
+fn with_volume(seed: u64, test: impl AsyncFnOnce(&Machine, &mut cenote_spa::write::PoolWriter, Volume)) {
     let runtime = Runtime::simulated(seed);
     let slow = Latency { read: Duration::from_millis(3), jitter: Duration::from_millis(2), ..Latency::default() };
     let machine = Machine::new(&runtime, 1, slow);
@@ -29,7 +29,7 @@ fn with_volume(seed: u64, test: impl AsyncFnOnce(&Machine, &mut cenote_spa::writ
         // Nothing is in the cache, so that parts of blocks have to be read.
         let mut pool = machine.open().await;
         let head = pool.open_head(VOLUME).await.unwrap();
-        let volume = VolumeMut::open(&head.objset).await.unwrap();
+        let volume = Volume::open(&head.objset).await.unwrap();
         test(&machine, &mut pool, volume).await;
     });
 }

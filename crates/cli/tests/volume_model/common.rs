@@ -13,8 +13,7 @@ use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Runtime};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
-use cenote_zvol::Volume;
-use cenote_zvol::write::{VolumeMut, VolumeSpec};
+use cenote_zvol::{Volume, VolumeSpec};
 
 const DISK_BYTES: u64 = 96 << 20;
 pub(crate) const VOLUME: &str = "pool/volume";
@@ -64,7 +63,7 @@ impl Machine {
         let mut pool = create(&self.handle, options).await.unwrap();
         let root = pool.root().unwrap().objset.clone();
         // Something has to be in the root file system for it to be one that is opened; a volume's parent needs no files.
-        cenote_dmu::write::create_zap(&root, pool.txg(), cenote_format::dmu_type::DmuType::MASTER_NODE, &[])
+        cenote_dmu::Zap::create_object(&root, pool.txg(), cenote_format::dmu_type::DmuType::MASTER_NODE, &[])
             .await
             .unwrap();
         pool.sync().await.unwrap();
@@ -80,9 +79,9 @@ impl Machine {
     }
 
     /// Makes the volume, in the open txg.
-    pub(crate) async fn volume(&self, pool: &mut PoolWriter, spec: &VolumeSpec) -> (Head, VolumeMut) {
+    pub(crate) async fn volume(&self, pool: &mut PoolWriter, spec: &VolumeSpec) -> (Head, Volume) {
         let head = pool.create_dataset(VOLUME, ObjsetType::Zvol).await.unwrap();
-        let volume = VolumeMut::create(&head.objset, pool.txg(), spec).await.unwrap();
+        let volume = Volume::create(&head.objset, pool.txg(), spec).await.unwrap();
         (head, volume)
     }
 
@@ -96,7 +95,7 @@ impl Machine {
         assert!(report.is_clean(), "{report:?}");
         if let Some(expected) = expected {
             let dataset = pool.dsl().dataset(VOLUME).await.unwrap();
-            let volume = Volume::open(pool.dsl().open(&dataset).await.unwrap().unwrap()).await.unwrap();
+            let volume = Volume::open(&pool.dsl().open(&dataset).await.unwrap().unwrap()).await.unwrap();
             assert_eq!(volume.size_bytes(), expected.len() as u64);
             let read = volume.read(0, expected.len()).await.unwrap();
             assert!(*read == *expected, "first difference at {:?}", first_difference(&read, expected));

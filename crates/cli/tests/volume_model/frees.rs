@@ -5,8 +5,8 @@ use cenote_spa::write::TopKind;
 use cenote_spa::write::live::{LivePool, SyncMode};
 use cenote_taskq::Runtime;
 use cenote_taskq::sim::disk::Latency;
+use cenote_zvol::VolumeSpec;
 use cenote_zvol::live::{Clear, LiveVolume};
-use cenote_zvol::write::VolumeSpec;
 
 use crate::common::*;
 

@@ -6,13 +6,13 @@ use cenote_format::ids::Txg;
 use cenote_spa::write::{PropertyValue, TopKind};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Rng, Runtime};
-use cenote_zvol::write::{VolumeError, VolumeMut, VolumeSpec};
+use cenote_zvol::{Volume, VolumeError, VolumeSpec};
 
 use crate::common::*;
 
 /// A volume and what it should hold.
 struct Pair {
-    volume: VolumeMut,
+    volume: Volume,
     model: Vec<u8>,
 }
 
@@ -130,7 +130,7 @@ fn a_volume_is_as_an_array_that_the_same_was_done_to() {
                 machine.judge(Some(&pair.model)).await;
                 pool = machine.open().await;
                 let head = pool.open_head(VOLUME).await.unwrap();
-                pair.volume = VolumeMut::open(&head.objset).await.unwrap();
+                pair.volume = Volume::open(&head.objset).await.unwrap();
                 pair.compare(&mut rng).await;
             }
             drop(pool);
@@ -154,7 +154,7 @@ fn reserved_space_counts_once_whether_it_is_used_or_not() {
         let mut rng = Rng::new(3);
         let (mut highest, mut bytes) = (0, vec![0; 4 << 20]);
         for round in 0..6_u64 {
-            let view = pool.view().await.unwrap();
+            let view = pool.dsl().clone();
             let dir = view.dir(VOLUME).await.unwrap().phys;
             let unique = view.dataset(VOLUME).await.unwrap().phys.unique_bytes;
             let [used, .., unused] = dir.used_breakdown_bytes;
@@ -181,18 +181,18 @@ fn reserved_space_counts_once_whether_it_is_used_or_not() {
         for bytes in [64 << 20, 1 << 20, 0] {
             pool.change_property(VOLUME, "refreservation", Some(&PropertyValue::Number(bytes))).await.unwrap();
             pool.sync().await.unwrap();
-            let view = pool.view().await.unwrap();
+            let view = pool.dsl().clone();
             let dir = view.dir(VOLUME).await.unwrap().phys;
             let unique = view.dataset(VOLUME).await.unwrap().phys.unique_bytes;
             assert_eq!(dir.used_bytes, unique.max(bytes));
             assert_eq!(dir.used_breakdown_bytes[4], bytes.saturating_sub(unique));
         }
-        let before = pool.view().await.unwrap().dir("pool").await.unwrap().phys.used_breakdown_bytes[2];
+        let before = pool.dsl().clone().dir("pool").await.unwrap().phys.used_breakdown_bytes[2];
         pool.change_property(VOLUME, "refreservation", Some(&PropertyValue::Number(32 << 20))).await.unwrap();
         pool.sync().await.unwrap();
         pool.destroy_dataset(VOLUME).await.unwrap();
         pool.sync().await.unwrap();
-        let after = pool.view().await.unwrap().dir("pool").await.unwrap().phys.used_breakdown_bytes[2];
+        let after = pool.dsl().clone().dir("pool").await.unwrap().phys.used_breakdown_bytes[2];
         assert!(after < before, "{before} to {after}");
         pool.export().await.unwrap();
         machine.judge(None).await;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cenote_dmu::write::ObjectSpec;
+use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::VdevId;
 use cenote_spa::write::{
@@ -43,7 +43,7 @@ async fn reopen(handle: &Handle, paths: &[PathBuf]) -> PoolWriter {
 
 /// Writes an object of blocks of noise, and says how large it is on each vdev.
 async fn fill(pool: &mut PoolWriter, kind: DmuType, block_bytes: u32, count: u64) {
-    let head = match pool.root().cloned() {
+    let head = match pool.root() {
         Some(head) => head,
         None => pool.open_head("written").await.unwrap(),
     };

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::DmuError;
-use cenote_dmu::write::{Object, ObjectSpec};
+use cenote_dmu::{DmuError, Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_scan::{VerifyOptions, VerifyReport, verify};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cenote_dmu::Object;
 use cenote_dmu::tx::{Cost, TxError};
-use cenote_dmu::write::Object;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_scan::VerifyReport;
 use cenote_spa::write::live::{FailMode, LiveHead, LivePool};

@@ -129,7 +129,7 @@ async fn root_zap(pool: &Pool) -> Option<ObjectId> {
     // A root, a top-level vdev, and a leaf.
     assert_eq!(listed.len(), 3, "{listed:?}");
     let object = pool.mos().object(ObjectId(zap)).await.unwrap();
-    assert!(cenote_dmu::zap::Zap::open(object).await.unwrap().entries(1).await.unwrap().is_empty());
+    assert!(cenote_dmu::Zap::open(object).await.unwrap().entries(1).await.unwrap().is_empty());
     Some(ObjectId(zap))
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_dmu::tx::{Cost, TxError, TxTunables};
-use cenote_dmu::write::{Object, ObjectSpec};
+use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_metaslab::TxgWork;
 use cenote_spa::write::live::{LiveHead, LivePool, Phase};
 use cenote_spa::write::{Clock, Host, PoolWriter, PropertyValue, TopKind, WriteOptions, open};
@@ -83,7 +83,7 @@ pub(crate) async fn write_blocks(head: LiveHead, object: Object, seed: u64, coun
 pub(crate) async fn check_blocks(object: &Object, written: &Written, txg: Txg, what: &str) {
     for (block, writes) in written {
         let expected = writes.iter().rev().find(|(at, _)| *at <= txg);
-        let found = object.block(*block).await.unwrap();
+        let found = object.block(BlockId(*block)).await.unwrap().map(|(block, _)| block);
         let expected = expected.map(|(_, seed)| content(*seed));
         assert!(
             found.as_deref() == expected.as_deref(),
@@ -114,7 +114,10 @@ fn metadata_that_a_txg_has_written_is_not_read_by_the_next() {
             assert!(round == 0 || misses() == before, "round {round} has read {} blocks", misses() - before);
             before = misses();
         }
-        assert!(object.block(7).await.unwrap().as_deref() == Some(&content(3 << 8 | 7)[..]));
+        assert!(
+            object.block(BlockId(7)).await.unwrap().as_ref().map(|(block, _)| &block[..])
+                == Some(&content(3 << 8 | 7)[..])
+        );
         pool.export().await.unwrap();
     });
 }
@@ -183,7 +186,7 @@ fn objects_that_are_only_looked_at_do_not_pile_up_in_memory() {
         // One that someone has is still the same for all.
         let tx = head.begin(Cost::objects(1)).await.unwrap();
         held.set_kind(tx.txg(), DmuType::UINT64_OTHER);
-        assert_eq!(head.objset().object(ids[17]).await.unwrap().head().object_type, DmuType::UINT64_OTHER);
+        assert_eq!(head.objset().object(ids[17]).await.unwrap().phys().object_type, DmuType::UINT64_OTHER);
         drop((tx, held, head));
         pool.export().await.unwrap();
     });
@@ -490,7 +493,7 @@ fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
             let change = async move |writer: &mut PoolWriter| {
                 // The one above is seldom on disk yet when one below it is made.
                 let (above, _) = name.rsplit_once('/').unwrap();
-                if writer.view().await?.find_dir(above).await.unwrap().is_none() {
+                if writer.dsl().clone().find_dir(above).await.unwrap().is_none() {
                     make(writer, above).await?;
                 }
                 make(writer, &name).await
@@ -509,7 +512,7 @@ fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
         }
         let there = pool.look(|writer| {
             Box::pin(async {
-                let view = writer.view().await?;
+                let view = writer.dsl().clone();
                 let root = view.root_dir().await.unwrap();
                 Ok((writer.txg(), view.tree(root, false).await.unwrap().len()))
             })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::write::ObjectSpec;
+use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_spa::write::TopKind;

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cenote_dmu::Object;
 use cenote_dmu::tx::{Cost, TxTunables};
-use cenote_dmu::write::Object;
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_spa::write::live::{LiveHead, LivePool};
 use cenote_spa::write::{Clock, Host, WriteOptions, create_with_metaslabs, open};
@@ -64,7 +64,7 @@ async fn maps(handle: &Handle, paths: &[PathBuf]) -> Vec<(u64, Vec<(u64, u64)>)>
     let pool = import(handle, pools.remove(0), &import_options()).await.unwrap();
     let tops = pool.config().list("vdev_tree").unwrap().lists("children").unwrap();
     let array = pool.mos().object(ObjectId(tops[0].u64("metaslab_array").unwrap())).await.unwrap();
-    let words = array.read(0, array.data_block_size_bytes() as usize).await.unwrap();
+    let words = array.read(0, array.block_bytes() as usize).await.unwrap();
     let mut maps = Vec::new();
     for (index, word) in words.as_chunks::<8>().0.iter().enumerate() {
         let object = u64::from_le_bytes(*word);

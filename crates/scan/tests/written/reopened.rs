@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use cenote_dmu::DmuError;
-use cenote_dmu::write::{Object, ObjectSpec};
+use cenote_dmu::{DmuError, Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_format::label::{DeviceLayout, RING_OFFSET, VDEV_PHYS_OFFSET, slot_bytes, slot_count};
@@ -327,7 +326,7 @@ async fn write_theme(handle: &Handle, theme: &Theme, images: &[PathBuf]) -> Resu
     let mut heads_written = 0;
     for round in 0..2 {
         let mut pool = reopen(handle, images).await?;
-        let view = pool.view().await?;
+        let view = pool.dsl().clone();
         let mut heads = Vec::new();
         for dir in view.tree(view.root_dir().await.unwrap(), false).await.unwrap() {
             match pool.open_head(&dir.name).await {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::write::ObjectSpec;
+use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_spa::write::{AddOptions, AuxSpec, CreateOptions, DiskSpec, TopKind, TopSpec, create};
 use cenote_spa::{Condition, SpaError, device_condition};

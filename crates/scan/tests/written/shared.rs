@@ -118,7 +118,7 @@ async fn judge(handle: &Handle, images: &[PathBuf], name: &str, what: &str) {
 async fn names(pool: &LivePool) -> Vec<String> {
     let names = pool.change(|writer| {
         Box::pin(async move {
-            let view = writer.view().await?;
+            let view = writer.dsl().clone();
             let root = view.root_dir().await.unwrap();
             Ok(view.tree(root, false).await.unwrap().into_iter().map(|dir| dir.name).collect::<Vec<_>>())
         })

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_dmu::Object;
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::Object;
 use cenote_format::ids::Txg;
 use cenote_scan::{VerifyOptions, verify};
 use cenote_spa::write::live::{LiveHead, View};

@@ -12,7 +12,7 @@
 //!
 //! Nothing is allocated on new vdevs before the pool is opened again: the tree of vdevs that I/O goes through is made once.
 
-use cenote_dmu::write::ZapMut;
+use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_taskq::{Rng, join_all};
@@ -64,7 +64,7 @@ impl PoolWriter {
         let auxiliaries = MadeAux::new(auxiliaries, ashift, &vdevs, &mut rng)?;
 
         let fail = |error| SpaError::Dmu { pool: self.name.clone(), error };
-        let mut directory = ZapMut::open(self.directory.clone()).await.map_err(fail)?;
+        let mut directory = Zap::open(self.directory.clone()).await.map_err(fail)?;
         let zaps = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await.map_err(fail)?;
         let Some(zaps) = zaps.and_then(|value| value.as_u64()) else {
             let what =
@@ -72,7 +72,7 @@ impl PoolWriter {
             return Err(SpaError::Unwritable { pool: self.name.clone(), what });
         };
         let zaps = self.mos.object(ObjectId(zaps)).await.map_err(fail)?;
-        let mut zaps = ZapMut::open(zaps).await.map_err(fail)?;
+        let mut zaps = Zap::open(zaps).await.map_err(fail)?;
         vdevs.make_zaps(&self.mos, &mut zaps, txg).await.map_err(fail)?;
         auxiliaries.enter(&self.mos, &mut directory, txg).await.map_err(fail)?;
         directory.flush(txg).await.map_err(fail)?;

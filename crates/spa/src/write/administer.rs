@@ -1,9 +1,9 @@
 //! What commands change of a pool that is open for writing: properties, names, whole file systems. Each change is of the open
 //! txg and noted in the pool's history as OpenZFS notes it.
 
-use cenote_dmu::write::{ZapMut, create_zap};
+use cenote_dmu::Zap;
+use cenote_dsl::Birth;
 use cenote_dsl::property::Source;
-use cenote_dsl::write::Birth;
 use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{dir_field, pool_directory};
@@ -66,7 +66,7 @@ impl PoolWriter {
 
     async fn record(&mut self, record: NvList) -> Result<(), SpaError> {
         let txg = self.txg;
-        let mut directory = ZapMut::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         let found =
             directory.lookup(pool_directory::HISTORY.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
         // A pool that keeps none gets none.
@@ -91,12 +91,12 @@ impl PoolWriter {
             }
             self.config_changed = true;
         } else {
-            let mut directory = ZapMut::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+            let mut directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
             let found = directory.lookup(pool_directory::PROPERTIES.as_bytes()).await;
             let object = match found.map_err(|error| self.dmu_error(error))?.and_then(|value| value.as_u64()) {
                 Some(object) => self.mos.object(ObjectId(object)).await.map_err(|error| self.dmu_error(error))?,
                 None => {
-                    let made = create_zap(&self.mos, self.txg, DmuType::POOL_PROPS, &[]).await;
+                    let made = Zap::create_object(&self.mos, self.txg, DmuType::POOL_PROPS, &[]).await;
                     let made = made.map_err(|error| self.dmu_error(error))?;
                     let entered = directory.insert_u64(pool_directory::PROPERTIES, made.id().0).await;
                     entered.map_err(|error| self.dmu_error(error))?;
@@ -105,7 +105,7 @@ impl PoolWriter {
                 }
             };
             let entry = value.map(PropertyValue::zap);
-            let put = cenote_dmu::write::put_entry(&object, self.txg, name, entry.as_ref()).await;
+            let put = cenote_dmu::Zap::put_entry(&object, self.txg, name, entry.as_ref()).await;
             put.map_err(|error| self.dmu_error(error))?;
             if name == "failmode" {
                 self.failmode = match value {
@@ -144,7 +144,7 @@ impl PoolWriter {
         property: &str,
         value: Option<&PropertyValue>,
     ) -> Result<(), SpaError> {
-        let view = self.view().await?;
+        let view = self.dsl().clone();
         let named = if dataset.contains('@') { view.dataset(dataset).await.ok() } else { None };
         if named.is_some_and(|named| named.is_snapshot()) {
             return Err(self.refused(format!("changing properties of snapshots ('{dataset}')")));
@@ -182,7 +182,7 @@ impl PoolWriter {
 
     /// Refuses a quota below a directory's used or reserved space, as of the open txg.
     async fn check_quota_value(&self, name: &str, dir: &Dir, bytes: u64) -> Result<(), SpaError> {
-        let phys = self.dsl.dir(dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        let phys = self.dsl.dir_phys(dir.object).await.map_err(|error| self.dsl_failed(error))?;
         if bytes != 0 && bytes < phys.used_bytes.max(phys.reserved_bytes) {
             let why = "size is less than current used or reserved space";
             return Err(SpaError::CannotCreate(format!("cannot set property for '{name}': {why}")));
@@ -198,7 +198,7 @@ impl PoolWriter {
         dir: &Dir,
         property: &str,
         value: Option<&PropertyValue>,
-    ) -> Result<Vec<(Head, super::ObjsetPolicy)>, SpaError> {
+    ) -> Result<Vec<(Head, cenote_dmu::ObjsetPolicy)>, SpaError> {
         if !POLICY_PROPERTIES.contains(&property) {
             return Ok(Vec::new());
         }
@@ -218,7 +218,7 @@ impl PoolWriter {
         let mut followed = Vec::new();
         // Mostly nothing is below: then none of the others is asked for its name.
         let has_below = !view.children(dir, true).await.map_err(|error| self.dsl_failed(error))?.is_empty();
-        for head in &self.datasets {
+        for head in self.dsl.heads() {
             if !has_below && head.dataset != dir.phys.head_dataset {
                 continue;
             }
@@ -252,7 +252,7 @@ impl PoolWriter {
         let Some((above, last)) = name.rsplit_once('/') else {
             return Err(SpaError::CannotCreate(format!("cannot create '{name}': a pool's root dataset comes with it")));
         };
-        let view = self.view().await?;
+        let view = self.dsl().clone();
         let parent = match view.dir(above).await {
             Err(DslError::NoSuchDataset(_)) => {
                 return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent does not exist")));
@@ -268,7 +268,7 @@ impl PoolWriter {
             return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent is not a filesystem")));
         }
         self.check_above(&view, &parent).await?;
-        let mut policy = super::ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &parent, &mut policy).await?;
         let birth = Birth { time_s: self.time_s(), txg: self.txg };
         let mut rng = Rng::new(self.handle.random_u64());
@@ -278,7 +278,7 @@ impl PoolWriter {
         let dataset = self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
         let objset = self.new_objset(self.txg, dataset, kind, policy);
         let head = Head { dataset, objset };
-        self.datasets.push(head.clone());
+        self.dsl.add_head(head.clone());
         self.record_event("create", "", Some((name, dataset))).await?;
         Ok(head)
     }

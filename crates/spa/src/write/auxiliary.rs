@@ -10,8 +10,7 @@
 //!
 //! **Crash.** A disk is labelled before the txg that lists it. Until then it is a spare, or a cache, of nobody.
 
-use cenote_dmu::write::{Object, ObjectSpec, ObjsetMut, ZapMut};
-use cenote_dmu::{DmuError, DmuErrorKind};
+use cenote_dmu::{DmuError, DmuErrorKind, Object, ObjectSpec, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
@@ -147,7 +146,7 @@ impl MadeAux {
     }
 
     /// Enters them into the MOS, behind those that are there.
-    pub(super) async fn enter(&self, mos: &ObjsetMut, directory: &mut ZapMut, txg: Txg) -> Result<(), DmuError> {
+    pub(super) async fn enter(&self, mos: &Objset, directory: &mut Zap, txg: Txg) -> Result<(), DmuError> {
         let spares = self.spares.iter().map(|disk| disk.config(true)).chain(self.distributed.iter().cloned());
         add(mos, directory, txg, pool_directory::SPARES, spares.collect()).await?;
         let caches = self.caches.iter().map(|disk| disk.config(false));
@@ -156,13 +155,7 @@ impl MadeAux {
 }
 
 /// Puts devices at the end of a list, which is named as its entry in the directory.
-async fn add(
-    mos: &ObjsetMut,
-    directory: &mut ZapMut,
-    txg: Txg,
-    name: &str,
-    devices: Vec<NvList>,
-) -> Result<(), DmuError> {
+async fn add(mos: &Objset, directory: &mut Zap, txg: Txg, name: &str, devices: Vec<NvList>) -> Result<(), DmuError> {
     if devices.is_empty() {
         return Ok(());
     }
@@ -192,7 +185,7 @@ async fn add(
 pub(super) async fn read_list(object: &Object) -> Result<NvList, DmuError> {
     let (objset, id) = (object.objset().id(), object.id());
     let corrupt = |what: String| DmuError::new(objset, id, DmuErrorKind::Corrupt(what));
-    let size = object.bonus().first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+    let size = object.phys().bonus.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
     let size = size.filter(|size| *size <= LIST_MAX_BYTES);
     let size = size.ok_or_else(|| corrupt("a packed list without its size, or too long".into()))?;
     let bytes = object.read(0, size as usize).await?;

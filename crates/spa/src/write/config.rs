@@ -1,6 +1,6 @@
 //! What labels and the MOS say of the pool.
 
-use cenote_dmu::write::{create_zap, put_entry};
+use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg};
@@ -96,13 +96,13 @@ impl PoolWriter {
         }
         let name = self.name.clone();
         let fail = |error| SpaError::Dmu { pool: name.clone(), error };
-        let mut directory = cenote_dmu::write::ZapMut::open(self.directory.clone()).await.map_err(fail)?;
+        let directory = cenote_dmu::Zap::open(self.directory.clone()).await.map_err(fail)?;
         let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await.map_err(fail)?;
         // Without a list of all such tables (before OpenZFS 0.7) no vdev has one yet: that is for OpenZFS to begin.
         let Some(all) = all.and_then(|value| value.as_u64()) else { return Ok(()) };
         let all = self.mos.object(ObjectId(all)).await.map_err(fail)?;
-        let zap = create_zap(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
-        put_entry(&all, txg, &int_key_name(zap.0), Some(&ZapValue::from_u64(zap.0))).await.map_err(fail)?;
+        let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
+        Zap::put_entry(&all, txg, &int_key_name(zap.0), Some(&ZapValue::from_u64(zap.0))).await.map_err(fail)?;
         self.members.set_root_zap(zap);
         if self.features.count("vdev_zaps_v2") == 0 {
             self.features.change("vdev_zaps_v2", 1);

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_arc::{Cache, pool_bytes};
-use cenote_dmu::Dmu;
-use cenote_dmu::write::{ObjectSpec, ObjsetMut, ObjsetPolicy, SpaceDelta, Writer, ZapMut, create_zap};
-use cenote_dsl::write::{Birth, DslMut};
+use cenote_dmu::{Dmu, ObjectSpec, Objset, ObjsetPolicy, SpaceDelta, Writer, Zap};
+use cenote_dsl::{Birth, Dsl};
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
@@ -131,7 +130,7 @@ pub async fn create_with_metaslabs(
         holes_have_births: has("hole_birth"),
         ..ObjsetPolicy::new(MOS_COPIES)
     };
-    let mos = ObjsetMut::create(dmu, ObjsetId(0), ObjsetType::Meta, policy);
+    let mos = Objset::create(dmu, ObjsetId(0), ObjsetType::Meta, policy);
     space.set_mos(&mos);
     let time_s = match clock {
         Clock::Now => handle.unix_time().as_secs(),
@@ -143,16 +142,16 @@ pub async fn create_with_metaslabs(
 
     let object = mos.create_at(txg, pool_directory::OBJECT, &ObjectSpec::new(DmuType::OBJECT_DIRECTORY, 512));
     let directory_object = object.map_err(dmu_failed)?;
-    let mut directory = ZapMut::create(directory_object.clone()).map_err(dmu_failed)?;
+    let mut directory = Zap::create(directory_object.clone()).map_err(dmu_failed)?;
     let mut features = FeatureCounts::create(&mos, &mut directory, &enabled, txg).await.map_err(dmu_failed)?;
-    let dsl = DslMut::create(&mos, &writer, birth, &mut rng).await.map_err(dsl_failed)?;
-    let dataset = dsl.create_dataset(dsl.root_dir, birth, &mut rng).await.map_err(dsl_failed)?;
+    let dsl = Dsl::create(name.clone(), &mos, &writer, birth, &mut rng).await.map_err(dsl_failed)?;
+    let dataset = dsl.create_dataset(dsl.root_object(), birth, &mut rng).await.map_err(dsl_failed)?;
 
-    let zaps = create_zap(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?;
+    let zaps = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?;
     directory.insert_u64(pool_directory::VDEV_ZAP_MAP, zaps.id().0).await.map_err(dmu_failed)?;
-    let mut zaps = ZapMut::create(zaps).map_err(dmu_failed)?;
+    let mut zaps = Zap::create(zaps).map_err(dmu_failed)?;
     if has("vdev_zaps_v2") {
-        vdevs.root_zap = create_zap(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?.id();
+        vdevs.root_zap = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?.id();
         let root = vdevs.root_zap.0;
         zaps.insert_u64(&int_key_name(root), root).await.map_err(dmu_failed)?;
     }
@@ -175,7 +174,7 @@ pub async fn create_with_metaslabs(
     let multihost = Multihost::new(handle, settings, false);
     let properties: Vec<(&str, ZapValue)> =
         options.properties.iter().map(|(name, word)| (name.as_str(), ZapValue::from_u64(*word))).collect();
-    let properties = create_zap(&mos, txg, DmuType::POOL_PROPS, &properties).await.map_err(dmu_failed)?;
+    let properties = Zap::create_object(&mos, txg, DmuType::POOL_PROPS, &properties).await.map_err(dmu_failed)?;
     let text = format!("pool version {VERSION}; software version cenote {}", env!("CARGO_PKG_VERSION"));
     let records = [
         history::event(time_s, txg, &host.name, "create", &text),
@@ -184,8 +183,8 @@ pub async fn create_with_metaslabs(
     let bytes: u64 = vdevs.tops.iter().map(|top| top.asize_bytes).sum();
     let history = history::create(&mos, txg, bytes, &records).await.map_err(dmu_failed)?;
     for (entry, object) in [
-        (pool_directory::ROOT_DATASET, dsl.root_dir),
-        (pool_directory::FREE_BPOBJ, dsl.free_bpobj),
+        (pool_directory::ROOT_DATASET, dsl.root_object()),
+        (pool_directory::FREE_BPOBJ, dsl.free_bpobj()),
         (pool_directory::CONFIG, config.id()),
         (pool_directory::SYNC_BPOBJ, deferred.id()),
         (pool_directory::PROPERTIES, properties.id()),
@@ -205,7 +204,7 @@ pub async fn create_with_metaslabs(
     };
     let leaves = disks.iter().map(leaf).collect();
     let found = FoundPool { guid, leaves, copies: Vec::new(), auxiliaries: Arc::default() };
-    let mut pool = PoolWriter {
+    let pool = PoolWriter {
         handle: handle.clone(),
         name: name.clone(),
         guid,
@@ -230,7 +229,6 @@ pub async fn create_with_metaslabs(
         given_up: 0,
         telling: Vec::new(),
         used_features: BTreeMap::new(),
-        datasets: Vec::new(),
         txg,
         state: PoolState::Active,
         failmode: super::live::FailMode::of_number(failmode.map_or(0, |(_, number)| number)),
@@ -245,7 +243,7 @@ pub async fn create_with_metaslabs(
         is_live: false,
     };
     let objset = pool.new_objset(txg, dataset, ObjsetType::Zfs, ObjsetPolicy { copies: 1, ..policy });
-    pool.datasets.push(Head { dataset, objset });
+    pool.dsl.add_head(Head { dataset, objset });
     pool.initialize_labels().await?;
     auxiliaries.initialize().await.map_err(|error| pool.fail(error))?;
     Ok(pool)
@@ -291,16 +289,16 @@ impl MadeVdevs {
     /// Makes the ZAPs of tops and leaves, which it enters into the list of all, and the arrays of metaslabs.
     pub(super) async fn make_zaps(
         &mut self,
-        mos: &ObjsetMut,
-        all: &mut ZapMut,
+        mos: &Objset,
+        all: &mut Zap,
         txg: Txg,
     ) -> Result<(), cenote_dmu::DmuError> {
         for top in &mut self.tops {
             let bias = top.class.name().map(|name| (ALLOCATION_BIAS, ZapValue::from_text(name)));
-            top.zap = create_zap(mos, txg, DmuType::ZAP_METADATA, bias.as_slice()).await?.id();
+            top.zap = Zap::create_object(mos, txg, DmuType::ZAP_METADATA, bias.as_slice()).await?.id();
             all.insert_u64(&int_key_name(top.zap.0), top.zap.0).await?;
             for leaf in &mut top.leaves {
-                leaf.zap = create_zap(mos, txg, DmuType::ZAP_METADATA, &[]).await?.id();
+                leaf.zap = Zap::create_object(mos, txg, DmuType::ZAP_METADATA, &[]).await?.id();
                 all.insert_u64(&int_key_name(leaf.zap.0), leaf.zap.0).await?;
             }
             top.metaslab_array = mos.create_object(txg, &ObjectSpec::new(DmuType::OBJECT_ARRAY, 512))?.id();

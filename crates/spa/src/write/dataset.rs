@@ -18,11 +18,9 @@
 //! written, and each writer of blocks of another size had to remember it; two of three writers did not.
 
 use cenote_codec::compress::Compression;
-use cenote_dmu::Objset;
-use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, RedundantMetadata};
-use cenote_dmu::zap::Zap;
+use cenote_dmu::{Objset, ObjsetPolicy, RedundantMetadata};
 use cenote_dsl::{Dir, Dsl};
-use cenote_format::dsl::{dataset_field, dir_field, pool_directory};
+use cenote_format::dsl::{dataset_field, dir_field};
 use cenote_format::enums::{Checksum, Compress, ObjsetType};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::needs::Needs;
@@ -90,20 +88,10 @@ impl PropertyValue {
 }
 
 impl PoolWriter {
-    /// The datasets as they are now, with all that was changed in the open txg. Use it up before the next change: it is seen as it
-    /// goes on.
-    ///
-    /// # Errors
-    /// The MOS cannot be read.
-    pub async fn view(&self) -> Result<Dsl, SpaError> {
-        let heads = self.datasets.iter().map(|head| (head.dataset, head.objset.clone())).collect();
-        let mos = Objset::of_open(&self.mos);
-        let root = async {
-            let directory = Zap::open(mos.object(pool_directory::OBJECT).await?).await?;
-            directory.lookup_u64(pool_directory::ROOT_DATASET).await
-        };
-        let root = root.await.map_err(|error| self.dmu_error(error))?;
-        Ok(Dsl::new(self.name.clone(), mos, ObjectId(root)).with_open_heads(heads))
+    /// The datasets as they are now, with all that was changed in the open txg.
+    #[must_use]
+    pub fn dsl(&self) -> &Dsl {
+        &self.dsl
     }
 
     /// Opens a head dataset for changing what is in it.
@@ -112,10 +100,10 @@ impl PoolWriter {
     /// There is none of this name, or it has something that cannot be kept up yet ([`SpaError::Unwritable`]).
     pub async fn open_head(&mut self, name: &str) -> Result<Head, SpaError> {
         let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
-        let view = self.view().await?;
+        let view = self.dsl().clone();
         let dataset = view.dataset(name).await.map_err(fail)?;
-        if let Some(head) = self.datasets.iter().find(|head| head.dataset == dataset.object) {
-            return Ok(head.clone());
+        if let Some(head) = self.dsl.open_head(dataset.object) {
+            return Ok(head);
         }
         let refuse =
             |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: format!("{what} ('{name}')") });
@@ -151,10 +139,10 @@ impl PoolWriter {
             return refuse("changing a dataset with dedup");
         }
         let dmu = self.writer.dmu().clone();
-        let objset = ObjsetMut::open(dmu, dataset.objset_id(), dataset.phys.bp, policy).await;
+        let objset = Objset::own(dmu, dataset.objset_id(), dataset.phys.bp, policy).await;
         let objset = objset.map_err(|error| self.dmu_error(error))?;
         let head = Head { dataset: dataset.object, objset };
-        self.datasets.push(head.clone());
+        self.dsl.add_head(head.clone());
         Ok(head)
     }
 
@@ -207,8 +195,8 @@ impl PoolWriter {
     }
 
     /// An objset for a new dataset. File systems count what each owner has from their first file on.
-    pub(super) fn new_objset(&self, txg: Txg, dataset: ObjectId, kind: ObjsetType, policy: ObjsetPolicy) -> ObjsetMut {
-        let objset = ObjsetMut::create(self.writer.dmu().clone(), ObjsetId(dataset.0), kind, policy);
+    pub(super) fn new_objset(&self, txg: Txg, dataset: ObjectId, kind: ObjsetType, policy: ObjsetPolicy) -> Objset {
+        let objset = Objset::create(self.writer.dmu().clone(), ObjsetId(dataset.0), kind, policy);
         if kind == ObjsetType::Zfs {
             let mut flags = ObjsetFlags::USERACCOUNTING_COMPLETE;
             flags.set(ObjsetFlags::USEROBJACCOUNTING_COMPLETE, self.features.has("userobj_accounting"));
@@ -273,7 +261,7 @@ impl PoolWriter {
                 self.dsl.set_refreservation(txg, head.dataset, *bytes).await
             }
             _ => {
-                let dir = self.dsl.dataset(head.dataset).await.map_err(|error| self.fail(error))?.dir;
+                let dir = self.dsl.dataset_phys(head.dataset).await.map_err(|error| self.fail(error))?.dir;
                 self.dsl.set_property(txg, dir, name, &value.zap()).await
             }
         };

@@ -3,7 +3,7 @@
 //! Cenote puts nothing off, since its passes converge by rewriting in place; but what stands in the list when a pool is opened
 //! is freed in the first txgs, a bounded number in each, from the end of the list.
 
-use cenote_dmu::write::SpaceDelta;
+use cenote_dmu::SpaceDelta;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dsl::pool_directory;
@@ -27,7 +27,7 @@ impl PoolWriter {
         let Some(list) = self.deferred else { return Ok(()) };
         let fail = |error| SpaError::Dmu { pool: self.name.clone(), error };
         let object = self.mos.object(list).await.map_err(fail)?;
-        let phys = BpobjPhys::parse(&object.bonus(), cenote_zio::ORDER);
+        let phys = BpobjPhys::parse(&object.phys().bonus, cenote_zio::ORDER);
         let mut phys = phys.map_err(|error| self.fail(format!("the list of deferred frees: {error}")))?;
         let count = phys.blkptr_count.min(BATCH);
         if count == 0 {
@@ -62,6 +62,6 @@ impl PoolWriter {
 }
 
 /// The list of a pool that has one.
-pub(super) async fn list_of(directory: &cenote_dmu::zap::Zap) -> Result<Option<ObjectId>, cenote_dmu::DmuError> {
+pub(super) async fn list_of(directory: &cenote_dmu::Zap) -> Result<Option<ObjectId>, cenote_dmu::DmuError> {
     Ok(directory.find_u64(pool_directory::SYNC_BPOBJ).await?.map(ObjectId).filter(|list| list.0 != 0))
 }

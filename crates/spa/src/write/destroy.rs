@@ -37,7 +37,7 @@ impl PoolWriter {
         let gone = self.dsl.destroy_dataset(txg, dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
         self.features.change("extensible_dataset", -(gone.zapified as i64));
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
-        self.datasets.retain(|head| head.dataset != dataset.object);
+        self.dsl.retain_heads(|head| head.dataset != dataset.object);
         self.record_event("destroy", "", Some((name, dataset.object))).await
     }
 
@@ -46,7 +46,7 @@ impl PoolWriter {
     /// # Errors
     /// As there.
     pub async fn check_destroy(&mut self, name: &str, is_recursive: bool) -> Result<Dataset, SpaError> {
-        let view = self.view().await?;
+        let view = self.dsl().clone();
         let dataset = view.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot destroy '{name}': {why}")));
         let refuse =
@@ -69,7 +69,7 @@ impl PoolWriter {
         if !is_recursive && !children.is_empty() {
             return cannot("filesystem has children\nuse '-r' to destroy them too");
         }
-        if dataset.dir.phys.origin != self.dsl.origin {
+        if dataset.dir.phys.origin != self.dsl.origin() {
             return refuse("destroying clones");
         }
         if dataset.dir.phys.reserved_bytes != 0 {
@@ -96,8 +96,7 @@ impl PoolWriter {
 
     /// Whether a scan has not come to its end.
     async fn is_scanned(&self) -> Result<bool, SpaError> {
-        let mut directory =
-            cenote_dmu::write::ZapMut::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let directory = cenote_dmu::Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         let scan = directory.lookup(pool_directory::SCAN.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
         let words: Vec<u64> = scan.map(|scan| scan.integers().collect()).unwrap_or_default();
         // `scn_state`: 1 while it goes on, or is paused.
@@ -167,7 +166,7 @@ impl PoolWriter {
 mod tests {
     use std::sync::Arc;
 
-    use cenote_dmu::write::{ObjectSpec, ObjsetMut, ObjsetPolicy};
+    use cenote_dmu::{ObjectSpec, Objset, ObjsetPolicy};
     use cenote_format::dmu_type::DmuType;
     use cenote_format::dsl::pool_directory;
     use cenote_format::enums::ObjsetType;
@@ -206,7 +205,7 @@ mod tests {
             writer.sync().await.unwrap();
             // As an opening does that fails after it.
             let (root, policy) = (writer.mos.root(), ObjsetPolicy::new(3));
-            let again = ObjsetMut::open(writer.writer.dmu().clone(), ObjsetId(0), root, policy).await.unwrap();
+            let again = Objset::own(writer.writer.dmu().clone(), ObjsetId(0), root, policy).await.unwrap();
             let directory = again.object(pool_directory::OBJECT).await.unwrap();
             assert_eq!(directory.objset().root(), root);
             drop((again, directory));

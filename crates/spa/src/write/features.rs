@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::write::{Object, ObjsetMut, ZapMut, create_zap};
-use cenote_dmu::zap::Zap;
+use cenote_dmu::{Object, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg};
@@ -57,13 +56,13 @@ pub(super) fn of_new_pool(disabled: &[String]) -> Result<Vec<&'static Feature>, 
 impl FeatureCounts {
     /// Enables features in a new pool.
     pub(super) async fn create(
-        mos: &ObjsetMut,
-        directory: &mut ZapMut,
+        mos: &Objset,
+        directory: &mut Zap,
         enabled: &[&'static Feature],
         txg: Txg,
     ) -> Result<Self, cenote_dmu::DmuError> {
         let zap = |kind| {
-            let spec = cenote_dmu::write::ObjectSpec::new(kind, 512);
+            let spec = cenote_dmu::ObjectSpec::new(kind, 512);
             mos.create_object(txg, &spec)
         };
         let (for_read, for_write) = (zap(DmuType::ZAP_METADATA)?, zap(DmuType::ZAP_METADATA)?);
@@ -75,13 +74,13 @@ impl FeatureCounts {
         ] {
             directory.insert_u64(name, object.id().0).await?;
         }
-        let mut descriptions = ZapMut::create(descriptions)?;
+        let mut descriptions = Zap::create(descriptions)?;
         // Where nothing notes the txgs of enabling, a table of them would belong to nothing.
         let mut enabled_txgs = None;
         if enabled.iter().any(|feature| feature.name == "enabled_txg") {
             let object = zap(DmuType::ZAP_METADATA)?;
             directory.insert_u64(pool_directory::FEATURE_ENABLED_TXG, object.id().0).await?;
-            enabled_txgs = Some(ZapMut::create(object)?);
+            enabled_txgs = Some(Zap::create(object)?);
         }
         let mut counts = BTreeMap::new();
         let mut recorded = 0;
@@ -101,13 +100,13 @@ impl FeatureCounts {
             txgs.flush(txg).await?;
         }
         for object in [&for_read, &for_write] {
-            ZapMut::create(object.clone())?.flush(txg).await?;
+            Zap::create(object.clone())?.flush(txg).await?;
         }
         Ok(Self { counts, for_read, for_write, is_dirty: true })
     }
 
     /// The features of a pool that exists: those enabled that this version knows.
-    pub(super) async fn open(mos: &ObjsetMut, directory: &Zap) -> Result<Self, cenote_dmu::DmuError> {
+    pub(super) async fn open(mos: &Objset, directory: &Zap) -> Result<Self, cenote_dmu::DmuError> {
         let zap = async |name: &str| {
             let id = directory.lookup_u64(name).await?;
             let object = mos.object(ObjectId(id)).await?;
@@ -117,7 +116,7 @@ impl FeatureCounts {
         let for_write = zap(pool_directory::FEATURES_FOR_WRITE).await?;
         let mut counts = BTreeMap::new();
         for object in [&for_read, &for_write] {
-            let mut zap = ZapMut::open(object.clone()).await?;
+            let zap = Zap::open(object.clone()).await?;
             for feature in FEATURES.iter() {
                 let count = zap.lookup(feature.guid.as_bytes()).await?;
                 if let Some(count) = count.and_then(|value| value.as_u64()) {
@@ -131,8 +130,8 @@ impl FeatureCounts {
     /// Enables a feature in a pool that exists, where it is not. Whether it was not.
     pub(super) async fn enable(
         &mut self,
-        mos: &ObjsetMut,
-        directory: &mut ZapMut,
+        mos: &Objset,
+        directory: &mut Zap,
         feature: &'static Feature,
         txg: Txg,
     ) -> Result<bool, cenote_dmu::DmuError> {
@@ -185,7 +184,7 @@ impl FeatureCounts {
             return Ok(());
         }
         for (object, read_only_compatible) in [(&self.for_read, false), (&self.for_write, true)] {
-            let mut zap = ZapMut::open(object.clone()).await?;
+            let mut zap = Zap::open(object.clone()).await?;
             let mut changed = false;
             for (feature, count) in self.counts.values() {
                 let value = ZapValue::from_u64(*count);
@@ -206,20 +205,20 @@ impl FeatureCounts {
 
 /// Enters what there is to say of a feature into a table of the directory, which is made if there is none.
 async fn table(
-    mos: &ObjsetMut,
-    directory: &mut ZapMut,
+    mos: &Objset,
+    directory: &mut Zap,
     name: &str,
     feature: &Feature,
     value: &ZapValue,
     txg: Txg,
 ) -> Result<(), cenote_dmu::DmuError> {
     let mut zap = match directory.lookup(name.as_bytes()).await?.and_then(|value| value.as_u64()) {
-        Some(object) => ZapMut::open(mos.object(ObjectId(object)).await?).await?,
+        Some(object) => Zap::open(mos.object(ObjectId(object)).await?).await?,
         None => {
-            let object = create_zap(mos, txg, DmuType::ZAP_METADATA, &[]).await?;
+            let object = Zap::create_object(mos, txg, DmuType::ZAP_METADATA, &[]).await?;
             directory.insert_u64(name, object.id().0).await?;
             directory.flush(txg).await?;
-            ZapMut::open(object).await?
+            Zap::open(object).await?
         }
     };
     zap.set(feature.guid.as_bytes(), value).await?;

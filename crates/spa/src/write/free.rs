@@ -1,6 +1,6 @@
 //! Freeing blocks that nobody refers to any more: every extent of every copy, those of a gang's parts too.
 
-use cenote_dmu::write::Killed;
+use cenote_dmu::Killed;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::Txg;

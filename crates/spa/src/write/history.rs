@@ -1,6 +1,6 @@
 //! Writing the pool's history.
 
-use cenote_dmu::write::{Object, ObjectSpec, ObjsetMut};
+use cenote_dmu::{Object, ObjectSpec, Objset};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::history::{HistoryPhys, RECORD_MAX_BYTES, emit_record};
 use cenote_format::ids::Txg;
@@ -13,7 +13,7 @@ const RING_MAX_BYTES: u64 = 1 << 30;
 
 /// Makes the history of a pool, with the records of its creation, which are never overwritten.
 pub(super) async fn create(
-    mos: &ObjsetMut,
+    mos: &Objset,
     txg: Txg,
     pool_bytes: u64,
     records: &[NvList],
@@ -36,7 +36,7 @@ pub(super) async fn create(
 pub(super) async fn append(object: &Object, txg: Txg, record: &NvList) -> Result<(), cenote_dmu::DmuError> {
     let fail = |error: cenote_format::FormatError| cenote_dmu::DmuError::new(object.objset().id(), object.id(), error);
     let order = cenote_zio::ORDER;
-    let mut phys = HistoryPhys::parse(&object.bonus(), order).map_err(fail)?;
+    let mut phys = HistoryPhys::parse(&object.phys().bonus, order).map_err(fail)?;
     phys.check().map_err(fail)?;
     let bytes = emit_record(&record.emit_native(order));
     let (len, ring) = (bytes.len() as u64, phys.ring_end - phys.create_end);

@@ -10,8 +10,8 @@
 //! PoolWriter
 //!   Members, identity             what labels and the configuration in the MOS are made of
 //!   Space (space)                 the allocator of metaslab behind the trait of zio; blocks to free
-//!   MOS (ObjsetMut), DslMut       changed only by the sync, by one at a time
-//!   datasets (ObjsetMut)          changed by anyone who holds an open txg
+//!   MOS (Objset), Dsl             changed only by the sync, by one at a time
+//!   open heads (Objset)           changed by anyone who holds an open txg
 //!   Features                      counts, written when they change
 //! ```
 //!
@@ -94,8 +94,8 @@ mod volume;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_dmu::write::{Object, ObjsetMut, ObjsetPolicy, Writer};
-use cenote_dsl::write::DslMut;
+use cenote_dmu::{Object, Objset, Writer};
+use cenote_dsl::Dsl;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::nvlist::NvList;
@@ -106,6 +106,7 @@ use cenote_vdev::tree::VdevTree;
 
 pub use add::AddOptions;
 pub use auxiliary::AuxSpec;
+pub use cenote_dsl::Head;
 pub use create::{CreateOptions, create, create_with_metaslabs};
 pub use dataset::{FileSizes, PropertyValue};
 pub use open::{WriteOptions, open};
@@ -151,10 +152,10 @@ pub struct PoolWriter {
     tree: Arc<VdevTree>,
     space: Arc<Space>,
     writer: Writer,
-    mos: ObjsetMut,
+    mos: Objset,
     directory: Object,
     config: Object,
-    dsl: DslMut,
+    dsl: Dsl,
     features: FeatureCounts,
     shared: SharedBlocks,
     /// The list of frees that were put off, until it is empty.
@@ -163,7 +164,6 @@ pub struct PoolWriter {
     given_up: u64,
     /// What of that the allocator is being told.
     telling: free::Telling,
-    datasets: Vec<Head>,
     /// Features of which it is known that they are noted with a dataset.
     used_features: BTreeMap<ObjectId, Needs>,
     /// The txg that changes go to.
@@ -174,7 +174,7 @@ pub struct PoolWriter {
     /// The configuration has to be written.
     config_changed: bool,
     /// The MOS's own bytes that are not in the accounts yet.
-    mos_delta: cenote_dmu::write::SpaceDelta,
+    mos_delta: cenote_dmu::SpaceDelta,
     passes: u32,
     /// How many times the txg that syncs has entered what it took and freed.
     space_pass: u32,
@@ -198,15 +198,6 @@ pub struct Host {
     pub id: u64,
     /// The host's name.
     pub name: String,
-}
-
-/// A head dataset that is open.
-#[derive(Clone)]
-pub struct Head {
-    /// Its object in the MOS.
-    pub dataset: ObjectId,
-    /// Its objset.
-    pub objset: ObjsetMut,
 }
 
 impl PoolWriter {
@@ -236,8 +227,8 @@ impl PoolWriter {
 
     /// The root dataset.
     #[must_use]
-    pub fn root(&self) -> Option<&Head> {
-        self.datasets.first()
+    pub fn root(&self) -> Option<Head> {
+        self.dsl.heads().into_iter().next()
     }
 
     /// Now, in seconds since 1970, as it is written down.

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_dmu::write::{ObjsetMut, ObjsetPolicy, SpaceDelta, Writer};
-use cenote_dsl::write::DslMut;
+use cenote_dmu::{Objset, ObjsetPolicy, SpaceDelta, Writer};
+use cenote_dsl::Dsl;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
 use cenote_format::uberblock::Mmp;
@@ -208,8 +208,7 @@ impl Opening<'_> {
         let dmu_failed = |error| pool.dmu_error(error);
         let dmu = pool.dmu().clone();
         let policy = ObjsetPolicy::new(MOS_COPIES);
-        let mos =
-            ObjsetMut::open(dmu.clone(), ObjsetId(0), pool.uberblock().rootbp, policy).await.map_err(dmu_failed)?;
+        let mos = Objset::own(dmu.clone(), ObjsetId(0), pool.uberblock().rootbp, policy).await.map_err(dmu_failed)?;
         let features = FeatureCounts::open(&mos, pool.directory()).await.map_err(dmu_failed)?;
         let policy = ObjsetPolicy {
             may_embed: features.has("embedded_data"),
@@ -226,7 +225,7 @@ impl Opening<'_> {
         let config = mos.object(entry(pool_directory::CONFIG).await?).await.map_err(dmu_failed)?;
         let free_bpobj = entry(pool_directory::FREE_BPOBJ).await?;
         let empty_bpobj = pool.directory().find_u64(pool_directory::EMPTY_BPOBJ).await.map_err(dmu_failed)?;
-        let dsl = DslMut::open(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await;
+        let dsl = Dsl::own(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await;
         let dsl = dsl.map_err(|error| SpaError::Dsl { pool: pool.name().to_owned(), error })?;
         let shared = SharedBlocks::open(pool).await?;
         let multihost = Multihost::new(handle, settings, is_multihost);
@@ -269,7 +268,6 @@ impl Opening<'_> {
             given_up: 0,
             telling: Vec::new(),
             used_features: BTreeMap::new(),
-            datasets: Vec::new(),
             txg: next_txg(pool),
             state: PoolState::Active,
             failmode: FailMode::of_number(property("failmode")),

@@ -15,7 +15,7 @@ impl PoolWriter {
     /// There is none of the one name, or one of the other; the new place is below the old one, is no file system, or has
     /// no room; what is moved cannot be yet.
     pub async fn rename_dataset(&mut self, from: &str, to: &str) -> Result<(), SpaError> {
-        let view = self.view().await?;
+        let view = self.dsl().clone();
         // `from` may be a file system with '@' in its own name: only a file system can get a name without '@'.
         let misnamed = match to.contains('@') {
             false if from.contains('@') => view.find_dir(from).await.map_err(|error| self.dsl_failed(error))?,
@@ -117,7 +117,7 @@ fn cannot(from: &str, why: &str) -> SpaError {
 
 #[cfg(test)]
 mod tests {
-    use cenote_dsl::write::Birth;
+    use cenote_dsl::Birth;
     use cenote_format::ids::ObjectId;
     use cenote_taskq::{Rng, Runtime};
 
@@ -128,10 +128,10 @@ mod tests {
     /// A file system with a name that the rules for new names forbid.
     async fn misnamed(writer: &mut PoolWriter, part: &str) {
         let birth = Birth { time_s: writer.time_s(), txg: writer.txg };
-        let dir = writer.dsl.create_dir(Some(writer.dsl.root_dir), part, ObjectId(0), birth).await.unwrap();
+        let dir = writer.dsl.create_dir(Some(writer.dsl.root_object()), part, ObjectId(0), birth).await.unwrap();
         let dataset = writer.dsl.create_dataset(dir, birth, &mut Rng::new(part.len() as u64)).await.unwrap();
         let objset = writer.new_objset(writer.txg, dataset, ObjsetType::Zfs, writer.mos.policy());
-        writer.datasets.push(Head { dataset, objset });
+        writer.dsl.add_head(Head { dataset, objset });
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
                 writer.destroy_dataset(name).await.unwrap();
             }
             writer.sync().await.unwrap();
-            let view = writer.view().await.unwrap();
+            let view = writer.dsl().clone();
             let root = view.root_dir().await.unwrap();
             let left: Vec<_> = view.children(&root, false).await.unwrap().into_iter().map(|(name, _)| name).collect();
             assert_eq!(left, ["a", "c", "star"]);

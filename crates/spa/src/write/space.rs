@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use cenote_dmu::write::{ObjectSpec, ObjsetMut, create_zap, put_entry};
+use cenote_dmu::{ObjectSpec, Objset, Zap};
 use cenote_format::blkptr::Dva;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
-use cenote_format::ids::{ObjectId, Txg, VdevId};
+use cenote_format::ids::{BlockId, ObjectId, Txg, VdevId};
 use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapPhys};
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_metaslab::{
@@ -66,7 +66,7 @@ pub(super) struct Space {
     /// Bytes of special vdevs that small blocks of files may still take before the next txg.
     small_left_bytes: AtomicU64,
     /// What space maps are read from.
-    mos: OnceLock<ObjsetMut>,
+    mos: OnceLock<Objset>,
     /// The tree whose suspension allocations wait for when there is no space.
     tree: OnceLock<Weak<VdevTree>>,
     pub(super) troubles: Arc<Troubles>,
@@ -126,7 +126,7 @@ impl Space {
         ClassKind::Normal
     }
 
-    pub(super) fn set_mos(&self, mos: &ObjsetMut) {
+    pub(super) fn set_mos(&self, mos: &Objset) {
         let _ = self.mos.set(mos.clone());
     }
 
@@ -228,7 +228,7 @@ impl Space {
         for (id, object, length_bytes) in self.with(|allocator| allocator.flushed_next()) {
             let checked = async {
                 let map = mos.object(object).await?;
-                map.block(length_bytes / map.block_bytes().max(1)).await
+                map.block(BlockId(length_bytes / map.block_bytes().max(1))).await
             };
             if let Err(error) = checked.await {
                 self.give_up(id, error.to_string())?;
@@ -364,7 +364,7 @@ impl cenote_zio::Allocator for Space {
 
 /// Takes changes down, to be made when the allocator's lock is not held.
 pub(super) struct Changes {
-    mos: ObjsetMut,
+    mos: Objset,
     txg: Txg,
     list: ChangeList,
     /// Space maps made.
@@ -372,7 +372,7 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    pub(super) fn new(mos: ObjsetMut, txg: Txg) -> Self {
+    pub(super) fn new(mos: Objset, txg: Txg) -> Self {
         Self { mos, txg, list: ChangeList::default(), made: 0 }
     }
 }
@@ -523,7 +523,7 @@ impl PoolWriter {
                 let zap = self.log_zap(txg).await?;
                 let value = object.as_ref().map(|object| ZapValue::from_u64(object.0));
                 let zap = mos.object(zap).await.map_err(fail)?;
-                put_entry(&zap, txg, &int_key_name(of.0), value.as_ref()).await.map_err(fail)
+                Zap::put_entry(&zap, txg, &int_key_name(of.0), value.as_ref()).await.map_err(fail)
             }
         }
     }
@@ -544,7 +544,7 @@ impl PoolWriter {
         let spec = ObjectSpec::new(DmuType::UINT64_METADATA, 128 << 10);
         let object = self.mos.create_object(txg, &spec).map_err(fail)?.id();
         let zap = self.mos.object(self.top(vdev)?.top_zap).await.map_err(fail)?;
-        put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await.map_err(fail)?;
+        Zap::put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await.map_err(fail)?;
         self.members.unflushed_txgs.insert(vdev, object);
         Ok(object)
     }
@@ -557,12 +557,12 @@ impl PoolWriter {
     async fn log_zap(&mut self, txg: Txg) -> Result<ObjectId, SpaError> {
         let name = self.name.clone();
         let fail = |error| SpaError::Dmu { pool: name.clone(), error };
-        let mut directory = cenote_dmu::write::ZapMut::open(self.directory.clone()).await.map_err(fail)?;
+        let mut directory = cenote_dmu::Zap::open(self.directory.clone()).await.map_err(fail)?;
         let found = directory.lookup(pool_directory::LOG_SPACEMAP_ZAP.as_bytes()).await.map_err(fail)?;
         if let Some(object) = found.and_then(|value| value.as_u64()) {
             return Ok(ObjectId(object));
         }
-        let zap = create_zap(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
+        let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
         directory.insert_u64(pool_directory::LOG_SPACEMAP_ZAP, zap.0).await.map_err(fail)?;
         directory.flush(txg).await.map_err(fail)?;
         self.features.change("log_spacemap", 1);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use cenote_dmu::write::{SpaceDelta, Synced, put_entry};
-use cenote_dsl::write::UsedBy;
+use cenote_dmu::{SpaceDelta, Synced, Zap};
+use cenote_dsl::UsedBy;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::uberblock::Uberblock;
@@ -94,9 +94,9 @@ impl PoolWriter {
         }
         self.features.change("empty_bpobj", -(count as i64));
         if self.features.count("empty_bpobj") == 0
-            && let Some(object) = self.dsl.empty_bpobj.take()
+            && let Some(object) = self.dsl.take_empty_bpobj()
         {
-            put_entry(&self.directory, txg, pool_directory::EMPTY_BPOBJ, None)
+            Zap::put_entry(&self.directory, txg, pool_directory::EMPTY_BPOBJ, None)
                 .await
                 .map_err(|error| self.dmu_error(error))?;
             self.mos.object(object).await.map_err(|error| self.dmu_error(error))?.free(txg);
@@ -106,11 +106,11 @@ impl PoolWriter {
 
     /// A dataset, and all above it, have no more than they may have.
     async fn check_quota(&self, dataset: ObjectId) -> Result<(), SpaError> {
-        let phys = self.dsl.dataset(dataset).await.map_err(|error| self.dsl_error(error))?;
+        let phys = self.dsl.dataset_phys(dataset).await.map_err(|error| self.dsl_error(error))?;
         let mut at = phys.dir;
         // As deep as directories can be, which charging has checked.
         while at.0 != 0 {
-            let dir = self.dsl.dir(at).await.map_err(|error| self.dsl_error(error))?;
+            let dir = self.dsl.dir_phys(at).await.map_err(|error| self.dsl_error(error))?;
             if dir.quota_bytes != 0 && dir.used_bytes > dir.quota_bytes {
                 return Err(self.fail(format!("a quota of {} bytes is exceeded", dir.quota_bytes)));
             }
@@ -145,7 +145,7 @@ impl PoolWriter {
 
     /// Writes the datasets that have changed, and enters their roots into the MOS.
     async fn sync_datasets(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let dirty: Vec<_> = self.datasets.iter().filter(|head| head.objset.is_dirty(txg)).cloned().collect();
+        let dirty: Vec<_> = self.dsl.heads().iter().filter(|head| head.objset.is_dirty(txg)).cloned().collect();
         let objsets: Vec<_> = dirty.iter().map(|head| head.objset.clone()).collect();
         let (synced, storing) = self.writer.begin(&objsets, txg, 1).await.map_err(|error| self.dmu_error(error))?;
         let settled = self.settle_datasets(txg, &dirty, synced).await;
@@ -178,7 +178,7 @@ impl PoolWriter {
     /// Writes the MOS. What that changes in its own space is counted in the next pass. Leaves that missed a block come back.
     async fn sync_mos(&mut self, txg: Txg, pass: u32) -> Result<BTreeSet<Guid>, SpaError> {
         let delta = std::mem::take(&mut self.mos_delta);
-        let charged = self.dsl.charge(txg, self.dsl.mos_dir, UsedBy::Head, delta).await;
+        let charged = self.dsl.charge(txg, self.dsl.mos_dir(), UsedBy::Head, delta).await;
         charged.map_err(|error| self.dsl_error(error))?;
         let objsets = [self.mos.clone()];
         let (synced, missed) = self.writer.sync(&objsets, txg, pass).await.map_err(|error| self.dmu_error(error))?;

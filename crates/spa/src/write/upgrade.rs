@@ -3,7 +3,7 @@
 //! A feature that is enabled changes nothing on disk until it is used, with two exceptions: those that are in use from then on,
 //! since what is written next may depend on them, and error logs, which one of them wants in another form.
 
-use cenote_dmu::write::ZapMut;
+use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 
@@ -30,7 +30,7 @@ impl PoolWriter {
         }
         let mut wanted = with_needs(&wanted);
         wanted.retain(|feature| !self.features.has(feature.name));
-        let mut directory = ZapMut::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let mut directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         if wanted.iter().any(|feature| feature.name == "head_errlog") {
             self.check_error_logs(&mut directory).await?;
         }
@@ -48,12 +48,12 @@ impl PoolWriter {
     }
 
     /// Refuses to change the form of error logs that have something.
-    async fn check_error_logs(&self, directory: &mut ZapMut) -> Result<(), SpaError> {
+    async fn check_error_logs(&self, directory: &mut Zap) -> Result<(), SpaError> {
         for name in [pool_directory::ERRLOG_LAST, pool_directory::ERRLOG_SCRUB] {
             let found = directory.lookup(name.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
             let Some(object) = found.and_then(|value| value.as_u64()).filter(|object| *object != 0) else { continue };
             let object = self.mos.object(ObjectId(object)).await.map_err(|error| self.dmu_error(error))?;
-            let mut log = ZapMut::open(object).await.map_err(|error| self.dmu_error(error))?;
+            let log = Zap::open(object).await.map_err(|error| self.dmu_error(error))?;
             let is_empty = log.entries(1).await.is_ok_and(|entries| entries.is_empty());
             if !is_empty {
                 let what =

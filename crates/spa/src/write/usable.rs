@@ -78,7 +78,7 @@ impl PoolWriter {
                 worst = worst.max(self.deflated_bytes(vdev, asize).saturating_mul(100) / size);
             }
         }
-        let copies = self.datasets.iter().map(|head| u64::from(head.objset.policy().copies)).max().unwrap_or(1);
+        let copies = self.dsl.heads().iter().map(|head| u64::from(head.objset.policy().copies)).max().unwrap_or(1);
         (worst * copies + INDIRECT_PERCENT, worst * (copies + 1))
     }
 }

@@ -71,7 +71,7 @@ impl LiveFileSystem {
         let record = node.record();
         let mode = record.u64(ZplAttribute::Mode);
         let flags = Flags(record.flags().bits());
-        let head = node.object.head();
+        let head = node.object.phys();
         // Before its space: if a txg ends in between, the client asks once more.
         let is_changed = node.object.is_changed();
         // What is not on disk yet has no space yet.

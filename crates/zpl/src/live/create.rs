@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::{ObjectSpec, ZapMut};
+use cenote_dmu::{ObjectSpec, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
@@ -117,7 +117,7 @@ impl LiveFileSystem {
         let parent = self.node(parent).await?;
         let _parent = parent.lock.write().await;
         self.check_parent(&parent)?;
-        let mut zap = ZapMut::open(parent.object.clone()).await?;
+        let mut zap = Zap::open(parent.object.clone()).await?;
         if zap.lookup(name).await?.is_some() {
             return Err(ZplError::Exists);
         }
@@ -141,7 +141,7 @@ impl LiveFileSystem {
             let plan = Plan { record, form };
             let spill = put_attributes(&object, txg, &plan, None)?;
             if is_dir {
-                ZapMut::create(object.clone())?.flush(txg).await?;
+                Zap::create(object.clone())?.flush(txg).await?;
             }
             zap.set(name, &entry_value(object.id(), mode)?).await?;
             parent.update(txg, |record| {

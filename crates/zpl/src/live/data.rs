@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use cenote_dmu::Object;
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::Object;
-use cenote_format::ids::ObjectId;
+use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
+use cenote_taskq::RangeGuard;
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{RangeGuard, map_concurrent};
 
 use super::create::touch;
 use super::node::Node;
@@ -19,8 +19,6 @@ use crate::{Attributes, FileKind, ZplError};
 
 /// Bytes written in one txg by one call: a longer write is made of several.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Blocks that one read asks for at once.
-const READS_MAX: usize = 16;
 /// The largest file.
 pub(super) const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 
@@ -74,7 +72,7 @@ impl LiveFileSystem {
     /// The size that a file's blocks are to get before it reaches `end`, if that is another than they have: while there is
     /// one block at most, and up to the record size.
     pub(super) fn grown_block(&self, node: &Node, end: u64) -> Result<Option<u32>, ZplError> {
-        let head = node.object.head();
+        let head = node.object.phys();
         let block = head.data_block_bytes();
         if end <= u64::from(block) {
             return Ok(None);
@@ -132,7 +130,7 @@ impl Write<'_> {
         let start = self.offset_bytes.max(first);
         let end = self.end().min(first + block_bytes);
         let covers_all = start == first && end >= self.size_bytes.min(first + block_bytes);
-        let kept = if covers_all { None } else { object.block(block).await? };
+        let kept = if covers_all { None } else { object.block(BlockId(block)).await?.map(|(block, _)| block) };
         let mut buf = match kept {
             Some(kept) if kept.len() as u64 == block_bytes => kept.into_buf(),
             Some(_) => {
@@ -176,30 +174,7 @@ impl OpenFile {
         if len == 0 {
             return Ok(Block::default());
         }
-        let object = &self.node.object;
-        let block_bytes = object.block_bytes();
-        let blocks = offset_bytes / block_bytes..(offset_bytes + len as u64).div_ceil(block_bytes);
-        if blocks.end - blocks.start == 1 {
-            let start = (offset_bytes % block_bytes) as usize;
-            let found = object.block(blocks.start).await?;
-            if let Some(part) = found.and_then(|block| block.try_into_slice(start..start + len)) {
-                return Ok(part);
-            }
-            return Ok(object.read(offset_bytes, len).await?);
-        }
-        let mut target = Buf::zeroed(len);
-        let first = blocks.start;
-        for (found, block) in
-            map_concurrent(READS_MAX, blocks, |block| object.block(block)).await.into_iter().zip(first..)
-        {
-            let Some(found) = found? else { continue };
-            let at = block * block_bytes;
-            let from = offset_bytes.saturating_sub(at).min(found.len() as u64) as usize;
-            let to = at.saturating_sub(offset_bytes) as usize;
-            let part = (found.len() - from).min(len - to);
-            target[to..to + part].copy_from_slice(&found[from..from + part]);
-        }
-        Ok(target.freeze())
+        Ok(self.node.object.read(offset_bytes, len).await?)
     }
 
     /// Writes bytes; the file grows where they reach behind its end. Up to 1 MiB is one change.
@@ -301,8 +276,8 @@ impl OpenFile {
         if offset_bytes >= size {
             return Ok(None);
         }
-        let found = self.node.object.next_data_block(offset_bytes / block).await?;
-        Ok(found.map(|at| at.saturating_mul(block).max(offset_bytes)).filter(|at| *at < size))
+        let found = self.node.object.next_data_block(BlockId(offset_bytes / block)).await?;
+        Ok(found.map(|at| at.0.saturating_mul(block).max(offset_bytes)).filter(|at| *at < size))
     }
 
     /// `SEEK_HOLE`: the first offset at or after this that is in a hole, or the end; nothing behind the end.
@@ -315,8 +290,11 @@ impl OpenFile {
         if offset_bytes >= size {
             return Ok(None);
         }
-        let found = self.node.object.next_hole_block(offset_bytes / block).await?;
-        Ok(Some(found.saturating_mul(block).max(offset_bytes).min(size)))
+        let object = &self.node.object;
+        let found = object.next_hole_block(BlockId(offset_bytes / block)).await?;
+        // All after the last block is a hole, which a file that was made longer has.
+        let found = found.unwrap_or(BlockId(object.last_block().0.saturating_add(1)));
+        Ok(Some(found.0.saturating_mul(block).max(offset_bytes).min(size)))
     }
 
     /// Changes the file's size.

@@ -1,6 +1,6 @@
 //! Looking names up and listing directories, as of the newest change.
 
-use cenote_dmu::write::ZapLook;
+use cenote_dmu::Zap;
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::ZapValue;
@@ -44,7 +44,7 @@ impl LiveFileSystem {
         }
         let _entries = directory.entries.read().await;
         directory.check_there()?;
-        let found = ZapLook::open(&directory.object).await?.lookup(name).await?;
+        let found = Zap::open(directory.object.clone()).await?.lookup(name).await?;
         found.map(|value| word(directory.id, &value)).transpose()
     }
 
@@ -83,7 +83,7 @@ impl LiveFileSystem {
         let directory = self.node(directory).await?;
         directory.check_kind(FileKind::Directory)?;
         let _entries = directory.entries.read().await;
-        let found = ZapLook::open(&directory.object).await?.list(cursor.after, count_max).await?;
+        let found = Zap::open(directory.object.clone()).await?.list(cursor.after, count_max).await?;
         let mut entries = Vec::with_capacity(found.len());
         for entry in found {
             if !names::is_valid(entry.name()) {

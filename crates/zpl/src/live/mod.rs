@@ -82,7 +82,7 @@ mod xattr_dir;
 
 use std::sync::Arc;
 
-use cenote_dmu::write::{ObjsetMut, ZapMut};
+use cenote_dmu::{Objset, Zap};
 use cenote_format::ids::ObjectId;
 use cenote_format::zpl::{MASTER_NODE, master_node, version};
 use cenote_taskq::sync::{Mutex, RwLock};
@@ -154,7 +154,7 @@ pub struct LiveFileSystem {
 }
 
 struct Shared {
-    objset: ObjsetMut,
+    objset: Objset,
     source: Arc<dyn TxgSource>,
     tables: Tables,
     root: ObjectId,
@@ -179,13 +179,13 @@ impl LiveFileSystem {
     ///
     /// # Errors
     /// It is none, or one of a kind that cannot be changed yet.
-    pub async fn open(objset: &ObjsetMut, source: Arc<dyn TxgSource>, options: LiveOptions) -> Result<Self, ZplError> {
+    pub async fn open(objset: &Objset, source: Arc<dyn TxgSource>, options: LiveOptions) -> Result<Self, ZplError> {
         let unsupported = |what: &str| Err(ZplError::Unsupported(format!("not supported yet: {what}")));
         if !options.record_bytes.is_power_of_two() || options.record_bytes < 512 {
             return Err(ZplError::Invalid("a record size is a power of two of at least 512 bytes"));
         }
-        let mut master = ZapMut::open(objset.object(MASTER_NODE).await?).await?;
-        let mut word = async |name: &str| {
+        let master = Zap::open(objset.object(MASTER_NODE).await?).await?;
+        let word = async |name: &str| {
             Ok::<_, ZplError>(master.lookup(name.as_bytes()).await?.and_then(|value| value.as_u64()))
         };
         if word(master_node::VERSION).await? != Some(version::CURRENT) {
@@ -227,7 +227,7 @@ impl LiveFileSystem {
 
     /// The objset.
     #[must_use]
-    pub fn objset(&self) -> &ObjsetMut {
+    pub fn objset(&self) -> &Objset {
         &self.shared.objset
     }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use cenote_dmu::Zap;
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::{ZapLook, ZapMut};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
@@ -44,7 +44,7 @@ pub(super) enum Fate<'a> {
     /// It is freed at once.
     Goes,
     /// It goes to the delete queue, whose changed ZAP this is.
-    Queued(Box<ZapMut>, AsyncMutexGuard<'a, ()>),
+    Queued(Box<Zap>, AsyncMutexGuard<'a, ()>),
 }
 
 impl LiveFileSystem {
@@ -60,7 +60,7 @@ impl LiveFileSystem {
         }
         let turn = self.shared.queue_lock.lock().await;
         let queue = self.shared.objset.object(self.shared.queue).await?;
-        let mut zap = ZapMut::open(queue).await?;
+        let mut zap = Zap::open(queue).await?;
         if !mutant::is(Mutant::DeleteQueueDropped) {
             zap.set(super::unlinked::entry_name(node.id).as_bytes(), &super::unlinked::entry_value(node.id)).await?;
         }
@@ -129,7 +129,7 @@ impl LiveFileSystem {
     /// # Errors
     /// The directory has entries.
     pub(super) async fn check_empty(&self, directory: &Node) -> Result<(), ZplError> {
-        match ZapLook::open(&directory.object).await?.entry_count()? {
+        match Zap::open(directory.object.clone()).await?.entry_count()? {
             0 => Ok(()),
             _ => Err(ZplError::NotEmpty),
         }
@@ -179,7 +179,7 @@ impl LiveFileSystem {
         if directory {
             self.check_empty(node).await?;
         }
-        let mut zap = ZapMut::open(parent.object.clone()).await?;
+        let mut zap = Zap::open(parent.object.clone()).await?;
         zap.remove(name).await?;
         let fate = self.fate(node).await?;
         let held = self.source().begin(Cost::default().with_entries(2).with_objects(1).that_frees()).await?;
@@ -219,7 +219,7 @@ impl LiveFileSystem {
         if flags.intersects(ZnodeFlags::IMMUTABLE | ZnodeFlags::APPEND_ONLY) {
             return Err(ZplError::NotPermitted("immutable, or only to be appended to"));
         }
-        let mut zap = ZapMut::open(parent.object.clone()).await?;
+        let mut zap = Zap::open(parent.object.clone()).await?;
         if zap.lookup(name).await?.is_some() {
             return Err(ZplError::Exists);
         }

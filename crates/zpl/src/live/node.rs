@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::{Object, ObjsetMut};
+use cenote_dmu::{Object, Objset};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
@@ -106,13 +106,13 @@ impl SharedTxg<'_> {
 impl Node {
     /// The node of an object, its attributes read.
     async fn load(object: Object, tables: &Tables) -> Result<Self, ZplError> {
-        let head = object.head();
+        let head = object.phys();
         if head.bonus_type != DmuType::SA {
             let what = "not supported yet: changing files from before system attributes";
             let is_file = head.bonus_type == DmuType::ZNODE;
             return Err(if is_file { ZplError::Unsupported(what.into()) } else { ZplError::NoEntry });
         }
-        let spill = object.spill().await?;
+        let spill = object.spill().await?.map(|(block, _)| block);
         let (record, form) = Record::parse(tables, object.id().0, &head.bonus, spill.as_deref())?;
         Ok(Self::new(object, Plan { record, form }, spill))
     }
@@ -331,7 +331,7 @@ impl NodeTable {
     }
 
     /// The node of an object.
-    pub(super) async fn node(&self, objset: &ObjsetMut, tables: &Tables, id: ObjectId) -> Result<Arc<Node>, ZplError> {
+    pub(super) async fn node(&self, objset: &Objset, tables: &Tables, id: ObjectId) -> Result<Arc<Node>, ZplError> {
         let slot = self.slot(id);
         let mut place = slot.node.lock().await;
         if let Some(node) = place.upgrade() {

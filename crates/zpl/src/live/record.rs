@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::write::ORDER;
+use cenote_dmu::ORDER;
 use cenote_format::FormatError;
 use cenote_format::sa::{SaHeader, SaRegistry, SaView, ZplAttribute};
 use cenote_format::znode::ZnodeFlags;

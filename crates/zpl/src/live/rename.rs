@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use cenote_dmu::Zap;
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::ZapMut;
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 
@@ -157,13 +157,13 @@ impl LiveFileSystem {
             fate = Some(self.fate(over).await?);
         }
         let value = entry_value(node.id, node.mode())?;
-        let mut from = ZapMut::open(ends.from.object.clone()).await?;
+        let mut from = Zap::open(ends.from.object.clone()).await?;
         from.remove(ends.from_name).await?;
         let mut to = None;
         if ends.is_one_directory() {
             from.set(ends.to_name, &value).await?;
         } else {
-            let mut zap = ZapMut::open(ends.to.object.clone()).await?;
+            let mut zap = Zap::open(ends.to.object.clone()).await?;
             zap.set(ends.to_name, &value).await?;
             to = Some(zap);
         }
@@ -208,7 +208,7 @@ impl LiveFileSystem {
         })
     }
 
-    async fn flush(&self, directory: &Node, txg: cenote_format::ids::Txg, zap: &mut ZapMut) -> Result<(), ZplError> {
+    async fn flush(&self, directory: &Node, txg: cenote_format::ids::Txg, zap: &mut Zap) -> Result<(), ZplError> {
         let _entries = directory.entries.write().await;
         Ok(zap.flush(txg).await?)
     }
@@ -225,13 +225,13 @@ impl LiveFileSystem {
             self.check_cycle(over, &ends.from).await?;
         }
         let (first, second) = (entry_value(node.id, node.mode())?, entry_value(over.id, over.mode())?);
-        let mut from = ZapMut::open(ends.from.object.clone()).await?;
+        let mut from = Zap::open(ends.from.object.clone()).await?;
         from.set(ends.from_name, &second).await?;
         let mut to = None;
         if ends.is_one_directory() {
             from.set(ends.to_name, &first).await?;
         } else {
-            let mut zap = ZapMut::open(ends.to.object.clone()).await?;
+            let mut zap = Zap::open(ends.to.object.clone()).await?;
             zap.set(ends.to_name, &first).await?;
             to = Some(zap);
         }

@@ -11,8 +11,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use cenote_dmu::Object;
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::Object;
 use cenote_format::ids::Txg;
 
 use super::LiveFileSystem;
@@ -31,13 +31,13 @@ const LARGE_WEIGHT: u64 = 256;
 
 /// Whether all of an object's blocks may be freed at once: they are of few pieces.
 pub(super) fn is_small(object: &Object) -> bool {
-    let head = object.head();
+    let head = object.phys();
     head.max_block_id >> head.blkptrs_per_indirect_shift() == 0
 }
 
 /// What freeing so many blocks of an object counts for.
 pub(super) fn weight(object: &Object, blocks: u64) -> u64 {
-    if object.head().max_block_id == 0 {
+    if object.phys().max_block_id == 0 {
         return 1;
     }
     blocks.clamp(if is_small(object) { SMALL_WEIGHT } else { LARGE_WEIGHT }, SHARE_MIN)
@@ -47,7 +47,7 @@ impl LiveFileSystem {
     /// The last piece of a range that has data, cut to the range.
     pub(super) async fn last_piece(&self, object: &Object, range: Range<u64>) -> Result<Option<Range<u64>>, ZplError> {
         let Some(last) = object.last_data_block(range.start, range.end).await? else { return Ok(None) };
-        let shift = object.head().blkptrs_per_indirect_shift();
+        let shift = object.phys().blkptrs_per_indirect_shift();
         let start = (last >> shift) << shift;
         Ok(Some(start.max(range.start)..last + 1))
     }

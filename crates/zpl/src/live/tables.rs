@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::{ORDER, Object, ObjsetMut, ZapMut};
+use cenote_dmu::{ORDER, Object, Objset, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::bonus_capacity_bytes;
 use cenote_format::ids::ObjectId;
@@ -60,9 +60,9 @@ pub(super) struct Tables {
 
 impl Tables {
     /// Reads the tables that the object `master` names.
-    pub(super) async fn open(objset: &ObjsetMut, master: ObjectId) -> Result<Self, ZplError> {
-        let mut names = ZapMut::open(objset.object(master).await?).await?;
-        let mut table = async |name: &str| {
+    pub(super) async fn open(objset: &Objset, master: ObjectId) -> Result<Self, ZplError> {
+        let names = Zap::open(objset.object(master).await?).await?;
+        let table = async |name: &str| {
             let value = names.lookup(name.as_bytes()).await?.and_then(|value| value.as_u64());
             let missing = || ZplError::Corrupt { object: master.0, what: format!("no table '{name}'") };
             Ok::<_, ZplError>(objset.object(ObjectId(value.ok_or_else(missing)?)).await?)
@@ -70,15 +70,15 @@ impl Tables {
         let (attributes, object) = (table(SA_REGISTRY).await?, table(SA_LAYOUTS).await?);
         let fail = |error| ZplError::Format { object: master.0, error };
         let mut registry = SaRegistry::new();
-        for (name, value) in ZapMut::open(attributes).await?.entries(TABLE_ENTRIES_MAX).await? {
-            let name = String::from_utf8_lossy(&name).into_owned();
-            registry.register(&name, value.as_u64().unwrap_or(0)).map_err(fail)?;
+        for entry in Zap::open(attributes).await?.entries(TABLE_ENTRIES_MAX).await? {
+            let name = String::from_utf8_lossy(entry.name()).into_owned();
+            registry.register(&name, entry.value.as_u64().unwrap_or(0)).map_err(fail)?;
         }
         let mut layouts = Layouts { next: LAYOUT_FIRST, ..Layouts::default() };
         layouts.by_number.insert(1, Arc::new(SaLayout::empty()));
-        for (name, value) in ZapMut::open(object.clone()).await?.entries(TABLE_ENTRIES_MAX).await? {
-            let Some(number) = layout_number(&name) else { continue };
-            let numbers: Vec<u16> = value.integers().map(|number| number as u16).collect();
+        for entry in Zap::open(object.clone()).await?.entries(TABLE_ENTRIES_MAX).await? {
+            let Some(number) = layout_number(entry.name()) else { continue };
+            let numbers: Vec<u16> = entry.value.integers().map(|number| number as u16).collect();
             layouts.next = layouts.next.max(number.saturating_add(1));
             layouts.by_number.insert(number, Arc::new(registry.layout(&numbers).map_err(fail)?));
             layouts.numbers.insert(numbers, number);
@@ -115,7 +115,7 @@ impl Tables {
         }
         let fail = |error| ZplError::Format { object: self.object.id().0, error };
         let layout = Arc::new(self.registry.layout(numbers).map_err(fail)?);
-        let mut zap = ZapMut::open(self.object.clone()).await?;
+        let mut zap = Zap::open(self.object.clone()).await?;
         zap.insert(number.to_string().as_bytes(), &ZapValue::from_u16s(numbers)).await?;
         let held = source.begin(Cost::default().with_entries(1)).await?;
         zap.flush(held.txg()).await?;
@@ -165,7 +165,7 @@ pub(super) struct Room {
 impl Room {
     /// That of an object.
     pub(super) fn of(object: &Object) -> Self {
-        let head = object.head();
+        let head = object.phys();
         let pointers = (usize::from(head.blkptr_count).max(1) - 1) * Blkptr::SIZE;
         Self { bonus_bytes: bonus_capacity_bytes(head.slots()).saturating_sub(pointers) }
     }

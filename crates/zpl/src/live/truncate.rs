@@ -1,6 +1,7 @@
 //! Sizes of files, and holes in them.
 
 use cenote_dmu::tx::Cost;
+use cenote_format::ids::BlockId;
 use std::ops::Range;
 
 use cenote_format::sa::ZplAttribute;
@@ -185,7 +186,7 @@ impl LiveFileSystem {
 
 /// Notes a block with zeros in a part, unless it is a hole.
 async fn patch(node: &Node, patches: &mut Patches, block: u64, part: Range<usize>) -> Result<(), ZplError> {
-    let Some(data) = node.object.block(block).await? else { return Ok(()) };
+    let Some((data, _)) = node.object.block(BlockId(block)).await? else { return Ok(()) };
     let mut data = data.into_buf();
     let Some(target) = data.get_mut(part) else {
         let what = format!("block {block} has not the size of the others");

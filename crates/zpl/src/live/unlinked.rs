@@ -26,9 +26,8 @@
 
 use std::collections::BTreeSet;
 
-use cenote_dmu::DmuErrorKind;
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::{Object, ZapLook, ZapMut};
+use cenote_dmu::{DmuErrorKind, Object, Zap};
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::{ZapValue, int_key, int_key_name};
@@ -225,7 +224,7 @@ impl LiveFileSystem {
         loop {
             let found = {
                 let _turn = self.shared.queue_lock.lock().await;
-                ZapLook::open(&queue).await?.list(after, BATCH).await?
+                Zap::open(queue.clone()).await?.list(after, BATCH).await?
             };
             let Some(last) = found.last() else { return Ok(true) };
             after = Some((last.hash, last.cd));
@@ -320,7 +319,7 @@ impl LiveFileSystem {
         drop(held);
         let _turn = self.shared.queue_lock.lock().await;
         let queue = self.shared.objset.object(self.shared.queue).await?;
-        let mut zap = ZapMut::open(queue).await?;
+        let mut zap = Zap::open(queue).await?;
         let name = entry_name(node.id);
         if zap.lookup(name.as_bytes()).await?.is_some() {
             zap.remove(name.as_bytes()).await?;
@@ -339,7 +338,7 @@ impl LiveFileSystem {
     async fn forget(&self, id: ObjectId) -> Result<(), ZplError> {
         let _turn = self.shared.queue_lock.lock().await;
         let queue = self.shared.objset.object(self.shared.queue).await?;
-        let mut zap = ZapMut::open(queue).await?;
+        let mut zap = Zap::open(queue).await?;
         let name = entry_name(id);
         if zap.lookup(name.as_bytes()).await?.is_none() {
             return Ok(());
@@ -354,11 +353,11 @@ impl LiveFileSystem {
         // Its entries were extended attributes, which are small.
         let mut budget = Budget { blocks: u64::MAX, is_stopped: false };
         loop {
-            let found = ZapLook::open(directory).await?.list(None, BATCH).await?;
+            let found = Zap::open(directory.clone()).await?.list(None, BATCH).await?;
             if found.is_empty() {
                 return Ok(());
             }
-            let mut zap = ZapMut::open(directory.clone()).await?;
+            let mut zap = Zap::open(directory.clone()).await?;
             let mut objects = Vec::new();
             for entry in &found {
                 zap.remove(entry.name()).await?;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use cenote_dmu::tx::Cost;
-use cenote_dmu::write::{Object, ObjectSpec, ZapLook, ZapMut};
+use cenote_dmu::{Object, ObjectSpec, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
@@ -39,7 +39,7 @@ pub(super) struct DirEdit {
     record: Record,
     form: Form,
     /// Its entries afterwards, if there is one yet: an entry that is new leads nowhere yet.
-    zap: Option<ZapMut>,
+    zap: Option<Zap>,
     /// The name as it is to be stored.
     name: Vec<u8>,
     value: Option<(Vec<u8>, Record, Form)>,
@@ -62,7 +62,7 @@ impl LiveFileSystem {
     pub(super) async fn xattr_in_dir(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>, ZplError> {
         let Some(directory) = hidden_of(node) else { return Ok(None) };
         let object = self.shared.objset.object(directory).await?;
-        let look = ZapLook::open(&object).await?;
+        let look = Zap::open(object.clone()).await?;
         let found = match look.lookup(name).await? {
             Some(found) => Some(found),
             // Names that other systems have stored are without a namespace.
@@ -85,7 +85,7 @@ impl LiveFileSystem {
     pub(super) async fn xattr_dir_names(&self, node: &Node) -> Result<Vec<Vec<u8>>, ZplError> {
         let Some(directory) = hidden_of(node) else { return Ok(Vec::new()) };
         let object = self.shared.objset.object(directory).await?;
-        let found = ZapLook::open(&object).await?.list(None, NAMES_MAX).await?;
+        let found = Zap::open(object.clone()).await?.list(None, NAMES_MAX).await?;
         Ok(found.iter().map(|entry| entry.name().to_vec()).collect())
     }
 
@@ -104,7 +104,7 @@ impl LiveFileSystem {
         let (directory, mut own, mut zap) = match hidden_of(node) {
             Some(id) => {
                 let hidden = self.node(id).await?;
-                let mut zap = ZapMut::open(hidden.object.clone()).await?;
+                let zap = Zap::open(hidden.object.clone()).await?;
                 let bare = name.strip_prefix(b"user.").unwrap_or(name);
                 if zap.lookup(name).await?.is_none() && linux_name(bare) == name && zap.lookup(bare).await?.is_some() {
                     stored = bare.to_vec();
@@ -161,7 +161,7 @@ impl LiveFileSystem {
     /// # Errors
     /// They would be too many or too large; or one cannot be read.
     async fn check_room(&self, hidden: &Node, name: &[u8], value_bytes: usize) -> Result<(), ZplError> {
-        let entries = ZapLook::open(&hidden.object).await?.list(None, XATTR_NAMES_MAX + 1).await?;
+        let entries = Zap::open(hidden.object.clone()).await?.list(None, XATTR_NAMES_MAX + 1).await?;
         let others = entries.iter().filter(|entry| entry.name() != name);
         let count = others.clone().count();
         // The packed attributes, which are no more than 64 KiB, and the name itself.
@@ -189,7 +189,7 @@ impl LiveFileSystem {
                 let made = self.shared.objset.create_object(txg, &spec.with_bonus(DmuType::SA, Vec::new()))?;
                 own.record.put(ZplAttribute::Gen, txg.0)?;
                 plan.record.put(ZplAttribute::Xattr, made.id().0)?;
-                let zap = ZapMut::create(made.clone())?;
+                let zap = Zap::create(made.clone())?;
                 (made, zap)
             }
         };
@@ -220,7 +220,7 @@ impl LiveFileSystem {
         let Some(directory) = hidden_of(node) else { return Ok(()) };
         let object = self.shared.objset.object(directory).await?;
         let mut ids = vec![directory];
-        for entry in ZapLook::open(&object).await?.list(None, NAMES_MAX).await? {
+        for entry in Zap::open(object.clone()).await?.list(None, NAMES_MAX).await? {
             ids.push(word(directory, &entry.value)?.object);
         }
         let owner = node.record();

@@ -1,6 +1,6 @@
 //! The access control list that says what a mode says.
 
-use cenote_dmu::write::ORDER;
+use cenote_dmu::ORDER;
 use cenote_format::FormatError;
 use cenote_format::acl::{Ace, AceFlags, AclVersion, ace_type, emit_aces};
 use cenote_format::znode::ZnodeFlags;

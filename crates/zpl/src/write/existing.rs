@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::write::{ORDER, Object, ObjsetMut, ZapMut};
+use cenote_dmu::{ORDER, Object, Objset, Zap};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::znode::ZnodeFlags;
@@ -26,15 +26,15 @@ impl FileSystemMut {
     ///
     /// # Errors
     /// It is none, or one of a kind that cannot be added to yet.
-    pub async fn open(objset: &ObjsetMut) -> Result<Self, ZplError> {
+    pub async fn open(objset: &Objset) -> Result<Self, ZplError> {
         let unsupported = |what: &str| Err(ZplError::Unsupported(format!("not supported yet: {what}")));
         let flags = objset.phys().flags;
         let has_accounts = objset.phys().userused_dnode.is_some();
         if has_accounts && !flags.contains(ObjsetFlags::USERACCOUNTING_COMPLETE) {
             return unsupported("adding files while the accounts of users are being made");
         }
-        let mut master = ZapMut::open(objset.object(MASTER_NODE).await?).await?;
-        let mut word = async |name: &str| {
+        let master = Zap::open(objset.object(MASTER_NODE).await?).await?;
+        let word = async |name: &str| {
             Ok::<_, ZplError>(master.lookup(name.as_bytes()).await?.and_then(|value| value.as_u64()))
         };
         if word(master_node::VERSION).await? != Some(version::CURRENT) {
@@ -63,8 +63,11 @@ impl FileSystemMut {
     /// # Errors
     /// It is no directory, or cannot be read.
     pub async fn entries(&self, directory: &Object) -> Result<BTreeMap<Vec<u8>, DirEntry>, ZplError> {
-        let entries = ZapMut::open(directory.clone()).await?.entries(ENTRIES_MAX).await?;
-        Ok(entries.into_iter().map(|(name, value)| (name, DirEntry::from_word(value.as_u64().unwrap_or(0)))).collect())
+        let entries = Zap::open(directory.clone()).await?.entries(ENTRIES_MAX).await?;
+        Ok(entries
+            .into_iter()
+            .map(|entry| (entry.name().to_vec(), DirEntry::from_word(entry.value.as_u64().unwrap_or(0))))
+            .collect())
     }
 
     /// Adds entries to a directory that exists, and brings its attributes up to date. `now` is seconds and nanoseconds.
@@ -78,7 +81,7 @@ impl FileSystemMut {
         entries: &[NewEntry],
         now: [u64; 2],
     ) -> Result<(), ZplError> {
-        let mut bonus = directory.bonus();
+        let mut bonus = directory.phys().bonus.clone();
         let unusual = || ZplError::Unsupported("not supported yet: a directory with unusual attributes".to_owned());
         let start = self.sa.usual_start(&bonus).ok_or_else(unusual)?;
         let mut change = |offset: usize, new: &dyn Fn(u64) -> u64| {
@@ -101,7 +104,7 @@ impl FileSystemMut {
         }
         change(SIZE_OFFSET, &|size| size.saturating_add(entries.len() as u64)).ok_or_else(unusual)?;
         change(LINKS_OFFSET, &|links| links.saturating_add(directories)).ok_or_else(unusual)?;
-        let mut zap = ZapMut::open(directory.clone()).await?;
+        let mut zap = Zap::open(directory.clone()).await?;
         for entry in entries {
             if entry.name.len() > names::NAME_MAX_BYTES {
                 return Err(ZplError::NameTooLong);

@@ -10,7 +10,7 @@ pub(crate) mod acl;
 mod existing;
 mod sa;
 
-use cenote_dmu::write::{Object, ObjectSpec, ObjsetMut, ZapMut, create_zap};
+use cenote_dmu::{Object, ObjectSpec, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::nvlist::{NvList, NvString, NvValue};
@@ -56,7 +56,7 @@ pub enum XattrMode {
 
 /// A file system that is written.
 pub struct FileSystemMut {
-    objset: ObjsetMut,
+    objset: Objset,
     sa: SaMut,
     root: ObjectId,
     /// Where extended attributes go.
@@ -114,10 +114,10 @@ impl FileSystemMut {
     ///
     /// # Errors
     /// The objset is not new, or cannot be changed.
-    pub async fn create(objset: &ObjsetMut, txg: Txg, root: &NodeSpec) -> Result<Self, ZplError> {
+    pub async fn create(objset: &Objset, txg: Txg, root: &NodeSpec) -> Result<Self, ZplError> {
         let master = objset.create_at(txg, MASTER_NODE, &ObjectSpec::new(DmuType::MASTER_NODE, 512))?;
         let (sa, sa_master) = SaMut::create(objset, txg).await?;
-        let queue = create_zap(objset, txg, DmuType::UNLINKED_SET, &[]).await?;
+        let queue = Zap::create_object(objset, txg, DmuType::UNLINKED_SET, &[]).await?;
         let mut this = Self {
             objset: objset.clone(),
             sa,
@@ -128,7 +128,7 @@ impl FileSystemMut {
         };
         let object = objset.create_object(txg, &node_spec(DmuType::DIRECTORY_CONTENTS, 512))?;
         this.root = object.id();
-        ZapMut::create(object.clone())?.flush(txg).await?;
+        Zap::create(object.clone())?.flush(txg).await?;
         let root = NodeSpec {
             mode: root.mode & 0o7777 | MODE_DIR,
             parent: this.root,
@@ -137,7 +137,7 @@ impl FileSystemMut {
             ..root.clone()
         };
         this.set_attributes(txg, &object, &root).await?;
-        let mut zap = ZapMut::create(master)?;
+        let mut zap = Zap::create(master)?;
         for (name, value) in [
             (master_node::NORMALIZATION, 0),
             (master_node::UTF8_ONLY, 0),
@@ -161,7 +161,7 @@ impl FileSystemMut {
 
     /// The objset.
     #[must_use]
-    pub const fn objset(&self) -> &ObjsetMut {
+    pub const fn objset(&self) -> &Objset {
         &self.objset
     }
 
@@ -191,7 +191,7 @@ impl FileSystemMut {
     /// # Errors
     /// Two have the same name, or a name cannot be one.
     pub async fn write_entries(&self, txg: Txg, directory: &Object, entries: &[NewEntry]) -> Result<(), ZplError> {
-        let mut zap = ZapMut::create(directory.clone())?;
+        let mut zap = Zap::create(directory.clone())?;
         for entry in entries {
             if entry.name.len() > names::NAME_MAX_BYTES {
                 return Err(ZplError::NameTooLong);
@@ -274,7 +274,7 @@ impl FileSystemMut {
             Kept::Packed(packed) => values.push((ZplAttribute::Dxattr, packed)),
             Kept::Plain | Kept::Hidden => {}
         }
-        let packed = self.sa.pack(txg, object.head().slots() as u8, &values).await?;
+        let packed = self.sa.pack(txg, object.phys().slots() as u8, &values).await?;
         object.set_bonus(txg, &packed.bonus)?;
         if packed.spill.is_some() {
             object.set_spill(txg, packed.spill);

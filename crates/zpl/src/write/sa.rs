@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::write::ORDER;
-use cenote_dmu::write::{Object, ObjectSpec, ObjsetMut, ZapMut, create_zap};
+use cenote_dmu::{ORDER, Object, ObjectSpec, Objset, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::bonus_capacity_bytes;
@@ -44,7 +43,7 @@ pub(super) struct SaMut {
     registry: SaRegistry,
     layouts: BTreeMap<Vec<u16>, u16>,
     object: Object,
-    zap: ZapMut,
+    zap: Zap,
     /// The next layout's number.
     next: u16,
 }
@@ -57,7 +56,7 @@ pub(super) struct Packed {
 
 impl SaMut {
     /// Makes the tables; the object that names them comes back too.
-    pub(super) async fn create(objset: &ObjsetMut, txg: Txg) -> Result<(Self, ObjectId), ZplError> {
+    pub(super) async fn create(objset: &Objset, txg: Txg) -> Result<(Self, ObjectId), ZplError> {
         let mut registry = SaRegistry::new();
         // OpenZFS registers no sequence numbers.
         for attribute in ZplAttribute::ALL.iter().filter(|attribute| **attribute != ZplAttribute::Seq) {
@@ -67,38 +66,38 @@ impl SaMut {
         let words: Vec<(String, ZapValue)> =
             registry.iter().map(|(name, attribute)| (name.to_owned(), ZapValue::from_u64(attribute.word()))).collect();
         let entries: Vec<(&str, ZapValue)> = words.iter().map(|(name, word)| (name.as_str(), word.clone())).collect();
-        let registry_object = create_zap(objset, txg, DmuType::SA_ATTR_REGISTRATION, &entries).await?;
+        let registry_object = Zap::create_object(objset, txg, DmuType::SA_ATTR_REGISTRATION, &entries).await?;
         let object = objset.create_object(txg, &ObjectSpec::new(DmuType::SA_ATTR_LAYOUTS, 512))?;
-        let mut zap = ZapMut::create(object.clone())?;
+        let mut zap = Zap::create(object.clone())?;
         zap.flush(txg).await?;
         let master = [
             (SA_REGISTRY, ZapValue::from_u64(registry_object.id().0)),
             (SA_LAYOUTS, ZapValue::from_u64(object.id().0)),
         ];
-        let master = create_zap(objset, txg, DmuType::SA_MASTER_NODE, &master).await?.id();
+        let master = Zap::create_object(objset, txg, DmuType::SA_MASTER_NODE, &master).await?.id();
         Ok((Self { registry, layouts: BTreeMap::new(), object, zap, next: LAYOUT_FIRST }, master))
     }
 
     /// The tables of a file system that exists.
-    pub(super) async fn open(objset: &ObjsetMut, master: ObjectId) -> Result<Self, ZplError> {
-        let mut master = ZapMut::open(objset.object(master).await?).await?;
-        let mut table = async |name: &str| {
+    pub(super) async fn open(objset: &Objset, master: ObjectId) -> Result<Self, ZplError> {
+        let master = Zap::open(objset.object(master).await?).await?;
+        let table = async |name: &str| {
             let value = master.lookup(name.as_bytes()).await?.and_then(|value| value.as_u64());
             let id = value.ok_or_else(|| ZplError::Corrupt { object: 0, what: format!("no table '{name}'") })?;
             Ok::<_, ZplError>(objset.object(ObjectId(id)).await?)
         };
         let (names, object) = (table(SA_REGISTRY).await?, table(SA_LAYOUTS).await?);
         let mut registry = SaRegistry::new();
-        for (name, value) in ZapMut::open(names).await?.entries(TABLE_ENTRIES_MAX).await? {
-            let word = value.as_u64().unwrap_or(0);
-            let name = String::from_utf8_lossy(&name).into_owned();
+        for entry in Zap::open(names).await?.entries(TABLE_ENTRIES_MAX).await? {
+            let word = entry.value.as_u64().unwrap_or(0);
+            let name = String::from_utf8_lossy(entry.name()).into_owned();
             registry.register(&name, word).map_err(|error| format_error(objset, error))?;
         }
-        let mut zap = ZapMut::open(object.clone()).await?;
+        let zap = Zap::open(object.clone()).await?;
         let (mut layouts, mut next) = (BTreeMap::new(), LAYOUT_FIRST);
-        for (name, value) in zap.entries(TABLE_ENTRIES_MAX).await? {
-            let Some(number) = layout_number(&name) else { continue };
-            let numbers: Vec<u16> = value.integers().map(|number| number as u16).collect();
+        for entry in zap.entries(TABLE_ENTRIES_MAX).await? {
+            let Some(number) = layout_number(entry.name()) else { continue };
+            let numbers: Vec<u16> = entry.value.integers().map(|number| number as u16).collect();
             next = next.max(number.saturating_add(1));
             layouts.insert(numbers, number);
         }
@@ -169,7 +168,7 @@ impl SaMut {
     }
 }
 
-fn format_error(objset: &ObjsetMut, error: cenote_format::FormatError) -> ZplError {
+fn format_error(objset: &Objset, error: cenote_format::FormatError) -> ZplError {
     ZplError::Dmu(cenote_dmu::DmuError::new(objset.id(), ObjectId(0), error))
 }
 

@@ -140,7 +140,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             let pool = open::pool(&context, &mut report, &args.pool).await?;
             let target = open::target(&pool, &format!("{}/objset-{objset}", pool.name())).await?;
             let (bp, bookmark) = if level < 0 {
-                (*target.objset.root(), Bookmark::objset(target.objset.id()))
+                (target.objset.root(), Bookmark::objset(target.objset.id()))
             } else {
                 let dnode = match object {
                     0 => target.objset.meta_dnode(),

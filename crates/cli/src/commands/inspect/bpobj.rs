@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use cenote_dmu::Dnode;
+use cenote_dmu::Object;
 use cenote_format::bpobj::{self as format_bpobj, BpobjPhys};
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
@@ -55,7 +55,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 }
 
 /// A list and all below it.
-async fn tree(report: &mut Report, pool: &Pool, name: &str, list: Dnode) -> Value {
+async fn tree(report: &mut Report, pool: &Pool, name: &str, list: Object) -> Value {
     let mut shown: Map<String, Value> = map([("name", name.into())]);
     let (mut lists, mut pointers, mut count) = (Vec::new(), Vec::new(), 0_u64);
     let mut seen = BTreeSet::new();
@@ -71,13 +71,13 @@ async fn tree(report: &mut Report, pool: &Pool, name: &str, list: Dnode) -> Valu
             continue;
         }
         let order = list.byte_order();
-        let Some(phys) = report.take(&what, BpobjPhys::parse(list.bonus(), order)) else { continue };
+        let Some(phys) = report.take(&what, BpobjPhys::parse(&list.phys().bonus, order)) else { continue };
         count = count.saturating_add(phys.blkptr_count);
         let mut row = map([("object", list.id().0.into())]);
         row.append(&mut bpobj_fields(&phys));
         lists.push(Value::Object(row));
         let room = report.limit.saturating_sub(pointers.len()) as u64;
-        let stored = list.last_block().0.saturating_add(1).saturating_mul(list.data_block_size_bytes());
+        let stored = list.last_block().0.saturating_add(1).saturating_mul(list.block_bytes());
         let size = phys.blkptr_count.min(room).saturating_mul(128).min(stored);
         if let Some(bytes) = report.take(&what, list.read(0, size as usize).await) {
             pointers.extend(format_bpobj::blkptrs(&bytes, order).map(|bp| json!({ "pointer": bp.to_string() })));

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use cenote_dmu::KeyAccess;
-use cenote_dmu::Objset;
+use cenote_dmu::{KeyAccess, Objset};
 use cenote_dsl::{DEPTH_MAX, Dir};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
@@ -62,7 +61,7 @@ pub(crate) async fn all(report: &mut Report, pool: &Pool) -> Vec<Found> {
             continue;
         }
         let what = format!("dataset object {}", dnode.id());
-        if let Some(phys) = report.take(&what, DslDatasetPhys::parse(dnode.bonus(), dnode.byte_order())) {
+        if let Some(phys) = report.take(&what, DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order())) {
             found.push(Found { object: dnode.id(), name: names.get(&dnode.id().0).cloned(), phys });
         }
     }
@@ -124,7 +123,8 @@ async fn row(report: &mut Report, pool: &Pool, found: &Found) -> Value {
         let opened = Objset::open(pool.dmu().clone(), id, phys.bp, KeyAccess::Without).await;
         if let Some(objset) = report.take(&found.name(), opened) {
             kind = objset.phys().objset_type().map(|kind| kind.to_string());
-            let pointers = objset.phys().meta_dnode.blkptrs();
+            let phys = objset.phys();
+            let pointers = phys.meta_dnode.blkptrs();
             objects = Some(pointers.iter().fold(0, |sum: u64, bp| sum.saturating_add(bp.fill())));
         }
     }

@@ -1,7 +1,7 @@
 //! `cenote inspect deadlists`: what datasets no longer have, and their snapshots do.
 
 use anyhow::Result;
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DeadlistPhys, dir_field};
@@ -65,13 +65,13 @@ async fn list(report: &mut Report, pool: &Pool, object: ObjectId, verbose: bool,
     let Some(dnode) = report.take(&what, pool.mos().object(object).await) else { return };
     if dnode.phys().object_type == DmuType::BPOBJ {
         // Before version 26 there was one list for all births.
-        if let Some(phys) = report.take(&what, BpobjPhys::parse(dnode.bonus(), dnode.byte_order())) {
+        if let Some(phys) = report.take(&what, BpobjPhys::parse(&dnode.phys().bonus, dnode.byte_order())) {
             row.insert("used_bytes".into(), phys.bytes.into());
             row.insert("pointers".into(), phys.blkptr_count.into());
         }
         return;
     }
-    if let Some(phys) = report.take(&what, DeadlistPhys::parse(dnode.bonus(), dnode.byte_order())) {
+    if let Some(phys) = report.take(&what, DeadlistPhys::parse(&dnode.phys().bonus, dnode.byte_order())) {
         row.insert("used_bytes".into(), phys.used_bytes.into());
         row.insert("compressed_bytes".into(), phys.compressed_bytes.into());
         row.insert("uncompressed_bytes".into(), phys.uncompressed_bytes.into());
@@ -95,7 +95,7 @@ async fn list(report: &mut Report, pool: &Pool, object: ObjectId, verbose: bool,
     for (from, object) in ranges {
         let mut row = map([("from_birth_txg", from.into()), ("object", object.0.into())]);
         if let Some(list) = report.take(&what, pool.mos().object(object).await)
-            && let Some(phys) = report.take(&what, BpobjPhys::parse(list.bonus(), list.byte_order()))
+            && let Some(phys) = report.take(&what, BpobjPhys::parse(&list.phys().bonus, list.byte_order()))
         {
             row.insert("pointers".into(), phys.blkptr_count.into());
             row.insert("used_bytes".into(), phys.bytes.into());

@@ -1,7 +1,7 @@
 //! `cenote inspect dedup`.
 
 use anyhow::Result;
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::brt::{BrtVdevPhys, reference_count};
 use cenote_format::ddt::DdtStat;
 use cenote_format::dsl::pool_directory;
@@ -79,7 +79,7 @@ fn row(references: Value, stat: &DdtStat) -> Value {
 async fn table(report: &mut Report, pool: &Pool, vdev: u32, with_entries: bool) -> Option<Value> {
     let what = format!("block reference table of vdev {vdev}");
     let dnode = report.take(&what, pool.directory_object(&pool_directory::brt(vdev)).await)??;
-    let phys = report.take(&what, BrtVdevPhys::parse(dnode.bonus(), dnode.byte_order()))?;
+    let phys = report.take(&what, BrtVdevPhys::parse(&dnode.phys().bonus, dnode.byte_order()))?;
     let mut shown = map([
         ("vdev", vdev.into()),
         ("object", dnode.id().0.into()),

@@ -1,6 +1,6 @@
 //! The objects of an objset, one after the other, around what cannot be read.
 
-use cenote_dmu::{DmuError, Dnode, Objset};
+use cenote_dmu::{DmuError, Object, Objset};
 use cenote_format::dnode::SLOT_BYTES;
 use cenote_format::ids::ObjectId;
 use serde_json::{Map, Value};
@@ -12,7 +12,7 @@ const BAD_BLOCKS_MAX: u32 = 4096;
 pub(crate) struct Objects {
     objset: Objset,
     next: ObjectId,
-    pending: std::vec::IntoIter<(ObjectId, Result<Dnode, DmuError>)>,
+    pending: std::vec::IntoIter<(ObjectId, Result<Object, DmuError>)>,
     bad_blocks: u32,
     is_done: bool,
 }
@@ -24,7 +24,7 @@ impl Objects {
     }
 
     /// The next object, or what is unreadable before it.
-    pub(crate) async fn next(&mut self) -> Option<Result<Dnode, DmuError>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<Object, DmuError>> {
         loop {
             if let Some((_, dnode)) = self.pending.next() {
                 return Some(dnode);
@@ -42,7 +42,7 @@ impl Objects {
                 Err(error) => {
                     // Which block it was is not known: go on behind the one where the search began.
                     let meta = self.objset.meta_dnode();
-                    let slots = (meta.data_block_size_bytes() / SLOT_BYTES as u64).max(1);
+                    let slots = (meta.block_bytes() / SLOT_BYTES as u64).max(1);
                     let block = self.next.0 / slots;
                     self.bad_blocks += 1;
                     self.next = ObjectId(block.saturating_add(1).saturating_mul(slots));
@@ -55,9 +55,9 @@ impl Objects {
 }
 
 /// The sizes of an object, as `zdb -d` has them in a line.
-pub(crate) fn summary(dnode: &Dnode) -> Map<String, Value> {
+pub(crate) fn summary(dnode: &Object) -> Map<String, Value> {
     let phys = dnode.phys();
-    let data_block = dnode.data_block_size_bytes();
+    let data_block = dnode.block_bytes();
     let lsize = dnode.last_block().0.saturating_add(1).saturating_mul(data_block);
     let fill: u64 = phys.blkptrs().iter().fold(0, |sum, bp| sum.saturating_add(bp.fill()));
     // The array of dnodes counts objects, the others blocks.

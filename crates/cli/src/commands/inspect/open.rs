@@ -175,7 +175,7 @@ async fn objset_by_number(pool: &Pool, number: u64) -> Result<Target> {
     if dnode.phys().bonus_type != DmuType::DSL_DATASET {
         bail!("object {number} of the MOS is no dataset but {}", dnode.phys().object_type);
     }
-    let phys = DslDatasetPhys::parse(dnode.bonus(), dnode.byte_order())?;
+    let phys = DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order())?;
     if phys.bp.is_hole() {
         bail!("dataset object {number} has no contents");
     }

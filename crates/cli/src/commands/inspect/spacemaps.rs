@@ -1,7 +1,7 @@
 //! `cenote inspect spacemaps`.
 
 use anyhow::Result;
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 use cenote_format::spacemap::SpaceMapPhys;
@@ -139,7 +139,8 @@ async fn logs(report: &mut Report, pool: &Pool) {
     for (txg, object) in logs {
         let mut row = map([("txg", txg.into()), ("object", object.into())]);
         if let Some(dnode) = report.take("log space map", pool.mos().object(ObjectId(object)).await)
-            && let Some(phys) = report.take("log space map", SpaceMapPhys::parse(dnode.bonus(), dnode.byte_order()))
+            && let Some(phys) =
+                report.take("log space map", SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order()))
         {
             row.insert("map_bytes".into(), phys.length_bytes.into());
             row.insert("allocated_bytes".into(), phys.allocated_bytes.into());
@@ -161,7 +162,9 @@ async fn entries(report: &mut Report, pool: &Pool, vdev: &VdevSpace, index: usiz
         return;
     }
     let Some(dnode) = report.take("space map", pool.mos().object(metaslab.object).await) else { return };
-    let Some(phys) = report.take("space map", SpaceMapPhys::parse(dnode.bonus(), dnode.byte_order())) else { return };
+    let Some(phys) = report.take("space map", SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order())) else {
+        return;
+    };
     let mut shown = Map::new();
     let mut rows = space_map_entries(report, &dnode, &phys).await;
     first(&mut shown, "entries", &mut rows, report.limit);

@@ -1,7 +1,7 @@
 //! `zfs create`.
 
 use anyhow::{Result, anyhow, bail};
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_dsl::Dsl;
 use cenote_dsl::name::check_new_dataset;
 use cenote_format::enums::ObjsetType;
@@ -114,7 +114,7 @@ async fn check(pool: &PoolWriter, name: &str, settings: &[(String, PropertyValue
         checked.map_err(|error| anyhow!("cannot create '{name}': {error}"))?;
         // A volume's depends on its size.
         if let ("refreservation", PropertyValue::Number(bytes), false) = (property.as_str(), value, is_volume) {
-            let view = pool.view().await?;
+            let view = pool.dsl().clone();
             let above = name.rsplit_once('/').map(|(above, _)| above);
             if let Some(above) = above
                 && let Ok(dir) = view.dir(above).await
@@ -129,7 +129,7 @@ async fn check(pool: &PoolWriter, name: &str, settings: &[(String, PropertyValue
 
 /// Names above this one that are missing, from the top down; nothing if it is there itself.
 async fn missing(pool: &PoolWriter, name: &str) -> Result<Option<Vec<String>>> {
-    let view = pool.view().await?;
+    let view = pool.dsl().clone();
     if view.dir(name).await.is_ok() {
         return Ok(None);
     }
@@ -145,7 +145,7 @@ async fn missing(pool: &PoolWriter, name: &str) -> Result<Option<Vec<String>>> {
 /// Makes an empty file system.
 async fn make(pool: &mut PoolWriter, name: &str) -> Result<()> {
     if let Some((above, _)) = name.rsplit_once('/') {
-        check_names(&pool.view().await?, above).await?;
+        check_names(&pool.dsl().clone(), above).await?;
     }
     let head = pool.create_dataset(name, ObjsetType::Zfs).await?;
     let now = [pool.time_s(), 0];

@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.recursive {
         let name = name.clone();
         let tree = async move |writer: &mut PoolWriter| {
-            let view = writer.view().await?;
+            let view = writer.dsl().clone();
             Ok(view.tree(view.dir(&name).await?, false).await?)
         };
         let tree = pool.look(move |writer| Box::pin(async move { tree(writer).await })).await?;
@@ -76,7 +76,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 
 async fn destroy(pool: &mut PoolWriter, live: Option<LivePool>, name: &str) -> Result<()> {
     if let Some(live) = live
-        && live.is_used(pool.view().await?.dataset(name).await?.object)
+        && live.is_used(pool.dsl().clone().dataset(name).await?.object)
     {
         bail!("cannot destroy '{name}': dataset is busy");
     }

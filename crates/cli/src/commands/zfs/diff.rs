@@ -5,8 +5,7 @@
 //! txg that the pool is opened at, where OpenZFS takes a snapshot for the moment.
 
 use anyhow::{Result, bail};
-use cenote_dmu::zap::Zap;
-use cenote_dmu::{DmuError, DmuErrorKind, Dnode};
+use cenote_dmu::{DmuError, DmuErrorKind, Object, Zap};
 use cenote_dsl::property::Source;
 use cenote_dsl::{Dataset, Dsl};
 use cenote_format::blkptr::Blkptr;
@@ -237,7 +236,7 @@ impl Diff<'_> {
         let meta = self.to.filesystem.objset().meta_dnode();
         let phys = meta.phys();
         let shift = phys.blkptrs_per_indirect_shift();
-        let slots = meta.data_block_size_bytes() / SLOT_BYTES as u64;
+        let slots = meta.block_bytes() / SLOT_BYTES as u64;
         let top = phys.levels.saturating_sub(1);
         let mut left: Vec<(Blkptr, u8, u64)> =
             phys.blkptrs().iter().enumerate().rev().map(|(index, bp)| (*bp, top, index as u64)).collect();
@@ -281,7 +280,7 @@ impl Diff<'_> {
         Ok(())
     }
 
-    async fn dnodes(&mut self, meta: &Dnode, block: BlockId, slots: u64) -> Result<()> {
+    async fn dnodes(&mut self, meta: &Object, block: BlockId, slots: u64) -> Result<()> {
         let first = block.0.saturating_mul(slots);
         let (bytes, order) = match meta.block(block).await {
             Ok(Some(found)) => found,

@@ -47,7 +47,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut pool = Writing::open(context, &name).await?;
     let (datasets, is_recursive, changed) = (args.datasets.clone(), args.recursive, property.clone());
     let inherit = async move |writer: &mut PoolWriter| {
-        let view = writer.view().await?;
+        let view = writer.dsl().clone();
         for dataset in &datasets {
             let dir = view.dir(dataset).await?;
             let dirs = if is_recursive { view.tree(dir, false).await? } else { vec![dir] };

@@ -86,7 +86,7 @@ async fn set(pool: &mut PoolWriter, datasets: &[String], settings: &[(String, Pr
 
 /// Refuses properties that do not apply to a dataset: file systems and volumes have different ones.
 async fn check_types(pool: &PoolWriter, name: &str, settings: &[(String, PropertyValue)]) -> Result<()> {
-    let view = pool.view().await?;
+    let view = pool.dsl().clone();
     let found = view.dataset(name).await?;
     // The kind cannot be read without the dataset's key; without that the change is refused anyway.
     let Ok(kind) = view.kind(&found).await else { return Ok(()) };

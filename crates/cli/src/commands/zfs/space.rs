@@ -279,7 +279,7 @@ fn names_of(path: &str) -> BTreeMap<u64, String> {
 async fn domains(filesystem: &FileSystem) -> Result<BTreeMap<u64, String>> {
     let Some(object) = filesystem.fuid_table() else { return Ok(BTreeMap::new()) };
     let dnode = filesystem.dnode(object).await?;
-    let size = dnode.bonus().first_chunk::<8>().map_or(0, |bytes| dnode.byte_order().u64(*bytes));
+    let size = dnode.phys().bonus.first_chunk::<8>().map_or(0, |bytes| dnode.byte_order().u64(*bytes));
     if size == 0 {
         return Ok(BTreeMap::new());
     }

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow, bail};
 use cenote_dsl::Dsl;
 use cenote_format::enums::ObjsetType;
 use cenote_spa::write::{PoolWriter, PropertyValue};
-use cenote_zvol::write::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, VolumeMut, VolumeSpec};
+use cenote_zvol::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeSpec};
 
 use crate::args::parse_size;
 use crate::values::AUTO;
@@ -52,7 +52,7 @@ pub(crate) async fn make(pool: &mut PoolWriter, name: &str, wish: &Wish<'_>) -> 
         _ if wish.sparse => 0,
         _ => usual,
     };
-    let view = pool.view().await?;
+    let view = pool.dsl().clone();
     // Where there is nothing above, making it says so.
     if let Some((above, _)) = name.rsplit_once('/')
         && let Ok(dir) = view.dir(above).await
@@ -65,7 +65,7 @@ pub(crate) async fn make(pool: &mut PoolWriter, name: &str, wish: &Wish<'_>) -> 
     let block = PropertyValue::Number(u64::from(block_bytes));
     pool.check_property("volblocksize", &block).map_err(|error| cannot(error.to_string()))?;
     let head = pool.create_dataset(name, ObjsetType::Zvol).await?;
-    VolumeMut::create(&head.objset, pool.txg(), &spec).await?;
+    Volume::create(&head.objset, pool.txg(), &spec).await?;
     for (property, value) in wish.settings.iter().filter(|(property, _)| property != "refreservation") {
         pool.set_property(&head, property, value).await?;
     }
@@ -77,7 +77,7 @@ pub(crate) async fn make(pool: &mut PoolWriter, name: &str, wish: &Wish<'_>) -> 
 
 /// What of a volume counts for what is reserved.
 struct Existing {
-    volume: VolumeMut,
+    volume: Volume,
     reserved_bytes: u64,
     unique_bytes: u64,
 }
@@ -91,7 +91,7 @@ impl Existing {
         let reserved = view.property(&dataset.dir, "refreservation", false).await?;
         let head = pool.open_head(name).await?;
         Ok(Self {
-            volume: VolumeMut::open(&head.objset).await?,
+            volume: Volume::open(&head.objset).await?,
             reserved_bytes: reserved.and_then(|found| found.value.number()).unwrap_or(0),
             unique_bytes: dataset.phys.unique_bytes,
         })
@@ -105,7 +105,7 @@ impl Existing {
 
 /// Reserves so much for a dataset, or as much as a volume needs ([`AUTO`]), if there is so much.
 pub(crate) async fn reserve(pool: &mut PoolWriter, name: &str, bytes: u64) -> Result<()> {
-    let view = pool.view().await?;
+    let view = pool.dsl().clone();
     let dataset = view.dataset(name).await?;
     let before = view.property(&dataset.dir, "refreservation", false).await?;
     let before = before.and_then(|found| found.value.number()).unwrap_or(0);
@@ -130,7 +130,7 @@ fn check_room(name: &str, before: u64, after: u64, unique: u64, available: u64) 
 
 /// A size that a volume can be given, and what is reserved for it then: as much as its size needs, where that was so before.
 struct Resize {
-    volume: VolumeMut,
+    volume: Volume,
     /// What is reserved before and after, if it follows.
     reserved_bytes: Option<(u64, u64)>,
 }
@@ -138,7 +138,7 @@ struct Resize {
 impl Resize {
     /// Finds out what it comes to, and whether there is room for it.
     async fn plan(pool: &mut PoolWriter, name: &str, size_bytes: u64) -> Result<Self> {
-        let view = pool.view().await?;
+        let view = pool.dsl().clone();
         let existing = Existing::open(pool, &view, name).await?;
         let dir = view.dir(name).await?;
         if view.property(&dir, "readonly", true).await?.and_then(|found| found.value.number()) == Some(1) {

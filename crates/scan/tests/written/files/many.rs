@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_dmu::Object;
 use cenote_dmu::tx::TxTunables;
-use cenote_dmu::write::Object;
 use cenote_format::ids::ObjectId;
 use cenote_spa::write::live::{LivePool, MemoryLimits};
 use cenote_spa::write::{DiskSpec, TopKind, TopSpec};
@@ -181,7 +181,7 @@ fn a_file_of_ten_million_blocks_is_removed_and_others_do_not_notice() {
         // The reaper goes on with the small files. The large one is gone when its number is free, or somebody else's.
         let (objset, clock, tells) = (head.objset().clone(), handle.clone(), is_done.clone());
         let watching = handle.spawn(Class::Background, async move {
-            let is_large = |object: Object| object.head().max_block_id > 1;
+            let is_large = |object: Object| object.phys().max_block_id > 1;
             while objset.object(attributes.object).await.is_ok_and(is_large) {
                 clock.sleep(Duration::from_millis(20)).await;
             }

@@ -207,7 +207,7 @@ pub(super) async fn judged(handle: &Handle, paths: &[PathBuf]) -> (cenote_spa::P
     let dataset = pool.dsl().dataset("written").await.unwrap();
     let fs = FileSystem::open(pool.dsl().open(&dataset).await.unwrap().unwrap()).await.unwrap();
     let mut reached = BTreeSet::new();
-    let queue = cenote_dmu::zap::Zap::open(fs.dnode(fs.unlinked_set().unwrap()).await.unwrap()).await.unwrap();
+    let queue = cenote_dmu::Zap::open(fs.dnode(fs.unlinked_set().unwrap()).await.unwrap()).await.unwrap();
     let queued = queue.entries(1 << 20).await.unwrap();
     let mut open: Vec<ObjectId> = queued.iter().map(|entry| ObjectId(entry.value.as_u64().unwrap())).collect();
     let queued: BTreeSet<ObjectId> = open.iter().copied().collect();

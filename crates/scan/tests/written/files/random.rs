@@ -1,6 +1,6 @@
 //! Operations at random, on the file system and on the model.
 
-use cenote_dmu::zap::Zap;
+use cenote_dmu::Zap;
 use cenote_format::ids::ObjectId;
 use cenote_spa::write::PoolWriter;
 use cenote_taskq::sim::disk::Latency;

@@ -26,10 +26,10 @@ impl Shared {
     ) -> Result<Arc<Account>, SpaError> {
         let failed = |error| SpaError::Dsl { pool: writer.name.clone(), error };
         let mut chain = Vec::new();
-        let mut at = writer.dsl.dataset(dataset).await.map_err(failed)?.dir;
+        let mut at = writer.dsl.dataset_phys(dataset).await.map_err(failed)?.dir;
         while at.0 != 0 && chain.len() < DEPTH_MAX {
             chain.push(at);
-            at = writer.dsl.dir(at).await.map_err(failed)?.parent;
+            at = writer.dsl.dir_phys(at).await.map_err(failed)?.parent;
         }
         let mut accounts = self.accounts.lock();
         let mut above: Option<Arc<Account>> = None;
@@ -69,7 +69,8 @@ impl Shared {
         let margin_bytes = (dirty.max_bytes().saturating_mul(data_percent) / 100).saturating_mul(2);
         let mut dirs = BTreeMap::new();
         for (dir, account) in accounts {
-            let phys = writer.dsl.dir(dir).await.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
+            let phys =
+                writer.dsl.dir_phys(dir).await.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
             let mut left = left_of(&phys);
             if phys.parent.0 == 0 {
                 left.bytes = Some(usable.bytes.saturating_sub(phys.used_bytes));
@@ -92,7 +93,7 @@ impl Shared {
     ) -> Result<(), SpaError> {
         let datasets: Vec<ObjectId> = self.figures.lock().keys().copied().collect();
         for dataset in datasets {
-            let phys = writer.dsl.dataset(dataset).await;
+            let phys = writer.dsl.dataset_phys(dataset).await;
             let phys = phys.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
             let figures = HeadSpace {
                 referenced_bytes: phys.referenced_bytes,

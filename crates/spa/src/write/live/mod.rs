@@ -57,8 +57,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cenote_dmu::Objset;
 use cenote_dmu::tx::{Account, Cost, Transactions, Tx, TxError, TxTunables};
-use cenote_dmu::write::ObjsetMut;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, Notify, buf, oneshot, race};
@@ -151,7 +151,7 @@ pub struct HeadSpace {
 impl LiveHead {
     /// Its objset.
     #[must_use]
-    pub fn objset(&self) -> &ObjsetMut {
+    pub fn objset(&self) -> &Objset {
         &self.head.objset
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::write::{Object, ZapMut, put_entry};
+use cenote_dmu::{Object, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::brt::{BrtVdevPhys, reference_count, region_counts};
 use cenote_format::dsl::pool_directory;
@@ -28,7 +28,7 @@ pub(super) struct Clones(BTreeMap<VdevId, Table>);
 struct Table {
     /// Has the regions' counts, and the figures as its bonus.
     object: Object,
-    entries: ZapMut,
+    entries: Zap,
     phys: BrtVdevPhys,
     /// Entries of each region.
     regions: Vec<u16>,
@@ -105,7 +105,7 @@ impl PoolWriter {
     }
 
     async fn load_clones(&self) -> Result<Clones, SpaError> {
-        let mut directory = ZapMut::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let mut directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         let mut tables = BTreeMap::new();
         for top in &self.members.config.children {
             let Ok(id) = u32::try_from(top.id) else { continue };
@@ -119,7 +119,7 @@ impl PoolWriter {
 
     async fn load_table(&self, top: &VdevConfig, object: ObjectId) -> Result<Table, SpaError> {
         let object = self.mos.object(object).await.map_err(|error| self.dmu_error(error))?;
-        let phys = BrtVdevPhys::parse(&object.bonus(), cenote_zio::ORDER).map_err(|error| self.fail(error))?;
+        let phys = BrtVdevPhys::parse(&object.phys().bonus, cenote_zio::ORDER).map_err(|error| self.fail(error))?;
         if phys.endian().map_err(|error| self.fail(error))? != cenote_zio::ORDER {
             return self.unwritable("freeing blocks that a big-endian machine cloned");
         }
@@ -140,7 +140,8 @@ impl PoolWriter {
         let Some(mut clones) = self.shared.clones.take() else { return Ok(()) };
         let mut gone = Vec::new();
         for (vdev, table) in clones.0.iter_mut().filter(|(_, table)| table.is_changed) {
-            if table.phys.entry_count == 0 && table.entries.entry_count() == 0 {
+            let entries = table.entries.entry_count().map_err(|error| self.dmu_error(error))?;
+            if table.phys.entry_count == 0 && entries == 0 {
                 gone.push(*vdev);
                 continue;
             }
@@ -158,7 +159,7 @@ impl PoolWriter {
             let Some(table) = clones.0.remove(&vdev) else { continue };
             table.entries.object().free(txg);
             table.object.free(txg);
-            let removed = put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), None).await;
+            let removed = Zap::put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), None).await;
             removed.map_err(|error| self.dmu_error(error))?;
             self.features.change(FEATURE, -1);
             if self.features.count(ENDIAN_FEATURE) > 0 {

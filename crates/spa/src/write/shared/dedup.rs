@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use cenote_codec::compress::{CompressLevel, compress, decompress};
-use cenote_dmu::write::{Object, ZapMut, put_entry};
+use cenote_dmu::{Object, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ddt::{
     CLASSES, DdtCopies, DdtKey, DdtPacked, DdtPhys, DdtStat, TYPES, directory, emit_histogram, parse_histogram,
@@ -52,7 +52,7 @@ pub(super) struct Tables {
 }
 
 struct Class {
-    entries: ZapMut,
+    entries: Zap,
     histogram: Vec<DdtStat>,
 }
 
@@ -274,14 +274,13 @@ impl PoolWriter {
         checksum: Checksum,
         freed: &mut Vec<Blkptr>,
     ) -> Result<Option<Tables>, SpaError> {
-        let mut pool_directory_zap =
-            ZapMut::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let mut pool_directory_zap = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         let own = self.number_in(&mut pool_directory_zap, &pool_directory::ddt_dir(checksum.name())).await?;
         let (directory, mut flags) = match own {
             Some(own) => (self.mos.object(ObjectId(own)).await.map_err(|error| self.dmu_error(error))?, FLAG_FLAT),
             None => (self.directory.clone(), 0),
         };
-        let mut listing = ZapMut::open(directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let mut listing = Zap::open(directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         if own.is_some() {
             let version = self.number_in(&mut listing, directory::VERSION).await?;
             flags = self.number_in(&mut listing, directory::FLAGS).await?.unwrap_or(0);
@@ -296,7 +295,7 @@ impl PoolWriter {
             let Some(object) = self.number_in(&mut listing, &name).await? else { continue };
             let mut histogram = vec![DdtStat::NOTHING; BUCKETS];
             if let Some(statistics) = statistics {
-                let mut statistics = self.zap_at(ObjectId(statistics)).await?;
+                let statistics = self.zap_at(ObjectId(statistics)).await?;
                 let value = statistics.lookup(name.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
                 if let Some(value) = value {
                     let words: Vec<u64> = value.integers().collect();
@@ -318,7 +317,7 @@ impl PoolWriter {
         // Of checksums that OpenZFS trusts with dedup the first word is the hash.
         let entries = self.make_table(txg, BLOCK_SHIFT, tables.checksum != Checksum::Edonr)?;
         let object = ZapValue::from_u64(entries.object().id().0);
-        let entered = put_entry(&tables.directory, txg, &tables.name(class), Some(&object)).await;
+        let entered = Zap::put_entry(&tables.directory, txg, &tables.name(class), Some(&object)).await;
         entered.map_err(|error| self.dmu_error(error))?;
         Ok(Class { entries, histogram: vec![DdtStat::NOTHING; BUCKETS] })
     }
@@ -343,22 +342,23 @@ impl PoolWriter {
     /// False if the tables are gone.
     async fn save_tables(&mut self, txg: Txg, tables: &mut Tables) -> Result<bool, SpaError> {
         let failed = |error| SpaError::Dmu { pool: self.name.clone(), error };
-        let mut directory = ZapMut::open(self.directory.clone()).await.map_err(failed)?;
+        let mut directory = Zap::open(self.directory.clone()).await.map_err(failed)?;
         let statistics = self.number_in(&mut directory, pool_directory::DDT_STATISTICS).await?;
         let statistics = statistics.ok_or_else(|| self.fail("there are dedup tables without statistics"))?;
         let statistics = self.mos.object(ObjectId(statistics)).await.map_err(failed)?;
-        let count: u64 = tables.classes.iter().flatten().map(|class| class.entries.entry_count()).sum();
+        let counts = tables.classes.iter().flatten().map(|class| class.entries.entry_count());
+        let count = counts.sum::<Result<u64, _>>().map_err(failed)?;
         for index in 0..CLASSES.len() {
             let name = tables.name(index);
             if count == 0 {
                 let Some(class) = tables.classes[index].take() else { continue };
                 class.entries.object().free(txg);
-                put_entry(&tables.directory, txg, &name, None).await.map_err(failed)?;
-                put_entry(&statistics, txg, &name, None).await.map_err(failed)?;
+                Zap::put_entry(&tables.directory, txg, &name, None).await.map_err(failed)?;
+                Zap::put_entry(&statistics, txg, &name, None).await.map_err(failed)?;
             } else if let Some(class) = &mut tables.classes[index] {
                 class.entries.flush(txg).await.map_err(failed)?;
                 let value = ZapValue::from_u64s(&emit_histogram(&class.histogram));
-                put_entry(&statistics, txg, &name, Some(&value)).await.map_err(failed)?;
+                Zap::put_entry(&statistics, txg, &name, Some(&value)).await.map_err(failed)?;
             }
         }
         tables.is_changed = false;
@@ -368,7 +368,7 @@ impl PoolWriter {
         if tables.has_directory {
             self.free_logs(txg, tables).await?;
             let name = pool_directory::ddt_dir(tables.checksum.name());
-            put_entry(&self.directory, txg, &name, None).await.map_err(|error| self.dmu_error(error))?;
+            Zap::put_entry(&self.directory, txg, &name, None).await.map_err(|error| self.dmu_error(error))?;
             tables.directory.free(txg);
             self.features.change(FEATURE, -1);
         }

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::write::{Object, ZapMut, put_entry};
+use cenote_dmu::{Object, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ddt::{CLASSES, DdtKey, DdtLogHeader, DdtLogRecord, DdtLogRecords};
-use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::ids::{BlockId, ObjectId, Txg};
 
 use super::PoolWriter;
 use super::dedup::{Entry, Tables};
@@ -32,7 +32,8 @@ impl PoolWriter {
     ) -> Result<(), SpaError> {
         let mut logs = Vec::new();
         for object in self.logs(tables).await? {
-            let header = DdtLogHeader::parse(&object.bonus(), cenote_zio::ORDER).map_err(|error| self.fail(error))?;
+            let header =
+                DdtLogHeader::parse(&object.phys().bonus, cenote_zio::ORDER).map_err(|error| self.fail(error))?;
             if header.version() != VERSION {
                 return self.unwritable(format!("a dedup log of version {}", header.version()));
             }
@@ -71,9 +72,9 @@ impl PoolWriter {
         let blocks = header.length_bytes.div_ceil(object.block_bytes().max(1));
         for block in 0..blocks {
             // A log that is longer than its object is not one that anybody wrote.
-            let bytes = object.block(block).await.map_err(|error| self.dmu_error(error))?;
-            let bytes = bytes.ok_or_else(|| self.fail("a dedup log has a hole"))?;
-            for record in DdtLogRecords::new(&bytes, cenote_zio::ORDER).map_err(|error| self.fail(error))? {
+            let bytes = object.block(BlockId(block)).await.map_err(|error| self.dmu_error(error))?;
+            let (bytes, order) = bytes.ok_or_else(|| self.fail("a dedup log has a hole"))?;
+            for record in DdtLogRecords::new(&bytes, order).map_err(|error| self.fail(error))? {
                 let record = record.map_err(|error| self.fail(error))?;
                 if checkpoint.is_none_or(|flushed| record.key > flushed) {
                     latest.insert(record.key, record);
@@ -89,7 +90,7 @@ impl PoolWriter {
     }
 
     async fn logs(&self, tables: &Tables) -> Result<Vec<Object>, SpaError> {
-        let listing = ZapMut::open(tables.directory.clone()).await;
+        let listing = Zap::open(tables.directory.clone()).await;
         let mut listing = listing.map_err(|error| self.dmu_error(error))?;
         let mut logs = Vec::new();
         for index in 0..2 {
@@ -106,7 +107,7 @@ impl PoolWriter {
             log.free(txg);
         }
         for index in 0..2 {
-            let removed = put_entry(&tables.directory, txg, &tables.log_name(index), None).await;
+            let removed = Zap::put_entry(&tables.directory, txg, &tables.log_name(index), None).await;
             removed.map_err(|error| self.dmu_error(error))?;
         }
         Ok(())

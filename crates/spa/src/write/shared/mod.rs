@@ -35,7 +35,7 @@ mod log;
 #[cfg(test)]
 pub(in crate::write) mod tests;
 
-use cenote_dmu::write::{ObjectSpec, ZapMut};
+use cenote_dmu::{ObjectSpec, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, Txg};
 
@@ -110,29 +110,29 @@ impl PoolWriter {
     }
 
     /// A number in a directory.
-    async fn number_in(&self, directory: &mut ZapMut, name: &str) -> Result<Option<u64>, SpaError> {
+    async fn number_in(&self, directory: &mut Zap, name: &str) -> Result<Option<u64>, SpaError> {
         let value = directory.lookup(name.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
         Ok(value.and_then(|value| value.as_u64()))
     }
 
-    async fn zap_at(&self, object: ObjectId) -> Result<ZapMut, SpaError> {
+    async fn zap_at(&self, object: ObjectId) -> Result<Zap, SpaError> {
         let object = self.mos.object(object).await.map_err(|error| self.dmu_error(error))?;
-        ZapMut::open(object).await.map_err(|error| self.dmu_error(error))
+        Zap::open(object).await.map_err(|error| self.dmu_error(error))
     }
 
     /// Hands on what has changed of a table, when much of it is in memory.
-    async fn trim(&self, txg: Txg, table: &mut ZapMut) -> Result<(), SpaError> {
-        if table.held_blocks() > HELD_BLOCKS_MAX {
+    async fn trim(&self, txg: Txg, table: &mut Zap) -> Result<(), SpaError> {
+        if table.changed_blocks() > HELD_BLOCKS_MAX {
             table.flush(txg).await.map_err(|error| self.dmu_error(error))?;
         }
         Ok(())
     }
 
     /// Makes a table whose keys are words, with blocks of this size.
-    fn make_table(&self, txg: Txg, block_shift: u8, is_prehashed: bool) -> Result<ZapMut, SpaError> {
+    fn make_table(&self, txg: Txg, block_shift: u8, is_prehashed: bool) -> Result<Zap, SpaError> {
         let mut spec = ObjectSpec::new(cenote_format::dmu_type::DmuType::DDT_ZAP, 1 << block_shift);
         spec.indirect_shift = block_shift;
         let object = self.mos.create_object(txg, &spec).map_err(|error| self.dmu_error(error))?;
-        ZapMut::create_for_words(object, is_prehashed).map_err(|error| self.dmu_error(error))
+        Zap::create_for_words(object, is_prehashed).map_err(|error| self.dmu_error(error))
     }
 }

@@ -1,7 +1,7 @@
 //! Goal: the tables count as a plain map does, whatever is given up in whatever order, and go with their last entry. Method:
 //! tables made by hand in a new pool, references given up at random, txgs synced and tables read again in between.
 
-use cenote_dmu::write::{Object, create_zap, put_entry};
+use cenote_dmu::{Object, Zap};
 use cenote_format::blkptr::Dva;
 use cenote_format::brt::{BrtVdevPhys, REGION_SIZE_BYTES};
 use cenote_format::ddt::{DdtCopies, DdtKey, DdtLogHeader, DdtPhys, directory};
@@ -71,7 +71,7 @@ fn cloned(offset_bytes: u64) -> Blkptr {
 }
 
 async fn has(writer: &PoolWriter, name: &str) -> bool {
-    let mut directory = ZapMut::open(writer.directory.clone()).await.unwrap();
+    let directory = Zap::open(writer.directory.clone()).await.unwrap();
     directory.lookup(name.as_bytes()).await.unwrap().is_some()
 }
 
@@ -103,7 +103,7 @@ async fn enter_clones(writer: &mut PoolWriter, model: &BTreeMap<u64, u64>, as_by
     let bytes: Vec<u8> = regions.iter().flat_map(|count| count.to_le_bytes()).collect();
     object.write(txg, 0, &bytes).await.unwrap();
     let id = ZapValue::from_u64(object.id().0);
-    put_entry(&writer.directory, txg, &pool_directory::brt(0), Some(&id)).await.unwrap();
+    Zap::put_entry(&writer.directory, txg, &pool_directory::brt(0), Some(&id)).await.unwrap();
     writer.features.change("block_cloning", 1);
     writer.shared.saved_bytes = phys.saved_bytes;
 }
@@ -220,7 +220,7 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
             for class in cenote_format::ddt::CLASSES {
                 assert!(!has(&writer, &pool_directory::ddt(CHECKSUM.name(), "zap", class)).await);
             }
-            let mut statistics = ZapMut::open(statistics).await.unwrap();
+            let statistics = Zap::open(statistics).await.unwrap();
             assert!(statistics.entries(10).await.unwrap().is_empty());
         });
     }
@@ -228,10 +228,10 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
 
 /// The statistics of dedup tables, which are there before any.
 async fn make_statistics(writer: &PoolWriter) -> Object {
-    let statistics = create_zap(&writer.mos, writer.txg, DmuType::DDT_STATS, &[]).await.unwrap();
+    let statistics = Zap::create_object(&writer.mos, writer.txg, DmuType::DDT_STATS, &[]).await.unwrap();
     let id = ZapValue::from_u64(statistics.id().0);
     let name = pool_directory::DDT_STATISTICS;
-    put_entry(&writer.directory, writer.txg, name, Some(&id)).await.unwrap();
+    Zap::put_entry(&writer.directory, writer.txg, name, Some(&id)).await.unwrap();
     statistics
 }
 
@@ -239,10 +239,10 @@ async fn make_statistics(writer: &PoolWriter) -> Object {
 async fn make_directory(writer: &mut PoolWriter, checksum: Checksum) -> (Object, Vec<ObjectId>) {
     let (txg, mos) = (writer.txg, writer.mos.clone());
     let numbers = [(directory::VERSION, ZapValue::from_u64(1)), (directory::FLAGS, ZapValue::from_u64(3))];
-    let own = create_zap(&mos, txg, DmuType::ZAP_METADATA, &numbers).await.unwrap();
+    let own = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &numbers).await.unwrap();
     let id = ZapValue::from_u64(own.id().0);
     let name = pool_directory::ddt_dir(checksum.name());
-    put_entry(&writer.directory, txg, &name, Some(&id)).await.unwrap();
+    Zap::put_entry(&writer.directory, txg, &name, Some(&id)).await.unwrap();
     let mut logs = Vec::new();
     for index in 0..2 {
         let header = DdtLogHeader { info: 1, length_bytes: 0, first_txg: Txg(0), checkpoint: DdtKey::default() };
@@ -250,7 +250,7 @@ async fn make_directory(writer: &mut PoolWriter, checksum: Checksum) -> (Object,
             .with_bonus(DmuType::UINT64_METADATA, header.emit(cenote_zio::ORDER).to_vec());
         let log = mos.create_object(txg, &spec).unwrap().id();
         let name = pool_directory::ddt_log(checksum.name(), index);
-        put_entry(&own, txg, &name, Some(&ZapValue::from_u64(log.0))).await.unwrap();
+        Zap::put_entry(&own, txg, &name, Some(&ZapValue::from_u64(log.0))).await.unwrap();
         logs.push(log);
     }
     writer.features.change("fast_dedup", 1);
@@ -259,8 +259,11 @@ async fn make_directory(writer: &mut PoolWriter, checksum: Checksum) -> (Object,
 
 /// What a directory of tables lists.
 async fn listed(own: &Object) -> BTreeMap<String, u64> {
-    let entries = ZapMut::open(own.clone()).await.unwrap().entries(20).await.unwrap();
-    entries.into_iter().map(|(name, value)| (String::from_utf8(name).unwrap(), value.as_u64().unwrap())).collect()
+    let entries = Zap::open(own.clone()).await.unwrap().entries(20).await.unwrap();
+    entries
+        .into_iter()
+        .map(|entry| (String::from_utf8(entry.name().to_vec()).unwrap(), entry.value.as_u64().unwrap()))
+        .collect()
 }
 
 #[test]
@@ -320,9 +323,9 @@ fn the_directory_of_fast_dedup_goes_with_its_last_entry_and_takes_tables_and_log
             for gone in tables.into_iter().chain(logs).chain([own.id()]) {
                 assert!(writer.mos.object(gone).await.is_err(), "object {gone} is left");
             }
-            let mut statistics = ZapMut::open(statistics.clone()).await.unwrap();
+            let statistics = Zap::open(statistics.clone()).await.unwrap();
             let left_over = statistics.entries(10).await.unwrap();
-            assert!(!left_over.iter().any(|(name, _)| name.starts_with(table("").as_bytes())), "{left_over:?}");
+            assert!(!left_over.iter().any(|entry| entry.name().starts_with(table("").as_bytes())), "{left_over:?}");
             // Nothing is looked for where there is nothing.
             let (key, copies) = deduplicated(LAST);
             let mut bp = copies.blkptr(&key, checksum);

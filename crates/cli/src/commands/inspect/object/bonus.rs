@@ -1,6 +1,6 @@
 //! What a dnode's bonus holds, by its type; attributes of files, with those in a spill block.
 
-use cenote_dmu::Dnode;
+use cenote_dmu::Object;
 use cenote_dmu::sa::{SaTable, SaValues};
 use cenote_format::acl::{AclVersion, parse_aces};
 use cenote_format::bpobj::BpobjPhys;
@@ -19,11 +19,11 @@ use crate::commands::inspect::values;
 /// Adds what the bonus (and spill) hold.
 pub(super) async fn show(
     report: &mut Report,
-    dnode: &Dnode,
+    dnode: &Object,
     attributes: Option<&SaTable>,
     shown: &mut Map<String, Value>,
 ) {
-    let (bytes, order) = (dnode.bonus(), dnode.byte_order());
+    let (bytes, order) = (&dnode.phys().bonus, dnode.byte_order());
     if bytes.is_empty() && dnode.phys().spill.is_none() {
         return;
     }
@@ -159,13 +159,13 @@ pub(crate) fn space_map(phys: &SpaceMapPhys) -> Map<String, Value> {
 }
 
 /// A file's attributes. Where the spill block cannot be read, those of the bonus.
-async fn file(report: &mut Report, dnode: &Dnode, table: &SaTable) -> Map<String, Value> {
+async fn file(report: &mut Report, dnode: &Object, table: &SaTable) -> Map<String, Value> {
     let what = format!("attributes of object {}", dnode.id());
     let values = match table.values(dnode).await {
         Ok(values) => values,
         Err(error) => {
             report.problem(format_args!("{what}: {error}"));
-            let mut phys = dnode.phys().clone();
+            let mut phys = (*dnode.phys()).clone();
             if phys.spill.take().is_none() {
                 return Map::new();
             }

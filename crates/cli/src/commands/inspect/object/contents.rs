@@ -1,7 +1,6 @@
 //! What an object holds, by its type.
 
-use cenote_dmu::Dnode;
-use cenote_dmu::zap::{Zap, ZapEntry};
+use cenote_dmu::{Object, Zap, ZapEntry};
 use cenote_format::bpobj::{self, BpobjPhys};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::nvlist::NvList;
@@ -30,7 +29,7 @@ const ENTRY_TYPES: [(u8, &str); 8] = [
 ];
 
 /// Adds what the object holds.
-pub(super) async fn show(report: &mut Report, dnode: &Dnode, shown: &mut Map<String, Value>) {
+pub(super) async fn show(report: &mut Report, dnode: &Object, shown: &mut Map<String, Value>) {
     let kind = dnode.phys().object_type;
     match kind {
         _ if kind.is_zap() => zap(report, dnode, shown).await,
@@ -68,7 +67,7 @@ pub(crate) async fn each_entry(report: &mut Report, zap: &Zap, mut visit: impl F
     }
 }
 
-async fn zap(report: &mut Report, dnode: &Dnode, shown: &mut Map<String, Value>) {
+async fn zap(report: &mut Report, dnode: &Object, shown: &mut Map<String, Value>) {
     let what = format!("object {}", dnode.id());
     let Some(zap) = report.take(&what, Zap::open(dnode.clone()).await) else { return };
     let mut info = map([("form", if zap.is_micro() { "micro" } else { "fat" }.into())]);
@@ -130,9 +129,9 @@ fn entry_row(kind: DmuType, entry: &ZapEntry) -> Value {
     }
 }
 
-async fn packed(report: &mut Report, dnode: &Dnode, shown: &mut Map<String, Value>) {
+async fn packed(report: &mut Report, dnode: &Object, shown: &mut Map<String, Value>) {
     let what = format!("object {}", dnode.id());
-    let Some(size) = dnode.bonus().first_chunk::<8>().map(|bytes| dnode.byte_order().u64(*bytes)) else {
+    let Some(size) = dnode.phys().bonus.first_chunk::<8>().map(|bytes| dnode.byte_order().u64(*bytes)) else {
         return report.problem(format_args!("{what}: a packed list without its size"));
     };
     if size > LIST_MAX_BYTES {
@@ -145,12 +144,12 @@ async fn packed(report: &mut Report, dnode: &Dnode, shown: &mut Map<String, Valu
 }
 
 /// Bytes of the data that hold `count` items of `size_bytes` at most.
-fn stored_bytes(dnode: &Dnode, count: u64, size_bytes: u64) -> usize {
-    let stored = dnode.last_block().0.saturating_add(1).saturating_mul(dnode.data_block_size_bytes());
+fn stored_bytes(dnode: &Object, count: u64, size_bytes: u64) -> usize {
+    let stored = dnode.last_block().0.saturating_add(1).saturating_mul(dnode.block_bytes());
     usize::try_from(count.saturating_mul(size_bytes).min(stored)).unwrap_or(0)
 }
 
-async fn words(report: &mut Report, dnode: &Dnode, shown: &mut Map<String, Value>) {
+async fn words(report: &mut Report, dnode: &Object, shown: &mut Map<String, Value>) {
     let what = format!("object {}", dnode.id());
     let len = stored_bytes(dnode, (report.limit as u64).saturating_add(1), 8);
     let Some(bytes) = report.take(&what, dnode.read(0, len).await) else { return };
@@ -159,9 +158,9 @@ async fn words(report: &mut Report, dnode: &Dnode, shown: &mut Map<String, Value
     first(shown, "words", &mut words, report.limit);
 }
 
-async fn block_pointers(report: &mut Report, dnode: &Dnode, shown: &mut Map<String, Value>) {
+async fn block_pointers(report: &mut Report, dnode: &Object, shown: &mut Map<String, Value>) {
     let what = format!("object {}", dnode.id());
-    let Some(phys) = report.take(&what, BpobjPhys::parse(dnode.bonus(), dnode.byte_order())) else { return };
+    let Some(phys) = report.take(&what, BpobjPhys::parse(&dnode.phys().bonus, dnode.byte_order())) else { return };
     let len = stored_bytes(dnode, phys.blkptr_count.min(report.limit as u64), 128);
     let Some(bytes) = report.take(&what, dnode.read(0, len).await) else { return };
     let mut rows: Vec<Value> =
@@ -169,15 +168,15 @@ async fn block_pointers(report: &mut Report, dnode: &Dnode, shown: &mut Map<Stri
     crate::commands::inspect::report::cut(shown, "list", &mut rows, report.limit, phys.blkptr_count);
 }
 
-async fn space_map(report: &mut Report, dnode: &Dnode, shown: &mut Map<String, Value>) {
+async fn space_map(report: &mut Report, dnode: &Object, shown: &mut Map<String, Value>) {
     let what = format!("object {}", dnode.id());
-    let Some(phys) = report.take(&what, SpaceMapPhys::parse(dnode.bonus(), dnode.byte_order())) else { return };
+    let Some(phys) = report.take(&what, SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order())) else { return };
     let mut rows = space_map_entries(report, dnode, &phys).await;
     first(shown, "entries", &mut rows, report.limit);
 }
 
 /// The entries of a space map, in units of its own; one more than the limit at most.
-pub(crate) async fn space_map_entries(report: &mut Report, dnode: &Dnode, phys: &SpaceMapPhys) -> Vec<Value> {
+pub(crate) async fn space_map_entries(report: &mut Report, dnode: &Object, phys: &SpaceMapPhys) -> Vec<Value> {
     const CHUNK_BYTES: u64 = 1 << 20;
     let what = format!("space map object {}", dnode.id());
     let mut rows = Vec::new();

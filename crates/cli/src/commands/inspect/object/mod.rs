@@ -8,8 +8,7 @@ use std::ops::RangeInclusive;
 
 use anyhow::Result;
 use cenote_dmu::sa::SaTable;
-use cenote_dmu::zap::Zap;
-use cenote_dmu::{DmuError, Dnode};
+use cenote_dmu::{DmuError, Object, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::SLOT_BYTES;
 use cenote_format::enums::{Checksum, Compress, ObjsetType};
@@ -111,7 +110,7 @@ pub(crate) async fn list(report: &mut Report, target: &Target) {
     report.list_of(total, "objects", rows);
 }
 
-fn special_dnodes(target: &Target) -> Vec<Dnode> {
+fn special_dnodes(target: &Target) -> Vec<Object> {
     let phys = target.objset.phys();
     let special = [
         (USER_USED_OBJECT, &phys.userused_dnode),
@@ -126,7 +125,7 @@ fn special_dnodes(target: &Target) -> Vec<Dnode> {
 
 enum Selection {
     Range(RangeInclusive<u64>),
-    Special(Dnode),
+    Special(Object),
     Missing(String),
 }
 
@@ -215,7 +214,7 @@ impl<'a> Looker<'a> {
         }
     }
 
-    async fn object(&self, report: &mut Report, dnode: &Dnode) -> Map<String, Value> {
+    async fn object(&self, report: &mut Report, dnode: &Object) -> Map<String, Value> {
         let phys = dnode.phys();
         let mut shown = summary(dnode);
         shown.insert("slots".into(), phys.slots().into());

@@ -1,6 +1,6 @@
 //! The tree of block pointers of an object, around what cannot be read.
 
-use cenote_dmu::Dnode;
+use cenote_dmu::Object;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::BlockId;
 use serde_json::{Value, json};
@@ -9,11 +9,11 @@ use crate::commands::inspect::report::Report;
 
 /// Rows of pointers from the top down, each above those in its block; one more than the report's limit at most. Holes are
 /// left out but where they have a birth.
-pub(crate) async fn pointers(report: &mut Report, dnode: &Dnode) -> Vec<Value> {
+pub(crate) async fn pointers(report: &mut Report, dnode: &Object) -> Vec<Value> {
     let phys = dnode.phys();
     let shift = phys.blkptrs_per_indirect_shift();
     let top = phys.levels.saturating_sub(1);
-    let block_bytes = dnode.data_block_size_bytes();
+    let block_bytes = dnode.block_bytes();
     let mut rows = Vec::new();
     let mut left: Vec<(Blkptr, u8, u64)> =
         phys.blkptrs().iter().enumerate().rev().map(|(index, bp)| (*bp, top, index as u64)).collect();

@@ -1,0 +1,174 @@
+//! What txgs that are not on disk yet have made of an object.
+//!
+//! ```text
+//!   newest dnode ─► (txg 12) dnode, blocks, freed ─► (txg 11, syncing) dnode, blocks, freed ─► tree on disk
+//! ```
+//! A reader asks from left to right; the first layer that knows of the block answers. A txg's layer is not changed once the
+//! txg is quiesced, so its sync needs no lock but the short one that takes the layer out.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_format::dnode::DnodePhys;
+use cenote_format::ids::Txg;
+use cenote_taskq::buf::Block;
+
+use crate::tree::BlockTree;
+
+/// Txgs that have changes at once: one open, one quiescing, one syncing.
+const TXGS_MAX: usize = 3;
+/// Blocks that are looked at for one run at most.
+const RUN_MAX: u64 = 1 << 16;
+
+/// One txg's changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    /// The dnode as of the end of the txg; its pointers mean nothing.
+    pub(crate) head: DnodePhys,
+    /// Data blocks written. The sync shares them with readers: a change made while it does has a copy of the table.
+    pub(crate) blocks: Arc<BTreeMap<u64, Block>>,
+    /// Data blocks freed before those were written: in order, apart.
+    pub(crate) freed: Vec<Range<u64>>,
+    /// The spill block: written, or freed.
+    pub(crate) spill: Option<Option<Block>>,
+    /// The object as a whole is freed.
+    pub(crate) is_freed: bool,
+}
+
+impl Layer {
+    /// True if the dnode alone has changed.
+    pub(crate) fn changes_no_block(&self) -> bool {
+        !self.is_freed && self.blocks.is_empty() && self.freed.is_empty()
+    }
+
+    /// The blocks next to one, on either side, that are written or freed.
+    pub(super) fn neighbours(&self, block: u64) -> (Option<u64>, Option<u64>) {
+        let written = self.blocks.range(..block).next_back().map(|(at, _)| *at);
+        let at = self.freed.partition_point(|range| range.end <= block);
+        let freed = at.checked_sub(1).and_then(|at| self.freed.get(at)).map(|range| range.end - 1);
+        let next_written = self.blocks.range(block..).next().map(|(at, _)| *at);
+        let next_freed = self.freed.get(at).map(|range| range.start.max(block));
+        (written.max(freed), next_written.into_iter().chain(next_freed).min())
+    }
+
+    /// The range freed that a block lies in, or the next one.
+    fn freed_from(&self, block: u64) -> Option<&Range<u64>> {
+        self.freed.get(self.freed.partition_point(|range| range.end <= block))
+    }
+
+    /// Frees data blocks. The bytes of blocks that this txg had written come back.
+    pub(super) fn free(&mut self, blocks: Range<u64>) -> usize {
+        let written: Vec<u64> = self.blocks.range(blocks.clone()).map(|(block, _)| *block).collect();
+        let mut undone = 0;
+        if !written.is_empty() {
+            let table = Arc::make_mut(&mut self.blocks);
+            undone = written.iter().filter_map(|block| table.remove(block)).map(|data| data.len()).sum();
+        }
+        let Range { mut start, mut end } = blocks;
+        self.freed.retain(|other| {
+            let is_apart = other.end < start || end < other.start;
+            if !is_apart {
+                (start, end) = (start.min(other.start), end.max(other.end));
+            }
+            is_apart
+        });
+        let at = self.freed.partition_point(|other| other.start < start);
+        self.freed.insert(at, start..end);
+        debug_assert!(
+            self.freed.windows(2).all(|pair| pair[0].end < pair[1].start),
+            "freed ranges are in order, apart"
+        );
+        undone
+    }
+}
+
+/// What the layers in memory know of a block.
+pub(super) enum Known {
+    Data(Block),
+    Hole,
+    /// Nothing: it is as on disk, if anything is.
+    OnDisk(Option<BlockTree>),
+}
+
+/// An object in its objset's open state.
+pub(super) struct State {
+    /// The dnode as the newest change left it; its pointers mean nothing.
+    pub(super) head: Arc<DnodePhys>,
+    /// The tree on disk.
+    pub(super) synced: Option<BlockTree>,
+    /// Changes that are not on disk, oldest first.
+    pub(super) txgs: Vec<(Txg, Layer)>,
+    /// The object was freed, and is on disk no more.
+    pub(super) is_gone: bool,
+}
+
+impl State {
+    /// The layer of a txg, made if there is none.
+    pub(super) fn layer(&mut self, txg: Txg) -> &mut Layer {
+        let at = match self.txgs.iter().position(|(other, _)| *other >= txg) {
+            Some(at) if self.txgs[at].0 == txg => at,
+            at => {
+                let at = at.unwrap_or(self.txgs.len());
+                let layer = Layer {
+                    head: (*self.head).clone(),
+                    blocks: Arc::default(),
+                    freed: Vec::new(),
+                    spill: None,
+                    is_freed: false,
+                };
+                self.txgs.insert(at, (txg, layer));
+                debug_assert!(self.txgs.len() <= TXGS_MAX, "an object has a layer for each txg that is not on disk");
+                debug_assert!(self.txgs.is_sorted_by_key(|(txg, _)| *txg), "layers are in the order of their txgs");
+                at
+            }
+        };
+        &mut self.txgs[at].1
+    }
+
+    /// Has the object reach to its block `last`, or no further, from a txg on: those after it were begun without this change.
+    pub(super) fn set_last(&mut self, txg: Txg, last: impl Fn(u64) -> u64) {
+        self.layer(txg);
+        for (_, layer) in self.txgs.iter_mut().filter(|(other, _)| *other >= txg) {
+            layer.head.max_block_id = last(layer.head.max_block_id);
+        }
+        let newest = last(self.head.max_block_id);
+        if newest != self.head.max_block_id {
+            Arc::make_mut(&mut self.head).max_block_id = newest;
+        }
+    }
+
+    /// What the layers know of a block.
+    pub(super) fn known(&self, block: u64) -> Known {
+        for (_, layer) in self.txgs.iter().rev() {
+            if let Some(data) = layer.blocks.get(&block) {
+                return Known::Data(data.clone());
+            }
+            if layer.freed_from(block).is_some_and(|range| range.start <= block) {
+                return Known::Hole;
+            }
+        }
+        Known::OnDisk(self.synced.clone())
+    }
+
+    /// What the layers know of a block, and a block before `limit` up to which they know the same of all.
+    pub(super) fn known_run(&self, block: u64, limit: u64) -> (Known, u64) {
+        // What a newer layer knows ends what an older one does.
+        let mut end = limit;
+        for (_, layer) in self.txgs.iter().rev() {
+            if let Some(data) = layer.blocks.get(&block) {
+                let most = end.min(block.saturating_add(RUN_MAX));
+                let following = layer.blocks.range(block + 1..most.max(block + 1)).zip(block + 1..);
+                let count = following.take_while(|((at, _), expected)| *at == expected).count() as u64;
+                return (Known::Data(data.clone()), block + 1 + count);
+            }
+            end = layer.blocks.range(block..end.max(block)).next().map_or(end, |(next, _)| *next);
+            match layer.freed_from(block) {
+                Some(range) if range.start <= block => return (Known::Hole, end.min(range.end)),
+                Some(range) => end = end.min(range.start),
+                None => {}
+            }
+        }
+        (Known::OnDisk(self.synced.clone()), end)
+    }
+}

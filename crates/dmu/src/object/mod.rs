@@ -1,0 +1,269 @@
+//! Objects: a dnode and its data, as of one root or with the changes that are on their way to disk.
+//!
+//! ```text
+//!   Object ─┬─ frozen: the tree on disk                 of a snapshot, a view, a pool opened read-only: no lock
+//!           └─ open:   layers over the tree on disk     of an objset that is changed: one short lock for each look
+//! ```
+//! Both are read by the same functions. Only an open object can be changed; a frozen one is never given to code that does, since
+//! changing takes a txg and a frozen objset has none: the functions assert it.
+
+mod change;
+mod dirty_cost;
+pub(crate) mod layer;
+mod range_lock;
+mod read;
+mod seek;
+mod spec;
+mod stream;
+
+use std::sync::Arc;
+
+use cenote_format::Endian;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dnode::DnodePhys;
+use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_taskq::buf::Block;
+use cenote_taskq::sync::Mutex;
+
+pub(crate) use self::dirty_cost::SYNC_TREE_BYTES;
+pub use self::range_lock::RangeGuard;
+pub use self::read::{Extent, READ_SIZE_MAX_BYTES};
+pub use self::spec::ObjectSpec;
+pub use self::stream::{DataStream, Run};
+
+use self::layer::{Layer, State};
+use self::range_lock::RangeLocks;
+use crate::objset::Objset;
+use crate::tree::BlockTree;
+use crate::{DmuError, DmuErrorKind};
+
+/// An object of an objset. Cheap to clone.
+#[derive(Clone)]
+pub struct Object {
+    form: Form,
+}
+
+#[derive(Clone)]
+enum Form {
+    Frozen { objset: Objset, tree: BlockTree },
+    Open(Arc<Shared>),
+}
+
+struct Shared {
+    objset: Objset,
+    id: ObjectId,
+    state: Mutex<State>,
+    range_locks: RangeLocks,
+}
+
+impl Object {
+    /// An object as of its objset's root.
+    pub(crate) fn frozen(objset: &Objset, id: ObjectId, phys: DnodePhys) -> Self {
+        Self::of_tree(objset, BlockTree::new(objset.reader().clone(), id, Arc::new(phys)))
+    }
+
+    /// The object of a tree on disk.
+    pub(crate) fn of_tree(objset: &Objset, tree: BlockTree) -> Self {
+        Self { form: Form::Frozen { objset: objset.of_object(), tree } }
+    }
+
+    /// An object of an objset's open state. `synced` is its dnode on disk.
+    pub(crate) fn open(objset: &Objset, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Self {
+        let synced = synced.map(|phys| BlockTree::new(objset.reader().clone(), id, Arc::new(phys)));
+        let state = Mutex::new(State { head: Arc::new(head), synced, txgs: Vec::new(), is_gone: false });
+        let shared = Shared { objset: objset.of_object(), id, state, range_locks: RangeLocks::default() };
+        Self { form: Form::Open(Arc::new(shared)) }
+    }
+
+    /// The part that can be changed.
+    fn shared(&self) -> &Shared {
+        match &self.form {
+            Form::Open(shared) => shared,
+            Form::Frozen { objset, tree } => {
+                panic!(
+                    "objset {}, object {}: an objset that is opened as of a root is not changed",
+                    objset.id().0,
+                    tree.id().0
+                )
+            }
+        }
+    }
+
+    fn range_locks(&self) -> &RangeLocks {
+        &self.shared().range_locks
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> ObjectId {
+        match &self.form {
+            Form::Frozen { tree, .. } => tree.id(),
+            Form::Open(shared) => shared.id,
+        }
+    }
+
+    /// The objset that it is of.
+    #[must_use]
+    pub fn objset(&self) -> &Objset {
+        match &self.form {
+            Form::Frozen { objset, .. } => objset,
+            Form::Open(shared) => &shared.objset,
+        }
+    }
+
+    /// Its dnode as of the newest change. In an open objset the pointers mean nothing: they are those of
+    /// [`Object::on_disk`].
+    #[must_use]
+    pub fn phys(&self) -> Arc<DnodePhys> {
+        match &self.form {
+            Form::Frozen { tree, .. } => tree.phys().clone(),
+            Form::Open(shared) => shared.state.lock().head.clone(),
+        }
+    }
+
+    /// The byte order of the dnode itself, and so of its bonus.
+    #[must_use]
+    pub fn byte_order(&self) -> Endian {
+        match &self.form {
+            Form::Frozen { tree, .. } => tree.phys().endian,
+            Form::Open(shared) => shared.state.lock().head.endian,
+        }
+    }
+
+    /// Bytes of a data block.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        match &self.form {
+            Form::Frozen { tree, .. } => tree.block_bytes(),
+            Form::Open(shared) => u64::from(shared.state.lock().head.data_block_bytes()),
+        }
+    }
+
+    /// The id of the last data block; the object has `last_block + 1` of them (a fresh object: one, a hole).
+    #[must_use]
+    pub fn last_block(&self) -> BlockId {
+        match &self.form {
+            Form::Frozen { tree, .. } => tree.last_block(),
+            Form::Open(shared) => BlockId(shared.state.lock().head.max_block_id),
+        }
+    }
+
+    /// Its tree on disk, once there is one.
+    #[must_use]
+    pub fn on_disk(&self) -> Option<BlockTree> {
+        match &self.form {
+            Form::Frozen { tree, .. } => Some(tree.clone()),
+            Form::Open(shared) => shared.state.lock().synced.clone(),
+        }
+    }
+
+    /// The dnode on disk, once there is one.
+    #[must_use]
+    pub fn synced(&self) -> Option<Arc<DnodePhys>> {
+        self.on_disk().map(|tree| tree.phys().clone())
+    }
+
+    /// The pointer on disk to block `block` of level `level`: a hole's if it, or anything above it, is a hole or outside the
+    /// tree. Blocks that were changed and are not on disk have no pointers yet.
+    ///
+    /// # Errors
+    /// A block on the way cannot be read, or contradicts the dnode.
+    pub async fn pointer(&self, level: u8, block: BlockId) -> Result<Blkptr, DmuError> {
+        match self.on_disk() {
+            Some(tree) => tree.pointer(level, block).await,
+            None => Ok(Blkptr::HOLE),
+        }
+    }
+
+    /// An error about this object.
+    pub fn error(&self, kind: impl Into<DmuErrorKind>) -> DmuError {
+        DmuError::new(self.objset().id(), self.id(), kind)
+    }
+
+    /// True if nothing hangs on it: no change that is not on disk, no user but the table.
+    pub(crate) fn is_idle(&self) -> bool {
+        match &self.form {
+            Form::Frozen { .. } => true,
+            Form::Open(shared) => Arc::strong_count(shared) == 1 && shared.state.lock().txgs.is_empty(),
+        }
+    }
+
+    /// True if it has changes that are not on disk yet: its space will be another figure then.
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        match &self.form {
+            Form::Frozen { .. } => false,
+            Form::Open(shared) => !shared.state.lock().txgs.is_empty(),
+        }
+    }
+
+    pub(crate) fn is_freed(&self) -> bool {
+        match &self.form {
+            Form::Frozen { .. } => false,
+            Form::Open(shared) => shared.state.lock().txgs.iter().any(|(_, layer)| layer.is_freed),
+        }
+    }
+
+    /// True if it was freed, and that is on disk.
+    pub(crate) fn is_gone(&self) -> bool {
+        match &self.form {
+            Form::Frozen { .. } => false,
+            Form::Open(shared) => {
+                let state = shared.state.lock();
+                state.is_gone && state.txgs.is_empty()
+            }
+        }
+    }
+
+    /// True if a tree is not the one on disk any more: what it leads to may have been freed, and written over.
+    fn is_replaced(&self, tree: &BlockTree) -> bool {
+        match &self.form {
+            Form::Frozen { .. } => false,
+            Form::Open(shared) => shared.state.lock().synced.as_ref().is_none_or(|synced| !synced.is_same(tree)),
+        }
+    }
+
+    /// A txg's changes, with the dnode on disk that they are to be applied to.
+    pub(crate) fn take(&self, txg: Txg) -> Option<(Layer, Option<Arc<DnodePhys>>)> {
+        let state = self.shared().state.lock();
+        let at = state.txgs.iter().position(|(other, _)| *other == txg)?;
+        // Readers go on asking this layer until the new tree is there.
+        Some((state.txgs[at].1.clone(), state.synced.as_ref().map(|tree| tree.phys().clone())))
+    }
+
+    /// A txg's changes are on disk (as far as its passes have come): `synced` is what they made of the dnode.
+    #[must_use]
+    pub(crate) fn put_synced(&self, txg: Txg, synced: Option<DnodePhys>) -> Option<Layer> {
+        let synced = synced.map(|phys| BlockTree::new(self.objset().reader().clone(), self.id(), Arc::new(phys)));
+        let mut state = self.shared().state.lock();
+        let layer = state.txgs.iter().position(|(other, _)| *other == txg).map(|at| state.txgs.remove(at).1);
+        state.is_gone |= synced.is_none();
+        state.synced = synced;
+        layer
+    }
+
+    /// The spill block as of the newest change, and the byte order of its fields; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn spill(&self) -> Result<Option<(Block, Endian)>, DmuError> {
+        loop {
+            let tree = match &self.form {
+                Form::Frozen { tree, .. } => return tree.spill().await,
+                Form::Open(shared) => {
+                    let state = shared.state.lock();
+                    if let Some(spill) = state.txgs.iter().rev().find_map(|(_, layer)| layer.spill.clone()) {
+                        return Ok(spill.map(|block| (block, cenote_zio::ORDER)));
+                    }
+                    state.synced.clone()
+                }
+            };
+            let Some(tree) = tree else { return Ok(None) };
+            match tree.spill().await {
+                // As for other blocks.
+                Err(_) if self.is_replaced(&tree) => {}
+                result => return result,
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Numbers of objects that were freed before the objset was opened.
+
+use cenote_format::dnode::dnodes_in_block;
+use cenote_format::ids::{BlockId, ObjectId};
+
+use super::Objset;
+use super::object_alloc::bits;
+use super::open::MOS;
+use crate::DmuError;
+use crate::geometry::SLOTS;
+
+/// Pointers of the meta-dnode that are looked at for free numbers at a time.
+const LOOKS_MAX: usize = 1 << 10;
+/// A block of the meta-dnode is looked into where it has no more objects than this.
+const CROWD_MAX: u64 = SLOTS / 4 * 3;
+
+impl Objset {
+    /// Looks for numbers of objects that were freed before this objset was opened, where none are known: a bounded piece of the
+    /// meta-dnode, so to be called whenever a new object is to be made.
+    ///
+    /// # Errors
+    /// The meta-dnode cannot be read.
+    pub async fn look_for_numbers(&self) -> Result<(), DmuError> {
+        for _ in 0..LOOKS_MAX {
+            let (block, forgotten) = {
+                let mut state = self.open_state().state.lock();
+                if self.id() == MOS || !state.numbers.wants_more() {
+                    return Ok(());
+                }
+                let Some(block) = state.numbers.unseen.next() else { return Ok(()) };
+                (block, state.forgotten)
+            };
+            let meta = self.meta_dnode();
+            let Some(on_disk) = meta.on_disk() else { return Ok(()) };
+            let pointer = on_disk.pointer(0, BlockId(block)).await?;
+            if !pointer.is_hole() && pointer.fill() > CROWD_MAX {
+                continue;
+            }
+            let mut free = u32::MAX;
+            if let Some((bytes, order)) = meta.block(BlockId(block)).await? {
+                for (slot, dnode) in dnodes_in_block(&bytes, order) {
+                    // What is damaged is left alone, and so is its block.
+                    let Ok(dnode) = dnode else {
+                        free = 0;
+                        break;
+                    };
+                    free &= !bits(ObjectId(slot as u64), dnode.slots() as u64);
+                }
+            }
+            let mut state = self.open_state().state.lock();
+            // What was written and forgotten meanwhile is neither in what was read nor in memory.
+            if state.forgotten != forgotten {
+                continue;
+            }
+            let numbers = ObjectId(block * SLOTS)..ObjectId((block + 1) * SLOTS);
+            for (id, object) in state.objects.range(numbers) {
+                free &= !bits(*id, object.phys().slots() as u64);
+            }
+            if block == 0 {
+                free &= !1;
+            }
+            state.numbers.add(block, free);
+        }
+        Ok(())
+    }
+}

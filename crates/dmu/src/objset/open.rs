@@ -1,0 +1,292 @@
+//! The open state of an objset: its objects in memory, which of them each txg has changed, and its root on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dnode::DnodePhys;
+use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_format::objset::{ObjsetFlags, ObjsetPhys};
+use cenote_taskq::sync::Mutex;
+
+use super::Objset;
+use super::object_alloc::Numbers;
+use super::policy::ObjsetPolicy;
+use crate::geometry::{OBJECT_MAX, SLOTS, is_special};
+use crate::object::{Object, ObjectSpec};
+use crate::tx::Dirty;
+use crate::{DmuError, DmuErrorKind};
+
+/// The meta object set.
+pub(super) const MOS: ObjsetId = ObjsetId(0);
+/// Objects in memory at which unused ones are first let go.
+const OBJECTS_MIN: usize = 1 << 10;
+
+/// Frees of a txg may take this part of `zfs_dirty_data_max` at most.
+const FREES_PART: u64 = 8;
+/// Memory of a freed block until its txg is on disk: its pointer in the indirect block and in the list of freed blocks, its entry in
+/// the sorted list that the allocator gets, in a metaslab's ranges and in a space map.
+const FREED_BYTES: u64 = 512;
+
+pub(super) struct Open {
+    pub(super) state: Mutex<State>,
+    /// Where bytes that are dirty are counted.
+    dirty: OnceLock<Arc<Dirty>>,
+    /// Changes so far.
+    changes: AtomicU64,
+}
+
+pub(super) struct State {
+    policy: ObjsetPolicy,
+    pub(super) objects: BTreeMap<ObjectId, Object>,
+    /// Number of objects at which unused ones are let go, though no txg ends.
+    full_at: usize,
+    dirty: BTreeMap<Txg, BTreeSet<ObjectId>>,
+    pub(super) numbers: Numbers,
+    /// How often objects have been forgotten: what was read from disk before may be out of date after.
+    pub(super) forgotten: u64,
+    root: Blkptr,
+    /// All of the root block but its dnodes.
+    phys: Arc<ObjsetPhys>,
+}
+
+impl State {
+    /// Lets go of unused objects before they are more than the used ones: where everything is only read no txg ends.
+    fn make_room(&mut self) {
+        if self.objects.len() < self.full_at {
+            return;
+        }
+        // An object that is freed on disk is let go at the end of a txg, which gives its number to others.
+        let is_kept =
+            |id: &ObjectId, object: &Object| id.0 == 0 || is_special(*id) || !object.is_idle() || object.is_gone();
+        self.objects.retain(|id, object| is_kept(id, object));
+        self.forgotten += 1;
+        self.full_at = (self.objects.len() * 2).max(OBJECTS_MIN);
+    }
+}
+
+impl Open {
+    pub(super) fn new(root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
+        let state = State {
+            policy,
+            objects: BTreeMap::new(),
+            full_at: OBJECTS_MIN,
+            dirty: BTreeMap::new(),
+            numbers: Numbers::new(next),
+            forgotten: 0,
+            root,
+            phys: Arc::new(phys),
+        };
+        Self { state: Mutex::new(state), dirty: OnceLock::new(), changes: AtomicU64::new(0) }
+    }
+
+    /// Lets all objects go.
+    pub(super) fn close(&self) {
+        let objects = std::mem::take(&mut self.state.lock().objects);
+        drop(objects);
+    }
+
+    pub(super) fn root(&self) -> Blkptr {
+        self.state.lock().root
+    }
+
+    pub(super) fn phys(&self) -> Arc<ObjsetPhys> {
+        self.state.lock().phys.clone()
+    }
+
+    pub(super) fn meta(&self) -> Object {
+        self.state.lock().objects[&ObjectId(0)].clone()
+    }
+}
+
+impl Objset {
+    pub(super) fn add(&self, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Object {
+        let object = Object::open(self, id, head, synced);
+        self.open_state().state.lock().objects.insert(id, object.clone());
+        object
+    }
+
+    /// How its blocks are written.
+    #[must_use]
+    pub fn policy(&self) -> ObjsetPolicy {
+        self.open_state().state.lock().policy
+    }
+
+    /// Changes how its blocks are written, from the next sync on.
+    pub fn set_policy(&self, policy: ObjsetPolicy) {
+        self.open_state().state.lock().policy = policy;
+    }
+
+    /// Changes the root block's flags.
+    pub fn set_flags(&self, txg: Txg, flags: ObjsetFlags) {
+        Arc::make_mut(&mut self.open_state().state.lock().phys).flags |= flags;
+        self.mark(txg, ObjectId(0));
+        self.meta_dnode().touch(txg);
+    }
+
+    /// Counts changes of this objset there, as dirty until they are written. Once for an objset.
+    pub fn count_dirty(&self, dirty: &Arc<Dirty>) {
+        let _ = self.open_state().dirty.set(dirty.clone());
+    }
+
+    /// Blocks that one txg should free at most, by what they hold in memory; no limit where nothing is counted.
+    #[must_use]
+    pub fn frees_max(&self) -> Option<u64> {
+        self.dirty().map(|dirty| dirty.max_bytes() / FREES_PART / FREED_BYTES)
+    }
+
+    pub(crate) fn dirty(&self) -> Option<&Arc<Dirty>> {
+        self.open_state().dirty.get()
+    }
+
+    /// A number that grows with every change, whatever the txg: who sees the same twice knows that nothing was changed.
+    #[must_use]
+    pub fn change_count(&self) -> u64 {
+        self.open_state().changes.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a txg changes an object. At the txg's first change of it the neighbours among its changed objects come back.
+    pub(crate) fn mark(&self, txg: Txg, id: ObjectId) -> Option<(Option<u64>, Option<u64>)> {
+        self.open_state().changes.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.open_state().state.lock();
+        let changed = state.dirty.entry(txg).or_default();
+        changed.insert(id).then(|| neighbours(changed, id))
+    }
+
+    /// Counts blocks that a txg frees as dirty, for their pointers and the indirect blocks that are read to find them.
+    /// [`Object::free_blocks`] counts the indirect blocks above the range's first block alone: the caller knows how many blocks are
+    /// in use, and counts them here.
+    pub fn count_frees(&self, txg: Txg, blocks: u64) {
+        if let Some(dirty) = self.dirty() {
+            dirty.change(txg, blocks.saturating_mul(FREED_BYTES).min(i64::MAX as u64) as i64);
+        }
+    }
+
+    /// Whether a txg has changes that are not written.
+    #[must_use]
+    pub fn is_dirty(&self, txg: Txg) -> bool {
+        self.open_state().state.lock().dirty.get(&txg).is_some_and(|dirty| !dirty.is_empty())
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    /// What is asked for is no object.
+    pub fn create_object(&self, txg: Txg, spec: &ObjectSpec) -> Result<Object, DmuError> {
+        let id = self.open_state().state.lock().numbers.take(txg, u64::from(spec.slots.clamp(1, SLOTS as u8)));
+        self.create_at(txg, id, spec)
+    }
+
+    /// Makes an object with a given number, which is not in use.
+    ///
+    /// # Errors
+    /// What is asked for is no object, or the number is taken.
+    pub fn create_at(&self, txg: Txg, id: ObjectId, spec: &ObjectSpec) -> Result<Object, DmuError> {
+        let fail = |kind: DmuErrorKind| DmuError::new(self.id(), id, kind);
+        let head = spec.dnode().map_err(fail)?;
+        let is_special = is_special(id);
+        {
+            let mut state = self.open_state().state.lock();
+            if state.objects.contains_key(&id) || (id.0 >= OBJECT_MAX && !is_special) {
+                return Err(fail(DmuErrorKind::WrongType("its number is taken".into())));
+            }
+            if !is_special {
+                state.numbers.claim(id, u64::from(spec.slots.clamp(1, SLOTS as u8)));
+            }
+        }
+        let object = self.add(id, head, None);
+        object.touch(txg);
+        Ok(object)
+    }
+
+    /// An object of the open state by its number.
+    pub(super) async fn open_object(&self, id: ObjectId) -> Result<Object, DmuError> {
+        loop {
+            let (found, forgotten) = {
+                let state = self.open_state().state.lock();
+                (state.objects.get(&id).cloned(), state.forgotten)
+            };
+            if let Some(object) = found {
+                if object.is_freed() {
+                    return Err(DmuError::new(self.id(), id, DmuErrorKind::NoSuchObject));
+                }
+                return Ok(object);
+            }
+            let phys = self.find_dnode(id).await?;
+            let mut state = self.open_state().state.lock();
+            // Someone may have come first, changed it, and let it go again after a sync: the dnode is an old one then.
+            if !state.objects.contains_key(&id) && state.forgotten != forgotten {
+                continue;
+            }
+            state.make_room();
+            let made = || Object::open(self, id, phys.clone(), Some(phys));
+            return Ok(state.objects.entry(id).or_insert_with(made).clone());
+        }
+    }
+
+    /// Objects in memory: those in use, those with changes that are not on disk, and at most as many unused ones, or a thousand.
+    #[must_use]
+    pub fn loaded_count(&self) -> usize {
+        self.open_state().state.lock().objects.len()
+    }
+
+    /// Whether an object is in use in memory; those that stand in the root block always are.
+    pub(crate) fn has(&self, id: ObjectId) -> bool {
+        self.open_state().state.lock().objects.contains_key(&id)
+    }
+
+    /// Takes the objects that a txg has changed, in the order of their numbers, the meta-dnode left out.
+    pub(crate) fn take_dirty(&self, txg: Txg) -> Vec<Object> {
+        let mut state = self.open_state().state.lock();
+        let mut ids = state.dirty.remove(&txg).unwrap_or_default();
+        ids.remove(&ObjectId(0));
+        ids.iter().filter_map(|id| state.objects.get(id).cloned()).collect()
+    }
+
+    /// A txg's changes are written: the root, and the fields that stand in it.
+    pub(crate) fn put_synced(&self, txg: Txg, root: Blkptr, phys: ObjsetPhys) {
+        let mut state = self.open_state().state.lock();
+        state.dirty.remove(&txg);
+        state.root = root;
+        // Flags may have been set for a later txg meanwhile.
+        let flags = state.phys.flags;
+        state.phys = Arc::new(ObjsetPhys { flags, ..phys });
+        let State { objects, numbers, .. } = &mut *state;
+        objects.retain(|id, object| {
+            if id.0 == 0 || is_special(*id) {
+                return true;
+            }
+            // What is freed on disk is no object any more, though someone may still hold it.
+            let is_gone = object.is_gone();
+            if is_gone && self.id() != MOS {
+                numbers.give(txg, *id, object.phys().slots() as u64);
+            }
+            !is_gone && !object.is_idle()
+        });
+        state.forgotten += 1;
+    }
+}
+
+/// The objects on either side of one in a txg's set of changed objects. The meta-dnode and the accounts are none: their dnodes
+/// stand in the root block.
+fn neighbours(changed: &BTreeSet<ObjectId>, id: ObjectId) -> (Option<u64>, Option<u64>) {
+    let is_in_block = |id: &&ObjectId| id.0 != 0 && !is_special(**id);
+    let before = changed.range(..id).next_back().filter(is_in_block).map(|id| id.0);
+    let after = changed.range(ObjectId(id.0.saturating_add(1))..).next().filter(is_in_block).map(|id| id.0);
+    (before, after)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::geometry::USERUSED;
+
+    use super::*;
+
+    #[test]
+    fn the_meta_dnode_and_accounts_are_nobodys_neighbours() {
+        let changed: BTreeSet<ObjectId> = [ObjectId(0), ObjectId(5), ObjectId(9), USERUSED].into();
+        assert_eq!(neighbours(&changed, ObjectId(5)), (None, Some(9)));
+        assert_eq!(neighbours(&changed, ObjectId(9)), (Some(5), None));
+    }
+}

@@ -1,0 +1,223 @@
+//! Loading blocks of an object before they are asked for.
+//!
+//! [`Streams`] says what; this carries it out. A reader keeps a [`Zfetch`] for each object that it has open. Its lock is
+//! taken only when a block was not simply there: reads of what is in the cache pass by, so reading ahead costs nothing
+//! where it would bring nothing, and a stream that comes upon cached blocks sleeps until one is missing.
+//!
+//! Bounds: what is on its way for all readers together is at most [`Budget`]'s part of the cache's limit, what one stream
+//! has ahead another part of it. What is loaded and not wanted after all leaves the cache by its own rules, and makes its
+//! stream smaller (`Gone`).
+
+mod streams;
+
+use std::sync::{Arc, OnceLock};
+
+use cenote_arc::Source;
+use cenote_format::Endian;
+use cenote_format::ids::BlockId;
+use cenote_taskq::buf::Block;
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use cenote_taskq::{Class, for_each_concurrent};
+
+use self::streams::{Found, Limits, Met, Plan, Streams};
+use crate::tree::BlockTree;
+use crate::{Dmu, DmuError};
+
+/// Loads on their way take at most this part of the cache's limit: one in so many.
+const BUDGET_SHARE: u64 = 16;
+/// A stream grows to at most this part of the cache's limit: one in so many, ...
+const STREAM_SHARE: u64 = 32;
+/// ... and to at most so many bytes: a disk array of 10 GB/s with 10 ms of latency needs 100 MB.
+const STREAM_MAX_BYTES: u64 = 128 << 20;
+/// How far a stream grows that has not been late. Like [`START_BYTES`] as kernels' own readahead goes.
+const EASY_BYTES: u64 = 2 << 20;
+/// What a new stream loads.
+const START_BYTES: u64 = 128 << 10;
+/// One task loads blocks of this many bytes together, so that small blocks do not cost a task each.
+const CHUNK_BYTES: u64 = 128 << 10;
+
+/// What may be on its way for all readers of a pool.
+pub(crate) struct Budget {
+    cache_limit_bytes: u64,
+    loading_bytes: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) fn of(cache_limit_bytes: u64) -> Self {
+        Self { cache_limit_bytes, loading_bytes: AtomicU64::new(0) }
+    }
+
+    fn room_bytes(&self) -> u64 {
+        (self.cache_limit_bytes / BUDGET_SHARE).saturating_sub(self.loading_bytes.load(Ordering::Relaxed))
+    }
+}
+
+/// A part of the budget, until it is dropped.
+struct Taken {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Taken {
+    fn from(budget: &Arc<Budget>, bytes: u64) -> Self {
+        budget.loading_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self { budget: budget.clone(), bytes }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.budget.loading_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What one reader of one object has been seen to do. To be given to each of its reads ([`crate::Object::read_ahead`]).
+pub struct Zfetch {
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Bytes of the object's blocks. A small file's block grows with it, and what was seen of it then tells nothing.
+    block_bytes: u64,
+    streams: Streams,
+}
+
+/// The bounds for an object whose blocks have a size.
+fn limits_of(dmu: &Dmu, block_bytes: u64, last: u64) -> Limits {
+    let size = block_bytes.max(1);
+    let max = (dmu.ahead.cache_limit_bytes / STREAM_SHARE).min(STREAM_MAX_BYTES) / size;
+    let blocks = |bytes: u64| (bytes / size).max(2).min(max);
+    Limits { ahead_min: blocks(START_BYTES), ahead_easy: blocks(EASY_BYTES), ahead_max: max, last }
+}
+
+impl Zfetch {
+    /// For a reader of an object with such blocks, which has not read anything yet.
+    pub(crate) fn new(dmu: &Dmu, block_bytes: u64, last: BlockId) -> Arc<Self> {
+        let limits = limits_of(dmu, block_bytes, last.0);
+        Arc::new(Self { state: Mutex::new(State { block_bytes, streams: Streams::new(limits) }) })
+    }
+
+    /// Takes note of an access and sets out to load what it lets expect.
+    fn access(self: &Arc<Self>, tree: &BlockTree, first: u64, count: u64) -> Found {
+        let dmu = tree.reader().dmu();
+        let (block_bytes, last) = (tree.block_bytes(), tree.last_block().0);
+        let room = dmu.ahead.room_bytes() / block_bytes.max(1);
+        let found = {
+            let mut state = self.state.lock();
+            if state.block_bytes != block_bytes {
+                *state = State { block_bytes, streams: Streams::new(limits_of(dmu, block_bytes, last)) };
+            }
+            state.streams.set_last(last);
+            state.streams.access(first, count, room)
+        };
+        if let Some(plan) = found.plan {
+            self.load(tree, plan);
+        }
+        found
+    }
+
+    fn load(self: &Arc<Self>, tree: &BlockTree, plan: Plan) {
+        let dmu = tree.reader().dmu();
+        let size = tree.block_bytes().max(1);
+        let steps_each = (CHUNK_BYTES / size / plan.span).max(1);
+        let mut from = 0;
+        while from < plan.count {
+            let steps = steps_each.min(plan.count - from);
+            let Some(first) = plan.first.checked_add_signed(plan.step.saturating_mul(from as i64)) else { return };
+            from += steps;
+            let part = Plan { first, count: steps, ..plan };
+            let beyond = (from == plan.count).then(|| plan.beyond(tree.last_block().0)).flatten();
+            let taken = Taken::from(&dmu.ahead, steps.saturating_mul(plan.span).saturating_mul(size));
+            let (zfetch, tree) = (Arc::downgrade(self), tree.clone());
+            let detached = dmu.detached().detach(Class::Background, async move {
+                // A reader that has gone wants nothing more.
+                if zfetch.strong_count() == 0 {
+                    return;
+                }
+                for_each_concurrent(usize::MAX, part.blocks(), |block| tree.load_ahead(BlockId(block))).await;
+                drop(taken);
+                if let Some(zfetch) = zfetch.upgrade() {
+                    zfetch.state.lock().streams.loaded(part.stream, part.count);
+                }
+                if let Some(beyond) = beyond {
+                    // The indirect blocks that the next plan goes through. What is wrong with them it will meet.
+                    let _ = tree.pointer(0, BlockId(beyond)).await;
+                }
+            });
+            // The pool is being exported.
+            if detached.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+const UNREMARKABLE: u8 = 0;
+const LATE: u8 = 1;
+const GONE: u8 = 2;
+
+/// One access, watched for what is to be learnt from it.
+pub(crate) struct Watch {
+    first: u64,
+    count: u64,
+    found: OnceLock<Found>,
+    met: AtomicU8,
+}
+
+impl Watch {
+    pub(crate) fn new(first: u64, count: u64) -> Self {
+        Self { first, count, found: OnceLock::new(), met: AtomicU8::new(UNREMARKABLE) }
+    }
+
+    /// Takes note of the access, at the first of its blocks that was not simply there.
+    fn notice(&self, tree: &BlockTree, zfetch: &Arc<Zfetch>) -> Found {
+        *self.found.get_or_init(|| zfetch.access(tree, self.first, self.count))
+    }
+
+    /// The data block `block` of `tree`, which is part of the access.
+    pub(crate) async fn block(
+        &self,
+        tree: &BlockTree,
+        block: BlockId,
+        zfetch: &Arc<Zfetch>,
+    ) -> Result<Option<(Block, Endian)>, DmuError> {
+        let on_miss = || {
+            self.notice(tree, zfetch);
+        };
+        let Some((block, order, source)) = tree.find_block(block, on_miss).await? else { return Ok(None) };
+        let met = match source {
+            Source::Resident => UNREMARKABLE,
+            Source::Ahead => {
+                self.notice(tree, zfetch);
+                UNREMARKABLE
+            }
+            Source::Joined => {
+                if self.notice(tree, zfetch).planned {
+                    LATE
+                } else {
+                    UNREMARKABLE
+                }
+            }
+            Source::Loaded => match self.notice(tree, zfetch) {
+                Found { planned: true, loaded: true, .. } => GONE,
+                Found { planned: true, .. } => LATE,
+                _ => UNREMARKABLE,
+            },
+        };
+        self.met.fetch_max(met, Ordering::Relaxed);
+        Ok(Some((block, order)))
+    }
+
+    /// Passes on what was learnt, once, when the access is over.
+    pub(crate) fn tell(&self, zfetch: &Zfetch) {
+        let met = match self.met.load(Ordering::Relaxed) {
+            LATE => Met::Late,
+            GONE => Met::Gone,
+            _ => return,
+        };
+        if let Some(stream) = self.found.get().and_then(|found| found.stream) {
+            zfetch.state.lock().streams.met(stream, met);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The way to the blocks of one objset.
+
+use std::sync::Arc;
+
+use cenote_codec::crypt::DatasetKey;
+use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
+use cenote_zio::{Bookmark, ReadContext};
+
+use crate::Dmu;
+
+/// How encrypted blocks of an objset are to be treated.
+#[derive(Clone)]
+pub enum KeyAccess {
+    /// The dataset is not encrypted, or its key is not loaded (encrypted blocks then give an error that says so).
+    None,
+    /// The dataset's key.
+    Loaded(Arc<DatasetKey>),
+    /// Work without the key: dnodes are handed out with their bonus still encrypted, data blocks cannot be read.
+    Without,
+}
+
+impl KeyAccess {
+    /// The key, if it is loaded.
+    pub(crate) fn key(&self) -> Option<&DatasetKey> {
+        match self {
+            Self::Loaded(key) => Some(key),
+            Self::None | Self::Without => None,
+        }
+    }
+}
+
+/// All that reading a block of an objset takes beside its pointer: pipeline and cache, the objset's number, its key. It knows
+/// nothing of the objset's objects, so a tree that holds it keeps none of them in memory. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    dmu: Dmu,
+    id: ObjsetId,
+    key: KeyAccess,
+}
+
+impl Reader {
+    pub(crate) fn new(dmu: Dmu, id: ObjsetId, key: KeyAccess) -> Self {
+        Self { shared: Arc::new(Shared { dmu, id, key }) }
+    }
+
+    pub(crate) fn dmu(&self) -> &Dmu {
+        &self.shared.dmu
+    }
+
+    pub(crate) fn id(&self) -> ObjsetId {
+        self.shared.id
+    }
+
+    pub(crate) fn key_access(&self) -> &KeyAccess {
+        &self.shared.key
+    }
+
+    /// The context for reading one of the objset's blocks.
+    pub(crate) fn context(&self, object: ObjectId, level: u8, block: BlockId) -> ReadContext<'_> {
+        let level = i8::try_from(level).unwrap_or(i8::MAX);
+        ReadContext::new(Bookmark { objset: self.shared.id, object, level, block }, self.shared.key.key())
+    }
+}

@@ -1,0 +1,153 @@
+//! The blocks of one level, some at a time: from the trees that hold them to where they are prepared.
+//!
+//! Whoever syncs only takes blocks out of the trees and gives them places; how each is written is found out where it is prepared, on
+//! any core. A batch goes from one tree into the next, so small files fill one together:
+//!
+//! ```text
+//!   trees   a: 0 1 2 3 4 5     b: 0    c: 0 1
+//!   batches [ a 0 1 2 3 ] [ a 4 5, b 0, c 0 ] [ c 1 ]       a span for each tree in a batch
+//! ```
+
+use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
+use cenote_zio::{AllocationUnits, Bookmark, PreparedBatch, WritePolicy, Zio};
+
+use super::Part;
+use super::place::Made;
+use super::stores::Cleaned;
+use super::trees::{Item, Tree};
+use crate::geometry::is_special;
+use crate::objset::{BlockKind, Now, ObjsetPolicy};
+
+/// Small blocks are prepared, and stored, some at a time: handing one over takes longer than summing it up.
+pub(super) const BATCH_BYTES: u64 = 512 << 10;
+/// The most blocks of a batch.
+pub(super) const BATCH_BLOCKS_MAX: usize = 256;
+
+/// What a batch still has room for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Room {
+    bytes: u64,
+    blocks: usize,
+}
+
+impl Room {
+    pub(super) const fn is_full(self) -> bool {
+        self.bytes >= BATCH_BYTES || self.blocks >= BATCH_BLOCKS_MAX
+    }
+
+    /// Takes the room of a block.
+    pub(super) const fn take(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        self.blocks += 1;
+    }
+}
+
+/// Blocks of one tree that follow each other in a batch.
+pub(super) struct Span {
+    pub(super) part: usize,
+    pub(super) tree: usize,
+    pub(super) count: usize,
+    /// Data that is dirty until it is stored.
+    pub(super) cleaned: Option<Cleaned>,
+}
+
+/// What of a tree decides how its blocks are written.
+struct How {
+    policy: ObjsetPolicy,
+    objset: ObjsetId,
+    object: ObjectId,
+    is_uncompressed: bool,
+    count: usize,
+}
+
+/// Blocks that are prepared together.
+pub(super) struct Batch {
+    level: u8,
+    now: Now,
+    hows: Vec<How>,
+    items: Vec<Item>,
+}
+
+/// Where in the trees of all parts the next batch begins.
+pub(super) struct Cursor {
+    level: u8,
+    now: Now,
+    part: usize,
+    tree: usize,
+}
+
+impl Cursor {
+    pub(super) const fn new(level: u8, now: Now) -> Self {
+        Self { level, now, part: 0, tree: 0 }
+    }
+
+    /// The next batch; none where there is nothing left.
+    pub(super) fn next(&mut self, parts: &[Part], trees: &mut [Vec<Tree>]) -> Option<(Vec<Span>, Batch)> {
+        let (mut spans, mut room) = (Vec::new(), Room::default());
+        let items = Vec::with_capacity(BATCH_BLOCKS_MAX);
+        let mut batch = Batch { level: self.level, now: self.now, hows: Vec::new(), items };
+        while let Some(of_part) = trees.get_mut(self.part) {
+            let Some(tree) = of_part.get_mut(self.tree) else {
+                (self.part, self.tree) = (self.part + 1, 0);
+                continue;
+            };
+            let before = batch.items.len();
+            tree.take_items(self.level, &mut room, &mut batch.items);
+            let taken = &batch.items[before..];
+            if !taken.is_empty() {
+                let (part, object, count) = (&parts[self.part], tree.object.id(), taken.len());
+                let is_data = self.level == 0 && object.0 != 0 && !is_special(object);
+                let cleaned = part.objset.dirty().filter(|_| is_data).map(|dirty| {
+                    let data = taken.iter().filter(|item| item.block.is_some());
+                    Cleaned::new(dirty, self.now.txg, data.map(|item| item.content.len_bytes()).sum())
+                });
+                spans.push(Span { part: self.part, tree: self.tree, count, cleaned });
+                batch.hows.push(How {
+                    policy: part.policy,
+                    objset: part.objset.id(),
+                    object,
+                    is_uncompressed: self.level == 0 && tree.head.compress == 2,
+                    count,
+                });
+            }
+            if room.is_full() {
+                break;
+            }
+            self.tree += 1;
+        }
+        (!spans.is_empty()).then_some((spans, batch))
+    }
+}
+
+impl Batch {
+    /// Compresses and sums up all blocks.
+    pub(super) fn prepare(self, zio: &Zio, units: AllocationUnits) -> Made {
+        let count = self.items.len();
+        let (mut blocks, mut batch) = (Vec::with_capacity(count), PreparedBatch::with_capacity(count));
+        let mut items = self.items.into_iter();
+        for how in self.hows {
+            for item in items.by_ref().take(how.count) {
+                let policy = how.policy_of(&item, self.level, self.now);
+                let kept = self.level > 0 || item.kind.is_metadata();
+                let content = item.content.into_block();
+                batch.push(zio.prepare(units, &content, &policy), policy);
+                blocks.push((item.block, kept.then_some(content)));
+            }
+        }
+        Made { blocks, batch }
+    }
+}
+
+impl How {
+    fn policy_of(&self, item: &Item, level: u8, now: Now) -> WritePolicy {
+        let bookmark = Bookmark {
+            objset: self.objset,
+            object: self.object,
+            level: i8::try_from(level).unwrap_or(i8::MAX),
+            block: BlockId(item.block.unwrap_or(0)),
+        };
+        let fill = item.content.fill(item.kind);
+        let block = BlockKind { kind: item.kind, level, fill, uncompressed: self.is_uncompressed };
+        self.policy.of_block(block, bookmark, item.previous, now)
+    }
+}

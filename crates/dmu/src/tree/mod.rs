@@ -1,0 +1,222 @@
+//! The block tree of an object as it is on disk.
+//!
+//! A [`BlockTree`] is a parsed dnode and the way to the blocks below it. It is immutable: what changes an object makes a new
+//! tree, and whoever still holds the old one reads what the old pointers lead to. There is no table of open blocks: a block is
+//! found by walking from the dnode, whose indirect blocks are hits in the cache.
+
+mod walk;
+
+use std::sync::Arc;
+
+use cenote_arc::Source;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dnode::DnodePhys;
+use cenote_format::ids::{BlockId, ObjectId};
+use cenote_format::{Endian, FormatError};
+use cenote_taskq::buf::Block;
+
+use crate::geometry::ancestor;
+use crate::reader::{KeyAccess, Reader};
+use crate::{DmuError, DmuErrorKind};
+
+/// The number that the spill block of an object has in bookmarks.
+const SPILL: BlockId = BlockId(u64::MAX);
+
+/// A dnode on disk and its tree. Cheap to clone.
+#[derive(Clone)]
+pub struct BlockTree {
+    reader: Reader,
+    id: ObjectId,
+    phys: Arc<DnodePhys>,
+}
+
+impl BlockTree {
+    pub(crate) fn new(reader: Reader, id: ObjectId, phys: Arc<DnodePhys>) -> Self {
+        Self { reader, id, phys }
+    }
+
+    /// Whether both are the same, and not only of the same object.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.phys, &other.phys)
+    }
+
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// The number of its object.
+    #[must_use]
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// The dnode.
+    #[must_use]
+    pub fn phys(&self) -> &Arc<DnodePhys> {
+        &self.phys
+    }
+
+    /// Size in bytes of a data block.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        u64::from(self.phys.data_block_bytes())
+    }
+
+    /// The id of the last data block; the object has `last_block + 1` of them (a fresh object: one, a hole).
+    #[must_use]
+    pub fn last_block(&self) -> BlockId {
+        BlockId(self.phys.max_block_id)
+    }
+
+    /// An error about its object.
+    pub fn error(&self, kind: impl Into<DmuErrorKind>) -> DmuError {
+        DmuError::new(self.reader.id(), self.id, kind)
+    }
+
+    /// The pointer to block `block` of level `level`. A hole's pointer if it, or anything above it, is a hole or outside
+    /// the tree.
+    ///
+    /// # Errors
+    /// A block on the way cannot be read, or contradicts the dnode.
+    pub async fn pointer(&self, level: u8, block: BlockId) -> Result<Blkptr, DmuError> {
+        let levels = self.phys.levels;
+        if level >= levels {
+            return Err(self.error(DmuErrorKind::Corrupt(format!("level {level} of a tree of {levels}"))));
+        }
+        let shift = self.phys.blkptrs_per_indirect_shift();
+        let index_at = |at_level: u8| ancestor(block.0, level, at_level, shift);
+        let top = index_at(levels - 1);
+        let Some(mut pointer) = usize::try_from(top).ok().and_then(|top| self.phys.blkptrs().get(top).copied()) else {
+            return Ok(Blkptr::HOLE);
+        };
+        for at_level in (level + 1..levels).rev() {
+            if pointer.is_hole() {
+                return Ok(pointer);
+            }
+            let indirect = self.indirect(&pointer, at_level, BlockId(index_at(at_level))).await?;
+            let index = index_at(at_level - 1) & ((1 << shift) - 1);
+            pointer = self.pointer_in(&indirect, &pointer, index as usize)?;
+        }
+        self.check_level(&pointer, level)?;
+        Ok(pointer)
+    }
+
+    /// The pointer at `index` of an indirect block that `parent` points to.
+    pub(crate) fn pointer_in(&self, indirect: &Block, parent: &Blkptr, index: usize) -> Result<Blkptr, DmuError> {
+        let bytes = indirect.get(index * Blkptr::SIZE..).unwrap_or_default();
+        Blkptr::parse(bytes, parent.byte_order()).map_err(|error| self.error(error))
+    }
+
+    /// Reads the indirect block of `level` that `pointer` points to, and checks that it is one.
+    pub(crate) async fn indirect(&self, pointer: &Blkptr, level: u8, block: BlockId) -> Result<Block, DmuError> {
+        self.check_level(pointer, level)?;
+        let expected = 1_u64 << self.phys.indirect_block_shift;
+        if pointer.lsize_bytes() != expected {
+            return Err(self.error(FormatError::invalid(
+                "blkptr",
+                0,
+                "lsize",
+                pointer.lsize_bytes(),
+                "an indirect block has the size that its dnode names",
+            )));
+        }
+        let context = self.reader.context(self.id, level, block);
+        self.reader.dmu().read(pointer, context).await.map_err(|error| self.error(error))
+    }
+
+    fn check_level(&self, pointer: &Blkptr, level: u8) -> Result<(), DmuError> {
+        // A hole without a birth txg has no fields at all, its level included.
+        if pointer.is_hole() || pointer.level() == level {
+            return Ok(());
+        }
+        Err(self.error(FormatError::invalid(
+            "blkptr",
+            0,
+            "level",
+            u64::from(pointer.level()),
+            "one less than its parent's",
+        )))
+    }
+
+    /// The data block `block` and the byte order of its fields; `None` for a hole (all zeros).
+    pub(crate) async fn block(&self, block: BlockId) -> Result<Option<(Block, Endian)>, DmuError> {
+        Ok(self.find_block(block, || ()).await?.map(|(block, order, _)| (block, order)))
+    }
+
+    /// As [`BlockTree::block`], and where the block came from. `on_miss` is called when it is about to be read.
+    pub(crate) async fn find_block(
+        &self,
+        block: BlockId,
+        on_miss: impl FnOnce(),
+    ) -> Result<Option<(Block, Endian, Source)>, DmuError> {
+        if block > self.last_block() {
+            return Ok(None);
+        }
+        let pointer = self.pointer(0, block).await?;
+        if pointer.is_hole() {
+            return Ok(None);
+        }
+        let context = self.reader.context(self.id, 0, block);
+        let dmu = self.reader.dmu();
+        let found = if self.walks_without_key(&pointer) {
+            dmu.zio().read_physical(&pointer, context).await.map(|block| (block, Source::Resident))
+        } else {
+            dmu.find(&pointer, context, on_miss).await
+        };
+        let (bytes, source) = found.map_err(|error| self.error(error))?;
+        self.check_data(&pointer, &bytes)?;
+        Ok(Some((bytes, pointer.byte_order(), source)))
+    }
+
+    /// As [`BlockTree::block`], past the cache.
+    pub(crate) async fn block_direct(&self, block: BlockId) -> Result<Option<(Block, Endian)>, DmuError> {
+        if block > self.last_block() {
+            return Ok(None);
+        }
+        let pointer = self.pointer(0, block).await?;
+        if pointer.is_hole() {
+            return Ok(None);
+        }
+        let context = self.reader.context(self.id, 0, block);
+        let read = self.reader.dmu().zio().read(&pointer, context).await;
+        let bytes = read.map_err(|error| self.error(error))?;
+        self.check_data(&pointer, &bytes)?;
+        Ok(Some((bytes, pointer.byte_order())))
+    }
+
+    fn check_data(&self, pointer: &Blkptr, bytes: &Block) -> Result<(), DmuError> {
+        let expected = self.block_bytes();
+        if bytes.len() as u64 != expected && !pointer.is_embedded() {
+            return Err(self.error(FormatError::invalid(
+                "blkptr",
+                0,
+                "lsize",
+                bytes.len() as u64,
+                "a data block has the size that its dnode names",
+            )));
+        }
+        Ok(())
+    }
+
+    /// The spill block and the byte order of its fields, if the dnode has one.
+    pub(crate) async fn spill(&self) -> Result<Option<(Block, Endian)>, DmuError> {
+        let Some(pointer) = self.phys.spill else { return Ok(None) };
+        let context = self.reader.context(self.id, 0, SPILL);
+        let block = self.reader.dmu().read(&pointer, context).await.map_err(|error| self.error(error))?;
+        Ok(Some((block, pointer.byte_order())))
+    }
+
+    /// Loads data block `block` into the cache. What is wrong with it is left to the reader that asks for it.
+    pub(crate) async fn load_ahead(&self, block: BlockId) {
+        let Ok(pointer) = self.pointer(0, block).await else { return };
+        if !pointer.is_hole() && !self.walks_without_key(&pointer) {
+            self.reader.dmu().load_ahead(&pointer, self.reader.context(self.id, 0, block)).await;
+        }
+    }
+
+    /// Blocks of dnodes are never compressed in an encrypted dataset and only their bonus areas are ciphertext, so the
+    /// trees can be walked without the key.
+    fn walks_without_key(&self, pointer: &Blkptr) -> bool {
+        self.id == ObjectId(0) && pointer.is_encrypted() && matches!(self.reader.key_access(), KeyAccess::Without)
+    }
+}

@@ -1,0 +1,151 @@
+//! Changing a micro ZAP: one block of slots, 64 bytes each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_format::zap::{
+    DEFAULT_BLOCK_SHIFT, FatHeader, MICRO_ENTRY_SIZE_BYTES, MicroZap, MicroZapEdit, ZapEditError, ZapFlags, ZapHasher,
+    ZapKey, ZapValue,
+};
+use cenote_taskq::buf::Buf;
+use cenote_zio::ORDER;
+
+use super::{Form, Zap};
+use crate::{DmuError, DmuErrorKind};
+
+/// A micro ZAP's block is no larger (`MZAP_MAX_BLKSZ`).
+const MICRO_MAX_BYTES: usize = 128 << 10;
+/// A micro ZAP grows by this much.
+const MICRO_STEP_BYTES: usize = 512;
+
+/// The slots of a micro block by name, made when the block is first changed.
+#[derive(Clone)]
+pub(super) struct MicroIndex {
+    hasher: ZapHasher,
+    slots: BTreeMap<Vec<u8>, usize>,
+    /// Differentiators in use, by hash.
+    cds: BTreeMap<u64, BTreeSet<u32>>,
+    free: BTreeSet<usize>,
+}
+
+impl MicroIndex {
+    fn of(view: &MicroZap<'_>) -> Self {
+        let hasher = ZapHasher::new(view.salt(), ZapFlags::empty());
+        let mut free: BTreeSet<usize> = (0..view.slot_count()).collect();
+        let mut slots = BTreeMap::new();
+        let mut cds = BTreeMap::<u64, BTreeSet<u32>>::new();
+        for entry in view.entries() {
+            free.remove(&entry.slot);
+            slots.insert(entry.name.to_vec(), entry.slot);
+            cds.entry(hasher.name(entry.name)).or_default().insert(entry.cd);
+        }
+        Self { hasher, slots, cds, free }
+    }
+
+    pub(super) fn entry_count(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    pub(super) fn slot_of(&self, name: &[u8]) -> Option<usize> {
+        self.slots.get(name).copied()
+    }
+}
+
+impl Zap {
+    /// The index of a micro block, made if there is none.
+    fn index(&mut self) -> Result<&mut MicroIndex, DmuError> {
+        if let Form::Micro(None) = self.form {
+            let index = MicroIndex::of(&self.micro()?);
+            self.form = Form::Micro(Some(index));
+        }
+        match &mut self.form {
+            Form::Micro(Some(index)) => Ok(index),
+            _ => Err(self.object.error(DmuErrorKind::WrongType("a fat ZAP, not a micro one".into()))),
+        }
+    }
+
+    /// Changes the block.
+    fn edit_first<T>(&mut self, len_bytes: usize, edit: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut buf = match len_bytes == self.first.len() {
+            true => std::mem::take(&mut self.first).into_buf(),
+            false => {
+                let mut longer = Buf::zeroed(len_bytes);
+                longer[..self.first.len()].copy_from_slice(&self.first);
+                longer
+            }
+        };
+        let result = edit(&mut buf);
+        self.first = buf.freeze();
+        self.is_first_changed = true;
+        result
+    }
+
+    /// Adds an entry. The inner error is one that a fat ZAP may not have.
+    pub(super) fn insert_micro(&mut self, name: &[u8], value: u64) -> Result<Result<(), ZapEditError>, DmuError> {
+        let len_bytes = self.first.len();
+        let index = self.index()?;
+        if index.slots.contains_key(name) {
+            return Ok(Err(ZapEditError::Exists));
+        }
+        let mut grown_bytes = len_bytes;
+        if index.free.is_empty() {
+            if len_bytes + MICRO_STEP_BYTES > MICRO_MAX_BYTES {
+                return Ok(Err(ZapEditError::Full));
+            }
+            grown_bytes += MICRO_STEP_BYTES;
+            let slots = |len: usize| len / MICRO_ENTRY_SIZE_BYTES - 1;
+            index.free.extend(slots(len_bytes)..slots(grown_bytes));
+        }
+        let Some(slot) = index.free.first().copied() else { return Ok(Err(ZapEditError::Full)) };
+        let hash = index.hasher.name(name);
+        let cd = match index.cds.get(&hash) {
+            Some(used) => (0..).find(|cd| !used.contains(cd)).unwrap_or(u32::MAX),
+            None => 0,
+        };
+        let put = |bytes: &mut [u8]| MicroZapEdit::open(bytes, ORDER)?.put(slot, name, value, cd);
+        if let Err(error) = self.edit_first(grown_bytes, put) {
+            return Ok(Err(error));
+        }
+        let index = self.index()?;
+        index.cds.entry(hash).or_default().insert(cd);
+        index.slots.insert(name.to_vec(), slot);
+        index.free.remove(&slot);
+        Ok(Ok(()))
+    }
+
+    pub(super) fn update_micro(&mut self, name: &[u8], value: u64) -> Result<(), DmuError> {
+        let update = |bytes: &mut [u8]| MicroZapEdit::open(bytes, ORDER)?.update(name, value);
+        self.edit_first(self.first.len(), update).map_err(|error| self.fail(error))
+    }
+
+    pub(super) fn remove_micro(&mut self, name: &[u8]) -> Result<ZapValue, DmuError> {
+        let Some(slot) = self.index()?.slot_of(name) else { return Err(self.fail(ZapEditError::NotFound)) };
+        let cd = self.micro()?.entry(slot).map(|entry| entry.cd);
+        let remove = |bytes: &mut [u8]| MicroZapEdit::open(bytes, ORDER)?.remove(name);
+        let value = self.edit_first(self.first.len(), remove).map_err(|error| self.fail(error))?;
+        let index = self.index()?;
+        let hash = index.hasher.name(name);
+        if let (Some(cd), Some(used)) = (cd, index.cds.get_mut(&hash)) {
+            used.remove(&cd);
+            if used.is_empty() {
+                index.cds.remove(&hash);
+            }
+        }
+        index.slots.remove(name);
+        index.free.insert(slot);
+        Ok(ZapValue::from_u64(value))
+    }
+
+    /// Makes a micro ZAP a fat one. It keeps its salt, and so the order of its entries.
+    pub(super) async fn fatten(&mut self) -> Result<(), DmuError> {
+        let view = self.micro()?;
+        let header = FatHeader::new(DEFAULT_BLOCK_SHIFT, view.salt(), view.norm_flags(), ZapFlags::empty());
+        let sorted = !view.norm_flags().is_empty();
+        let entries: Vec<(Vec<u8>, u64, u32)> =
+            view.sorted().into_iter().map(|(_, entry)| (entry.name.to_vec(), entry.value, entry.cd)).collect();
+        *self = Self::new_fat(self.object.clone(), header, sorted)?;
+        for (name, value, cd) in entries {
+            self.insert_fat(ZapKey::Name(&name), Some(cd), &ZapValue::from_u64(value)).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! Accounts of the space that datasets and directories use, kept by each sync.
+
+use cenote_dmu::{Killed, SpaceDelta, Synced};
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
+use cenote_format::ids::{ObjectId, Txg};
+
+use crate::{DEPTH_MAX, Dsl, DslError};
+
+/// Which part of a directory's use something counts to (`dd_used_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsedBy {
+    /// The head dataset.
+    Head = 0,
+    /// Its snapshots.
+    Snapshots = 1,
+    /// The directories below.
+    Children = 2,
+    /// What is reserved for the head dataset and not used.
+    Refreservation = 4,
+}
+
+/// What became of the blocks that a dataset gave up.
+#[derive(Clone, Debug, Default)]
+pub struct Settled {
+    /// Blocks that nothing refers to any more, to be freed.
+    pub freed: Killed,
+    /// Entries of deadlists that shared the empty list and do not any more.
+    pub replaced_empty: u64,
+}
+
+impl Dsl {
+    /// Counts bytes to a directory, and to all above it as their children's.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or directories form a cycle.
+    pub async fn charge(&self, txg: Txg, dir: ObjectId, by: UsedBy, delta: SpaceDelta) -> Result<(), DslError> {
+        if delta.is_zero() {
+            return Ok(());
+        }
+        let mut phys = self.dir_phys(dir).await?;
+        let part = &mut phys.used_breakdown_bytes[by as usize];
+        *part = part.saturating_add_signed(delta.used_bytes);
+        self.charge_up(txg, dir, phys, delta).await
+    }
+
+    /// Counts bytes to a directory whose breakdown has them already, and to all above it.
+    pub(crate) async fn charge_up(
+        &self,
+        txg: Txg,
+        dir: ObjectId,
+        mut phys: DslDirPhys,
+        delta: SpaceDelta,
+    ) -> Result<(), DslError> {
+        let (mut at, mut used_bytes) = (dir, delta.used_bytes);
+        for _ in 0..DEPTH_MAX {
+            let before = phys.used_bytes.max(phys.reserved_bytes);
+            phys.used_bytes = phys.used_bytes.saturating_add_signed(used_bytes);
+            phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(delta.compressed_bytes);
+            phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(delta.uncompressed_bytes);
+            // What is reserved for a directory counts above it whether it is used or not.
+            let above_bytes = phys.used_bytes.max(phys.reserved_bytes) as i64 - before as i64;
+            self.put_dir(txg, at, &phys).await?;
+            if phys.parent.0 == 0 {
+                return Ok(());
+            }
+            at = phys.parent;
+            phys = self.dir_phys(at).await?;
+            count_child(&mut phys, used_bytes, above_bytes);
+            used_bytes = above_bytes;
+        }
+        Err(DslError::Corrupt { object: dir.0, what: "its parents form a cycle".to_owned() })
+    }
+
+    /// Takes a head dataset's sync into its accounts. Blocks that it gave up and the snapshot before it has go to its deadlist,
+    /// the others come back.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or is of a version that had other deadlists.
+    pub async fn synced(&self, txg: Txg, dataset: ObjectId, synced: Synced) -> Result<Settled, DslError> {
+        let mut phys = self.dataset_phys(dataset).await?;
+        let (freed, dead) =
+            synced.killed.split_after(phys.prev_snapshot_txg, |bp| self.open_part().writer.space_of(bp));
+        let mut own = synced.born;
+        own.add(freed.space().negated());
+        let mut referenced = own;
+        referenced.add(dead.space().negated());
+        phys.bp = synced.root;
+        phys.referenced_bytes = phys.referenced_bytes.saturating_add_signed(referenced.used_bytes);
+        phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(referenced.compressed_bytes);
+        phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(referenced.uncompressed_bytes);
+        let unique_bytes = phys.unique_bytes;
+        phys.unique_bytes = unique_bytes.saturating_add_signed(own.used_bytes);
+        self.put_dataset(txg, dataset, &phys).await?;
+        self.charge_head(txg, phys.dir, unique_bytes, own).await?;
+        let mut replaced_empty = 0;
+        if !dead.is_empty() {
+            let dead: Vec<Blkptr> = dead.iter().copied().collect();
+            self.leave_to_snapshot(txg, dataset, &phys, &dead).await?;
+            replaced_empty = self.insert_dead(txg, phys.deadlist, &dead).await?;
+        }
+        Ok(Settled { freed, replaced_empty })
+    }
+
+    /// Counts blocks that a head gave up to its snapshots, and to the last of them alone what only that one has.
+    async fn leave_to_snapshot(
+        &self,
+        txg: Txg,
+        dataset: ObjectId,
+        phys: &DslDatasetPhys,
+        dead: &[Blkptr],
+    ) -> Result<(), DslError> {
+        let mut snapshot = self.dataset_phys(phys.prev_snapshot).await?;
+        if snapshot.next_snapshot == dataset {
+            let alone: Vec<Blkptr> =
+                dead.iter().filter(|bp| bp.logical_birth() > snapshot.prev_snapshot_txg).copied().collect();
+            let bytes = self.space_of_all(&alone).used_bytes;
+            snapshot.unique_bytes = snapshot.unique_bytes.saturating_add_signed(bytes);
+            self.put_dataset(txg, phys.prev_snapshot, &snapshot).await?;
+        }
+        let origin = self.dir_phys(phys.dir).await?.origin;
+        let since = if origin.0 == 0 { Txg(0) } else { self.dataset_phys(origin).await?.creation_txg };
+        let moved: Vec<Blkptr> = dead.iter().filter(|bp| bp.logical_birth() > since).copied().collect();
+        let bytes = self.space_of_all(&moved).used_bytes;
+        self.change_dir(txg, phys.dir, |dir| {
+            let [head, snapshots, ..] = &mut dir.used_breakdown_bytes;
+            *head = head.saturating_add_signed(-bytes);
+            *snapshots = snapshots.saturating_add_signed(bytes);
+        })
+        .await
+    }
+}
+
+/// Counts to a directory what one below it uses more, and what of that counts here, reserved bytes included.
+pub(crate) fn count_child(phys: &mut DslDirPhys, used_bytes: i64, above_bytes: i64) {
+    let [.., children, children_reserved, _] = &mut phys.used_breakdown_bytes;
+    *children = children.saturating_add_signed(used_bytes);
+    *children_reserved = children_reserved.saturating_add_signed(above_bytes - used_bytes);
+}

@@ -1,0 +1,221 @@
+//! Making directories and datasets, and those of a new pool.
+//!
+//! ```text
+//! root directory ── head dataset (the pool's root file system), a clone of $ORIGIN@$ORIGIN
+//!   $MOS       what the pool's own objects take
+//!   $FREE      what is being freed in the background
+//!   $ORIGIN    a dataset without blocks; its one snapshot is the origin of all that is no clone
+//! ```
+
+use cenote_dmu::{ObjectSpec, Objset, Writer, Zap};
+use cenote_format::blkptr::Blkptr;
+use cenote_format::bpobj::BpobjPhys;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::{DatasetFlags, DeadlistPhys, DirFlags, DslDatasetPhys, DslDirPhys, pool_directory};
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_taskq::Rng;
+
+use crate::open::{ORDER, Open};
+use crate::{Dsl, DslError};
+
+/// Data blocks of a bpobj.
+const BPOBJ_BLOCK_BYTES: u32 = 128 << 10;
+/// The txg that stands for a pool's creation in datasets made with it.
+const CREATION_TXG: Txg = Txg(1);
+
+/// What a new dataset gets that is not derived from others.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth {
+    /// Seconds since 1970.
+    pub time_s: u64,
+    /// The txg of creation.
+    pub txg: Txg,
+}
+
+impl Dsl {
+    /// Makes the directories of the new pool `pool` in its MOS, without the root dataset.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn create(
+        pool: String,
+        mos: &Objset,
+        writer: &Writer,
+        birth: Birth,
+        rng: &mut Rng,
+    ) -> Result<Self, DslError> {
+        let (txg, none) = (birth.txg, ObjectId(0));
+        let start = |root, open| Self::with(pool.clone(), mos.clone(), root, Some(open));
+        let this = start(none, Open::new(writer, none, none, none, None));
+        let root = this.create_dir(None, "", none, birth).await?;
+        let mos_dir = this.create_dir(Some(root), pool_directory::MOS_DIR, none, birth).await?;
+        this.create_dir(Some(root), pool_directory::FREE_DIR, none, birth).await?;
+        let free_bpobj = this.create_bpobj(txg)?;
+        let dir = this.create_dir(Some(root), pool_directory::ORIGIN_DIR, none, birth).await?;
+        let head = this.create_dataset(dir, birth, rng).await?;
+        let origin = this.make_origin_snapshot(dir, head, birth, rng).await?;
+        Ok(start(root, Open::new(writer, mos_dir, origin, free_bpobj, None)))
+    }
+
+    /// Makes an empty bpobj.
+    pub(crate) fn create_bpobj(&self, txg: Txg) -> Result<ObjectId, DslError> {
+        let phys = BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() };
+        let spec = ObjectSpec::new(DmuType::BPOBJ, BPOBJ_BLOCK_BYTES).with_bonus(DmuType::BPOBJ_HDR, phys.emit(ORDER));
+        Ok(self.mos().create_object(txg, &spec)?.id())
+    }
+
+    /// Makes a directory below another, or the root.
+    ///
+    /// # Errors
+    /// The name is taken, or the MOS cannot be changed.
+    pub async fn create_dir(
+        &self,
+        parent: Option<ObjectId>,
+        name: &str,
+        origin: ObjectId,
+        birth: Birth,
+    ) -> Result<ObjectId, DslError> {
+        let spec = ObjectSpec::new(DmuType::DSL_DIR, 512).with_bonus(DmuType::DSL_DIR, vec![0; DslDirPhys::SIZE_BYTES]);
+        let object = self.mos().create_object(birth.txg, &spec)?;
+        let properties = Zap::create_object(self.mos(), birth.txg, DmuType::DSL_PROPS, &[]).await?.id();
+        let child_dirs = Zap::create_object(self.mos(), birth.txg, DmuType::DSL_DIR_CHILD_MAP, &[]).await?.id();
+        let phys = DslDirPhys {
+            creation_time: birth.time_s,
+            head_dataset: ObjectId(0),
+            parent: parent.unwrap_or(ObjectId(0)),
+            origin,
+            child_dirs,
+            used_bytes: 0,
+            compressed_bytes: 0,
+            uncompressed_bytes: 0,
+            quota_bytes: 0,
+            reserved_bytes: 0,
+            properties,
+            delegations: ObjectId(0),
+            flags: DirFlags::USED_BREAKDOWN,
+            used_breakdown_bytes: [0; 5],
+            clones: ObjectId(0),
+        };
+        object.set_bonus(birth.txg, &phys.emit(ORDER))?;
+        if let Some(parent) = parent {
+            let children = self.dir_phys(parent).await?.child_dirs;
+            let children = self.mos().object(children).await?;
+            Zap::put_entry(&children, birth.txg, name, Some(&ZapValue::from_u64(object.id().0))).await?;
+        }
+        Ok(object.id())
+    }
+
+    /// Makes a deadlist. `first` is the txg that its one list of blocks begins after.
+    async fn create_deadlist(&self, txg: Txg, first: Option<Txg>) -> Result<ObjectId, DslError> {
+        let mut entries = Vec::new();
+        let name = first.map(|first| int_key_name(first.0));
+        if let Some(name) = &name {
+            entries.push((name.as_str(), ZapValue::from_u64(self.create_bpobj(txg)?.0)));
+        }
+        let object = Zap::create_object(self.mos(), txg, DmuType::DEADLIST, &entries).await?;
+        let phys = DeadlistPhys { used_bytes: 0, compressed_bytes: 0, uncompressed_bytes: 0 };
+        object.set_bonus_kind(txg, DmuType::DEADLIST_HDR, &phys.emit(ORDER))?;
+        Ok(object.id())
+    }
+
+    /// Makes the head dataset of a directory: empty, and a clone of the origin once there is one.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn create_dataset(&self, dir: ObjectId, birth: Birth, rng: &mut Rng) -> Result<ObjectId, DslError> {
+        let txg = birth.txg;
+        let spec = ObjectSpec::new(DmuType::DSL_DATASET, 512)
+            .with_bonus(DmuType::DSL_DATASET, vec![0; DslDatasetPhys::SIZE_BYTES]);
+        let object = self.mos().create_object(txg, &spec)?;
+        let snapshot_names = Zap::create_object(self.mos(), txg, DmuType::DSL_DS_SNAP_MAP, &[]).await?.id();
+        let is_clone = self.origin().0 != 0;
+        let deadlist = self.create_deadlist(txg, is_clone.then_some(Txg(0))).await?;
+        let mut phys = self.new_dataset(dir, deadlist, birth, rng);
+        phys.snapshot_names = snapshot_names;
+        if is_clone {
+            phys.prev_snapshot = self.origin();
+            phys.prev_snapshot_txg = self.dataset_phys(self.origin()).await?.creation_txg;
+            self.add_clone(object.id(), txg).await?;
+        }
+        object.set_bonus(txg, &phys.emit(ORDER))?;
+        let origin = self.origin();
+        self.change_dir(txg, dir, |phys| {
+            phys.head_dataset = object.id();
+            phys.origin = origin;
+        })
+        .await?;
+        Ok(object.id())
+    }
+
+    fn new_dataset(&self, dir: ObjectId, deadlist: ObjectId, birth: Birth, rng: &mut Rng) -> DslDatasetPhys {
+        DslDatasetPhys {
+            dir,
+            prev_snapshot: ObjectId(0),
+            prev_snapshot_txg: Txg(0),
+            next_snapshot: ObjectId(0),
+            snapshot_names: ObjectId(0),
+            child_count: 0,
+            creation_time: birth.time_s,
+            creation_txg: if birth.txg == Txg::INITIAL { CREATION_TXG } else { birth.txg },
+            deadlist,
+            referenced_bytes: 0,
+            compressed_bytes: 0,
+            uncompressed_bytes: 0,
+            unique_bytes: 0,
+            fsid_guid: (rng.next_u64() >> 8) | 1,
+            guid: Guid(rng.next_u64() | 1),
+            flags: DatasetFlags::UNIQUE_ACCURATE,
+            bp: Blkptr::HOLE,
+            next_clones: ObjectId(0),
+            properties: ObjectId(0),
+            user_refs: ObjectId(0),
+        }
+    }
+
+    /// Enters a new head dataset among the origin's clones.
+    async fn add_clone(&self, dataset: ObjectId, txg: Txg) -> Result<(), DslError> {
+        let name = int_key_name(dataset.0);
+        let value = ZapValue::from_u64(dataset.0);
+        let mut origin = self.dataset_phys(self.origin()).await?;
+        origin.child_count += 1;
+        if origin.next_clones.0 == 0 {
+            origin.next_clones = Zap::create_object(self.mos(), txg, DmuType::NEXT_CLONES, &[]).await?.id();
+        }
+        Zap::put_entry(&self.mos().object(origin.next_clones).await?, txg, &name, Some(&value)).await?;
+        self.put_dataset(txg, self.origin(), &origin).await?;
+        let mut dir = self.dir_phys(origin.dir).await?;
+        if dir.clones.0 == 0 {
+            dir.clones = Zap::create_object(self.mos(), txg, DmuType::DSL_CLONES, &[]).await?.id();
+        }
+        Zap::put_entry(&self.mos().object(dir.clones).await?, txg, &name, Some(&value)).await?;
+        self.put_dir(txg, origin.dir, &dir).await
+    }
+
+    /// The snapshot of the empty dataset that is the origin of all others.
+    async fn make_origin_snapshot(
+        &self,
+        dir: ObjectId,
+        head: ObjectId,
+        birth: Birth,
+        rng: &mut Rng,
+    ) -> Result<ObjectId, DslError> {
+        let txg = birth.txg;
+        let mut head_phys = self.dataset_phys(head).await?;
+        let spec = ObjectSpec::new(DmuType::DSL_DATASET, 512)
+            .with_bonus(DmuType::DSL_DATASET, vec![0; DslDatasetPhys::SIZE_BYTES]);
+        let snapshot = self.mos().create_object(txg, &spec)?;
+        // The snapshot takes the head's deadlist; the head begins another.
+        let mut phys = self.new_dataset(dir, head_phys.deadlist, birth, rng);
+        phys.next_snapshot = head;
+        phys.child_count = 1;
+        snapshot.set_bonus(txg, &phys.emit(ORDER))?;
+        head_phys.deadlist = self.create_deadlist(txg, Some(Txg(0))).await?;
+        head_phys.prev_snapshot = snapshot.id();
+        head_phys.prev_snapshot_txg = phys.creation_txg;
+        self.put_dataset(txg, head, &head_phys).await?;
+        let names = self.mos().object(head_phys.snapshot_names).await?;
+        Zap::put_entry(&names, txg, pool_directory::ORIGIN_DIR, Some(&ZapValue::from_u64(snapshot.id().0))).await?;
+        Ok(snapshot.id())
+    }
+}

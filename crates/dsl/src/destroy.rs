@@ -1,0 +1,112 @@
+//! Properties of datasets that change, and taking datasets away.
+
+use cenote_dmu::{SpaceDelta, Zap};
+use cenote_format::dsl::PropertyEntry;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zap::{ZapValue, int_key_name};
+
+use crate::Dsl;
+use crate::DslError;
+use crate::accounts::UsedBy;
+
+/// Entries of a deadlist, or children of a directory, that are looked through.
+const ENTRIES_MAX: usize = 1 << 22;
+/// The entry that says that properties were ever received.
+const HAS_RECEIVED: &str = "$hasrecvd";
+
+/// What went with a dataset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gone {
+    /// Objects that had tables of extra fields.
+    pub zapified: u64,
+    /// Entries of its deadlist that shared the empty list.
+    pub shared_empty: u64,
+}
+
+impl Dsl {
+    /// Sets a property of a directory, or takes it out, so that it is inherited also where a received value stands. A quota
+    /// is a field of the directory too.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or the property needs accounts that are not kept yet.
+    pub async fn change_property(
+        &self,
+        txg: Txg,
+        dir: ObjectId,
+        name: &str,
+        value: Option<&ZapValue>,
+    ) -> Result<(), DslError> {
+        if name == "quota" {
+            let bytes = value.and_then(ZapValue::as_u64).unwrap_or(0);
+            self.change_dir(txg, dir, |phys| phys.quota_bytes = bytes).await?;
+        }
+        let properties = self.mos().object(self.dir_phys(dir).await?.properties).await?;
+        let inherit = PropertyEntry::Inherited.name(name);
+        let zap = Zap::open(properties.clone()).await?;
+        let was_received = zap.lookup(HAS_RECEIVED.as_bytes()).await?.is_some();
+        let marked = value.is_none() && was_received;
+        Zap::put_entry(&properties, txg, name, value).await?;
+        Ok(Zap::put_entry(&properties, txg, &inherit, marked.then_some(&ZapValue::from_u64(0))).await?)
+    }
+
+    /// Takes away a directory and its head dataset, whose blocks have been freed: nothing hangs on either, and the dataset
+    /// is no clone of a dataset's snapshot.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or contradicts itself.
+    pub async fn destroy_dataset(&self, txg: Txg, dir: ObjectId) -> Result<Gone, DslError> {
+        let mut gone = Gone::default();
+        let phys = self.dir_phys(dir).await?;
+        let head = phys.head_dataset;
+        let dataset = self.dataset_phys(head).await?;
+        let used = SpaceDelta {
+            used_bytes: phys.used_bytes.cast_signed(),
+            compressed_bytes: phys.compressed_bytes.cast_signed(),
+            uncompressed_bytes: phys.uncompressed_bytes.cast_signed(),
+        };
+        self.charge(txg, dir, UsedBy::Head, used.negated()).await?;
+        self.forget_clone(txg, head, dataset.prev_snapshot).await?;
+
+        let deadlist = self.mos().object(dataset.deadlist).await?;
+        for entry in Zap::open(deadlist.clone()).await?.entries(ENTRIES_MAX).await? {
+            match entry.value.as_u64().map(ObjectId) {
+                list if list == self.empty_bpobj() => gone.shared_empty += 1,
+                Some(list) => self.mos().object(list).await?.free(txg),
+                None => {
+                    let what = "an entry of a deadlist is no object".to_owned();
+                    return Err(DslError::Corrupt { object: dataset.deadlist.0, what });
+                }
+            }
+        }
+        deadlist.free(txg);
+        let mut objects = vec![dataset.snapshot_names, head];
+        self.forget_name(txg, phys.parent, dir).await?;
+        objects.extend([phys.child_dirs, phys.properties, phys.clones, dir]);
+        for object in objects.into_iter().filter(|object| object.0 != 0) {
+            let object = self.mos().object(object).await?;
+            let is_fixed = object.id() == head || object.id() == dir;
+            gone.zapified += u64::from(is_fixed && object.phys().object_type.is_zap());
+            object.free(txg);
+        }
+        Ok(gone)
+    }
+
+    /// Takes a head out of the lists of the snapshot that it began as.
+    async fn forget_clone(&self, txg: Txg, head: ObjectId, snapshot: ObjectId) -> Result<(), DslError> {
+        if snapshot.0 == 0 {
+            return Ok(());
+        }
+        let mut origin = self.dataset_phys(snapshot).await?;
+        origin.child_count = origin.child_count.saturating_sub(1);
+        let name = int_key_name(head.0);
+        if origin.next_clones.0 != 0 {
+            Zap::put_entry(&self.mos().object(origin.next_clones).await?, txg, &name, None).await?;
+        }
+        self.put_dataset(txg, snapshot, &origin).await?;
+        let dir = self.dir_phys(origin.dir).await?;
+        if dir.clones.0 != 0 {
+            Zap::put_entry(&self.mos().object(dir.clones).await?, txg, &name, None).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! Fields, properties and notes of directories and datasets, by their objects.
+
+use cenote_dmu::Zap;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zap::ZapValue;
+
+use crate::open::ORDER;
+use crate::{Dsl, DslError};
+
+/// The changes that [`Dsl::note_feature`] made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// The feature was not noted before: it is used by one dataset more.
+    pub is_new: bool,
+    /// The dataset had no notes at all before: it has become a table of extra fields, which the feature `extensible_dataset` counts.
+    pub zapified: bool,
+}
+
+impl Dsl {
+    /// A directory's fields.
+    pub async fn dir_phys(&self, dir: ObjectId) -> Result<DslDirPhys, DslError> {
+        let object = self.mos().object(dir).await?.phys();
+        DslDirPhys::parse(&object.bonus, ORDER).map_err(|error| DslError::Format { object: dir.0, error })
+    }
+
+    pub(crate) async fn put_dir(&self, txg: Txg, dir: ObjectId, phys: &DslDirPhys) -> Result<(), DslError> {
+        Ok(self.mos().object(dir).await?.set_bonus(txg, &phys.emit(ORDER))?)
+    }
+
+    pub(crate) async fn change_dir(
+        &self,
+        txg: Txg,
+        dir: ObjectId,
+        change: impl FnOnce(&mut DslDirPhys),
+    ) -> Result<(), DslError> {
+        let mut phys = self.dir_phys(dir).await?;
+        change(&mut phys);
+        self.put_dir(txg, dir, &phys).await
+    }
+
+    /// A dataset's fields.
+    pub async fn dataset_phys(&self, dataset: ObjectId) -> Result<DslDatasetPhys, DslError> {
+        let object = self.mos().object(dataset).await?.phys();
+        DslDatasetPhys::parse(&object.bonus, ORDER).map_err(|error| DslError::Format { object: dataset.0, error })
+    }
+
+    pub(crate) async fn put_dataset(&self, txg: Txg, dataset: ObjectId, phys: &DslDatasetPhys) -> Result<(), DslError> {
+        Ok(self.mos().object(dataset).await?.set_bonus(txg, &phys.emit(ORDER))?)
+    }
+
+    /// Sets a property of a directory, which those below inherit.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn set_property(&self, txg: Txg, dir: ObjectId, name: &str, value: &ZapValue) -> Result<(), DslError> {
+        let properties = self.mos().object(self.dir_phys(dir).await?.properties).await?;
+        Ok(Zap::put_entry(&properties, txg, name, Some(value)).await?)
+    }
+
+    /// Notes with a dataset that it uses a feature.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn note_feature(&self, txg: Txg, dataset: ObjectId, guid: &str) -> Result<Noted, DslError> {
+        let object = self.mos().object(dataset).await?;
+        let zapified = !object.phys().object_type.is_zap();
+        if zapified {
+            object.set_kind(txg, DmuType::ZAP_METADATA);
+            Zap::create(object.clone())?.flush(txg).await?;
+        } else if self.has_noted(dataset, guid).await? {
+            return Ok(Noted { is_new: false, zapified });
+        }
+        Zap::put_entry(&object, txg, guid, Some(&ZapValue::from_u64(0))).await?;
+        Ok(Noted { is_new: true, zapified })
+    }
+
+    /// `true` if a dataset's ZAP notes that the dataset uses a feature.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn has_noted(&self, dataset: ObjectId, guid: &str) -> Result<bool, DslError> {
+        let object = self.mos().object(dataset).await?;
+        if !object.phys().object_type.is_zap() {
+            return Ok(false);
+        }
+        Ok(Zap::open(object).await?.lookup(guid.as_bytes()).await?.is_some())
+    }
+}

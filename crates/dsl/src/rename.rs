@@ -1,0 +1,71 @@
+//! Other names: directories, which may move below another one with all that they use, and snapshots.
+
+use cenote_dmu::{SpaceDelta, Zap};
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zap::ZapValue;
+
+use crate::Dsl;
+use crate::DslError;
+use crate::accounts::count_child;
+
+/// Children of a directory that are looked through.
+const ENTRIES_MAX: usize = 1 << 22;
+
+impl Dsl {
+    /// Gives a directory another name, below the same or another directory, which is not below it and has nothing of this name.
+    /// What it uses, and what is reserved for it, counts above its new place.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or contradicts itself.
+    pub async fn rename_dir(&self, txg: Txg, dir: ObjectId, parent: ObjectId, name: &str) -> Result<(), DslError> {
+        let mut phys = self.dir_phys(dir).await?;
+        let before = phys.parent;
+        self.forget_name(txg, before, dir).await?;
+        let names = self.mos().object(self.dir_phys(parent).await?.child_dirs).await?;
+        Zap::put_entry(&names, txg, name, Some(&ZapValue::from_u64(dir.0))).await?;
+        if parent == before {
+            return Ok(());
+        }
+        phys.parent = parent;
+        self.put_dir(txg, dir, &phys).await?;
+        let signed = |bytes: u64| bytes.cast_signed();
+        let moved = SpaceDelta {
+            used_bytes: signed(phys.used_bytes.max(phys.reserved_bytes)),
+            compressed_bytes: signed(phys.compressed_bytes),
+            uncompressed_bytes: signed(phys.uncompressed_bytes),
+        };
+        let used = signed(phys.used_bytes);
+        for (at, delta, used) in [(before, moved.negated(), -used), (parent, moved, used)] {
+            let mut above = self.dir_phys(at).await?;
+            count_child(&mut above, used, delta.used_bytes);
+            self.charge_up(txg, at, above, delta).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a directory out of the list of the one above it.
+    pub(crate) async fn forget_name(&self, txg: Txg, parent: ObjectId, dir: ObjectId) -> Result<(), DslError> {
+        let above = self.mos().object(self.dir_phys(parent).await?.child_dirs).await?;
+        let mut names = Zap::open(above).await?;
+        let entry = names.entries(ENTRIES_MAX).await?.into_iter().find(|entry| entry.value.as_u64() == Some(dir.0));
+        let entry = entry.ok_or_else(|| DslError::Corrupt {
+            object: dir.0,
+            what: "the directory above does not list it".to_owned(),
+        })?;
+        names.remove(entry.name()).await?;
+        Ok(names.flush(txg).await?)
+    }
+
+    /// Gives a snapshot of a head dataset another name, which no other has.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or the MOS cannot be changed.
+    pub async fn rename_snapshot(&self, txg: Txg, head: ObjectId, from: &str, to: &str) -> Result<(), DslError> {
+        let names = self.mos().object(self.dataset_phys(head).await?.snapshot_names).await?;
+        let zap = Zap::open(names.clone()).await?;
+        let snapshot = zap.lookup(from.as_bytes()).await?;
+        let snapshot = snapshot.ok_or_else(|| DslError::NoSuchDataset(format!("@{from}")))?;
+        Zap::put_entry(&names, txg, from, None).await?;
+        Ok(Zap::put_entry(&names, txg, to, Some(&snapshot)).await?)
+    }
+}

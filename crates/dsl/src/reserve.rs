@@ -1,0 +1,105 @@
+//! Refreservations: space that a dataset's own data will find, whatever others write.
+//!
+//! ```text
+//!   reserved  |#########################|          unique: what only the dataset has
+//!   unique    |###############          |          what is reserved and not used counts as used by the directory, and so by
+//!             |               ^^^^^^^^^^           all above it, as a part of its own (`DD_USED_REFRSRV`)
+//! ```
+//! So writing into reserved space moves bytes from the one part to the other and changes nothing above, until it is used up.
+
+use cenote_dmu::{SpaceDelta, Zap};
+use cenote_format::dsl::{DatasetFlags, PropertyEntry};
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zap::ZapValue;
+
+use crate::Dsl;
+use crate::DslError;
+use crate::accounts::UsedBy;
+
+/// The property that says how much is reserved.
+const REFRESERVATION: &str = "refreservation";
+
+/// How much more counts above a dataset when it has `own_bytes` more for itself alone.
+fn counts_above(unique_bytes: u64, own_bytes: i64, reserved_bytes: u64) -> i64 {
+    let after = unique_bytes.saturating_add_signed(own_bytes).max(reserved_bytes);
+    after.wrapping_sub(unique_bytes.max(reserved_bytes)).cast_signed()
+}
+
+impl Dsl {
+    /// What is reserved for the head dataset of a directory, in bytes.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn refreservation_bytes(&self, dir: ObjectId) -> Result<u64, DslError> {
+        let properties = self.dir_phys(dir).await?.properties;
+        if properties.0 == 0 {
+            return Ok(0);
+        }
+        let zap = Zap::open(self.mos().object(properties).await?).await?;
+        let received = PropertyEntry::Received.name(REFRESERVATION);
+        for name in [REFRESERVATION, &received] {
+            if let Some(value) = zap.lookup(name.as_bytes()).await? {
+                return Ok(value.as_u64().unwrap_or(0));
+            }
+        }
+        Ok(0)
+    }
+
+    /// Reserves so much for a head dataset; nothing, with 0. Whether there is so much is for the caller to see.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or the dataset does not know what is its own.
+    pub async fn set_refreservation(&self, txg: Txg, dataset: ObjectId, bytes: u64) -> Result<(), DslError> {
+        let phys = self.dataset_phys(dataset).await?;
+        if !phys.flags.contains(DatasetFlags::UNIQUE_ACCURATE) {
+            return Err(DslError::Unsupported("reserving space for datasets of pools before version 9".to_owned()));
+        }
+        let before = self.refreservation_bytes(phys.dir).await?;
+        self.change_property(txg, phys.dir, REFRESERVATION, Some(&ZapValue::from_u64(bytes))).await?;
+        let unused = |reserved: u64| reserved.saturating_sub(phys.unique_bytes).cast_signed();
+        let delta = SpaceDelta { used_bytes: unused(bytes) - unused(before), ..SpaceDelta::default() };
+        self.charge(txg, phys.dir, UsedBy::Refreservation, delta).await
+    }
+
+    /// Counts what a head dataset has more for itself alone, some of which may have been reserved for it.
+    pub(crate) async fn charge_head(
+        &self,
+        txg: Txg,
+        dir: ObjectId,
+        unique_bytes: u64,
+        own: SpaceDelta,
+    ) -> Result<(), DslError> {
+        let reserved = self.refreservation_bytes(dir).await?;
+        let above = counts_above(unique_bytes, own.used_bytes, reserved);
+        self.charge(txg, dir, UsedBy::Head, SpaceDelta { used_bytes: above, ..own }).await?;
+        let moved = own.used_bytes - above;
+        if moved == 0 {
+            return Ok(());
+        }
+        self.change_dir(txg, dir, |phys| {
+            let [head, .., reserved] = &mut phys.used_breakdown_bytes;
+            *head = head.saturating_add_signed(moved);
+            *reserved = reserved.saturating_add_signed(-moved);
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reserved_counts_above_until_it_is_used_up() {
+        // Nothing reserved: all of it.
+        assert_eq!(counts_above(10, 5, 0), 5);
+        assert_eq!(counts_above(10, -5, 0), -5);
+        // Within what is reserved: nothing.
+        assert_eq!(counts_above(10, 5, 100), 0);
+        assert_eq!(counts_above(10, -10, 100), 0);
+        // Over its edge, both ways: what is beyond.
+        assert_eq!(counts_above(90, 30, 100), 20);
+        assert_eq!(counts_above(120, -30, 100), -20);
+        assert_eq!(counts_above(120, 30, 100), 30);
+    }
+}
