@@ -18,6 +18,7 @@ use crate::context::{Context, device_paths, server_of};
 use crate::holder::Holder;
 use crate::newpool::{clock, host};
 use crate::owners;
+use crate::signals;
 use crate::values::{kept, setting};
 
 /// Text of a comment at most (`ZPROP_MAX_COMMENT`).
@@ -73,13 +74,33 @@ impl Writing {
         }
     }
 
-    /// Has what was done so far written, where a txg more of it would take too much memory. The steps before are then on disk, whatever
-    /// becomes of those that follow.
-    pub(crate) async fn write_out(&mut self) -> Result<()> {
-        match self {
-            Self::Alone(pool) => Ok(pool.sync().await.map(drop)?),
-            Self::Served(_) => Ok(()),
+    /// Does the background work that the steps have left, where no server will: shown with its rate and time left. It may be
+    /// interrupted; the pool's next user goes on with it.
+    pub(crate) async fn work_off(&mut self, context: &Context, label: &str) -> Result<()> {
+        let Self::Alone(pool) = self else { return Ok(()) };
+        pool.sync().await?;
+        let left_bytes = |pool: &PoolWriter| pool.jobs().iter().map(|job| job.left_bytes).sum::<u64>();
+        let total_bytes = left_bytes(pool);
+        let progress = context.progress(label, Some(total_bytes));
+        let mut signals = signals::ending()?;
+        let mut done_bytes = 0;
+        while pool.has_work() && signals.pending().next().is_none() {
+            pool.sync().await?;
+            let now_bytes = total_bytes.saturating_sub(left_bytes(pool));
+            progress.advance(now_bytes.saturating_sub(done_bytes));
+            done_bytes = now_bytes;
         }
+        drop(progress);
+        for job in pool.jobs() {
+            let bytes = job.left_bytes;
+            match job.stalled {
+                Some(reason) => context.err(format!("{bytes} bytes are not freed yet: {reason}")),
+                None => {
+                    context.err(format!("{bytes} bytes are not freed yet; this goes on when the pool is next used"))
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Notes the command, and has all of it on disk. A server writes the note with one of its next txgs, as OpenZFS does.

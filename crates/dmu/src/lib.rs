@@ -173,8 +173,8 @@ impl Dmu {
         self.cache.find_or_load(key, Self::memory_bytes(bp), || self.zio.hurry(bp), load).await
     }
 
-    /// Loads the block at `bp` into the cache, for someone who will ask for it. What cannot be read now is left to them.
-    pub(crate) async fn load_ahead(&self, bp: &Blkptr, context: ReadContext<'_>) {
+    /// Loads the block at `bp` into the cache, for a reader that will ask for it. What cannot be read now is left to that reader.
+    pub async fn load_ahead(&self, bp: &Blkptr, context: ReadContext<'_>) {
         if let Some(key) = Self::cache_key_with(bp, context) {
             // Whoever asks for the block reads it again, and is told.
             let context = context.of_class(QueueClass::AsyncRead);

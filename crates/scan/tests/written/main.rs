@@ -7,6 +7,7 @@
 
 mod added;
 mod common;
+mod destroyed;
 mod failing;
 mod features;
 mod files;

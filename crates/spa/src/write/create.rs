@@ -226,6 +226,7 @@ pub async fn create_with_metaslabs(
         features,
         shared: SharedBlocks::none(),
         deferred: None,
+        async_destroy: super::jobs::async_destroy::AsyncDestroy::default(),
         given_up: 0,
         telling: Vec::new(),
         used_features: BTreeMap::new(),

@@ -1,7 +1,5 @@
-//! Destroying a file system: its blocks are freed in the txg that takes its name away.
-//!
-//! OpenZFS enters a large dataset into a tree of what is to be freed, and frees it over many txgs. Here the tree is walked at
-//! once: memory is that of one path of indirect blocks, and of the ranges that become free.
+//! Destroying a file system or a volume: the txg that takes its name away leaves its blocks to the background
+//! (`jobs/async_destroy`). A pool without the feature `async_destroy` has no place for that: there the blocks are freed at once.
 
 use cenote_dmu::{KeyAccess, Objset};
 use cenote_dsl::Dataset;
@@ -25,7 +23,10 @@ impl PoolWriter {
     pub async fn destroy_dataset(&mut self, name: &str) -> Result<(), SpaError> {
         let dataset = self.check_destroy(name, false).await?;
         let txg = self.txg;
-        self.free_objset(txg, &dataset).await?;
+        self.check_log(&dataset).await?;
+        if !self.leave_blocks(txg, &dataset).await? {
+            self.free_objset(txg, &dataset).await?;
+        }
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
             // Asked of the open txg: one may have been noted in it.
             let used = self.dsl.has_noted(dataset.object, feature.guid).await;
@@ -103,6 +104,20 @@ impl PoolWriter {
         Ok(words.get(1) == Some(&1))
     }
 
+    /// A log's blocks are not in the tree of the dataset.
+    async fn check_log(&self, dataset: &Dataset) -> Result<(), SpaError> {
+        if dataset.phys.bp.is_hole() {
+            return Ok(());
+        }
+        let dmu = self.writer.dmu().clone();
+        let objset = Objset::open(dmu, dataset.objset_id(), dataset.phys.bp, KeyAccess::None).await;
+        if objset.map_err(|error| self.dmu_error(error))?.phys().zil_header.log.is_hole() {
+            return Ok(());
+        }
+        let what = "destroying a dataset with an intent log in use".to_owned();
+        Err(SpaError::Unwritable { pool: self.name.clone(), what })
+    }
+
     async fn free_objset(&mut self, txg: Txg, dataset: &Dataset) -> Result<(), SpaError> {
         let root = dataset.phys.bp;
         if root.is_hole() {
@@ -111,13 +126,7 @@ impl PoolWriter {
         let dmu = self.writer.dmu().clone();
         let objset = Objset::open(dmu, dataset.objset_id(), root, KeyAccess::None).await;
         let objset = objset.map_err(|error| self.dmu_error(error))?;
-        let phys = objset.phys().clone();
-        if !phys.zil_header.log.is_hole() {
-            return Err(SpaError::Unwritable {
-                pool: self.name.clone(),
-                what: "destroying a dataset with an intent log in use".to_owned(),
-            });
-        }
+        let phys = objset.phys();
         for dnode in [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode].into_iter().flatten() {
             for bp in dnode.blkptrs() {
                 self.free_tree(txg, *bp, None).await?;

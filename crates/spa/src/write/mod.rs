@@ -57,6 +57,8 @@
 //!
 //! **Several txgs at once** ([`live`]): others change datasets in later txgs while one is synced.
 //!
+//! **Background jobs** ([`JobStatus`]): long work goes on for a slice in each txg (`jobs`).
+//!
 //! **Deferred frees**: passes converge without, by rewriting in place; those that OpenZFS left are freed in the first txgs
 //! (`deferred`).
 //!
@@ -74,6 +76,7 @@ mod destroy;
 mod features;
 mod free;
 mod history;
+mod jobs;
 pub mod live;
 mod members;
 mod missed;
@@ -109,6 +112,7 @@ pub use auxiliary::AuxSpec;
 pub use cenote_dsl::Head;
 pub use create::{CreateOptions, create, create_with_metaslabs};
 pub use dataset::{FileSizes, PropertyValue};
+pub use jobs::JobStatus;
 pub use open::{WriteOptions, open};
 pub use vdevs::{DiskSpec, TopKind, TopSpec};
 
@@ -160,6 +164,8 @@ pub struct PoolWriter {
     shared: SharedBlocks,
     /// The list of frees that were put off, until it is empty.
     deferred: Option<ObjectId>,
+    /// Destroyed datasets that are freed in the background.
+    async_destroy: jobs::async_destroy::AsyncDestroy,
     /// Blocks given up since the pool was opened.
     given_up: u64,
     /// What of that the allocator is being told.

@@ -25,6 +25,7 @@ use cenote_vdev::tree::VdevStatus;
 use cenote_zio::AllocationUnits;
 
 use super::features::FeatureCounts;
+use super::jobs::async_destroy::AsyncDestroy;
 use super::live::FailMode;
 use super::members::Members;
 use super::multihost::Multihost;
@@ -265,6 +266,7 @@ impl Opening<'_> {
             features,
             shared,
             deferred: super::deferred::list_of(pool.directory()).await.map_err(dmu_failed)?,
+            async_destroy: AsyncDestroy::open(pool.directory()).await.map_err(dmu_failed)?,
             given_up: 0,
             telling: Vec::new(),
             used_features: BTreeMap::new(),

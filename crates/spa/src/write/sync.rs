@@ -43,6 +43,7 @@ impl PoolWriter {
         self.note_missed_txgs(txg, 1, unnoted).await?;
         self.note_missed(txg, 1, self.members.lost()).await?;
         self.free_deferred(txg).await?;
+        self.free_destroyed(txg).await?;
         self.sync_datasets(txg).await?;
         self.save_shared(txg).await?;
         if self.config_changed {

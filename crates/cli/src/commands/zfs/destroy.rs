@@ -48,7 +48,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         // Those below first; the pool's own goes with the pool alone.
         names = tree.into_iter().rev().map(|dir| dir.name).filter(|name| name.contains('/')).collect();
     }
-    let (is_recursive, mut is_changed) = (args.recursive, false);
+    let is_recursive = args.recursive;
     for name in names {
         if args.dry_run {
             let name = name.clone();
@@ -63,12 +63,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             continue;
         }
         let live = pool.served();
-        if std::mem::replace(&mut is_changed, true) {
-            pool.write_out().await?;
-        }
         pool.step(move |writer| Box::pin(async move { destroy(writer, live, &name).await })).await?;
     }
     if !args.dry_run {
+        pool.work_off(context, "freeing").await?;
         pool.finish(line(["zfs", "destroy", if args.recursive { "-r" } else { "" }, name])).await?;
     }
     Ok(Outcome::Good)

@@ -74,7 +74,7 @@ pub use view::{KeptTxg, View};
 use super::multihost::Multihost;
 use super::pins::Pins;
 use super::troubles::Troubles;
-use super::{Head, PoolWriter};
+use super::{Head, JobStatus, PoolWriter};
 use crate::SpaError;
 
 /// How long one txg's sync goes on making changes of the pool, so that those who wait for the txg are not kept for long.
@@ -122,6 +122,8 @@ struct Shared {
     /// Of each head dataset that is open.
     figures: Mutex<BTreeMap<ObjectId, HeadSpace>>,
     records: Mutex<VecDeque<TxgRecord>>,
+    /// Background jobs with work left, as of the last txg.
+    jobs: Mutex<Vec<JobStatus>>,
     /// Head datasets that someone has, for as long as anyone has.
     uses: Mutex<BTreeMap<ObjectId, Weak<()>>>,
     /// The sync, which gives the writer back.
@@ -208,12 +210,16 @@ impl LivePool {
             accounts: Mutex::new(BTreeMap::new()),
             figures: Mutex::new(BTreeMap::new()),
             records: Mutex::new(VecDeque::new()),
+            jobs: Mutex::new(writer.jobs()),
             uses: Mutex::new(BTreeMap::new()),
             sync: Mutex::new(None),
         });
         shared.set_failmode(writer.failmode);
         shared.multihost.suspend_by(shared.suspension.clone());
         handle.detach(Class::Sync, async move { txgs.quiesce().await });
+        if writer.has_work() {
+            shared.want_txg();
+        }
         let syncing = shared.clone();
         let join = handle.spawn(Class::Sync, async move { syncing.sync(writer).await });
         *shared.sync.lock() = Some(join);
@@ -248,6 +254,12 @@ impl LivePool {
     #[must_use]
     pub fn history(&self) -> Vec<TxgRecord> {
         self.shared.records.lock().iter().cloned().collect()
+    }
+
+    /// Background jobs that have work left, as of the last txg.
+    #[must_use]
+    pub fn jobs(&self) -> Vec<JobStatus> {
+        self.shared.jobs.lock().clone()
     }
 
     fn fail(&self, error: &TxError) -> SpaError {
@@ -333,9 +345,7 @@ impl LivePool {
             })
         });
         self.ask(|asked| asked.changes.push_back(change))?;
-        let txgs = self.shared.txgs.clone();
-        // A failure of the txg is told to those who wait for it.
-        self.shared.handle.detach(Class::Issue, async move { drop(txgs.sync().await) });
+        self.shared.want_txg();
         Ok(())
     }
 
@@ -450,6 +460,13 @@ impl Drop for Unasked<'_> {
 }
 
 impl Shared {
+    /// Has the open txg written soon, whatever is in it.
+    fn want_txg(&self) {
+        let txgs = self.txgs.clone();
+        // A failure of the txg is told to those who wait for it.
+        self.handle.detach(Class::Issue, async move { drop(txgs.sync().await) });
+    }
+
     /// Syncs one txg after the other, until all is closed.
     async fn sync(&self, mut writer: PoolWriter) -> Option<PoolWriter> {
         let _told = Unasked(self);
@@ -502,6 +519,10 @@ impl Shared {
         let before = std::mem::replace(&mut *self.root.lock(), root);
         drop(before);
         self.set_failmode(writer.failmode);
+        *self.jobs.lock() = writer.jobs();
+        if writer.has_work() {
+            self.want_txg();
+        }
         self.settle_accounts(writer).await?;
         let record = TxgRecord {
             txg,

@@ -1,0 +1,189 @@
+//! Datasets that are destroyed and freed in the background: slice by slice, with the pool given up on the way.
+
+use std::path::PathBuf;
+
+use cenote_dmu::ObjectSpec;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::pool_directory;
+use cenote_format::enums::ObjsetType;
+use cenote_spa::write::{PoolWriter, open};
+use cenote_spa::{ImportOptions, Pool, find, import};
+use cenote_taskq::buf::Buf;
+use cenote_taskq::sim::disk::Latency;
+use cenote_taskq::{Handle, Rng, Runtime};
+
+use crate::common::*;
+use crate::reopened::write_options;
+
+async fn reopened(handle: &Handle, paths: &[PathBuf]) -> PoolWriter {
+    let (mut pools, skipped) = find(handle, paths).await;
+    assert_eq!(pools.len(), 1, "{skipped:?}");
+    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    open(handle, pools.remove(0), &how, write_options()).await.unwrap()
+}
+
+async fn read(handle: &Handle, paths: &[PathBuf]) -> Pool {
+    let (mut pools, _) = find(handle, paths).await;
+    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    import(handle, pools.remove(0), &how).await.unwrap()
+}
+
+/// Bytes that count to the directory of what is being freed.
+async fn freeing_bytes(pool: &Pool) -> u64 {
+    let root = pool.dsl().root_dir().await.unwrap();
+    pool.dsl().child(&root, pool_directory::FREE_DIR).await.unwrap().unwrap().phys.used_bytes
+}
+
+async fn used_bytes(handle: &Handle, paths: &[PathBuf]) -> u64 {
+    read(handle, paths).await.dsl().root_dir().await.unwrap().phys.used_bytes
+}
+
+/// The places on the one disk of all copies of the blocks that the meta-dnode of a dataset points to.
+async fn tree_places(pool: &Pool, name: &str) -> Vec<(u64, usize)> {
+    /// Two labels and the boot area come first.
+    const START_BYTES: u64 = 4 << 20;
+    let dataset = pool.dsl().dataset(name).await.unwrap();
+    let phys = pool.dsl().open(&dataset).await.unwrap().unwrap().phys();
+    let pointers = phys.meta_dnode.blkptrs().iter().filter(|bp| !bp.is_hole());
+    let places =
+        pointers.flat_map(|bp| bp.dvas().map(|dva| (START_BYTES + dva.offset_bytes, bp.psize_bytes() as usize)));
+    places.collect()
+}
+
+/// Objects of all shapes: several levels, holes, spill blocks, large dnodes, more than a block of dnodes of them.
+async fn fill(pool: &mut PoolWriter, name: &str, rng: &mut Rng) {
+    let head = pool.create_dataset(name, ObjsetType::Zfs).await.unwrap();
+    for round in 0..2 {
+        let txg = pool.txg();
+        for index in 0..50_u64 {
+            let mut spec = ObjectSpec::new(DmuType::UINT8_DATA, 512 << rng.below(3));
+            spec.indirect_shift = 12;
+            // A spill block's pointer needs room beside the bonus.
+            let has_spill = index % 7 == round;
+            spec.slots = if has_spill || rng.chance(1, 8) { 2 } else { 1 };
+            spec = spec.with_bonus(DmuType::UINT8_DATA, vec![7; 16]);
+            let object = head.objset.create_object(txg, &spec).unwrap();
+            for _ in 0..rng.below(12) {
+                // Far apart as a rule: trees of two levels and three.
+                let reach = 10 + rng.below(12);
+                let at = rng.below(1 << reach);
+                let mut bytes = vec![0; 1 + rng.below(4000) as usize];
+                rng.fill(&mut bytes);
+                object.write(txg, at, &bytes).await.unwrap();
+            }
+            if has_spill {
+                object.set_spill(txg, Some(Buf::copied_from(&[index as u8 + 1; 512]).freeze()));
+            }
+        }
+        pool.sync().await.unwrap();
+    }
+}
+
+/// Whatever a slice's size, and wherever the pool is given up: `verify` finds each block that is not free yet, and the bytes that
+/// count as being freed; at the end the pool uses what it used before.
+#[test]
+fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
+    for (seed, layout) in [(1, LAYOUTS[0]), (2, LAYOUTS[3]), (3, LAYOUTS[2]), (4, LAYOUTS[0])] {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let count = layout.iter().map(|(_, count)| count).sum();
+        let machine = Machine::new(&runtime, count, Latency::default());
+        let paths = machine.paths.clone();
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let mut pool = make(&handle, options(machine.tops(&handle, layout).await, 9)).await;
+            fill(&mut pool, "written/kept", &mut rng).await;
+            let before_bytes = used_bytes(&handle, &paths).await;
+            fill(&mut pool, "written/gone", &mut rng).await;
+            fill(&mut pool, "written/gone/below", &mut rng).await;
+            assert!(used_bytes(&handle, &paths).await > before_bytes + (1 << 20));
+
+            // Both in one txg.
+            pool.destroy_dataset("written/gone/below").await.unwrap();
+            pool.destroy_dataset("written/gone").await.unwrap();
+            let (mut slices, mut left_bytes) = (0, u64::MAX);
+            loop {
+                pool.set_async_block_max_blocks(1 + rng.below(60));
+                pool.sync().await.unwrap();
+                slices += 1;
+                let on_disk = read(&handle, &paths).await;
+                let freeing = freeing_bytes(&on_disk).await;
+                assert!(freeing <= left_bytes, "what is being freed grows");
+                assert_eq!(pool.jobs().iter().map(|job| job.left_bytes).sum::<u64>(), freeing);
+                left_bytes = freeing;
+                if slices % 10 == 1 || !pool.has_work() {
+                    let (_, report) = check(&handle, &paths).await;
+                    assert_clean(&report, &format!("seed {seed}, after slice {slices}"));
+                }
+                if !pool.has_work() {
+                    break;
+                }
+                if rng.chance(1, 5) {
+                    // As after a crash: what no txg has is gone.
+                    drop(pool);
+                    pool = reopened(&handle, &paths).await;
+                    assert!(pool.has_work(), "an opened pool goes on with what was left");
+                }
+            }
+            assert!(slices > 20, "seed {seed}: only {slices} slices");
+            assert_eq!(left_bytes, 0);
+            let on_disk = read(&handle, &paths).await;
+            assert!(on_disk.directory().find_u64(pool_directory::BPTREE).await.unwrap().is_none());
+            let uses =
+                on_disk.features().await.unwrap().into_iter().find(|(feature, _)| matches!(feature, cenote_spa::FeatureName::Known(known) if known.name == "async_destroy"));
+            assert!(matches!(uses, Some((_, cenote_spa::features::FeatureState::Enabled))), "nothing is left that the feature is used for");
+            let after_bytes = on_disk.dsl().root_dir().await.unwrap().phys.used_bytes;
+            // The MOS itself is not as it was.
+            assert!(after_bytes.abs_diff(before_bytes) < 256 << 10, "{before_bytes} bytes before, {after_bytes} after");
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+/// What cannot be read is not freed and fails no txg; once it can be, the next opening goes on.
+#[test]
+fn a_destroyed_dataset_that_cannot_be_read_stands_still() {
+    let runtime = Runtime::simulated(5);
+    let handle = runtime.handle();
+    let machine = Machine::new(&runtime, 1, Latency::default());
+    let paths = machine.paths.clone();
+    runtime.block_on(async {
+        let mut rng = Rng::new(5);
+        let mut pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 9)).await;
+        fill(&mut pool, "written/gone", &mut rng).await;
+        let tree = tree_places(&read(&handle, &paths).await, "written/gone").await;
+        pool.destroy_dataset("written/gone").await.unwrap();
+        pool.set_async_block_max_blocks(1);
+        pool.sync().await.unwrap();
+        assert!(pool.has_work());
+        drop(pool);
+
+        let disk = &machine.disks[0];
+        let sound: Vec<Vec<u8>> = tree.iter().map(|(offset, len)| disk.peek(*offset, *len)).collect();
+        for (offset, len) in &tree {
+            disk.poke(*offset, &vec![0x55; *len]);
+        }
+        // Without a cache of what was read before.
+        let mut pool = reopened(&handle, &paths).await;
+        pool.sync().await.unwrap();
+        let jobs = pool.jobs();
+        assert!(!pool.has_work() && jobs.len() == 1, "{jobs:?}");
+        assert!(jobs[0].stalled.as_ref().is_some_and(|reason| reason.contains("destroyed dataset")), "{jobs:?}");
+        pool.sync().await.unwrap();
+        drop(pool);
+        for ((offset, _), bytes) in tree.iter().zip(&sound) {
+            disk.poke(*offset, bytes);
+        }
+        let (_, report) = check(&handle, &paths).await;
+        assert_clean(&report, "what was not freed is found");
+
+        let mut pool = reopened(&handle, &paths).await;
+        while pool.has_work() {
+            pool.sync().await.unwrap();
+        }
+        assert_eq!(pool.jobs(), []);
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &paths).await;
+        assert_clean(&report, "all of it is free");
+    });
+}
