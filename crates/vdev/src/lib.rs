@@ -13,8 +13,10 @@
 //! laid out over children is a pure function of configuration, offset, size and birth txg: [`layout`].
 //!
 //! **In memory.** [`leaf::probe_device`] turns a device into [`leaf::LabelReport`]s. [`config::VdevConfig`] is the tree as
-//! configured; [`tree::VdevTree`] is the tree as opened: an arena of nodes, each with its kind, its layout, its state, the
-//! txgs it has missed, and its error counts. Nodes do not move or change kind while the pool is open.
+//! configured; [`tree::VdevTree`] is the tree as opened. It has a current *topology*: an immutable arena of nodes, each with its kind,
+//! its layout and its children, and with references to its state: the device and its queue, the txgs it has missed, its error
+//! counts. A change of the vdevs of a pool in use is another topology over the same states, swapped in between two txgs' writes
+//! ([`tree::VdevTree::change`]).
 //!
 //! **The life of a read.** `VdevTree::read` finds the top-level vdev and goes by its kind. A leaf is read once. A
 //! mirror asks one child, leaf or stripe, after another, by a policy ([`mirror`]) and by resort (current children, then stale
@@ -37,9 +39,11 @@
 //! 5. A read of a leaf allocates its buffer and nothing else, and spawns nothing, unless the pool is in use: then it is watched.
 //! 6. A device that hangs holds up a pool in use only where the pool cannot do without it ([`tree`]).
 //!
-//! **Locking.** The tree is shared and mostly immutable. What changes (leaf states, counts) is atomic; missed txgs and the
-//! reflow offset are behind read-write locks that are never held across an await, the former only looked at when a flag says
-//! that there are any.
+//! 7. An I/O uses the topology that was current when it began, until it ends.
+//!
+//! **Locking.** A topology is immutable and counted; taking the current one is a shared lock of its top-level vdev's own. What changes
+//! (leaf states, counts) is atomic; missed txgs and the reflow offset are behind read-write locks that are never held across an
+//! await, the former only looked at when a flag says that there are any.
 //!
 //! **Crash.** Reading leaves nothing behind. A write that a crash cuts short is part of a txg that never was: nothing
 //! points to it yet. What was flushed is stable. [`commit`] makes a txg the pool's newest, in an order that leaves the old

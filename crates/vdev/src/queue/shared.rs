@@ -68,6 +68,14 @@ impl SharedQueue {
         shared
     }
 
+    /// Whether it is one of just these children.
+    pub(crate) fn has_seats(&self, children: &[(usize, Arc<LeafQueue>, Arc<Load>)]) -> bool {
+        let is_same = |(seat, (position, queue, _)): (&Seat, &(usize, Arc<LeafQueue>, Arc<Load>))| {
+            seat.position == *position && Arc::ptr_eq(&seat.queue, queue)
+        };
+        self.seats.len() == children.len() && self.seats.iter().zip(children).all(is_same)
+    }
+
     fn waiting(&self) -> u32 {
         self.waiting.load(Ordering::SeqCst)
     }

@@ -1,15 +1,15 @@
-//! Making a tree of a configuration.
+//! Making a topology of a configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_format::ids::{Guid, VdevId};
 
-use super::node::{Kind, Leaf, LeafState, Missed, Node, NodeIndex};
+use super::node::{Kind, Leaf, LeafState, Node, NodeIndex};
+use super::topology::Topology;
 use crate::config::{VdevConfig, VdevKind};
 use crate::disk::Disk;
 use crate::error::VdevError;
-use crate::fault::ErrorCounts;
 use crate::layout::draid::Draid;
 use crate::layout::raidz::Raidz;
 use crate::layout::{LayoutError, MAX_CHILDREN};
@@ -21,15 +21,15 @@ pub(super) fn bad(guid: Guid, reason: impl Into<String>) -> VdevError {
     VdevError::BadConfig { guid: Some(guid), reason: reason.into() }
 }
 
-pub(super) fn new_node(config: &VdevConfig, kind: Kind, top: VdevId, path: Arc<str>) -> Node {
+fn new_node(config: &VdevConfig, kind: Kind, top: VdevId, path: Arc<str>) -> Node {
     Node {
         kind,
         guid: config.guid,
         path,
         top,
         children: Vec::new(),
-        errors: ErrorCounts::default(),
-        missed: Missed::default(),
+        errors: Arc::default(),
+        missed: Arc::default(),
         rebuilding: config.rebuild_txg.is_some(),
         is_replacing: matches!(config.kind, VdevKind::Replacing | VdevKind::Spare),
         load: Arc::new(Load::new(false, 1)),
@@ -47,6 +47,8 @@ pub(super) struct Builder<'a> {
     /// Draids and numbers of the distributed spares that were met.
     pub(super) spares_seen: BTreeSet<(Guid, u64)>,
     pub(super) tunables: &'a Tunables,
+    /// The topology that the new one follows, if there is one.
+    pub(super) before: Option<&'a Topology>,
 }
 
 impl Builder<'_> {
@@ -70,7 +72,44 @@ impl Builder<'_> {
             has_head |= child.load.is_rotational();
             seats.push((position, Arc::clone(queue), Arc::clone(&child.load)));
         }
-        (has_head && seats.len() > 1).then(|| SharedQueue::new(seats))
+        if !has_head || seats.len() < 2 {
+            return None;
+        }
+        let before = self.before.and_then(|before| before.lookup(node.guid));
+        match before.and_then(|before| before.shared.as_ref()) {
+            Some(shared) if shared.has_seats(&seats) => Some(Arc::clone(shared)),
+            // A leaf's queue knows one mirror for good: of a mirror that has changed, reads are bound to a child as they come.
+            _ if self.takes_over(children) => None,
+            _ => Some(SharedQueue::new(seats)),
+        }
+    }
+
+    /// Whether a child was there before.
+    fn takes_over(&self, children: &[NodeIndex]) -> bool {
+        let guid = |child: &NodeIndex| self.nodes[child.0 as usize].guid;
+        self.before.is_some_and(|before| children.iter().any(|child| before.lookup(guid(child)).is_some()))
+    }
+
+    /// The leaf of this guid as it was before, unless it is given a disk now.
+    fn leaf_before(&self, guid: Guid) -> Option<(Arc<Leaf>, Arc<str>)> {
+        let node = self.before?.lookup(guid).filter(|_| !self.disks.contains_key(&guid))?;
+        match &node.kind {
+            Kind::Leaf(leaf) => Some((Arc::clone(leaf), Arc::clone(&node.path))),
+            _ => None,
+        }
+    }
+
+    /// A leaf that is new, or has its disk now.
+    fn new_leaf(&mut self, config: &VdevConfig, ashift: u32) -> Leaf {
+        let disk = self.disks.remove(&config.guid);
+        let state = match config.state {
+            state if state.faulted => LeafState::Faulted,
+            state if state.offline => LeafState::Offline,
+            state if state.degraded => LeafState::Degraded,
+            _ => LeafState::Online,
+        };
+        let queue = disk.as_ref().map(|disk| Limits::new(self.tunables, disk.device().is_rotational()));
+        Leaf::new(disk, queue.map(|limits| Arc::new(LeafQueue::new(limits))), state, ashift)
     }
 
     /// Whether a distributed spare stands where one can: in a child of its own draid, below mirrors only (`spare`,
@@ -100,18 +139,16 @@ impl Builder<'_> {
         let mut path: Arc<str> = config.display_name().into();
         let kind = match &config.kind {
             VdevKind::Disk | VdevKind::File => {
-                let disk = self.disks.remove(&config.guid);
-                if let Some(disk) = &disk {
-                    path = disk.path().clone();
+                if let Some((leaf, known_as)) = self.leaf_before(config.guid) {
+                    path = known_as;
+                    Kind::Leaf(leaf)
+                } else {
+                    let leaf = self.new_leaf(config, ashift);
+                    if let Some(disk) = &leaf.disk {
+                        path = disk.path().clone();
+                    }
+                    Kind::Leaf(Arc::new(leaf))
                 }
-                let state = match config.state {
-                    state if state.faulted => LeafState::Faulted,
-                    state if state.offline => LeafState::Offline,
-                    state if state.degraded => LeafState::Degraded,
-                    _ => LeafState::Online,
-                };
-                let queue = disk.as_ref().map(|disk| Limits::new(self.tunables, disk.device().is_rotational()));
-                Kind::Leaf(Leaf::new(disk, queue.map(|limits| Arc::new(LeafQueue::new(limits))), state, ashift))
             }
             VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Kind::Mirror,
             VdevKind::Raidz { parity, expanding, expand_txgs } => {
@@ -138,8 +175,21 @@ impl Builder<'_> {
             _ => None,
         };
         let mut node = new_node(config, kind, top, path);
-        if let Kind::Leaf(Leaf { disk: Some(disk), .. }) = &node.kind {
+        let disk = if let Kind::Leaf(leaf) = &node.kind { leaf.disk.as_ref() } else { None };
+        if let Some(disk) = disk {
             node.load = Arc::new(Load::new(disk.device().is_rotational(), disk.device().size_bytes()));
+        }
+        if let Some(before) = self.before.and_then(|before| before.lookup(config.guid)) {
+            (node.errors, node.missed) = (before.errors.clone(), before.missed.clone());
+            // How another device answered says nothing of this one.
+            let is_same = match (&node.kind, &before.kind) {
+                (Kind::Leaf(now), Kind::Leaf(then)) => Arc::ptr_eq(now, then),
+                (Kind::Leaf(_), _) | (_, Kind::Leaf(_)) => false,
+                _ => true,
+            };
+            if is_same {
+                node.load = before.load.clone();
+            }
         }
         self.nodes.push(node);
         let is_placeholder = matches!(config.kind, VdevKind::Hole | VdevKind::Missing);

@@ -6,7 +6,7 @@ use cenote_taskq::join_all;
 
 use super::node::{Kind, Node};
 use super::stripe::{Stripe, extent_of};
-use super::{Check, Depth, Extent, Faults, Patience, ReadContext, VdevTree, Verify};
+use super::{Check, Depth, Extent, Faults, Patience, ReadContext, Topology, VdevTree, Verify};
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind};
 
@@ -43,9 +43,22 @@ impl VdevTree {
         verify: Verify<'_>,
         context: &ReadContext,
     ) -> Result<CopiesReport, VdevError> {
+        let topology = self.current.of(vdev);
+        Box::pin(topology.read_copies(vdev, offset_bytes, size_bytes, verify, *context)).await
+    }
+}
+
+impl Topology {
+    async fn read_copies(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        size_bytes: u64,
+        verify: Verify<'_>,
+        context: ReadContext,
+    ) -> Result<CopiesReport, VdevError> {
         let (node, extent) = self.locate(vdev, offset_bytes, size_bytes)?;
         let check = Check { verify, size: size_bytes as usize };
-        let context = *context;
         let read = match &node.kind {
             Kind::Leaf(_) | Kind::Mirror => self.all_copies(node, extent, check, context).await,
             Kind::Raidz(_) | Kind::Draid(_) => {

@@ -38,12 +38,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_format::ids::Guid;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Notify};
 
-use super::VdevTree;
-use super::node::{Kind, Leaf, LeafState, Node, NodeIndex};
+use super::node::{Kind, Leaf, LeafState, Node};
 use super::suspend::Suspension;
+use super::{Topology, VdevTree};
 use crate::tunables::Tunables;
 use crate::watch::{self, Said, Watch};
 
@@ -120,31 +121,31 @@ impl Hangs {
 }
 
 impl VdevTree {
-    /// Notices from now on which devices hang.
+    /// Notices from now on which devices hang. Called again it sees to those that are new.
     pub(super) fn watch_devices(self: &Arc<Self>) {
-        let Some(clock) = self.clock.as_ref().filter(|_| self.deadman.is_enabled) else { return };
-        for (index, node) in (0..).map(NodeIndex).zip(&self.nodes) {
-            let Kind::Leaf(Leaf { disk: Some(disk), .. }) = &node.kind else { continue };
-            let tree = Arc::downgrade(self);
+        let Some(clock) = self.common.clock.as_ref().filter(|_| self.common.deadman.is_enabled) else { return };
+        for node in self.topology().nodes.iter() {
+            let Kind::Leaf(leaf) = &node.kind else { continue };
+            let Some(disk) = leaf.disk.as_ref().filter(|disk| disk.watched().is_none()) else { continue };
+            let (tree, guid) = (Arc::downgrade(self), node.guid);
             let told = move |said| {
                 if let Some(tree) = tree.upgrade() {
-                    tree.heard(index, said);
+                    tree.heard(guid, said);
                 }
             };
-            disk.watch(Watch::new(clock.clone(), self.deadman.after, Box::new(told)));
+            disk.watch(Watch::new(clock.clone(), self.common.deadman.after, Box::new(told)));
         }
     }
 
-    fn heard(self: &Arc<Self>, index: NodeIndex, said: Said) {
-        let node = self.node(index);
-        let (Kind::Leaf(leaf), Some(suspension)) = (&node.kind, self.suspension()) else { return };
+    fn heard(self: &Arc<Self>, leaf: Guid, said: Said) {
+        let Some(suspension) = self.suspension() else { return };
         match said {
-            Said::Hangs(kind) => self.hangs(node, leaf, kind, suspension),
+            Said::Hangs(kind) => self.topology().hangs(leaf, kind, suspension),
             Said::Quiet => suspension.look_again(),
             Said::Answers => {
                 suspension.look_again();
                 if suspension.is_for_hang()
-                    && let Some(clock) = &self.clock
+                    && let Some(clock) = &self.common.clock
                 {
                     let tree = Arc::clone(self);
                     clock.detach(Class::Sync, async move { tree.go_on().await });
@@ -153,9 +154,25 @@ impl VdevTree {
         }
     }
 
-    fn hangs(&self, node: &Node, leaf: &Leaf, kind: watch::Kind, suspension: &Suspension) {
+    /// Has a pool go on that was suspended because a device hung, which has answered.
+    async fn go_on(&self) {
+        let (Some(suspension), Some(clock)) = (self.suspension(), &self.common.clock) else { return };
+        while suspension.is_for_hang() && !suspension.is_abandoned() && self.topology().held_up().is_none() {
+            if self.resume().await.is_ok() {
+                return;
+            }
+            clock.sleep(RETRY_INTERVAL).await;
+        }
+    }
+}
+
+impl Topology {
+    /// A leaf's device hangs. One that is not in the pool any more is nobody's affair.
+    fn hangs(&self, leaf: Guid, kind: watch::Kind, suspension: &Suspension) {
+        let Some(node) = self.lookup(leaf) else { return };
+        let Kind::Leaf(leaf) = &node.kind else { return };
         let Some(watch) = leaf.watch() else { return };
-        let silent_s = watch.silence().unwrap_or(self.deadman.after).as_secs();
+        let silent_s = watch.silence().unwrap_or(self.common.deadman.after).as_secs();
         let hangs = format!("{} hangs: it has not answered for {silent_s} s", node.path);
         let then = if self.can_do_without(node, suspension) {
             leaf.set_state(LeafState::Faulted);
@@ -167,7 +184,8 @@ impl VdevTree {
         } else {
             "what was read is asked elsewhere, or fails"
         };
-        suspension.hangs.push(Hang { message: format!("{hangs}; {then}"), is_fatal: self.deadman.is_fatal });
+        let is_fatal = self.common.deadman.is_fatal;
+        suspension.hangs.push(Hang { message: format!("{hangs}; {then}"), is_fatal });
     }
 
     /// Whether everything that was written is still there, and can be written on, without this leaf.
@@ -183,7 +201,7 @@ impl VdevTree {
         self.nodes.iter().find_map(|node| {
             let Kind::Leaf(leaf) = &node.kind else { return None };
             let watch = leaf.watch().filter(|watch| watch.holds_up())?;
-            let silent_s = watch.silence().unwrap_or(self.deadman.after).as_secs();
+            let silent_s = watch.silence().unwrap_or(self.common.deadman.after).as_secs();
             Some(format!("{} hangs: it has not answered for {silent_s} s", node.path))
         })
     }
@@ -195,20 +213,9 @@ impl VdevTree {
 
     fn leaves(&self) -> impl Iterator<Item = &Leaf> {
         self.nodes.iter().filter_map(|node| match &node.kind {
-            Kind::Leaf(leaf) => Some(leaf),
+            Kind::Leaf(leaf) => Some(&**leaf),
             _ => None,
         })
-    }
-
-    /// Has a pool go on that was suspended because a device hung, which has answered.
-    async fn go_on(&self) {
-        let (Some(suspension), Some(clock)) = (self.suspension(), &self.clock) else { return };
-        while suspension.is_for_hang() && !suspension.is_abandoned() && self.held_up().is_none() {
-            if self.resume().await.is_ok() {
-                return;
-            }
-            clock.sleep(RETRY_INTERVAL).await;
-        }
     }
 }
 

@@ -7,16 +7,19 @@ use cenote_format::ids::{Txg, VdevId};
 use cenote_format::label::START_BYTES;
 
 use super::node::{Kind, Node};
-use super::{Depth, Extent, VdevTree};
+use super::{Depth, Extent, Topology, VdevTree};
 
 impl VdevTree {
     /// Makes reads of a block that wait for their turn as urgent as can be. The arguments are those of the read.
     pub fn hurry(&self, vdev: VdevId, offset_bytes: u64, size_bytes: u64, birth: Txg) {
-        if let Ok((node, extent)) = self.locate(vdev, offset_bytes, size_bytes) {
-            self.hurry_below(node, extent, birth, Depth::START);
+        let topology = self.current.of(vdev);
+        if let Ok((node, extent)) = topology.locate(vdev, offset_bytes, size_bytes) {
+            topology.hurry_below(node, extent, birth, Depth::START);
         }
     }
+}
 
+impl Topology {
     fn hurry_below(&self, node: &Node, extent: Extent, birth: Txg, depth: Depth) {
         let Some(depth) = depth.below() else { return };
         let map = match &node.kind {
@@ -27,7 +30,7 @@ impl VdevTree {
                 return children.for_each(|child| self.hurry_below(child, extent, birth, depth));
             }
             Kind::Raidz(raidz) => {
-                raidz.map(extent.address.saturating_sub(START_BYTES), extent.len, birth, *self.reflow.read())
+                raidz.map(extent.address.saturating_sub(START_BYTES), extent.len, birth, *self.common.reflow.read())
             }
             Kind::Draid(draid) => draid.map(extent.address.saturating_sub(START_BYTES), extent.len),
             Kind::DraidSpare { .. } | Kind::Indirect | Kind::Hole | Kind::Missing => return,

@@ -24,7 +24,7 @@ use cenote_taskq::yield_now;
 
 use super::copies::CopiesReport;
 use super::node::{Kind, Node};
-use super::{Check, Depth, Extent, Faults, ReadContext, VdevTree};
+use super::{Check, Depth, Extent, Faults, ReadContext, Topology};
 use crate::error::VdevError;
 use crate::fault::FaultKind;
 
@@ -72,7 +72,7 @@ struct Piece<'a> {
     copies: Vec<(Buf, Vec<&'a Node>)>,
 }
 
-impl VdevTree {
+impl Topology {
     /// Reads a range of a removed vdev.
     pub(super) async fn read_indirect(
         &self,
@@ -128,7 +128,7 @@ impl VdevTree {
 
     /// The final places of a range, in its order.
     async fn resolve(&self, vdev: VdevId, offset_bytes: u64, len: u64) -> Result<Vec<Piece<'_>>, VdevError> {
-        let map = self.indirect.get().ok_or_else(|| bad_mapping(vdev, "it is not loaded yet"))?;
+        let map = self.common.indirect.get().ok_or_else(|| bad_mapping(vdev, "it is not loaded yet"))?;
         // Ranges still to be looked up, the next one last.
         let mut todo = vec![(vdev, offset_bytes, len, 0)];
         let mut pieces = Vec::new();

@@ -11,7 +11,7 @@ use cenote_taskq::{Either, Instant, race};
 
 use super::detached::Detached;
 use super::node::{Leaf, Node};
-use super::{Check, Extent, Faults, ReadContext, VdevTree};
+use super::{Check, Extent, Faults, ReadContext, Topology};
 use crate::disk::Disk;
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::mirror::Outcome;
@@ -32,7 +32,7 @@ pub(super) enum Patience {
     Long,
 }
 
-impl VdevTree {
+impl Topology {
     /// Reads a leaf and checks the bytes, if there is a check. Reports what is wrong.
     pub(super) async fn read_leaf(
         &self,
@@ -56,7 +56,7 @@ impl VdevTree {
 
     /// Waits for a read's turn at a leaf.
     async fn turn(&self, queue: &Arc<LeafQueue>, extent: Extent, context: ReadContext, alone: bool) -> Turn {
-        let now_ns = self.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
+        let now_ns = self.common.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
         queue.turn(context.class, Kind::Read, extent.range(), None, now_ns, alone).await
     }
 
@@ -123,26 +123,27 @@ impl VdevTree {
             None => self.turn(queue, extent, context, false).await,
         };
         flight.passed_on();
-        if let (Some(given_ns), Some(clock)) = (waited.given_ns, &self.clock) {
+        if let (Some(given_ns), Some(clock)) = (waited.given_ns, &self.common.clock) {
             given_ns.store(clock.now().as_ns().max(1), Ordering::Relaxed);
         }
         let (flight, (result, buf)) = match turn {
             Turn::Lead(bundle) => {
                 let (room, io) = bundle.read(disk.clone());
-                Detached::new(io, room, flight, &node.load, self.clock.as_ref().zip(self.left.as_ref())).await
+                Detached::new(io, room, flight, &node.load, self.common.clock.as_ref().zip(self.common.left.as_ref()))
+                    .await
             }
             ride @ Turn::Ride(_) => (flight, self.read_in_turn(ride, disk, queue, extent, context).await),
         };
         let read = self.checked(node, result, buf, extent, check, context, stale);
-        flight.answered(outcome(&read, context), self.clock.as_ref());
+        flight.answered(outcome(&read, context), self.common.clock.as_ref());
         read
     }
 
     /// How long patience lasts.
     pub(super) fn patience(&self, patience: Patience, context: ReadContext) -> Duration {
         match patience {
-            Patience::Long if !context.elsewhere => self.deadman_after,
-            _ => self.reroute_after.min(self.deadman_after),
+            Patience::Long if !context.elsewhere => self.common.deadman_after,
+            _ => self.common.reroute_after.min(self.common.deadman_after),
         }
     }
 
@@ -161,13 +162,13 @@ impl VdevTree {
         let given_ns = AtomicU64::new(0);
         let waited = Waited { turn: None, given_ns: Some(&given_ns) };
         let mut read = pin!(self.read_counted_leaf(node, leaf, extent, check, context, stale, waited));
-        let Some(clock) = &self.clock else { return read.await };
+        let Some(clock) = &self.common.clock else { return read.await };
         // What is there at once needs no timer.
         if let Some(answer) = poll_once(read.as_mut()).await {
             return answer;
         }
         let span = self.patience(patience, context);
-        let dead = clock.now() + self.deadman_after;
+        let dead = clock.now() + self.common.deadman_after;
         let mut until = clock.now() + span;
         loop {
             if let Either::Left(answer) = race(read.as_mut(), clock.sleep_until(until)).await {
@@ -205,7 +206,7 @@ impl VdevTree {
         read: impl Future<Output = Result<Buf, Faults>>,
     ) -> Result<Buf, Faults> {
         let mut read = pin!(read);
-        let Some(clock) = &self.clock else { return read.await };
+        let Some(clock) = &self.common.clock else { return read.await };
         // What is there at once needs no timer.
         if let Some(answer) = poll_once(read.as_mut()).await {
             return answer;

@@ -26,7 +26,7 @@ use cenote_taskq::{Either, Handle, race};
 
 use super::leaf::{Patience, Waited, outcome, poll_once};
 use super::node::{Kind, Node, NodeIndex};
-use super::{Check, Depth, Extent, Faults, ReadContext, VdevTree};
+use super::{Check, Depth, Extent, Faults, ReadContext, Topology};
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::layout::MAX_CHILDREN;
 use crate::mirror::{Ask, Candidate, Candidates, Load};
@@ -59,7 +59,7 @@ struct Quest<'a> {
 
 type Answer = Result<Buf, Faults>;
 
-impl VdevTree {
+impl Topology {
     /// Reads from any child whose bytes pass the check.
     pub(super) async fn read_mirror<'a>(
         &'a self,
@@ -83,7 +83,7 @@ impl VdevTree {
             let chosen = self.node(node.children[child]);
             quest.tried.insert(child);
             let first = pin!(self.read_child(chosen, extent, check, context, stale, depth, turn));
-            let read = match &self.clock {
+            let read = match &self.common.clock {
                 Some(clock) => self.read_hedged(clock, &mut quest, chosen, first).await,
                 None => first.await,
             };
@@ -106,13 +106,13 @@ impl VdevTree {
         }
         let ask = self.ask(quest.extent);
         let mut turn = pin!(shared.turn(quest.context.class, &ask, children, preferred));
-        let Some(clock) = &self.clock else { return Some(turn.await) };
+        let Some(clock) = &self.common.clock else { return Some(turn.await) };
         if let Some(turn) = poll_once(turn.as_mut()).await {
             return Some(turn);
         }
         let dead = clock.now() + self.patience(Patience::Long, quest.context);
         while clock.now() < dead {
-            if let Either::Left(turn) = race(turn.as_mut(), clock.sleep(self.reroute_after)).await {
+            if let Either::Left(turn) = race(turn.as_mut(), clock.sleep(self.common.reroute_after)).await {
                 return Some(turn);
             }
             // Whoever would have taken it may hang.
@@ -135,22 +135,22 @@ impl VdevTree {
         }
         let began = clock.now();
         let ask = Ask { address_bytes: quest.extent.address, size_bytes: quest.extent.len, now: began };
-        let (patience, dead) = (self.patience(Patience::Long, quest.context), began + self.deadman_after);
+        let (patience, dead) = (self.patience(Patience::Long, quest.context), began + self.common.deadman_after);
         let last = began + patience;
-        let reroute = (began + self.reroute_after).min(last);
+        let reroute = (began + self.common.reroute_after).min(last);
         let mut second = None;
         let late_ns = {
             let others = self.candidates(quest);
-            if others.is_empty() { None } else { self.policy.second_after_ns(&ask, &chosen.load, &others) }
+            if others.is_empty() { None } else { self.common.policy.second_after_ns(&ask, &chosen.load, &others) }
         };
-        chosen.load.earn(self.hedge_percent);
+        chosen.load.earn(self.common.hedge_percent);
         if let Some(late_ns) = late_ns {
             let late = (began + Duration::from_nanos(late_ns)).min(reroute);
             match race(first.as_mut(), clock.sleep_until(late)).await {
                 Either::Left(answer) => return answer,
                 Either::Right(()) => second = self.other_child(quest, Some(&chosen.load)),
             }
-            if chosen.load.take_hang(clock.now(), self.reroute_after) {
+            if chosen.load.take_hang(clock.now(), self.common.reroute_after) {
                 self.report(chosen, quest.extent, FaultKind::Overdue, quest.context);
             }
         }
@@ -173,7 +173,7 @@ impl VdevTree {
         let mut second = Box::pin(second);
         let is_last = self.candidates(quest).is_empty();
         // Whoever is asked has some time of its own, as long as the read is not dead.
-        let limit = (clock.now() + if is_last { patience } else { self.reroute_after }).min(dead);
+        let limit = (clock.now() + if is_last { patience } else { self.common.reroute_after }).min(dead);
         match race(race(first.as_mut(), second.as_mut()), clock.sleep_until(limit)).await {
             Either::Left(Either::Left(Ok(buf)) | Either::Right(Ok(buf))) => Ok(buf),
             Either::Left(Either::Left(Err(faults))) => {
@@ -235,7 +235,7 @@ impl VdevTree {
                 let mut flight = child.load.send(&self.ask(extent));
                 flight.passed_on();
                 let read = self.read_nested(child, extent, check, context, depth).await;
-                flight.answered(outcome(&read, context), self.clock.as_ref());
+                flight.answered(outcome(&read, context), self.common.clock.as_ref());
                 read
             }
         }
@@ -243,7 +243,7 @@ impl VdevTree {
 
     /// A read as policies see it.
     pub(super) fn ask(&self, extent: Extent) -> Ask {
-        let now = self.clock.as_ref().map_or_else(Default::default, Handle::now);
+        let now = self.common.clock.as_ref().map_or_else(Default::default, Handle::now);
         Ask { address_bytes: extent.address, size_bytes: extent.len, now }
     }
 
@@ -269,7 +269,7 @@ impl VdevTree {
         if candidates.is_empty() {
             return None;
         }
-        let chosen = candidates.at(self.policy.choose(&self.ask(quest.extent), &candidates))?;
+        let chosen = candidates.at(self.common.policy.choose(&self.ask(quest.extent), &candidates))?;
         if payer.is_some_and(|payer| !payer.pay() && !chosen.load.pay()) {
             return None;
         }
@@ -281,7 +281,7 @@ impl VdevTree {
     fn choose_child(&self, quest: &mut Quest<'_>) -> Option<(usize, bool)> {
         let candidates = self.candidates(quest);
         if !candidates.is_empty() {
-            let index = self.policy.choose(&self.ask(quest.extent), &candidates);
+            let index = self.common.policy.choose(&self.ask(quest.extent), &candidates);
             let chosen = candidates.at(index).or_else(|| candidates.at(0))?;
             return Some((chosen.position, false));
         }

@@ -24,7 +24,7 @@ pub(super) struct NodeIndex(pub(super) u32);
 #[derive(Debug)]
 pub(super) enum Kind {
     /// A disk or file.
-    Leaf(Leaf),
+    Leaf(Arc<Leaf>),
     /// mirror, replacing or spare: every child has everything.
     Mirror,
     Raidz(Raidz),
@@ -42,7 +42,7 @@ pub(super) enum Kind {
     Missing,
 }
 
-/// One vdev.
+/// One vdev of a topology. What is behind an `Arc` is the vdev's state, shared by all topologies that have the vdev.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) kind: Kind,
@@ -52,8 +52,8 @@ pub(super) struct Node {
     /// The top-level vdev that it belongs to.
     pub(super) top: VdevId,
     pub(super) children: Vec<NodeIndex>,
-    pub(super) errors: ErrorCounts,
-    pub(super) missed: Missed,
+    pub(super) errors: Arc<ErrorCounts>,
+    pub(super) missed: Arc<Missed>,
     /// A sequential rebuild onto it has not finished: it may lack any block.
     pub(super) rebuilding: bool,
     /// It is a replacing or a spare: a mirror for as long as its first child is being replaced.

@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 
 use cenote_format::ids::{Guid, Txg, VdevId};
 
-use super::VdevTree;
 use super::node::{Kind, Leaf, Node};
+use super::{Topology, VdevTree};
 use crate::fault::{FaultKind, IoCause};
 use crate::txgs::TxgSet;
 
@@ -25,6 +25,26 @@ impl VdevTree {
     /// txgs where too many leaves are gone. Empty, too, for vdevs that hold no blocks of their own.
     #[must_use]
     pub fn outage(&self, vdev: VdevId, without: &BTreeSet<Guid>) -> TxgSet {
+        self.current.of(vdev).outage(vdev, without)
+    }
+
+    /// Notes that a leaf could not take its labels or the uberblock of a txg that is the pool's all the same: counted as a write
+    /// error, and the leaf has missed that txg.
+    pub fn missed_commit(&self, guid: Guid, txg: Txg, error: &std::io::Error) {
+        let topology = self.topology();
+        let Some(node) = topology.lookup(guid) else { return };
+        node.missed.insert(txg);
+        // One that was given up was not asked.
+        if matches!(&node.kind, Kind::Leaf(leaf) if leaf.writable_disk().is_some()) {
+            let extent = super::Extent { address: 0, len: 0 };
+            topology.report(node, extent, FaultKind::Write(IoCause::from(error)), super::ReadContext::new(txg));
+        }
+    }
+}
+
+impl Topology {
+    /// As [`VdevTree::outage`].
+    pub(super) fn outage(&self, vdev: VdevId, without: &BTreeSet<Guid>) -> TxgSet {
         self.tops.get(vdev.0 as usize).map(|top| self.lacks(self.node(top.node), without)).unwrap_or_default()
     }
 
@@ -76,18 +96,6 @@ impl VdevTree {
             Kind::Leaf(leaf) => leaves.push((node, leaf)),
             Kind::DraidSpare { draid: Some(_), .. } => *is_spared |= !node.rebuilding,
             _ => node.children.iter().for_each(|child| self.leaves_below(self.node(*child), leaves, is_spared)),
-        }
-    }
-
-    /// Notes that a leaf could not take its labels or the uberblock of a txg that is the pool's all the same: counted as a write
-    /// error, and the leaf has missed that txg.
-    pub fn missed_commit(&self, guid: Guid, txg: Txg, error: &std::io::Error) {
-        let Some(node) = self.lookup(guid) else { return };
-        node.missed.insert(txg);
-        // One that was given up was not asked.
-        if matches!(&node.kind, Kind::Leaf(leaf) if leaf.writable_disk().is_some()) {
-            let extent = super::Extent { address: 0, len: 0 };
-            self.report(node, extent, FaultKind::Write(IoCause::from(error)), super::ReadContext::new(txg));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use cenote_format::ids::{Guid, VdevId};
 
 use super::node::{CoarseSectors, Kind, LeafState, Node};
-use super::{HangStatus, VdevTree};
+use super::{HangStatus, Topology, VdevTree};
 use crate::fault::ErrorTotals;
 use crate::txgs::TxgSet;
 
@@ -114,15 +114,17 @@ impl VdevTree {
     /// The health of the whole tree; the root's children are the top-level vdevs by id.
     #[must_use]
     pub fn status(&self) -> VdevStatus {
-        self.status_for(false)
+        self.topology().status_for(false)
     }
 
     /// The same for a reader: a leaf whose device has too large sectors counts as any other.
     #[must_use]
     pub fn status_for_reading(&self) -> VdevStatus {
-        self.status_for(true)
+        self.topology().status_for(true)
     }
+}
 
+impl Topology {
     fn status_for(&self, reading: bool) -> VdevStatus {
         let children: Vec<_> = self.tops.iter().map(|top| self.node_status(self.node(top.node), reading)).collect();
         let state = combine(&children, 0);
@@ -130,7 +132,18 @@ impl VdevTree {
         for top in &children {
             missed.absorb(&top.missed);
         }
-        VdevStatus { children, missed, ..self.status_of(&self.root, state) }
+        let root = &self.common.root;
+        VdevStatus {
+            guid: root.guid,
+            top: VdevId(u32::MAX),
+            name: "root".to_owned(),
+            state,
+            errors: root.errors.totals(),
+            missed,
+            coarse: None,
+            hang: None,
+            children,
+        }
     }
 
     fn node_status(&self, node: &Node, reading: bool) -> VdevStatus {

@@ -26,7 +26,7 @@ use cenote_taskq::buf::Buf;
 use cenote_taskq::{join_all, yield_now};
 
 use super::node::{Kind, Node};
-use super::{Check, Depth, Extent, Faults, Patience, ReadContext, VdevTree};
+use super::{Check, Depth, Extent, Faults, Patience, ReadContext, Topology};
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::layout::{Column, StripeMap};
@@ -62,7 +62,7 @@ enum Cell {
 
 /// A block being read from a raidz or draid vdev.
 pub(super) struct Stripe<'a> {
-    tree: &'a VdevTree,
+    tree: &'a Topology,
     node: &'a Node,
     extent: Extent,
     map: StripeMap,
@@ -83,7 +83,7 @@ struct Suspects<'a> {
 /// Columns that were rebuilt.
 type Rebuilt = Vec<(usize, Vec<u8>)>;
 
-impl VdevTree {
+impl Topology {
     /// Reads a block of a raidz or draid vdev.
     pub(super) async fn read_stripe(
         &self,
@@ -150,9 +150,11 @@ impl VdevTree {
 
     /// Compares the answers of a stripe's children now and then, and has one that is far behind sit out.
     fn compare_children(&self, node: &Node, size_bytes: u64, extent: Extent, context: ReadContext) {
-        let Some(clock) = self.clock.as_ref().filter(|_| self.sit_out.duration.as_nanos() != 0) else { return };
+        let Some(clock) = self.common.clock.as_ref().filter(|_| self.common.sit_out.duration.as_nanos() != 0) else {
+            return;
+        };
         let now = clock.now();
-        if !node.load.take_comparison(now, self.sit_out.interval_ns) {
+        if !node.load.take_comparison(now, self.common.sit_out.interval_ns) {
             return;
         }
         let children = || node.children.iter().map(|child| self.node(*child));
@@ -163,7 +165,7 @@ impl VdevTree {
             return;
         }
         means.sort_unstable();
-        let fence = means[means.len() / 2].saturating_mul(self.sit_out.times);
+        let fence = means[means.len() / 2].saturating_mul(self.common.sit_out.times);
         for child in children() {
             let is_behind = child.load.answer_ns(size_bytes).is_some_and(|(mean, _)| mean > fence);
             if child.load.is_sitting_out(now) || child.load.compared(is_behind) < COMPARISONS {
@@ -171,7 +173,7 @@ impl VdevTree {
             }
             let sitting = children().filter(|child| child.load.is_sitting_out(now)).count();
             if sitting < node.dispensable_children() {
-                child.load.sit_out(now + self.sit_out.duration);
+                child.load.sit_out(now + self.common.sit_out.duration);
                 self.report(child, extent, FaultKind::SatOut, context);
             }
         }
@@ -180,7 +182,7 @@ impl VdevTree {
 
 impl<'a> Stripe<'a> {
     pub(super) fn new(
-        tree: &'a VdevTree,
+        tree: &'a Topology,
         node: &'a Node,
         extent: Extent,
         context: ReadContext,
@@ -189,7 +191,7 @@ impl<'a> Stripe<'a> {
         let offset_bytes = extent.address - START_BYTES;
         let map = match &node.kind {
             Kind::Raidz(raidz) => {
-                let reflow = *tree.reflow.read();
+                let reflow = *tree.common.reflow.read();
                 raidz.map(offset_bytes, extent.len, context.birth, reflow)
             }
             Kind::Draid(draid) => draid.map(offset_bytes, extent.len),
@@ -298,7 +300,7 @@ impl<'a> Stripe<'a> {
 
     /// Leaves slow children's columns for later, as far as parity can stand in for them.
     fn sit_out(&mut self) {
-        let Some(now) = self.tree.clock.as_ref().map(cenote_taskq::Handle::now) else { return };
+        let Some(now) = self.tree.common.clock.as_ref().map(cenote_taskq::Handle::now) else { return };
         let size_bytes = self.map.columns().iter().map(|column| column.size_bytes).max().unwrap_or(0);
         self.tree.compare_children(self.node, size_bytes, self.extent, self.context);
         let width = self.map.row_width();

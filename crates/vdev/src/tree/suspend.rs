@@ -47,10 +47,10 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
 use cenote_taskq::{Either, Notify, join_all, race};
 
-use super::VdevTree;
 use super::deadman::{Hang, Hangs};
 use super::node::{Kind, Node};
 use super::write::Written;
+use super::{Topology, VdevTree};
 use crate::error::VdevError;
 
 /// What is kept at most between two flushes: flushing costs a device little beside writing that much, and memory that is kept
@@ -445,7 +445,7 @@ impl VdevTree {
     /// From now on what too few devices take waits until [`VdevTree::resume`].
     /// From now on it is noticed, too, which devices hang.
     pub fn wait_for_devices(self: &Arc<Self>) -> Arc<Suspension> {
-        let suspension = self.suspension.get_or_init(Arc::default).clone();
+        let suspension = self.common.suspension.get_or_init(Arc::default).clone();
         self.watch_devices();
         suspension
     }
@@ -453,7 +453,7 @@ impl VdevTree {
     /// Whether devices take what is written, where writes wait for them.
     #[must_use]
     pub fn suspension(&self) -> Option<&Suspension> {
-        self.suspension.get().map(Arc::as_ref)
+        self.common.suspension.get().map(Arc::as_ref)
     }
 
     /// Writes until enough devices have taken it.
@@ -501,9 +501,10 @@ impl VdevTree {
             let state = suspension.state.lock();
             (state.written(), state.behind.clone())
         };
-        let failed: BTreeSet<Guid> = self.flush_once().await.into_iter().collect();
+        let topology = self.topology();
+        let failed: BTreeSet<Guid> = topology.flush().await.into_iter().collect();
         if !failed.is_empty()
-            && let Some(top) = self.lost_top(&vdevs, &failed, &behind)
+            && let Some(top) = topology.lost_top(&vdevs, &failed, &behind)
         {
             return Err(format!("too few devices of {} could be flushed", top.path));
         }
@@ -572,7 +573,7 @@ impl VdevTree {
     async fn quiet(&self, suspension: &Suspension) {
         loop {
             let changed = suspension.changed.wait();
-            if suspension.state.lock().under_way == 0 && self.is_quiet() {
+            if suspension.state.lock().under_way == 0 && self.topology().is_quiet() {
                 return;
             }
             changed.await;
@@ -583,7 +584,7 @@ impl VdevTree {
     async fn until_held_up(&self, suspension: &Suspension) -> String {
         loop {
             let changed = suspension.changed.wait();
-            if let Some(reason) = self.held_up() {
+            if let Some(reason) = self.topology().held_up() {
                 return reason;
             }
             changed.await;
@@ -598,7 +599,7 @@ impl VdevTree {
             state.behind.clear();
             state.kept.values().filter(|kept| kept.is_written).cloned().collect()
         };
-        self.probe_all().await?;
+        self.topology().probe_all().await?;
         let skipped = if mutant::is(Mutant::KeptDropped) { kept.len() / 2 } else { 0 };
         for Kept { vdev, offset_bytes, block, birth, .. } in &kept[skipped..] {
             let written = self.write_once(*vdev, *offset_bytes, block, *birth).await?;
@@ -612,7 +613,8 @@ impl VdevTree {
     pub async fn wait_for_reads(&self, is_needed: bool) -> bool {
         let Some(suspension) = self.suspension() else { return false };
         if suspension.reason().is_none() {
-            match Box::pin(self.probe_all()).await {
+            let topology = self.topology();
+            match Box::pin(topology.probe_all()).await {
                 Ok(()) => return false,
                 Err(error) => suspension.suspend(error.to_string()),
             }
@@ -620,7 +622,9 @@ impl VdevTree {
         let waits = is_needed || !suspension.refuses_reads.load(Ordering::Relaxed);
         waits && suspension.passed().await.is_ok()
     }
+}
 
+impl Topology {
     /// Whether enough devices of each top-level vdev take what is written to them, tried where nothing is kept: the first bytes of
     /// a label are read and written back. One whose devices were missing before is not looked at.
     async fn probe_all(&self) -> Result<(), VdevError> {

@@ -28,7 +28,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{BoxFuture, join_all};
 
 use super::node::{Kind, Leaf, Node};
-use super::{Depth, Extent, Faults, ReadContext, VdevTree};
+use super::{Depth, Extent, Faults, ReadContext, Topology, VdevTree};
 use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{FaultKind, IoCause};
@@ -83,8 +83,33 @@ impl VdevTree {
         }
     }
 
-    pub(super) async fn write_once(
+    /// One attempt, through the topology that is current.
+    pub(super) fn write_once<'a>(
         &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        block: &'a Block,
+        birth: Txg,
+    ) -> impl Future<Output = Result<Written, VdevError>> + Send + use<'a> {
+        self.current.of(vdev).write(vdev, offset_bytes, block, birth)
+    }
+
+    /// Makes all that was written before stable, on every leaf that can be written. Leaves that fail are returned: what
+    /// they were told since the last flush may be lost.
+    ///
+    /// # Errors
+    /// None, unless the pool waits for devices and was given up.
+    pub async fn flush(&self) -> Result<Vec<Guid>, VdevError> {
+        match self.suspension() {
+            Some(suspension) => self.flush_all_patiently(suspension).await,
+            None => Ok(self.topology().flush().await),
+        }
+    }
+}
+
+impl Topology {
+    async fn write(
+        self: Arc<Self>,
         vdev: VdevId,
         offset_bytes: u64,
         block: &Block,
@@ -117,23 +142,12 @@ impl VdevTree {
         if !matches!(node.kind, Kind::Leaf(_)) {
             node.errors.count(kind);
         }
-        self.root.errors.count(kind);
+        self.common.root.errors.count(kind);
         Err(VdevError::Unwritable { vdev, offset_bytes, size_bytes, faults: part.faults.0 })
     }
 
-    /// Makes all that was written before stable, on every leaf that can be written. Leaves that fail are returned: what
-    /// they were told since the last flush may be lost.
-    ///
-    /// # Errors
-    /// None, unless the pool waits for devices and was given up.
-    pub async fn flush(&self) -> Result<Vec<Guid>, VdevError> {
-        match self.suspension() {
-            Some(suspension) => self.flush_all_patiently(suspension).await,
-            None => Ok(self.flush_once().await),
-        }
-    }
-
-    pub(super) async fn flush_once(&self) -> Vec<Guid> {
+    /// Has every leaf that can be written flush; which failed.
+    pub(super) async fn flush(&self) -> Vec<Guid> {
         let leaves = self.nodes.iter().filter_map(|node| match &node.kind {
             Kind::Leaf(leaf) => leaf.writable_disk().map(|(disk, _)| (node, disk)),
             _ => None,
@@ -179,7 +193,7 @@ impl VdevTree {
         extent: Extent,
         block: Block,
     ) -> std::io::Result<()> {
-        let now_ns = self.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
+        let now_ns = self.common.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
         let class = QueueClass::AsyncWrite;
         let mut alone = false;
         loop {
@@ -251,7 +265,7 @@ impl VdevTree {
         let vdev = node.top;
         let offset_bytes = extent.address - START_BYTES;
         let map = match &node.kind {
-            Kind::Raidz(raidz) => raidz.map(offset_bytes, extent.len, birth, *self.reflow.read()),
+            Kind::Raidz(raidz) => raidz.map(offset_bytes, extent.len, birth, *self.common.reflow.read()),
             Kind::Draid(draid) => draid.map(offset_bytes, extent.len),
             _ => return Err(VdevError::NoSuchVdev(vdev)),
         }

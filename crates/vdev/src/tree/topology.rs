@@ -1,0 +1,460 @@
+//! A pool's vdevs between two changes: an immutable value.
+//!
+//! # Theory
+//!
+//! **Need.** `zpool add` gives a pool in use another top-level vdev; later commands will change those that it has. Reads are under way
+//! at any time, and no lock that they all take may stand in their way. What is known of a device must outlive the change: its queue,
+//! the requests that it has not answered, the txgs that it has missed, its errors, and that it was given up.
+//!
+//! **In memory.**
+//! ```text
+//! VdevTree ──► Common                 fault log, read policy, clock, reflow, suspension: one for the pool
+//!          ──► Current ──► Topology   nodes with kind, layout and children; top-level vdevs; an index by guid
+//!                            │ Arc
+//!                            └► Leaf, ErrorCounts, Missed, Load: the state of a vdev, shared by the topologies that have it
+//! ```
+//!
+//! **Life of a change** ([`VdevTree::change`]).
+//! 1. The pool's sync calls it at the beginning of a txg, when no block is being written. A topology is built of the pool's new
+//!    configuration. A vdev that the old topology has too, by its guid, keeps its state; a leaf that is new brings its disk.
+//! 2. The new topology is swapped in ([`Current`]). Each I/O takes the topology that is current when it begins, and has it until it ends:
+//!    a read that is under way ends in the old one.
+//! 3. The last I/O that has the old topology drops it. A leaf that the new one lacks goes with it, and its device is closed.
+//!
+//! **Invariants.**
+//! 1. A topology does not change, and one I/O uses one of them.
+//! 2. A guid has one state, whichever topology leads to it.
+//! 3. No write is under way at a change: all blocks of a txg, and the flush that makes them stable, go through one topology.
+//! 4. A top-level vdev keeps its id: new ones come after those that are there. So a block pointer means the same place in all
+//!    topologies that know it, and an older txg can be read through a newer topology. [`VdevTree::change`] refuses anything else.
+//!
+//! **A suspended pool.** What is kept to be written again names top-level vdevs by id, so it goes through the topology that is current
+//! then. That may be while the sync makes a change, if the pool was suspended for a read's sake: a change that adds vdevs does not
+//! concern what is kept. One that takes a leaf away would have to wait until the pool goes on.
+//!
+//! **Crash.** Nothing of this is on disk: `cenote_spa`'s `write::add` has the order of labels and uberblock.
+//!
+//! **Rejected.** *An arena that grows in place*: enough for `add`, but a device that is detached has to be closed, and a mirror that
+//! becomes a leaf is another kind of node. *One lock around the tree*: a read holds it for as long as a device takes. *Copying the
+//! state*: what an I/O in the old topology learns would be lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cenote_format::ids::{Guid, Txg, VdevId};
+use cenote_format::label::START_BYTES;
+use cenote_taskq::buf::Buf;
+use cenote_taskq::sync::RwLock;
+use cenote_taskq::{BoxFuture, Group, Handle};
+
+use super::build::{Builder, bad};
+use super::leaf::Patience;
+use super::node::{Kind, Node, NodeIndex};
+use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman};
+use crate::config::{VdevConfig, VdevKind};
+use crate::disk::Disk;
+use crate::error::VdevError;
+use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
+use crate::layout::raidz::Reflow;
+use crate::layout::{ASHIFT_MIN, LayoutError, MAX_BLOCK_BYTES};
+use crate::mirror::{ReadPolicy, policy};
+use crate::tunables::Tunables;
+
+/// When and for how long a slow child of a parity stripe is left out.
+#[derive(Debug)]
+pub(super) struct SitOut {
+    pub(super) duration: Duration,
+    pub(super) interval_ns: u64,
+    pub(super) times: u64,
+}
+
+/// The vdev above all top-level vdevs. No block is on it: it has an identity and counts errors.
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) guid: Guid,
+    pub(super) errors: ErrorCounts,
+}
+
+/// The part of an open pool's vdevs that no change of the topology concerns.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) root: Root,
+    pub(super) faults: FaultLog,
+    pub(super) reflow: RwLock<Reflow>,
+    pub(super) policy: Box<dyn ReadPolicy>,
+    pub(super) tunables: Tunables,
+    /// Where the time comes from; without one there are no limits on time.
+    pub(super) clock: Option<Handle>,
+    /// Devices' reads that nobody waits for any more; there if the clock is.
+    pub(super) left: Option<Group>,
+    pub(super) reroute_after: Duration,
+    pub(super) deadman_after: Duration,
+    pub(super) deadman: deadman::Deadman,
+    pub(super) hedge_percent: u32,
+    pub(super) sit_out: SitOut,
+    pub(super) indirect: OnceLock<Arc<dyn IndirectMap>>,
+    /// There if writes wait for devices that fail.
+    pub(super) suspension: OnceLock<Arc<Suspension>>,
+}
+
+impl Common {
+    pub(super) fn new(root: Guid, tunables: &Tunables, clock: Option<Handle>) -> Self {
+        Self {
+            root: Root { guid: root, errors: ErrorCounts::default() },
+            faults: FaultLog::default(),
+            reflow: RwLock::new(Reflow::COMPLETE),
+            policy: policy(tunables),
+            left: clock.as_ref().map(Handle::group),
+            clock,
+            reroute_after: Duration::from_millis(tunables.number("zfs_vdev_mirror_reroute_ms")),
+            deadman_after: Duration::from_millis(tunables.number("zfs_deadman_ziotime_ms")),
+            deadman: deadman::Deadman::new(tunables),
+            hedge_percent: tunables.number("zfs_vdev_mirror_hedge_percent") as u32,
+            sit_out: SitOut {
+                duration: Duration::from_secs(tunables.number("vdev_read_sit_out_secs")),
+                interval_ns: tunables.number("vdev_raidz_outlier_check_interval_ms") * 1_000_000,
+                times: tunables.number("vdev_raidz_outlier_times"),
+            },
+            tunables: tunables.clone(),
+            indirect: OnceLock::new(),
+            suspension: OnceLock::new(),
+        }
+    }
+}
+
+/// A top-level vdev.
+#[derive(Clone, Debug)]
+pub(super) struct Top {
+    pub(super) node: NodeIndex,
+    pub(super) ashift: u32,
+}
+
+/// See the module comment. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Topology {
+    pub(super) common: Arc<Common>,
+    pub(super) nodes: Arc<[Node]>,
+    pub(super) tops: Arc<[Top]>,
+    by_guid: Arc<BTreeMap<Guid, NodeIndex>>,
+}
+
+impl Topology {
+    /// Makes the topology of a configuration of type `root`. A vdev of the topology `before` it keeps its state; a leaf that is new
+    /// there, or was there without a disk, has the disk that is given for it.
+    pub(super) fn new(
+        config: &VdevConfig,
+        disks: impl IntoIterator<Item = (Guid, Disk)>,
+        common: &Arc<Common>,
+        before: Option<&Self>,
+    ) -> Result<Self, VdevError> {
+        if config.kind != VdevKind::Root {
+            return Err(bad(config.guid, "the vdev tree does not start with a root"));
+        }
+        let mut builder = Builder {
+            nodes: Vec::new(),
+            by_guid: BTreeMap::new(),
+            disks: disks.into_iter().collect(),
+            spares: Vec::new(),
+            spares_seen: BTreeSet::new(),
+            tunables: &common.tunables,
+            before,
+        };
+        let mut tops = Vec::with_capacity(config.children.len());
+        for (position, top) in config.children.iter().enumerate() {
+            let id = u32::try_from(position).map_err(|_| bad(config.guid, "too many top-level vdevs"))?;
+            let is_placeholder = matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
+            if top.id != u64::from(id) && !is_placeholder {
+                return Err(bad(top.guid, format!("top-level vdev {id} says that it is {}", top.id)));
+            }
+            let ashift = top.ashift.max(ASHIFT_MIN);
+            tops.push(Top { node: builder.add(top, VdevId(id), ashift, None)?, ashift });
+        }
+        let Builder { mut nodes, by_guid, spares, .. } = builder;
+        // Distributed spares name their draid by guid, which may come after them.
+        for (spare, draid_guid) in spares {
+            let is_draid = |target: &NodeIndex| matches!(nodes[target.0 as usize].kind, Kind::Draid(_));
+            let target = by_guid.get(&draid_guid).copied().filter(is_draid);
+            if let Kind::DraidSpare { draid, .. } = &mut nodes[spare.0 as usize].kind {
+                *draid = target;
+            }
+        }
+        let this = Self { common: common.clone(), nodes: nodes.into(), tops: tops.into(), by_guid: Arc::new(by_guid) };
+        match before {
+            Some(before) => this.keeps_ids_of(before).map(|()| this),
+            None => Ok(this),
+        }
+    }
+
+    /// Checks that the top-level vdevs of the topology before are in their places.
+    fn keeps_ids_of(&self, before: &Self) -> Result<(), VdevError> {
+        for (id, top) in before.tops.iter().enumerate() {
+            let old = before.node(top.node);
+            let new = self.tops.get(id).map(|top| self.node(top.node).guid);
+            if !matches!(old.kind, Kind::Hole | Kind::Missing) && new != Some(old.guid) {
+                return Err(bad(old.guid, format!("top-level vdev {id} is another one, or none, after a change")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sector size of a top-level vdev, as a power of two.
+    pub(super) fn ashift(&self, vdev: VdevId) -> Option<u32> {
+        self.tops.get(vdev.0 as usize).map(|top| top.ashift)
+    }
+
+    /// Whether blocks that are neighbours on a top-level vdev are neighbours on its devices, so that they can be written as one:
+    /// a disk, or a mirror of disks.
+    pub(super) fn keeps_neighbours(&self, vdev: VdevId) -> bool {
+        let is_leaf = |node: &Node| matches!(node.kind, Kind::Leaf(_));
+        self.tops.get(vdev.0 as usize).map(|top| self.node(top.node)).is_some_and(|node| match &node.kind {
+            Kind::Mirror => node.children.iter().all(|child| is_leaf(self.node(*child))),
+            _ => is_leaf(node),
+        })
+    }
+
+    /// Bytes that an allocation for `psize_bytes` takes on a top-level vdev at `birth`.
+    pub(super) fn psize_to_asize(&self, vdev: VdevId, psize_bytes: u64, birth: Txg) -> Option<u64> {
+        if psize_bytes > MAX_BLOCK_BYTES {
+            return None;
+        }
+        let top = self.tops.get(vdev.0 as usize)?;
+        Some(self.node_asize(self.node(top.node), top.ashift, psize_bytes, birth))
+    }
+
+    /// What stripes take for parity and padding; above them, as much as the child that takes most.
+    fn node_asize(&self, node: &Node, ashift: u32, psize_bytes: u64, birth: Txg) -> u64 {
+        match &node.kind {
+            Kind::Raidz(raidz) => raidz.psize_to_asize(psize_bytes, birth),
+            Kind::Draid(draid) => draid.psize_to_asize(psize_bytes),
+            _ => {
+                let children = node.children.iter().map(|child| self.node(*child));
+                children
+                    .map(|child| self.node_asize(child, ashift, psize_bytes, birth))
+                    .fold(psize_bytes.next_multiple_of(1 << ashift), u64::max)
+            }
+        }
+    }
+
+    /// Reads `size_bytes` at `offset_bytes` of a top-level vdev, as DVAs count, from whatever copies or reconstructions
+    /// it takes until `verify` accepts them.
+    ///
+    /// # Errors
+    /// [`VdevError::Unreadable`] when nothing was accepted; others as their names say.
+    pub(super) async fn read(
+        self: Arc<Self>,
+        vdev: VdevId,
+        offset_bytes: u64,
+        size_bytes: u64,
+        verify: Verify<'_>,
+        context: &ReadContext,
+    ) -> Result<Buf, VdevError> {
+        let (node, extent) = self.locate(vdev, offset_bytes, size_bytes)?;
+        let check = Check { verify, size: size_bytes as usize };
+        let read = match &node.kind {
+            Kind::Leaf(leaf) => {
+                let stale = node.missed.contains(context.birth);
+                if self.tops.len() > 1 {
+                    // A copy elsewhere may be the better one: that wants to be known.
+                    self.read_bounded_leaf(node, leaf, extent, Some(check), *context, Patience::Long).await
+                } else {
+                    let read = self.read_leaf(node, leaf, extent, Some(check), *context, stale);
+                    self.bounded(node, extent, *context, Patience::Long, read).await
+                }
+            }
+            Kind::Mirror => self.read_mirror(node, extent, Some(check), *context, Depth::START).await,
+            Kind::Raidz(_) | Kind::Draid(_) => Box::pin(self.read_stripe(node, extent, check, *context)).await?,
+            Kind::Indirect => {
+                return Box::pin(self.read_indirect(vdev, offset_bytes, extent.len, check, *context)).await;
+            }
+            Kind::Missing => return Err(VdevError::Missing(vdev)),
+            Kind::Hole | Kind::DraidSpare { .. } => return Err(VdevError::NoSuchVdev(vdev)),
+        };
+        match read {
+            Ok(mut buf) => {
+                buf.truncate(size_bytes as usize);
+                Ok(buf)
+            }
+            Err(faults) => Err(self.unreadable(node, vdev, offset_bytes, size_bytes, faults, *context)),
+        }
+    }
+
+    /// The error for a range that nothing could supply; counts it against the top-level vdev and the root.
+    pub(super) fn unreadable(
+        &self,
+        node: &Node,
+        vdev: VdevId,
+        offset_bytes: u64,
+        size_bytes: u64,
+        faults: Faults,
+        context: ReadContext,
+    ) -> VdevError {
+        let error = VdevError::Unreadable { vdev, offset_bytes, size_bytes, faults: faults.0 };
+        // What was given up on for another copy has not failed.
+        let is_for_another = context.elsewhere && error.is_overdue();
+        if !context.speculative && !is_for_another {
+            let kind = if error.is_checksum() {
+                FaultKind::Checksum
+            } else {
+                FaultKind::Read(IoCause { kind: std::io::ErrorKind::Other, errno: None })
+            };
+            // A leaf at the top has been counted already.
+            if !matches!(node.kind, Kind::Leaf(_)) {
+                node.errors.count(kind);
+            }
+            self.common.root.errors.count(kind);
+        }
+        error
+    }
+
+    pub(super) fn node(&self, index: NodeIndex) -> &Node {
+        &self.nodes[index.0 as usize]
+    }
+
+    pub(super) fn lookup(&self, guid: Guid) -> Option<&Node> {
+        self.by_guid.get(&guid).map(|index| self.node(*index))
+    }
+
+    /// The vdev, and the sectors of it that hold the range.
+    pub(super) fn locate(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        size_bytes: u64,
+    ) -> Result<(&Node, Extent), VdevError> {
+        let top = self.tops.get(vdev.0 as usize).ok_or(VdevError::NoSuchVdev(vdev))?;
+        let sector = 1 << top.ashift;
+        if size_bytes == 0 || size_bytes > MAX_BLOCK_BYTES || offset_bytes >= 1 << 62 {
+            let source = LayoutError::BadRange { offset_bytes, size_bytes };
+            return Err(VdevError::BadRange { vdev, source });
+        }
+        let extent = Extent { address: offset_bytes + START_BYTES, len: size_bytes.next_multiple_of(sector) };
+        Ok((self.node(top.node), extent))
+    }
+
+    /// Which of a block's copies to read first: an index into `places`, of which there is at least one. The first, unless
+    /// another may be expected in less than half its time.
+    pub(super) fn best_copy(&self, places: &[(VdevId, u64)], size_bytes: u64) -> usize {
+        let mut best = (0, u64::MAX);
+        for (index, (vdev, offset_bytes)) in places.iter().enumerate() {
+            let Ok((node, extent)) = self.locate(*vdev, *offset_bytes, size_bytes) else { continue };
+            let expected = self.expected_ns(node, extent, Depth::START);
+            if index == 0 {
+                best = (0, expected / 2);
+            } else if expected < best.1 {
+                best = (index, expected);
+            }
+        }
+        best.0
+    }
+
+    /// When an answer may be expected from a vdev; as long as there is, where nothing can be read.
+    fn expected_ns(&self, node: &Node, extent: Extent, depth: Depth) -> u64 {
+        let Some(depth) = depth.below().filter(|depth| self.is_readable(node, extent.address, *depth)) else {
+            return u64::MAX;
+        };
+        let children = || node.children.iter().map(|child| self.expected_ns(self.node(*child), extent, depth));
+        match &node.kind {
+            Kind::Leaf(_) => self.common.policy.expected_ns(&self.ask(extent), &node.load).unwrap_or(0),
+            Kind::Mirror => children().min().unwrap_or(u64::MAX),
+            // As long as the slowest column takes, of those that are read.
+            Kind::Raidz(_) | Kind::Draid(_) => children().filter(|ns| *ns != u64::MAX).max().unwrap_or(u64::MAX),
+            _ => 0,
+        }
+    }
+
+    /// Reads a vdev that is not top-level.
+    pub(super) fn read_nested<'a>(
+        &'a self,
+        node: &'a Node,
+        extent: Extent,
+        check: Option<Check<'a>>,
+        context: ReadContext,
+        depth: Depth,
+    ) -> BoxFuture<'a, Result<Buf, Faults>> {
+        Box::pin(async move {
+            let Some(depth) = depth.below() else {
+                return Err(self.fault(node, extent, FaultKind::Unavailable).into());
+            };
+            match &node.kind {
+                Kind::Leaf(leaf) => {
+                    let stale = node.missed.contains(context.birth);
+                    self.read_leaf(node, leaf, extent, check, context, stale).await
+                }
+                Kind::Mirror => self.read_mirror(node, extent, check, context, depth).await,
+                Kind::DraidSpare { .. } => match self.spare_target(node, extent.address) {
+                    Some(target) => self.read_nested(target, extent, check, context, depth).await,
+                    None => Err(self.fault(node, extent, FaultKind::Unavailable).into()),
+                },
+                Kind::Raidz(_) | Kind::Draid(_) => self.read_nested_stripe(node, extent, check, context).await,
+                Kind::Indirect | Kind::Hole | Kind::Missing => {
+                    Err(self.fault(node, extent, FaultKind::Unavailable).into())
+                }
+            }
+        })
+    }
+
+    /// The child of the draid that a distributed spare stands for at this address.
+    pub(super) fn spare_target(&self, spare: &Node, address: u64) -> Option<&Node> {
+        let Kind::DraidSpare { draid: Some(draid), spare_id } = &spare.kind else { return None };
+        let draid = self.node(*draid);
+        let Kind::Draid(layout) = &draid.kind else { return None };
+        let child = layout.spare_child(*spare_id, address.checked_sub(START_BYTES)?)?;
+        draid.children.get(child as usize).map(|child| self.node(*child))
+    }
+
+    /// Whether asking this vdev makes sense at all.
+    pub(super) fn is_readable(&self, node: &Node, address: u64, depth: Depth) -> bool {
+        let Some(depth) = depth.below() else { return false };
+        match &node.kind {
+            Kind::Leaf(leaf) => leaf.readable_disk().is_some(),
+            // A stripe that lacks more than its parity may still have a narrow block: it is asked, late.
+            Kind::Mirror | Kind::Raidz(_) | Kind::Draid(_) => {
+                node.children.iter().any(|child| self.is_readable(self.node(*child), address, depth))
+            }
+            Kind::DraidSpare { .. } => {
+                self.spare_target(node, address).is_some_and(|target| self.is_readable(target, address, depth))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this vdev cannot have a block of this birth, by its dirty time log.
+    pub(super) fn has_missed(&self, node: &Node, address: u64, birth: Txg, depth: Depth) -> bool {
+        let Some(depth) = depth.below() else { return true };
+        match &node.kind {
+            Kind::Leaf(_) => node.missed.contains(birth),
+            Kind::Mirror | Kind::Raidz(_) | Kind::Draid(_) => {
+                let lacks = |child: &&NodeIndex| {
+                    let child = self.node(**child);
+                    !self.is_readable(child, address, depth) || self.has_missed(child, address, birth, depth)
+                };
+                node.children.iter().filter(lacks).count() > node.dispensable_children()
+            }
+            Kind::DraidSpare { .. } => {
+                node.rebuilding
+                    || node.missed.contains(birth)
+                    || self
+                        .spare_target(node, address)
+                        .is_none_or(|target| self.has_missed(target, address, birth, depth))
+            }
+            _ => true,
+        }
+    }
+
+    /// A fault, unreported.
+    pub(super) fn fault(&self, node: &Node, extent: Extent, kind: FaultKind) -> Fault {
+        Fault { guid: node.guid, path: node.path.clone(), address_bytes: extent.address, size_bytes: extent.len, kind }
+    }
+
+    /// A fault, counted and logged unless it was to be expected.
+    pub(super) fn report(&self, node: &Node, extent: Extent, kind: FaultKind, context: ReadContext) -> Fault {
+        let fault = self.fault(node, extent, kind);
+        let is_noted = !matches!(kind, FaultKind::Unavailable | FaultKind::Stale);
+        if is_noted && !context.speculative {
+            node.errors.count(kind);
+            self.common.faults.push(fault.clone());
+        }
+        fault
+    }
+}
