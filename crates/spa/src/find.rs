@@ -363,6 +363,10 @@ fn leaf_of(report: &LabelReport) -> Option<(Guid, FoundLeaf)> {
     // Spares and cache devices have a state and a guid, but belong to no pool's tree.
     config.list("vdev_tree")?;
     let txg = Txg(config.u64("txg").unwrap_or(0));
+    // Labelled for a pool, or for a vdev of one, that no txg has made. Its rings may be those of an earlier life.
+    if txg == Txg(0) {
+        return None;
+    }
     let leaf = FoundLeaf { guid, disk: report.disk.clone(), config, txg, uberblocks: report.uberblocks.clone() };
     Some((pool, leaf))
 }
