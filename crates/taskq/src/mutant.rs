@@ -81,6 +81,10 @@ mutants! {
     FeatureUncounted = "feature-uncounted",
     /// Bytes behind the end of a file that is cut short are not made zeros.
     TailKept = "tail-kept",
+    /// The uberblock of the txg that adds a vdev is written, and no label of the vdev's devices.
+    AddUnlabelled = "add-unlabelled",
+    /// The rings of devices that are added are not cleared.
+    AddRingKept = "add-ring-kept",
 }
 
 /// 0: none.

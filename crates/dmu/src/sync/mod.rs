@@ -179,7 +179,7 @@ pub struct Writer {
 pub(super) struct Shared {
     pub(super) dmu: Dmu,
     allocator: Arc<dyn Allocator>,
-    /// For each top-level vdev, bytes that count for a sector of 512 allocated.
+    /// For each top-level vdev that was there from the beginning, bytes that count for a sector of 512 allocated.
     ratios: Vec<u64>,
     in_flight: Arc<Semaphore>,
 }
@@ -204,7 +204,11 @@ impl Shared {
         if bp.is_hole() || bp.is_redacted() {
             return SpaceDelta::default();
         }
-        let ratio = |vdev: VdevId| self.ratios.get(vdev.0 as usize).copied().unwrap_or(512);
+        let ratio = |vdev: VdevId| {
+            let known = self.ratios.get(vdev.0 as usize).copied();
+            // It was added since.
+            known.unwrap_or_else(|| deflate_ratio(self.dmu.zio().tree(), vdev))
+        };
         let used: u64 =
             if bp.is_embedded() { 0 } else { bp.dvas().map(|dva| (dva.asize_bytes >> 9) * ratio(dva.vdev)).sum() };
         let physical = if bp.is_embedded() { 0 } else { bp.psize_bytes() };

@@ -20,13 +20,13 @@ use cenote_vdev::disk::Disk;
 use crate::common::*;
 use crate::reopened::write_options;
 
-async fn disk(handle: &Handle, path: &Path) -> DiskSpec {
+pub(crate) async fn disk(handle: &Handle, path: &Path) -> DiskSpec {
     let options = OpenOptions { write: true, ..OpenOptions::default() };
     let disk = Disk::whole(handle.open(path, options).await.unwrap());
     DiskSpec { disk, path: path.display().to_string(), is_file: true }
 }
 
-async fn top(handle: &Handle, kind: TopKind, class: AllocationClass, paths: &[PathBuf]) -> TopSpec {
+pub(crate) async fn top(handle: &Handle, kind: TopKind, class: AllocationClass, paths: &[PathBuf]) -> TopSpec {
     let mut disks = Vec::new();
     for path in paths {
         disks.push(disk(handle, path).await);
@@ -59,7 +59,7 @@ async fn fill(pool: &mut PoolWriter, kind: DmuType, block_bytes: u32, count: u64
 }
 
 /// Bytes allocated on each vdev of the pool on disk, which must be whole.
-async fn allocated(handle: &Handle, paths: &[PathBuf], what: &str) -> BTreeMap<VdevId, u64> {
+pub(crate) async fn allocated(handle: &Handle, paths: &[PathBuf], what: &str) -> BTreeMap<VdevId, u64> {
     let (_, report) = check(handle, paths).await;
     assert_clean(&report, what);
     let (mut pools, _) = find(handle, paths).await;

@@ -11,6 +11,7 @@ mod destroyed;
 mod failing;
 mod features;
 mod files;
+mod grown;
 mod hanging;
 mod health;
 mod live;

@@ -10,6 +10,9 @@
 //!
 //! **Crash.** A disk is labelled before the txg that lists it. Until then it is a spare, or a cache, of nobody.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use cenote_dmu::{DmuError, DmuErrorKind, Object, ObjectSpec, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
@@ -22,8 +25,8 @@ use cenote_vdev::commit::initialize;
 
 use super::config::{CONFIG_BLOCK_BYTES, VERSION};
 use super::vdevs::{DiskSpec, MadeTop, MadeVdevs, TopKind, ashift_of};
-use crate::SpaError;
 use crate::config::PoolState;
+use crate::{FoundAuxiliary, SpaError};
 
 /// The header of a cache device takes a sector, of whatever size.
 const CACHE_HEADER_BYTES: usize = 64 << 10;
@@ -143,6 +146,22 @@ impl MadeAux {
         let caches = self.caches.iter().map(|disk| (disk, PoolState::L2Cache));
         let made = join_all(spares.chain(caches).map(|(disk, state)| disk.initialize(state))).await;
         made.into_iter().collect()
+    }
+
+    /// These and those that were found before.
+    pub(super) fn found_with(
+        &self,
+        before: &Arc<BTreeMap<Guid, FoundAuxiliary>>,
+    ) -> Arc<BTreeMap<Guid, FoundAuxiliary>> {
+        let spares = self.spares.iter().map(|disk| (disk, PoolState::Spare));
+        let caches = self.caches.iter().map(|disk| (disk, PoolState::L2Cache));
+        let found = spares
+            .chain(caches)
+            .map(|(made, state)| (made.guid, FoundAuxiliary { guid: made.guid, disk: made.spec.disk.clone(), state }));
+        match self.spares.is_empty() && self.caches.is_empty() {
+            true => before.clone(),
+            false => Arc::new(before.iter().map(|(guid, found)| (*guid, found.clone())).chain(found).collect()),
+        }
     }
 
     /// Enters them into the MOS, behind those that are there.

@@ -6,12 +6,13 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::commit::LeafCommit;
 
 use super::PoolWriter;
 use super::administer::IN_CONFIG;
 use super::auxiliary::write_list;
-use super::members::set;
+use super::members::{Members, set};
 use crate::SpaError;
 use crate::config::PoolState;
 use crate::multihost::holder_id;
@@ -38,7 +39,7 @@ impl PoolState {
 
 impl PoolWriter {
     /// Puts into a configuration what labels and MOS have in common.
-    fn identify(&self, list: &mut NvList, txg: Txg) {
+    fn identify(&self, list: &mut NvList, txg: Txg, members: &Members) {
         set(list, "version", VERSION);
         set(list, "name", self.name.as_str());
         set(list, "state", self.state.number());
@@ -64,7 +65,7 @@ impl PoolWriter {
             }
             set(list, "hostname", self.host.name.as_str());
         }
-        set(list, "vdev_children", self.members.config.children.len() as u64);
+        set(list, "vdev_children", members.config.children.len() as u64);
         let mut features = NvList::new();
         for guid in self.features.for_labels() {
             features.push(guid, NvValue::Boolean);
@@ -82,7 +83,7 @@ impl PoolWriter {
     /// The configuration of the whole pool.
     pub(super) fn whole_config(&self, txg: Txg) -> NvList {
         let mut list = self.old_config.clone();
-        self.identify(&mut list, txg);
+        self.identify(&mut list, txg, &self.members);
         set(&mut list, "com.delphix:has_per_vdev_zaps", NvValue::Boolean);
         set(&mut list, "vdev_tree", self.members.tree().clone());
         list
@@ -117,9 +118,14 @@ impl PoolWriter {
 
     /// What each leaf's part in a commit is. `with_labels`: the configuration has changed.
     pub(super) fn leaf_commits(&self, txg: Txg, with_labels: bool) -> Vec<LeafCommit> {
-        let holes = self.members.holes();
+        self.leaf_commits_of(&self.members, txg, with_labels)
+    }
+
+    /// The same, if these were the pool's vdevs.
+    pub(super) fn leaf_commits_of(&self, members: &Members, txg: Txg, with_labels: bool) -> Vec<LeafCommit> {
+        let holes = members.holes();
         let label = |mut list: NvList| {
-            self.identify(&mut list, txg);
+            self.identify(&mut list, txg, members);
             list.remove(MARK);
             if let Some(mark) = self.owner_mark.filter(|_| self.state == PoolState::Active) {
                 list.push(MARK, mark);
@@ -129,6 +135,14 @@ impl PoolWriter {
             }
             list
         };
-        self.members.leaf_commits(with_labels.then_some(&label))
+        let mut leaves = members.leaf_commits(with_labels.then_some(&label));
+        if mutant::is(Mutant::AddUnlabelled) {
+            let is_new = |leaf: &LeafCommit| {
+                let top = leaf.top.and_then(|top| members.top(top));
+                top.is_some_and(|top| top.create_txg == txg && txg != Txg::INITIAL)
+            };
+            leaves.iter_mut().filter(|leaf| is_new(leaf)).for_each(|leaf| leaf.config = None);
+        }
+        leaves
     }
 }

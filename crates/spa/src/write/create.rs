@@ -29,7 +29,7 @@ use super::members::Members;
 use super::multihost::Multihost;
 use super::shared::SharedBlocks;
 use super::space::{Space, vdev_setup};
-use super::vdevs::{METASLABS_MIN, MadeVdevs, TopSpec, refuse};
+use super::vdevs::{METASLABS_MIN, MadeTop, MadeVdevs, TopSpec, refuse};
 use super::{Clock, Head, Host, MOS_COPIES, PoolWriter, history};
 use crate::config::PoolState;
 use crate::multihost::Settings;
@@ -270,8 +270,7 @@ fn new_space(
     let mut sector_bytes = u64::MAX;
     for (id, top) in vdevs.children.iter().enumerate() {
         let maps = vdev_maps_of(VdevId(id as u32), top);
-        let leaves = made.tops.get(id).into_iter().flat_map(|top| &top.leaves);
-        let is_rotational = leaves.into_iter().any(|leaf| leaf.spec.disk.device().is_rotational());
+        let is_rotational = made.tops.get(id).is_some_and(MadeTop::is_rotational);
         let setup = vdev_setup(tree, top, maps, Txg::INITIAL, is_rotational);
         allocator.add_vdev(setup, true).map_err(|error| error.to_string())?;
         if top.class == AllocationClass::Log {

@@ -22,6 +22,7 @@ const MOS_ONLY: [&str; 3] = ["com.delphix:vdev_zap_leaf", "com.delphix:vdev_zap_
 const ROOT_ZAP: &str = MOS_ONLY[2];
 
 /// The vdevs of a pool that is written.
+#[derive(Clone)]
 pub(super) struct Members {
     tree: NvList,
     /// The same, typed.

@@ -40,6 +40,9 @@
 //! **Crash.** Until step 4 has written its first uberblock the pool is the last txg's, whole: nothing that it leads to was
 //! overwritten, since freed space waits for two txgs. After it, it is this txg's.
 //!
+//! **Growth** (`add`): new vdevs become part of the pool, and of the topology, in the beginning of a txg, and are written to from the next
+//! one on, whether or not the pool is in use.
+//!
 //! **Opening** a pool that exists (`open`) is an import, read-only, that finds out whether it may be written to (`refuse`), and
 //! a second one over devices that are this process's alone; the space accounts are read, and the next txg begins. Its first
 //! sync writes labels that say who has the pool.

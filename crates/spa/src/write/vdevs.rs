@@ -146,6 +146,11 @@ impl MadeVdevs {
         self.tops.iter().flat_map(|top| &top.leaves)
     }
 
+    /// The disks of all leaves.
+    pub(super) fn disks(&self) -> impl Iterator<Item = (Guid, Disk)> {
+        self.leaves().map(|leaf| (leaf.guid, leaf.spec.disk.clone()))
+    }
+
     /// The configurations of the top-level vdevs, as the MOS has them.
     pub(super) fn configs(&self) -> Vec<NvList> {
         (self.first_id..).zip(&self.tops).map(|(id, top)| top.config(id)).collect()
@@ -261,6 +266,11 @@ impl MadeTop {
             metaslab_array: none,
             zap: none,
         })
+    }
+
+    /// Whether one of its devices has a head.
+    pub(super) fn is_rotational(&self) -> bool {
+        self.leaves.iter().any(|leaf| leaf.spec.disk.device().is_rotational())
     }
 
     fn is_leaf(&self) -> bool {

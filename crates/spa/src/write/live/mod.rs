@@ -27,6 +27,9 @@
 //!
 //! **Life of a look at the pool.** [`LivePool::look`] queues it too. The sync takes looks between two txgs, and needs none for them.
 //!
+//! **Devices that are added** ([`LivePool::add_vdevs`]) are labelled by the task of the caller; the rest is a change of the pool:
+//! [`super::add`].
+//!
 //! **Reading the pool as of a txg** holds nothing up: [`View`].
 //!
 //! **Devices that fail.** Where too few take a block, a flush, labels or an uberblock the pool is *suspended*: that write waits in
