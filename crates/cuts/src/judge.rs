@@ -137,7 +137,12 @@ pub(crate) async fn judge(
             ));
         }
     }
-    Ok((txg, Models { files, ranges, datasets: shared(state) }))
+    let tops = pool.vdevs().children.len() - shape.top_count();
+    let log = models.grown.lock().clone();
+    let grown = log.as_of(txg).into_iter().find(|grown| grown.tops == tops);
+    let grown =
+        grown.ok_or_else(|| format!("as of txg {txg} it has {tops} vdevs that were added; {}", log.tail(txg)))?;
+    Ok((txg, Models { files, ranges, datasets: shared(state), grown: shared(grown) }))
 }
 
 /// Everything can be read and the account adds up; bad copies are only where they may be.

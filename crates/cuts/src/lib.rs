@@ -25,6 +25,9 @@
 //! * [`machine`]: layouts, devices, and how a cut treats what they had not made stable: whole writes and sectors survive or not, in
 //!   any order; some devices lie about nothing and lose everything.
 //! * `aim`: cuts that come at a step of a commit, and not at a time that is drawn.
+//! In most lives the pool gets another vdev under load, on devices with an earlier life in another pool that got further. As of each
+//! txg it has it or not, and has it from the txg on that the client was told of.
+//!
 //! * [`load`]: who changes things. Each has what it changes for itself, so that a model of it is a list: which change in which txg.
 //! * [`model`]: that list, and what a file, a range of a volume, the datasets are as of a txg.
 //! * [`life`]: the course above.

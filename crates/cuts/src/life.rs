@@ -22,9 +22,9 @@ use cenote_zvol::{Volume, VolumeSpec};
 use crate::CUTS;
 use crate::aim::Aim;
 use crate::judge::{Behind, Expected, found, import_options, imported, judge};
-use crate::load::{Administrator, FileWriter, Noting, RangeWriter, Shared, Turn};
+use crate::load::{Administrator, FileWriter, Grower, Noting, RangeWriter, Shared, Turn};
 use crate::machine::{Machine, Outage, Shape};
-use crate::model::{Datasets, Files, Log, Range, RangeChange, State};
+use crate::model::{Datasets, Files, Grown, Log, Range, RangeChange, State};
 
 /// Polls that a stretch of a life may take: many times what one takes.
 pub const STEPS_MAX: u64 = 1_000_000;
@@ -68,6 +68,8 @@ pub struct Done {
     pub had_outage: bool,
     /// A device was away all the while before it.
     pub was_degraded: bool,
+    /// A vdev was added before it.
+    pub has_grown: bool,
     /// Writes that reached the devices when the pool was being imported again.
     pub late: u64,
     /// Ways in which it was judged: as it is, wound back, with a device lost.
@@ -81,6 +83,7 @@ pub(crate) struct Models {
     pub(crate) files: Vec<Shared<Files>>,
     pub(crate) ranges: Vec<Shared<Range>>,
     pub(crate) datasets: Shared<Datasets>,
+    pub(crate) grown: Shared<Grown>,
 }
 
 pub(crate) fn shared<S: State>(base: S) -> Shared<S> {
@@ -98,6 +101,7 @@ impl Models {
             files: (0..FILE_SYSTEMS.len() * WRITERS).map(|_| shared(Files::default())).collect(),
             ranges: (0..RANGES).map(|at| shared(range(at))).collect(),
             datasets: shared(Datasets::default()),
+            grown: shared(Grown::default()),
         }
     }
 
@@ -105,7 +109,8 @@ impl Models {
     pub(crate) fn broken_promise(&self, there: Txg) -> Option<String> {
         let files = self.files.iter().find_map(|log| log.lock().broken_promise(there));
         let ranges = || self.ranges.iter().find_map(|log| log.lock().broken_promise(there));
-        files.or_else(ranges).or_else(|| self.datasets.lock().broken_promise(there))
+        let datasets = || self.datasets.lock().broken_promise(there);
+        files.or_else(ranges).or_else(datasets).or_else(|| self.grown.lock().broken_promise(there))
     }
 
     /// Checks that writes are counted as dirty: of each txg in which nothing was freed again, at least the largest.
@@ -130,13 +135,13 @@ impl Models {
     fn promises(&self) -> u64 {
         let files: usize = self.files.iter().map(|log| log.lock().promises()).sum();
         let ranges: usize = self.ranges.iter().map(|log| log.lock().promises()).sum();
-        (files + ranges + self.datasets.lock().promises()) as u64
+        (files + ranges + self.datasets.lock().promises() + self.grown.lock().promises()) as u64
     }
 
     fn changes(&self) -> u64 {
         let files: usize = self.files.iter().map(|log| log.lock().len()).sum();
         let ranges: usize = self.ranges.iter().map(|log| log.lock().len()).sum();
-        (files + ranges + self.datasets.lock().len()) as u64
+        (files + ranges + self.datasets.lock().len() + self.grown.lock().len()) as u64
     }
 }
 
@@ -255,6 +260,7 @@ impl Life {
         let (promised, late) = self.load(&mut rng, &plan, &mut done).map_err(&about)?;
         done.late = late.iter().map(|late| late.len() as u64).sum();
         (done.changes, done.promises) = (self.models.changes(), self.models.promises());
+        done.has_grown = !self.models.grown.lock().is_empty();
         let behind = match self.behind {
             _ if self.all_failed => Behind::Any,
             Some(behind) => Behind::One(Machine::name(behind)),
@@ -536,6 +542,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
     pool.sync().await.map_err(words)?;
     pool.export().await.map_err(words)?;
     // The last txg says that it is exported, and that one is written into all labels.
+    machine.growth(shape).used_before(handle, &machine.paths[0]).await?;
     let found = found(handle, machine).await?;
     found.newest().map(|leaf| leaf.txg).ok_or_else(|| "no labels".to_owned())
 }
@@ -606,5 +613,8 @@ async fn opened(
     let log = models.datasets.clone();
     let administrator = Administrator { pool: pool.clone(), heads, log, rng: Rng::new(rng.next_u64()) };
     work("the pool", Box::pin(administrator.run()));
+    let (growth, log) = (machine.growth(shape), models.grown.clone());
+    let grower = Grower { pool: pool.clone(), growth, log, rng: Rng::new(rng.next_u64()) };
+    work("the vdevs", Box::pin(grower.run()));
     Ok(pool)
 }

@@ -22,7 +22,10 @@ use cenote_zpl::write::{FileSystemMut, NodeSpec};
 use cenote_zpl::{ZplError, live};
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
-use crate::model::{Datasets, FileChange, Files, Log, Name, PoolChange, Range, RangeChange, State, content};
+use crate::machine::Growth;
+use crate::model::{
+    AddVdev, Datasets, FileChange, Files, Grown, Log, Name, PoolChange, Range, RangeChange, State, content,
+};
 
 /// Something that is changed, with whoever changes it and whoever judges that.
 pub type Shared<S> = Arc<Mutex<Log<S>>>;
@@ -33,6 +36,8 @@ const THINKING_NS_MAX: u64 = 40_000;
 const REFUSED_PAUSE: Duration = Duration::from_micros(300);
 /// Names in each of a writer's two directories.
 const NAMES: u64 = 7;
+/// How long after the load began a vdev is added at latest.
+const GROWN_AFTER_MAX: Duration = Duration::from_millis(25);
 /// Bytes of a file at most.
 const FILE_BYTES_MAX: u64 = 90_000;
 /// Names of datasets that come and go.
@@ -339,6 +344,51 @@ pub struct Administrator {
     pub log: Shared<Datasets>,
     /// What decides.
     pub rng: Rng,
+}
+
+/// Who adds a vdev, once in a life.
+pub struct Grower {
+    /// The pool.
+    pub pool: LivePool,
+    /// The vdev.
+    pub growth: Growth,
+    /// What it does.
+    pub log: Shared<Grown>,
+    /// What decides.
+    pub rng: Rng,
+}
+
+impl Grower {
+    /// Adds the vdev after a while, unless it is there.
+    pub async fn run(mut self) -> Result<(), String> {
+        if self.log.lock().newest().tops > 0 {
+            return Ok(());
+        }
+        let handle = self.pool.handle().clone();
+        handle.sleep(Duration::from_nanos(self.rng.below(GROWN_AFTER_MAX.as_nanos() as u64))).await;
+        let options = self.growth.options(&handle).await?;
+        {
+            let mut log = self.log.lock();
+            log.begin(AddVdev);
+            // In which one it comes is not known before it is done; until then a pool of any of these may have it or not.
+            log.entered(Txg(self.pool.txgs().synced_txg().0 + 1));
+        }
+        match self.pool.add_vdevs(options).await {
+            Ok(txg) => {
+                let mut log = self.log.lock();
+                log.entered(txg);
+                log.done();
+                log.promise_all();
+                Ok(())
+            }
+            // Its devices failed before they were the pool's.
+            Err(SpaError::CannotCreate(what)) if what.contains("/disk") => {
+                self.log.lock().refused();
+                Ok(())
+            }
+            Err(error) => Err(format!("adding a vdev: {error}")),
+        }
+    }
 }
 
 /// The dataset with this number.

@@ -1,23 +1,30 @@
 //! Devices, layouts, and the moment in which the power goes.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cenote_format::ids::{Guid, Txg};
 use cenote_metaslab::Tunables;
 use cenote_spa::write::live::SyncMode;
-use cenote_spa::write::{DiskSpec, TopKind, TopSpec};
+use cenote_spa::write::{AddOptions, DiskSpec, TopKind, TopSpec};
 use cenote_taskq::sim::disk::{Crash, Fault, Image, Late, Latency, Request, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime, oneshot};
+use cenote_vdev::commit::{LeafCommit, commit};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
+use cenote_vdev::leaf::probe_device;
+use cenote_vdev::ring::Ring;
 
 use crate::aim::Aim;
 
 /// A device's size in bytes.
 pub const DISK_BYTES: u64 = 80 << 20;
+
+/// Where the txgs begin that devices have from an earlier life.
+const EARLIER_TXG: u64 = 1 << 30;
 
 /// A pool's layout: kinds with their numbers of disks.
 type Tops = &'static [(TopKind, usize)];
@@ -137,6 +144,19 @@ impl Shape {
         }
     }
 
+    /// The vdev that the pool gets while it is used, as redundant as the rest: its kind, and how many devices it takes.
+    #[must_use]
+    pub fn growth(&self) -> (TopKind, usize) {
+        let has_single = self.layout.iter().any(|(kind, _)| *kind == TopKind::Single);
+        if has_single { (TopKind::Single, 1) } else { (TopKind::Mirror, 2) }
+    }
+
+    /// Top-level vdevs that the pool is made with.
+    #[must_use]
+    pub const fn top_count(&self) -> usize {
+        self.layout.len()
+    }
+
     /// Whether extended attributes are in directories of their own.
     #[must_use]
     pub const fn has_xattr_dirs(&self) -> bool {
@@ -190,6 +210,65 @@ impl Shape {
     }
 }
 
+/// A vdev that a pool gets while it is used.
+pub struct Growth {
+    kind: TopKind,
+    ashift: u32,
+    paths: Vec<PathBuf>,
+}
+
+impl Growth {
+    async fn disks(&self, handle: &Handle) -> Result<Vec<DiskSpec>, String> {
+        let mut disks = Vec::new();
+        for path in &self.paths {
+            disks.push(disk(handle, path).await?);
+        }
+        Ok(disks)
+    }
+
+    /// As an addition.
+    ///
+    /// # Errors
+    /// A device cannot be opened.
+    pub async fn options(&self, handle: &Handle) -> Result<AddOptions, String> {
+        let disks = self.disks(handle).await?;
+        let top = TopSpec { kind: self.kind, class: AllocationClass::Normal, disks };
+        Ok(AddOptions { tops: vec![top], ashift: Some(self.ashift), ..AddOptions::default() })
+    }
+
+    /// Gives its devices an earlier life in a pool that got much further: rings of uberblocks that lead to something, and that look
+    /// newer than any of this pool's.
+    ///
+    /// # Errors
+    /// A device fails, or none of the pool's has an uberblock.
+    pub async fn used_before(&self, handle: &Handle, of: &Path) -> Result<(), String> {
+        let report = probe_device(disk(handle, of).await?.disk.device()).await;
+        let found = report.labelled().find_map(|label| label.uberblocks.first().map(|copy| copy.uberblock));
+        let mut uberblock = found.ok_or("no uberblock")?;
+        let leaf = |spec: DiskSpec| LeafCommit {
+            guid: Guid(1),
+            disk: spec.disk,
+            top: None,
+            ashift: self.ashift,
+            config: None,
+            takes_uberblock: true,
+        };
+        let leaves: Vec<LeafCommit> = self.disks(handle).await?.into_iter().map(leaf).collect();
+        let mut ring = Ring::default();
+        for txg in EARLIER_TXG..EARLIER_TXG + 8 {
+            uberblock.txg = Txg(txg);
+            commit(&leaves, &uberblock, &mut ring).await.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+async fn disk(handle: &Handle, path: &Path) -> Result<DiskSpec, String> {
+    let options = OpenOptions { write: true, ..OpenOptions::default() };
+    let device = handle.open(path, options).await.map_err(|error| error.to_string())?;
+    Ok(DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file: true })
+}
+
 /// The devices of one stretch of a life, between two cuts.
 pub struct Machine {
     disks: Vec<Arc<SimDisk>>,
@@ -207,7 +286,7 @@ impl Machine {
     #[must_use]
     pub fn new(runtime: &Runtime, shape: &Shape, images: &[Image]) -> Self {
         let handle = runtime.handle();
-        let count = shape.layout.iter().map(|(_, disks)| disks).sum();
+        let count = shape.layout.iter().map(|(_, disks)| disks).sum::<usize>() + shape.growth().1;
         let paths: Vec<PathBuf> = (0..count).map(|index| format!("/disk{index}").into()).collect();
         let latency = Latency {
             write: Duration::from_micros(100),
@@ -316,13 +395,19 @@ impl Machine {
         for (kind, count) in shape.layout {
             let mut disks = Vec::new();
             for path in paths.by_ref().take(*count) {
-                let options = OpenOptions { write: true, ..OpenOptions::default() };
-                let device = handle.open(path, options).await.map_err(|error| error.to_string())?;
-                disks.push(DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file: true });
+                disks.push(disk(handle, path).await?);
             }
             tops.push(TopSpec { kind: *kind, class: AllocationClass::Normal, disks });
         }
         Ok(tops)
+    }
+
+    /// The vdev that the pool gets while it is used.
+    #[must_use]
+    pub fn growth(&self, shape: &Shape) -> Growth {
+        let (kind, count) = shape.growth();
+        // Only devices before them are ever away.
+        Growth { kind, ashift: shape.ashift, paths: self.paths[self.paths.len() - count..].to_vec() }
     }
 
     /// The power goes. Each device keeps what it likes of what was not stable; some of it may reach it only later (`has_late`).

@@ -116,6 +116,7 @@ struct Sums {
     judgements: u64,
     degraded: u64,
     outages: u64,
+    grown: u64,
     late: u64,
     /// Images that zdb has judged, and of how many cuts it judges one; none if 0.
     zdb: u64,
@@ -149,7 +150,7 @@ fn run(arguments: &Arguments) -> bool {
     println!(
         "{} cuts from {} on in {seconds:.1} s ({:.1} a second): {} failed, {} amid a commit, {} while the pool was opened; {} \
          txgs with {} changes, {} of them promised to be on disk; {} judgements, {} by zdb; {} with a device away, {} with devices \
-         that failed, {} with late writes; at most {} steps",
+         that failed, {} with a vdev added, {} with late writes; at most {} steps",
         sums.done,
         arguments.first,
         sums.done as f64 / seconds,
@@ -163,6 +164,7 @@ fn run(arguments: &Arguments) -> bool {
         sums.zdb,
         sums.degraded,
         sums.outages,
+        sums.grown,
         sums.late,
         sums.steps_max,
     );
@@ -200,6 +202,7 @@ fn live(first: u64, end: u64, verbose: bool, sums: &mut Sums) -> u64 {
                 sums.judgements += done.judgements;
                 sums.degraded += u64::from(done.was_degraded);
                 sums.outages += u64::from(done.had_outage);
+                sums.grown += u64::from(done.has_grown);
                 sums.late += u64::from(done.late > 0);
                 if sums.zdb_every > 0 && cut % sums.zdb_every == 0 {
                     sums.zdb += 1;

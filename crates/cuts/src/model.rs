@@ -430,6 +430,25 @@ impl State for Datasets {
     }
 }
 
+/// The vdevs that the pool got since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grown {
+    /// How many top-level ones.
+    pub tops: usize,
+}
+
+/// The addition of one top-level vdev.
+#[derive(Clone, Copy, Debug)]
+pub struct AddVdev;
+
+impl State for Grown {
+    type Change = AddVdev;
+
+    fn apply(&mut self, _: &AddVdev) {
+        self.tops += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
