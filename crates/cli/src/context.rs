@@ -76,6 +76,8 @@ struct Served {
     pool: LivePool,
     volumes: Arc<OpenVolumes>,
     mounts: Arc<LiveMounts>,
+    /// The devices that it was put together from.
+    devices: Arc<std::sync::Mutex<Vec<PathBuf>>>,
     /// The txg that the command reads.
     view: Arc<Mutex<Option<View>>>,
     is_to_end: Arc<AtomicBool>,
@@ -115,7 +117,8 @@ impl Context {
     /// For a client of this process, which has this pool.
     pub(crate) fn served_by(&self, of: &control::Pool, output: Output) -> Self {
         let (pool, volumes, mounts) = (of.pool.clone(), of.volumes.clone(), of.mounts.clone());
-        let served = Served { pool, volumes, mounts, view: Arc::default(), is_to_end: Arc::default() };
+        let devices = of.devices.clone();
+        let served = Served { pool, volumes, mounts, devices, view: Arc::default(), is_to_end: Arc::default() };
         let mut context = self.clone();
         (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
         context.kept = Arc::default();
@@ -127,6 +130,14 @@ impl Context {
     /// The pool of this process, where it does a client's work.
     pub(crate) fn served(&self) -> Option<&LivePool> {
         self.served.as_ref().map(|served| &served.pool)
+    }
+
+    /// The pool of this process, if it has one, has got devices: clients find it by them too.
+    pub(crate) fn devices_added(&self, paths: &[PathBuf]) {
+        let Some(served) = &self.served else { return };
+        let mut devices = served.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let new: Vec<PathBuf> = paths.iter().filter(|path| !devices.contains(path)).cloned().collect();
+        devices.extend(new);
     }
 
     /// Fails where clients use the pool of this process: a mount, or a volume. Mounts that nobody uses are unmounted on the way.

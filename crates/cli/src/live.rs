@@ -71,6 +71,7 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     give_up_when_asked_twice(context, &pool);
     // Once this txg is on disk nobody else imports it.
     pool.sync().await?;
+    let devices = Arc::new(std::sync::Mutex::new(devices));
     Ok(Pool { volumes: OpenVolumes::new(pool.clone()), mounts: Arc::default(), pool, guid, devices })
 }
 

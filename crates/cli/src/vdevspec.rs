@@ -77,6 +77,8 @@ enum Target {
 
 /// The words of a command line, read one after the other.
 struct Reader<'a> {
+    /// Paths begin there.
+    folder: &'a Path,
     layout: Layout,
     class: AllocationClass,
     target: Target,
@@ -85,9 +87,15 @@ struct Reader<'a> {
     log_seen: bool,
 }
 
-/// Reads the words of a command line.
+/// Reads the words of a command line of this process.
 pub(crate) fn parse_layout(words: &[String]) -> Result<Layout> {
+    parse_layout_in(Path::new(""), words)
+}
+
+/// Reads the words of the command line of a process that works in a folder; this process's own is `""`.
+pub(crate) fn parse_layout_in(folder: &Path, words: &[String]) -> Result<Layout> {
     let mut reader = Reader {
+        folder,
         layout: Layout::default(),
         class: AllocationClass::Normal,
         target: Target::Single,
@@ -173,7 +181,7 @@ impl<'a> Reader<'a> {
     }
 
     fn path(&mut self, word: &str) -> Result<()> {
-        let path = std::path::absolute(word).with_context(|| format!("'{word}' is no path"))?;
+        let path = std::path::absolute(self.folder.join(word)).with_context(|| format!("'{word}' is no path"))?;
         if self.layout.paths().any(|other| other == path) {
             bail!("invalid vdev specification: '{word}' is named twice");
         }

@@ -353,3 +353,53 @@ fn whoever_asks_wrongly_is_told_and_does_no_harm() {
     server.images.run("zfs", &["create", "mine/still"]);
     drop(silent);
 }
+
+/// Goal: `zpool add` of a pool that a server has is what it is of one that nobody has: the same checks, words and result.
+#[test]
+fn devices_are_added_to_a_pool_that_a_server_has() {
+    let server = Server::start();
+    let images = &server.images;
+    let image = |name: &str| images.dir.join(name).display().to_string();
+    let names = ["c", "d", "s", "k"].map(image);
+    let [c, d, spare, cache] = &names;
+    fn add<'a>(rest: &[&'a str]) -> Vec<&'a str> {
+        [&["add"][..], rest].concat()
+    }
+    // What is refused, in the words of a pool that nobody has; nothing is changed or made.
+    let pair = ["mine", "mirror", c.as_str(), d.as_str()];
+    for (rest, why) in [
+        (vec!["--size", "80M", "mine", c], "mismatched replication level: pool uses mirror and new vdev is file"),
+        (vec!["mine", "mirror", c, d], "no such device"),
+        (vec!["--size", "80M", "-o", "ashift=13", "mine", "mirror", c, d], "mismatched ashift"),
+        (vec!["--size", "80M", "-o", "comment=x", "mine", "mirror", c, d], "cannot be set while vdevs are added"),
+        (vec!["--size", "80M", "mine", "mirror", c, c], "is named twice"),
+        (vec!["-f", "mine", "mirror", &image("0.img"), &image("1.img")], "is part of this pool"),
+    ] {
+        let said = images.refused("zpool", &add(&rest));
+        assert!(said.contains(why), "{rest:?}: {said}");
+        assert!(names.iter().all(|name| !Path::new(name).exists()), "{rest:?} left files");
+    }
+    let shown = images.run("zpool", &add(&[&["-n"][..], &pair].concat()));
+    assert!(shown.contains("would update 'mine'") && shown.contains(c.as_str()), "{shown}");
+    assert!(!Path::new(c).exists());
+    // Paths begin where the command is given, not where the server works.
+    let mut command = images.command("zpool", &add(&["--size", "80M", "mine", "mirror", "c", "d"]));
+    common::good(command.current_dir(&images.dir));
+    let rest = ["--size", "80M", "mine", "spare", spare, "cache", cache];
+    images.run("zpool", &add(&rest));
+    let status = images.run("zpool", &["status", "-P", "mine"]);
+    for (name, state) in [(c, "ONLINE"), (d, "ONLINE"), (spare, "AVAIL"), (cache, "ONLINE")] {
+        let line = status.lines().find(|line| line.contains(&format!("{name} "))).unwrap_or_default();
+        assert!(line.contains(state), "{name}: {status}");
+    }
+    let history = images.run("zpool", &["history", "mine"]);
+    assert!(history.contains("zpool add mine mirror c d"), "{history}");
+    // Whose they are now is known, and they are taken.
+    let said = images.refused("zpool", &["create", "-f", "other", c]);
+    assert!(said.contains(c.as_str()), "{said}");
+    images.run("zpool", &["export", "mine"]);
+    let mut server = server;
+    server.images.note_files();
+    server.images.assert_whole();
+    assert!(server.images.run("zpool", &["status", "mine"]).contains("mirror-1"));
+}

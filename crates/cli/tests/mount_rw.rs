@@ -468,3 +468,68 @@ fn one_process_serves_volumes_and_files_for_writing() {
         images.assert_whole();
     }
 }
+
+/// Goal: a pool grows while a program writes into its file system, and what was written is there, on old devices and new.
+#[test]
+fn a_pool_gets_devices_while_files_are_written() {
+    if !can_mount() {
+        return;
+    }
+    let mut images = Images::made(&[], 1, &[]);
+    let mounted = Mounted::new(&images, "mine");
+    let at = mounted.at().to_owned();
+    // Nothing of it can be compressed.
+    let content = |file: usize| -> Vec<u8> {
+        let mut state = (file as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let byte = |_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        (0..1_500_000).map(byte).collect()
+    };
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let count = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut count = 0;
+            // More than the first device has room for, so that it goes on only since there are others.
+            while count < 60 || !is_done.load(Ordering::SeqCst) {
+                match fs::write(at.join(format!("f{count}")), content(count)) {
+                    Ok(()) => count += 1,
+                    // Until the devices are there.
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::StorageFull, "file {count}"),
+                }
+            }
+            count
+        });
+        for (name, class) in [("b.img", ""), ("c.img", "special"), ("d.img", "")] {
+            let path = images.dir.join(name).display().to_string();
+            let words = ["add", "-f", "--size", "160M", "mine", class, path.as_str()];
+            images.run("zpool", &words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>());
+        }
+        is_done.store(true, Ordering::SeqCst);
+        writer.join().unwrap()
+    });
+    for file in count..count + 20 {
+        fs::write(at.join(format!("f{file}")), content(file)).unwrap();
+    }
+    let count = count + 20;
+    images.run("zpool", &["sync", "mine"]);
+    for file in 0..count {
+        assert!(fs::read(at.join(format!("f{file}"))).unwrap() == content(file), "file {file}");
+    }
+    let listed = images.run("zpool", &["list", "-Hpvo", "name,size,alloc", "mine"]);
+    let used = listed.lines().filter(|line| line.contains(".img"));
+    let used: Vec<u64> = used.map(|line| line.split_whitespace().nth(2).unwrap().parse().unwrap()).collect();
+    assert!(used.len() == 4 && used.iter().all(|bytes| *bytes > 0), "{listed}");
+    mounted.end(End::Unmount);
+    images.note_files();
+    images.assert_whole();
+    let mounted = Mounted::new(&images, "mine");
+    for file in 0..count {
+        assert!(fs::read(mounted.path(&format!("f{file}"))).unwrap() == content(file), "file {file} again");
+    }
+    mounted.end(End::Unmount);
+    images.assert_whole();
+}

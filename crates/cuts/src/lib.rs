@@ -22,12 +22,12 @@
 //! Devices may fail before the cut too: one of those that the pool can do without is away all the while, or one or all fail for a while
 //! and come back or not. Whichever has missed something stays the one that may miss more, since there is no resilvering yet.
 //!
-//! * [`machine`]: layouts, devices, and how a cut treats what they had not made stable: whole writes and sectors survive or not, in
-//!   any order; some devices lie about nothing and lose everything.
-//! * `aim`: cuts that come at a step of a commit, and not at a time that is drawn.
 //! In most lives the pool gets another vdev under load, on devices with an earlier life in another pool that got further. As of each
 //! txg it has it or not, and has it from the txg on that the client was told of.
 //!
+//! * [`machine`]: layouts, devices, and how a cut treats what they had not made stable: whole writes and sectors survive or not, in
+//!   any order; some devices lie about nothing and lose everything.
+//! * `aim`: cuts that come at a step of a commit, and not at a time that is drawn.
 //! * [`load`]: who changes things. Each has what it changes for itself, so that a model of it is a list: which change in which txg.
 //! * [`model`]: that list, and what a file, a range of a volume, the datasets are as of a txg.
 //! * [`life`]: the course above.

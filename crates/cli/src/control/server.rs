@@ -47,8 +47,8 @@ pub(crate) struct Pool {
     pub(crate) mounts: Arc<LiveMounts>,
     /// Its guid.
     pub(crate) guid: Guid,
-    /// The devices that it was opened from.
-    pub(crate) devices: Vec<PathBuf>,
+    /// The devices that it was opened from, and those that were added since.
+    pub(crate) devices: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 /// Takes commands until it is dropped.
@@ -214,7 +214,7 @@ impl Shared {
             pid: std::process::id(),
             pool: self.of.pool.name().to_owned(),
             guid: self.of.guid.0,
-            devices: self.of.devices.clone(),
+            devices: self.of.devices.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             mounts: mounts
                 .iter()
                 .filter(|mount| is_there(mount))

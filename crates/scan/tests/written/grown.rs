@@ -254,7 +254,7 @@ fn additions_that_come_at_once_do_not_meet() {
         let mut made = 0;
         for join in joins {
             match join.await.unwrap() {
-                Ok(()) => made += 1,
+                Ok(_) => made += 1,
                 Err(error) => assert!(error.to_string().contains("has got other vdevs meanwhile"), "{error}"),
             }
         }

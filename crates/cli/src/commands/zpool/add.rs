@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
+use cenote_spa::SpaError;
 use cenote_spa::write::AddOptions;
+use cenote_taskq::Class;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +16,9 @@ use crate::inuse::refuse_used;
 use crate::made::Made;
 use crate::newpool::{parse_ashift, refuse_mismatch};
 use crate::outcome::{Outcome, usage};
-use crate::vdevspec::{Layout, parse_layout};
-use crate::writing::{finish, line, open_for_writing};
+use crate::pools::{NameArgs, Names};
+use crate::vdevspec::{Layout, parse_layout_in};
+use crate::writing::{Writing, line};
 
 /// Add vdevs, spares and cache devices to a pool.
 ///
@@ -44,11 +47,16 @@ pub(crate) struct Args {
     /// Make files that do not exist, of this size.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
+    #[command(flatten)]
+    names: NameArgs,
     /// The pool.
     pool: String,
     /// The vdevs.
     #[arg(required = true, value_name = "VDEV")]
     vdevs: Vec<String>,
+    /// The folder in which the command was given: a server works in another one.
+    #[arg(skip = std::env::current_dir().unwrap_or_default())]
+    folder: PathBuf,
 }
 
 /// The pool as it is.
@@ -60,7 +68,7 @@ struct Before {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let layout = parse_layout(&args.vdevs)?;
+    let layout = parse_layout_in(&args.folder, &args.vdevs)?;
     let mut ashift = None;
     for setting in &args.properties {
         match setting.split_once('=') {
@@ -77,10 +85,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     if args.dry_run {
         context.out(format!("would update '{}' to the following configuration:\n\n\t{}\n", args.pool, args.pool))?;
-        context.out(together(&before, layout).describe())?;
+        context.out(together(&before, layout, args.names.into()).describe())?;
         return Ok(Outcome::Good);
     }
-    let mut pool = open_for_writing(context, &args.pool).await?;
+    let writing = Writing::open(context, &args.pool).await?;
     let made = Made::here(&layout, args.size)?;
     let (tops, auxiliaries) = layout.open(context.handle(), &Path::to_owned, ashift.or(before.ashift)).await?;
     let options = AddOptions {
@@ -90,18 +98,47 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         allow_other_ashift: args.force || args.allow_ashift_mismatch,
         seed: None,
     };
-    pool.add_vdevs(options).await.map_err(|error| anyhow::anyhow!("cannot add to '{}': {error}", args.pool))?;
+    let is_served = writing.served().is_some();
+    let adding = add(context.clone(), args, writing, options, made, layout);
+    if is_served {
+        // A pool that is suspended answers its client at once, and adds when its devices are back: whatever waits for this goes, it goes
+        // on.
+        context.handle().spawn(Class::Issue, adding).await??;
+    } else {
+        adding.await?;
+    }
+    Ok(Outcome::Good)
+}
+
+/// Adds the vdevs, and notes them wherever the pool's devices are noted.
+async fn add(
+    context: Context,
+    args: Args,
+    mut writing: Writing,
+    options: AddOptions,
+    made: Made,
+    layout: Layout,
+) -> Result<()> {
+    let added = match &mut writing {
+        Writing::Alone(pool) => pool.add_vdevs(options).await,
+        Writing::Served(pool) => pool.add_vdevs(options).await,
+    };
+    // What was refused is in no pool. After any other failure the pool on disk may name the files.
+    if !matches!(added, Err(SpaError::CannotCreate(_))) {
+        made.keep()?;
+    }
+    added.map_err(|error| anyhow!("cannot add to '{}': {error}", args.pool))?;
+    let paths: Vec<PathBuf> = layout.paths().map(Path::to_owned).collect();
+    context.devices_added(&paths);
     let words = ["zpool", "add", &args.pool].into_iter().chain(args.vdevs.iter().map(String::as_str));
-    finish(pool, &line(words)).await?;
-    made.keep()?;
+    writing.finish(line(words)).await?;
     CacheFile::of_user()?.update(|pools| {
         if let Some(entry) = pools.get_mut(&args.pool) {
-            let new = layout.paths().map(Path::to_owned).filter(|path| !entry.paths.contains(path)).collect::<Vec<_>>();
+            let new = paths.iter().filter(|path| !entry.paths.contains(path)).cloned().collect::<Vec<_>>();
             entry.paths.extend(new);
         }
         Ok(())
-    })?;
-    Ok(Outcome::Good)
+    })
 }
 
 async fn before(context: &Context, name: &str) -> Result<Before> {
@@ -110,7 +147,7 @@ async fn before(context: &Context, name: &str) -> Result<Before> {
     let ashift = ashift.and_then(|ashift| u32::try_from(ashift).ok()).filter(|ashift| *ashift != 0);
     let (caches, spares) = (pool.cache_devices().await?, pool.spares().await?);
     let vdevs = pool.vdevs().clone();
-    // Its devices are opened for writing next.
+    // Its devices are opened for writing next, unless a server has them.
     pool.close().await;
     Ok(Before { vdevs, caches, spares, ashift })
 }
@@ -127,9 +164,9 @@ fn refuse_own(before: &Before, layout: &Layout) -> Result<()> {
 }
 
 /// What the pool would be, as far as a layout shows it.
-fn together(before: &Before, new: Layout) -> Layout {
+fn together(before: &Before, new: Layout, names: Names) -> Layout {
     use cenote_spa::write::TopKind;
-    let path = |leaf: &VdevConfig| PathBuf::from(leaf.display_name());
+    let path = |leaf: &VdevConfig| PathBuf::from(names.of(leaf, leaf.path.as_deref(), false));
     let mut all = Layout::default();
     for top in &before.vdevs.children {
         let kind = match top.kind {

@@ -59,7 +59,8 @@ impl Args {
     pub(crate) const fn is_for_server(&self) -> bool {
         matches!(
             self.command,
-            Zpool::Clear(_)
+            Zpool::Add(_)
+                | Zpool::Clear(_)
                 | Zpool::Export(_)
                 | Zpool::Get(_)
                 | Zpool::History(_)
