@@ -1,5 +1,5 @@
 //! `cenote bench`: the mechanisms that the project grew out of, each beside its predecessors, in one run on the user's machine;
-//! and what reading costs through all layers.
+//! what reading and writing cost through all layers, and a mount beside other file systems.
 //!
 //! No part of the engine. A suite is a module with a function that makes a [`report::Suite`]; what a run found is a
 //! [`report::Report`], which is kept as JSON and shown as text, Markdown or a page. Historic variants live here and nowhere
@@ -18,6 +18,7 @@ mod clock;
 pub mod codec;
 mod machine;
 pub mod mirror;
+pub mod mounted;
 mod page;
 pub mod report;
 pub mod roots;

@@ -1,11 +1,11 @@
 //! `cenote bench`: the founding mechanisms, each beside its predecessors, on this machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use cenote_bench::report::{Report, Suite};
 use cenote_bench::whole::{self, Part};
-use cenote_bench::{codec, machine, mirror, roots, taskq, writing};
+use cenote_bench::{codec, machine, mirror, mounted, roots, taskq, writing};
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use crate::outcome::{Outcome, usage};
 /// Whether a target was reached is printed beside it and does not change the exit status.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// What to measure; if nothing is named all but `write`, and `pool` only where --image or --peer-pool says of what.
+    /// What to measure; if nothing is named all but `write` and `mount`, and `pool` only where --image or --peer-pool says of what.
     #[arg(value_name = "SUITE")]
     suites: Vec<Which>,
     /// Within a minute, and less exact.
@@ -40,16 +40,16 @@ pub(crate) struct Args {
     /// write the same.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "image")]
     peer_pool: Option<PathBuf>,
-    /// For `write`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
+    /// For `write` and `mount`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Of `pool` and `write`, only these parts.
+    /// Of `pool`, `write` and `mount`, only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts())]
     only: Vec<String>,
-    /// Rounds of each part of `pool` and `write`.
+    /// Rounds of each part of `pool`, `write` and `mount`.
     #[arg(long, value_name = "COUNT")]
     rounds: Option<u32>,
-    /// Seconds of a round of `pool` and `write`.
+    /// Seconds of a round of `pool`, `write` and `mount`.
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Reads under way in `pool`'s memory-random.
@@ -67,7 +67,7 @@ pub(crate) struct Args {
 }
 
 fn parts() -> PossibleValuesParser {
-    PossibleValuesParser::new(Part::ALL.map(|(name, _)| name).into_iter().chain(writing::PARTS))
+    PossibleValuesParser::new(Part::ALL.map(|(name, _)| name).into_iter().chain(writing::PARTS).chain(mounted::PARTS))
 }
 
 /// A suite.
@@ -85,6 +85,8 @@ enum Which {
     Pool,
     /// Writing, all layers, on pools made for it.
     Write,
+    /// A mount beside bindfs and ext4. Takes root.
+    Mount,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -144,11 +146,19 @@ impl Which {
             Self::Roots => roots::run(args.quick),
             Self::Mirror => mirror::run(args.quick, &settings),
             Self::Codec => codec::run(args.quick),
+            Self::Mount => {
+                let made = scratch(args.folder.as_deref())?;
+                mounted::run(&mounted::Options {
+                    folder: made.path().to_owned(),
+                    program: std::env::current_exe()?,
+                    rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
+                    seconds: args.seconds.unwrap_or(if args.quick { 2.0 } else { 6.0 }),
+                    quick: args.quick,
+                    only: args.only,
+                })
+            }
             Self::Write => {
-                let made = match &args.folder {
-                    Some(folder) => tempfile::tempdir_in(folder),
-                    None => tempfile::tempdir(),
-                }?;
+                let made = scratch(args.folder.as_deref())?;
                 writing::run(&writing::Options {
                     folder: made.path().to_owned(),
                     peer: args.peer_pool,
@@ -179,6 +189,11 @@ impl Which {
         });
         thread.join().map_err(|_| anyhow::anyhow!("{} panicked", self.name()))?
     }
+}
+
+/// A folder for files that are made, in the one named or where temporary files go.
+fn scratch(folder: Option<&Path>) -> std::io::Result<tempfile::TempDir> {
+    folder.map_or_else(tempfile::tempdir, tempfile::tempdir_in)
 }
 
 /// The command that makes such a report, as one would type it; paths by what they are.

@@ -1,0 +1,154 @@
+//! `cenote bench mount`: a file system of ours as programs meet it, beside bindfs and ext4 in one run.
+//!
+//! Three trees are mounted in images of one folder: a dataset by a `cenote mount --rw` of its own process, ext4 on a loop device,
+//! and bindfs over a directory of that ext4. bindfs does next to nothing but hand requests on, so it is what FUSE itself costs a
+//! program; ext4 is what a program pays in the kernel. Rounds go over the three in turns, so that all meet the same noise.
+
+mod rig;
+mod work;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value, json};
+
+use self::rig::Rig;
+use self::work::{Work, Workload};
+use crate::report::{Suite, Table, short};
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where images and mount points are made.
+    pub folder: PathBuf,
+    /// The program that mounts ours.
+    pub program: PathBuf,
+    /// Rounds of each part.
+    pub rounds: u32,
+    /// Seconds of a round of the parts that run for a time.
+    pub seconds: f64,
+    /// Less, and less exact.
+    pub quick: bool,
+    /// The parts, of [`PARTS`]; all if none is named.
+    pub only: Vec<String>,
+}
+
+/// The parts.
+pub const PARTS: [&str; 9] =
+    ["look-up", "absent", "fchmod", "pwrite", "mkdir", "create", "stat-walk", "random-write", "dbench"];
+
+/// A part's place in the table.
+struct Line {
+    name: &'static str,
+    what: &'static str,
+    work: Work,
+    goal: Goal,
+}
+
+/// What is wanted of a part.
+#[derive(Clone, Copy)]
+enum Goal {
+    /// No more than so many times bindfs's time.
+    TimesBindfs(f64),
+    /// At least so many a second (or MB).
+    Rate(f64),
+    /// Nothing is said of it.
+    Nothing,
+}
+
+const LINES: [Line; 9] = [
+    Line { name: "look-up", what: "look-up of a name", work: Work::LookUp, goal: Goal::TimesBindfs(1.5) },
+    Line { name: "absent", what: "look-up of an absent name", work: Work::Absent, goal: Goal::Nothing },
+    Line { name: "fchmod", what: "fchmod", work: Work::Fchmod, goal: Goal::TimesBindfs(1.5) },
+    Line { name: "pwrite", what: "pwrite of 4 KiB", work: Work::Pwrite, goal: Goal::TimesBindfs(1.5) },
+    Line { name: "mkdir", what: "mkdir", work: Work::Mkdir, goal: Goal::TimesBindfs(1.5) },
+    Line { name: "create", what: "files of 4 KiB created", work: Work::Create, goal: Goal::Rate(6_000.0) },
+    Line { name: "stat-walk", what: "names listed and looked at", work: Work::StatWalk, goal: Goal::Rate(60_000.0) },
+    Line { name: "random-write", what: "4 KiB written at random", work: Work::RandomWrite, goal: Goal::Rate(40_000.0) },
+    Line { name: "dbench", what: "dbench, four clients", work: Work::Dbench, goal: Goal::Rate(250.0) },
+];
+
+/// Names of the trees, in the order of [`Rig::trees`].
+const TREES: [&str; 3] = ["Cenote", "bindfs", "ext4"];
+
+/// The best round: other programs only slow.
+fn best(work: Work, values: &[f64]) -> f64 {
+    let better = if work.is_rate() { f64::max } else { f64::min };
+    values.iter().copied().reduce(better).unwrap_or(f64::NAN)
+}
+
+fn cell(work: Work, values: &[f64]) -> String {
+    match values {
+        [one] => short(*one),
+        all => {
+            let each: Vec<String> = all.iter().map(|value| short(*value)).collect();
+            format!("{} of {}", short(best(work, all)), each.join(", "))
+        }
+    }
+}
+
+/// Runs the suite.
+///
+/// # Errors
+/// When something cannot be mounted, which takes root, `mkfs.ext4` and `bindfs`; or a call in a mount fails.
+pub fn run(options: &Options) -> Result<Suite> {
+    let mut suite = Suite { name: "mount".into(), title: "a mount as programs meet it".into(), ..Suite::default() };
+    suite.notes.extend([
+        "Three trees in images of one folder: a dataset served by `cenote mount --rw` (properties as they are by default, records \
+         of 128 KiB), ext4 on a loop device, and bindfs over a directory of that ext4. Times are those of the system calls of one \
+         thread; nothing is synced within the time measured."
+            .into(),
+        "look-up, and listing with a look at each name: after the kernel was told to forget names and inodes (drop_caches), so that \
+         the server is asked; the server keeps what it has. Cells: the best round, and all where there are several; ratios and \
+         targets are by the best."
+            .into(),
+    ]);
+    let has_dbench = work::has_dbench();
+    if !has_dbench {
+        suite.notes.push("dbench is not installed here: its line is left out.".into());
+    }
+    let rig = Rig::new(&options.folder, &options.program)?;
+    let mut table = Table::new(
+        "Time of a call, and rates",
+        &["what", "unit", "Cenote", "bindfs", "ext4", "Cenote : bindfs", "Cenote : ext4"],
+    );
+    let mut raw = Map::new();
+    let wanted = |line: &&Line| match options.only.is_empty() {
+        true => line.work != Work::Dbench || has_dbench,
+        false => options.only.iter().any(|only| only == line.name),
+    };
+    for line in LINES.iter().filter(wanted) {
+        let mut found = [const { Vec::new() }; 3];
+        for round in 0..options.rounds.max(1) {
+            for (tree, values) in rig.trees().iter().zip(&mut found) {
+                let load = Workload { at: tree, round, quick: options.quick, seconds: options.seconds };
+                let value = load.run(line.work);
+                values.push(value.with_context(|| format!("{} in {}", line.name, tree.display()))?);
+            }
+        }
+        let [ours, bindfs, ext4] = [0, 1, 2].map(|index| best(line.work, &found[index]));
+        let [first, second, third] = [0, 1, 2].map(|index| cell(line.work, &found[index]));
+        let unit = line.work.unit().to_owned();
+        table.row([line.what.into(), unit, first, second, third, short(ours / bindfs), short(ours / ext4)]);
+        match line.goal {
+            Goal::TimesBindfs(most) => suite.target(
+                format!("{}: at most {most} times bindfs", line.what),
+                format!("{} {} against {}: {}", short(ours), line.work.unit(), short(bindfs), short(ours / bindfs)),
+                ours <= most * bindfs,
+            ),
+            Goal::Rate(least) => suite.target(
+                format!("{}: at least {} {}", line.what, short(least), line.work.unit()),
+                short(ours),
+                ours >= least,
+            ),
+            Goal::Nothing => {}
+        }
+        let rounds: Map<String, Value> =
+            TREES.iter().zip(&found).map(|(name, values)| ((*name).to_owned(), json!(values))).collect();
+        raw.insert(line.name.into(), Value::Object(rounds));
+    }
+    suite.tables.push(table);
+    suite.raw = Value::Object(raw);
+    rig.end()?;
+    Ok(suite)
+}
