@@ -16,9 +16,18 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Mount(PathBuf);
 
 impl Mount {
+    /// Unmounts. A FUSE server that was just unmounted above it may still have it in use for a moment.
     fn end(mut self) -> Result<()> {
-        let at = std::mem::take(&mut self.0);
-        run(Command::new("umount").arg(&at))
+        let start = Instant::now();
+        loop {
+            match run(Command::new("umount").arg(&self.0)) {
+                Ok(()) => break,
+                Err(error) if start.elapsed() > PATIENCE => return Err(error),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+        self.0.clear();
+        Ok(())
     }
 }
 

@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// For `write` and `mount`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
+    /// For `mount`: the program that mounts, if another build of this one is to be measured.
+    #[arg(long, value_name = "PROGRAM")]
+    program: Option<PathBuf>,
     /// Of `pool`, `write` and `mount`, only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts())]
     only: Vec<String>,
@@ -150,7 +153,7 @@ impl Which {
                 let made = scratch(args.folder.as_deref())?;
                 mounted::run(&mounted::Options {
                     folder: made.path().to_owned(),
-                    program: std::env::current_exe()?,
+                    program: args.program.map_or_else(std::env::current_exe, Ok)?,
                     rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
                     seconds: args.seconds.unwrap_or(if args.quick { 2.0 } else { 6.0 }),
                     quick: args.quick,
@@ -203,6 +206,7 @@ fn command(args: &Args) -> String {
     words.extend(args.quick.then(|| "--quick".to_owned()));
     words.extend(args.image.as_ref().map(|_| "--image IMAGE".to_owned()));
     words.extend(args.peer_pool.as_ref().map(|_| "--peer-pool PROGRAM".to_owned()));
+    words.extend(args.program.as_ref().map(|_| "--program PROGRAM".to_owned()));
     words.extend(args.peers.iter().map(|_| "--peer PROGRAM".to_owned()));
     if !args.only.is_empty() {
         words.push(format!("--only {}", args.only.join(",")));
