@@ -24,7 +24,9 @@
 //! so newcomers do not hold it up, and nobody who was in before is missed.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use crossbeam_utils::CachePadded;
 
@@ -304,6 +306,33 @@ impl Group {
             }
             drop(member);
         });
+        Ok(())
+    }
+
+    /// Polls `future` once on the calling thread, as a member. If it waits for something then, the rest of it is a task: for a front
+    /// end's threads, since work that waits for nothing is done sooner here than a worker would be awake.
+    ///
+    /// A panic of that poll ends the work as it ends a task: nobody is told but by what the future drops.
+    pub fn begin<F>(&self, class: Class, future: F) -> Result<(), GroupClosed>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let member = self.enter()?;
+        let mut future = Box::pin(future);
+        let polled = {
+            let _entered = crate::handle::enter(self.0.handle.clone());
+            // Being woken means nothing yet: as a task it is polled again at once.
+            let mut context = Context::from_waker(Waker::noop());
+            catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)))
+        };
+        match polled {
+            Ok(Poll::Pending) => self.0.handle.detach(class, async move {
+                future.await;
+                drop(member);
+            }),
+            Ok(Poll::Ready(())) => {}
+            Err(_) => drop(catch_unwind(AssertUnwindSafe(|| drop(future)))),
+        }
         Ok(())
     }
 

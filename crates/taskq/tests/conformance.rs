@@ -95,6 +95,7 @@ claims! {
     a_missing_device_is_not_found
     a_closed_group_is_empty_and_stays_so
     a_member_may_fork_while_its_group_closes
+    what_is_begun_here_ends_here_or_as_a_task
     a_wait_is_for_those_who_are_in_and_refuses_nobody
     a_cancelled_group_begins_nothing_and_waits_for_what_has_begun
     what_is_dispatched_runs_once_and_a_panic_is_its_own
@@ -446,6 +447,47 @@ fn a_member_may_fork_while_its_group_closes(world: &World) {
         drop(child);
         closed.await.expect("no panic");
     });
+}
+
+fn what_is_begun_here_ends_here_or_as_a_task(world: &World) {
+    let handle = world.runtime.handle();
+    let group = handle.group();
+    let done = Arc::new(AtomicU64::new(0));
+    let count = |more: u64| {
+        let done = Arc::clone(&done);
+        async move {
+            done.fetch_add(more, Ordering::SeqCst);
+        }
+    };
+    // Outside all tasks, as a front end's thread is.
+    group.begin(Class::Issue, count(1)).unwrap();
+    assert_eq!((done.load(Ordering::SeqCst), group.members()), (1, 0), "done at once, and out of the group");
+    let (gate, wait) = oneshot::channel::<()>();
+    let after = count(10);
+    group
+        .begin(Class::Issue, async move {
+            wait.await.unwrap();
+            yield_now().await;
+            after.await;
+        })
+        .unwrap();
+    let lost = Arc::new(());
+    let left = Arc::downgrade(&lost);
+    group
+        .begin(Class::Issue, async move {
+            let _lost = lost;
+            panic!("told to nobody");
+        })
+        .unwrap();
+    assert!(left.upgrade().is_none(), "a panic drops what there was");
+    assert_eq!((done.load(Ordering::SeqCst), group.members()), (1, 1));
+    world.runtime.block_on(async {
+        gate.send(()).unwrap();
+        group.close().await;
+    });
+    assert_eq!(done.load(Ordering::SeqCst), 11, "a close waits for what was begun");
+    assert!(group.begin(Class::Issue, count(100)).is_err());
+    assert_eq!(done.load(Ordering::SeqCst), 11);
 }
 
 fn a_wait_is_for_those_who_are_in_and_refuses_nobody(world: &World) {
