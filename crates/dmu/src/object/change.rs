@@ -138,6 +138,38 @@ impl Object {
         self.count_dirty(txg, more);
     }
 
+    /// Writes bytes into a block at `start`. `kept` is its newest content, or nothing where it is a hole, and nobody else changes the
+    /// block meanwhile. The block is changed in its place where this txg has it already and nobody else holds it; else the rest of it
+    /// is copied.
+    pub fn write_part(&self, txg: Txg, block: u64, start: usize, bytes: &[u8], kept: Option<Block>) {
+        let size = self.block_bytes() as usize;
+        debug_assert!(start + bytes.len() <= size);
+        let put = |mut buf: Buf| {
+            buf[start..start + bytes.len()].copy_from_slice(bytes);
+            buf.freeze()
+        };
+        let kept = self.change(txg, |state| {
+            // A table that the sync has is of a txg that nobody changes any more: there is nothing to change in place.
+            let at = Arc::get_mut(&mut state.layer(txg).blocks).and_then(|blocks| blocks.get_mut(&block));
+            let Some(at) = at.filter(|at| at.len() == size) else { return Err(kept) };
+            // The caller's is the same memory.
+            drop(kept);
+            match std::mem::take(at).try_into_buf() {
+                Ok(buf) => {
+                    *at = put(buf);
+                    Ok(())
+                }
+                Err(shared) => {
+                    *at = shared.clone();
+                    Err(Some(shared))
+                }
+            }
+        });
+        let Err(kept) = kept else { return };
+        let buf = kept.map_or_else(|| Buf::zeroed(size), |kept| Buf::copied_from(&kept));
+        self.write_block(txg, block, put(buf));
+    }
+
     /// Locks the range of all blocks that a range of bytes touches.
     pub async fn lock_bytes(&self, offset_bytes: u64, len_bytes: u64) -> RangeGuard {
         loop {
@@ -174,15 +206,12 @@ impl Object {
             let (block, start) = (at / size, (at % size) as usize);
             debug_assert!(range.blocks().contains(&block));
             let len = (size as usize - start).min(rest.len());
-            let mut buf = if len as u64 == size {
-                Buf::unfilled(len)
+            if len as u64 == size {
+                self.write_block(txg, block, Block::copied_from(&rest[..len]));
             } else {
-                self.block(BlockId(block))
-                    .await?
-                    .map_or_else(|| Buf::zeroed(size as usize), |(block, _)| block.into_buf())
-            };
-            buf[start..start + len].copy_from_slice(&rest[..len]);
-            self.write_block(txg, block, buf.freeze());
+                let kept = self.block(BlockId(block)).await?.map(|(kept, _)| kept);
+                self.write_part(txg, block, start, &rest[..len], kept);
+            }
             rest = &rest[len..];
             at += len as u64;
         }

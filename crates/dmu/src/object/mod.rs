@@ -102,6 +102,15 @@ impl Object {
         }
     }
 
+    /// True if this is the same object in memory, and not only one of the same number.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (&self.form, &other.form) {
+            (Form::Open(shared), Form::Open(other)) => Arc::ptr_eq(shared, other),
+            _ => false,
+        }
+    }
+
     /// The objset that it is of.
     #[must_use]
     pub fn objset(&self) -> &Objset {

@@ -121,7 +121,16 @@ impl<'a> MicroZap<'a> {
     /// The entry with exactly this name.
     #[must_use]
     pub fn lookup(&self, name: &[u8]) -> Option<MicroEntry<'a>> {
-        self.entries().find(|entry| entry.name == name)
+        if name.is_empty() || name.contains(&0) {
+            return None;
+        }
+        // Directories are looked into this way, so an entry costs a comparison and no more.
+        let is_it = |entry: &[u8]| {
+            let rest = entry[ENTRY_OFFSET_NAME..].strip_prefix(name);
+            rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
+        };
+        let slot = self.fields.bytes().chunks_exact(MICRO_ENTRY_SIZE_BYTES).skip(1).position(is_it)?;
+        self.entry(slot)
     }
 }
 
