@@ -68,39 +68,42 @@ impl LiveFileSystem {
     }
 
     pub(super) fn attributes_of(&self, node: &Node) -> Attributes {
-        let record = node.record();
-        let mode = record.u64(ZplAttribute::Mode);
-        let flags = Flags(record.flags().bits());
+        let unwritten_access = node.unwritten_access();
         let head = node.object.phys();
+        let (slots, block_bytes) = (head.slots(), head.data_block_bytes());
         // Before its space: if a txg ends in between, the client asks once more.
         let is_changed = node.object.is_changed();
         // What is not on disk yet has no space yet.
         let used = node.object.synced().map_or(0, |synced| synced.used_bytes());
-        let (uid, gid) = (record.u64(ZplAttribute::Uid), record.u64(ZplAttribute::Gid));
-        Attributes {
-            object: node.id,
-            kind: FileKind::of_mode(mode).unwrap_or(FileKind::File),
-            permissions: (mode & 0o7777) as u32,
-            uid: posix_id(uid),
-            gid: posix_id(gid),
-            fuid_owner: uid,
-            fuid_group: gid,
-            link_count: record.u64(ZplAttribute::Links),
-            size_bytes: record.u64(ZplAttribute::Size),
-            blocks: used.saturating_add(256) / 512 + head.slots() as u64,
-            is_changed,
-            block_size_bytes: u64::from(head.data_block_bytes()),
-            accessed: node.unwritten_access().unwrap_or_else(|| record.time(ZplAttribute::Atime)),
-            modified: record.time(ZplAttribute::Mtime),
-            changed: record.time(ZplAttribute::Ctime),
-            created: record.time(ZplAttribute::Crtime),
-            generation: record.u64(ZplAttribute::Gen),
-            parent: ObjectId(record.u64(ZplAttribute::Parent)),
-            device: device_numbers(record.u64(ZplAttribute::Rdev)),
-            project: flags.has_project().then(|| record.u64(ZplAttribute::Projid)),
-            flags,
-            xattr_directory: Some(ObjectId(record.u64(ZplAttribute::Xattr))).filter(|id| id.0 != 0),
-        }
+        node.with(|record| {
+            let mode = record.u64(ZplAttribute::Mode);
+            let flags = Flags(record.flags().bits());
+            let (uid, gid) = (record.u64(ZplAttribute::Uid), record.u64(ZplAttribute::Gid));
+            Attributes {
+                object: node.id,
+                kind: FileKind::of_mode(mode).unwrap_or(FileKind::File),
+                permissions: (mode & 0o7777) as u32,
+                uid: posix_id(uid),
+                gid: posix_id(gid),
+                fuid_owner: uid,
+                fuid_group: gid,
+                link_count: record.u64(ZplAttribute::Links),
+                size_bytes: record.u64(ZplAttribute::Size),
+                blocks: used.saturating_add(256) / 512 + slots as u64,
+                is_changed,
+                block_size_bytes: u64::from(block_bytes),
+                accessed: unwritten_access.unwrap_or_else(|| record.time(ZplAttribute::Atime)),
+                modified: record.time(ZplAttribute::Mtime),
+                changed: record.time(ZplAttribute::Ctime),
+                created: record.time(ZplAttribute::Crtime),
+                generation: record.u64(ZplAttribute::Gen),
+                parent: ObjectId(record.u64(ZplAttribute::Parent)),
+                device: device_numbers(record.u64(ZplAttribute::Rdev)),
+                project: flags.has_project().then(|| record.u64(ZplAttribute::Projid)),
+                flags,
+                xattr_directory: Some(ObjectId(record.u64(ZplAttribute::Xattr))).filter(|id| id.0 != 0),
+            }
+        })
     }
 
     /// Changes attributes; what they are then comes back.

@@ -117,8 +117,9 @@ impl LiveFileSystem {
         let parent = self.node(parent).await?;
         let _parent = parent.lock.write().await;
         self.check_parent(&parent)?;
-        let mut zap = Zap::open(parent.object.clone()).await?;
+        let mut zap = self.zap_of(&parent).await?;
         if zap.lookup(name).await?.is_some() {
+            self.keep_zap(zap);
             return Err(ZplError::Exists);
         }
         let now = self.now();
@@ -150,8 +151,10 @@ impl LiveFileSystem {
                 record.put(ZplAttribute::Links, links)?;
                 touch(record, now)
             })?;
-            let _entries = parent.entries.write().await;
+            let entries = parent.entries.write().await;
             zap.flush(txg).await?;
+            drop(entries);
+            self.keep_zap(zap);
             let node = self.shared.nodes.add(object.clone(), plan, spill).await;
             if open {
                 node.count_open(true);

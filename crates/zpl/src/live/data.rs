@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cenote_dmu::Object;
 use cenote_dmu::tx::Cost;
-use cenote_format::ids::{BlockId, ObjectId};
+use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 use cenote_taskq::RangeGuard;
@@ -73,13 +73,13 @@ impl LiveFileSystem {
     /// one block at most, and up to the record size.
     pub(super) fn grown_block(&self, node: &Node, end: u64) -> Result<Option<u32>, ZplError> {
         let head = node.object.phys();
-        let block = head.data_block_bytes();
+        let (block, last) = (head.data_block_bytes(), head.max_block_id);
         if end <= u64::from(block) {
             return Ok(None);
         }
         let record = self.options().record_bytes;
         let is_regular = block.is_power_of_two();
-        let has_one = head.max_block_id == 0 && node.size_bytes() <= u64::from(block);
+        let has_one = last == 0 && node.size_bytes() <= u64::from(block);
         if !has_one && !is_regular {
             let what = "blocks whose size is no power of two".to_owned();
             return Err(ZplError::Corrupt { object: node.id.0, what });
@@ -107,6 +107,23 @@ pub(super) fn check_writable(node: &Node, from_bytes: u64) -> Result<(), ZplErro
     Ok(())
 }
 
+/// What becomes of a block that is written.
+enum Piece<'a> {
+    /// All of its content.
+    Whole(Block),
+    /// Bytes from an offset on; the rest stays as it is (nothing, in a hole).
+    Part { start: usize, bytes: &'a [u8], kept: Option<Block> },
+}
+
+impl Piece<'_> {
+    fn put(self, object: &Object, txg: Txg, block: u64) {
+        match self {
+            Self::Whole(data) => object.write_block(txg, block, data),
+            Self::Part { start, bytes, kept } => object.write_part(txg, block, start, bytes, kept),
+        }
+    }
+}
+
 /// What is to be written into blocks of some size.
 struct Write<'a> {
     offset_bytes: u64,
@@ -115,7 +132,7 @@ struct Write<'a> {
     size_bytes: u64,
 }
 
-impl Write<'_> {
+impl<'a> Write<'a> {
     fn end(&self) -> u64 {
         self.offset_bytes + self.bytes.len() as u64
     }
@@ -124,25 +141,27 @@ impl Write<'_> {
         self.offset_bytes / block_bytes..self.end().div_ceil(block_bytes)
     }
 
-    /// A block with what is written and what stays.
-    async fn block(&self, object: &Object, block: u64, block_bytes: u64) -> Result<Block, ZplError> {
+    /// What is written of a block, and what is there, read but not copied.
+    async fn piece(&self, object: &Object, block: u64, block_bytes: u64) -> Result<Piece<'a>, ZplError> {
         let first = block * block_bytes;
         let start = self.offset_bytes.max(first);
         let end = self.end().min(first + block_bytes);
         let covers_all = start == first && end >= self.size_bytes.min(first + block_bytes);
-        let kept = if covers_all { None } else { object.block(BlockId(block)).await?.map(|(block, _)| block) };
-        let mut buf = match kept {
-            Some(kept) if kept.len() as u64 == block_bytes => kept.into_buf(),
-            Some(_) => {
-                let what = format!("block {block} has not the size of the others");
-                return Err(ZplError::Corrupt { object: object.id().0, what });
-            }
-            None if end - start == block_bytes => Buf::unfilled(block_bytes as usize),
-            None => Buf::zeroed(block_bytes as usize),
-        };
-        let source = &self.bytes[(start - self.offset_bytes) as usize..(end - self.offset_bytes) as usize];
-        buf[(start - first) as usize..(end - first) as usize].copy_from_slice(source);
-        Ok(buf.freeze())
+        let bytes = &self.bytes[(start - self.offset_bytes) as usize..(end - self.offset_bytes) as usize];
+        if end - start == block_bytes {
+            return Ok(Piece::Whole(Block::copied_from(bytes)));
+        }
+        if covers_all {
+            let mut buf = Buf::zeroed(block_bytes as usize);
+            buf[..bytes.len()].copy_from_slice(bytes);
+            return Ok(Piece::Whole(buf.freeze()));
+        }
+        let kept = object.block(BlockId(block)).await?.map(|(kept, _)| kept);
+        if kept.as_ref().is_some_and(|kept| kept.len() as u64 != block_bytes) {
+            let what = format!("block {block} has not the size of the others");
+            return Err(ZplError::Corrupt { object: object.id().0, what });
+        }
+        Ok(Piece::Part { start: (start - first) as usize, bytes, kept })
     }
 }
 
@@ -226,7 +245,7 @@ impl OpenFile {
         let mut made = Vec::new();
         if grown.is_none() {
             for block in write.blocks(block_bytes) {
-                made.push((block, write.block(object, block, block_bytes).await?));
+                made.push((block, write.piece(object, block, block_bytes).await?));
             }
         }
         let blocks = write.blocks(block_bytes);
@@ -236,11 +255,11 @@ impl OpenFile {
         if let Some(grown) = grown {
             object.set_block_bytes(txg, grown).await?;
             for block in blocks {
-                made.push((block, write.block(object, block, block_bytes).await?));
+                made.push((block, write.piece(object, block, block_bytes).await?));
             }
         }
-        for (block, data) in made {
-            object.write_block(txg, block, data);
+        for (block, piece) in made {
+            piece.put(object, txg, block);
         }
         let now = fs.now();
         node.update(txg, |record| {

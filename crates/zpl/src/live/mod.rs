@@ -15,7 +15,8 @@
 //!   OpenFile       a handle: its node is not freed before it is closed
 //! ```
 //! Blocks are not kept here: the objset's layers have those that are not on disk yet, the cache the others. A node is there
-//! while someone uses it, and its attributes are read again when it is used again.
+//! while someone uses it, and for a while after ([`node::NodeTable`]); later its attributes are read again. ZAPs of directories
+//! that were changed lately stay open ([`directories`]).
 //!
 //! **Life of a change** (a new file).
 //! 1. The name is checked, the directory locked; the new attributes are put together, and layouts that they need are made.
@@ -66,6 +67,7 @@
 mod attributes;
 mod create;
 mod data;
+mod directories;
 mod listing;
 mod names;
 mod node;
@@ -99,6 +101,7 @@ pub use xattr::XattrSet;
 
 use crate::write::XattrMode;
 use crate::{Time, ZplError};
+use directories::Directories;
 use node::{Node, NodeTable};
 use tables::Tables;
 use unlinked::Garbage;
@@ -160,6 +163,7 @@ struct Shared {
     root: ObjectId,
     queue: ObjectId,
     nodes: NodeTable,
+    directories: Directories,
     renames: AsyncMutex<()>,
     /// Held by whoever changes the delete queue.
     queue_lock: AsyncMutex<()>,
@@ -208,6 +212,7 @@ impl LiveFileSystem {
                 root: ObjectId(root),
                 queue: ObjectId(queue),
                 nodes: NodeTable::default(),
+                directories: Directories::default(),
                 renames: AsyncMutex::new(()),
                 queue_lock: AsyncMutex::new(()),
                 options: RwLock::new(options),

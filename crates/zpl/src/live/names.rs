@@ -179,7 +179,7 @@ impl LiveFileSystem {
         if directory {
             self.check_empty(node).await?;
         }
-        let mut zap = Zap::open(parent.object.clone()).await?;
+        let mut zap = self.zap_of(parent).await?;
         zap.remove(name).await?;
         let fate = self.fate(node).await?;
         let held = self.source().begin(Cost::default().with_entries(2).with_objects(1).that_frees()).await?;
@@ -194,6 +194,7 @@ impl LiveFileSystem {
             let _entries = parent.entries.write().await;
             zap.flush(txg).await?;
         }
+        self.keep_zap(zap);
         self.settle(fate, node, txg, now).await
     }
 
@@ -219,8 +220,9 @@ impl LiveFileSystem {
         if flags.intersects(ZnodeFlags::IMMUTABLE | ZnodeFlags::APPEND_ONLY) {
             return Err(ZplError::NotPermitted("immutable, or only to be appended to"));
         }
-        let mut zap = Zap::open(parent.object.clone()).await?;
+        let mut zap = self.zap_of(&parent).await?;
         if zap.lookup(name).await?.is_some() {
+            self.keep_zap(zap);
             return Err(ZplError::Exists);
         }
         zap.insert(name, &entry_value(node.id, node.mode())?).await?;
@@ -235,8 +237,10 @@ impl LiveFileSystem {
             record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_add(1))?;
             touch(record, now)
         })?;
-        let _entries = parent.entries.write().await;
+        let entries = parent.entries.write().await;
         zap.flush(txg).await?;
+        drop(entries);
+        self.keep_zap(zap);
         Ok(self.attributes_of(&node))
     }
 }

@@ -1,6 +1,6 @@
 //! Files and directories in use: each once in memory, with its locks and its newest attributes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use cenote_dmu::tx::Cost;
@@ -294,11 +294,16 @@ pub(super) fn put_attributes(
     Ok(spill)
 }
 
-/// Nodes in use, by object.
+/// Nodes in use, by object, and the last [`KEPT_MAX`] that were read or made, in use or not: whoever looks at a file most often does
+/// something with it next, and goes through the same directories again.
 #[derive(Default)]
 pub(super) struct NodeTable {
     nodes: Mutex<Slots>,
+    kept: Mutex<VecDeque<Arc<Node>>>,
 }
+
+/// Nodes kept for a while: some 5 KiB each.
+const KEPT_MAX: usize = 4096;
 
 #[derive(Default)]
 struct Slots {
@@ -334,13 +339,24 @@ impl NodeTable {
     pub(super) async fn node(&self, objset: &Objset, tables: &Tables, id: ObjectId) -> Result<Arc<Node>, ZplError> {
         let slot = self.slot(id);
         let mut place = slot.node.lock().await;
-        if let Some(node) = place.upgrade() {
+        if let Some(node) = place.upgrade()
+            && node.check_there().is_ok()
+        {
             return Ok(node);
         }
         let object = objset.object(id).await?;
         let node = Arc::new(Node::load(object, tables).await?);
         *place = Arc::downgrade(&node);
+        self.keep(&node);
         Ok(node)
+    }
+
+    fn keep(&self, node: &Arc<Node>) {
+        let mut kept = self.kept.lock();
+        kept.push_back(Arc::clone(node));
+        let oldest = if kept.len() > KEPT_MAX { kept.pop_front() } else { None };
+        drop(kept);
+        drop(oldest);
     }
 
     /// Takes a new object's node in.
@@ -348,6 +364,7 @@ impl NodeTable {
         let slot = self.slot(object.id());
         let node = Arc::new(Node::new(object, plan, spill));
         *slot.node.lock().await = Arc::downgrade(&node);
+        self.keep(&node);
         node
     }
 }

@@ -157,13 +157,13 @@ impl LiveFileSystem {
             fate = Some(self.fate(over).await?);
         }
         let value = entry_value(node.id, node.mode())?;
-        let mut from = Zap::open(ends.from.object.clone()).await?;
+        let mut from = self.zap_of(&ends.from).await?;
         from.remove(ends.from_name).await?;
         let mut to = None;
         if ends.is_one_directory() {
             from.set(ends.to_name, &value).await?;
         } else {
-            let mut zap = Zap::open(ends.to.object.clone()).await?;
+            let mut zap = self.zap_of(&ends.to).await?;
             zap.set(ends.to_name, &value).await?;
             to = Some(zap);
         }
@@ -181,8 +181,8 @@ impl LiveFileSystem {
         let replaced = over.map_or((0, 0), |over| (1, counts(over)));
         self.adjust(&ends.from, txg, (0, 1), (0, directories)).await?;
         self.adjust(&ends.to, txg, (1, replaced.0), (directories, replaced.1)).await?;
-        self.flush(&ends.from, txg, &mut from).await?;
-        if let Some(to) = &mut to {
+        self.flush(&ends.from, txg, from).await?;
+        if let Some(to) = to {
             self.flush(&ends.to, txg, to).await?;
         }
         match (over, fate) {
@@ -208,9 +208,12 @@ impl LiveFileSystem {
         })
     }
 
-    async fn flush(&self, directory: &Node, txg: cenote_format::ids::Txg, zap: &mut Zap) -> Result<(), ZplError> {
-        let _entries = directory.entries.write().await;
-        Ok(zap.flush(txg).await?)
+    async fn flush(&self, directory: &Node, txg: cenote_format::ids::Txg, mut zap: Zap) -> Result<(), ZplError> {
+        let entries = directory.entries.write().await;
+        zap.flush(txg).await?;
+        drop(entries);
+        self.keep_zap(zap);
+        Ok(())
     }
 
     async fn exchange(&self, ends: &Ends<'_>, node: &Node, over: &Node) -> Result<(), ZplError> {
@@ -225,13 +228,13 @@ impl LiveFileSystem {
             self.check_cycle(over, &ends.from).await?;
         }
         let (first, second) = (entry_value(node.id, node.mode())?, entry_value(over.id, over.mode())?);
-        let mut from = Zap::open(ends.from.object.clone()).await?;
+        let mut from = self.zap_of(&ends.from).await?;
         from.set(ends.from_name, &second).await?;
         let mut to = None;
         if ends.is_one_directory() {
             from.set(ends.to_name, &first).await?;
         } else {
-            let mut zap = Zap::open(ends.to.object.clone()).await?;
+            let mut zap = self.zap_of(&ends.to).await?;
             zap.set(ends.to_name, &first).await?;
             to = Some(zap);
         }
@@ -245,8 +248,8 @@ impl LiveFileSystem {
         }
         self.adjust(&ends.from, txg, (0, 0), (counts(over), counts(node))).await?;
         self.adjust(&ends.to, txg, (0, 0), (counts(node), counts(over))).await?;
-        self.flush(&ends.from, txg, &mut from).await?;
-        match &mut to {
+        self.flush(&ends.from, txg, from).await?;
+        match to {
             Some(to) => self.flush(&ends.to, txg, to).await,
             None => Ok(()),
         }

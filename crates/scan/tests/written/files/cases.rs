@@ -672,6 +672,68 @@ fn a_live_pool_gives_txgs_and_its_files_are_there_after_export() {
     });
 }
 
+/// A block that is not on disk yet is changed in its place. Who has read it has what was there then, a txg that is being written
+/// keeps what it had, and what comes to disk is the newest.
+#[test]
+fn a_part_of_a_dirty_block_is_changed_in_place_and_under_nobody() {
+    const RECORD: usize = 128 << 10;
+    case(LiveOptions::default(), async |live| {
+        let open = make_file(&live.fs, "f").await;
+        let mut model = vec![1; 2 * RECORD];
+        open.write(0, &model).await.unwrap();
+        let mut memory = std::collections::BTreeSet::new();
+        for step in 0..60_usize {
+            let at = step * 7919 % (2 * RECORD - 4096);
+            open.write(at as u64, &[step as u8; 4096]).await.unwrap();
+            model[at..at + 4096].fill(step as u8);
+            let held = open.read(0, RECORD).await.unwrap();
+            assert!(held[..] == model[..RECORD], "step {step}");
+            // Where the first block's bytes lie: they stay while nobody has them.
+            memory.insert(held.as_ptr().addr());
+            if step % 10 == 9 {
+                live.want_sync();
+            }
+            if step % 3 == 0 {
+                open.write(5, &[0xee; 10]).await.unwrap();
+                assert!(held[..] == model[..RECORD], "step {step}: what was read has changed");
+                model[5..15].fill(0xee);
+            }
+        }
+        assert!(memory.len() < 45, "the block moved {} times", memory.len());
+        live.sync().await;
+        assert!(open.read(0, 2 * RECORD).await.unwrap()[..] == model[..]);
+        live
+    });
+}
+
+/// The ZAP of a directory is kept open between changes: by its object, so that a directory of the same number later is another one.
+#[test]
+fn a_directory_whose_number_was_anothers_begins_empty() {
+    case(LiveOptions::default(), async |live| {
+        let (fs, root) = (&live.fs, live.fs.root());
+        let mut numbers = std::collections::BTreeSet::new();
+        for round in 0..4 {
+            for name in 0..20 {
+                let made = fs.create(root, format!("d{name}").as_bytes(), &directory(0o755)).await.unwrap().object;
+                numbers.insert(made);
+                fs.create(made, b"first", &file(0o644)).await.unwrap();
+                assert_eq!(errno(fs.create(made, b"first", &file(0o644)).await), Some(Errno::Exists));
+                fs.rename(made, b"first", made, b"second", RenameMode::Replace).await.unwrap();
+                let left = fs.list(made, Cursor::START, 10).await.unwrap();
+                assert_eq!(left.iter().map(|entry| entry.name.as_slice()).collect::<Vec<_>>(), [b"second"]);
+                fs.unlink(made, b"second").await.unwrap();
+            }
+            for name in 0..20 {
+                fs.rmdir(root, format!("d{name}").as_bytes()).await.unwrap();
+            }
+            live.sync().await;
+            live.sync().await;
+            assert!(round < 3 || numbers.len() < 80, "numbers are used again");
+        }
+        live
+    });
+}
+
 /// Each counted for as much as a piece of a huge file once, and a program that rewrote small files waited for txgs.
 #[test]
 fn many_small_files_are_emptied_in_one_txg() {

@@ -1,0 +1,57 @@
+//! ZAPs of directories that were changed lately, kept open between changes.
+//!
+//! To open a ZAP for changing is to copy its blocks and, of a micro ZAP, to build an index of its names. That is in proportion to
+//! the directory, and one change is not; so the ZAP of a directory that is filled or emptied name by name is opened once.
+//!
+//! A kept ZAP says what the object says: whoever changes a directory has its node's lock alone, takes the ZAP out of here (so that
+//! nobody else has it), and puts it back once it is flushed. After a failure it is not put back, and the next change opens it anew.
+//! It is of one object in memory, by which it is found: another object with the same number later is another object.
+
+use std::collections::VecDeque;
+
+use cenote_dmu::{Object, Zap};
+use cenote_taskq::sync::Mutex;
+
+use super::LiveFileSystem;
+use super::node::Node;
+use crate::ZplError;
+
+/// ZAPs kept: one has some 400 KiB at most (a full micro ZAP with its index).
+const KEPT_MAX: usize = 32;
+
+/// The kept ZAPs, that which was changed last at the end.
+#[derive(Default)]
+pub(super) struct Directories {
+    kept: Mutex<VecDeque<Zap>>,
+}
+
+impl Directories {
+    fn take(&self, object: &Object) -> Option<Zap> {
+        let mut kept = self.kept.lock();
+        let at = kept.iter().rposition(|zap| zap.object().is_same(object))?;
+        kept.remove(at)
+    }
+
+    fn put(&self, zap: Zap) {
+        let mut kept = self.kept.lock();
+        kept.push_back(zap);
+        let oldest = if kept.len() > KEPT_MAX { kept.pop_front() } else { None };
+        drop(kept);
+        drop(oldest);
+    }
+}
+
+impl LiveFileSystem {
+    /// A locked directory's ZAP, for changing.
+    pub(super) async fn zap_of(&self, directory: &Node) -> Result<Zap, ZplError> {
+        match self.shared.directories.take(&directory.object) {
+            Some(zap) => Ok(zap),
+            None => Ok(Zap::open(directory.object.clone()).await?),
+        }
+    }
+
+    /// Keeps a directory's ZAP for the next change. It has no change that is not flushed.
+    pub(super) fn keep_zap(&self, zap: Zap) {
+        self.shared.directories.put(zap);
+    }
+}
