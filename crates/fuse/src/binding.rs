@@ -1,8 +1,9 @@
 //! FUSE's messages, by way of the crate `fuser`: the only place that has its types.
 //!
-//! `fuser`'s threads take requests from the kernel. None of them waits for anything: each request becomes a task, and
-//! the task sends the reply. A task that ends without one (a panic, a runtime going away) replies `EIO` when its reply
-//! object is dropped.
+//! `fuser`'s threads take requests from the kernel, and serve them as far as that waits for nothing: most requests are answered by
+//! the thread that read them, with no other thread woken for it. A request that has to wait (for a device, a lock, a txg) becomes a
+//! task, which sends the reply, and the thread reads the next one. Work that ends without a reply (a panic, a runtime going away)
+//! replies `EIO` when its reply object is dropped.
 
 mod words;
 
@@ -26,7 +27,9 @@ use fuser::{
 use self::words::{attr, caller, code, entry_attr, file_type, fsxattr, no_attr, node, to_kernel, zpl_time};
 
 use crate::options::{Access, MountOptions};
-use crate::server::{Caching, DirItem, Entry, Errno, FileServer, NewFile, NodeId, Rename, Seek, SetAttributes, Stat};
+use crate::server::{
+    Caching, DirItem, Entry, Errno, FileServer, NewFile, NodeId, Rename, Seek, SetAttributes, Stat, Writer,
+};
 
 /// Requests of the kernel's own reading ahead that may wait at once. Chosen by eye: enough for many disks.
 const BACKGROUND_MAX: u16 = 128;
@@ -110,12 +113,13 @@ fn config(name: &str, options: &MountOptions, is_writable: bool) -> Config {
 }
 
 impl<S: FileServer> Binding<S> {
-    /// Makes a request a task. Once the group is closed the request is dropped, which replies `EIO`.
+    /// Serves a request here, and as a task from the first wait on. Once the group is closed the request is dropped, which replies
+    /// `EIO`.
     fn spawn<F>(&self, work: impl FnOnce(Arc<S>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        drop(self.group.spawn(Class::Issue, work(Arc::clone(&self.server))));
+        let _ = self.group.begin(Class::Issue, work(Arc::clone(&self.server)));
     }
 }
 
@@ -126,6 +130,12 @@ impl<S: FileServer> Binding<S> {
             reply_entry(reply, caching, server.create(node(parent), &name, &new, false).await);
         });
     }
+}
+
+/// As what somebody changes a file's size or room: the kernel says only with writes whether the caller may keep set-ids, and root is
+/// who may.
+fn writer_by_user(request: &Request) -> Writer {
+    Writer { drops_set_ids: request.uid() != 0 }
 }
 
 /// How long the client keeps a node's attributes: only a moment where its space is about to change.
@@ -184,12 +194,15 @@ impl<S: FileServer> Filesystem for Binding<S> {
         if self.is_writable {
             // Who makes the file knows whether an access control list takes the mask's place.
             let _ = config.add_capabilities(InitFlags::FUSE_DONT_MASK);
+            // Set-ids are taken away here where a write or a new owner takes them. Else the kernel asks before every write whether
+            // the file has any right to lose, which is a second request.
+            let _ = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
         }
         let capabilities = config.capabilities();
-        let is_immutable = self.caching.is_immutable;
-        let skips = |flag| AtomicBool::new(is_immutable && capabilities.contains(flag));
-        self.skips_open = skips(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        self.skips_opendir = skips(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        // A file that is changed is held while it is open; nothing is held for a directory.
+        let skips_open = self.caching.is_immutable && capabilities.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.skips_open = AtomicBool::new(skips_open);
+        self.skips_opendir = AtomicBool::new(capabilities.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT));
         // Out-of-range values come back as the nearest one that is in range.
         if let Err(nearest) = config.set_max_write(TRANSFER_MAX_BYTES) {
             let _ = config.set_max_write(nearest);
@@ -392,15 +405,16 @@ impl<S: FileServer> Filesystem for Binding<S> {
         _handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         // The buffer is the session's.
         let data = data.to_vec();
+        let writer = Writer { drops_set_ids: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) };
         self.spawn(|server| async move {
-            match server.write(node(ino), offset, &data).await {
+            match server.write(node(ino), offset, &data, writer).await {
                 Ok(()) => reply.written(data.len() as u32),
                 Err(errno) => reply.error(code(errno)),
             }
@@ -409,7 +423,7 @@ impl<S: FileServer> Filesystem for Binding<S> {
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -436,6 +450,7 @@ impl<S: FileServer> Filesystem for Binding<S> {
             size_bytes: size,
             accessed: accessed.map(time),
             modified: modified.map(time),
+            drops_set_ids: writer_by_user(request).drops_set_ids,
         };
         let caching = self.caching;
         self.spawn(|server| async move {
@@ -467,7 +482,7 @@ impl<S: FileServer> Filesystem for Binding<S> {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -475,8 +490,9 @@ impl<S: FileServer> Filesystem for Binding<S> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let writer = writer_by_user(request);
         self.spawn(|server| async move {
-            reply_done(reply, server.fallocate(node(ino), offset, length, mode).await);
+            reply_done(reply, server.fallocate(node(ino), offset, length, mode, writer).await);
         });
     }
 

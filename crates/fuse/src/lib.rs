@@ -8,7 +8,7 @@
 //!
 //! **Shape.**
 //! ```text
-//! kernel ── /dev/fuse ── binding (the crate fuser; its threads never wait) ── one task per request
+//! kernel ── /dev/fuse ── binding (the crate fuser; its threads never wait) ── a task for a request that waits
 //!                                                                               │
 //!                                             server::FileServer  ◄─────────────┘   our own terms, no kernel needed
 //!                                                     │
@@ -26,9 +26,13 @@
 //! which number; bounded), opened volumes (bounded), files being read (bounded), and grafts (where nested datasets
 //! stand; fixed when mounting). Data in flight and data read ahead each have a budget in bytes.
 //!
-//! **Life of a read.** The kernel asks for up to 1 MiB of a node; a thread of the binding makes it a task; the task finds
-//! the file (kept open by node), takes its share of the budget, and reads the blocks concurrently through the cache; a
-//! series of reads in order starts a background task that reads ahead. The reply is written from the task.
+//! **Life of a read.** The kernel asks for up to 1 MiB of a node; a thread of the binding begins to serve that: finds the file
+//! (kept open by node), takes its share of the budget, and reads the blocks concurrently through the cache; a series of
+//! reads in order starts a background task that reads ahead. If the cache has the blocks the same thread sends the reply. If not
+//! the request goes on as a task, and the thread reads the next one.
+//!
+//! **One thread for a request.** To hand a request to another thread and to wake that costs more than most requests do. So the
+//! thread that reads a request polls its future once; a future that is ready then was served without another thread.
 //!
 //! **Caching in the kernel.** A pool open read-only is a picture of one txg. So names, absent names, attributes, links,
 //! listings and data are all handed out for as long as the kernel cares to keep them, files are opened without asking

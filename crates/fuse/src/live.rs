@@ -21,7 +21,7 @@ use cenote_zpl::{Attributes, Cursor, FileKind, Time, ZplError};
 use crate::listing::{AFTER_ABOVE, AFTER_SELF, Position};
 use crate::server::{
     Caching, Caller, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Pin, Rename, Seek, SetAttributes,
-    SpaceFigures, Stat,
+    SpaceFigures, Stat, Writer,
 };
 use crate::space::figures_of;
 use crate::tree::Report;
@@ -192,6 +192,25 @@ impl LiveServer {
         }
     }
 
+    /// The permission bits that are left where set-ids go; nothing where nothing changes. The kernel has changes of one file's
+    /// attributes and content follow each other, so they are the same still when they are put.
+    async fn dropped_set_ids(&self, node: NodeId) -> Result<Option<u32>, Errno> {
+        let found = self.fs().attributes(self.object(node)).await.map_err(|error| self.failed(error))?;
+        let left = without_set_ids(found.permissions);
+        Ok((found.kind == FileKind::File && left != found.permissions).then_some(left))
+    }
+
+    /// Has a file lose set-user-id and set-group-id before it is written by a writer who may not keep them.
+    async fn drop_set_ids(&self, node: NodeId, writer: Writer) -> Result<(), Errno> {
+        if !writer.drops_set_ids {
+            return Ok(());
+        }
+        let Some(left) = self.dropped_set_ids(node).await? else { return Ok(()) };
+        let change = AttributeChange { permissions: Some(left), ..AttributeChange::default() };
+        let changed = self.fs().set_attributes(self.object(node), &change).await;
+        self.changed(changed).await.map(drop)
+    }
+
     /// What came of a change, once it is as durable as it has to be.
     async fn changed<T>(&self, result: Result<T, ZplError>) -> Result<T, Errno> {
         let made = result.map_err(|error| self.failed(error))?;
@@ -204,6 +223,12 @@ impl LiveServer {
         (self.shared.report)(&error.to_string());
         Errno::IO
     }
+}
+
+/// Permission bits without what a writer takes away. A set-group-id that the group cannot execute by is no right.
+const fn without_set_ids(permissions: u32) -> u32 {
+    let set_gid = if permissions & 0o010 != 0 { 0o2000 } else { 0 };
+    permissions & !(0o4000 | set_gid)
 }
 
 fn stat(attributes: &Attributes) -> Stat {
@@ -417,7 +442,8 @@ impl FileServer for LiveServer {
         self.changed(renamed).await
     }
 
-    async fn write(&self, node: NodeId, offset_bytes: u64, data: &[u8]) -> Result<(), Errno> {
+    async fn write(&self, node: NodeId, offset_bytes: u64, data: &[u8], writer: Writer) -> Result<(), Errno> {
+        self.drop_set_ids(node, writer).await?;
         let file = self.file(node).await?;
         let written = file.write(offset_bytes, data).await;
         self.changed(written).await
@@ -426,8 +452,13 @@ impl FileServer for LiveServer {
     async fn setattr(&self, node: NodeId, set: &SetAttributes) -> Result<Stat, Errno> {
         let now = self.shared.head.pool().handle().unix_time();
         let now = Time { seconds: now.as_secs().cast_signed(), nanoseconds: u64::from(now.subsec_nanos()) };
+        let drops = set.uid.is_some() || set.gid.is_some() || set.size_bytes.is_some() && set.drops_set_ids;
+        let permissions = match set.permissions {
+            None if drops => self.dropped_set_ids(node).await?,
+            given => given,
+        };
         let change = AttributeChange {
-            permissions: set.permissions,
+            permissions,
             uid: set.uid,
             gid: set.gid,
             size_bytes: set.size_bytes,
@@ -461,7 +492,14 @@ impl FileServer for LiveServer {
         self.changed(removed).await
     }
 
-    async fn fallocate(&self, node: NodeId, offset_bytes: u64, len_bytes: u64, mode: i32) -> Result<(), Errno> {
+    async fn fallocate(
+        &self,
+        node: NodeId,
+        offset_bytes: u64,
+        len_bytes: u64,
+        mode: i32,
+        writer: Writer,
+    ) -> Result<(), Errno> {
         const PUNCH: i32 = PUNCH_HOLE | KEEP_SIZE;
         const ZERO_KEEP: i32 = ZERO_RANGE | KEEP_SIZE;
         let how = match mode {
@@ -471,6 +509,7 @@ impl FileServer for LiveServer {
             _ => return Err(Errno::OPNOTSUPP),
         };
         let end = offset_bytes.checked_add(len_bytes).ok_or(Errno::FBIG)?;
+        self.drop_set_ids(node, writer).await?;
         let file = self.file(node).await?;
         let allocated = file.allocate(how, offset_bytes..end).await;
         self.changed(allocated).await

@@ -31,7 +31,8 @@ pub struct MountOptions {
     pub exec: bool,
     /// Whether fusermount3 unmounts when this process ends in whatever way. Needs `allow_other` or `allow_root`.
     pub auto_unmount: bool,
-    /// Threads that take requests from the kernel. They wait for nothing else, so a few serve many requests.
+    /// Threads that take requests from the kernel and serve what waits for nothing: as many as there are processors, by default, and
+    /// from 2 to 16.
     pub threads: usize,
     /// How far the kernel reads ahead, in KiB; 0 leaves it as it is. Only root can set it.
     pub read_ahead_kib: u32,
@@ -63,6 +64,11 @@ impl Forbidden {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "the binding's threads are real ones")]
+fn threads_by_default() -> usize {
+    std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 16))
+}
+
 impl Default for MountOptions {
     fn default() -> Self {
         Self {
@@ -73,7 +79,7 @@ impl Default for MountOptions {
             suid: false,
             exec: true,
             auto_unmount: false,
-            threads: 2,
+            threads: threads_by_default(),
             read_ahead_kib: 1024,
         }
     }

@@ -196,6 +196,15 @@ pub struct SetAttributes {
     pub accessed: Option<Option<Time>>,
     /// Last change of content; likewise.
     pub modified: Option<Option<Time>>,
+    /// A change of the size takes set-user-id and set-group-id away, as [`Writer::drops_set_ids`] says.
+    pub drops_set_ids: bool,
+}
+
+/// On whose behalf bytes of a file are changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writer {
+    /// The file loses set-user-id, and set-group-id where its group may execute it, since the writer has no right to keep them.
+    pub drops_set_ids: bool,
 }
 
 /// What may be there under a new name.
@@ -325,11 +334,18 @@ pub trait FileServer: Send + Sync + 'static {
     }
 
     /// Writes all of the bytes.
-    fn write(&self, _node: NodeId, _offset_bytes: u64, _data: &[u8]) -> impl Future<Output = Result<(), Errno>> + Send {
+    fn write(
+        &self,
+        _node: NodeId,
+        _offset_bytes: u64,
+        _data: &[u8],
+        _writer: Writer,
+    ) -> impl Future<Output = Result<(), Errno>> + Send {
         async { Err(Errno::ROFS) }
     }
 
-    /// Changes attributes; all of them come back.
+    /// Changes attributes; all of them come back. A new owner or group takes set-user-id and set-group-id away, as
+    /// [`Writer::drops_set_ids`] says.
     fn setattr(&self, _node: NodeId, _set: &SetAttributes) -> impl Future<Output = Result<Stat, Errno>> + Send {
         async { Err(Errno::ROFS) }
     }
@@ -357,6 +373,7 @@ pub trait FileServer: Send + Sync + 'static {
         _offset_bytes: u64,
         _len_bytes: u64,
         _mode: i32,
+        _writer: Writer,
     ) -> impl Future<Output = Result<(), Errno>> + Send {
         async { Err(Errno::ROFS) }
     }

@@ -182,6 +182,38 @@ fn an_open_file_outlives_its_name_and_fsync_makes_durable() {
     });
 }
 
+/// The kernel leaves it to us to take set-ids away, and keeps what it was told of a file's mode.
+#[test]
+fn set_ids_go_with_a_new_owner_and_stay_where_root_writes() {
+    mounted(|at| {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("left out: only root gives files away");
+            return;
+        }
+        let reference = tempfile::tempdir().unwrap();
+        let told = |at: &Path, mode: u32| {
+            let path = at.join("f");
+            fs::write(&path, b"some content").unwrap();
+            let set = || fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let mode = || fs::metadata(&path).unwrap().mode();
+            set();
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(b"more", 3).unwrap();
+            let written = mode();
+            file.set_len(5).unwrap();
+            let cut = mode();
+            rustix::fs::fchown(&file, Some(rustix::process::Uid::from_raw(1234)), None).unwrap();
+            let given = mode();
+            set();
+            rustix::fs::fchown(&file, None, Some(rustix::process::Gid::from_raw(4321))).unwrap();
+            (written, cut, given, mode())
+        };
+        for mode in [0o6755, 0o4711, 0o2755, 0o2644, 0o6644, 0o755] {
+            assert_eq!(told(at, mode), told(reference.path(), mode), "{mode:o}");
+        }
+    });
+}
+
 #[test]
 fn a_tree_is_copied_in_and_out_by_ordinary_programs() {
     mounted(|at| {
