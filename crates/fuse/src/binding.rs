@@ -11,17 +11,17 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use cenote_taskq::{Class, Group};
 use cenote_zpl::FileKind;
 use fuser::{
     AccessFlags, BsdFileFlags, Config, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, MountOption, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, MountOption, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
 
 use self::words::{attr, caller, code, entry_attr, file_type, fsxattr, no_attr, node, to_kernel, zpl_time};
@@ -53,6 +53,23 @@ struct Binding<S> {
     skips_open: AtomicBool,
     skips_opendir: AtomicBool,
     is_writable: bool,
+    notices: Notices,
+}
+
+/// What the kernel is told without having asked. There is a way to it once it has shaken hands, before the first request is read.
+#[derive(Clone, Default)]
+struct Notices(Arc<OnceLock<Notifier>>);
+
+impl Notices {
+    /// Has the kernel ask for a node's attributes before it uses them again; its data stays. From within a request for that node this
+    /// waits for nothing: it takes no lock of the node.
+    fn attributes_changed(&self, ino: INodeNo) {
+        const NO_DATA: i64 = -1;
+        if let Some(notifier) = self.0.get() {
+            // An error is that the kernel does not know the node, and so has none of its attributes.
+            let _ = notifier.inval_inode(ino, NO_DATA, 0);
+        }
+    }
 }
 
 /// A mounted session, before its loop runs.
@@ -68,8 +85,11 @@ pub(crate) fn mount<S: FileServer>(
 ) -> io::Result<Mounted<S>> {
     let (caching, is_writable) = (server.caching(), server.is_writable());
     let (skips_open, skips_opendir) = (AtomicBool::new(false), AtomicBool::new(false));
-    let binding = Binding { server, group, caching, skips_open, skips_opendir, is_writable };
-    Session::new(binding, mountpoint, &config(name, options, is_writable)).map(Mounted)
+    let notices = Notices::default();
+    let binding = Binding { server, group, caching, skips_open, skips_opendir, is_writable, notices: notices.clone() };
+    let session = Session::new(binding, mountpoint, &config(name, options, is_writable))?;
+    let _ = notices.0.set(session.notifier());
+    Ok(Mounted(session))
 }
 
 impl<S: FileServer> Mounted<S> {
@@ -413,9 +433,16 @@ impl<S: FileServer> Filesystem for Binding<S> {
         // The buffer is the session's.
         let data = data.to_vec();
         let writer = Writer { drops_set_ids: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) };
+        let notices = self.notices.clone();
         self.spawn(|server| async move {
             match server.write(node(ino), offset, &data, writer).await {
-                Ok(()) => reply.written(data.len() as u32),
+                Ok(beside) => {
+                    // Before the writer goes on: it may run the file next, by the mode that the kernel has.
+                    if beside.mode {
+                        notices.attributes_changed(ino);
+                    }
+                    reply.written(data.len() as u32);
+                }
                 Err(errno) => reply.error(code(errno)),
             }
         });
@@ -490,9 +517,13 @@ impl<S: FileServer> Filesystem for Binding<S> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let writer = writer_by_user(request);
+        let (writer, notices) = (writer_by_user(request), self.notices.clone());
         self.spawn(|server| async move {
-            reply_done(reply, server.fallocate(node(ino), offset, length, mode, writer).await);
+            let allocated = server.fallocate(node(ino), offset, length, mode, writer).await;
+            if allocated.is_ok_and(|beside| beside.mode) {
+                notices.attributes_changed(ino);
+            }
+            reply_done(reply, allocated.map(drop));
         });
     }
 

@@ -45,6 +45,11 @@
 //! changes, setting flags, snapshots and nested datasets beside it, reading ahead, and anything of a directory that was removed
 //! while it is somebody's current one.
 //!
+//! **Set-ids.** Whoever writes a file, or gives it away, and may not keep its set-user-id and set-group-id, takes them away. The
+//! server does that (negotiated `FUSE_HANDLE_KILLPRIV_V2`): else the kernel asks before each write whether the file has any such
+//! right, which doubles the messages. The kernel goes on with the mode that it has, so it is told to forget that before the write is
+//! answered. File capabilities the kernel removes itself.
+//!
 //! **Permissions.** The kernel checks bits and POSIX ACLs (`default_permissions`, negotiated `FUSE_POSIX_ACL`), by the
 //! attributes `system.posix_acl_*` that the server hands out where the dataset has `acltype=posix`. Devices and
 //! set-user-id are off unless asked for: a pool is somebody else's bytes.
@@ -61,7 +66,10 @@
 //!
 //! **Rejected.** A table of inodes (memory that grows with what was looked at, for nothing that the numbers do not say);
 //! `fuse3` and other async bindings (they bring a runtime of their own); opening files by handle (messages for nothing
-//! while nothing can change).
+//! while nothing can change). *The kernel's writeback cache*: writes would return sooner, but what they wrote would stay in the
+//! kernel for half a minute before any txg could have it, where now a killed process loses some seconds; and the kernel would write
+//! each file's times with a message of their own. A future polled where the request is read *for a moment longer*, in the hope that
+//! it is ready soon: what waits here waits for a device or for a txg, which takes longer than to wake a worker.
 
 mod binding;
 mod files;

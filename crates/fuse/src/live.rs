@@ -20,8 +20,8 @@ use cenote_zpl::{Attributes, Cursor, FileKind, Time, ZplError};
 
 use crate::listing::{AFTER_ABOVE, AFTER_SELF, Position};
 use crate::server::{
-    Caching, Caller, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Pin, Rename, Seek, SetAttributes,
-    SpaceFigures, Stat, Writer,
+    Caching, Caller, Changed, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Pin, Rename, Seek,
+    SetAttributes, SpaceFigures, Stat, Writer,
 };
 use crate::space::figures_of;
 use crate::tree::Report;
@@ -201,14 +201,14 @@ impl LiveServer {
     }
 
     /// Has a file lose set-user-id and set-group-id before it is written by a writer who may not keep them.
-    async fn drop_set_ids(&self, node: NodeId, writer: Writer) -> Result<(), Errno> {
+    async fn drop_set_ids(&self, node: NodeId, writer: Writer) -> Result<Changed, Errno> {
         if !writer.drops_set_ids {
-            return Ok(());
+            return Ok(Changed::default());
         }
-        let Some(left) = self.dropped_set_ids(node).await? else { return Ok(()) };
+        let Some(left) = self.dropped_set_ids(node).await? else { return Ok(Changed::default()) };
         let change = AttributeChange { permissions: Some(left), ..AttributeChange::default() };
         let changed = self.fs().set_attributes(self.object(node), &change).await;
-        self.changed(changed).await.map(drop)
+        self.changed(changed).await.map(|_| Changed { mode: true })
     }
 
     /// What came of a change, once it is as durable as it has to be.
@@ -442,11 +442,11 @@ impl FileServer for LiveServer {
         self.changed(renamed).await
     }
 
-    async fn write(&self, node: NodeId, offset_bytes: u64, data: &[u8], writer: Writer) -> Result<(), Errno> {
-        self.drop_set_ids(node, writer).await?;
+    async fn write(&self, node: NodeId, offset_bytes: u64, data: &[u8], writer: Writer) -> Result<Changed, Errno> {
+        let beside = self.drop_set_ids(node, writer).await?;
         let file = self.file(node).await?;
         let written = file.write(offset_bytes, data).await;
-        self.changed(written).await
+        self.changed(written).await.map(|()| beside)
     }
 
     async fn setattr(&self, node: NodeId, set: &SetAttributes) -> Result<Stat, Errno> {
@@ -499,7 +499,7 @@ impl FileServer for LiveServer {
         len_bytes: u64,
         mode: i32,
         writer: Writer,
-    ) -> Result<(), Errno> {
+    ) -> Result<Changed, Errno> {
         const PUNCH: i32 = PUNCH_HOLE | KEEP_SIZE;
         const ZERO_KEEP: i32 = ZERO_RANGE | KEEP_SIZE;
         let how = match mode {
@@ -509,10 +509,10 @@ impl FileServer for LiveServer {
             _ => return Err(Errno::OPNOTSUPP),
         };
         let end = offset_bytes.checked_add(len_bytes).ok_or(Errno::FBIG)?;
-        self.drop_set_ids(node, writer).await?;
+        let beside = self.drop_set_ids(node, writer).await?;
         let file = self.file(node).await?;
         let allocated = file.allocate(how, offset_bytes..end).await;
-        self.changed(allocated).await
+        self.changed(allocated).await.map(|()| beside)
     }
 
     async fn fsync(&self, _node: NodeId) -> Result<(), Errno> {

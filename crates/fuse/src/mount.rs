@@ -276,7 +276,8 @@ impl MountHandle {
         self.group.close().await;
         match &self.served_by {
             Served::Tree(tree) => tree.close().await,
-            Served::Live(server) => server.close().await,
+            // Boxed: what closing a file system comes to is a deep future, in one that callers nest deeper still.
+            Served::Live(server) => Box::pin(server.close()).await,
         }
     }
 

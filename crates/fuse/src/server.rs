@@ -218,6 +218,13 @@ pub enum Rename {
     Exchange,
 }
 
+/// What came of a change of a file's bytes beside them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// The file has lost set-ids: what the client knows of its mode is not so any more.
+    pub mode: bool,
+}
+
 /// How long the client may believe what it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caching {
@@ -340,7 +347,7 @@ pub trait FileServer: Send + Sync + 'static {
         _offset_bytes: u64,
         _data: &[u8],
         _writer: Writer,
-    ) -> impl Future<Output = Result<(), Errno>> + Send {
+    ) -> impl Future<Output = Result<Changed, Errno>> + Send {
         async { Err(Errno::ROFS) }
     }
 
@@ -374,7 +381,7 @@ pub trait FileServer: Send + Sync + 'static {
         _len_bytes: u64,
         _mode: i32,
         _writer: Writer,
-    ) -> impl Future<Output = Result<(), Errno>> + Send {
+    ) -> impl Future<Output = Result<Changed, Errno>> + Send {
         async { Err(Errno::ROFS) }
     }
 

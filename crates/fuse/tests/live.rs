@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxTunables;
-use cenote_fuse::{LiveServer, LiveServerOptions, MountOptions, Unmount, mount_live};
+use cenote_fuse::{Access, LiveServer, LiveServerOptions, MountOptions, Unmount, mount_live};
 use cenote_spa::write::live::LivePool;
 use cenote_spa::write::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, TopKind, TopSpec, create};
 use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
@@ -49,6 +50,10 @@ async fn new_pool(handle: &Handle, path: &Path) -> LivePool {
 
 /// Mounts a new file system, does something there, and has what is left judged.
 fn mounted(work: impl FnOnce(&Path) + Send + 'static) {
+    mounted_with(MountOptions::default(), work);
+}
+
+fn mounted_with(options: MountOptions, work: impl FnOnce(&Path) + Send + 'static) {
     if !support::can_mount() {
         return;
     }
@@ -62,7 +67,7 @@ fn mounted(work: impl FnOnce(&Path) + Send + 'static) {
         let head = pool.open_head("mounted").await.unwrap();
         let report = Arc::new(|text: &str| panic!("{text}"));
         let server = LiveServer::open(head, LiveServerOptions::default(), report).await.unwrap();
-        let mount = mount_live(&handle, server, "mounted", folder.path(), &MountOptions::default()).await.unwrap();
+        let mount = mount_live(&handle, server, "mounted", folder.path(), &options).await.unwrap();
         let at = folder.path().to_owned();
         let worked = handle.spawn_blocking(move || work(&at)).await;
         mount.unmount(Unmount::Unused).await.unwrap();
@@ -210,6 +215,38 @@ fn set_ids_go_with_a_new_owner_and_stay_where_root_writes() {
         };
         for mode in [0o6755, 0o4711, 0o2755, 0o2644, 0o6644, 0o755] {
             assert_eq!(told(at, mode), told(reference.path(), mode), "{mode:o}");
+        }
+    });
+}
+
+/// The kernel had the old mode still, and ran as root what anybody had written.
+#[test]
+fn nobody_runs_as_its_owner_what_another_has_written() {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: only root mounts with set-ids in force for others");
+        return;
+    }
+    let options = MountOptions { access: Access::All, suid: true, ..MountOptions::default() };
+    mounted_with(options, |at| {
+        let program = at.join("program");
+        let changes = [
+            "dd if=/usr/bin/id of=program bs=1 count=1 conv=notrunc status=none",
+            "fallocate -l 1000000 program",
+            "truncate -s +1 program",
+        ];
+        for change in changes {
+            fs::copy("/usr/bin/id", &program).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o4777)).unwrap();
+            let run = |command: &str| {
+                let mut shell = std::process::Command::new("sh");
+                shell.args(["-c", command]).current_dir(at).uid(NOBODY).gid(NOBODY);
+                let output = shell.output().unwrap();
+                assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+                String::from_utf8(output.stdout).unwrap().trim().to_owned()
+            };
+            assert_eq!(run("./program -u"), "0");
+            assert_eq!(run(&format!("{change} && ./program -u")), NOBODY.to_string(), "{change}");
         }
     });
 }
