@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Bytes of each image; they are sparse.
-const IMAGE_BYTES: u64 = 6 << 30;
+/// Bytes of each image; they are sparse. In a small pool changes at worst come to more than there is, and wait.
+const IMAGE_BYTES: u64 = 64 << 30;
 /// The longest wait for a mount to be there, or for its process to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
