@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use cenote_testkit::repository_root;
 
+use crate::facts;
 use crate::steps::{Context, Outcome, Tally};
 
 /// A file past this is two ideas.
@@ -74,6 +75,7 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
         }
         tally.count(told);
     }
+    facts::print(root)?;
     for fault in &faults {
         println!("{fault}");
     }

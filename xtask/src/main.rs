@@ -5,6 +5,7 @@
 
 mod bench_table;
 mod campaign;
+mod facts;
 mod frontends;
 mod fuzz;
 mod golden;
