@@ -124,12 +124,29 @@ fn collect(folder: &Path, at: &mut Vec<String>, found: &mut Modules, write_folde
 fn code_of(text: &str) -> String {
     let end = text.find("#[cfg(test)]\nmod tests").unwrap_or(text.len());
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
-    text[..end].lines().filter(is_code).collect::<Vec<_>>().join("\n")
+    let code = text[..end].lines().filter(is_code).collect::<Vec<_>>().join("\n");
+    // What a module exports of those below it is none that it uses.
+    let statements = code.split_inclusive(';');
+    let is_used = |statement: &&str| {
+        let statement = statement.trim_start();
+        !(statement.starts_with("pub")
+            && statement.split("use ").next().is_some_and(|head| head.len() < 16 && !head.contains('\n')))
+    };
+    let is_export = |statement: &&str| statement.contains("use ") && !is_used(statement);
+    statements.filter(|statement| !is_export(statement)).collect()
 }
 
 /// The modules that a module's code refers to.
 fn references(module: &[String], code: &str, modules: &BTreeSet<Vec<String>>) -> BTreeSet<Vec<String>> {
     let mut found = BTreeSet::new();
+    // A module below may be named without `self::`.
+    for line in code.lines().filter_map(|line| line.strip_prefix("use ")) {
+        let child = line.split("::").next().unwrap_or_default();
+        let below: Vec<String> = module.iter().cloned().chain([child.to_owned()]).collect();
+        if modules.contains(&below) {
+            found.insert(below);
+        }
+    }
     let mut rest = code;
     let starts = ["crate::", "super::", "self::"];
     while let Some(at) = starts.iter().filter_map(|start| rest.find(start)).min() {

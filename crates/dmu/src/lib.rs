@@ -55,6 +55,7 @@
 //! object, and static types read better); one type for reading and another for changing (each table of the pool would have to be
 //! read twice, and was).
 
+mod changes;
 mod error;
 mod geometry;
 mod object;

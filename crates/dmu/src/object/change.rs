@@ -22,9 +22,9 @@ impl Object {
             let mut state = self.shared().state.lock();
             (change(&mut state), state.head.bonus.len())
         };
-        let neighbours = self.objset().mark(txg, self.id());
+        let neighbours = self.shared().changes.mark(txg, self.id());
         if let Some((before, after)) = neighbours
-            && self.objset().dirty().is_some()
+            && self.shared().changes.dirty().is_some()
         {
             const PARTS_BYTES: usize = size_of::<Shared>() + size_of::<(Txg, Layer)>();
             let cost = dirty_cost::object_bytes(PARTS_BYTES, bonus_bytes);
@@ -38,7 +38,7 @@ impl Object {
         if mutant::is(Mutant::DirtyUncounted) {
             return;
         }
-        if let Some(dirty) = self.objset().dirty()
+        if let Some(dirty) = self.shared().changes.dirty()
             && self.id().0 != 0
             && !is_special(self.id())
         {

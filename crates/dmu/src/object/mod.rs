@@ -21,9 +21,10 @@ use std::sync::Arc;
 use cenote_format::Endian;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::DnodePhys;
-use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
+use cenote_zio::ReadContext;
 
 pub(crate) use self::dirty_cost::SYNC_TREE_BYTES;
 pub use self::range_lock::RangeGuard;
@@ -33,9 +34,10 @@ pub use self::stream::{DataStream, Run};
 
 use self::layer::{Layer, State};
 use self::range_lock::RangeLocks;
-use crate::objset::Objset;
+use crate::changes::Changes;
+use crate::reader::Reader;
 use crate::tree::BlockTree;
-use crate::{DmuError, DmuErrorKind};
+use crate::{Dmu, DmuError, DmuErrorKind};
 
 /// An object of an objset. Cheap to clone.
 #[derive(Clone)]
@@ -45,12 +47,12 @@ pub struct Object {
 
 #[derive(Clone)]
 enum Form {
-    Frozen { objset: Objset, tree: BlockTree },
+    Frozen(BlockTree),
     Open(Arc<Shared>),
 }
 
 struct Shared {
-    objset: Objset,
+    changes: Arc<Changes>,
     id: ObjectId,
     state: Mutex<State>,
     range_locks: RangeLocks,
@@ -58,20 +60,20 @@ struct Shared {
 
 impl Object {
     /// An object as of its objset's root.
-    pub(crate) fn frozen(objset: &Objset, id: ObjectId, phys: DnodePhys) -> Self {
-        Self::of_tree(objset, BlockTree::new(objset.reader().clone(), id, Arc::new(phys)))
+    pub(crate) fn frozen(reader: &Reader, id: ObjectId, phys: DnodePhys) -> Self {
+        Self::of_tree(BlockTree::new(reader.clone(), id, Arc::new(phys)))
     }
 
     /// The object of a tree on disk.
-    pub(crate) fn of_tree(objset: &Objset, tree: BlockTree) -> Self {
-        Self { form: Form::Frozen { objset: objset.of_object(), tree } }
+    pub(crate) fn of_tree(tree: BlockTree) -> Self {
+        Self { form: Form::Frozen(tree) }
     }
 
     /// An object of an objset's open state. `synced` is its dnode on disk.
-    pub(crate) fn open(objset: &Objset, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Self {
-        let synced = synced.map(|phys| BlockTree::new(objset.reader().clone(), id, Arc::new(phys)));
+    pub(crate) fn open(changes: &Arc<Changes>, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Self {
+        let synced = synced.map(|phys| BlockTree::new(changes.reader().clone(), id, Arc::new(phys)));
         let state = Mutex::new(State { head: Arc::new(head), synced, txgs: Vec::new(), is_gone: false });
-        let shared = Shared { objset: objset.of_object(), id, state, range_locks: RangeLocks::default() };
+        let shared = Shared { changes: Arc::clone(changes), id, state, range_locks: RangeLocks::default() };
         Self { form: Form::Open(Arc::new(shared)) }
     }
 
@@ -79,12 +81,9 @@ impl Object {
     fn shared(&self) -> &Shared {
         match &self.form {
             Form::Open(shared) => shared,
-            Form::Frozen { objset, tree } => {
-                panic!(
-                    "objset {}, object {}: an objset that is opened as of a root is not changed",
-                    objset.id().0,
-                    tree.id().0
-                )
+            Form::Frozen(tree) => {
+                let objset = tree.reader().id().0;
+                panic!("objset {objset}, object {}: an objset that is opened as of a root is not changed", tree.id().0)
             }
         }
     }
@@ -97,7 +96,7 @@ impl Object {
     #[must_use]
     pub fn id(&self) -> ObjectId {
         match &self.form {
-            Form::Frozen { tree, .. } => tree.id(),
+            Form::Frozen(tree) => tree.id(),
             Form::Open(shared) => shared.id,
         }
     }
@@ -111,13 +110,40 @@ impl Object {
         }
     }
 
-    /// The objset that it is of.
-    #[must_use]
-    pub fn objset(&self) -> &Objset {
+    fn reader(&self) -> &Reader {
         match &self.form {
-            Form::Frozen { objset, .. } => objset,
-            Form::Open(shared) => &shared.objset,
+            Form::Frozen(tree) => tree.reader(),
+            Form::Open(shared) => shared.changes.reader(),
         }
+    }
+
+    /// The number of its objset.
+    #[must_use]
+    pub fn objset_id(&self) -> ObjsetId {
+        self.reader().id()
+    }
+
+    /// The way to blocks.
+    #[must_use]
+    pub fn dmu(&self) -> &Dmu {
+        self.reader().dmu()
+    }
+
+    /// The context for reading one of its blocks.
+    #[must_use]
+    pub fn context(&self, level: u8, block: BlockId) -> ReadContext<'_> {
+        self.reader().context(self.id(), level, block)
+    }
+
+    /// Its tree with this dnode.
+    pub(crate) fn tree_of(&self, phys: Arc<DnodePhys>) -> BlockTree {
+        BlockTree::new(self.reader().clone(), self.id(), phys)
+    }
+
+    /// The object as it would be with another dnode on disk.
+    #[must_use]
+    pub fn with_phys(&self, phys: DnodePhys) -> Self {
+        Self::frozen(self.reader(), self.id(), phys)
     }
 
     /// Its dnode as of the newest change. In an open objset the pointers mean nothing: they are those of
@@ -125,7 +151,7 @@ impl Object {
     #[must_use]
     pub fn phys(&self) -> Arc<DnodePhys> {
         match &self.form {
-            Form::Frozen { tree, .. } => tree.phys().clone(),
+            Form::Frozen(tree) => tree.phys().clone(),
             Form::Open(shared) => shared.state.lock().head.clone(),
         }
     }
@@ -134,7 +160,7 @@ impl Object {
     #[must_use]
     pub fn byte_order(&self) -> Endian {
         match &self.form {
-            Form::Frozen { tree, .. } => tree.phys().endian,
+            Form::Frozen(tree) => tree.phys().endian,
             Form::Open(shared) => shared.state.lock().head.endian,
         }
     }
@@ -143,7 +169,7 @@ impl Object {
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
         match &self.form {
-            Form::Frozen { tree, .. } => tree.block_bytes(),
+            Form::Frozen(tree) => tree.block_bytes(),
             Form::Open(shared) => u64::from(shared.state.lock().head.data_block_bytes()),
         }
     }
@@ -152,7 +178,7 @@ impl Object {
     #[must_use]
     pub fn last_block(&self) -> BlockId {
         match &self.form {
-            Form::Frozen { tree, .. } => tree.last_block(),
+            Form::Frozen(tree) => tree.last_block(),
             Form::Open(shared) => BlockId(shared.state.lock().head.max_block_id),
         }
     }
@@ -161,7 +187,7 @@ impl Object {
     #[must_use]
     pub fn on_disk(&self) -> Option<BlockTree> {
         match &self.form {
-            Form::Frozen { tree, .. } => Some(tree.clone()),
+            Form::Frozen(tree) => Some(tree.clone()),
             Form::Open(shared) => shared.state.lock().synced.clone(),
         }
     }
@@ -186,13 +212,13 @@ impl Object {
 
     /// An error about this object.
     pub fn error(&self, kind: impl Into<DmuErrorKind>) -> DmuError {
-        DmuError::new(self.objset().id(), self.id(), kind)
+        DmuError::new(self.objset_id(), self.id(), kind)
     }
 
     /// True if nothing hangs on it: no change that is not on disk, no user but the table.
     pub(crate) fn is_idle(&self) -> bool {
         match &self.form {
-            Form::Frozen { .. } => true,
+            Form::Frozen(_) => true,
             Form::Open(shared) => Arc::strong_count(shared) == 1 && shared.state.lock().txgs.is_empty(),
         }
     }
@@ -201,14 +227,14 @@ impl Object {
     #[must_use]
     pub fn is_changed(&self) -> bool {
         match &self.form {
-            Form::Frozen { .. } => false,
+            Form::Frozen(_) => false,
             Form::Open(shared) => !shared.state.lock().txgs.is_empty(),
         }
     }
 
     pub(crate) fn is_freed(&self) -> bool {
         match &self.form {
-            Form::Frozen { .. } => false,
+            Form::Frozen(_) => false,
             Form::Open(shared) => shared.state.lock().txgs.iter().any(|(_, layer)| layer.is_freed),
         }
     }
@@ -216,7 +242,7 @@ impl Object {
     /// True if it was freed, and that is on disk.
     pub(crate) fn is_gone(&self) -> bool {
         match &self.form {
-            Form::Frozen { .. } => false,
+            Form::Frozen(_) => false,
             Form::Open(shared) => {
                 let state = shared.state.lock();
                 state.is_gone && state.txgs.is_empty()
@@ -227,7 +253,7 @@ impl Object {
     /// True if a tree is not the one on disk any more: what it leads to may have been freed, and written over.
     fn is_replaced(&self, tree: &BlockTree) -> bool {
         match &self.form {
-            Form::Frozen { .. } => false,
+            Form::Frozen(_) => false,
             Form::Open(shared) => shared.state.lock().synced.as_ref().is_none_or(|synced| !synced.is_same(tree)),
         }
     }
@@ -243,7 +269,7 @@ impl Object {
     /// A txg's changes are on disk (as far as its passes have come): `synced` is what they made of the dnode.
     #[must_use]
     pub(crate) fn put_synced(&self, txg: Txg, synced: Option<DnodePhys>) -> Option<Layer> {
-        let synced = synced.map(|phys| BlockTree::new(self.objset().reader().clone(), self.id(), Arc::new(phys)));
+        let synced = synced.map(|phys| BlockTree::new(self.reader().clone(), self.id(), Arc::new(phys)));
         let mut state = self.shared().state.lock();
         let layer = state.txgs.iter().position(|(other, _)| *other == txg).map(|at| state.txgs.remove(at).1);
         state.is_gone |= synced.is_none();
@@ -258,7 +284,7 @@ impl Object {
     pub async fn spill(&self) -> Result<Option<(Block, Endian)>, DmuError> {
         loop {
             let tree = match &self.form {
-                Form::Frozen { tree, .. } => return tree.spill().await,
+                Form::Frozen(tree) => return tree.spill().await,
                 Form::Open(shared) => {
                     let state = shared.state.lock();
                     if let Some(spill) = state.txgs.iter().rev().find_map(|(_, layer)| layer.spill.clone()) {

@@ -69,7 +69,7 @@ impl Object {
 
     fn known(&self, block: BlockId) -> Known {
         match &self.form {
-            Form::Frozen { tree, .. } => Known::OnDisk(Some(tree.clone())),
+            Form::Frozen(tree) => Known::OnDisk(Some(tree.clone())),
             Form::Open(shared) => shared.state.lock().known(block.0),
         }
     }
@@ -116,7 +116,7 @@ impl Object {
     /// What a reader of this object gives to each of its reads ([`Object::read_ahead`]).
     #[must_use]
     pub fn zfetch(&self) -> Arc<Zfetch> {
-        Zfetch::new(self.objset().dmu(), self.block_bytes(), self.last_block())
+        Zfetch::new(self.dmu(), self.block_bytes(), self.last_block())
     }
 
     /// As [`Object::read`], by a reader that has read before and will again: what it will probably want next is loaded
@@ -149,7 +149,7 @@ impl Object {
         }
         let place = |size_bytes: u64, last: u64| blocks_of(offset_bytes, len, size_bytes, BlockId(last));
         Ok(match &self.form {
-            Form::Frozen { tree, .. } => Look {
+            Form::Frozen(tree) => Look {
                 size_bytes: tree.block_bytes(),
                 blocks: place(tree.block_bytes(), tree.last_block().0),
                 on_disk: Some(Some(tree.clone())),
@@ -224,7 +224,7 @@ impl Object {
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<Join<T>, DmuError> {
-        let spawned = self.objset().dmu().spawn(future);
+        let spawned = self.dmu().spawn(future);
         spawned.map_err(|_| self.error(DmuErrorKind::Interrupted("the pool is being exported".into())))
     }
 
@@ -254,7 +254,7 @@ impl Object {
         let mut tries = 0;
         loop {
             let known = match &self.form {
-                Form::Frozen { tree, .. } => (Known::OnDisk(Some(tree.clone())), limit),
+                Form::Frozen(tree) => (Known::OnDisk(Some(tree.clone())), limit),
                 Form::Open(shared) => shared.state.lock().known_run(block, limit),
             };
             let (tree, end) = match known {

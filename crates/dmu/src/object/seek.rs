@@ -11,7 +11,7 @@ impl Object {
     /// # Errors
     /// The tree on disk cannot be read.
     pub async fn next_data_block(&self, from: BlockId) -> Result<Option<BlockId>, DmuError> {
-        if let Form::Frozen { tree, .. } = &self.form {
+        if let Form::Frozen(tree) = &self.form {
             return tree.next_data_block(from).await;
         }
         self.next_open(from, false).await
@@ -22,7 +22,7 @@ impl Object {
     /// # Errors
     /// The tree on disk cannot be read.
     pub async fn next_hole_block(&self, from: BlockId) -> Result<Option<BlockId>, DmuError> {
-        if let Form::Frozen { tree, .. } = &self.form {
+        if let Form::Frozen(tree) = &self.form {
             return tree.next_hole_block(from).await;
         }
         self.next_open(from, true).await

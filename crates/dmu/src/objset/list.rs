@@ -59,7 +59,7 @@ impl Objset {
                 continue;
             }
             let dnode = dnode
-                .map(|view| Object::frozen(self, id, view.to_value()))
+                .map(|view| Object::frozen(&self.shared.reader, id, view.to_value()))
                 .map_err(|error| DmuError::new(self.id(), id, error));
             found.push((id, dnode));
         }

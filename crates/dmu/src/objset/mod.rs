@@ -35,25 +35,10 @@ use crate::reader::{KeyAccess, Reader};
 use crate::tree::BlockTree;
 use crate::{Dmu, DmuError, DmuErrorKind};
 
-/// An objset. Cheap to clone. An open one is closed with its last clone: its objects, which refer to it, are let go then, and
-/// nothing can be done with those that are still used elsewhere.
+/// An objset. Cheap to clone. An open one lets its objects go with its last clone.
 #[derive(Clone)]
 pub struct Objset {
     shared: Arc<Shared>,
-    /// None in its objects, or they and it would keep each other in memory, and with them the pool's devices. None in a frozen
-    /// objset, which has no table of objects.
-    _owner: Option<Arc<Owner>>,
-}
-
-/// Shared by all clones of an open objset, and by none of its objects.
-struct Owner(Arc<Shared>);
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        if let Content::Open(open) = &self.0.content {
-            open.close();
-        }
-    }
 }
 
 struct Shared {
@@ -79,7 +64,7 @@ impl Objset {
 
     fn frozen(reader: Reader, root: Blkptr, phys: Arc<ObjsetPhys>) -> Self {
         let meta = BlockTree::new(reader.clone(), ObjectId(0), Arc::new(phys.meta_dnode.clone()));
-        Self { shared: Arc::new(Shared { reader, content: Content::Frozen { root, phys, meta } }), _owner: None }
+        Self { shared: Arc::new(Shared { reader, content: Content::Frozen { root, phys, meta } }) }
     }
 
     /// Opens the objset whose block is at `root`, to be changed. There is one such objset for each dataset in use: two would
@@ -135,9 +120,8 @@ impl Objset {
     }
 
     fn owned(reader: Reader, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
-        let content = Content::Open(Open::new(root, phys, policy, next));
-        let shared = Arc::new(Shared { reader, content });
-        Self { _owner: Some(Arc::new(Owner(Arc::clone(&shared)))), shared }
+        let content = Content::Open(Open::new(&reader, root, phys, policy, next));
+        Self { shared: Arc::new(Shared { reader, content }) }
     }
 
     /// The same objset as of its root, with encrypted blocks treated as in [`KeyAccess::Without`].
@@ -145,11 +129,6 @@ impl Objset {
     pub fn without_key(&self) -> Self {
         let reader = Reader::new(self.dmu().clone(), self.id(), KeyAccess::Without);
         Self::frozen(reader, self.root(), self.phys())
-    }
-
-    /// The same for one of its objects, which does not keep it from being closed.
-    pub(crate) fn of_object(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), _owner: None }
     }
 
     /// Its number: its dataset's object in the MOS, 0 for the MOS.
@@ -162,10 +141,6 @@ impl Objset {
     #[must_use]
     pub fn dmu(&self) -> &Dmu {
         self.shared.reader.dmu()
-    }
-
-    pub(crate) fn reader(&self) -> &Reader {
-        &self.shared.reader
     }
 
     /// True if it is open to be changed, and not as of one root.
@@ -231,7 +206,7 @@ impl Objset {
     #[must_use]
     pub fn meta_dnode(&self) -> Object {
         match &self.shared.content {
-            Content::Frozen { meta, .. } => Object::of_tree(self, meta.clone()),
+            Content::Frozen { meta, .. } => Object::of_tree(meta.clone()),
             Content::Open(open) => open.meta(),
         }
     }
@@ -240,7 +215,7 @@ impl Objset {
     /// number.
     #[must_use]
     pub fn special_dnode(&self, id: ObjectId, phys: &DnodePhys) -> Object {
-        Object::frozen(self, id, phys.clone())
+        Object::frozen(&self.shared.reader, id, phys.clone())
     }
 
     /// The object `id`; [`DmuErrorKind::NoSuchObject`] if the slot is free or inside another, large dnode.
@@ -249,7 +224,7 @@ impl Objset {
     /// There is none, or its dnode cannot be read.
     pub async fn object(&self, id: ObjectId) -> Result<Object, DmuError> {
         match &self.shared.content {
-            Content::Frozen { .. } => Ok(Object::frozen(self, id, self.find_dnode(id).await?)),
+            Content::Frozen { .. } => Ok(Object::frozen(&self.shared.reader, id, self.find_dnode(id).await?)),
             Content::Open(_) => self.open_object(id).await,
         }
     }

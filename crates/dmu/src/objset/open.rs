@@ -1,8 +1,7 @@
 //! The open state of an objset: its objects in memory, which of them each txg has changed, and its root on disk.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::DnodePhys;
@@ -13,8 +12,10 @@ use cenote_taskq::sync::Mutex;
 use super::Objset;
 use super::object_alloc::Numbers;
 use super::policy::ObjsetPolicy;
+use crate::changes::Changes;
 use crate::geometry::{OBJECT_MAX, SLOTS, is_special};
 use crate::object::{Object, ObjectSpec};
+use crate::reader::Reader;
 use crate::tx::Dirty;
 use crate::{DmuError, DmuErrorKind};
 
@@ -31,10 +32,7 @@ const FREED_BYTES: u64 = 512;
 
 pub(super) struct Open {
     pub(super) state: Mutex<State>,
-    /// Where bytes that are dirty are counted.
-    dirty: OnceLock<Arc<Dirty>>,
-    /// Changes so far.
-    changes: AtomicU64,
+    changes: Arc<Changes>,
 }
 
 pub(super) struct State {
@@ -42,7 +40,6 @@ pub(super) struct State {
     pub(super) objects: BTreeMap<ObjectId, Object>,
     /// Number of objects at which unused ones are let go, though no txg ends.
     full_at: usize,
-    dirty: BTreeMap<Txg, BTreeSet<ObjectId>>,
     pub(super) numbers: Numbers,
     /// How often objects have been forgotten: what was read from disk before may be out of date after.
     pub(super) forgotten: u64,
@@ -67,24 +64,17 @@ impl State {
 }
 
 impl Open {
-    pub(super) fn new(root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
+    pub(super) fn new(reader: &Reader, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
         let state = State {
             policy,
             objects: BTreeMap::new(),
             full_at: OBJECTS_MIN,
-            dirty: BTreeMap::new(),
             numbers: Numbers::new(next),
             forgotten: 0,
             root,
             phys: Arc::new(phys),
         };
-        Self { state: Mutex::new(state), dirty: OnceLock::new(), changes: AtomicU64::new(0) }
-    }
-
-    /// Lets all objects go.
-    pub(super) fn close(&self) {
-        let objects = std::mem::take(&mut self.state.lock().objects);
-        drop(objects);
+        Self { state: Mutex::new(state), changes: Arc::new(Changes::new(reader.clone())) }
     }
 
     pub(super) fn root(&self) -> Blkptr {
@@ -102,7 +92,7 @@ impl Open {
 
 impl Objset {
     pub(super) fn add(&self, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Object {
-        let object = Object::open(self, id, head, synced);
+        let object = Object::open(&self.open_state().changes, id, head, synced);
         self.open_state().state.lock().objects.insert(id, object.clone());
         object
     }
@@ -121,13 +111,13 @@ impl Objset {
     /// Changes the root block's flags.
     pub fn set_flags(&self, txg: Txg, flags: ObjsetFlags) {
         Arc::make_mut(&mut self.open_state().state.lock().phys).flags |= flags;
-        self.mark(txg, ObjectId(0));
+        self.open_state().changes.mark(txg, ObjectId(0));
         self.meta_dnode().touch(txg);
     }
 
     /// Counts changes of this objset there, as dirty until they are written. Once for an objset.
     pub fn count_dirty(&self, dirty: &Arc<Dirty>) {
-        let _ = self.open_state().dirty.set(dirty.clone());
+        self.open_state().changes.count_dirty(dirty);
     }
 
     /// Blocks that one txg should free at most, by what they hold in memory; no limit where nothing is counted.
@@ -137,21 +127,13 @@ impl Objset {
     }
 
     pub(crate) fn dirty(&self) -> Option<&Arc<Dirty>> {
-        self.open_state().dirty.get()
+        self.open_state().changes.dirty()
     }
 
     /// A number that grows with every change, whatever the txg: who sees the same twice knows that nothing was changed.
     #[must_use]
     pub fn change_count(&self) -> u64 {
-        self.open_state().changes.load(Ordering::Relaxed)
-    }
-
-    /// Notes that a txg changes an object. At the txg's first change of it the neighbours among its changed objects come back.
-    pub(crate) fn mark(&self, txg: Txg, id: ObjectId) -> Option<(Option<u64>, Option<u64>)> {
-        self.open_state().changes.fetch_add(1, Ordering::Relaxed);
-        let mut state = self.open_state().state.lock();
-        let changed = state.dirty.entry(txg).or_default();
-        changed.insert(id).then(|| neighbours(changed, id))
+        self.open_state().changes.count()
     }
 
     /// Counts blocks that a txg frees as dirty, for their pointers and the indirect blocks that are read to find them.
@@ -166,7 +148,7 @@ impl Objset {
     /// Whether a txg has changes that are not written.
     #[must_use]
     pub fn is_dirty(&self, txg: Txg) -> bool {
-        self.open_state().state.lock().dirty.get(&txg).is_some_and(|dirty| !dirty.is_empty())
+        self.open_state().changes.is_dirty(txg)
     }
 
     /// Makes an object.
@@ -220,7 +202,7 @@ impl Objset {
                 continue;
             }
             state.make_room();
-            let made = || Object::open(self, id, phys.clone(), Some(phys));
+            let made = || Object::open(&self.open_state().changes, id, phys.clone(), Some(phys));
             return Ok(state.objects.entry(id).or_insert_with(made).clone());
         }
     }
@@ -238,16 +220,16 @@ impl Objset {
 
     /// Takes the objects that a txg has changed, in the order of their numbers, the meta-dnode left out.
     pub(crate) fn take_dirty(&self, txg: Txg) -> Vec<Object> {
-        let mut state = self.open_state().state.lock();
-        let mut ids = state.dirty.remove(&txg).unwrap_or_default();
+        let mut ids = self.open_state().changes.take(txg);
         ids.remove(&ObjectId(0));
+        let state = self.open_state().state.lock();
         ids.iter().filter_map(|id| state.objects.get(id).cloned()).collect()
     }
 
     /// A txg's changes are written: the root, and the fields that stand in it.
     pub(crate) fn put_synced(&self, txg: Txg, root: Blkptr, phys: ObjsetPhys) {
+        drop(self.open_state().changes.take(txg));
         let mut state = self.open_state().state.lock();
-        state.dirty.remove(&txg);
         state.root = root;
         // Flags may have been set for a later txg meanwhile.
         let flags = state.phys.flags;
@@ -265,28 +247,5 @@ impl Objset {
             !is_gone && !object.is_idle()
         });
         state.forgotten += 1;
-    }
-}
-
-/// The objects on either side of one in a txg's set of changed objects. The meta-dnode and the accounts are none: their dnodes
-/// stand in the root block.
-fn neighbours(changed: &BTreeSet<ObjectId>, id: ObjectId) -> (Option<u64>, Option<u64>) {
-    let is_in_block = |id: &&ObjectId| id.0 != 0 && !is_special(**id);
-    let before = changed.range(..id).next_back().filter(is_in_block).map(|id| id.0);
-    let after = changed.range(ObjectId(id.0.saturating_add(1))..).next().filter(is_in_block).map(|id| id.0);
-    (before, after)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::geometry::USERUSED;
-
-    use super::*;
-
-    #[test]
-    fn the_meta_dnode_and_accounts_are_nobodys_neighbours() {
-        let changed: BTreeSet<ObjectId> = [ObjectId(0), ObjectId(5), ObjectId(9), USERUSED].into();
-        assert_eq!(neighbours(&changed, ObjectId(5)), (None, Some(9)));
-        assert_eq!(neighbours(&changed, ObjectId(9)), (Some(5), None));
     }
 }

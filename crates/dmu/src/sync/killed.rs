@@ -4,7 +4,7 @@
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::Txg;
 
-use super::SpaceDelta;
+use super::space::SpaceDelta;
 
 /// Blocks of a lot, where they come one by one.
 const LOT_BLOCKS: usize = 512;

@@ -11,36 +11,13 @@
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
 use cenote_zio::{AllocationUnits, Bookmark, PreparedBatch, WritePolicy, Zio};
 
-use super::Part;
+use super::batch::{BATCH_BLOCKS_MAX, Room};
+use super::part::Part;
 use super::place::Made;
 use super::stores::Cleaned;
 use super::trees::{Item, Tree};
 use crate::geometry::is_special;
 use crate::objset::{BlockKind, Now, ObjsetPolicy};
-
-/// Small blocks are prepared, and stored, some at a time: handing one over takes longer than summing it up.
-pub(super) const BATCH_BYTES: u64 = 512 << 10;
-/// The most blocks of a batch.
-pub(super) const BATCH_BLOCKS_MAX: usize = 256;
-
-/// What a batch still has room for.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Room {
-    bytes: u64,
-    blocks: usize,
-}
-
-impl Room {
-    pub(super) const fn is_full(self) -> bool {
-        self.bytes >= BATCH_BYTES || self.blocks >= BATCH_BLOCKS_MAX
-    }
-
-    /// Takes the room of a block.
-    pub(super) const fn take(&mut self, bytes: usize) {
-        self.bytes += bytes as u64;
-        self.blocks += 1;
-    }
-}
 
 /// Blocks of one tree that follow each other in a batch.
 pub(super) struct Span {

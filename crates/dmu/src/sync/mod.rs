@@ -72,9 +72,13 @@
 //! get the same places however many cores there are and whichever is done first. What follows from places (pointers, accounts,
 //! what is killed) is found out on any core again (`place`), and entered into the trees in order.
 
+mod batch;
 mod killed;
 mod level;
+mod part;
 mod place;
+mod shared;
+mod space;
 mod stores;
 mod trees;
 mod userquota;
@@ -85,23 +89,25 @@ use std::sync::Arc;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodePhys, SLOT_BYTES};
-use cenote_format::ids::{BlockId, Guid, ObjectId, Txg, VdevId};
+use cenote_format::ids::{BlockId, Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetPhys;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{Class, Join, Semaphore};
-use cenote_vdev::tree::VdevTree;
 use cenote_zio::{Allocator, Bookmark, ZioError};
 
 pub use self::killed::Killed;
 use self::level::{Cursor, Span};
+use self::part::Part;
 use self::place::{Change, Made, Pointed};
+use self::shared::Shared;
+pub use self::space::SpaceDelta;
 use self::stores::{IN_FLIGHT_MAX_BYTES, Stores};
 use self::trees::Tree;
 use self::userquota::{Accounting, Changes};
 use crate::geometry::{GROUPUSED, PROJECTUSED, SLOTS, USERUSED};
 use crate::object::Object;
-use crate::objset::{BlockKind, Now, Objset, ObjsetPolicy, PASS_REWRITE};
+use crate::objset::{BlockKind, Now, Objset, PASS_REWRITE};
 use crate::{Dmu, DmuError, DmuErrorKind};
 
 /// Objects whose trees are loaded ahead of their turn.
@@ -110,42 +116,6 @@ const LOADED_MAX: usize = 128;
 const PREPARED_MAX: usize = 32;
 /// Batches of blocks that have their places and whose pointers are still to be entered.
 const POINTED_MAX: usize = 8;
-
-/// Bytes of blocks: as datasets count them, before allocation overhead, before compression.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpaceDelta {
-    /// Less what parity takes of a large block.
-    pub used_bytes: i64,
-    /// Physical sizes.
-    pub compressed_bytes: i64,
-    /// Logical sizes of data, physical ones of metadata.
-    pub uncompressed_bytes: i64,
-}
-
-impl SpaceDelta {
-    /// Takes another in.
-    pub fn add(&mut self, other: Self) {
-        self.used_bytes += other.used_bytes;
-        self.compressed_bytes += other.compressed_bytes;
-        self.uncompressed_bytes += other.uncompressed_bytes;
-    }
-
-    /// The same, taken away.
-    #[must_use]
-    pub const fn negated(self) -> Self {
-        Self {
-            used_bytes: -self.used_bytes,
-            compressed_bytes: -self.compressed_bytes,
-            uncompressed_bytes: -self.uncompressed_bytes,
-        }
-    }
-
-    /// Whether nothing changes.
-    #[must_use]
-    pub fn is_zero(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// What the sync of an objset did.
 #[derive(Clone, Debug)]
@@ -176,59 +146,18 @@ pub struct Writer {
     shared: Arc<Shared>,
 }
 
-pub(super) struct Shared {
-    pub(super) dmu: Dmu,
-    allocator: Arc<dyn Allocator>,
-    /// For each top-level vdev that was there from the beginning, bytes that count for a sector of 512 allocated.
-    ratios: Vec<u64>,
-    in_flight: Arc<Semaphore>,
-}
-
-/// An objset's part of a sync.
-pub(super) struct Part {
-    pub(super) objset: Objset,
-    pub(super) policy: ObjsetPolicy,
-    born: SpaceDelta,
-    killed: Killed,
-    needs: Needs,
-}
-
 /// A tree that is being loaded; at once where only its dnode has changed, since handing that over takes longer.
 enum Load {
     Done(Box<Tree>),
     Begun(Join<Result<Tree, DmuError>>),
 }
 
-impl Shared {
-    pub(super) fn space_of(&self, bp: &Blkptr) -> SpaceDelta {
-        if bp.is_hole() || bp.is_redacted() {
-            return SpaceDelta::default();
-        }
-        let ratio = |vdev: VdevId| {
-            let known = self.ratios.get(vdev.0 as usize).copied();
-            // It was added since.
-            known.unwrap_or_else(|| deflate_ratio(self.dmu.zio().tree(), vdev))
-        };
-        let used: u64 =
-            if bp.is_embedded() { 0 } else { bp.dvas().map(|dva| (dva.asize_bytes >> 9) * ratio(dva.vdev)).sum() };
-        let physical = if bp.is_embedded() { 0 } else { bp.psize_bytes() };
-        let is_metadata = bp.level() > 0 || bp.dmu_type().is_metadata();
-        SpaceDelta {
-            used_bytes: used as i64,
-            compressed_bytes: physical as i64,
-            uncompressed_bytes: (if is_metadata { physical } else { bp.lsize_bytes() }) as i64,
-        }
-    }
-}
-
 impl Writer {
     /// A writer that takes space from `allocator`.
     #[must_use]
     pub fn new(dmu: Dmu, allocator: Arc<dyn Allocator>) -> Self {
-        let tree = dmu.zio().tree();
-        let ratios = (0..tree.top_count()).map(|top| deflate_ratio(tree, VdevId(top as u32))).collect();
         let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX_BYTES));
-        Self { shared: Arc::new(Shared { dmu, allocator, ratios, in_flight }) }
+        Self { shared: Arc::new(Shared::new(dmu, allocator, in_flight)) }
     }
 
     /// The way to blocks.
@@ -472,16 +401,6 @@ impl Storing {
     }
 }
 
-impl Part {
-    /// Takes what blocks change; what that adds to the bytes their object uses comes back.
-    fn take(&mut self, change: Change) -> i64 {
-        self.born.add(change.born);
-        self.killed.append(change.killed);
-        self.needs |= change.needs;
-        change.used_bytes
-    }
-}
-
 /// Enters blocks of a level whose pointers are complete into their trees, and begins to store them.
 async fn enter(
     parts: &mut [Part],
@@ -578,11 +497,4 @@ async fn patch_dnodes(
         meta.write_block(txg, at, bytes.freeze());
     }
     Ok(())
-}
-
-/// The logical share of allocated bytes on a vdev, by a block of 128 KiB: what 512 bytes allocated count.
-fn deflate_ratio(tree: &VdevTree, vdev: VdevId) -> u64 {
-    const BYTES: u64 = 128 << 10;
-    let asize = tree.psize_to_asize(vdev, BYTES, Txg(0)).unwrap_or(BYTES);
-    BYTES / (asize >> 9).max(1)
 }

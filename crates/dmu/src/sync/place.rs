@@ -7,7 +7,8 @@ use cenote_taskq::buf::Block;
 use cenote_zio::{Placed, Places, PreparedBatch, WritePolicy, ZioError};
 
 use super::killed::Killed;
-use super::{Shared, SpaceDelta};
+use super::shared::Shared;
+use super::space::SpaceDelta;
 
 /// Blocks made ready together: their numbers, what of them is kept in the cache, how each is written, and what it has become.
 pub(super) struct Made {

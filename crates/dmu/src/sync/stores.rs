@@ -7,7 +7,7 @@ use cenote_format::ids::{Guid, Txg};
 use cenote_taskq::{Class, Join, Semaphore};
 use cenote_zio::{Allocator, Placed, Zio, ZioError};
 
-use super::level::{BATCH_BLOCKS_MAX, BATCH_BYTES};
+use super::batch::{BATCH_BLOCKS_MAX, BATCH_BYTES};
 use crate::tx::Dirty;
 use crate::{Dmu, DmuErrorKind};
 

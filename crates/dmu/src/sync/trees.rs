@@ -13,7 +13,7 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{BoxFuture, Class};
 use cenote_zio::ORDER;
 
-use super::level::Room;
+use super::batch::Room;
 use crate::geometry::levels_for;
 use crate::object::Object;
 use crate::object::SYNC_TREE_BYTES;
@@ -133,7 +133,7 @@ impl Tree {
             // The meta-dnode of a data set begins at its full height.
             head.levels = head.levels.max(object.phys().levels);
         }
-        let reader = synced.map(|synced| BlockTree::new(object.objset().reader().clone(), object.id(), synced));
+        let reader = synced.map(|synced| object.tree_of(synced));
         let mut tree = Self {
             object,
             is_freed: layer.is_freed,
@@ -266,7 +266,7 @@ impl Tree {
 
     /// Reads the indirect blocks above all data blocks that are written: level by level, those of a level at once, on all cores.
     async fn open_paths(&mut self) -> Result<(), DmuError> {
-        let handle = self.object.objset().dmu().handle().clone();
+        let handle = self.object.dmu().handle().clone();
         for level in (1..=self.top_level()).rev() {
             let bits = self.shift() * u32::from(level);
             let above = |block: &u64| block.checked_shr(bits).unwrap_or(0);

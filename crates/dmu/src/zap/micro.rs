@@ -1,14 +1,12 @@
 //! Changing a micro ZAP: one block of slots, 64 bytes each.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use cenote_format::zap::{
-    DEFAULT_BLOCK_SHIFT, FatHeader, MICRO_ENTRY_SIZE_BYTES, MicroZap, MicroZapEdit, ZapEditError, ZapFlags, ZapHasher,
-    ZapKey, ZapValue,
+    DEFAULT_BLOCK_SHIFT, FatHeader, MICRO_ENTRY_SIZE_BYTES, MicroZapEdit, ZapEditError, ZapFlags, ZapKey, ZapValue,
 };
 use cenote_taskq::buf::Buf;
 use cenote_zio::ORDER;
 
+use super::micro_index::MicroIndex;
 use super::{Form, Zap};
 use crate::{DmuError, DmuErrorKind};
 
@@ -16,39 +14,6 @@ use crate::{DmuError, DmuErrorKind};
 const MICRO_MAX_BYTES: usize = 128 << 10;
 /// A micro ZAP grows by this much.
 const MICRO_STEP_BYTES: usize = 512;
-
-/// The slots of a micro block by name, made when the block is first changed.
-#[derive(Clone)]
-pub(super) struct MicroIndex {
-    hasher: ZapHasher,
-    slots: BTreeMap<Vec<u8>, usize>,
-    /// Differentiators in use, by hash.
-    cds: BTreeMap<u64, BTreeSet<u32>>,
-    free: BTreeSet<usize>,
-}
-
-impl MicroIndex {
-    fn of(view: &MicroZap<'_>) -> Self {
-        let hasher = ZapHasher::new(view.salt(), ZapFlags::empty());
-        let mut free: BTreeSet<usize> = (0..view.slot_count()).collect();
-        let mut slots = BTreeMap::new();
-        let mut cds = BTreeMap::<u64, BTreeSet<u32>>::new();
-        for entry in view.entries() {
-            free.remove(&entry.slot);
-            slots.insert(entry.name.to_vec(), entry.slot);
-            cds.entry(hasher.name(entry.name)).or_default().insert(entry.cd);
-        }
-        Self { hasher, slots, cds, free }
-    }
-
-    pub(super) fn entry_count(&self) -> u64 {
-        self.slots.len() as u64
-    }
-
-    pub(super) fn slot_of(&self, name: &[u8]) -> Option<usize> {
-        self.slots.get(name).copied()
-    }
-}
 
 impl Zap {
     /// The index of a micro block, made if there is none.

@@ -20,6 +20,7 @@
 mod fat;
 mod listing;
 mod micro;
+mod micro_index;
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,7 @@ use cenote_zio::ORDER;
 
 pub use self::listing::ZapListing;
 
-use self::micro::MicroIndex;
+use self::micro_index::MicroIndex;
 use crate::object::{Object, ObjectSpec};
 use crate::objset::Objset;
 use crate::{DmuError, DmuErrorKind};
@@ -90,7 +91,7 @@ impl ZapEntry {
 
 /// The salt of a new ZAP: any number, the same for the same place in the same pool.
 fn salt_of(object: &Object) -> u64 {
-    let mix = (object.id().0 ^ (object.objset().id().0 << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mix = (object.id().0 ^ (object.objset_id().0 << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mix >> 20) | 1
 }
 

@@ -202,7 +202,7 @@ async fn add(mos: &Objset, directory: &mut Zap, txg: Txg, name: &str, devices: V
 
 /// Reads a packed list.
 pub(super) async fn read_list(object: &Object) -> Result<NvList, DmuError> {
-    let (objset, id) = (object.objset().id(), object.id());
+    let (objset, id) = (object.objset_id(), object.id());
     let corrupt = |what: String| DmuError::new(objset, id, DmuErrorKind::Corrupt(what));
     let size = object.phys().bonus.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
     let size = size.filter(|size| *size <= LIST_MAX_BYTES);

@@ -216,7 +216,7 @@ mod tests {
             let (root, policy) = (writer.mos.root(), ObjsetPolicy::new(3));
             let again = Objset::own(writer.writer.dmu().clone(), ObjsetId(0), root, policy).await.unwrap();
             let directory = again.object(pool_directory::OBJECT).await.unwrap();
-            assert_eq!(directory.objset().root(), root);
+            assert_eq!(directory.objset_id(), ObjsetId(0));
             drop((again, directory));
             let tree = Arc::downgrade(writer.tree());
             writer.export().await.unwrap();

@@ -34,7 +34,7 @@ pub(super) async fn create(
 
 /// Appends a record to the ring; the oldest give way. A record that the ring cannot hold is left out.
 pub(super) async fn append(object: &Object, txg: Txg, record: &NvList) -> Result<(), cenote_dmu::DmuError> {
-    let fail = |error: cenote_format::FormatError| cenote_dmu::DmuError::new(object.objset().id(), object.id(), error);
+    let fail = |error: cenote_format::FormatError| cenote_dmu::DmuError::new(object.objset_id(), object.id(), error);
     let order = cenote_zio::ORDER;
     let mut phys = HistoryPhys::parse(&object.phys().bonus, order).map_err(fail)?;
     phys.check().map_err(fail)?;

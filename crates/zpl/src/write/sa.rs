@@ -6,7 +6,7 @@ use cenote_dmu::{ORDER, Object, ObjectSpec, Objset, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::bonus_capacity_bytes;
-use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::sa::{LAYOUT_MAX, SA_LAYOUTS, SA_REGISTRY, SaHeader, SaRegistry, ZplAttribute, emit, layout_number};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::buf::{Block, Buf};
@@ -61,7 +61,7 @@ impl SaMut {
         // OpenZFS registers no sequence numbers.
         for attribute in ZplAttribute::ALL.iter().filter(|attribute| **attribute != ZplAttribute::Seq) {
             let word = attribute.describe(*attribute as u16).word();
-            registry.register(attribute.name(), word).map_err(|error| format_error(objset, error))?;
+            registry.register(attribute.name(), word).map_err(|error| format_error(objset.id(), error))?;
         }
         let words: Vec<(String, ZapValue)> =
             registry.iter().map(|(name, attribute)| (name.to_owned(), ZapValue::from_u64(attribute.word()))).collect();
@@ -91,7 +91,7 @@ impl SaMut {
         for entry in Zap::open(names).await?.entries(TABLE_ENTRIES_MAX).await? {
             let word = entry.value.as_u64().unwrap_or(0);
             let name = String::from_utf8_lossy(entry.name()).into_owned();
-            registry.register(&name, word).map_err(|error| format_error(objset, error))?;
+            registry.register(&name, word).map_err(|error| format_error(objset.id(), error))?;
         }
         let zap = Zap::open(object.clone()).await?;
         let (mut layouts, mut next) = (BTreeMap::new(), LAYOUT_FIRST);
@@ -134,9 +134,9 @@ impl SaMut {
     async fn emit(&mut self, txg: Txg, values: &[Value]) -> Result<Vec<u8>, ZplError> {
         let numbers: Vec<u16> = values.iter().filter_map(|(attribute, _)| self.registry.zpl(*attribute)).collect();
         let number = self.layout(txg, &numbers).await?;
-        let layout = self.registry.layout(&numbers).map_err(|error| format_error(self.object.objset(), error))?;
+        let layout = self.registry.layout(&numbers).map_err(|error| format_error(self.object.objset_id(), error))?;
         let bytes: Vec<&[u8]> = values.iter().map(|(_, value)| value.as_slice()).collect();
-        emit(number, &layout, &bytes, ORDER).map_err(|error| format_error(self.object.objset(), error))
+        emit(number, &layout, &bytes, ORDER).map_err(|error| format_error(self.object.objset_id(), error))
     }
 
     /// Packs attributes for a dnode of so many slots: in their order into the bonus, and from the first on that does not fit
@@ -168,8 +168,8 @@ impl SaMut {
     }
 }
 
-fn format_error(objset: &Objset, error: cenote_format::FormatError) -> ZplError {
-    ZplError::Dmu(cenote_dmu::DmuError::new(objset.id(), ObjectId(0), error))
+fn format_error(objset: ObjsetId, error: cenote_format::FormatError) -> ZplError {
+    ZplError::Dmu(cenote_dmu::DmuError::new(objset, ObjectId(0), error))
 }
 
 const fn is_variable(attribute: ZplAttribute) -> bool {

@@ -255,9 +255,9 @@ impl Diff<'_> {
                 self.dnodes(&meta, BlockId(block), slots).await?;
                 continue;
             }
-            let context = meta.objset().context(ObjectId(0), level, BlockId(block));
+            let context = meta.context(level, BlockId(block));
             let is_sound = bp.level() == level;
-            match meta.objset().dmu().read(&bp, context).await {
+            match meta.dmu().read(&bp, context).await {
                 Ok(bytes) if is_sound => {
                     let base = block.saturating_mul(bytes.len() as u64 / Blkptr::SIZE as u64);
                     let below: Vec<_> = Blkptr::array(&bytes, bp.byte_order())

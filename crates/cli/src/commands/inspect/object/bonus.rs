@@ -169,7 +169,7 @@ async fn file(report: &mut Report, dnode: &Object, table: &SaTable) -> Map<Strin
             if phys.spill.take().is_none() {
                 return Map::new();
             }
-            let without_spill = dnode.objset().special_dnode(dnode.id(), &phys);
+            let without_spill = dnode.with_phys(phys);
             match report.take(&what, table.values(&without_spill).await) {
                 Some(values) => values,
                 None => return Map::new(),

@@ -43,8 +43,8 @@ pub(crate) async fn pointers(report: &mut Report, dnode: &Object) -> Vec<Value> 
         if level == 0 {
             continue;
         }
-        let context = dnode.objset().context(dnode.id(), level, BlockId(block));
-        let Some(bytes) = report.take(&what, dnode.objset().dmu().read(&bp, context).await) else { continue };
+        let context = dnode.context(level, BlockId(block));
+        let Some(bytes) = report.take(&what, dnode.dmu().read(&bp, context).await) else { continue };
         let base = block.saturating_mul(bytes.len() as u64 / Blkptr::SIZE as u64);
         let children = Blkptr::array(&bytes, bp.byte_order()).enumerate();
         let below: Vec<_> = children.map(|(index, bp)| (bp, level - 1, base.saturating_add(index as u64))).collect();

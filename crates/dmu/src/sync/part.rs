@@ -1,0 +1,27 @@
+//! An objset's part of a sync.
+
+use cenote_format::needs::Needs;
+
+use super::killed::Killed;
+use super::place::Change;
+use super::space::SpaceDelta;
+use crate::objset::{Objset, ObjsetPolicy};
+
+/// An objset's part of a sync.
+pub(super) struct Part {
+    pub(super) objset: Objset,
+    pub(super) policy: ObjsetPolicy,
+    pub(super) born: SpaceDelta,
+    pub(super) killed: Killed,
+    pub(super) needs: Needs,
+}
+
+impl Part {
+    /// Takes what blocks change; what that adds to the bytes their object uses comes back.
+    pub(super) fn take(&mut self, change: Change) -> i64 {
+        self.born.add(change.born);
+        self.killed.append(change.killed);
+        self.needs |= change.needs;
+        change.used_bytes
+    }
+}
