@@ -100,6 +100,29 @@ impl FileSystem {
     /// Up to `count_max` entries of `directory` after `cursor` (without `.` and `..`), in the order of cursors. Empty at
     /// the end.
     pub async fn list(&self, directory: ObjectId, cursor: Cursor, count_max: usize) -> Result<Vec<DirEntry>, ZplError> {
+        self.list_valid(directory, cursor, count_max, names::is_valid).await
+    }
+
+    /// The same for the hidden directory of a file's extended attributes, whose names may have slashes.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub async fn list_xattrs(
+        &self,
+        directory: ObjectId,
+        cursor: Cursor,
+        count_max: usize,
+    ) -> Result<Vec<DirEntry>, ZplError> {
+        self.list_valid(directory, cursor, count_max, names::is_valid_xattr).await
+    }
+
+    async fn list_valid(
+        &self,
+        directory: ObjectId,
+        cursor: Cursor,
+        count_max: usize,
+        is_valid: fn(&[u8]) -> bool,
+    ) -> Result<Vec<DirEntry>, ZplError> {
         let zap = self.directory(directory).await?;
         let mut listing = zap.listing();
         if let Some((hash, _)) = cursor.after {
@@ -111,7 +134,7 @@ impl FileSystem {
                 if cursor.after.is_some_and(|after| (entry.hash, entry.cd) <= after) {
                     continue;
                 }
-                entries.push(dir_entry(directory, entry)?);
+                entries.push(dir_entry(directory, entry, is_valid)?);
             }
             if entries.len() >= count_max {
                 // The cursor of the last entry kept leads back to the rest of this leaf.
@@ -139,8 +162,8 @@ fn bad_value(directory: ObjectId) -> ZplError {
     ZplError::Corrupt { object: directory.0, what: "a directory entry without a value".into() }
 }
 
-fn dir_entry(directory: ObjectId, entry: ZapEntry) -> Result<DirEntry, ZplError> {
-    if !names::is_valid(entry.name()) {
+fn dir_entry(directory: ObjectId, entry: ZapEntry, is_valid: fn(&[u8]) -> bool) -> Result<DirEntry, ZplError> {
+    if !is_valid(entry.name()) {
         let what = format!("an entry with the illegal name {:?}", String::from_utf8_lossy(entry.name()));
         return Err(ZplError::Corrupt { object: directory.0, what });
     }

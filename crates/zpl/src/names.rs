@@ -24,6 +24,11 @@ pub(crate) fn is_valid(name: &[u8]) -> bool {
         && !name.contains(&0)
 }
 
+/// Whether `name` can be an entry of a hidden directory of extended attributes: no path leads through one, so a slash is a letter.
+pub(crate) fn is_valid_xattr(name: &[u8]) -> bool {
+    !name.is_empty() && name.len() <= LONG_NAME_MAX_BYTES && !name.contains(&0)
+}
+
 /// Whether two names are the same in this file system: byte by byte, or apart from normalisation and case.
 pub(crate) fn same(filesystem: &crate::FileSystem, a: &[u8], b: &[u8]) -> bool {
     use crate::CaseSensitivity;
@@ -66,6 +71,7 @@ mod tests {
             assert!(!is_valid(bad), "{bad:?}");
         }
         assert!(is_valid(b"..."));
+        assert!(is_valid_xattr(b"user.a/b") && !is_valid_xattr(b"") && !is_valid_xattr(b"user.\0"));
         assert!(is_valid(&[0xff, 0xfe]));
     }
 

@@ -63,7 +63,7 @@ impl FileSystem {
             let directory = ObjectId(directory);
             let mut cursor = Cursor::START;
             loop {
-                let entries = self.list(directory, cursor, BATCH).await?;
+                let entries = self.list_xattrs(directory, cursor, BATCH).await?;
                 let Some(last) = entries.last() else { break };
                 cursor = last.next;
                 for entry in entries {

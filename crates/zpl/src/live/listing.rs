@@ -74,6 +74,27 @@ impl LiveFileSystem {
         }
     }
 
+    /// The attributes of an object that somebody has noted by its number, or of the directory above it: what a file handle leads to.
+    /// Who noted it compares the generation.
+    ///
+    /// # Errors
+    /// It is none of the files that names lead to, or not any more ([`ZplError::Stale`]).
+    pub async fn find_by_number(&self, id: ObjectId, is_above: bool) -> Result<Attributes, ZplError> {
+        let has_name = |found: &Attributes| found.link_count > 0 && !found.flags.is_xattr();
+        let found = self.attributes(id).await?;
+        if !has_name(&found) {
+            return Err(ZplError::Stale);
+        }
+        if !is_above {
+            return Ok(found);
+        }
+        if found.kind != FileKind::Directory {
+            return Err(ZplError::NotDirectory);
+        }
+        let above = self.attributes(found.parent).await?;
+        if has_name(&above) { Ok(above) } else { Err(ZplError::Stale) }
+    }
+
     /// Up to `count_max` entries of a directory behind a place, without `.` and `..`; none at the end. An entry that is there
     /// all the time that a listing takes is listed once, whatever comes and goes meanwhile.
     ///

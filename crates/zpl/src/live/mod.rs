@@ -74,6 +74,7 @@ mod node;
 mod posix_acl;
 mod record;
 mod rename;
+mod seek;
 mod steps;
 mod tables;
 mod truncate;
@@ -82,6 +83,7 @@ mod unlinked;
 mod xattr;
 mod xattr_dir;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_dmu::{Objset, Zap};
@@ -175,6 +177,8 @@ struct Shared {
     reaping: AsyncMutex<()>,
     /// How much was freed in which txg.
     share: Mutex<steps::Share>,
+    /// What has no name any more and is used without being open, where somebody says when that ends.
+    kept: Option<Mutex<BTreeMap<ObjectId, Arc<Node>>>>,
 }
 
 impl LiveFileSystem {
@@ -220,8 +224,22 @@ impl LiveFileSystem {
                 garbage_came: Notify::new(),
                 reaping: AsyncMutex::new(()),
                 share: Mutex::default(),
+                kept: None,
             }),
         })
+    }
+
+    /// The same file system, whose user says when it forgets a node ([`Self::forgotten`]): a directory or a device, pipe or socket
+    /// that loses its last name is there until then, whoever has it open or as the current directory. Files and symbolic links are
+    /// there only as long as they are open.
+    ///
+    /// # Panics
+    /// It is in use already.
+    #[must_use]
+    pub fn keeping_until_forgotten(mut self) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("asked for before the file system is used");
+        shared.kept = Some(Mutex::default());
+        self
     }
 
     /// The root directory.

@@ -55,7 +55,7 @@ impl LiveFileSystem {
         if links > 1 && !node.is_directory() {
             return Ok(Fate::Stays);
         }
-        if node.opens() == 0 && !has_xattrs && steps::is_small(&node.object) {
+        if node.opens() == 0 && !has_xattrs && !self.is_kept(node) && steps::is_small(&node.object) {
             return Ok(Fate::Goes);
         }
         let turn = self.shared.queue_lock.lock().await;
@@ -68,7 +68,7 @@ impl LiveFileSystem {
     }
 
     /// Lets a node meet its fate.
-    pub(super) async fn settle(&self, fate: Fate<'_>, node: &Node, txg: Txg, now: Time) -> Result<(), ZplError> {
+    pub(super) async fn settle(&self, fate: Fate<'_>, node: &Arc<Node>, txg: Txg, now: Time) -> Result<(), ZplError> {
         match fate {
             Fate::Stays => node.update(txg, |record| {
                 record.put(ZplAttribute::Links, record.u64(ZplAttribute::Links).saturating_sub(1))?;
@@ -85,7 +85,9 @@ impl LiveFileSystem {
                     record.put(ZplAttribute::Links, 0)?;
                     changed(record, now)
                 })?;
-                if node.opens() == 0 {
+                if self.is_kept(node) {
+                    self.keep(node);
+                } else if node.opens() == 0 {
                     self.is_garbage(node.id);
                 }
                 Ok(())
@@ -168,7 +170,13 @@ impl LiveFileSystem {
         }
     }
 
-    async fn remove_locked(&self, parent: &Node, name: &[u8], node: &Node, directory: bool) -> Result<(), ZplError> {
+    async fn remove_locked(
+        &self,
+        parent: &Node,
+        name: &[u8],
+        node: &Arc<Node>,
+        directory: bool,
+    ) -> Result<(), ZplError> {
         node.check_there()?;
         match (directory, node.is_directory()) {
             (true, false) => return Err(ZplError::NotDirectory),

@@ -25,6 +25,7 @@
 //! share the same txgs' shares.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use cenote_dmu::tx::Cost;
 use cenote_dmu::{DmuErrorKind, Object, Zap};
@@ -38,7 +39,7 @@ use super::listing::word;
 use super::node::Node;
 use super::txgs::Bill;
 use super::{LiveFileSystem, steps};
-use crate::ZplError;
+use crate::{FileKind, ZplError};
 
 /// Entries looked at, or taken out, at a time.
 const BATCH: usize = 64;
@@ -109,6 +110,40 @@ pub(super) fn entry_value(id: ObjectId) -> ZapValue {
 }
 
 impl LiveFileSystem {
+    /// True for a node that is to be there after its last name is gone, though it is not open: the user of the file system says
+    /// when it forgets it.
+    pub(super) fn is_kept(&self, node: &Node) -> bool {
+        let kind = FileKind::of_mode(u64::from(node.mode()));
+        self.shared.kept.is_some() && !matches!(kind, Some(FileKind::File | FileKind::Symlink))
+    }
+
+    /// Keeps a node that went to the queue until it is forgotten.
+    pub(super) fn keep(&self, node: &Arc<Node>) {
+        let Some(kept) = &self.shared.kept else { return };
+        node.count_open(true);
+        if kept.lock().insert(node.id, Arc::clone(node)).is_some() {
+            node.count_open(false);
+        }
+    }
+
+    /// The user of the file system has forgotten a node: if that has no name any more it can be freed.
+    pub fn forgotten(&self, id: ObjectId) {
+        let Some(kept) = &self.shared.kept else { return };
+        let node = kept.lock().remove(&id);
+        if let Some(node) = node
+            && node.count_open(false)
+        {
+            self.is_garbage(id);
+        }
+    }
+
+    /// The user of the file system has forgotten all nodes.
+    pub fn all_forgotten(&self) {
+        let Some(kept) = &self.shared.kept else { return };
+        let ids: Vec<ObjectId> = kept.lock().keys().copied().collect();
+        ids.into_iter().for_each(|id| self.forgotten(id));
+    }
+
     /// Notes that a node in the queue can be freed.
     pub(super) fn is_garbage(&self, id: ObjectId) {
         {

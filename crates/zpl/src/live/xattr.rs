@@ -8,7 +8,7 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 
 use super::LiveFileSystem;
-use super::create::{MODE_KIND, changed, put_acl};
+use super::create::{MODE_KIND, MODE_SETGID, changed, put_acl};
 use super::node::Node;
 use super::posix_acl;
 use super::record::Record;
@@ -80,7 +80,8 @@ fn check_name(name: &[u8]) -> Result<(), ZplError> {
     if !in_namespace {
         return Err(ZplError::Unsupported("extended attributes are of user, trusted, security or system".into()));
     }
-    if name.contains(&0) || name.contains(&b'/') {
+    // A slash is a letter like any other: these are no names of a path, also where they stand in a hidden directory.
+    if name.contains(&0) {
         return Err(ZplError::Invalid("such a name of an extended attribute"));
     }
     Ok(())
@@ -152,6 +153,31 @@ impl LiveFileSystem {
     /// # Errors
     /// It is (or is not) there though it must not be (or must), it is too large, or a flag forbids it.
     pub async fn set_xattr(&self, id: ObjectId, name: &[u8], value: &[u8], how: XattrSet) -> Result<(), ZplError> {
+        self.set_xattr_dropping(id, name, value, how, 0).await
+    }
+
+    /// The same, asked for by somebody who is not in the file's group: an access control list takes set-group-id away.
+    ///
+    /// # Errors
+    /// As [`Self::set_xattr`].
+    pub async fn set_xattr_without_setgid(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<(), ZplError> {
+        self.set_xattr_dropping(id, name, value, how, MODE_SETGID).await
+    }
+
+    async fn set_xattr_dropping(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+        dropped: u32,
+    ) -> Result<(), ZplError> {
         check_settable(name)?;
         if value.len() > VALUE_LIMIT_BYTES {
             return Err(ZplError::TooLarge);
@@ -168,7 +194,7 @@ impl LiveFileSystem {
         let mut value = Some(value.to_vec());
         if name == posix_acl::ACCESS {
             let (bits, list) = posix_acl::to_mode(value.as_deref().unwrap_or_default())?;
-            let mode = record.u64(ZplAttribute::Mode) as u32 & !0o777 | bits;
+            let mode = record.u64(ZplAttribute::Mode) as u32 & !(0o777 | dropped) | bits;
             record.put(ZplAttribute::Mode, u64::from(mode))?;
             put_acl(&mut record, mode, node.is_directory())?;
             let flags = (record.flags() - ZnodeFlags::NO_EXECS_DENIED) | acl::flags(mode);

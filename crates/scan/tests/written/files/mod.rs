@@ -220,7 +220,11 @@ pub(super) async fn judged(handle: &Handle, paths: &[PathBuf]) -> (cenote_spa::P
         let attributes = fs.attributes(id).await.unwrap();
         open.extend(attributes.xattr_directory);
         if attributes.kind == cenote_zpl::FileKind::Directory {
-            let entries = fs.list(id, cenote_zpl::Cursor::START, usize::MAX).await.unwrap();
+            let start = cenote_zpl::Cursor::START;
+            let entries = match attributes.flags.is_xattr() {
+                true => fs.list_xattrs(id, start, usize::MAX).await.unwrap(),
+                false => fs.list(id, start, usize::MAX).await.unwrap(),
+            };
             assert_eq!(attributes.size_bytes, entries.len() as u64 + 2, "size of directory {id}");
             let mut below = 0;
             for entry in entries {

@@ -221,7 +221,8 @@ impl Actor {
 
     async fn xattr(&mut self, fs: &LiveFileSystem) {
         let Some(id) = self.pick(|_| true) else { return };
-        let name = format!("user.{}", self.rng.below(6)).into_bytes();
+        // A slash in the name of an attribute says nothing of a path.
+        let name = format!("user.{}{}", ["", "a/", "/"][self.rng.below(3) as usize], self.rng.below(2)).into_bytes();
         let is_there = self.model.node(id).xattrs.contains_key(&name);
         if self.rng.chance(1, 3) {
             let told = fs.remove_xattr(id, &name).await;
