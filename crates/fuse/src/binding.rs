@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use cenote_taskq::{Class, Group};
+use cenote_taskq::{Class, Group, Handle};
 use cenote_zpl::FileKind;
+use cenote_zpl::live::AccessTimes;
 use fuser::{
     AccessFlags, BsdFileFlags, Config, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, MountOption, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
@@ -24,8 +25,13 @@ use fuser::{
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
 
+use rustix::fs::OFlags;
+
 use self::words::{attr, caller, code, entry_attr, file_type, fsxattr, no_attr, node, to_kernel, zpl_time};
 
+use crate::direct::DirectFiles;
+use crate::kernel_mount;
+use crate::mount::{Unmount, unmount};
 use crate::options::{Access, MountOptions};
 use crate::server::{
     Caching, DirItem, Entry, Errno, FileServer, NewFile, NodeId, Rename, Seek, SetAttributes, Stat, Writer,
@@ -47,6 +53,7 @@ const FLAG_INHERIT_PROJECT: u32 = 0x2000_0000;
 /// A server on a kernel connection.
 struct Binding<S> {
     server: Arc<S>,
+    handle: Handle,
     group: Group,
     caching: Caching,
     /// Whether the kernel goes on without asking when `open` is not implemented.
@@ -54,6 +61,7 @@ struct Binding<S> {
     skips_opendir: AtomicBool,
     is_writable: bool,
     notices: Notices,
+    direct: Arc<DirectFiles>,
 }
 
 /// What the kernel is told without having asked. There is a way to it once it has shaken hands, before the first request is read.
@@ -77,6 +85,7 @@ pub(crate) struct Mounted<S: FileServer>(Session<Binding<S>>);
 
 /// Mounts. Blocks until the kernel has shaken hands. Requests become tasks of `group`.
 pub(crate) fn mount<S: FileServer>(
+    handle: Handle,
     server: Arc<S>,
     group: Group,
     mountpoint: &Path,
@@ -85,10 +94,20 @@ pub(crate) fn mount<S: FileServer>(
 ) -> io::Result<Mounted<S>> {
     let (caching, is_writable) = (server.caching(), server.is_writable());
     let (skips_open, skips_opendir) = (AtomicBool::new(false), AtomicBool::new(false));
-    let notices = Notices::default();
-    let binding = Binding { server, group, caching, skips_open, skips_opendir, is_writable, notices: notices.clone() };
-    let session = Session::new(binding, mountpoint, &config(name, options, is_writable))?;
-    let _ = notices.0.set(session.notifier());
+    let (notices, direct) = (Notices::default(), Arc::default());
+    let told = notices.clone();
+    let binding = Binding { server, handle, group, caching, skips_open, skips_opendir, is_writable, notices, direct };
+    let config = config(name, options, is_writable);
+    let session = match kernel_mount::mount(mountpoint, name, options, is_writable)? {
+        Some(device) => {
+            let acl = config.acl;
+            let session = Session::from_fd(binding, device, acl, config);
+            // Nobody else ends a mount whose session did not begin.
+            session.inspect_err(|_| drop(unmount(mountpoint, Unmount::Detach)))?
+        }
+        None => Session::new(binding, mountpoint, &config)?,
+    };
+    let _ = told.0.set(session.notifier());
     Ok(Mounted(session))
 }
 
@@ -108,7 +127,7 @@ fn config(name: &str, options: &MountOptions, is_writable: bool) -> Config {
         MountOption::FSName(name),
         MountOption::Subtype("cenote".to_owned()),
     ];
-    if !is_writable {
+    if !is_writable || options.access_times == Some(AccessTimes::Never) {
         config.mount_options.push(MountOption::NoAtime);
     }
     let choose = |set, yes, no| if set { yes } else { no };
@@ -156,6 +175,43 @@ impl<S: FileServer> Binding<S> {
 /// who may.
 fn writer_by_user(request: &Request) -> Writer {
     Writer { drops_set_ids: request.uid() != 0 }
+}
+
+/// The kernel's pages of a file that is written directly.
+struct Pages {
+    ino: INodeNo,
+    direct: Arc<DirectFiles>,
+    notices: Notices,
+    handle: Handle,
+}
+
+impl Pages {
+    /// Has those dropped that a write, which is done, has made stale. The kernel waits for requests that fill some of them, so this
+    /// waits where no request does.
+    async fn drop_stale(self) {
+        let node = node(self.ino);
+        let Some(stale) = self.direct.written(node) else { return };
+        let (ino, notices) = (self.ino, self.notices);
+        let told = self
+            .handle
+            .spawn_blocking(move || notices.0.get().is_some_and(|notifier| notifier.inval_inode(ino, 0, 0).is_ok()));
+        // Where the kernel could not be told, because the mount is going, nobody reads them either.
+        if told.await.unwrap_or(false) {
+            self.direct.dropped(node, stale);
+        }
+    }
+}
+
+impl<S: FileServer> Binding<S> {
+    fn pages(&self, ino: INodeNo) -> Pages {
+        let (direct, notices) = (Arc::clone(&self.direct), self.notices.clone());
+        Pages { ino, direct, notices, handle: self.handle.clone() }
+    }
+}
+
+/// True for requests of a descriptor that is to go past the kernel's pages.
+fn is_direct(flags: OpenFlags) -> bool {
+    flags.0.cast_unsigned() & OFlags::DIRECT.bits() != 0
 }
 
 /// How long the client keeps a node's attributes: only a moment where its space is about to change.
@@ -206,6 +262,8 @@ impl<S: FileServer> Filesystem for Binding<S> {
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            // File handles lead to nodes that the kernel has forgotten: it looks `.` up in them.
+            InitFlags::FUSE_EXPORT_SUPPORT,
         ];
         for flag in wanted {
             // A kernel without it does without.
@@ -249,6 +307,7 @@ impl<S: FileServer> Filesystem for Binding<S> {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
+        self.direct.forgotten(node(ino));
         self.server.forget(node(ino), count);
     }
 
@@ -277,8 +336,13 @@ impl<S: FileServer> Filesystem for Binding<S> {
             return reply.error(fuser::Errno::ENOSYS);
         }
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        let direct = is_direct(flags).then(|| Arc::clone(&self.direct));
         self.spawn(|server| async move {
-            match server.open(node(ino), write).await {
+            let opened = server.open(node(ino), write).await;
+            if let (Some(direct), Ok(())) = (direct, &opened) {
+                direct.opened(node(ino));
+            }
+            match opened {
                 Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
                 Err(errno) => reply.error(code(errno)),
             }
@@ -292,10 +356,13 @@ impl<S: FileServer> Filesystem for Binding<S> {
         _handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if !is_direct(flags) {
+            self.direct.buffered(node(ino));
+        }
         self.spawn(|server| async move {
             match server.read(node(ino), offset, size).await {
                 Ok(block) => reply.data(&block),
@@ -309,13 +376,16 @@ impl<S: FileServer> Filesystem for Binding<S> {
         _request: &Request,
         ino: INodeNo,
         _handle: FileHandle,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         if !self.is_writable {
             return reply.ok();
+        }
+        if is_direct(flags) {
+            self.direct.released(node(ino));
         }
         self.spawn(|server| async move {
             server.release(node(ino)).await;
@@ -356,15 +426,19 @@ impl<S: FileServer> Filesystem for Binding<S> {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
         let mode = mode & 0o7777 | FileKind::File.mode_bits();
         let new = NewFile { mode, umask, caller: caller(request), device: (0, 0), target: None };
         let (name, caching) = (name.as_bytes().to_vec(), self.caching);
+        let direct = is_direct(OpenFlags(flags)).then(|| Arc::clone(&self.direct));
         self.spawn(|server| async move {
             match server.create(node(parent), &name, &new, true).await {
                 Ok(entry) => {
+                    if let Some(direct) = direct {
+                        direct.opened(entry.node);
+                    }
                     let (attr, generation) = (entry_attr(&entry), Generation(entry.generation));
                     let kept = kept(caching, &entry.stat);
                     entry.pin.keep();
@@ -426,16 +500,24 @@ impl<S: FileServer> Filesystem for Binding<S> {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if !is_direct(flags) {
+            self.direct.buffered(node(ino));
+        }
+        let pages = is_direct(flags).then(|| self.pages(ino));
         // The buffer is the session's.
         let data = data.to_vec();
         let writer = Writer { drops_set_ids: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) };
         let notices = self.notices.clone();
         self.spawn(|server| async move {
-            match server.write(node(ino), offset, &data, writer).await {
+            let written = server.write(node(ino), offset, &data, writer).await;
+            if let Some(pages) = pages {
+                pages.drop_stale().await;
+            }
+            match written {
                 Ok(beside) => {
                     // Before the writer goes on: it may run the file next, by the mode that the kernel has.
                     if beside.mode {
@@ -490,7 +572,7 @@ impl<S: FileServer> Filesystem for Binding<S> {
 
     fn setxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -498,8 +580,10 @@ impl<S: FileServer> Filesystem for Binding<S> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
-        self.spawn(|server| async move { reply_done(reply, server.setxattr(node(ino), &name, &value, flags).await) });
+        let (name, value, caller) = (name.as_bytes().to_vec(), value.to_vec(), caller(request));
+        self.spawn(|server| async move {
+            reply_done(reply, server.setxattr(node(ino), &name, &value, flags, caller).await);
+        });
     }
 
     fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {

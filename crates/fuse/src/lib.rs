@@ -72,8 +72,11 @@
 //! it is ready soon: what waits here waits for a device or for a txg, which takes longer than to wake a worker.
 
 mod binding;
+mod direct;
 mod files;
 mod grafts;
+mod groups;
+mod kernel_mount;
 mod layout;
 mod listing;
 mod live;
@@ -89,7 +92,7 @@ mod volume;
 pub use cenote_spa::write::live::SyncMode;
 pub use layout::Layout;
 pub use live::{LiveServer, LiveServerOptions};
-pub use mount::{MountError, MountHandle, Unmount, Unmounted, mount, mount_live, remount, unmount};
+pub use mount::{MountError, MountHandle, Unmount, Unmounted, change_mount, mount, mount_live, remount, unmount};
 pub use options::{Access, Forbidden, MountOptions};
 pub use tree::{Report, Tree, TreeOptions};
 pub use volume::OpenError;

@@ -18,7 +18,9 @@ use cenote_zpl::live::{
 };
 use cenote_zpl::{Attributes, Cursor, FileKind, Time, ZplError};
 
+use crate::groups;
 use crate::listing::{AFTER_ABOVE, AFTER_SELF, Position};
+use crate::options::MountOptions;
 use crate::server::{
     Caching, Caller, Changed, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Pin, Rename, Seek,
     SetAttributes, SpaceFigures, Stat, Writer,
@@ -33,6 +35,10 @@ const KEPT: Duration = Duration::from_secs(3600);
 const REAP_AGAIN: Duration = Duration::from_secs(1);
 /// What names of POSIX access control lists begin with.
 const POSIX_ACLS: &[u8] = b"system.posix_acl_";
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+const SETGID: u32 = 0o2000;
+/// Room that must be there for what `fallocate` asks for, with its metadata (`zfs_fallocate_reserve_percent`).
+const RESERVED_PERCENT: u64 = 110;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
@@ -51,6 +57,15 @@ pub struct LiveServerOptions {
 impl Default for LiveServerOptions {
     fn default() -> Self {
         Self { files: LiveOptions::default(), has_xattrs: true, sync: SyncMode::default() }
+    }
+}
+
+impl LiveServerOptions {
+    /// The same in a mount with these options, which count for more than properties.
+    #[must_use]
+    pub fn under(mut self, mount: &MountOptions) -> Self {
+        self.files.access_times = mount.access_times.unwrap_or(self.files.access_times);
+        self
     }
 }
 
@@ -106,7 +121,7 @@ impl LiveServer {
     /// It is no file system, or one that cannot be changed yet.
     pub async fn open(head: LiveHead, options: LiveServerOptions, report: Report) -> Result<Self, ZplError> {
         let durable = Arc::new(Durable::new(head.clone(), options.sync));
-        let fs = LiveFileSystem::open(head.objset(), durable.clone(), options.files).await?;
+        let fs = LiveFileSystem::open(head.objset(), durable.clone(), options.files).await?.keeping_until_forgotten();
         let reaper = head.pool().handle().spawn(Class::Background, reap(fs.clone(), report.clone()));
         let (open, has_xattrs) = (Mutex::new(BTreeMap::new()), AtomicBool::new(options.has_xattrs));
         let reaper = Mutex::new(Some(reaper));
@@ -126,6 +141,7 @@ impl LiveServer {
     pub(crate) async fn close(&self) {
         let open = std::mem::take(&mut *self.shared.open.lock());
         drop(open);
+        self.shared.fs.all_forgotten();
         self.shared.fs.stop_reaping();
         let reaper = self.shared.reaper.lock().take();
         if let Some(reaper) = reaper {
@@ -211,6 +227,21 @@ impl LiveServer {
         self.changed(changed).await.map(|_| Changed { mode: true })
     }
 
+    /// True where a new access control list takes set-group-id away: from a file of a group that the caller is not in, as a new mode
+    /// does. The kernel sees to modes itself; of a list it tells nobody but servers that know a later form of its message.
+    async fn loses_setgid(&self, object: ObjectId, caller: Caller) -> Result<bool, Errno> {
+        if caller.uid == 0 {
+            return Ok(false);
+        }
+        let found = self.fs().attributes(object).await.map_err(|error| self.failed(error))?;
+        if found.permissions & SETGID == 0 {
+            return Ok(false);
+        }
+        let handle = self.shared.head.pool().handle();
+        let is_member = handle.spawn_blocking(move || groups::is_member(caller, found.gid)).await;
+        Ok(!is_member.unwrap_or(false))
+    }
+
     /// What came of a change, once it is as durable as it has to be.
     async fn changed<T>(&self, result: Result<T, ZplError>) -> Result<T, Errno> {
         let made = result.map_err(|error| self.failed(error))?;
@@ -272,11 +303,17 @@ impl FileServer for LiveServer {
     }
 
     async fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        let found = self.fs().find(self.object(parent), name).await;
+        let found = match name {
+            b"." | b".." => self.fs().find_by_number(self.object(parent), name == b"..").await,
+            name => self.fs().find(self.object(parent), name).await,
+        };
         found.map(|attributes| self.entry(&attributes)).map_err(|error| self.failed(error))
     }
 
-    fn forget(&self, _node: NodeId, _count: u64) {}
+    /// The kernel forgets all it has counted of a node at once, when it has no use for it any more.
+    fn forget(&self, node: NodeId, _count: u64) {
+        self.fs().forgotten(self.object(node));
+    }
 
     async fn getattr(&self, node: NodeId) -> Result<Stat, Errno> {
         let found = self.fs().attributes(self.object(node)).await;
@@ -470,7 +507,7 @@ impl FileServer for LiveServer {
         self.changed(changed).await.map(|attributes| stat(&attributes))
     }
 
-    async fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+    async fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: i32, caller: Caller) -> Result<(), Errno> {
         if self.hides(name) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -480,7 +517,12 @@ impl FileServer for LiveServer {
             2 => XattrSet::Replace,
             _ => return Err(Errno::INVAL),
         };
-        let set = self.fs().set_xattr(self.object(node), name, value, how).await;
+        let object = self.object(node);
+        let set = if name == ACCESS_LIST && self.loses_setgid(object, caller).await? {
+            self.fs().set_xattr_without_setgid(object, name, value, how).await
+        } else {
+            self.fs().set_xattr(object, name, value, how).await
+        };
         self.changed(set).await
     }
 
@@ -509,6 +551,11 @@ impl FileServer for LiveServer {
             _ => return Err(Errno::OPNOTSUPP),
         };
         let end = offset_bytes.checked_add(len_bytes).ok_or(Errno::FBIG)?;
+        // Nothing is set aside, so this is all that a reservation can promise: that the room is there now.
+        let needed = len_bytes / 100 * RESERVED_PERCENT;
+        if matches!(how, Allocation::Reserve { .. }) && needed > self.shared.head.space().available_bytes {
+            return Err(Errno::NOSPC);
+        }
         let beside = self.drop_set_ids(node, writer).await?;
         let file = self.file(node).await?;
         let allocated = file.allocate(how, offset_bytes..end).await;

@@ -14,6 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use thiserror::Error;
 
 use crate::binding;
+use crate::kernel_mount;
 use crate::live::LiveServer;
 use crate::options::MountOptions;
 use crate::server::FileServer;
@@ -162,8 +163,9 @@ async fn mount_server<S: FileServer>(
     let mounted = {
         let (server, group) = (Arc::new(server), group.clone());
         let (at, name, options) = (mountpoint.clone(), name.to_owned(), options.clone());
+        let session_handle = handle.clone();
         blocking(handle, move || {
-            binding::mount(server, group, &at, &name, &options).map_err(|error| explain(&at, error))
+            binding::mount(session_handle, server, group, &at, &name, &options).map_err(|error| explain(&at, error))
         })
         .await?
     };
@@ -329,15 +331,17 @@ impl std::fmt::Debug for MountHandle {
 /// # Errors
 /// The kernel refuses.
 pub fn remount(mountpoint: &Path, options: &MountOptions, is_read_only: bool) -> io::Result<()> {
-    let wanted = [
-        (is_read_only, MountFlags::RDONLY),
-        (!options.dev, MountFlags::NODEV),
-        (!options.suid, MountFlags::NOSUID),
-        (!options.exec, MountFlags::NOEXEC),
-    ];
-    let flags =
-        wanted.into_iter().filter(|(is_wanted, _)| *is_wanted).fold(MountFlags::BIND, |all, (_, flag)| all | flag);
+    let flags = MountFlags::BIND | kernel_mount::flags(options, is_read_only);
     Ok(rustix::mount::mount_remount(mountpoint, flags, "")?)
+}
+
+/// Changes the options of a file system for all of its mounts, as `mount -o remount` does; what is written is written first. Only root
+/// can; the kernel refuses `is_read_only` while files are open for writing.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn change_mount(mountpoint: &Path, options: &MountOptions, is_read_only: bool) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(mountpoint, kernel_mount::flags(options, is_read_only), "")?)
 }
 
 /// Unmounts a folder by the system call, or by fusermount3 for users who may not. It is no error if nothing is mounted there.

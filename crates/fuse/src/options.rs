@@ -1,5 +1,7 @@
 //! Mount options, as `-o` names them.
 
+use cenote_zpl::live::AccessTimes;
+
 use crate::layout::Layout;
 
 /// Who may use a mount.
@@ -29,6 +31,10 @@ pub struct MountOptions {
     pub suid: bool,
     /// Whether programs can be run.
     pub exec: bool,
+    /// When reading a file changes its access time, whatever the dataset's properties say.
+    pub access_times: Option<AccessTimes>,
+    /// Whether each write is on disk before it is answered.
+    pub synchronous: bool,
     /// Whether fusermount3 unmounts when this process ends in whatever way. Needs `allow_other` or `allow_root`.
     pub auto_unmount: bool,
     /// Threads that take requests from the kernel and serve what waits for nothing: as many as there are processors, by default, and
@@ -78,6 +84,8 @@ impl Default for MountOptions {
             dev: false,
             suid: false,
             exec: true,
+            access_times: None,
+            synchronous: false,
             auto_unmount: false,
             threads: threads_by_default(),
             read_ahead_kib: 1024,
@@ -111,7 +119,13 @@ impl MountOptions {
             _ => Err(format!("mount option '{word}': not a number up to {max}")),
         };
         match word.split_once('=').unwrap_or((word, "")) {
-            ("ro" | "noatime" | "defaults" | "nofail" | "_netdev" | "zfsutil", "") => {}
+            ("ro" | "defaults" | "nofail" | "_netdev" | "zfsutil", "") => {}
+            ("noatime", "") => self.access_times = Some(AccessTimes::Never),
+            ("relatime", "") => self.access_times = Some(AccessTimes::Relative),
+            ("strictatime", "") => self.access_times = Some(AccessTimes::Always),
+            ("atime", "") => self.access_times = None,
+            ("sync", "") => self.synchronous = true,
+            ("async", "") => self.synchronous = false,
             ("rw", "") => return Err("mount option 'rw': whether a mount is written is asked for with --rw".to_owned()),
             ("allow_other", "") => self.access = Access::All,
             ("allow_root", "") => self.access = Access::RootAndOwner,
@@ -132,7 +146,8 @@ impl MountOptions {
             _ => {
                 return Err(format!(
                     "mount option '{word}' is not known; there are: ro, allow_other, allow_root, auto_unmount, \
-                     [no_]default_permissions, [no]dev, [no]suid, [no]exec, threads=N, read_ahead=KIB, \
+                     [no_]default_permissions, [no]dev, [no]suid, [no]exec, [no]atime, relatime, \
+                     strictatime, [a]sync, threads=N, read_ahead=KIB, \
                      layout=mountpoints|names|alone"
                 ));
             }

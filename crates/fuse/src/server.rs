@@ -164,6 +164,8 @@ pub struct Caller {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
+    /// Its thread, as this process numbers it; 0 where it has no number here (another namespace of processes).
+    pub thread: u32,
 }
 
 /// A node to be made.
@@ -364,6 +366,7 @@ pub trait FileServer: Send + Sync + 'static {
         _name: &[u8],
         _value: &[u8],
         _flags: i32,
+        _caller: Caller,
     ) -> impl Future<Output = Result<(), Errno>> + Send {
         async { Err(Errno::ROFS) }
     }

@@ -91,6 +91,11 @@ impl Slots {
         Some(slot)
     }
 
+    /// True for the slot of the mounted dataset, which a later mount of the same dataset gives the same number.
+    pub(crate) const fn is_lasting(index: u16) -> bool {
+        index == 0
+    }
+
     pub(crate) fn at(&self, index: u16) -> Option<Arc<Slot>> {
         self.state.lock().slots.get(usize::from(index)).cloned()
     }

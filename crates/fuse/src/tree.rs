@@ -259,6 +259,35 @@ impl Tree {
         }
     }
 
+    /// The entry of a node that somebody has noted, or of the directory above it: what a file handle leads to. Numbers of nested
+    /// datasets and snapshots are this mount's and not good for longer.
+    async fn by_number(&self, node: NodeId, is_above: bool) -> Result<Entry, Errno> {
+        let (slot, object) = match Place::of(node) {
+            Place::Root { slot } => (slot, None),
+            Place::Object { slot, object } => (slot, Some(object)),
+            _ => return Err(Errno::STALE),
+        };
+        if !Slots::is_lasting(slot) {
+            return Err(Errno::STALE);
+        }
+        let slot = self.slot(slot)?;
+        let volume = self.volume(&slot).await?;
+        let filesystem = &volume.filesystem;
+        let attributes = async |object| match filesystem.attributes(object).await {
+            Ok(found) if found.link_count > 0 && !found.flags.is_xattr() => Ok(found),
+            Ok(_) => Err(Errno::STALE),
+            Err(error) => Err(errno(&error)),
+        };
+        let mut found = attributes(object.unwrap_or_else(|| filesystem.root())).await?;
+        if is_above {
+            if found.kind != FileKind::Directory {
+                return Err(Errno::NOTDIR);
+            }
+            found = attributes(found.parent).await?;
+        }
+        self.entry(&slot, &volume, &found)
+    }
+
     /// What `stat` shows of a directory that no dataset has.
     async fn made_stat(&self, node: NodeId) -> Result<Stat, Errno> {
         let at = self.shared.made_at;
@@ -521,6 +550,9 @@ impl FileServer for Tree {
     }
 
     async fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        if name == b"." || name == b".." {
+            return self.by_number(parent, name == b"..").await;
+        }
         match Place::of(parent) {
             Place::Control { slot } => {
                 let (slot, _) = self.with_control(slot).await?;

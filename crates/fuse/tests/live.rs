@@ -9,78 +9,10 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use cenote_dmu::tx::TxTunables;
-use cenote_fuse::{Access, LiveServer, LiveServerOptions, MountOptions, Unmount, mount_live};
-use cenote_spa::write::live::LivePool;
-use cenote_spa::write::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, TopKind, TopSpec, create};
-use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
-use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
-use cenote_vdev::config::AllocationClass;
-use cenote_vdev::disk::Disk;
-use cenote_zpl::write::{FileSystemMut, NodeSpec};
-
-async fn new_pool(handle: &Handle, path: &Path) -> LivePool {
-    File::create(path).unwrap().set_len(256 << 20).unwrap();
-    let options = cenote_taskq::OpenOptions { write: true, ..Default::default() };
-    let disk = Disk::whole(handle.open(path, options).await.unwrap());
-    let disk = DiskSpec { disk, path: path.display().to_string(), is_file: true };
-    let options = CreateOptions {
-        name: "mounted".into(),
-        tops: vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks: vec![disk] }],
-        auxiliaries: AuxSpec::default(),
-        ashift: Some(12),
-        disabled_features: Vec::new(),
-        properties: Vec::new(),
-        seed: Some(7),
-        clock: Clock::Now,
-        host: Host { id: 0, name: "here".into() },
-        command: "zpool create mounted".into(),
-        user: 0,
-        cache_bytes: 64 << 20,
-        check: true,
-    };
-    let mut pool = create(handle, options).await.unwrap();
-    let root = pool.root().unwrap().objset.clone();
-    FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
-    pool.sync().await.unwrap();
-    LivePool::start(pool, TxTunables::default())
-}
-
-/// Mounts a new file system, does something there, and has what is left judged.
-fn mounted(work: impl FnOnce(&Path) + Send + 'static) {
-    mounted_with(MountOptions::default(), work);
-}
-
-fn mounted_with(options: MountOptions, work: impl FnOnce(&Path) + Send + 'static) {
-    if !support::can_mount() {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let disks = tempfile::tempdir().unwrap();
-    let path = disks.path().join("disk0");
-    let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
-    let handle = runtime.handle();
-    runtime.block_on(async {
-        let pool = new_pool(&handle, &path).await;
-        let head = pool.open_head("mounted").await.unwrap();
-        let report = Arc::new(|text: &str| panic!("{text}"));
-        let server = LiveServer::open(head, LiveServerOptions::default(), report).await.unwrap();
-        let mount = mount_live(&handle, server, "mounted", folder.path(), &options).await.unwrap();
-        let at = folder.path().to_owned();
-        let worked = handle.spawn_blocking(move || work(&at)).await;
-        mount.unmount(Unmount::Unused).await.unwrap();
-        drop(mount);
-        worked.unwrap();
-        pool.export().await.unwrap();
-    });
-    if program("zdb").is_some() {
-        let told = run(&Devices::of(&[path]).unwrap(), &["-bcc"], "mounted").unwrap();
-        assert_eq!(told.status, Some(0), "{}", told.text);
-        assert!(BlockStatistics::parse(&told.text).unwrap().leak_free, "{}", told.text);
-    }
-}
+use cenote_fuse::{Access, LiveServerOptions, MountOptions};
+use cenote_taskq::Rng;
+use support::live::{mounted, mounted_as};
 
 /// Everything below a directory: kind, mode, links of files, size, and content or target.
 fn tree(at: &Path, below: &Path, into: &mut BTreeMap<PathBuf, (u32, u64, u64, Vec<u8>)>) {
@@ -228,7 +160,7 @@ fn nobody_runs_as_its_owner_what_another_has_written() {
         return;
     }
     let options = MountOptions { access: Access::All, suid: true, ..MountOptions::default() };
-    mounted_with(options, |at| {
+    mounted_as(LiveServerOptions::default(), &options, 1, |_, at| {
         let program = at.join("program");
         let changes = [
             "dd if=/usr/bin/id of=program bs=1 count=1 conv=notrunc status=none",

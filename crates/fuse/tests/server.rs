@@ -9,7 +9,7 @@ use cenote_fuse::{Layout, Tree};
 use cenote_zpl::FileKind;
 use support::Opened;
 
-const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
+const ROOT_USER: Caller = Caller { uid: 0, gid: 0, thread: 0 };
 
 async fn names(tree: &Tree, node: NodeId, batch: usize) -> Vec<DirItem> {
     let (mut all, mut position) = (Vec::new(), 0);
@@ -225,7 +225,7 @@ fn trusted_attributes_are_listed_for_root_alone() {
             for item in tree.readdir(NodeId::ROOT, 0, true, 10_000).await.unwrap() {
                 let Some(entry) = item.entry else { continue };
                 let root = tree.listxattr(entry.node, ROOT_USER).await.unwrap();
-                let user = tree.listxattr(entry.node, Caller { uid: 1000, gid: 1000 }).await.unwrap();
+                let user = tree.listxattr(entry.node, Caller { uid: 1000, gid: 1000, thread: 0 }).await.unwrap();
                 let count =
                     |names: &[u8]| names.split(|byte| *byte == 0).filter(|name| name.starts_with(b"trusted.")).count();
                 trusted += count(&root);

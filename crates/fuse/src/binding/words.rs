@@ -37,7 +37,7 @@ pub(super) fn node(ino: INodeNo) -> NodeId {
 }
 
 pub(super) fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid() }
+    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
 }
 
 pub(super) fn file_type(kind: FileKind) -> FileType {

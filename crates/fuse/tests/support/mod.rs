@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod live;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 

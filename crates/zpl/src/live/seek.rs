@@ -12,6 +12,8 @@
 
 use std::ops::Range;
 
+use cenote_format::ids::BlockId;
+
 use super::OpenFile;
 use crate::ZplError;
 
@@ -28,8 +30,15 @@ fn filled(block: &[u8]) -> Range<usize> {
 }
 
 impl OpenFile {
+    /// The first block at or after this that is a hole. All after the last block is one, which a file that was made longer has.
+    async fn hole_at(&self, block: u64) -> Result<u64, ZplError> {
+        let object = &self.node.object;
+        let found = object.next_hole_block(BlockId(block)).await?;
+        Ok(found.map_or_else(|| object.last_block().0.saturating_add(1), |found| found.0).max(block))
+    }
+
     async fn is_hole(&self, block: u64) -> Result<bool, ZplError> {
-        Ok(self.node.object.next_hole_block(block).await? == block)
+        Ok(self.hole_at(block).await? == block)
     }
 
     /// The part of a block that is not a hole and counts as data, as offsets in the file.
@@ -45,7 +54,7 @@ impl OpenFile {
         if !is_behind_hole && !is_before_hole {
             return Ok(whole);
         }
-        let Some(content) = self.node.object.block(block).await? else { return Ok(at..at) };
+        let Some((content, _)) = self.node.object.block(BlockId(block)).await? else { return Ok(at..at) };
         let filled = filled(&content);
         if filled.is_empty() {
             return Ok(at..at);
@@ -64,7 +73,7 @@ impl OpenFile {
         let (size, block_bytes) = (self.node.size_bytes(), self.node.object.block_bytes());
         let mut at = offset_bytes;
         while at < size {
-            let Some(block) = self.node.object.next_data_block(at / block_bytes).await? else { break };
+            let Some(BlockId(block)) = self.node.object.next_data_block(BlockId(at / block_bytes)).await? else { break };
             let data = self.data_in(block).await?;
             if at < data.end {
                 return Ok(Some(at.max(data.start)).filter(|at| *at < size));
@@ -85,7 +94,7 @@ impl OpenFile {
             return Ok(None);
         }
         let block = offset_bytes / block_bytes;
-        let hole = self.node.object.next_hole_block(block).await?;
+        let hole = self.hole_at(block).await?;
         if hole == block {
             return Ok(Some(offset_bytes));
         }

@@ -1,0 +1,70 @@
+//! The system call that mounts, for those who may make it.
+//!
+//! The kernel knows the type of a file system's server by a subtype: `fuse.cenote`. It is part of the type that is mounted, and no
+//! option; `fuser`, which would mount the bare type, is handed the connection afterwards. Who may not mount is mounted by fusermount3,
+//! through `fuser`.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+
+use crate::options::{Access, MountOptions};
+
+/// The type of our mounts, in the table of mounts and in `/etc/fstab`.
+pub(crate) const TYPE: &str = "fuse.cenote";
+const DEVICE: &str = "/dev/fuse";
+
+/// The flags of a mount that the kernel obeys by itself.
+pub(crate) fn flags(options: &MountOptions, is_read_only: bool) -> MountFlags {
+    let wanted = [
+        (is_read_only, MountFlags::RDONLY),
+        (!options.dev, MountFlags::NODEV),
+        (!options.suid, MountFlags::NOSUID),
+        (!options.exec, MountFlags::NOEXEC),
+        (options.access_times == Some(cenote_zpl::live::AccessTimes::Never), MountFlags::NOATIME),
+        (options.synchronous, MountFlags::SYNCHRONOUS),
+    ];
+    wanted.into_iter().filter(|(is_wanted, _)| *is_wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
+}
+
+/// Mounts a connection to the kernel, which comes back; `None` where that is for fusermount3 to do.
+///
+/// # Errors
+/// There is no FUSE here, or the kernel refuses the place.
+pub(crate) fn mount(
+    mountpoint: &Path,
+    name: &str,
+    options: &MountOptions,
+    is_writable: bool,
+) -> io::Result<Option<OwnedFd>> {
+    if options.auto_unmount {
+        return Ok(None);
+    }
+    let device = match File::options().read(true).write(true).open(DEVICE) {
+        Ok(device) => device,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mode = std::fs::metadata(mountpoint)?.mode();
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut data = format!("fd={},rootmode={mode:o},user_id={uid},group_id={gid}", device.as_raw_fd());
+    if options.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    // Who but the owner gets in is for the session to say; the kernel has one word for both.
+    if options.access != Access::Owner {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data)?;
+    match rustix::mount::mount(name, mountpoint, TYPE, flags(options, !is_writable), Some(data.as_c_str())) {
+        Ok(()) => Ok(Some(device.into())),
+        Err(Errno::PERM) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,222 @@
+//! What a mount promises where programs are surprised most often: the rows of docs/SEMANTICS.md, each by name. Most were found by
+//! xfstests, whose number is given.
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use cenote_fuse::server::{Caller, Errno, FileServer, NewFile, NodeId};
+use cenote_fuse::{Access, LiveServerOptions, MountOptions};
+use cenote_zpl::live::AccessTimes;
+use cenote_zpl::write::XattrMode;
+use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, XattrFlags};
+use support::live::{mounted, mounted_as, open, served};
+
+fn direct(at: &Path) -> File {
+    let flags = OFlags::DIRECTORY.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(flags).open(at).unwrap()
+}
+
+/// xfstests generic/035.
+#[test]
+fn a_directory_that_lost_its_name_is_there_for_those_who_use_it() {
+    mounted(|at| {
+        for name in ["over", "gone", "new"] {
+            fs::create_dir(at.join(name)).unwrap();
+        }
+        let (over, gone) = (direct(&at.join("over")), direct(&at.join("gone")));
+        let ino = over.metadata().unwrap().ino();
+        fs::rename(at.join("new"), at.join("over")).unwrap();
+        fs::remove_dir(at.join("gone")).unwrap();
+        for open in [&over, &gone] {
+            let found = open.metadata().unwrap();
+            assert!(found.is_dir());
+            assert_eq!(rustix::fs::openat(open, "x", OFlags::RDONLY, Mode::empty()).unwrap_err(), Errno::NOENT);
+        }
+        assert_eq!(over.metadata().unwrap().ino(), ino);
+        assert_ne!(fs::metadata(at.join("over")).unwrap().ino(), ino);
+        // The kernel opens pipes by itself, and says so to nobody.
+        let pipe = at.join("pipe");
+        rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from(0o600), 0).unwrap();
+        let open = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+        fs::remove_file(&pipe).unwrap();
+        assert_eq!(open.metadata().unwrap().nlink(), 0);
+    });
+}
+
+/// xfstests generic/523, in both forms that attributes are kept in.
+#[test]
+fn the_name_of_an_attribute_may_have_slashes() {
+    for form in [XattrMode::Sa, XattrMode::Dir] {
+        let mut serving = LiveServerOptions::default();
+        serving.files.xattrs = form;
+        mounted_as(serving, &MountOptions::default(), 2, |time, at| {
+            if time == 0 {
+                rustix::fs::setxattr(at, "user.a/b/", b"value", XattrFlags::CREATE).unwrap();
+            }
+            let mut value = [0; 16];
+            assert_eq!(rustix::fs::getxattr(at, "user.a/b/", &mut value), Ok(5));
+            let mut names = [0; 64];
+            let len = rustix::fs::listxattr(at, &mut names[..]).unwrap();
+            assert_eq!(&names[..len], b"user.a/b/\0");
+        });
+    }
+}
+
+/// xfstests generic/426, 467, 477: by what the kernel asks for a handle whose node it has forgotten.
+#[test]
+fn a_file_handle_leads_to_its_file_for_as_long_as_that_has_a_name() {
+    served(async |pool, server| {
+        let caller = Caller { uid: 0, gid: 0, thread: 0 };
+        let new = |mode| NewFile { mode, umask: 0, caller, device: (0, 0), target: None };
+        let dir = server.create(NodeId::ROOT, b"dir", &new(0o040_755), false).await.unwrap();
+        let file = server.create(dir.node, b"file", &new(0o100_644), false).await.unwrap();
+        let handle = (file.node, file.generation);
+        // Another mount.
+        drop(server);
+        let server = open(&pool).await;
+        let found = server.lookup(handle.0, b".").await.unwrap();
+        assert_eq!((found.node, found.generation), handle);
+        assert_eq!(server.lookup(dir.node, b".").await.unwrap().generation, dir.generation);
+        assert_eq!(server.lookup(dir.node, b"..").await.unwrap().node, NodeId::ROOT);
+        assert_eq!(server.lookup(handle.0, b"..").await.unwrap_err(), Errno::NOTDIR);
+        // Without its last name it is stale, also while it is open.
+        server.open(handle.0, false).await.unwrap();
+        server.remove(dir.node, b"file", false).await.unwrap();
+        assert_eq!(server.lookup(handle.0, b".").await.unwrap_err(), Errno::STALE);
+        server.release(handle.0).await;
+        server.remove(NodeId::ROOT, b"dir", true).await.unwrap();
+        assert_eq!(server.lookup(dir.node, b".").await.unwrap_err(), Errno::STALE);
+        server.forget(dir.node, 1);
+        // What is no file has no handle.
+        for number in [0, 2, 3, 4, 5, 1 << 40] {
+            assert!(server.lookup(NodeId(number), b".").await.is_err(), "{number}");
+        }
+    });
+}
+
+/// xfstests generic/375. A list is set by a user who is not in the file's group.
+#[test]
+fn an_access_list_set_by_a_stranger_to_the_group_takes_set_group_id_away() {
+    const USER: u32 = 1234;
+    const GROUP: u32 = 4321;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: only root becomes another user");
+        return;
+    }
+    let mut serving = LiveServerOptions::default();
+    serving.files.has_posix_acls = true;
+    let options = MountOptions { access: Access::All, suid: true, ..MountOptions::default() };
+    mounted_as(serving, &options, 1, |_, at| {
+        fs::set_permissions(at, fs::Permissions::from_mode(0o755)).unwrap();
+        let file = at.join("file");
+        for (gid, stays) in [(GROUP, false), (USER, true)] {
+            fs::write(&file, "").unwrap();
+            std::os::unix::fs::chown(&file, Some(USER), Some(gid)).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o2775)).unwrap();
+            // The caller's groups are its one.
+            let mut set = Command::new("setfacl");
+            let set = set.args(["-m", "u:77:rwx"]).arg("file").current_dir(at).uid(USER).gid(USER).status();
+            match set {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    assert!(std::env::var_os("CI").is_none(), "setfacl (package acl): {error}");
+                    eprintln!("left out: setfacl (package acl): {error}");
+                    return;
+                }
+                set => assert!(set.unwrap().success()),
+            }
+            assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, if stays { 0o2775 } else { 0o775 });
+        }
+    });
+}
+
+/// xfstests generic/213.
+#[test]
+fn no_more_is_promised_by_fallocate_than_there_is() {
+    mounted(|at| {
+        let file = File::create(at.join("file")).unwrap();
+        for flags in [FallocateFlags::empty(), FallocateFlags::KEEP_SIZE] {
+            let told = rustix::fs::fallocate(&file, flags, 0, 1 << 40);
+            assert_eq!(told, Err(Errno::NOSPC));
+        }
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+    });
+}
+
+/// xfstests generic/436 and 490: the blocks are 128 KiB.
+#[test]
+fn zeros_of_a_block_that_meet_a_hole_are_part_of_it() {
+    mounted(|at| {
+        let file = File::create(at.join("file")).unwrap();
+        file.set_len(4 << 20).unwrap();
+        let data = 1_000_448..1_300_992_u64;
+        file.write_all_at(&vec![1; (data.end - data.start) as usize], data.start).unwrap();
+        let seek = |to| rustix::fs::seek(&file, to);
+        let check = || {
+            assert_eq!(seek(SeekFrom::Data(0)), Ok(data.start));
+            assert_eq!(seek(SeekFrom::Data(data.start - 1)), Ok(data.start));
+            assert_eq!(seek(SeekFrom::Hole(data.start - 1)), Ok(data.start - 1));
+            assert_eq!(seek(SeekFrom::Hole(data.start)), Ok(data.end));
+            assert_eq!(seek(SeekFrom::Hole(data.end + 1)), Ok(data.end + 1));
+            assert_eq!(seek(SeekFrom::Data(data.end)), Err(Errno::NXIO));
+        };
+        check();
+        file.sync_all().unwrap();
+        check();
+        // Zeros between data are data.
+        file.write_all_at(&[0; 100_000], 1_100_000).unwrap();
+        check();
+    });
+}
+
+fn options_of(at: &Path) -> (String, Vec<String>) {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let fields: Vec<&str> = table
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|fields| Path::new(fields[1]) == at)
+        .unwrap();
+    (fields[2].to_owned(), fields[3].split(',').map(str::to_owned).collect())
+}
+
+#[test]
+fn the_systems_table_of_mounts_has_the_type_and_the_options() {
+    for (list, there, absent) in [
+        ("", &["rw", "nosuid", "nodev"][..], &["noatime", "noexec"][..]),
+        ("noatime,noexec", &["rw", "noatime", "noexec"], &["relatime"]),
+        ("sync", &["rw", "sync"], &[]),
+    ] {
+        let mut options = MountOptions::default();
+        options.parse(list).unwrap();
+        mounted_as(LiveServerOptions::default(), &options, 1, move |_, at| {
+            let (kind, options) = options_of(&at.canonicalize().unwrap());
+            assert_eq!(kind, "fuse.cenote");
+            let has = |name: &&&str| options.iter().any(|option| option == **name);
+            assert!(
+                there.iter().all(|name| has(&name)) && !absent.iter().any(|name| has(&name)),
+                "{list}: {options:?}"
+            );
+        });
+    }
+}
+
+#[test]
+fn access_times_are_kept_as_the_mount_says_whatever_the_properties_say() {
+    let mut serving = LiveServerOptions::default();
+    serving.files.access_times = AccessTimes::Always;
+    let mut options = MountOptions::default();
+    options.parse("noatime").unwrap();
+    mounted_as(serving, &options, 1, |_, at| {
+        let file = at.join("file");
+        fs::write(&file, "content").unwrap();
+        let before = fs::metadata(&file).unwrap().accessed().unwrap();
+        fs::read(&file).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().accessed().unwrap(), before);
+    });
+}

@@ -1,0 +1,109 @@
+//! A new file system on a pool in a file, mounted for changing.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_dmu::tx::TxTunables;
+use cenote_fuse::{LiveServer, LiveServerOptions, MountOptions, Unmount, mount_live};
+use cenote_spa::write::live::LivePool;
+use cenote_spa::write::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, TopKind, TopSpec, create};
+use cenote_taskq::{Handle, Runtime, RuntimeOptions};
+use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
+use cenote_vdev::config::AllocationClass;
+use cenote_vdev::disk::Disk;
+use cenote_zpl::write::{FileSystemMut, NodeSpec};
+
+use super::can_mount;
+
+async fn new_pool(handle: &Handle, path: &Path) -> LivePool {
+    File::create(path).unwrap().set_len(256 << 20).unwrap();
+    let options = cenote_taskq::OpenOptions { write: true, ..Default::default() };
+    let disk = Disk::whole(handle.open(path, options).await.unwrap());
+    let disk = DiskSpec { disk, path: path.display().to_string(), is_file: true };
+    let options = CreateOptions {
+        name: "mounted".into(),
+        tops: vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks: vec![disk] }],
+        auxiliaries: AuxSpec::default(),
+        ashift: Some(12),
+        disabled_features: Vec::new(),
+        properties: Vec::new(),
+        seed: Some(7),
+        clock: Clock::Now,
+        host: Host { id: 0, name: "here".into() },
+        command: "zpool create mounted".into(),
+        user: 0,
+        cache_bytes: 64 << 20,
+        check: true,
+    };
+    let mut pool = create(handle, options).await.unwrap();
+    let root = pool.root().unwrap().objset.clone();
+    FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
+    pool.sync().await.unwrap();
+    LivePool::start(pool, TxTunables::default())
+}
+
+/// Mounts a new file system, does something there, and has what is left judged.
+pub(crate) fn mounted(work: impl Fn(&Path) + Send + Sync + 'static) {
+    mounted_as(LiveServerOptions::default(), &MountOptions::default(), 1, move |_, at| work(at));
+}
+
+/// The same with options, and several times one after the other: what is done is told which time it is.
+pub(crate) fn mounted_as(
+    serving: LiveServerOptions,
+    options: &MountOptions,
+    times: u32,
+    work: impl Fn(u32, &Path) + Send + Sync + 'static,
+) {
+    if !can_mount() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disks = tempfile::tempdir().unwrap();
+    let path = disks.path().join("disk0");
+    let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
+    let handle = runtime.handle();
+    let work = Arc::new(work);
+    runtime.block_on(async {
+        let pool = new_pool(&handle, &path).await;
+        for time in 0..times {
+            let head = pool.open_head("mounted").await.unwrap();
+            let report = Arc::new(|text: &str| panic!("{text}"));
+            let server = LiveServer::open(head, serving.under(options), report).await.unwrap();
+            let mount = mount_live(&handle, server, "mounted", folder.path(), options).await.unwrap();
+            let (at, work) = (folder.path().to_owned(), work.clone());
+            let worked = handle.spawn_blocking(move || work(time, &at)).await;
+            mount.unmount(Unmount::Unused).await.unwrap();
+            drop(mount);
+            worked.unwrap();
+        }
+        pool.export().await.unwrap();
+    });
+    if program("zdb").is_some() {
+        let told = run(&Devices::of(&[path]).unwrap(), &["-bcc"], "mounted").unwrap();
+        assert_eq!(told.status, Some(0), "{}", told.text);
+        assert!(BlockStatistics::parse(&told.text).unwrap().leak_free, "{}", told.text);
+    }
+}
+
+/// Serves a new file system without a kernel.
+pub(crate) fn served<F>(work: impl FnOnce(LivePool, LiveServer) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let disks = tempfile::tempdir().unwrap();
+    let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = new_pool(&handle, &disks.path().join("disk0")).await;
+        let server = open(&pool).await;
+        work(pool.clone(), server).await;
+        pool.export().await.unwrap();
+    });
+}
+
+/// A server of the pool's file system.
+pub(crate) async fn open(pool: &LivePool) -> LiveServer {
+    let head = pool.open_head("mounted").await.unwrap();
+    LiveServer::open(head, LiveServerOptions::default(), Arc::new(|text: &str| panic!("{text}"))).await.unwrap()
+}
