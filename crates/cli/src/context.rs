@@ -13,7 +13,7 @@ use cenote_format::uberblock::Uberblock;
 use cenote_fuse::{MountError, Unmount};
 use cenote_spa::multihost::Notice;
 use cenote_spa::write::live::{LivePool, View};
-use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find, import};
+use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, find, import};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
 use cenote_vdev::tunables::Tunables;
@@ -530,10 +530,10 @@ impl Context {
     /// for.
     pub(crate) async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
         let located = self.locate_now(name).await?;
-        match self.await_end(&located.0).await? {
-            true => self.locate_now(name).await,
-            false => Ok(located),
-        }
+        let has_waited = self.await_end(&located.0).await?;
+        // One that was in use may have been let go since its labels were read, by a process that has ended meanwhile.
+        let is_old = has_waited || (self.served.is_none() && located.0.state() == PoolState::Active);
+        if is_old { self.locate_now(name).await } else { Ok(located) }
     }
 
     async fn locate_now(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {

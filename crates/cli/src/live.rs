@@ -264,7 +264,7 @@ impl LiveMounts {
             let reading = pool.look(move |writer| Box::pin(async move { Ok(read_wanted(writer, &name).await) }));
             // One that has another name now, or is gone, is served as it was.
             let Ok(Ok((serving, forbidden))) = reading.await else { continue };
-            mount.server.set_options(serving);
+            mount.server.set_options(serving.under(&mount.options));
             let dataset = &mount.dataset;
             for property in changed.iter().filter(|name| OBEYED_WHEN_MOUNTED.contains(&name.as_str())) {
                 later
@@ -301,7 +301,9 @@ pub(crate) async fn mount(
     report: Report,
 ) -> Result<Listed> {
     let (head, serving, forbidden) = open_dataset(&of.pool, dataset).await?;
-    let server = LiveServer::open(head, serving, report).await.with_context(|| format!("cannot open '{dataset}'"))?;
+    let server = LiveServer::open(head, serving.under(options), report)
+        .await
+        .with_context(|| format!("cannot open '{dataset}'"))?;
     let mount = mount_live(context.handle(), server.clone(), dataset, at, &options.without(forbidden)).await?;
     let (dataset, at, options) = (dataset.to_owned(), mount.mountpoint().to_owned(), options.clone());
     let mounts = of.mounts.clone();

@@ -44,6 +44,7 @@ mod inuse;
 mod live;
 mod made;
 mod manifest;
+mod mounthelper;
 mod newpool;
 mod outcome;
 #[allow(dead_code, unused_imports, reason = "some of what commands share waits for its first user")]

@@ -16,6 +16,7 @@ use crate::background;
 use crate::commands::Command;
 use crate::context::Context;
 use crate::control::{self, Owned};
+use crate::mounthelper;
 use crate::outcome::{FAILED, Outcome, PIPE, USAGE, UsageError, is_broken_pipe};
 use crate::output::Output;
 use crate::verbs::{self, TOOLS};
@@ -57,6 +58,13 @@ fn with_tool(mut argv: Vec<OsString>) -> Vec<OsString> {
 
 /// The whole program.
 pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
+    let argv = match mounthelper::translated(&argv, rustix::process::geteuid().is_root()) {
+        Ok(line) => line.unwrap_or(argv),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{error}");
+            return ExitCode::from(USAGE);
+        }
+    };
     let argv = verbs::spelt(with_tool(argv));
     let request = match Request::try_parse_from(&argv) {
         Ok(request) => request,

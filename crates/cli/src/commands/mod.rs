@@ -66,6 +66,7 @@ impl Command {
     /// The options of a command that goes on until it is ended; none of another.
     pub(crate) fn goes_on(&self) -> Option<&GoesOn> {
         match self {
+            Self::Mount(args) if args.is_remount() => None,
             Self::Mount(args) => Some(args.goes_on()),
             Self::Serve(args) => Some(args.goes_on()),
             Self::Zfs(args) => args.goes_on(),

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
-use cenote_fuse::{Layout, MountError, MountHandle, MountOptions, Unmount, Unmounted};
+use anyhow::{Context as _, Result, bail};
+use cenote_fuse::{Layout, MountError, MountHandle, MountOptions, Unmount, Unmounted, change_mount};
 use cenote_taskq::Either;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGINT;
@@ -13,7 +13,8 @@ use signal_hook::iterator::Signals;
 use crate::args::Search;
 use crate::background::{GoesOn, Going};
 use crate::context::Context;
-use crate::control::Control;
+use crate::control::{self, Control, Who};
+use crate::datasets::Mounts;
 use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::signals;
@@ -31,8 +32,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     search: Search,
     /// Mount options, separated by commas: allow_other, allow_root, auto_unmount, default_permissions or
-    /// no_default_permissions, dev or nodev, suid or nosuid, exec or noexec, threads=N, read_ahead=KIB,
-    /// layout=mountpoints|names|alone.
+    /// no_default_permissions, dev or nodev, suid or nosuid, exec or noexec, atime, noatime, relatime or strictatime, sync or async,
+    /// threads=N, read_ahead=KIB, layout=mountpoints|names|alone.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Let files be changed.
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// Take commands for the pool at this unix socket instead of one beside the cache file; clients find it by CENOTE_CONTROL.
     #[arg(long, value_name = "SOCKET", requires = "rw")]
     control: Option<PathBuf>,
+    /// Change the options of a mount that is there: dev, suid, exec, and whether it may be written.
+    #[arg(long)]
+    remount: bool,
     #[command(flatten)]
     goes_on: GoesOn,
     /// The dataset, or dataset@snapshot.
@@ -54,10 +58,18 @@ impl Args {
     pub(crate) const fn goes_on(&self) -> &GoesOn {
         &self.goes_on
     }
+
+    /// Whether it only changes a mount that another process serves.
+    pub(crate) const fn is_remount(&self) -> bool {
+        self.remount
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let options = parse_options(&args.options)?;
+    if args.remount {
+        return change(&args, &options);
+    }
     let context = context.with(&args.search);
     let going = Going::begin(&args.goes_on, &args.dataset)?;
     // Before anything is mounted: an interrupt from now on ends the mount and not the program.
@@ -102,6 +114,25 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     context.err(format!("'{}' is mounted at {}; {end}", args.dataset, mount.mountpoint().display()));
     going.ready(&context)?;
     wait(&context, &mount, signals).await?;
+    Ok(Outcome::Good)
+}
+
+/// Changes the options of a mount that is there.
+fn change(args: &Args, options: &MountOptions) -> Result<Outcome> {
+    let mounts = Mounts::read();
+    let at = args.mountpoint.display();
+    let mount = mounts.find(&args.mountpoint.to_string_lossy()).filter(|mount| mount.is_ours());
+    let Some(mount) = mount.filter(|mount| mount.dataset == args.dataset) else {
+        bail!("cannot remount: '{}' is not mounted at '{at}'", args.dataset);
+    };
+    let is_served = |who: &Who| who.mounts.iter().any(|(name, at)| *name == mount.dataset && *at == mount.at);
+    if args.rw && !control::servers().iter().any(|(_, who)| is_served(who)) {
+        bail!(
+            "cannot remount '{at}' for writing: not supported yet: the pool of a read-only mount is open read-only; unmount it and \
+             mount it with -o rw"
+        );
+    }
+    change_mount(&mount.at, options, !args.rw).with_context(|| format!("cannot remount '{at}'"))?;
     Ok(Outcome::Good)
 }
 
