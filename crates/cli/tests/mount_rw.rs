@@ -531,5 +531,60 @@ fn a_pool_gets_devices_while_files_are_written() {
         assert!(fs::read(mounted.path(&format!("f{file}"))).unwrap() == content(file), "file {file} again");
     }
     mounted.end(End::Unmount);
+}
+
+/// The options of what the system has mounted at a folder, with its type.
+fn mounted_how(at: &Path) -> Option<(String, Vec<String>)> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = table.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|line| Path::new(line[1]) == at)?;
+    Some((line[2].to_owned(), line[3].split(',').map(str::to_owned).collect()))
+}
+
+#[test]
+fn mount_and_umount_find_their_helpers_in_the_program() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/fs"]);
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("at");
+    fs::create_dir(&at).unwrap();
+    let helper = |name: &str| {
+        let link = folder.path().join(name);
+        if !link.exists() {
+            symlink(images.bare().get_program(), &link).unwrap();
+        }
+        let mut command = Command::new(link);
+        command.env("CENOTE_CACHE", images.cache.path().join("cache.json")).stdin(Stdio::null());
+        command
+    };
+    let mount = |options: &str| {
+        let options = format!("{options},dir={},force", images.dir.display());
+        let mut mount = helper("mount.fuse.cenote");
+        mount.arg("mine/fs").arg(&at).args(["-n", "-o", &options]).stdout(Stdio::null()).stderr(Stdio::null());
+        mount.status().unwrap().success()
+    };
+    let has = |wanted: &[&str]| {
+        let (kind, options) = mounted_how(&at).unwrap();
+        assert_eq!(kind, "fuse.cenote");
+        wanted.iter().all(|wanted| options.iter().any(|option| option == wanted))
+    };
+    assert!(mount("rw,noatime,nosuid"));
+    assert!(has(&["rw", "noatime", "nosuid", "allow_other"]));
+    fs::write(at.join("file"), "content").unwrap();
+    assert!(mount("remount,ro"));
+    assert!(has(&["ro"]));
+    assert_eq!(fs::write(at.join("file"), "other").unwrap_err().raw_os_error(), Some(30));
+    assert!(mount("remount,rw"));
+    fs::write(at.join("other"), "content").unwrap();
+    // It returns when everything is on disk, so another mount may follow at once.
+    good(helper("umount.fuse.cenote").arg(&at));
+    assert_eq!(mounted_how(&at), None);
+    assert!(mount("ro"));
+    assert!(has(&["ro"]));
+    assert_eq!(fs::read(at.join("other")).unwrap(), b"content");
+    assert!(!mount("remount,rw"), "the pool is open read-only");
+    good(helper("umount.fuse.cenote").arg(&at));
     images.assert_whole();
 }

@@ -41,9 +41,14 @@
 //! **Changing.** A dataset of a pool that is written in the background is mounted by itself, for writing ([`mount_live`]): a
 //! second server over `cenote_zpl::live`, with the same binding. All changes come through the mount, so the kernel still keeps
 //! what it was told, and undoes that itself where it asks for a change. Open files are held by node, so that they outlive
-//! their names; `fsync` waits for the txg; `statfs` has figures as of the last one. Not here yet: access times that reading
-//! changes, setting flags, snapshots and nested datasets beside it, reading ahead, and anything of a directory that was removed
-//! while it is somebody's current one.
+//! their names; directories and special files that lost their last name are held until the kernel forgets them. `fsync` waits
+//! for the txg; `statfs` has figures as of the last one. Direct writes have the kernel drop the pages that they make stale (the
+//! module `direct`). Not here yet: setting flags, snapshots and nested datasets beside it, and reading ahead.
+//! `docs/SEMANTICS.md` lists what a mount promises.
+//!
+//! **File handles.** A node's number and generation are those of its object, so they are good for ever. Where the kernel has
+//! forgotten the node of a handle it looks `.` up in it, which succeeds as long as the file has a name. In the mount of a whole
+//! tree only the mounted dataset's own numbers are that good.
 //!
 //! **Set-ids.** Whoever writes a file, or gives it away, and may not keep its set-user-id and set-group-id, takes them away. The
 //! server does that (negotiated `FUSE_HANDLE_KILLPRIV_V2`): else the kernel asks before each write whether the file has any such
