@@ -37,8 +37,6 @@ const REAP_AGAIN: Duration = Duration::from_secs(1);
 const POSIX_ACLS: &[u8] = b"system.posix_acl_";
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 const SETGID: u32 = 0o2000;
-/// Room that must be there for what `fallocate` asks for, with its metadata (`zfs_fallocate_reserve_percent`).
-const RESERVED_PERCENT: u64 = 110;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
@@ -551,9 +549,10 @@ impl FileServer for LiveServer {
             _ => return Err(Errno::OPNOTSUPP),
         };
         let end = offset_bytes.checked_add(len_bytes).ok_or(Errno::FBIG)?;
-        // Nothing is set aside, so this is all that a reservation can promise: that the room is there now.
-        let needed = len_bytes / 100 * RESERVED_PERCENT;
-        if matches!(how, Allocation::Reserve { .. }) && needed > self.shared.head.space().available_bytes {
+        // Nothing is set aside, so this is all that a reservation can promise: that the room is there now. Without a margin for
+        // metadata, so that what `df` shows can be asked for.
+        let is_reserved = matches!(how, Allocation::Reserve { .. });
+        if is_reserved && len_bytes > self.shared.head.space().available_bytes {
             return Err(Errno::NOSPC);
         }
         let beside = self.drop_set_ids(node, writer).await?;

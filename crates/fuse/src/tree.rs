@@ -265,7 +265,7 @@ impl Tree {
         let (slot, object) = match Place::of(node) {
             Place::Root { slot } => (slot, None),
             Place::Object { slot, object } => (slot, Some(object)),
-            _ => return Err(Errno::STALE),
+            _ => return Err(Errno::NOENT),
         };
         if !Slots::is_lasting(slot) {
             return Err(Errno::STALE);
