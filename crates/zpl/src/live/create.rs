@@ -7,7 +7,6 @@ use cenote_dmu::{ObjectSpec, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
-use cenote_format::zap::ZapValue;
 use cenote_format::znode::ZnodeFlags;
 
 use super::LiveFileSystem;
@@ -126,7 +125,6 @@ impl LiveFileSystem {
         let mut record = self.child_record(&parent, kind, new, now).await?;
         let options = self.options();
         let form = self.shared.tables.form(self.source(), Room::of_slots(options.dnode_slots), &record).await?;
-        zap.insert(name, &ZapValue::from_u64(0)).await?;
         self.shared.objset.look_for_numbers().await?;
         let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
         let held = self.source().begin(cost).await?;
@@ -144,7 +142,8 @@ impl LiveFileSystem {
             if is_dir {
                 Zap::create(object.clone())?.flush(txg).await?;
             }
-            zap.set(name, &entry_value(object.id(), mode)?).await?;
+            // The look-up has read what this changes. If it cannot be, the object goes again.
+            zap.insert(name, &entry_value(object.id(), mode)?).await?;
             parent.update(txg, |record| {
                 record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_add(1))?;
                 let links = record.u64(ZplAttribute::Links).saturating_add(u64::from(is_dir));

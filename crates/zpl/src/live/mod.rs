@@ -15,7 +15,7 @@
 //!   OpenFile       a handle: its node is not freed before it is closed
 //! ```
 //! Blocks are not kept here: the objset's layers have those that are not on disk yet, the cache the others. A node is there
-//! while someone uses it, and for a while after ([`node::NodeTable`]); later its attributes are read again. ZAPs of directories
+//! while someone uses it, a directory's for a while after ([`node::NodeTable`]); later its attributes are read again. ZAPs of directories
 //! that were changed lately stay open ([`directories`]).
 //!
 //! **Life of a change** (a new file).

@@ -294,16 +294,17 @@ pub(super) fn put_attributes(
     Ok(spill)
 }
 
-/// Nodes in use, by object, and the last [`KEPT_MAX`] that were read or made, in use or not: whoever looks at a file most often does
-/// something with it next, and goes through the same directories again.
+/// Nodes in use, by object, and the last [`KEPT_MAX`] directories that were read or made, in use or not: every name is looked up in
+/// one. Others are let go with their last user: to free much later what a walk over many files has read once costs more than to read
+/// again what is used again.
 #[derive(Default)]
 pub(super) struct NodeTable {
     nodes: Mutex<Slots>,
     kept: Mutex<VecDeque<Arc<Node>>>,
 }
 
-/// Nodes kept for a while: some 5 KiB each.
-const KEPT_MAX: usize = 4096;
+/// Directories kept for a while: some 5 KiB each.
+const KEPT_MAX: usize = 1024;
 
 #[derive(Default)]
 struct Slots {
@@ -352,6 +353,9 @@ impl NodeTable {
     }
 
     fn keep(&self, node: &Arc<Node>) {
+        if !node.is_directory() {
+            return;
+        }
         let mut kept = self.kept.lock();
         kept.push_back(Arc::clone(node));
         let oldest = if kept.len() > KEPT_MAX { kept.pop_front() } else { None };
