@@ -14,10 +14,10 @@
 //!                            └► Leaf, ErrorCounts, Missed, Load: the state of a vdev, shared by the topologies that have it
 //! ```
 //!
-//! **Life of a change** ([`VdevTree::change`]).
+//! **Life of a change** ([`crate::tree::VdevTree::change`]).
 //! 1. The pool's sync calls it at the beginning of a txg, when no block is being written. A topology is built of the pool's new
 //!    configuration. A vdev that the old topology has too, by its guid, keeps its state; a leaf that is new brings its disk.
-//! 2. The new topology is swapped in ([`Current`]). Each I/O takes the topology that is current when it begins, and has it until it ends:
+//! 2. The new topology is swapped in (`current`). Each I/O takes the topology that is current when it begins, and has it until it ends:
 //!    a read that is under way ends in the old one.
 //! 3. The last I/O that has the old topology drops it. A leaf that the new one lacks goes with it, and its device is closed.
 //!
@@ -26,7 +26,7 @@
 //! 2. A guid has one state, whichever topology leads to it.
 //! 3. No write is under way at a change: all blocks of a txg, and the flush that makes them stable, go through one topology.
 //! 4. A top-level vdev keeps its id: new ones come after those that are there. So a block pointer means the same place in all
-//!    topologies that know it, and an older txg can be read through a newer topology. [`VdevTree::change`] refuses anything else.
+//!    topologies that know it, and an older txg can be read through a newer topology. [`crate::tree::VdevTree::change`] refuses anything else.
 //!
 //! **A suspended pool.** What is kept to be written again names top-level vdevs by id, so it goes through the topology that is current
 //! then. That may be while the sync makes a change, if the pool was suspended for a read's sake: a change that adds vdevs does not
