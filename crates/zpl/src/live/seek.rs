@@ -73,7 +73,9 @@ impl OpenFile {
         let (size, block_bytes) = (self.node.size_bytes(), self.node.object.block_bytes());
         let mut at = offset_bytes;
         while at < size {
-            let Some(BlockId(block)) = self.node.object.next_data_block(BlockId(at / block_bytes)).await? else { break };
+            let Some(BlockId(block)) = self.node.object.next_data_block(BlockId(at / block_bytes)).await? else {
+                break;
+            };
             let data = self.data_in(block).await?;
             if at < data.end {
                 return Ok(Some(at.max(data.start)).filter(|at| *at < size));
