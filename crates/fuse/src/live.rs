@@ -176,8 +176,32 @@ impl LiveServer {
         Entry {
             node: self.node(attributes.object),
             generation: attributes.generation,
-            stat: stat(attributes),
+            stat: self.stat(attributes),
             pin: Pin::NONE,
+        }
+    }
+
+    /// What `stat` shows. The only block of a file grows with it, up to a record: a program that writes by this size is not to begin
+    /// with sectors, and takes it for the size of holes, which it is in a file that is longer.
+    fn stat(&self, attributes: &Attributes) -> Stat {
+        let block = u32::try_from(attributes.block_size_bytes).unwrap_or(u32::MAX);
+        let may_grow = attributes.kind == FileKind::File && attributes.size_bytes <= attributes.block_size_bytes;
+        Stat {
+            ino: attributes.object.0,
+            kind: attributes.kind,
+            permissions: attributes.permissions,
+            link_count: attributes.link_count,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            device: attributes.device,
+            size_bytes: attributes.size_bytes,
+            blocks: attributes.blocks,
+            is_passing: attributes.is_changed,
+            block_size_bytes: if may_grow { block.max(self.fs().options().record_bytes) } else { block },
+            accessed: attributes.accessed,
+            modified: attributes.modified,
+            changed: attributes.changed,
+            created: attributes.created,
         }
     }
 
@@ -260,26 +284,6 @@ const fn without_set_ids(permissions: u32) -> u32 {
     permissions & !(0o4000 | set_gid)
 }
 
-fn stat(attributes: &Attributes) -> Stat {
-    Stat {
-        ino: attributes.object.0,
-        kind: attributes.kind,
-        permissions: attributes.permissions,
-        link_count: attributes.link_count,
-        uid: attributes.uid,
-        gid: attributes.gid,
-        device: attributes.device,
-        size_bytes: attributes.size_bytes,
-        blocks: attributes.blocks,
-        is_passing: attributes.is_changed,
-        block_size_bytes: u32::try_from(attributes.block_size_bytes).unwrap_or(u32::MAX),
-        accessed: attributes.accessed,
-        modified: attributes.modified,
-        changed: attributes.changed,
-        created: attributes.created,
-    }
-}
-
 fn new_node(new: &NewFile) -> NewNode {
     NewNode {
         mode: new.mode,
@@ -315,7 +319,7 @@ impl FileServer for LiveServer {
 
     async fn getattr(&self, node: NodeId) -> Result<Stat, Errno> {
         let found = self.fs().attributes(self.object(node)).await;
-        found.map(|attributes| stat(&attributes)).map_err(|error| self.failed(error))
+        found.map(|attributes| self.stat(&attributes)).map_err(|error| self.failed(error))
     }
 
     async fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
@@ -502,7 +506,7 @@ impl FileServer for LiveServer {
             ..AttributeChange::default()
         };
         let changed = self.fs().set_attributes(self.object(node), &change).await;
-        self.changed(changed).await.map(|attributes| stat(&attributes))
+        self.changed(changed).await.map(|attributes| self.stat(&attributes))
     }
 
     async fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: i32, caller: Caller) -> Result<(), Errno> {

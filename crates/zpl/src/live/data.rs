@@ -25,7 +25,7 @@ pub(super) const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 /// An opened node: it stays, readable and writable, until this is dropped, whatever becomes of its names.
 pub struct OpenFile {
     filesystem: LiveFileSystem,
-    pub(super) node: Arc<Node>,
+    node: Arc<Node>,
 }
 
 impl Drop for OpenFile {
@@ -283,6 +283,37 @@ impl OpenFile {
         let held = self.filesystem.source().begin(Cost::default().with_objects(1)).await?;
         // The change brings it along.
         self.node.update(held.txg(), |_| Ok(()))
+    }
+
+    /// `SEEK_DATA`: the first offset at or after this that is not in a hole; nothing if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>, ZplError> {
+        let _range = self.node.ranges.read(offset_bytes..u64::MAX).await;
+        let (size, block) = (self.node.size_bytes(), self.node.object.block_bytes());
+        if offset_bytes >= size {
+            return Ok(None);
+        }
+        let found = self.node.object.next_data_block(BlockId(offset_bytes / block)).await?;
+        Ok(found.map(|at| at.0.saturating_mul(block).max(offset_bytes)).filter(|at| *at < size))
+    }
+
+    /// `SEEK_HOLE`: the first offset at or after this that is in a hole, or the end; nothing behind the end.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn next_hole(&self, offset_bytes: u64) -> Result<Option<u64>, ZplError> {
+        let _range = self.node.ranges.read(offset_bytes..u64::MAX).await;
+        let (size, block) = (self.node.size_bytes(), self.node.object.block_bytes());
+        if offset_bytes >= size {
+            return Ok(None);
+        }
+        let object = &self.node.object;
+        let found = object.next_hole_block(BlockId(offset_bytes / block)).await?;
+        // All after the last block is a hole, which a file that was made longer has.
+        let found = found.unwrap_or(BlockId(object.last_block().0.saturating_add(1)));
+        Ok(Some(found.0.saturating_mul(block).max(offset_bytes).min(size)))
     }
 
     /// Changes the file's size.

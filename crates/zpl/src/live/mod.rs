@@ -74,7 +74,6 @@ mod node;
 mod posix_acl;
 mod record;
 mod rename;
-mod seek;
 mod steps;
 mod tables;
 mod truncate;
