@@ -12,8 +12,8 @@ use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
 use cenote_fuse::{MountError, Unmount};
 use cenote_spa::multihost::Notice;
-use cenote_spa::write::live::{LivePool, View};
-use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, find, import};
+use cenote_spa::write::live::LivePool;
+use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, find, import};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
 use cenote_vdev::tunables::Tunables;
@@ -395,7 +395,7 @@ impl Context {
     }
 
     /// Opens a pool that was found. What it begins by itself ends with the command.
-    pub(crate) async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<Pool, SpaError> {
+    pub(crate) async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<View, SpaError> {
         let mut options = options.clone();
         // A server that reads its own pool would see its own multihost writes.
         options.skip_activity_check |= self.served.is_some();
@@ -409,7 +409,7 @@ impl Context {
         Ok(pool)
     }
 
-    /// Closes every pool that was opened, as [`Pool::close`] does: what goes on by itself ends, and nothing begins. For the
+    /// Closes every pool that was opened, as [`View::close`] does: what goes on by itself ends, and nothing begins. For the
     /// end of a command, however it came.
     pub(crate) async fn close_pools(&self) {
         if let Some(served) = &self.served {
@@ -440,13 +440,13 @@ impl Context {
 
     /// Opens a pool by name or guid: from the devices of `-d`, else as the cache file has it, else from the usual places.
     /// Keys given with `--key` for its datasets are loaded.
-    pub(crate) async fn open_pool(&self, name: &str) -> Result<Pool> {
+    pub(crate) async fn open_pool(&self, name: &str) -> Result<View> {
         let pool = self.open_without_keys(name).await?;
         self.load_keys(&pool).await?;
         Ok(pool)
     }
 
-    async fn open_without_keys(&self, name: &str) -> Result<Pool> {
+    async fn open_without_keys(&self, name: &str) -> Result<View> {
         self.check_served(name)?;
         if let Some(served) = &self.served {
             let pool = self.viewed(served).await?;
@@ -465,15 +465,14 @@ impl Context {
     }
 
     /// The pool of this process, as of one txg for the whole command.
-    async fn viewed(&self, served: &Served) -> Result<Pool> {
+    async fn viewed(&self, served: &Served) -> Result<View> {
         if let Some(view) = &*served.view.lock() {
-            return Ok(view.pool().clone());
+            return Ok(view.clone());
         }
         let view = served.pool.view(&self.import_options()).await?;
-        let pool = view.pool().clone();
-        self.opened.0.lock().push(pool.dmu().detached().clone());
-        *served.view.lock() = Some(view);
-        Ok(pool)
+        self.opened.0.lock().push(view.dmu().detached().clone());
+        *served.view.lock() = Some(view.clone());
+        Ok(view)
     }
 
     /// The root that a server keeps for this command.
@@ -503,7 +502,7 @@ impl Context {
         &self,
         locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
         may_ask: bool,
-    ) -> Result<(Pool, Option<User>)> {
+    ) -> Result<(View, Option<User>)> {
         let (mut found, mut options) = locate().await?;
         if self.await_end(&found).await? {
             (found, options) = locate().await?;
@@ -522,7 +521,7 @@ impl Context {
         Ok((self.import(found, &options).await?, user))
     }
 
-    fn tell_user(&self, pool: &Pool, user: &User) {
+    fn tell_user(&self, pool: &View, user: &User) {
         self.err(format!("pool '{}' is in use by {user}; reading it as of txg {}", pool.name(), pool.txg()));
     }
 
@@ -620,7 +619,7 @@ impl Context {
 
     /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
     /// Pools that cannot be opened are named with the reason.
-    pub(crate) async fn open_all(&self) -> Result<Vec<(String, Result<Pool>)>> {
+    pub(crate) async fn open_all(&self) -> Result<Vec<(String, Result<View>)>> {
         let mut pools = Vec::new();
         if let Some(served) = &self.served {
             let name = served.pool.name().to_owned();
@@ -671,7 +670,7 @@ impl Context {
 
     /// Opens the pools named, or all ([`Context::open_all`]) where none is; a pool that cannot be opened is reported and
     /// left out. The second value is whether there was such a one.
-    pub(crate) async fn open_pools(&self, names: &[String]) -> Result<(Vec<Pool>, bool)> {
+    pub(crate) async fn open_pools(&self, names: &[String]) -> Result<(Vec<View>, bool)> {
         let mut results = Vec::new();
         if names.is_empty() {
             results = self.open_all().await?;
@@ -709,7 +708,7 @@ impl Context {
         &self,
         locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
         is_only: bool,
-    ) -> Result<Result<Pool>> {
+    ) -> Result<Result<View>> {
         match self.open_located(locate, is_only).await {
             Ok((pool, user)) => {
                 if let Some(user) = user.filter(|user| !user.is_synced) {
@@ -756,7 +755,7 @@ impl Context {
     }
 
     /// Says so where a pool wants a passphrase to be worked on for long: the number is the pool's own choice.
-    async fn tell_of_slow_key(&self, pool: &Pool, dataset: &str) {
+    async fn tell_of_slow_key(&self, pool: &View, dataset: &str) {
         // Some seconds of a core; thirty times what OpenZFS takes for a new key.
         const TOLD_ITERATIONS: u64 = 10_000_000;
         let dsl = pool.dsl();
@@ -773,7 +772,7 @@ impl Context {
     }
 
     /// Loads the keys of `--key` that are for this pool.
-    pub(crate) async fn load_keys(&self, pool: &Pool) -> Result<()> {
+    pub(crate) async fn load_keys(&self, pool: &View) -> Result<()> {
         for key in &self.globals.keys {
             let (dataset, file) =
                 key.split_once('=').ok_or_else(|| crate::outcome::usage("--key wants DATASET=FILE, or DATASET=-"))?;

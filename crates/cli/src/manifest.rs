@@ -15,7 +15,7 @@ use cenote_dmu::Run;
 use cenote_dsl::Dataset;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_taskq::{Class, Handle, Semaphore};
 use cenote_zpl::{Attributes, Cursor, FileKind, FileSystem, SpaceKind, ZplError};
 use cenote_zvol::Volume;
@@ -40,7 +40,7 @@ const VALUE_SHOWN_MAX_BYTES: usize = 1 << 10;
 ///
 /// # Errors
 /// Something cannot be read or written; what was written is then no whole JSON.
-pub(crate) async fn manifest(handle: &Handle, pool: &Pool, sink: &mut dyn Write) -> Result<()> {
+pub(crate) async fn manifest(handle: &Handle, pool: &View, sink: &mut dyn Write) -> Result<()> {
     let dsl = pool.dsl();
     write!(sink, "{{\"pool\":{},\"section\":\"contents\",\"datasets\":{{", json!(pool.name()))?;
     let mut comma = "";
@@ -89,7 +89,7 @@ impl Fields<'_> {
 
 async fn describe(
     handle: &Handle,
-    pool: &Pool,
+    pool: &View,
     dataset: &Dataset,
     kind: ObjsetType,
     sink: &mut dyn Write,
@@ -149,7 +149,7 @@ async fn describe(
 
 /// A mounted root shows what is not in it: of a file system, a link more if `.zfs` is visible; of a snapshot, which has no
 /// `.zfs`, an inode number made from its objset's (`ZFSCTL_INO_SNAPDIRS` less the number).
-async fn root_entry(pool: &Pool, dataset: &Dataset, filesystem: &FileSystem) -> Result<Value> {
+async fn root_entry(pool: &View, dataset: &Dataset, filesystem: &FileSystem) -> Result<Value> {
     const SNAPSHOT_INODES: u64 = 0xffff_ffff_fffc;
     const VISIBLE: u64 = 1;
     let mut root = entry(filesystem, filesystem.root(), b".", &Semaphore::new(1)).await;

@@ -9,7 +9,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::int_key;
 use cenote_format::zpl::master_node;
 use cenote_scan::{VerifyOptions, VerifyReport, verify};
-use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, find, import};
+use cenote_spa::{FoundPool, ImportOptions, Rewind, View, find, import};
 use cenote_taskq::Handle;
 use cenote_zpl::{Cursor, FileSystem};
 use cenote_zvol::Volume;
@@ -65,7 +65,7 @@ pub(crate) fn import_options() -> ImportOptions {
 }
 
 /// A pool that is open to be read, and the txg that it is as of.
-pub(crate) async fn imported(handle: &Handle, machine: &Machine, expected: &Expected) -> Result<Pool, String> {
+pub(crate) async fn imported(handle: &Handle, machine: &Machine, expected: &Expected) -> Result<View, String> {
     let rewind = expected.rewind.map_or(Rewind::None, Rewind::ToTxg);
     let options = ImportOptions { rewind, ..import_options() };
     let pool = import(handle, found(handle, machine).await?, &options).await;
@@ -75,7 +75,7 @@ pub(crate) async fn imported(handle: &Handle, machine: &Machine, expected: &Expe
 /// Judges an imported pool; models that go on from there.
 pub(crate) async fn judge(
     handle: &Handle,
-    pool: &Pool,
+    pool: &View,
     shape: &Shape,
     models: &Models,
     expected: &Expected,
@@ -188,7 +188,7 @@ async fn check_objects(objset: &Objset, mut known: BTreeSet<ObjectId>) -> Result
     Ok(())
 }
 
-async fn objset(pool: &Pool, name: &str) -> Result<Objset, String> {
+async fn objset(pool: &View, name: &str) -> Result<Objset, String> {
     let dataset = pool.dsl().dataset(name).await.map_err(words)?;
     pool.dsl().open(&dataset).await.map_err(words)?.ok_or_else(|| format!("{name} has no objset"))
 }
@@ -274,7 +274,7 @@ fn first_difference(wanted: &Seen, there: &Seen) -> String {
     "nothing".to_owned()
 }
 
-async fn check_datasets(pool: &Pool, state: &Datasets) -> Result<(), String> {
+async fn check_datasets(pool: &View, state: &Datasets) -> Result<(), String> {
     let dsl = pool.dsl();
     let root = dsl.root_dir().await.map_err(words)?;
     let mut names: Vec<String> =

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_zpl::FileKind;
 
 use crate::layout::{Placed, Trie};
@@ -42,7 +42,7 @@ enum Around {
 impl Grafts {
     /// Gives each dataset of `placed` a slot and finds the directories around them. Slot 0 must have been fixed.
     pub(crate) async fn resolve(
-        pool: &Pool,
+        pool: &View,
         slots: &Slots,
         placed: &[Placed],
         note: &mut (dyn FnMut(String) + Send),

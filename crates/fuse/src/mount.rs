@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Event, Group, Handle};
 use rustix::io::Errno;
@@ -118,7 +118,7 @@ struct State {
 /// number of mounts of any number of pools. `report` is told the causes of errors that clients see as an errno.
 pub async fn mount(
     handle: &Handle,
-    pool: &Pool,
+    pool: &View,
     dataset: &str,
     mountpoint: &Path,
     options: &MountOptions,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use cenote_dsl::Dataset;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_taskq::AsyncMutex;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
@@ -129,7 +129,7 @@ impl Slots {
     }
 
     /// The slot's file system, opened if it is not.
-    pub(crate) async fn open(&self, pool: &Pool, slot: &Arc<Slot>) -> Result<Arc<Volume>, OpenError> {
+    pub(crate) async fn open(&self, pool: &View, slot: &Arc<Slot>) -> Result<Arc<Volume>, OpenError> {
         if let Some(volume) = slot.opened.lock().clone() {
             return Ok(volume);
         }

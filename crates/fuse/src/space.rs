@@ -4,7 +4,7 @@
 //! pool's root has left: its quota less its use, with what is reserved for it beyond its use given back on the way down.
 
 use cenote_dsl::{Dir, DslError};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_spa::write::live::HeadSpace;
 use cenote_taskq::AsyncMutex;
 
@@ -42,7 +42,7 @@ pub(crate) struct PoolSize {
 
 impl PoolSize {
     /// The space of a dataset.
-    pub(crate) async fn figures(&self, pool: &Pool, volume: &Volume) -> Result<SpaceFigures, DslError> {
+    pub(crate) async fn figures(&self, pool: &View, volume: &Volume) -> Result<SpaceFigures, DslError> {
         let dataset = &volume.dataset;
         let dsl = pool.dsl();
         let mut available = self.available(pool, &dataset.dir).await?;
@@ -65,7 +65,7 @@ impl PoolSize {
         Ok(figures_of(&space, volume.record_size_bytes))
     }
 
-    async fn available(&self, pool: &Pool, dir: &Dir) -> Result<u64, DslError> {
+    async fn available(&self, pool: &View, dir: &Dir) -> Result<u64, DslError> {
         let mut chain = vec![dir.clone()];
         while let Some(parent) = pool.dsl().parent(&chain[chain.len() - 1]).await? {
             chain.push(parent);
@@ -91,7 +91,7 @@ impl PoolSize {
     }
 
     /// `None` if the pool's space maps cannot be read: then nothing is shown as available.
-    async fn usable(&self, pool: &Pool) -> Option<u64> {
+    async fn usable(&self, pool: &View) -> Option<u64> {
         let mut known = self.usable_bytes.lock().await;
         if known.is_none() {
             let space = pool.space().await.ok()?;

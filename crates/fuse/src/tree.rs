@@ -7,7 +7,7 @@ use cenote_dmu::Zap;
 use cenote_dsl::Dataset;
 use cenote_format::dsl::dir_field;
 use cenote_format::ids::ObjectId;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, Class, Group, Handle, Semaphore, map_concurrent};
 use cenote_zpl::{Attributes, DirEntry, FileKind, Time, ZplError};
@@ -70,7 +70,7 @@ pub struct Tree {
 }
 
 struct Shared {
-    pool: Pool,
+    pool: View,
     slots: Slots,
     grafts: Grafts,
     files: Files,
@@ -94,7 +94,7 @@ struct Found {
 
 impl Tree {
     /// The tree of `dataset` (`pool/fs` or `pool/fs@snapshot`).
-    pub async fn open(handle: &Handle, pool: &Pool, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
+    pub async fn open(handle: &Handle, pool: &View, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
         let dsl = pool.dsl();
         let top = dsl.dataset(dataset).await?;
         let slots = Slots::new();

@@ -1,7 +1,7 @@
 //! One dataset or snapshot of a mount, opened: its file system and the properties that a mount obeys.
 
 use cenote_dsl::{Dataset, DslError};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_zpl::{Attributes, FileSystem, Time, ZplError};
 use thiserror::Error;
 
@@ -75,7 +75,7 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    pub(crate) async fn open(pool: &Pool, dataset: Dataset, slot: u16) -> Result<Self, OpenError> {
+    pub(crate) async fn open(pool: &View, dataset: Dataset, slot: u16) -> Result<Self, OpenError> {
         let dsl = pool.dsl();
         let name = dataset.name();
         if dataset.is_inconsistent() {

@@ -8,7 +8,7 @@ use cenote_dsl::{Dataset, Secret};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_scan::{VerifyOptions, verify};
-use cenote_spa::{ImportOptions, Pool, condition, find, import};
+use cenote_spa::{ImportOptions, View, condition, find, import};
 use cenote_taskq::Handle;
 use cenote_zpl::{Cursor, FileSystem, SpaceKind};
 use cenote_zvol::Volume;
@@ -91,7 +91,7 @@ pub async fn walk(handle: &Handle, paths: &[PathBuf], plan: &Plan) -> Tally {
 }
 
 impl Walk<'_> {
-    async fn pool(&mut self, pool: &Pool) {
+    async fn pool(&mut self, pool: &View) {
         for (dataset, key) in &self.plan.keys {
             let loaded = pool.dsl().load_key(dataset, Secret::new(key.clone())).await;
             self.ok(loaded);
@@ -127,7 +127,7 @@ impl Walk<'_> {
         let _ = format!("{:?}", pool.tree().status());
     }
 
-    async fn datasets(&mut self, pool: &Pool) {
+    async fn datasets(&mut self, pool: &View) {
         let dsl = pool.dsl();
         let root = dsl.root_dir().await;
         let Some(root) = self.ok(root) else { return };
@@ -158,7 +158,7 @@ impl Walk<'_> {
         }
     }
 
-    async fn dataset(&mut self, pool: &Pool, dataset: &Dataset) {
+    async fn dataset(&mut self, pool: &View, dataset: &Dataset) {
         let dsl = pool.dsl();
         let result = dsl.snapshot_properties(dataset).await;
         self.ok(result);

@@ -16,7 +16,7 @@ use cenote_format::enums::{Checksum, Compress};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::label::START_BYTES;
 use cenote_scan::VerifyOptions;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_taskq::sim::disk::SimDisk;
 use cenote_zio::mutation::{Filter, set_filter};
 use cenote_zio::{Bookmark, ReadContext};
@@ -125,7 +125,7 @@ fn lower(bp: &Blkptr, bookmark: Bookmark) -> Vec<u8> {
 /// enough for the rest of time.
 #[test]
 fn a_child_that_is_listed_twice_is_an_error() {
-    let filter = |pool: &Pool| -> Option<Filter> {
+    let filter = |pool: &View| -> Option<Filter> {
         let mos_objset = pool.mos().id();
         Some(Box::new(move |bp: &Blkptr, bookmark: Bookmark, bytes: &[u8]| {
             // Every list of children: its object type says what it is.

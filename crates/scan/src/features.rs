@@ -30,7 +30,7 @@ use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DslDatasetPhys, dataset_fi
 use cenote_format::enums::Checksum;
 use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_format::needs::Needs;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_spa::features::FEATURES;
 use cenote_vdev::config::{AllocationClass, VdevKind};
 use cenote_zio::Bookmark;
@@ -80,7 +80,7 @@ impl FeatureUse {
     }
 
     /// The disagreements between needs, notes and counts, in words.
-    pub(crate) async fn problems(self, pool: &Pool) -> Vec<String> {
+    pub(crate) async fn problems(self, pool: &View) -> Vec<String> {
         let read = async {
             let counts = counts(pool).await?;
             Ok::<_, String>((Sums::of(pool, &counts).await?, counts))
@@ -122,7 +122,7 @@ impl FeatureUse {
 }
 
 /// The pool's feature counts, by short name.
-async fn counts(pool: &Pool) -> Result<BTreeMap<&'static str, u64>, String> {
+async fn counts(pool: &View) -> Result<BTreeMap<&'static str, u64>, String> {
     let mut counts = BTreeMap::new();
     for table in [pool_directory::FEATURES_FOR_READ, pool_directory::FEATURES_FOR_WRITE] {
         let of_table = pool.feature_counts(table).await.map_err(|error| error.to_string())?;
@@ -134,7 +134,7 @@ async fn counts(pool: &Pool) -> Result<BTreeMap<&'static str, u64>, String> {
 
 impl Sums {
     /// `enabled`: the features that are enabled.
-    async fn of(pool: &Pool, enabled: &BTreeMap<&'static str, u64>) -> Result<Self, String> {
+    async fn of(pool: &View, enabled: &BTreeMap<&'static str, u64>) -> Result<Self, String> {
         let words = |error: &dyn std::fmt::Display| error.to_string();
         let mut sums = Self::default();
         let directory = async |name: &str| pool.directory().find_u64(name).await.map_err(|error| words(&error));
@@ -198,7 +198,7 @@ impl Sums {
     }
 
     /// Tables of references, each of which counts.
-    async fn count_shared(&mut self, pool: &Pool) -> Result<(), String> {
+    async fn count_shared(&mut self, pool: &View) -> Result<(), String> {
         let has = async |name: String| {
             let found = pool.directory().find_u64(&name).await.map_err(|error| error.to_string())?;
             Ok::<_, String>(u64::from(found.is_some()))
@@ -216,7 +216,7 @@ impl Sums {
         Ok(())
     }
 
-    fn count_vdevs(&mut self, pool: &Pool) {
+    fn count_vdevs(&mut self, pool: &View) {
         let tops = &pool.vdevs().children;
         let count = |test: &dyn Fn(&cenote_vdev::config::VdevConfig) -> bool| {
             tops.iter().filter(|top| test(top)).count() as u64
@@ -233,7 +233,7 @@ impl Sums {
         }
     }
 
-    async fn count_object(&mut self, pool: &Pool, id: ObjectId, dnode: Object) -> Result<(), DmuError> {
+    async fn count_object(&mut self, pool: &View, id: ObjectId, dnode: Object) -> Result<(), DmuError> {
         let (kind, bonus) = (dnode.phys().object_type, dnode.phys().bonus_type);
         match (kind, bonus) {
             (DmuType::SPACE_MAP, _) => {
@@ -275,7 +275,7 @@ impl Sums {
         Ok(())
     }
 
-    async fn count_bookmarks(&mut self, pool: &Pool, names: ObjectId) -> Result<(), DmuError> {
+    async fn count_bookmarks(&mut self, pool: &View, names: ObjectId) -> Result<(), DmuError> {
         let zap = Zap::open(pool.mos().object(names).await?).await?;
         let mut listing = zap.listing();
         while let Some(batch) = listing.next().await? {

@@ -18,7 +18,7 @@ use cenote_format::bpobj::{self, BpobjPhys};
 use cenote_format::bptree::{BptreeEntry, BptreePhys};
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, ObjsetId, VdevId};
-use cenote_spa::Pool;
+use cenote_spa::View;
 
 use crate::resume::Resume;
 use crate::roots::root;
@@ -38,14 +38,14 @@ pub(crate) const LISTS: [&str; 2] = [pool_directory::SYNC_BPOBJ, pool_directory:
 
 /// The pointers of a list and of those below it, a piece at a time.
 pub(crate) struct PointerLists<'a> {
-    pool: &'a Pool,
+    pool: &'a View,
     pending: Vec<ObjectId>,
     seen: BTreeSet<ObjectId>,
     current: Option<(DataStream, Endian)>,
 }
 
 impl<'a> PointerLists<'a> {
-    pub(crate) async fn open(pool: &'a Pool, list: Object) -> Result<Self, DmuError> {
+    pub(crate) async fn open(pool: &'a View, list: Object) -> Result<Self, DmuError> {
         let mut lists = Self { pool, pending: Vec::new(), seen: BTreeSet::from([list.id()]), current: None };
         lists.begin(&list).await?;
         Ok(lists)
@@ -96,7 +96,7 @@ fn size_bytes(list: &Object, phys: &BpobjPhys) -> u64 {
 }
 
 /// The trees of destroyed datasets, each as far as it is not yet freed.
-pub(crate) async fn destroyed(pool: &Pool, problems: &mut Vec<String>) -> Vec<Item> {
+pub(crate) async fn destroyed(pool: &View, problems: &mut Vec<String>) -> Vec<Item> {
     let mut roots = Vec::new();
     let tree = match pool.directory_object(pool_directory::BPTREE).await {
         Ok(Some(tree)) => tree,
@@ -132,7 +132,7 @@ pub(crate) async fn destroyed(pool: &Pool, problems: &mut Vec<String>) -> Vec<It
 }
 
 /// The parts of the livelists of destroyed clones: bpobjs.
-pub(crate) async fn deleted_clones(pool: &Pool, problems: &mut Vec<String>) -> Vec<ObjectId> {
+pub(crate) async fn deleted_clones(pool: &View, problems: &mut Vec<String>) -> Vec<ObjectId> {
     let mut parts = Vec::new();
     if let Err(error) = collect_parts(pool, &mut parts).await {
         problems.push(format!("deleted clones: {error}"));
@@ -140,7 +140,7 @@ pub(crate) async fn deleted_clones(pool: &Pool, problems: &mut Vec<String>) -> V
     parts
 }
 
-async fn collect_parts(pool: &Pool, parts: &mut Vec<ObjectId>) -> Result<(), String> {
+async fn collect_parts(pool: &View, parts: &mut Vec<ObjectId>) -> Result<(), String> {
     let text = |error: DmuError| error.to_string();
     let clones = pool.directory_object(pool_directory::DELETED_CLONES).await.map_err(|error| error.to_string())?;
     let Some(clones) = clones else { return Ok(()) };
@@ -181,7 +181,7 @@ pub(crate) struct LivelistPart {
 type Place = Option<(VdevId, u64)>;
 
 impl LivelistPart {
-    pub(crate) async fn open(pool: &Pool, object: ObjectId) -> Result<Self, DmuError> {
+    pub(crate) async fn open(pool: &View, object: ObjectId) -> Result<Self, DmuError> {
         let list = pool.mos().object(object).await?;
         let phys = BpobjPhys::parse(&list.phys().bonus, list.byte_order()).map_err(|error| list.error(error))?;
         if phys.blkptr_count > LIVELIST_ENTRIES_MAX {

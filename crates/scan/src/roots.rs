@@ -8,7 +8,7 @@ use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_format::objset::ObjsetPhys;
 use cenote_format::zil::{ChainLayout, LogBlock, Tx, ZilHeader};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_vdev::queue::QueueClass;
 use cenote_zio::{Bookmark, ReadContext};
 
@@ -28,7 +28,7 @@ pub(crate) struct Root {
 }
 
 /// The objsets to walk: the MOS first, then every dataset that the MOS has as an object.
-pub(crate) async fn objsets(pool: &Pool, problems: &mut Vec<String>) -> Vec<Root> {
+pub(crate) async fn objsets(pool: &View, problems: &mut Vec<String>) -> Vec<Root> {
     let mos = pool.mos();
     let mut roots =
         vec![Root { item: root(mos.root(), ObjsetId(0), Txg(0), None, None), has_blocks: true, has_log: false }];
@@ -77,7 +77,7 @@ pub(crate) fn root(
 
 /// The log blocks of a head's intent log that are part of the pool's state, and the data blocks that claimed records
 /// point to. A chain simply ends where the next block is not there.
-pub(crate) async fn intent_log(pool: &Pool, item: &Item) -> Vec<Blkptr> {
+pub(crate) async fn intent_log(pool: &View, item: &Item) -> Vec<Blkptr> {
     let mut found = Vec::new();
     let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
     let Ok(block) = pool.dmu().read(&item.bp, context).await else { return found };

@@ -10,7 +10,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::ids::{BlockId, ObjectId, VdevId};
 use cenote_format::zap::ZapKeyBuf;
-use cenote_spa::Pool;
+use cenote_spa::View;
 
 /// Identity of a block by its first copy.
 type Place = (VdevId, u64);
@@ -45,7 +45,7 @@ pub(crate) enum Reference {
 }
 
 impl SharedBlocks {
-    pub(crate) async fn load(pool: &Pool) -> Self {
+    pub(crate) async fn load(pool: &View) -> Self {
         let mut shared = Self::default();
         let vdevs = pool.vdevs().children.len();
         for vdev in 0..vdevs {
@@ -68,11 +68,11 @@ impl SharedBlocks {
         shared
     }
 
-    async fn object_of(pool: &Pool, name: &str) -> Result<Option<cenote_dmu::Object>, String> {
+    async fn object_of(pool: &View, name: &str) -> Result<Option<cenote_dmu::Object>, String> {
         pool.directory_object(name).await.map_err(|error| error.to_string())
     }
 
-    async fn load_brt(&mut self, pool: &Pool, vdev: VdevId) -> Result<(), String> {
+    async fn load_brt(&mut self, pool: &View, vdev: VdevId) -> Result<(), String> {
         let Some(dnode) = Self::object_of(pool, &pool_directory::brt(vdev.0)).await? else { return Ok(()) };
         let order = dnode.byte_order();
         let phys = BrtVdevPhys::parse(&dnode.phys().bonus, order).map_err(|error| error.to_string())?;
@@ -95,7 +95,7 @@ impl SharedBlocks {
     }
 
     /// The object that holds a table: in the pool's directory, or (fast dedup) in a directory of the checksum's own.
-    async fn ddt_object(pool: &Pool, name: &str, checksum: &str) -> Result<Option<cenote_dmu::Object>, String> {
+    async fn ddt_object(pool: &View, name: &str, checksum: &str) -> Result<Option<cenote_dmu::Object>, String> {
         if let Some(dnode) = Self::object_of(pool, name).await? {
             return Ok(Some(dnode));
         }
@@ -105,7 +105,7 @@ impl SharedBlocks {
         Ok(Some(pool.mos().object(ObjectId(id)).await.map_err(|error| error.to_string())?))
     }
 
-    async fn load_ddt(&mut self, pool: &Pool, name: &str, checksum: &str) -> Result<(), String> {
+    async fn load_ddt(&mut self, pool: &View, name: &str, checksum: &str) -> Result<(), String> {
         let Some(dnode) = Self::ddt_object(pool, name, checksum).await? else { return Ok(()) };
         let zap = Zap::open(dnode).await.map_err(|error| error.to_string())?;
         let mut listing = zap.listing();
@@ -123,7 +123,7 @@ impl SharedBlocks {
 
     /// The logs hold the newest state of entries: each in the order in which they were changed, and the one that is being
     /// flushed, from its checkpoint on, older than the other.
-    async fn load_ddt_logs(&mut self, pool: &Pool, checksum: &str) -> Result<(), String> {
+    async fn load_ddt_logs(&mut self, pool: &View, checksum: &str) -> Result<(), String> {
         let mut logs = Vec::new();
         for index in 0..2 {
             let name = pool_directory::ddt_log(checksum, index);

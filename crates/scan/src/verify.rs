@@ -8,7 +8,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, VdevId};
 use cenote_format::needs::Needs;
 use cenote_metaslab::PoolSpace;
-use cenote_spa::{Pool, SpaError};
+use cenote_spa::{SpaError, View};
 use cenote_taskq::{Class, Handle, JoinSet};
 use cenote_zio::Bookmark;
 use thiserror::Error;
@@ -61,7 +61,7 @@ pub struct Progress {
 pub enum VerifyError {
     /// The pool cannot be read far enough.
     #[error("{0}")]
-    Pool(#[from] SpaError),
+    View(#[from] SpaError),
 }
 
 /// What a walk found.
@@ -138,7 +138,7 @@ fn keep<T>(list: &mut Vec<T>, item: T) {
 /// report then covers what was visited, without a verdict on leaks).
 pub async fn verify(
     handle: &Handle,
-    pool: &Pool,
+    pool: &View,
     options: VerifyOptions,
     progress: &mut (dyn FnMut(Progress) -> bool + Send),
 ) -> Result<VerifyReport, VerifyError> {
@@ -162,7 +162,7 @@ pub async fn verify(
 }
 
 struct Walk<'a> {
-    pool: &'a Pool,
+    pool: &'a View,
     options: VerifyOptions,
     space: Option<Arc<PoolSpace>>,
     account: Option<Account>,
@@ -175,7 +175,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    async fn new(pool: &'a Pool, options: VerifyOptions) -> Result<Self, VerifyError> {
+    async fn new(pool: &'a View, options: VerifyOptions) -> Result<Self, VerifyError> {
         let mut report = VerifyReport::default();
         let (mut space, mut account, mut shared) = (None, None, SharedBlocks::default());
         if options.space {

@@ -12,7 +12,7 @@ use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetPhys;
 use cenote_format::zap::{Leaf, ZapShape};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_taskq::buf::Block;
 use cenote_vdev::queue::QueueClass;
 use cenote_zio::{Bookmark, ReadContext, gang};
@@ -54,7 +54,7 @@ pub(crate) struct Visited {
 }
 
 /// Visits a block that is neither a hole nor embedded.
-pub(crate) async fn visit(pool: Pool, item: Item, read: bool) -> Visited {
+pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
     let mut visited = Visited {
         error: None,
         bad_copies: Vec::new(),
@@ -205,7 +205,7 @@ fn push(parent: &Item, bp: Blkptr, bookmark: Bookmark, shift: u32, into: &mut Ve
 
 /// The ranges that a block takes: each of its copies; of a gang, each copy of the header, and the pieces once, since all
 /// copies of a header point to the same pieces; on a removed vdev, where its mapping leads.
-pub(crate) async fn claims_of(pool: &Pool, bp: &Blkptr) -> Result<Vec<Claim>, String> {
+pub(crate) async fn claims_of(pool: &View, bp: &Blkptr) -> Result<Vec<Claim>, String> {
     let mut claims = Vec::new();
     let mut pending = vec![(*bp, 0)];
     while let Some((bp, depth)) = pending.pop() {
@@ -239,20 +239,20 @@ pub(crate) async fn claims_of(pool: &Pool, bp: &Blkptr) -> Result<Vec<Claim>, St
 }
 
 /// The range of one plain copy.
-pub(crate) async fn claim_of_copy(pool: &Pool, dva: Dva) -> Result<Vec<Claim>, String> {
+pub(crate) async fn claim_of_copy(pool: &View, dva: Dva) -> Result<Vec<Claim>, String> {
     let mut claims = Vec::new();
     place(pool, dva.vdev, dva.offset_bytes, dva.asize_bytes, &mut claims).await?;
     Ok(claims)
 }
 
-fn gang_header_asize(pool: &Pool, dva: Dva) -> Result<u64, String> {
+fn gang_header_asize(pool: &View, dva: Dva) -> Result<u64, String> {
     let asize = pool.tree().psize_to_asize(dva.vdev, GANG_HEADER_BYTES as u64, Txg(0));
     asize.ok_or_else(|| format!("vdev {} does not exist", dva.vdev))
 }
 
 /// Where a range lies in the end: a removed vdev's ranges lie where they were copied to.
 async fn place(
-    pool: &Pool,
+    pool: &View,
     vdev: VdevId,
     offset_bytes: u64,
     size_bytes: u64,

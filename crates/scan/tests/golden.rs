@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use cenote_dsl::Secret;
 use cenote_scan::{VerifyOptions, VerifyReport, verify};
-use cenote_spa::{ImportOptions, Pool, find, import};
+use cenote_spa::{ImportOptions, View, find, import};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::BlockStatistics;
 use cenote_testkit::{Golden, Theme};
 
-async fn open(handle: &Handle, images: &[PathBuf], keys: &[(String, Vec<u8>)]) -> Result<Pool> {
+async fn open(handle: &Handle, images: &[PathBuf], keys: &[(String, Vec<u8>)]) -> Result<View> {
     let (mut pools, _) = find(handle, images).await;
     ensure!(pools.len() == 1, "{} pools", pools.len());
     let options = ImportOptions { force: true, cache_bytes: 64 << 20, ..ImportOptions::default() };

@@ -10,7 +10,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::errlog::{ErrorBookmark, parse_bookmark};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 
-use crate::{Pool, SpaError};
+use crate::{SpaError, View};
 
 /// Errors listed at most, and datasets that have some.
 const ERRORS_MAX: usize = 1 << 20;
@@ -32,7 +32,7 @@ pub struct LoggedError {
     pub birth: Option<Txg>,
 }
 
-impl Pool {
+impl View {
     /// The errors that the pool's logs record, each once.
     pub async fn logged_errors(&self) -> Result<Vec<LoggedError>, SpaError> {
         let mut found = BTreeSet::new();

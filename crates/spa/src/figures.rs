@@ -11,8 +11,8 @@ use cenote_format::nvlist::NvList;
 use cenote_metaslab::PoolSpace;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 
-use crate::pool::packed_list;
-use crate::{Pool, SpaError};
+use crate::view::packed_list;
+use crate::{SpaError, View};
 
 /// Checksums that a dedup table can have, as its objects' names have them.
 const DDT_CHECKSUMS: [&str; 5] = ["sha256", "sha512", "skein", "edonr", "blake3"];
@@ -100,7 +100,7 @@ pub struct Checkpoint {
     pub time_s: u64,
 }
 
-impl Pool {
+impl View {
     async fn entry(&self, name: &str) -> Result<Option<Object>, SpaError> {
         self.directory_object(name).await
     }

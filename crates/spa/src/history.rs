@@ -3,14 +3,14 @@
 use cenote_format::history::{HistoryPhys, RECORD_MAX_BYTES};
 use cenote_format::nvlist::NvList;
 
-use crate::{Pool, SpaError};
+use crate::{SpaError, View};
 
 /// Bytes of history at most: OpenZFS limits the ring to 1 GiB.
 const HISTORY_MAX_BYTES: u64 = 1 << 30;
 /// Bytes read at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-impl Pool {
+impl View {
     /// Calls `visit` with each record of the history, oldest first: the pool's creation, which is never overwritten, and
     /// what the ring holds. Records that are no lists are left out.
     pub async fn history(&self, mut visit: impl FnMut(NvList)) -> Result<(), SpaError> {

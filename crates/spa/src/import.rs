@@ -28,9 +28,10 @@ use crate::features;
 use crate::indirect::{Mappings, mapping_objects, removal_order, removals};
 use crate::multihost::{Candidate, Notice, Purpose};
 use crate::owner::{host_of, last_written};
-use crate::pool::{Pool, Shared, feature_counts, packed_list};
+use crate::pins::Pin;
 use crate::small::too_small;
 use crate::space::ALLOCATION_BIAS;
+use crate::view::{Shared, View, feature_counts, packed_list};
 use crate::{FoundPool, SpaError};
 
 /// How far back an import may go when the newest root does not hold.
@@ -95,7 +96,7 @@ pub struct ImportOptions {
 }
 
 /// Opens the pool that was found.
-pub async fn import(handle: &Handle, found: FoundPool, options: &ImportOptions) -> Result<Pool, SpaError> {
+pub async fn import(handle: &Handle, found: FoundPool, options: &ImportOptions) -> Result<View, SpaError> {
     import_for(handle, found, options, Purpose::Read).await
 }
 
@@ -105,24 +106,24 @@ pub(crate) async fn import_for(
     found: FoundPool,
     options: &ImportOptions,
     purpose: Purpose,
-) -> Result<Pool, SpaError> {
+) -> Result<View, SpaError> {
     // A reader is shown them by the program.
     let notes = match purpose {
         Purpose::Read => Vec::new(),
         _ => found.copies.iter().map(ToString::to_string).collect(),
     };
     let name = found.name().to_owned();
-    Import { handle, found: &found, options, purpose, name, notes, is_in_use: false }.run().await
+    Import { handle, found: &found, options, purpose, name, notes, pin: None }.run().await
 }
 
 /// The txgs that leaves lack.
 #[derive(Clone)]
 pub(crate) struct Leaves {
-    /// As [`Pool::missed_txgs`].
+    /// As [`View::missed_txgs`].
     pub(crate) missed: BTreeMap<Guid, TxgSet>,
-    /// As [`Pool::unnoted_txgs`].
+    /// As [`View::unnoted_txgs`].
     pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
-    /// As [`Pool::late_leaves`].
+    /// As [`View::late_leaves`].
     pub(crate) late: BTreeSet<Guid>,
 }
 
@@ -135,10 +136,11 @@ pub(crate) async fn in_use(
     options: &ImportOptions,
     uberblock: &Uberblock,
     leaves: Leaves,
-) -> Result<Pool, SpaError> {
+    pin: Arc<Pin>,
+) -> Result<View, SpaError> {
     let handle = dmu.handle().clone();
     let (name, notes) = (name.to_owned(), Vec::new());
-    let mut import = Import { handle: &handle, found, options, purpose: Purpose::Read, name, notes, is_in_use: true };
+    let mut import = Import { handle: &handle, found, options, purpose: Purpose::Read, name, notes, pin: Some(pin) };
     // Removed vdevs' mappings are with the tree already.
     let opened = import.open_through(dmu, uberblock, BTreeMap::new(), &[]).await?;
     let vdevs = import.vdevs_of(&opened).await?;
@@ -152,8 +154,8 @@ struct Import<'a> {
     purpose: Purpose,
     name: String,
     notes: Vec<String>,
-    /// Devices and pipeline are those of a pool in use.
-    is_in_use: bool,
+    /// Devices and pipeline are those of a pool in use, which keeps the txg for as long.
+    pin: Option<Arc<Pin>>,
 }
 
 /// A MOS that could be opened, and what it was opened through.
@@ -167,7 +169,7 @@ struct Opened {
 }
 
 impl Import<'_> {
-    async fn run(mut self) -> Result<Pool, SpaError> {
+    async fn run(mut self) -> Result<View, SpaError> {
         // Its activity is checked first: `-f` is not recommended for a pool that is in use.
         let elsewhere = match self.check_state() {
             Err(error @ SpaError::OtherSystem { .. }) => Some(error),
@@ -405,7 +407,7 @@ impl Import<'_> {
         self.open_mos(provisional, &uberblock).await
     }
 
-    async fn finish(mut self, opened: Opened) -> Result<Pool, SpaError> {
+    async fn finish(mut self, opened: Opened) -> Result<View, SpaError> {
         let (zio, tree) = (opened.dmu.zio().clone(), opened.dmu.zio().tree().clone());
         let Opened { uberblock, mos, directory, .. } = &opened;
         let vdevs = self.vdevs_of(&opened).await?;
@@ -448,7 +450,7 @@ impl Import<'_> {
         Ok(vdevs)
     }
 
-    async fn pool(self, opened: Opened, vdevs: VdevConfig, leaves: Leaves) -> Result<Pool, SpaError> {
+    async fn pool(self, opened: Opened, vdevs: VdevConfig, leaves: Leaves) -> Result<View, SpaError> {
         let Opened { uberblock, dmu, mos, mappings: removed, directory, config } = opened;
         let Leaves { missed, unnoted, late } = leaves;
         let tree = dmu.zio().tree().clone();
@@ -477,13 +479,13 @@ impl Import<'_> {
             found: self.found.clone(),
             altroot: self.options.altroot.clone(),
             is_checkpoint_view: self.options.checkpoint,
-            is_in_use: self.is_in_use,
+            pin: self.pin,
             missed,
             unnoted,
             late,
             notes: self.notes,
         };
-        Ok(Pool { shared: Arc::new(shared) })
+        Ok(View { shared: Arc::new(shared) })
     }
 
     async fn check_features(&self, mos: &Objset, directory: &Zap, zio: &Zio) -> Result<(), SpaError> {

@@ -16,7 +16,7 @@ use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::error::VdevError;
 use cenote_vdev::tree::{IndirectMap, Segment};
 
-use crate::{Pool, SpaError};
+use crate::{SpaError, View};
 
 /// The state of a removal that is in progress.
 const RUNNING: u64 = 1;
@@ -156,7 +156,7 @@ impl IndirectMap for Mappings {
     }
 }
 
-impl Pool {
+impl View {
     /// Where a range of a top-level vdev lies in the end: itself, or, for a removed vdev, where its mapping leads, through
     /// as many removals as there were.
     pub async fn placed(

@@ -16,12 +16,12 @@
 //! candidate ─ best label of each top-level vdev ─► provisional tree (holes and missing filled in)
 //!           ─ newest uberblock that is allowed ─► MOS ─► trusted configuration ─► final tree
 //!           ─ features, hostid, activity ─► may it be opened?
-//!           ─ dirty time logs, leaves left behind, mappings of removed vdevs, salt ─► [`Pool`]
+//!           ─ dirty time logs, leaves left behind, mappings of removed vdevs, salt ─► [`View`]
 //! ```
 //! The provisional tree is only trusted to read the MOS; what the MOS says replaces it.
 //!
-//! **In memory.** [`Pool`] owns the tree, the pipeline, the cache, the MOS and the datasets. It is immutable in this
-//! version (one txg, read-only); devices are opened read-only.
+//! **In memory.** [`View`] is a pool as of one txg: the tree, the pipeline, the cache, the MOS and the datasets. It never changes. An import
+//! gives one whose devices are opened read-only; a pool in use gives one that keeps its txg ([`mod@write`]).
 //!
 //! **Invariants.**
 //! 1. An import writes nothing: a device opened here cannot be written through its descriptor. Writing is [`mod@write`].
@@ -49,10 +49,11 @@ mod import;
 mod indirect;
 pub mod multihost;
 mod owner;
-mod pool;
+mod pins;
 mod small;
 mod space;
 mod status;
+mod view;
 pub mod write;
 
 pub use config::PoolState;
@@ -63,6 +64,6 @@ pub use find::{Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PA
 pub use foreign::foreign;
 pub use import::{ImportOptions, Rewind, import};
 pub use owner::{KERNEL_POOLS, kernel_pool};
-pub use pool::{FeatureName, Pool};
 pub use space::LogFigures;
 pub use status::{Condition, condition, condition_with, device_condition};
+pub use view::{FeatureName, View};

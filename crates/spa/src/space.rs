@@ -12,7 +12,7 @@ use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 
-use crate::{Pool, SpaError};
+use crate::{SpaError, View};
 
 /// Entry of a top-level vdev's ZAP: each metaslab's first txg that is only in the logs.
 pub(crate) const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
@@ -76,7 +76,7 @@ pub struct LogFigures {
     pub entry_bytes: u64,
 }
 
-impl Pool {
+impl View {
     /// What the log space maps have, by their headers.
     ///
     /// # Errors

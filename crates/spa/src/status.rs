@@ -4,7 +4,7 @@ use cenote_format::dsl::{ScanFunction, ScanState};
 use cenote_vdev::tree::{VdevState, VdevStatus};
 
 use crate::features::FeatureState;
-use crate::{FeatureName, Pool, SpaError};
+use crate::{FeatureName, SpaError, View};
 
 /// The version of pools whose format features describe.
 const FEATURES_VERSION: u64 = 5000;
@@ -61,12 +61,12 @@ impl Condition {
 }
 
 /// What is to be said about an open pool; `None` when all is well.
-pub async fn condition(pool: &Pool) -> Result<Option<Condition>, SpaError> {
+pub async fn condition(pool: &View) -> Result<Option<Condition>, SpaError> {
     condition_with(pool, &pool.tree().status()).await
 }
 
 /// [`condition`] with a status of the devices that is newer than the pool's: the one of a pool that is being written.
-pub async fn condition_with(pool: &Pool, devices: &VdevStatus) -> Result<Option<Condition>, SpaError> {
+pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<Condition>, SpaError> {
     if let Some(scan) = pool.scan().await?
         && scan.function == ScanFunction::RESILVER
         && scan.state == ScanState::SCANNING

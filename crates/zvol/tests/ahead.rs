@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use cenote_spa::{ImportOptions, Pool, find, import};
+use cenote_spa::{ImportOptions, View, find, import};
 use cenote_taskq::sim::disk::{Latency, SimDiskOptions};
 use cenote_taskq::{Block, Class, Handle, Runtime, join_all};
 use cenote_testkit::Golden;
@@ -18,7 +18,7 @@ const WAIT: Duration = Duration::from_millis(1);
 
 struct Simulated {
     runtime: Runtime,
-    pool: Pool,
+    pool: View,
 }
 
 /// The pool, newly imported in a simulation of its own.

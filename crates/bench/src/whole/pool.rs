@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use cenote_dmu::{DataStream, Object, Objset, Zfetch};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::ObjectId;
-use cenote_spa::{ImportOptions, Pool, find, import};
+use cenote_spa::{ImportOptions, View, find, import};
 use cenote_taskq::buf::Block;
 use cenote_taskq::{Device, Handle, IoChoice, RamDevice, Runtime, RuntimeOptions};
 use cenote_vdev::disk::Disk;
@@ -47,7 +47,7 @@ fn runtime(workers: usize) -> Result<Runtime> {
 /// An imported pool and what runs it.
 pub(super) struct Bench {
     pub(super) runtime: Runtime,
-    pub(super) pool: Pool,
+    pub(super) pool: View,
 }
 
 /// Which of a pool's data is read.

@@ -275,7 +275,7 @@ impl Demo<'_> {
         Ok(content)
     }
 
-    async fn open(&self, images: &str) -> Result<cenote_spa::Pool> {
+    async fn open(&self, images: &str) -> Result<cenote_spa::View> {
         let search = Search { paths: vec![images.into()], force: true };
         self.context.with(&search).open_pool(POOL).await
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use cenote_scan::{BlockCounts, VerifyOptions, VerifyReport, verify};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -64,7 +64,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 /// Verifies with a bar on terminals. Returns the bytes read too.
 pub(crate) async fn verify_with_progress(
     context: &Context,
-    pool: &Pool,
+    pool: &View,
     options: VerifyOptions,
 ) -> Result<(VerifyReport, u64)> {
     let mut bar = None;
@@ -80,7 +80,7 @@ pub(crate) async fn verify_with_progress(
     Ok((report, done_bytes))
 }
 
-fn as_json(pool: &Pool, report: &VerifyReport, seconds: f64) -> Value {
+fn as_json(pool: &View, report: &VerifyReport, seconds: f64) -> Value {
     let total = report.statistics.total;
     let misuses: Vec<String> = report.misuses.iter().map(ToString::to_string).collect();
     let leaks: Vec<Value> = report
@@ -120,7 +120,7 @@ fn as_json(pool: &Pool, report: &VerifyReport, seconds: f64) -> Value {
 }
 
 /// The findings for a person.
-pub(crate) fn as_text(pool: &Pool, report: &VerifyReport, done_bytes: u64, seconds: f64) -> String {
+pub(crate) fn as_text(pool: &View, report: &VerifyReport, done_bytes: u64, seconds: f64) -> String {
     let mut text = String::new();
     let total: BlockCounts = report.statistics.total;
     let rate = done_bytes as f64 / seconds.max(1e-6);

@@ -35,7 +35,7 @@
 //! seconds later, another mount namespace has it too, and the server goes on.
 //!
 //! **Reading** sees the pool as of its last txg, with all that was changed before, and keeps nobody from writing
-//! (`cenote_spa::write::live::View`). Changes are made in a txg's sync (`cenote_spa::write::live`).
+//! (`cenote_spa::View`). Changes are made in a txg's sync (`cenote_spa::write::live`).
 //!
 //! **Rejected.** *A protocol of verbs of its own*: every command would be written twice. *Passing text on as it comes*: a client
 //! that does not read could hold up the sync.

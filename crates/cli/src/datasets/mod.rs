@@ -33,7 +33,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Result;
 use cenote_dsl::{Bookmark, Dataset};
 use cenote_props::Types;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use serde_json::{Map, Value, json};
 
 use crate::output::Json;
@@ -46,14 +46,14 @@ pub(crate) use values::Source;
 
 /// A pool and what is computed once for all of its datasets.
 pub(crate) struct PoolView {
-    pool: Pool,
+    pool: View,
     mounts: Arc<Mounts>,
     usable_bytes: OnceLock<u64>,
     lists_snapshots: bool,
 }
 
 impl PoolView {
-    pub(crate) async fn new(pool: Pool, mounts: Arc<Mounts>) -> Result<Self> {
+    pub(crate) async fn new(pool: View, mounts: Arc<Mounts>) -> Result<Self> {
         let properties = pool.properties().await?;
         let lists_snapshots = properties.get("listsnapshots").and_then(cenote_dsl::property::Value::number) == Some(1);
         Ok(Self { pool, mounts, usable_bytes: OnceLock::new(), lists_snapshots })
@@ -91,7 +91,7 @@ impl Item {
     }
 
     /// The pool that it is in.
-    pub(crate) fn opened_pool(&self) -> &Pool {
+    pub(crate) fn opened_pool(&self) -> &View {
         &self.view.pool
     }
 

@@ -28,7 +28,7 @@ pub(crate) mod walk;
 use anyhow::{Result, bail};
 use cenote_dsl::{Dataset, DslError};
 use cenote_format::enums::ObjsetType;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_zpl::FileSystem;
 
 use crate::context::Context;
@@ -51,7 +51,7 @@ pub(crate) fn pool_of(dataset: &str) -> &str {
 }
 
 /// Opens the pool that `name` is in, and finds the dataset.
-pub(crate) async fn dataset(context: &Context, name: &str) -> Result<(Pool, Dataset)> {
+pub(crate) async fn dataset(context: &Context, name: &str) -> Result<(View, Dataset)> {
     let pool = context.open_pool(pool_of(name)).await?;
     let dataset = pool.dsl().dataset(name).await?;
     Ok((pool, dataset))
@@ -65,7 +65,7 @@ pub(crate) async fn open(context: &Context, name: &str) -> Result<Opened> {
 }
 
 /// The files of a dataset.
-pub(crate) async fn filesystem(pool: &Pool, dataset: &Dataset) -> Result<FileSystem> {
+pub(crate) async fn filesystem(pool: &View, dataset: &Dataset) -> Result<FileSystem> {
     let name = dataset.name();
     check_key(pool, dataset).await?;
     let Some(objset) = pool.dsl().open(dataset).await? else { bail!("'{name}' has no contents") };
@@ -76,7 +76,7 @@ pub(crate) async fn filesystem(pool: &Pool, dataset: &Dataset) -> Result<FileSys
 }
 
 /// Fails where the dataset's key is needed and not loaded.
-pub(crate) async fn check_key(pool: &Pool, dataset: &Dataset) -> Result<()> {
+pub(crate) async fn check_key(pool: &View, dataset: &Dataset) -> Result<()> {
     if pool.dsl().encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
         let error = anyhow::Error::from(DslError::KeyNotLoaded(dataset.name()));
         return Err(error.context(format!(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use cenote_dmu::Zap;
 use cenote_format::ids::Guid;
-use cenote_spa::Pool;
+use cenote_spa::View;
 
 use crate::time;
 
@@ -79,7 +79,7 @@ impl Activity {
 }
 
 /// Every leaf's activity of this kind.
-pub(crate) async fn activities(pool: &Pool, kind: Kind) -> Result<BTreeMap<Guid, Activity>> {
+pub(crate) async fn activities(pool: &View, kind: Kind) -> Result<BTreeMap<Guid, Activity>> {
     let mut found = BTreeMap::new();
     for leaf in pool.vdevs().leaves() {
         if leaf.leaf_zap.0 == 0 {

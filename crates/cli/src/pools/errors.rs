@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use cenote_format::ids::ObjectId;
-use cenote_spa::{LoggedError, Pool};
+use cenote_spa::{LoggedError, View};
 use cenote_zpl::{Cursor, FileSystem};
 
 /// Directories above a file at most, as a bound on a walk.
@@ -13,7 +13,7 @@ const DEPTH_MAX: usize = 1 << 12;
 const BATCH: usize = 1 << 10;
 
 /// Where each error is: `pool/fs:/path`, or object numbers where no name is found.
-pub(crate) async fn places(pool: &Pool, errors: &[LoggedError]) -> Result<Vec<String>> {
+pub(crate) async fn places(pool: &View, errors: &[LoggedError]) -> Result<Vec<String>> {
     let mut places = Vec::new();
     let mut seen = BTreeSet::new();
     for error in errors {
@@ -25,7 +25,7 @@ pub(crate) async fn places(pool: &Pool, errors: &[LoggedError]) -> Result<Vec<St
     Ok(places)
 }
 
-async fn place(pool: &Pool, error: &LoggedError) -> String {
+async fn place(pool: &View, error: &LoggedError) -> String {
     let object = error.object.0;
     if error.objset.0 == 0 {
         return format!("<metadata>:<{object:#x}>");
@@ -40,7 +40,7 @@ async fn place(pool: &Pool, error: &LoggedError) -> String {
 }
 
 /// A file's path, from its parents up.
-async fn path(pool: &Pool, dataset: &str, object: ObjectId) -> Option<String> {
+async fn path(pool: &View, dataset: &str, object: ObjectId) -> Option<String> {
     let dataset = pool.dsl().dataset(dataset).await.ok()?;
     let filesystem = FileSystem::open(pool.dsl().open(&dataset).await.ok()??).await.ok()?;
     let mut parts = Vec::new();

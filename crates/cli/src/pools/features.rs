@@ -3,7 +3,7 @@
 use anyhow::Result;
 use cenote_props::pool::{FEATURE_PREFIX, UNSUPPORTED_PREFIX};
 use cenote_spa::features::{FEATURES, FeatureState};
-use cenote_spa::{FeatureName, Pool};
+use cenote_spa::{FeatureName, View};
 
 /// The order in which OpenZFS numbers features, and lists them.
 const ORDER: [&str; 44] = [
@@ -54,7 +54,7 @@ const ORDER: [&str; 44] = [
 ];
 
 /// Every feature's property and value: `feature@lz4_compress` is `active`; those that are not known at last.
-pub(crate) async fn features(pool: &Pool) -> Result<Vec<(String, &'static str)>> {
+pub(crate) async fn features(pool: &View) -> Result<Vec<(String, &'static str)>> {
     let rank = |name: &str| ORDER.iter().position(|each| *each == name).unwrap_or(ORDER.len());
     let mut known = Vec::new();
     let mut unknown = Vec::new();

@@ -4,7 +4,7 @@
 //!
 //! **Need.** OpenZFS's tables, trees and JSON from a pool that was opened here.
 //!
-//! **Shape.** [`View`] is an open pool and what is computed once for it; [`properties`] its properties as `zpool list` and
+//! **Shape.** [`Facts`] is an open pool and what is computed once for it; [`properties`] its properties as `zpool list` and
 //! `zpool get` show them. [`vdevs`] is the tree that `status`, `list -v` and `import` print: names, classes, states and
 //! figures in one structure, which each of them lays out.
 //!
@@ -25,7 +25,7 @@ use std::sync::OnceLock;
 
 use anyhow::Result;
 use cenote_metaslab::PoolSpace;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_spa::write::live::LivePool;
 use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
@@ -36,20 +36,20 @@ use crate::output::{Json, json_of};
 pub(crate) use names::{NameArgs, Names};
 
 /// An open pool.
-pub(crate) struct View {
-    pub(crate) pool: Pool,
+pub(crate) struct Facts {
+    pub(crate) pool: View,
     space: OnceLock<PoolSpace>,
     /// The health of its devices as the server knows it that writes the pool.
     devices: Option<VdevStatus>,
 }
 
-impl View {
-    pub(crate) fn new(pool: Pool) -> Self {
+impl Facts {
+    pub(crate) fn new(pool: View) -> Self {
         Self { pool, space: OnceLock::new(), devices: None }
     }
 
     /// With what the server knows of the devices, if there is one.
-    pub(crate) fn of(context: &Context, pool: Pool) -> Self {
+    pub(crate) fn of(context: &Context, pool: View) -> Self {
         let devices = context.served().and_then(LivePool::devices).filter(|devices| devices.guid == pool.guid());
         Self { devices, ..Self::new(pool) }
     }

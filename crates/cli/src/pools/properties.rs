@@ -10,7 +10,7 @@ use cenote_metaslab::class_fragmentation;
 use cenote_props::{Kind, Property, pool as table};
 use cenote_vdev::config::AllocationClass;
 
-use super::{View, features};
+use super::{Facts, features};
 use crate::datasets::{Cell, Source};
 use crate::outcome::usage;
 use crate::output::{nicebytes, nicenum, percent, ratio};
@@ -88,7 +88,7 @@ pub(crate) fn parse_columns(list: &str) -> Result<Option<Vec<Column>>> {
 }
 
 /// What `all` means for these pools: every property of the table that is not hidden, their user properties, the features.
-pub(crate) async fn all(views: &[View]) -> Result<Vec<Column>> {
+pub(crate) async fn all(views: &[Facts]) -> Result<Vec<Column>> {
     let mut columns: Vec<Column> =
         table::PROPERTIES.iter().filter(|property| property.is_visible).map(Column::Native).collect();
     let mut add = |column: Column| {
@@ -108,13 +108,13 @@ pub(crate) async fn all(views: &[View]) -> Result<Vec<Column>> {
 
 /// What one pool's properties are taken from, read once.
 pub(crate) struct Values<'a> {
-    view: &'a View,
+    view: &'a Facts,
     stored: BTreeMap<String, Value>,
     features: Vec<(String, &'static str)>,
 }
 
 impl<'a> Values<'a> {
-    pub(crate) async fn new(view: &'a View) -> Result<Self> {
+    pub(crate) async fn new(view: &'a Facts) -> Result<Self> {
         let stored = view.pool.properties().await?;
         Ok(Self { stored, features: features::features(&view.pool).await?, view })
     }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
 use serde_json::{Map, Value, json};
 
-use super::View;
+use super::Facts;
 use crate::output::{Json, nicebytes, nicenum};
 use crate::time;
 
@@ -19,7 +19,7 @@ fn duration(seconds: u64) -> String {
 }
 
 /// The line `scan:`, with what follows it; nothing where nothing was ever scanned.
-pub(crate) async fn text(view: &View) -> Result<String> {
+pub(crate) async fn text(view: &Facts) -> Result<String> {
     let mut text = String::new();
     let scan = view.pool.scan().await?;
     if let Some(scan) = &scan
@@ -80,7 +80,7 @@ fn scan_line(scan: &ScanPhys, now: u64) -> Option<String> {
 }
 
 /// The same in JSON: what is recorded of the scan.
-pub(crate) async fn json(view: &View, json: Json, exact: bool) -> Result<Option<Value>> {
+pub(crate) async fn json(view: &Facts, json: Json, exact: bool) -> Result<Option<Value>> {
     let Some(scan) = view.pool.scan().await?.filter(|scan| scan.function != ScanFunction::NONE) else {
         return Ok(None);
     };
@@ -109,7 +109,7 @@ pub(crate) async fn json(view: &View, json: Json, exact: bool) -> Result<Option<
 }
 
 /// The checkpoint in JSON.
-pub(crate) async fn checkpoint_json(view: &View, json: Json, exact: bool) -> Result<Option<Value>> {
+pub(crate) async fn checkpoint_json(view: &Facts, json: Json, exact: bool) -> Result<Option<Value>> {
     let Some(checkpoint) = view.pool.checkpoint().await? else { return Ok(None) };
     let space = view.space().await?.figures().checkpoint_bytes;
     let (start, space) = match exact {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use cenote_format::ids::{Guid, VdevId};
 use cenote_metaslab::class_fragmentation;
-use cenote_spa::{FoundPool, Pool};
+use cenote_spa::{FoundPool, View};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::fault::ErrorTotals;
 use cenote_vdev::layout::draid::{self, Draid};
@@ -11,7 +11,7 @@ use cenote_vdev::tree::{CoarseSectors, VdevState, VdevStatus};
 use cenote_vdev::txgs::TxgSet;
 use serde_json::{Map, Value, json};
 
-use super::{Names, View};
+use super::{Facts, Names};
 use crate::output::Json;
 
 /// Bytes of a device that are labels and boot block, and not the vdev's.
@@ -193,10 +193,10 @@ struct Builder<'a> {
     found: &'a FoundPool,
     names: Names,
     /// The pool and its space, where it is open.
-    open: Option<(&'a Pool, &'a cenote_metaslab::PoolSpace)>,
+    open: Option<(&'a View, &'a cenote_metaslab::PoolSpace)>,
 }
 
-impl View {
+impl Facts {
     /// The tree of this pool.
     pub(crate) async fn tree(&self, names: Names) -> Result<Tree> {
         let (pool, space) = (&self.pool, self.space().await?);

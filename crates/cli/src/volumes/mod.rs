@@ -13,7 +13,7 @@ use std::sync::Arc;
 use cenote_dsl::{Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_nbd::{Export, ExportError, ExportErrorKind, ExportName, Exports};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_taskq::BoxFuture;
 use cenote_zvol::Volume;
 
@@ -23,13 +23,13 @@ use reading::ReadOnly;
 
 /// All volumes of a pool, or those below one dataset.
 pub(crate) struct PoolVolumes {
-    pool: Pool,
+    pool: View,
     below: String,
 }
 
 impl PoolVolumes {
     /// The volumes at and below the dataset `below`.
-    pub(crate) fn new(pool: Pool, below: impl Into<String>) -> Self {
+    pub(crate) fn new(pool: View, below: impl Into<String>) -> Self {
         Self { pool, below: below.into() }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use cenote_dsl::Secret;
 use cenote_fuse::{Layout, MountHandle, MountOptions, Report, Tree, TreeOptions, Unmount};
-use cenote_spa::{ImportOptions, Pool, find, import};
+use cenote_spa::{ImportOptions, View, find, import};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::manifest::Manifest;
 use cenote_testkit::{Golden, Theme, walk};
@@ -19,7 +19,7 @@ use serde_json::Value;
 pub(crate) struct Opened {
     pub(crate) theme: Theme,
     pub(crate) manifest: Manifest,
-    pub(crate) pool: Pool,
+    pub(crate) pool: View,
     /// What was reported.
     pub(crate) reports: Arc<Mutex<Vec<String>>>,
     // Last: it must outlive the rest.

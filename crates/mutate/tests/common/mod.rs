@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_mutate::pools::{PoolImages, load};
 use cenote_scan::{VerifyOptions, VerifyReport, verify};
-use cenote_spa::{ImportOptions, Pool, find, import};
+use cenote_spa::{ImportOptions, View, find, import};
 use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, Runtime};
 use cenote_zio::mutation::{Filter, set_filter};
@@ -35,7 +35,7 @@ pub(crate) fn runtime(pool: &PoolImages) -> (Runtime, Vec<Arc<SimDisk>>, Vec<Pat
     (runtime, disks, paths)
 }
 
-pub(crate) async fn open(handle: &Handle, paths: &[PathBuf]) -> Pool {
+pub(crate) async fn open(handle: &Handle, paths: &[PathBuf]) -> View {
     let (mut found, _) = find(handle, paths).await;
     let options = ImportOptions { force: true, cache_bytes: 32 << 20, ..ImportOptions::default() };
     import(handle, found.remove(0), &options).await.unwrap()
@@ -44,8 +44,8 @@ pub(crate) async fn open(handle: &Handle, paths: &[PathBuf]) -> Pool {
 /// Imports the theme's pool, then does `work` with what `filter` makes of its blocks.
 pub(crate) fn with_pool<T>(
     name: &str,
-    filter: impl FnOnce(&Pool) -> Option<Filter>,
-    work: impl AsyncFnOnce(&Handle, Pool) -> T,
+    filter: impl FnOnce(&View) -> Option<Filter>,
+    work: impl AsyncFnOnce(&Handle, View) -> T,
 ) -> T {
     let images = theme(name);
     let (runtime, _disks, paths) = runtime(&images);
@@ -59,6 +59,6 @@ pub(crate) fn with_pool<T>(
     result.unwrap_or_else(|deadlock| panic!("the walk does not end: {deadlock}"))
 }
 
-pub(crate) async fn report(handle: &Handle, pool: &Pool, options: VerifyOptions) -> VerifyReport {
+pub(crate) async fn report(handle: &Handle, pool: &View, options: VerifyOptions) -> VerifyReport {
     verify(handle, pool, options, &mut |_| true).await.unwrap()
 }

@@ -7,7 +7,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
 use cenote_spa::write::{PoolWriter, open};
-use cenote_spa::{ImportOptions, Pool, find, import};
+use cenote_spa::{ImportOptions, View, find, import};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Rng, Runtime};
@@ -22,14 +22,14 @@ async fn reopened(handle: &Handle, paths: &[PathBuf]) -> PoolWriter {
     open(handle, pools.remove(0), &how, write_options()).await.unwrap()
 }
 
-async fn read(handle: &Handle, paths: &[PathBuf]) -> Pool {
+async fn read(handle: &Handle, paths: &[PathBuf]) -> View {
     let (mut pools, _) = find(handle, paths).await;
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
     import(handle, pools.remove(0), &how).await.unwrap()
 }
 
 /// Bytes that count to the directory of what is being freed.
-async fn freeing_bytes(pool: &Pool) -> u64 {
+async fn freeing_bytes(pool: &View) -> u64 {
     let root = pool.dsl().root_dir().await.unwrap();
     pool.dsl().child(&root, pool_directory::FREE_DIR).await.unwrap().unwrap().phys.used_bytes
 }
@@ -39,7 +39,7 @@ async fn used_bytes(handle: &Handle, paths: &[PathBuf]) -> u64 {
 }
 
 /// The places on the one disk of all copies of the blocks that the meta-dnode of a dataset points to.
-async fn tree_places(pool: &Pool, name: &str) -> Vec<(u64, usize)> {
+async fn tree_places(pool: &View, name: &str) -> Vec<(u64, usize)> {
     /// Two labels and the boot area come first.
     const START_BYTES: u64 = 4 << 20;
     let dataset = pool.dsl().dataset(name).await.unwrap();

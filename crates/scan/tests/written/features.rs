@@ -7,7 +7,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::features::{FEATURES, by_name};
 use cenote_spa::write::{AddOptions, CreateOptions, TopKind};
-use cenote_spa::{ImportOptions, Pool, find, import};
+use cenote_spa::{ImportOptions, View, find, import};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Runtime};
 
@@ -16,7 +16,7 @@ use crate::reopened::reopen;
 
 const DRAID: (TopKind, usize) = (TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4);
 
-async fn imported(handle: &Handle, paths: &[PathBuf]) -> Pool {
+async fn imported(handle: &Handle, paths: &[PathBuf]) -> View {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let options = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -24,7 +24,7 @@ async fn imported(handle: &Handle, paths: &[PathBuf]) -> Pool {
 }
 
 /// How many things use a feature; nothing if it is not enabled. Labels and configuration name it if the MOS needs it.
-async fn count(pool: &Pool, name: &str) -> Option<u64> {
+async fn count(pool: &View, name: &str) -> Option<u64> {
     let guid = by_name(name).unwrap().guid;
     let mut counts = pool.feature_counts(pool_directory::FEATURES_FOR_READ).await.unwrap();
     counts.append(&mut pool.feature_counts(pool_directory::FEATURES_FOR_WRITE).await.unwrap());
@@ -40,13 +40,13 @@ async fn count(pool: &Pool, name: &str) -> Option<u64> {
 }
 
 /// Txgs in which features were enabled, by name, where it was noted.
-async fn enabled_txgs(pool: &Pool) -> BTreeMap<&'static str, u64> {
+async fn enabled_txgs(pool: &View) -> BTreeMap<&'static str, u64> {
     let txgs = pool.feature_counts(pool_directory::FEATURE_ENABLED_TXG).await.unwrap();
     let name = |guid: &str| FEATURES.iter().find(|feature| feature.guid == guid).unwrap().name;
     txgs.iter().map(|(guid, txg)| (name(guid), *txg)).collect()
 }
 
-async fn whole(handle: &Handle, machine: &Machine, what: &str) -> Pool {
+async fn whole(handle: &Handle, machine: &Machine, what: &str) -> View {
     let (_, report) = check(handle, &machine.paths).await;
     assert_clean(&report, what);
     imported(handle, &machine.paths).await
@@ -121,7 +121,7 @@ fn the_txgs_of_enabling_stay_and_those_of_an_upgrade_come_to_them() {
 }
 
 /// The root's table of attributes, by the configuration; it is listed with those of the other vdevs.
-async fn root_zap(pool: &Pool) -> Option<ObjectId> {
+async fn root_zap(pool: &View) -> Option<ObjectId> {
     let tree = pool.config().list("vdev_tree").unwrap();
     let zap = tree.u64("com.klarasystems:vdev_zap_root")?;
     let listed = pool.feature_counts(pool_directory::VDEV_ZAP_MAP).await.unwrap();

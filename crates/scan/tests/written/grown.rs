@@ -105,11 +105,11 @@ fn vdevs_are_added_while_blocks_are_written() {
             objects.extend(last.objects.iter().map(Object::id));
             last.end(&what).await;
             let view = pool.view(&ImportOptions::default()).await.unwrap();
-            let spares = view.pool().spares().await.unwrap();
-            let caches = view.pool().cache_devices().await.unwrap();
+            let spares = view.spares().await.unwrap();
+            let caches = view.cache_devices().await.unwrap();
             assert_eq!((spares.len(), caches.len()), (1 + usize::from(kind == draid), 1), "{what}");
             // What shows them as there.
-            let found = view.pool().found().auxiliaries.clone();
+            let found = view.found().auxiliaries.clone();
             assert!(found.contains_key(&spares[0].guid) && found.contains_key(&caches[0].guid), "{what}");
             drop((view, head));
             pool.export().await.unwrap();
@@ -180,8 +180,8 @@ fn a_view_of_before_reads_on_while_the_pool_has_grown() {
         pool.add_vdevs(options).await.unwrap();
         Writers::start(&head, 2, 60).await.end("after").await;
         for (view, tops) in [(view, 1), (pool.view(&ImportOptions::default()).await.unwrap(), 2)] {
-            assert_eq!(view.pool().vdevs().children.len(), tops);
-            let report = verify(&handle, view.pool(), VerifyOptions::default(), &mut |_| true).await.unwrap();
+            assert_eq!(view.vdevs().children.len(), tops);
+            let report = verify(&handle, &view, VerifyOptions::default(), &mut |_| true).await.unwrap();
             assert_clean(&report, &format!("with {tops} vdevs"));
             view.check().unwrap();
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_format::ids::Txg;
 use cenote_spa::write::{PoolWriter, TopKind};
-use cenote_spa::{Condition, ImportOptions, Pool, SpaError, device_condition, find, import};
+use cenote_spa::{Condition, ImportOptions, SpaError, View, device_condition, find, import};
 use cenote_taskq::sim::disk::{Fault, Latency, Request, RequestKind, SimDisk};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_testkit::zdb::{Devices, program, run};
@@ -19,7 +19,7 @@ use crate::reopened::{change_head, reopen, write_options};
 const MIRROR: Tops = &[(TopKind::Mirror, 2)];
 
 /// The pool as an import sees it that only reads.
-pub(crate) async fn seen(handle: &Handle, paths: &[PathBuf]) -> Result<Pool, SpaError> {
+pub(crate) async fn seen(handle: &Handle, paths: &[PathBuf]) -> Result<View, SpaError> {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let options = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };

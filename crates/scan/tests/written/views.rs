@@ -7,8 +7,8 @@ use cenote_dmu::Object;
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::Txg;
 use cenote_scan::{VerifyOptions, verify};
-use cenote_spa::write::live::{LiveHead, View};
-use cenote_spa::{ImportOptions, SpaError};
+use cenote_spa::write::live::LiveHead;
+use cenote_spa::{ImportOptions, SpaError, View};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Runtime};
 
@@ -31,16 +31,16 @@ async fn overwrite(head: &LiveHead, object: &Object, seed: u64, written: &Mutex<
 
 /// The object in the view, through the datasets as of its txg.
 async fn check_view(handle: &Handle, view: &View, object: &Object, written: &Written, what: &str) {
-    let dsl = view.pool().dsl();
+    let dsl = view.dsl();
     let dataset = dsl.dataset("written").await.unwrap();
     let objset = dsl.open(&dataset).await.unwrap().unwrap();
     let found = objset.object(object.id()).await.unwrap();
     for (block, writes) in written {
-        let expected = writes.iter().rev().find(|(at, _)| *at <= view.pool().txg()).map(|(_, seed)| content(*seed));
+        let expected = writes.iter().rev().find(|(at, _)| *at <= view.txg()).map(|(_, seed)| content(*seed));
         let bytes = found.block(cenote_format::ids::BlockId(*block)).await.unwrap().map(|(bytes, _)| bytes);
         assert!(bytes.as_deref() == expected.as_deref(), "{what}: block {block} of the view is another");
     }
-    let report = verify(handle, view.pool(), VerifyOptions::default(), &mut |_| true).await.unwrap();
+    let report = verify(handle, view, VerifyOptions::default(), &mut |_| true).await.unwrap();
     assert_clean(&report, what);
 }
 
@@ -60,7 +60,7 @@ fn a_view_stays_as_it_was_while_everything_is_overwritten() {
                 overwrite(&head, &object, round, &written).await;
                 if round % 4 == 0 {
                     let view = pool.view(&ImportOptions::default()).await.unwrap();
-                    assert!(view.pool().txg() <= pool.txgs().synced_txg());
+                    assert!(view.txg() <= pool.txgs().synced_txg());
                     views.push(view);
                 }
                 let now = written.lock().clone();
@@ -106,7 +106,7 @@ fn a_view_is_given_up_before_the_pool_has_no_space_left() {
         }
         assert!(kept > 20, "given up after {kept} rounds: too early");
         let error = view.check().unwrap_err();
-        assert!(matches!(error, SpaError::ViewGivenUp { txg, .. } if txg == view.pool().txg()), "{error}");
+        assert!(matches!(error, SpaError::ViewGivenUp { txg, .. } if txg == view.txg()), "{error}");
         // Its space is used again, and a younger one is as good as any.
         let younger = pool.view(&ImportOptions::default()).await.unwrap();
         for round in 0..10 {
@@ -142,7 +142,7 @@ fn a_view_waits_for_no_txg_but_the_one_with_its_callers_changes_and_holds_none_u
         let later = pool.history();
         let slowest = later.iter().skip(before.len()).map(|record| record.took).max().unwrap();
         assert!(slowest < *most * 3, "{slowest:?} with a view, {most:?} without");
-        assert!(pool.txgs().synced_txg() > Txg(view.pool().txg().0 + 8));
+        assert!(pool.txgs().synced_txg() > Txg(view.txg().0 + 8));
     });
 }
 
@@ -158,7 +158,7 @@ fn an_export_waits_for_views_and_new_ones_are_refused() {
         let exported = handle.spawn(Class::Issue, async move { pool.export().await });
         handle.sleep(Duration::from_secs(2)).await;
         assert!(other.view(&ImportOptions::default()).await.is_err(), "a new view of a pool that is exported");
-        let report = verify(&handle, view.pool(), VerifyOptions::default(), &mut |_| true).await.unwrap();
+        let report = verify(&handle, &view, VerifyOptions::default(), &mut |_| true).await.unwrap();
         assert_clean(&report, "meanwhile");
         drop((view, other));
         exported.await.unwrap().unwrap();

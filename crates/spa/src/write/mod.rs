@@ -85,7 +85,6 @@ mod members;
 mod missed;
 mod multihost;
 mod open;
-mod pins;
 mod refuse;
 mod rename;
 mod shared;

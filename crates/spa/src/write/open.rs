@@ -38,7 +38,7 @@ use crate::import::import_for;
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::owner::KERNEL_POOLS;
 use crate::space::MosObjects;
-use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, Pool, SpaError};
+use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, SpaError, View};
 
 /// How to open a pool for writing.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ async fn holder(handle: &Handle, found: &FoundPool) -> Option<SpaError> {
 }
 
 /// Leaves whose devices are there and are not to be left alone.
-fn usable_leaves(pool: &Pool) -> BTreeSet<Guid> {
+fn usable_leaves(pool: &View) -> BTreeSet<Guid> {
     fn collect(status: &VdevStatus, into: &mut BTreeSet<Guid>) {
         if status.children.is_empty() && status.state.is_readable() {
             into.insert(status.guid);
@@ -134,7 +134,7 @@ fn usable_leaves(pool: &Pool) -> BTreeSet<Guid> {
 }
 
 /// Where the newest uberblock stands.
-fn ring_of(pool: &Pool, is_multihost: bool) -> Ring {
+fn ring_of(pool: &View, is_multihost: bool) -> Ring {
     let txg = pool.uberblock().txg;
     let copies = pool.found().leaves.values().flat_map(|leaf| &leaf.uberblocks);
     let newest = copies.filter(|copy| copy.uberblock.txg == txg).map(|copy| (copy.slot_shift, copy.slot));
@@ -154,7 +154,7 @@ fn reasons(status: &VdevStatus, vdev: &VdevConfig) -> Vec<String> {
 
 /// Refuses a pool where a missing device may be the only one that has the blocks of some txgs: it has to come back before the pool
 /// is written without it. Txgs that stay in an outage even with all devices back are no reason to refuse.
-fn check_outages(pool: &Pool) -> Result<(), SpaError> {
+fn check_outages(pool: &View) -> Result<(), SpaError> {
     let there = usable_leaves(pool);
     for (id, top) in (0..).map(VdevId).zip(&pool.vdevs().children) {
         let outage = pool.tree().outage(id, &BTreeSet::new());
@@ -179,7 +179,7 @@ fn check_outages(pool: &Pool) -> Result<(), SpaError> {
 
 struct Opening<'a> {
     handle: &'a Handle,
-    pool: &'a Pool,
+    pool: &'a View,
     options: WriteOptions,
     settings: Settings,
     /// The newest uberblock's multihost fields, if the pool had to be watched.

@@ -9,8 +9,8 @@ use cenote_format::ids::Txg;
 use cenote_vdev::config::VdevKind;
 
 use crate::features::{FeatureState, by_name};
-use crate::pool::FeatureName;
-use crate::{Pool, Rewind, SpaError};
+use crate::view::FeatureName;
+use crate::{Rewind, SpaError, View};
 
 /// Features whose structures are kept up by what is written, or that writing to the pool's own objects does not touch.
 const WRITABLE: [&str; 40] = [
@@ -56,7 +56,7 @@ const WRITABLE: [&str; 40] = [
     "large_microzap",
 ];
 
-impl Pool {
+impl View {
     /// Whether this version can write to the pool at all.
     ///
     /// # Errors
@@ -137,6 +137,6 @@ impl Pool {
 }
 
 /// The txg after the one that a pool was opened at.
-pub(super) fn next_txg(pool: &Pool) -> Txg {
+pub(super) fn next_txg(pool: &View) -> Txg {
     Txg(pool.txg().0 + 1)
 }

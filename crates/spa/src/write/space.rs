@@ -22,10 +22,10 @@ use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevTree;
 
 use super::changes::{Change, ChangeList};
-use super::pins::{KEPT_SHARE_MAX, Pins};
 use super::troubles::Troubles;
 use super::{Clock, PoolWriter};
 use crate::SpaError;
+use crate::pins::{KEPT_SHARE_MAX, Pins};
 use crate::space::UNFLUSHED_TXGS;
 
 /// Indirect blocks of space maps, as a power of two (`space_map_ibs`).

@@ -7,7 +7,7 @@ use cenote_dmu::Object;
 use cenote_format::bpobj::{self as format_bpobj, BpobjPhys};
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -55,7 +55,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 }
 
 /// A list and all below it.
-async fn tree(report: &mut Report, pool: &Pool, name: &str, list: Object) -> Value {
+async fn tree(report: &mut Report, pool: &View, name: &str, list: Object) -> Value {
     let mut shown: Map<String, Value> = map([("name", name.into())]);
     let (mut lists, mut pointers, mut count) = (Vec::new(), Vec::new(), 0_u64);
     let mut seen = BTreeSet::new();

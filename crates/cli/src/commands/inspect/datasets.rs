@@ -8,7 +8,7 @@ use cenote_dsl::{DEPTH_MAX, Dir};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{ObjectId, ObjsetId};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ impl Found {
 }
 
 /// All datasets, around what cannot be read, in the order of their objects.
-pub(crate) async fn all(report: &mut Report, pool: &Pool) -> Vec<Found> {
+pub(crate) async fn all(report: &mut Report, pool: &View) -> Vec<Found> {
     let names = names(report, pool).await;
     let mut found = Vec::new();
     let mut objects = Objects::new(pool.mos(), ObjectId(1));
@@ -69,7 +69,7 @@ pub(crate) async fn all(report: &mut Report, pool: &Pool) -> Vec<Found> {
 }
 
 /// Names by object, as far as directories and lists of snapshots can be read.
-async fn names(report: &mut Report, pool: &Pool) -> BTreeMap<u64, String> {
+async fn names(report: &mut Report, pool: &View) -> BTreeMap<u64, String> {
     let dsl = pool.dsl();
     let mut names = BTreeMap::new();
     let mut pending: Vec<(Dir, usize)> = Vec::new();
@@ -114,7 +114,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     report.finish(&context)
 }
 
-async fn row(report: &mut Report, pool: &Pool, found: &Found) -> Value {
+async fn row(report: &mut Report, pool: &View, found: &Found) -> Value {
     let phys = &found.phys;
     let mut kind = None;
     let mut objects = None;

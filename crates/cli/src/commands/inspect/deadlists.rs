@@ -7,7 +7,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DeadlistPhys, dir_field};
 use cenote_format::ids::ObjectId;
 use cenote_format::zap::int_key;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -59,7 +59,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     report.finish(&context)
 }
 
-async fn list(report: &mut Report, pool: &Pool, object: ObjectId, verbose: bool, row: &mut Map<String, Value>) {
+async fn list(report: &mut Report, pool: &View, object: ObjectId, verbose: bool, row: &mut Map<String, Value>) {
     let what = format!("deadlist object {object}");
     row.insert("object".into(), object.0.into());
     let Some(dnode) = report.take(&what, pool.mos().object(object).await) else { return };

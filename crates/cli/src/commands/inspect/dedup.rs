@@ -5,7 +5,7 @@ use cenote_dmu::Zap;
 use cenote_format::brt::{BrtVdevPhys, reference_count};
 use cenote_format::ddt::DdtStat;
 use cenote_format::dsl::pool_directory;
-use cenote_spa::Pool;
+use cenote_spa::View;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ fn row(references: Value, stat: &DdtStat) -> Value {
     })
 }
 
-async fn table(report: &mut Report, pool: &Pool, vdev: u32, with_entries: bool) -> Option<Value> {
+async fn table(report: &mut Report, pool: &View, vdev: u32, with_entries: bool) -> Option<Value> {
     let what = format!("block reference table of vdev {vdev}");
     let dnode = report.take(&what, pool.directory_object(&pool_directory::brt(vdev)).await)??;
     let phys = report.take(&what, BrtVdevPhys::parse(&dnode.phys().bonus, dnode.byte_order()))?;

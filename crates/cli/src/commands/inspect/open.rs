@@ -13,7 +13,7 @@ use cenote_dmu::{Dmu, KeyAccess, Objset};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{ObjectId, ObjsetId};
-use cenote_spa::{FoundPool, ImportOptions, Pool, Rewind, SpaError, find};
+use cenote_spa::{FoundPool, ImportOptions, Rewind, SpaError, View, find};
 use cenote_taskq::OpenOptions;
 use cenote_vdev::leaf::{LabelReport, probe, probe_device};
 use cenote_zio::Zio;
@@ -31,7 +31,7 @@ pub(crate) fn context_of(context: &Context, common: &Common) -> Context {
 }
 
 /// What most inspections begin with: the context, an empty report, and the pool as [`pool`] opens it.
-pub(crate) async fn opened(context: &Context, common: &Common, name: &str) -> Result<(Context, Report, Pool)> {
+pub(crate) async fn opened(context: &Context, common: &Common, name: &str) -> Result<(Context, Report, View)> {
     let context = context_of(context, common);
     let mut report = Report::new(common);
     let pool = pool(&context, &mut report, name).await?;
@@ -67,7 +67,7 @@ pub(crate) async fn label_reports(context: &Context, source: &str) -> Result<Vec
 
 /// Opens a pool (or the pool that a file or device is part of, with that alone), as far back as it takes. Notes of the
 /// import go into the report as problems.
-pub(crate) async fn pool(context: &Context, report: &mut Report, name: &str) -> Result<Pool> {
+pub(crate) async fn pool(context: &Context, report: &mut Report, name: &str) -> Result<View> {
     let found = found_pool(context, name).await?;
     let options = ImportOptions {
         force: true,
@@ -144,13 +144,13 @@ pub(crate) struct Target {
 }
 
 /// The MOS.
-pub(crate) fn mos(pool: &Pool) -> Target {
+pub(crate) fn mos(pool: &View) -> Target {
     Target { name: format!("{} MOS", pool.name()), objset: pool.mos().clone(), is_locked: false }
 }
 
 /// The objset of a dataset: by name, or by the number of its object in the MOS as `POOL/objset-NUMBER` (decimal, or
 /// hexadecimal with `0x`), which works where the tree of names is damaged. `POOL/$MOS` is the MOS.
-pub(crate) async fn target(pool: &Pool, name: &str) -> Result<Target> {
+pub(crate) async fn target(pool: &View, name: &str) -> Result<Target> {
     let below = name.split_once('/').map(|(_, below)| below);
     if below == Some("$MOS") {
         return Ok(mos(pool));
@@ -167,7 +167,7 @@ pub(crate) async fn target(pool: &Pool, name: &str) -> Result<Target> {
     Ok(Target { name: dataset.name(), objset, is_locked })
 }
 
-async fn objset_by_number(pool: &Pool, number: u64) -> Result<Target> {
+async fn objset_by_number(pool: &View, number: u64) -> Result<Target> {
     if number == 0 {
         return Ok(mos(pool));
     }

@@ -6,7 +6,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 use cenote_format::spacemap::SpaceMapPhys;
 use cenote_metaslab::{MetaslabSpace, VdevSpace, class_fragmentation};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -120,7 +120,7 @@ fn buckets(histogram: &[u64], ashift: u32) -> String {
     used.map(|(bucket, count)| format!("{}:{count}", bucket as u32 + ashift)).collect::<Vec<_>>().join(" ")
 }
 
-async fn logs(report: &mut Report, pool: &Pool) {
+async fn logs(report: &mut Report, pool: &View) {
     let found = pool.directory_object(pool_directory::LOG_SPACEMAP_ZAP).await;
     let Some(Some(dnode)) = report.take("log space maps", found) else { return };
     let Some(zap) = report.take("log space maps", Zap::open(dnode).await) else { return };
@@ -150,7 +150,7 @@ async fn logs(report: &mut Report, pool: &Pool) {
     report.list_of(count, "logs", rows);
 }
 
-async fn entries(report: &mut Report, pool: &Pool, vdev: &VdevSpace, index: usize, metaslab: &MetaslabSpace) {
+async fn entries(report: &mut Report, pool: &View, vdev: &VdevSpace, index: usize, metaslab: &MetaslabSpace) {
     let range = vdev.maps.metaslab_range(index as u64);
     report.put("vdev", vdev.maps.vdev.0);
     report.put("metaslab", index);

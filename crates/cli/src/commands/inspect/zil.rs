@@ -4,7 +4,7 @@ use anyhow::Result;
 use cenote_dmu::{KeyAccess, Objset};
 use cenote_format::ids::ObjsetId;
 use cenote_format::zil::{ChainLayout, CreateKind, LogBlock, LogRecord, RenameKind, Tx, ZilHeader};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -53,7 +53,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     report.finish(&context)
 }
 
-async fn log(report: &mut Report, pool: &Pool, found: &Found, args: &Args) -> Option<Value> {
+async fn log(report: &mut Report, pool: &View, found: &Found, args: &Args) -> Option<Value> {
     let name = found.name();
     let id = ObjsetId(found.object.0);
     let opened = Objset::open(pool.dmu().clone(), id, found.phys.bp, KeyAccess::Without).await;
@@ -78,7 +78,7 @@ async fn log(report: &mut Report, pool: &Pool, found: &Found, args: &Args) -> Op
 
 async fn chain(
     report: &mut Report,
-    pool: &Pool,
+    pool: &View,
     name: &str,
     header: &ZilHeader,
     args: &Args,

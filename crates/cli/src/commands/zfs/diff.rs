@@ -14,7 +14,7 @@ use cenote_format::dnode::{SLOT_BYTES, dnodes_in_block};
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::zap::int_key_name;
 use cenote_format::zpl::{MASTER_NODE, master_node};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use cenote_zpl::{FileKind, FileSystem, Time, ZplError};
 use serde::{Deserialize, Serialize};
 
@@ -106,7 +106,7 @@ async fn is_before(dsl: &Dsl, from: &Dataset, to: &Dataset) -> Result<bool> {
 }
 
 /// What stands before each path: where the file system would be mounted; nothing where it has no such place.
-async fn prefix(pool: &Pool, dataset: &Dataset) -> Result<String> {
+async fn prefix(pool: &View, dataset: &Dataset) -> Result<String> {
     let dir = &dataset.dir;
     let property = pool.dsl().property(dir, "mountpoint", true).await?;
     let mountpoint = match property.as_ref().map(|property| (property.value.text(), &property.source)) {
@@ -157,7 +157,7 @@ struct Side {
 }
 
 impl Side {
-    async fn open(pool: &Pool, dataset: &Dataset) -> Result<Self> {
+    async fn open(pool: &View, dataset: &Dataset) -> Result<Self> {
         let filesystem = files::filesystem(pool, dataset).await?;
         let objset = filesystem.objset().clone();
         let master = Zap::open(objset.object(MASTER_NODE).await?).await?;

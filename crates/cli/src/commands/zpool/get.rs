@@ -10,7 +10,7 @@ use crate::datasets::Column as DatasetColumn;
 use crate::outcome::{Outcome, usage};
 use crate::output::{output_version, property};
 use crate::pools::properties::{Values, all, parse_columns};
-use crate::pools::{JsonArgs, View};
+use crate::pools::{Facts, JsonArgs};
 use crate::properties::{Field, GetTable, parse_fields};
 
 /// Show properties of pools.
@@ -44,7 +44,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some((first, rest)) = args.pools.split_first() {
         for name in &args.pools {
             match context.open_pool(name).await {
-                Ok(pool) => views.push(View::of(context, pool)),
+                Ok(pool) => views.push(Facts::of(context, pool)),
                 Err(error) if crate::context::is_no_such_pool(&error) => {
                     if name != first && views.len() == 1 {
                         bail!("not supported yet: properties of vdevs ('{}')", rest.join("', '"));
@@ -64,7 +64,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.pools.is_empty() {
         let (pools, is_failed) = context.open_pools(&[]).await?;
         failed = is_failed;
-        views.extend(pools.into_iter().map(|pool| View::of(context, pool)));
+        views.extend(pools.into_iter().map(|pool| Facts::of(context, pool)));
     }
     let columns = match asked {
         Some(columns) => columns,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use cenote_format::nvlist::{NvList, NvValue};
-use cenote_spa::Pool;
+use cenote_spa::View;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -84,7 +84,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::unless(failed))
 }
 
-async fn show(context: &Context, args: &Args, pool: &Pool) -> Result<()> {
+async fn show(context: &Context, args: &Args, pool: &View) -> Result<()> {
     context.out(format!("History for '{}':\n", pool.name()))?;
     let mut written = Ok(());
     pool.history(|record| {

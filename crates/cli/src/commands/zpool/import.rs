@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use cenote_format::ids::Txg;
-use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, device_condition};
+use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, device_condition};
 use serde::{Deserialize, Serialize};
 
 use super::status::width;
@@ -22,7 +22,7 @@ use crate::outcome::{Outcome, usage};
 use crate::output::escape::one_line;
 use crate::pools::advice::{self, ImportAdvice};
 use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev, found_tree};
-use crate::pools::{Names, View};
+use crate::pools::{Facts, Names};
 
 /// Where OpenZFS explains its messages.
 const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
@@ -245,7 +245,7 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
 }
 
 /// Says what was opened.
-fn summary(context: &Context, args: &Args, pool: &Pool) {
+fn summary(context: &Context, args: &Args, pool: &View) {
     let state = pool.tree().status().state.name();
     let did = if args.dry_run { "would be" } else { "is" };
     context.err(format!("pool '{}' {did} open read-only at txg {}, {state}", pool.name(), pool.txg()));
@@ -275,7 +275,7 @@ async fn show(context: &Context, text: &mut String, found: FoundPool) {
             let condition = cenote_spa::condition(&pool).await.ok().flatten();
             let condition = device_condition(&status).or(condition);
             let advice = advice::of_import(condition, state == "ONLINE", state == "UNAVAIL");
-            let view = View::new(pool);
+            let view = Facts::new(pool);
             (view.tree(names).await.ok(), state, advice, Vec::new())
         }
         Err(error) => {

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::output::{Align, Json, Table, nicenum, output_version, percent, property};
 use crate::pools::properties::{Column, Values, all, parse_columns};
 use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev};
-use crate::pools::{JsonArgs, NameArgs, Names, View};
+use crate::pools::{Facts, JsonArgs, NameArgs, Names};
 use crate::time;
 
 /// What is shown where nothing else is asked for.
@@ -52,7 +52,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     super::refuse_interval(&args.pools)?;
     let columns = parse_columns(&args.columns)?;
     let (pools, mut failed) = context.open_pools(&args.pools).await?;
-    let views: Vec<View> = pools.into_iter().map(|pool| View::of(context, pool)).collect();
+    let views: Vec<Facts> = pools.into_iter().map(|pool| Facts::of(context, pool)).collect();
     let columns = match columns {
         Some(columns) => columns,
         None => {

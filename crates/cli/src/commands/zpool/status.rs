@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use cenote_format::ids::Guid;
-use cenote_spa::{Condition, Pool, condition_with};
+use cenote_spa::{Condition, View, condition_with};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::output::{Json, nicebytes, nicenum, output_version};
 use crate::pools::activity::{Activity, Kind, activities};
 use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev};
-use crate::pools::{JsonArgs, NameArgs, Names, View, advice, errors, scan};
+use crate::pools::{Facts, JsonArgs, NameArgs, Names, advice, errors, scan};
 use crate::time;
 
 /// Where OpenZFS explains its messages.
@@ -105,7 +105,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (mut found, mut shown, mut first) = (Map::new(), 0, true);
     for pool in &pools {
         look(context, pool, Names::from(args.names)).await;
-        let view = View::of(context, pool.clone());
+        let view = Facts::of(context, pool.clone());
         let report = Report { args: &args, view: &view, names: Names::from(args.names) };
         let condition = condition_with(pool, &view.devices()).await.unwrap_or_else(|error| {
             context.err(error.to_string());
@@ -159,14 +159,14 @@ type Activities = Vec<(Kind, BTreeMap<Guid, Activity>)>;
 
 struct Report<'a> {
     args: &'a Args,
-    view: &'a View,
+    view: &'a Facts,
     names: Names,
 }
 
 /// Reads what a report reads, so that errors which that meets are counted before the condition is judged. Those that end it are the
 /// report's to tell.
-async fn look(context: &Context, pool: &Pool, names: Names) {
-    let view = View::of(context, pool.clone());
+async fn look(context: &Context, pool: &View, names: Names) {
+    let view = Facts::of(context, pool.clone());
     let _ = (scan::text(&view).await, view.tree(names).await, pool.logged_errors().await);
 }
 

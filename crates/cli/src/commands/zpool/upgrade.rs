@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail};
 use cenote_dsl::property::Value;
 use cenote_spa::features::{FEATURES, Feature, FeatureState};
-use cenote_spa::{FeatureName, Pool};
+use cenote_spa::{FeatureName, View};
 use serde::{Deserialize, Serialize};
 
 use crate::compatibility::allowed;
@@ -73,7 +73,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 }
 
 /// What a pool lacks of what it may have.
-async fn lacking(pool: &Pool) -> Result<Vec<&'static Feature>> {
+async fn lacking(pool: &View) -> Result<Vec<&'static Feature>> {
     let states = pool.features().await?;
     let is_enabled = |feature: &Feature| {
         let name = |name: &FeatureName| matches!(name, FeatureName::Known(known) if known.name == feature.name);

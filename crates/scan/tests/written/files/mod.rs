@@ -198,7 +198,7 @@ pub(super) async fn fresh(runtime: &Runtime, handle: &Handle, options: LiveOptio
 
 /// What the read path says of a pool: clean, every file reached by a name or in the delete queue, and accounts that are the
 /// sum of what there is. The file system comes back with what hangs on it.
-pub(super) async fn judged(handle: &Handle, paths: &[PathBuf]) -> (cenote_spa::Pool, FileSystem) {
+pub(super) async fn judged(handle: &Handle, paths: &[PathBuf]) -> (cenote_spa::View, FileSystem) {
     let (_, report) = check(handle, paths).await;
     assert_clean(&report, "live");
     let (mut pools, _) = find(handle, paths).await;

@@ -72,13 +72,13 @@ pub use failmode::FailMode;
 pub use frees::PendingFrees;
 pub use history::{Phase, TxgRecord};
 pub use memory::MemoryLimits;
-pub use view::{KeptTxg, View};
+pub use view::KeptTxg;
 
 use super::multihost::Multihost;
-use super::pins::Pins;
 use super::troubles::Troubles;
 use super::{Head, JobStatus, PoolWriter};
 use crate::SpaError;
+use crate::pins::Pins;
 
 /// How long one txg's sync goes on making changes of the pool, so that those who wait for the txg are not kept for long.
 const CHANGES_MAX: Duration = Duration::from_millis(250);

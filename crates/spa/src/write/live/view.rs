@@ -5,9 +5,9 @@
 //! **Need.** A command that checks, lists, copies or compares a pool needs one state of it for as long as the work lasts, and the pool is
 //! to be written meanwhile. To hold the sync up for that (as this crate once did) stops every writer.
 //!
-//! **What it is.** A [`View`] is a [`Pool`] like one that was imported, whose root is the last that is on disk. It is read through the
+//! **What it is.** A [`View`] like one that was imported, whose root is the last that is on disk. It is read through the
 //! devices and the block cache that are in use: nothing is opened again, and no label is read. The root's blocks stay as they are,
-//! since its txg is *pinned* ([`super::super::pins`]): what is freed after it is not used again while the view lives.
+//! since its txg is *pinned* ([`crate::pins`]): what is freed after it is not used again while the view lives.
 //!
 //! **Life of one.** [`LivePool::view`] has what was changed written first, so that the caller sees its own changes; it takes the last
 //! root and pins its txg, and opens the MOS. None of it waits in the sync, or keeps the sync waiting. The view ends when it is
@@ -33,10 +33,10 @@ use cenote_format::uberblock::Uberblock;
 use cenote_zio::{Zio, ZioError};
 
 use super::super::PoolWriter;
-use super::super::pins::Pin;
 use super::LivePool;
 use crate::import::{Leaves, in_use};
-use crate::{FoundPool, ImportOptions, Pool, SpaError};
+use crate::pins::Pin;
+use crate::{FoundPool, ImportOptions, SpaError, View};
 
 /// How long an export waits for those who read the pool as of a txg.
 pub(super) const VIEWS_END_MAX: Duration = Duration::from_secs(20);
@@ -64,32 +64,6 @@ impl Root {
             found: writer.found.clone(),
             leaves: Leaves { missed, unnoted, late: BTreeSet::new() },
         })
-    }
-}
-
-/// See the module comment. Cheap to clone.
-#[derive(Clone)]
-pub struct View {
-    pool: Pool,
-    pin: Arc<Pin>,
-}
-
-impl View {
-    /// The pool as of its txg.
-    #[must_use]
-    pub fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    /// Fails unless all that was read until now was of the view's txg. To be asked when the work is done, and where a read fails.
-    ///
-    /// # Errors
-    /// So much was freed meanwhile that the view was given up.
-    pub fn check(&self) -> Result<(), SpaError> {
-        match self.pin.is_given_up() {
-            false => Ok(()),
-            true => Err(SpaError::ViewGivenUp { pool: self.pool.name().to_owned(), txg: self.pool.txg() }),
-        }
     }
 }
 
@@ -123,8 +97,7 @@ impl LivePool {
         let (Root { uberblock, zio, cache, found, leaves }, pin) = self.pinned(true).await?;
         // Work of its own goes on in it when nobody waits, and ends with it.
         let dmu = Dmu::new(self.shared.handle.clone(), zio, cache);
-        let pool = in_use(dmu, &found, self.name(), options, &uberblock, leaves).await?;
-        Ok(View { pool, pin })
+        in_use(dmu, &found, self.name(), options, &uberblock, leaves, pin).await
     }
 
     /// Keeps the pool's last txg, with all that was changed before the call, for one who reads it through other devices.

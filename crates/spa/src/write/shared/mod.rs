@@ -40,7 +40,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, Txg};
 
 use super::PoolWriter;
-use crate::{Pool, SpaError};
+use crate::{SpaError, View};
 
 /// Blocks of a table that are held in memory before the changed ones are handed on.
 const HELD_BLOCKS_MAX: usize = 128;
@@ -59,7 +59,7 @@ impl SharedBlocks {
         Self { clones: None, dedup: dedup::Dedup::default(), saved_bytes: 0 }
     }
 
-    pub(super) async fn open(pool: &Pool) -> Result<Self, SpaError> {
+    pub(super) async fn open(pool: &View) -> Result<Self, SpaError> {
         let saved_bytes = pool.dedup().await?.saved_bytes().saturating_add(pool.cloning().await?.saved_bytes);
         Ok(Self { saved_bytes, ..Self::none() })
     }

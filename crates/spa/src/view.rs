@@ -1,4 +1,4 @@
-//! An open pool.
+//! A pool as of one txg: what an import gives, and what a pool in use gives to those that read it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use cenote_zio::ZioError;
 
 use crate::features::{FEATURES, Feature, FeatureState};
 use crate::indirect::Mappings;
+use crate::pins::Pin;
 use crate::{FoundPool, SpaError};
 
 /// Entries of the feature ZAPs and of the pool's properties at most.
@@ -24,9 +25,9 @@ const ENTRIES_MAX: usize = 1 << 12;
 /// A configuration's size at most: what OpenZFS writes for thousands of vdevs is a few MiB.
 const CONFIG_MAX_BYTES: u64 = 64 << 20;
 
-/// A pool, opened read-only at one txg. Cheap to clone.
+/// A pool as of one txg, to be read. Cheap to clone.
 #[derive(Clone)]
-pub struct Pool {
+pub struct View {
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -45,15 +46,15 @@ pub(crate) struct Shared {
     pub(crate) mappings: Mappings,
     pub(crate) altroot: Option<String>,
     pub(crate) is_checkpoint_view: bool,
-    /// The devices are those of a pool in use, and go on when this is closed.
-    pub(crate) is_in_use: bool,
+    /// The txg is kept by a pool in use, whose devices these are: they go on when this is closed.
+    pub(crate) pin: Option<Arc<Pin>>,
     pub(crate) missed: BTreeMap<Guid, TxgSet>,
     pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
     pub(crate) late: BTreeSet<Guid>,
     pub(crate) notes: Vec<String>,
 }
 
-impl Pool {
+impl View {
     /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -95,8 +96,20 @@ impl Pool {
     /// when none is left. The devices are then read by nobody but callers that are still in a call; such reads may fail.
     pub async fn close(&self) {
         self.shared.dmu.detached().close().await;
-        if let Some(left) = self.shared.tree.left().filter(|_| !self.shared.is_in_use) {
+        if let Some(left) = self.shared.tree.left().filter(|_| self.shared.pin.is_none()) {
             left.close().await;
+        }
+    }
+
+    /// Fails unless all that was read until now was of the view's txg. To be asked when the work is done, and where a read fails. A
+    /// view of a pool that nothing writes never fails.
+    ///
+    /// # Errors
+    /// So much was freed meanwhile that the pool in use gave the view up.
+    pub fn check(&self) -> Result<(), SpaError> {
+        match self.shared.pin.as_ref().is_some_and(|pin| pin.is_given_up()) {
+            false => Ok(()),
+            true => Err(SpaError::ViewGivenUp { pool: self.name().to_owned(), txg: self.txg() }),
         }
     }
 

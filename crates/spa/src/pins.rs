@@ -12,11 +12,11 @@ use cenote_taskq::Notify;
 use cenote_taskq::sync::Mutex;
 
 /// Blocks kept for pins are at most one part in so many of the space that is not allocated.
-pub(super) const KEPT_SHARE_MAX: u64 = 4;
+pub(crate) const KEPT_SHARE_MAX: u64 = 4;
 
 /// The pins of a pool.
 #[derive(Debug, Default)]
-pub(super) struct Pins {
+pub(crate) struct Pins {
     state: Mutex<State>,
     /// A pin has gone.
     gone: Notify,
@@ -30,7 +30,7 @@ struct State {
 
 /// A txg that is kept for as long as this is there, unless too much would have to be.
 #[derive(Debug)]
-pub(super) struct Pin {
+pub(crate) struct Pin {
     txg: Txg,
     is_given_up: AtomicBool,
     /// Its reader has the pool's devices in use.
@@ -40,7 +40,7 @@ pub(super) struct Pin {
 
 impl Pin {
     /// Too much had to be kept: blocks of the txg are being used again.
-    pub(super) fn is_given_up(&self) -> bool {
+    pub(crate) fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::SeqCst)
     }
 }
@@ -54,7 +54,7 @@ impl Drop for Pin {
 impl Pins {
     /// Pins a txg, which is the last on disk or the one before: what was freed in it is not used again before the second txg after it
     /// is on disk, so there is time. None once the pool is closed.
-    pub(super) fn pin(self: &Arc<Self>, txg: Txg, has_devices: bool) -> Option<Arc<Pin>> {
+    pub(crate) fn pin(self: &Arc<Self>, txg: Txg, has_devices: bool) -> Option<Arc<Pin>> {
         let mut state = self.state.lock();
         if state.is_closed {
             return None;
@@ -65,7 +65,7 @@ impl Pins {
     }
 
     /// The txgs that are pinned. `is_too_much`: as much is kept as may be, so the oldest is given up.
-    pub(super) fn txgs(&self, is_too_much: bool) -> Vec<Txg> {
+    pub(crate) fn txgs(&self, is_too_much: bool) -> Vec<Txg> {
         let mut pins: Vec<Arc<Pin>> = Vec::new();
         self.state.lock().pins.retain(|pin| {
             let pin = pin.upgrade().filter(|pin| !pin.is_given_up());
@@ -82,7 +82,7 @@ impl Pins {
     }
 
     /// Refuses further pins, and resolves when no reader has devices in use.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         loop {
             let gone = self.gone.wait();
             let there: Vec<Arc<Pin>> = {
