@@ -11,9 +11,7 @@ use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
 use cenote_fuse::{MountError, Unmount};
-use cenote_spa::multihost::Notice;
-use cenote_spa::write::live::LivePool;
-use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, find, import};
+use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, View, find, import, multihost::Notice};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
 use cenote_vdev::tunables::Tunables;
@@ -73,7 +71,7 @@ pub(crate) struct Context {
 /// The pool of a server, and what a client wants of it.
 #[derive(Clone)]
 struct Served {
-    pool: LivePool,
+    pool: Pool,
     volumes: Arc<OpenVolumes>,
     mounts: Arc<LiveMounts>,
     /// The devices that it was put together from.
@@ -115,7 +113,7 @@ impl Context {
     }
 
     /// For a client of this process, which has this pool.
-    pub(crate) fn served_by(&self, of: &control::Pool, output: Output) -> Self {
+    pub(crate) fn served_by(&self, of: &control::ServedPool, output: Output) -> Self {
         let (pool, volumes, mounts) = (of.pool.clone(), of.volumes.clone(), of.mounts.clone());
         let devices = of.devices.clone();
         let served = Served { pool, volumes, mounts, devices, view: Arc::default(), is_to_end: Arc::default() };
@@ -128,7 +126,7 @@ impl Context {
     }
 
     /// The pool of this process, where it does a client's work.
-    pub(crate) fn served(&self) -> Option<&LivePool> {
+    pub(crate) fn served(&self) -> Option<&Pool> {
         self.served.as_ref().map(|served| &served.pool)
     }
 

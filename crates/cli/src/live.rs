@@ -15,16 +15,14 @@ use cenote_format::enums::ObjsetType;
 use cenote_fuse::{
     Forbidden, LiveServer, LiveServerOptions, MountHandle, MountOptions, Report, SyncMode, mount_live, remount,
 };
-use cenote_spa::SpaError;
-use cenote_spa::write::live::{FailMode, LiveHead, LivePool};
-use cenote_spa::write::{FileSizes, PoolWriter};
+use cenote_spa::{FailMode, FileSizes, LiveHead, Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, race};
 use cenote_zpl::live::{AccessTimes, LiveOptions};
 use cenote_zpl::write::XattrMode;
 
 use crate::context::Context;
-use crate::control::Pool;
+use crate::control::ServedPool;
 use crate::datasets::{Mounted, Mounts};
 use crate::outcome::usage;
 use crate::owners;
@@ -57,14 +55,14 @@ pub(crate) enum Recovery {
 }
 
 /// Opens a pool to be written in the background.
-pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery) -> Result<Pool> {
+pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery) -> Result<ServedPool> {
     let opening = open_with_devices(context, name);
     let (mut writer, devices) = unless_interrupted(context, name, opening).await?;
     writer.hold();
     // The cache has a quarter of the memory unless something else was said.
     let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
     let guid = writer.guid();
-    let pool = LivePool::start(writer, TxTunables::for_memory(memory));
+    let pool = Pool::start(writer, TxTunables::for_memory(memory));
     watch(context, &pool, recovery);
     watch_hangs(context, &pool);
     watch_space(context, &pool);
@@ -72,7 +70,7 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     // Once this txg is on disk nobody else imports it.
     pool.sync().await?;
     let devices = Arc::new(std::sync::Mutex::new(devices));
-    Ok(Pool { volumes: OpenVolumes::new(pool.clone()), mounts: Arc::default(), pool, guid, devices })
+    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts: Arc::default(), pool, guid, devices })
 }
 
 /// Opens a pool, which may have to be watched for long before. The signals that are to end a server end it.
@@ -90,7 +88,7 @@ async fn unless_interrupted<T>(context: &Context, name: &str, open: impl Future<
 }
 
 /// Says what goes wrong with the pool's space and does not stop it.
-fn watch_space(context: &Context, pool: &LivePool) {
+fn watch_space(context: &Context, pool: &Pool) {
     let (context, pool) = (context.clone(), pool.clone());
     pool.handle().clone().detach(Class::Issue, async move {
         loop {
@@ -101,7 +99,7 @@ fn watch_space(context: &Context, pool: &LivePool) {
 }
 
 /// Says which devices hang; ends the process at once where `zfs_deadman_failmode` wants that.
-fn watch_hangs(context: &Context, pool: &LivePool) {
+fn watch_hangs(context: &Context, pool: &Pool) {
     let (context, pool) = (context.clone(), pool.clone());
     pool.handle().clone().detach(Class::Issue, async move {
         loop {
@@ -116,7 +114,7 @@ fn watch_hangs(context: &Context, pool: &LivePool) {
 }
 
 /// Says when the pool's devices fail, and when it goes on; ends the process at once where its property `failmode` wants that.
-fn watch(context: &Context, pool: &LivePool, recovery: Recovery) {
+fn watch(context: &Context, pool: &Pool, recovery: Recovery) {
     let (context, pool) = (context.clone(), pool.clone());
     pool.handle().clone().detach(Class::Issue, async move {
         let (mut interval, mut went_on) = (RETRY_INTERVAL, None);
@@ -157,7 +155,7 @@ fn watch(context: &Context, pool: &LivePool, recovery: Recovery) {
 }
 
 /// Who wants the end while the pool is suspended waits for its devices; who wants it twice loses what is not on disk.
-fn give_up_when_asked_twice(context: &Context, pool: &LivePool) {
+fn give_up_when_asked_twice(context: &Context, pool: &Pool) {
     let (context, pool) = (context.clone(), pool.clone());
     let Ok(mut signals) = signals::ending() else { return };
     let watching = std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -179,7 +177,7 @@ fn give_up_when_asked_twice(context: &Context, pool: &LivePool) {
 
 /// Ends what was served of a pool: everything is written, and the pool exported, also after a failure. Which of both failed first is
 /// what is told.
-pub(crate) async fn export(pool: LivePool, served: Result<()>) -> Result<()> {
+pub(crate) async fn export(pool: Pool, served: Result<()>) -> Result<()> {
     let guid = pool.guid();
     let exported = pool.export().await;
     if exported.is_ok() {
@@ -256,7 +254,7 @@ impl LiveMounts {
 
     /// Has mounts obey the properties of their datasets as they are now, of which those called `changed` were just changed. Returns a
     /// sentence for each property that a mount obeys only later.
-    pub(crate) async fn refresh(&self, pool: &LivePool, changed: &[String]) -> Vec<String> {
+    pub(crate) async fn refresh(&self, pool: &Pool, changed: &[String]) -> Vec<String> {
         let mounts = self.0.lock().clone();
         let mut later = Vec::new();
         for mount in mounts {
@@ -294,7 +292,7 @@ impl LiveMounts {
 /// Mounts a dataset of a pool to be changed.
 pub(crate) async fn mount(
     context: &Context,
-    of: &Pool,
+    of: &ServedPool,
     dataset: &str,
     at: &Path,
     options: &MountOptions,
@@ -340,18 +338,14 @@ async fn forbidden_by(dsl: &Dsl, dir: &Dir) -> Result<Forbidden> {
 }
 
 /// A file system, how its properties want it served, and what they forbid.
-async fn open_dataset(pool: &LivePool, name: &str) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
+async fn open_dataset(pool: &Pool, name: &str) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
     let (this, wanted) = (pool.clone(), name.to_owned());
     // What is refused is no failure of the pool.
     pool.look(move |writer| Box::pin(async move { Ok(opened(&this, writer, &wanted).await) })).await?
 }
 
 /// Where the sync looks at the pool.
-async fn opened(
-    pool: &LivePool,
-    writer: &mut PoolWriter,
-    name: &str,
-) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
+async fn opened(pool: &Pool, writer: &mut Syncer, name: &str) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
     let view = writer.dsl().clone();
     let dataset = view.dataset(name).await?;
     if dataset.is_snapshot() {
@@ -375,14 +369,14 @@ async fn opened(
 }
 
 /// Where the sync looks at the pool.
-async fn read_wanted(writer: &mut PoolWriter, name: &str) -> Result<(LiveServerOptions, Forbidden)> {
+async fn read_wanted(writer: &mut Syncer, name: &str) -> Result<(LiveServerOptions, Forbidden)> {
     let view = writer.dsl().clone();
     let dataset = view.dataset(name).await?;
     wanted(writer, &view, &dataset.dir).await
 }
 
 /// How properties want a file system served, and what they forbid.
-async fn wanted(writer: &PoolWriter, view: &Dsl, dir: &Dir) -> Result<(LiveServerOptions, Forbidden)> {
+async fn wanted(writer: &Syncer, view: &Dsl, dir: &Dir) -> Result<(LiveServerOptions, Forbidden)> {
     let number = async |property: &str| -> Result<Option<u64>> {
         Ok(view.property(dir, property, true).await?.and_then(|found| found.value.number()))
     };

@@ -6,8 +6,10 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use cenote_dmu::Object;
 use cenote_props::{Types, dataset, effect, pool as pool_table};
-use cenote_spa::features::{FEATURES, by_name};
-use cenote_spa::write::{Clock, CreateOptions, DiskSpec, FileSizes, Host, PoolWriter, PropertyValue, create};
+use cenote_spa::{
+    Clock, CreateOptions, DiskSpec, FileSizes, Host, PropertyValue, Syncer, create,
+    features::{FEATURES, by_name},
+};
 use cenote_vdev::config::VdevConfig;
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec, XattrMode};
 
@@ -41,7 +43,7 @@ pub(crate) struct Wish<'a> {
 
 /// A pool whose first txg is not written yet, with an empty root file system.
 pub(crate) struct NewPool {
-    pub(crate) pool: PoolWriter,
+    pub(crate) pool: Syncer,
     pub(crate) files: FileSystemMut,
     /// The root directory, and its attributes.
     pub(crate) root: (Object, NodeSpec),

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use cenote_spa::write::TopKind;
+use cenote_spa::TopKind;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 
 use crate::vdevspec::Top;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cenote_spa::write::live::LivePool;
+use cenote_spa::Pool;
 use cenote_taskq::{Either, IoMode, Runtime, RuntimeOptions, race};
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -161,7 +161,7 @@ pub(crate) async fn serve(context: &Context, request: Request) -> anyhow::Result
 }
 
 /// Resolves when the pool's devices fail.
-pub(crate) async fn suspended(pool: &LivePool) -> anyhow::Error {
+pub(crate) async fn suspended(pool: &Pool) -> anyhow::Error {
     let (reason, _) = pool.failed().await;
     let name = pool.name();
     anyhow::anyhow!(

@@ -4,7 +4,7 @@
 use anyhow::{Result, anyhow, bail};
 use cenote_props::effect::{self, Effect};
 use cenote_props::{Kind, Property, Types, dataset, find, is_user_property};
-use cenote_spa::write::PropertyValue;
+use cenote_spa::PropertyValue;
 
 use crate::args::parse_size;
 use crate::context::Context;

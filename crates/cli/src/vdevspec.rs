@@ -8,8 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use cenote_spa::LOCK_PATIENCE;
-use cenote_spa::write::{AuxSpec, DiskSpec, TopKind, TopSpec};
+use cenote_spa::{AuxSpec, DiskSpec, LOCK_PATIENCE, TopKind, TopSpec};
 use cenote_taskq::{Handle, Identity};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;

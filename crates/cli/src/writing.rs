@@ -8,9 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use cenote_props::effect::{self, Effect};
 use cenote_props::{find, is_user_property, pool};
-use cenote_spa::SpaError;
-use cenote_spa::write::live::LivePool;
-use cenote_spa::write::{PoolWriter, PropertyValue, WriteOptions, open};
+use cenote_spa::{Pool, PropertyValue, SpaError, Syncer, WriteOptions, open};
 
 use cenote_taskq::BoxFuture;
 
@@ -27,9 +25,9 @@ const COMMENT_MAX_BYTES: usize = 32;
 /// A pool that is changed step by step: each is made as a whole, and sees what those before have left.
 pub(crate) enum Writing {
     /// By this process, which has it for this command alone: all steps are one txg, so they are on disk together or not at all.
-    Alone(Box<PoolWriter>),
+    Alone(Box<Syncer>),
     /// By a server, which goes on using it: a step is on disk when it is made.
-    Served(LivePool),
+    Served(Pool),
 }
 
 impl Writing {
@@ -43,7 +41,7 @@ impl Writing {
     }
 
     /// The pool, if others use it too.
-    pub(crate) fn served(&self) -> Option<LivePool> {
+    pub(crate) fn served(&self) -> Option<Pool> {
         match self {
             Self::Alone(_) => None,
             Self::Served(pool) => Some(pool.clone()),
@@ -54,7 +52,7 @@ impl Writing {
     pub(crate) async fn look<T, W>(&mut self, work: W) -> Result<T>
     where
         T: Send + 'static,
-        W: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T>> + Send + 'static,
+        W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
         match self {
             Self::Alone(pool) => work(pool).await,
@@ -66,7 +64,7 @@ impl Writing {
     pub(crate) async fn step<T, W>(&mut self, work: W) -> Result<T>
     where
         T: Send + 'static,
-        W: for<'a> FnOnce(&'a mut PoolWriter) -> BoxFuture<'a, Result<T>> + Send + 'static,
+        W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
         match self {
             Self::Alone(pool) => work(pool).await,
@@ -79,7 +77,7 @@ impl Writing {
     pub(crate) async fn work_off(&mut self, context: &Context, label: &str) -> Result<()> {
         let Self::Alone(pool) = self else { return Ok(()) };
         pool.sync().await?;
-        let left_bytes = |pool: &PoolWriter| pool.jobs().iter().map(|job| job.left_bytes).sum::<u64>();
+        let left_bytes = |pool: &Syncer| pool.jobs().iter().map(|job| job.left_bytes).sum::<u64>();
         let total_bytes = left_bytes(pool);
         let progress = context.progress(label, Some(total_bytes));
         let mut signals = signals::ending()?;
@@ -125,12 +123,12 @@ async fn told<T>(step: BoxFuture<'_, Result<T>>) -> Result<T, SpaError> {
 }
 
 /// Opens a pool to be changed by this process alone.
-pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<PoolWriter> {
+pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<Syncer> {
     open_with_devices(context, name).await.map(|(pool, _)| pool)
 }
 
 /// As [`open_for_writing`], with the devices that the pool was put together from.
-pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(PoolWriter, Vec<PathBuf>)> {
+pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(Syncer, Vec<PathBuf>)> {
     if let Some(pool) = context.served() {
         bail!("not supported yet: this, while a server has the pool '{}'", pool.name());
     }
@@ -160,7 +158,7 @@ pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(
 }
 
 /// Notes the command and writes what it changed.
-pub(crate) async fn finish(mut pool: PoolWriter, line: &str) -> Result<()> {
+pub(crate) async fn finish(mut pool: Syncer, line: &str) -> Result<()> {
     pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
     let guid = pool.guid();
     pool.export().await?;

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use cenote_format::enums::ObjsetType;
 use cenote_props::effect::{self, Effect};
 use cenote_props::{Kind, Property, Types, dataset, pool};
-use cenote_spa::write::{Clock, Host, PoolWriter, PropertyValue, WriteOptions, open};
-use cenote_spa::{ImportOptions, find};
+use cenote_spa::{Clock, Host, ImportOptions, PropertyValue, Syncer, WriteOptions, find, open};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::Devices;
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, MODE_FILE, NewEntry, NodeSpec, XattrMode};
@@ -291,7 +290,7 @@ fn every_value_that_can_be_set_is_seen_on_disk() {
 }
 
 /// The pool, to be written.
-async fn opened(handle: &Handle, files: &[PathBuf]) -> PoolWriter {
+async fn opened(handle: &Handle, files: &[PathBuf]) -> Syncer {
     let (mut pools, skipped) = find(handle, files).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 64 << 20, force: true, ..ImportOptions::default() };
@@ -300,7 +299,7 @@ async fn opened(handle: &Handle, files: &[PathBuf]) -> PoolWriter {
 }
 
 /// Adds a file with an extended attribute as the properties say; the objset's number, the file's, and its dnode's bytes.
-async fn write_file(pool: &mut PoolWriter, case: &Case) -> (u64, u64, u64) {
+async fn write_file(pool: &mut Syncer, case: &Case) -> (u64, u64, u64) {
     let head = pool.open_head(&case.name).await.unwrap();
     let view = pool.dsl().clone();
     let dir = view.dir(&case.name).await.unwrap();

@@ -8,8 +8,9 @@ use std::time::Duration;
 use cenote_dmu::tx::TxTunables;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Txg;
-use cenote_spa::write::live::{Durable, LivePool, TxgRecord};
-use cenote_spa::write::{AuxSpec, Clock, CreateOptions, Host, PropertyValue, WriteOptions, create, open};
+use cenote_spa::{
+    AuxSpec, Clock, CreateOptions, Durable, Host, Pool, PropertyValue, TxgRecord, WriteOptions, create, open,
+};
 use cenote_taskq::sim::disk::{Image, Late};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, Handle, Rng, Runtime, race};
@@ -444,7 +445,7 @@ impl Life {
                 handle.sleep(lasts).await;
             }
             let promised = pool.as_ref().map_or(last, |pool| pool.txgs().synced_txg());
-            let records = pool.as_ref().map(LivePool::history).unwrap_or_default();
+            let records = pool.as_ref().map(Pool::history).unwrap_or_default();
             let late = machine.cut(rng, has_late);
             // Nothing runs from here on: what was under way is dropped with the runtime.
             Ok((promised.max(last), pool.is_none(), late, records))
@@ -522,7 +523,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
     let spec = VolumeSpec { size_bytes: VOLUME_BYTES, block_bytes: VOLUME_BLOCK_BYTES };
     Volume::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
     pool.sync().await.map_err(words)?;
-    let pool = LivePool::start(pool, TxTunables::default());
+    let pool = Pool::start(pool, TxTunables::default());
     for name in FILE_SYSTEMS {
         let head = pool.open_head(name).await.map_err(words)?;
         let fs = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), LiveOptions::default()).await;
@@ -559,7 +560,7 @@ async fn opened(
     models: &Models,
     seed: u64,
     failures: &Arc<Mutex<Vec<String>>>,
-) -> Result<LivePool, String> {
+) -> Result<Pool, String> {
     let mut rng = Rng::new(seed);
     let options = WriteOptions { clock: Clock::Now, host: host(), check: true };
     let found = found(handle, machine).await?;
@@ -567,7 +568,7 @@ async fn opened(
     let mut writer = writer.map_err(|error| format!("to be written: {error}"))?;
     writer.tune_space(|tunables| shape.tune(tunables));
     let tunables = TxTunables { zfs_dirty_data_max: DIRTY_BYTES_MAX, ..TxTunables::default() };
-    let pool = LivePool::start(writer, tunables);
+    let pool = Pool::start(writer, tunables);
     let work = |what: &'static str, work: std::pin::Pin<Box<dyn Future<Output = Result<(), String>> + Send>>| {
         let failures = failures.clone();
         handle.detach(Class::Issue, async move {

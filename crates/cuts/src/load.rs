@@ -12,9 +12,7 @@ use cenote_dmu::tx::TxError;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_spa::SpaError;
-use cenote_spa::write::live::{Durable, LiveHead, LivePool, SyncMode};
-use cenote_spa::write::{PoolWriter, PropertyValue};
+use cenote_spa::{Durable, LiveHead, Pool, PropertyValue, SpaError, SyncMode, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle, Rng, join_all};
 use cenote_zpl::live::{HeldTxg, LiveFileSystem, NewNode, OpenFile, RenameMode, TxgSource, XattrSet};
@@ -337,7 +335,7 @@ impl RangeWriter {
 /// Who makes and destroys datasets and sets properties.
 pub struct Administrator {
     /// The pool.
-    pub pool: LivePool,
+    pub pool: Pool,
     /// Datasets in use, whose properties are changed too: how they are written.
     pub heads: Vec<LiveHead>,
     /// What it does.
@@ -349,7 +347,7 @@ pub struct Administrator {
 /// Who adds a vdev, once in a life.
 pub struct Grower {
     /// The pool.
-    pub pool: LivePool,
+    pub pool: Pool,
     /// The vdev.
     pub growth: Growth,
     /// What it does.
@@ -488,7 +486,7 @@ impl Administrator {
         };
         let change = self.pool.change(move |writer| {
             Box::pin(async move {
-                let head = cenote_spa::write::Head { dataset, objset };
+                let head = cenote_spa::Head { dataset, objset };
                 writer.set_property(&head, property, &PropertyValue::Number(number)).await
             })
         });
@@ -496,7 +494,7 @@ impl Administrator {
     }
 }
 
-async fn make_change(writer: &mut PoolWriter, change: &PoolChange) -> Result<(), SpaError> {
+async fn make_change(writer: &mut Syncer, change: &PoolChange) -> Result<(), SpaError> {
     match change {
         PoolChange::Create { number, objects, properties } => {
             let name = dataset_name(*number);

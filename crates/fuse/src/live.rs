@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_format::ids::ObjectId;
-use cenote_spa::SpaError;
-use cenote_spa::write::live::{Durable, LiveHead, SyncMode};
+use cenote_spa::{Durable, LiveHead, SpaError, SyncMode};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, Class, Join};
 use cenote_zpl::live::{

@@ -4,8 +4,7 @@
 //! pool's root has left: its quota less its use, with what is reserved for it beyond its use given back on the way down.
 
 use cenote_dsl::{Dir, DslError};
-use cenote_spa::View;
-use cenote_spa::write::live::HeadSpace;
+use cenote_spa::{HeadSpace, View};
 use cenote_taskq::AsyncMutex;
 
 use crate::server::SpaceFigures;

@@ -30,8 +30,7 @@ use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DslDatasetPhys, dataset_fi
 use cenote_format::enums::Checksum;
 use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_format::needs::Needs;
-use cenote_spa::View;
-use cenote_spa::features::FEATURES;
+use cenote_spa::{View, features::FEATURES};
 use cenote_vdev::config::{AllocationClass, VdevKind};
 use cenote_zio::Bookmark;
 

@@ -21,10 +21,10 @@
 //! The provisional tree is only trusted to read the MOS; what the MOS says replaces it.
 //!
 //! **In memory.** [`View`] is a pool as of one txg: the tree, the pipeline, the cache, the MOS and the datasets. It never changes. An import
-//! gives one whose devices are opened read-only; a pool in use gives one that keeps its txg ([`mod@write`]).
+//! gives one whose devices are opened read-only; a pool in use gives one that keeps its txg ([`Pool::view`]).
 //!
 //! **Invariants.**
-//! 1. An import writes nothing: a device opened here cannot be written through its descriptor. Writing is [`mod@write`].
+//! 1. An import writes nothing: a device opened here cannot be written through its descriptor. Writing is [`Pool`].
 //! 2. A pool with an unknown feature that its rules say must not be read is refused with the feature's name.
 //! 3. A pool that another system may have open is refused unless forced, and watched for activity where it says that it
 //!    is protected (`multihost`).
@@ -36,6 +36,7 @@
 //!
 //! **Rejected.** Two passes (try, then import) as the original's command line has them: one open serves both.
 
+mod admin;
 mod behind;
 mod config;
 mod errlog;
@@ -47,15 +48,22 @@ mod foreign;
 pub mod history;
 mod import;
 mod indirect;
+mod jobs;
 pub mod multihost;
+mod open;
 mod owner;
 mod pins;
+mod pool;
+mod refcount;
 mod small;
 mod space;
 mod status;
+mod sync;
 mod view;
-pub mod write;
 
+pub use admin::add::AddOptions;
+pub use admin::dataset::{FileSizes, PropertyValue};
+pub use cenote_dsl::Head;
 pub use config::PoolState;
 pub use errlog::LoggedError;
 pub use error::SpaError;
@@ -63,7 +71,16 @@ pub use figures::{Checkpoint, CloneFigures, DedupFigures};
 pub use find::{Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, find};
 pub use foreign::foreign;
 pub use import::{ImportOptions, Rewind, import};
+pub use jobs::JobStatus;
+pub use open::existing::{WriteOptions, open};
+pub use open::new::{CreateOptions, create, create_with_metaslabs};
+pub use open::spares_l2cache::AuxSpec;
+pub use open::vdevs::{DiskSpec, TopKind, TopSpec};
 pub use owner::{KERNEL_POOLS, kernel_pool};
+pub use pool::{
+    Durable, FailMode, HeadSpace, KeptTxg, LiveHead, MemoryLimits, PendingFrees, Phase, Pool, SyncMode, TxgRecord,
+};
 pub use space::LogFigures;
 pub use status::{Condition, condition, condition_with, device_condition};
+pub use sync::{Clock, Host, Syncer};
 pub use view::{FeatureName, View};

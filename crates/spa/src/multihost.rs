@@ -13,7 +13,7 @@
 //! the next sequence, in the ring's last slot of one label of one device ([`cenote_vdev::ring`]). The newest uberblock by txg, time
 //! and sequence is the pool's; its tree is the same.
 //!
-//! **Life of a protected pool** (`crate::write::multihost` is the writing side).
+//! **Life of a protected pool** (`crate::sync::multihost` is the writing side).
 //! 1. *Import for writing.* If the newest uberblock's delay is not 0, all labels are read again and again for a time
 //!    ([`watch_time`]) that is lengthened by up to a quarter at random. If the newest uberblock changes, the pool is active
 //!    elsewhere and refused. Not watched are pools that this host exported itself, destroyed ones, and those whose last owner is
@@ -26,7 +26,7 @@
 //! 4. *Export.* With `multihost=on` the last uberblock still has a delay, as OpenZFS writes it; else the delay is 0.
 //!
 //! **Pools that are held.** Block devices are opened exclusively, which the kernel module respects. It opens image files without a
-//! lock, and loop devices over them as well, so a pool that `serve` or `mount` has in use ([`crate::write::PoolWriter::hold`]) is
+//! lock, and loop devices over them as well, so a pool that `serve` or `mount` has in use ([`crate::Syncer::hold`]) is
 //! protected with multihost writes whether `multihost` is on or not. The module skips the check in these cases (function
 //! `spa_activity_check_required` of 2.1 to 2.4.4), and this is why each does not apply:
 //! * *The delay is 0.* It is not.

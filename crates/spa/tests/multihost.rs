@@ -8,13 +8,10 @@ use std::time::Duration;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_format::label::{RING_OFFSET, slot_count};
-use cenote_spa::multihost::holder_id;
-use cenote_spa::write::live::LivePool;
-use cenote_spa::write::{
-    AuxSpec, Clock, CreateOptions, DiskSpec, Host, PoolWriter, PropertyValue, TopKind, TopSpec, WriteOptions, create,
-    open,
+use cenote_spa::{
+    AuxSpec, Clock, CreateOptions, DiskSpec, FoundPool, Host, ImportOptions, Pool, PropertyValue, SpaError, Syncer,
+    TopKind, TopSpec, WriteOptions, create, find, import, multihost::holder_id, open,
 };
-use cenote_spa::{FoundPool, ImportOptions, SpaError, find, import};
 use cenote_taskq::sim::disk::{Fault, Image, Request, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::{Either, Handle, OpenOptions, Runtime, join_all, race};
 use cenote_vdev::config::AllocationClass;
@@ -84,11 +81,11 @@ impl Machine {
         find(&self.handle, &PATHS.map(PathBuf::from)).await.0.pop().unwrap()
     }
 
-    async fn open(&self, host_id: u64) -> Result<PoolWriter, SpaError> {
+    async fn open(&self, host_id: u64) -> Result<Syncer, SpaError> {
         self.open_with(host_id, |_| {}).await
     }
 
-    async fn open_with(&self, host_id: u64, change: impl FnOnce(&mut ImportOptions)) -> Result<PoolWriter, SpaError> {
+    async fn open_with(&self, host_id: u64, change: impl FnOnce(&mut ImportOptions)) -> Result<Syncer, SpaError> {
         let mut how = ImportOptions { force: true, host_id, cache_bytes: 16 << 20, ..ImportOptions::default() };
         change(&mut how);
         let options = WriteOptions { clock: Clock::Now, host: host(host_id), check: true };
@@ -96,12 +93,12 @@ impl Machine {
     }
 
     /// Opened and in use.
-    async fn live(&self, host_id: u64, is_held: bool) -> LivePool {
+    async fn live(&self, host_id: u64, is_held: bool) -> Pool {
         let mut writer = self.open(host_id).await.unwrap();
         if is_held {
             writer.hold();
         }
-        let pool = LivePool::start(writer, TxTunables::for_memory(1 << 30));
+        let pool = Pool::start(writer, TxTunables::for_memory(1 << 30));
         pool.sync().await.unwrap();
         pool
     }
@@ -310,7 +307,7 @@ fn of_two_hosts_that_import_at_once_at_most_one_gets_the_pool() {
                     machine.handle.sleep(Duration::from_millis(later_ms)).await;
                     let writer = machine.open(host_id).await?;
                     // The winner keeps it: the other must see that.
-                    let pool = LivePool::start(writer, TxTunables::for_memory(1 << 30));
+                    let pool = Pool::start(writer, TxTunables::for_memory(1 << 30));
                     pool.sync().await?;
                     Ok::<_, SpaError>(pool)
                 }

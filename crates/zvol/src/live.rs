@@ -21,8 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_dmu::tx::{Cost, TxError};
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_spa::SpaError;
-use cenote_spa::write::live::{Durable, LiveHead, SyncMode};
+use cenote_spa::{Durable, LiveHead, SpaError, SyncMode};
 use thiserror::Error;
 
 use crate::{Claim, Volume, VolumeError};

@@ -12,7 +12,7 @@ mod tree;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use cenote_spa::write::live::Phase;
+use cenote_spa::Phase;
 use serde::Serialize;
 use serde_json::{Value, json};
 

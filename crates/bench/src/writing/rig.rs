@@ -10,12 +10,10 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use cenote_dmu::tx::{Cost, TxTunables};
 use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
-use cenote_spa::write::live::{LiveHead, LivePool, TxgRecord};
-use cenote_spa::write::{
-    AuxSpec, Clock, CreateOptions, DiskSpec, Host, PropertyValue, TopKind, TopSpec, WriteOptions,
-    create_with_metaslabs, open,
+use cenote_spa::{
+    AuxSpec, Clock, CreateOptions, DiskSpec, Host, ImportOptions, LiveHead, LogFigures, Pool, PropertyValue, TopKind,
+    TopSpec, TxgRecord, WriteOptions, create_with_metaslabs, find, import, open,
 };
-use cenote_spa::{ImportOptions, LogFigures, find, import};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sim::disk::SimDiskOptions;
 use cenote_taskq::sim::model::{Rotating, RotatingOptions};
@@ -145,7 +143,7 @@ pub(super) struct Overwrites {
 pub(super) struct Rig {
     runtime: Runtime,
     path: PathBuf,
-    pool: Option<LivePool>,
+    pool: Option<Pool>,
     head: Option<LiveHead>,
 }
 
@@ -195,7 +193,7 @@ impl Rig {
             pool.set_property(&root, "compression", &PropertyValue::Number(COMPRESSION_OFF)).await?;
             pool.sync().await?;
             let tunables = TxTunables { zfs_dirty_data_max: spec.dirty_max_bytes, ..TxTunables::default() };
-            let pool = LivePool::start(pool, tunables);
+            let pool = Pool::start(pool, tunables);
             let head = pool.open_head("bench").await?;
             anyhow::Ok((pool, head))
         };

@@ -17,8 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use cenote_dmu::Object;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zpl::DirEntry;
-use cenote_spa::SpaError;
-use cenote_spa::write::PoolWriter;
+use cenote_spa::{SpaError, Syncer};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{Class, Handle, Join};
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NewEntry, NodeSpec};
@@ -71,8 +70,8 @@ pub(crate) struct Counts {
 /// Fills the root file system of a new pool.
 pub(crate) struct Builder {
     handle: Handle,
-    pool: Option<PoolWriter>,
-    syncing: Option<Join<(PoolWriter, Result<Txg, SpaError>)>>,
+    pool: Option<Syncer>,
+    syncing: Option<Join<(Syncer, Result<Txg, SpaError>)>>,
     files: FileSystemMut,
     txg: Txg,
     dirty_bytes: u64,
@@ -110,7 +109,7 @@ impl Builder {
     /// at all.
     pub(crate) async fn into_existing(
         handle: Handle,
-        pool: PoolWriter,
+        pool: Syncer,
         files: FileSystemMut,
         directory: Object,
     ) -> Result<Self> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use cenote_scan::VerifyOptions;
-use cenote_spa::write::TopKind;
+use cenote_spa::TopKind;
 use serde::{Deserialize, Serialize};
 
 use super::put::{as_it_was, tell};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_spa::write::{FileSizes, PoolWriter};
+use cenote_spa::{FileSizes, Syncer};
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, XattrMode};
 use serde::{Deserialize, Serialize};
 
@@ -93,7 +93,7 @@ pub(super) fn as_it_was(context: &Context, counts: &Counts) -> Outcome {
 }
 
 /// Opens a file system, with what its properties say of new files.
-async fn open_files(pool: &mut PoolWriter, name: &str) -> Result<FileSystemMut> {
+async fn open_files(pool: &mut Syncer, name: &str) -> Result<FileSystemMut> {
     let head = pool.open_head(name).await?;
     let mut files = FileSystemMut::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
     let view = pool.dsl().clone();

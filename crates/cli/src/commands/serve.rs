@@ -13,7 +13,7 @@ use crate::args::Search;
 use crate::background::{GoesOn, Going};
 use crate::commands::mount::{self, Ended, parse_options};
 use crate::context::Context;
-use crate::control::{Control, Pool};
+use crate::control::{Control, ServedPool};
 use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::signals;
@@ -148,7 +148,7 @@ struct Serving<'a> {
     context: &'a Context,
     args: &'a Args,
     mount_options: &'a MountOptions,
-    of: &'a Pool,
+    of: &'a ServedPool,
     control: Option<&'a Control>,
     going: &'a Going,
 }

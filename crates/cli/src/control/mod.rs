@@ -11,7 +11,7 @@
 //! command ─ finds the pool's devices ─ is there a socket of this guid? ── no ─► opens the pool itself
 //!                                              │ yes
 //!                                              └─► sends the whole Request, prints what comes back
-//! server ── a thread for each connection ─ who is it? ─ Request ─► the same code over its LivePool ─► text, status
+//! server ── a thread for each connection ─ who is it? ─ Request ─► the same code over its Pool ─► text, status
 //! ```
 //! The socket stands beside the cache file, in `servers/GUID.sock`, or where `serve --control` says.
 //!
@@ -35,7 +35,7 @@
 //! seconds later, another mount namespace has it too, and the server goes on.
 //!
 //! **Reading** sees the pool as of its last txg, with all that was changed before, and keeps nobody from writing
-//! (`cenote_spa::View`). Changes are made in a txg's sync (`cenote_spa::write::live`).
+//! (`cenote_spa::View`). Changes are made in a txg's sync (`cenote_spa::Pool`).
 //!
 //! **Rejected.** *A protocol of verbs of its own*: every command would be written twice. *Passing text on as it comes*: a client
 //! that does not read could hold up the sync.
@@ -56,7 +56,7 @@ use crate::cachefile::CacheFile;
 use crate::request::Request;
 
 pub(crate) use client::{all, find, only, send, servers, who};
-pub(crate) use server::{Control, Pool};
+pub(crate) use server::{Control, ServedPool};
 pub(crate) use view::Kept;
 
 /// The form that is spoken.

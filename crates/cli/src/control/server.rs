@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use cenote_format::ids::Guid;
-use cenote_spa::write::live::LivePool;
+use cenote_spa::Pool;
 use cenote_taskq::{Either, Instant, race};
 use signal_hook::consts::SIGTERM;
 
@@ -38,9 +38,9 @@ const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// A pool that this process has open for writing.
 #[derive(Clone)]
-pub(crate) struct Pool {
+pub(crate) struct ServedPool {
     /// The pool.
-    pub(crate) pool: LivePool,
+    pub(crate) pool: Pool,
     /// Its volumes that clients have opened.
     pub(crate) volumes: Arc<OpenVolumes>,
     /// Its datasets that are mounted.
@@ -63,7 +63,7 @@ const UNMOUNTED_TIME_MAX: Duration = Duration::from_secs(5);
 /// The state that the threads of all clients share.
 struct Shared {
     context: Context,
-    of: Pool,
+    of: ServedPool,
     is_ending: AtomicBool,
     requests: Arc<Slots>,
     mounts: Mutex<Vec<Mount>>,
@@ -85,7 +85,7 @@ impl Control {
     ///
     /// # Errors
     /// Nobody can listen at `path`.
-    pub(crate) fn start(context: &Context, of: &Pool, path: Option<&Path>) -> Result<Option<Self>> {
+    pub(crate) fn start(context: &Context, of: &ServedPool, path: Option<&Path>) -> Result<Option<Self>> {
         match Self::listen(context, of, path) {
             Ok(control) => {
                 let (pool, at) = (of.pool.name(), control.place.path().display());
@@ -100,7 +100,7 @@ impl Control {
         }
     }
 
-    fn listen(context: &Context, of: &Pool, path: Option<&Path>) -> Result<Self> {
+    fn listen(context: &Context, of: &ServedPool, path: Option<&Path>) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
             None => super::usual_socket(of.guid)?,

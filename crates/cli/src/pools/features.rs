@@ -2,8 +2,10 @@
 
 use anyhow::Result;
 use cenote_props::pool::{FEATURE_PREFIX, UNSUPPORTED_PREFIX};
-use cenote_spa::features::{FEATURES, FeatureState};
-use cenote_spa::{FeatureName, View};
+use cenote_spa::{
+    FeatureName, View,
+    features::{FEATURES, FeatureState},
+};
 
 /// The order in which OpenZFS numbers features, and lists them.
 const ORDER: [&str; 44] = [

@@ -25,8 +25,7 @@ use std::sync::OnceLock;
 
 use anyhow::Result;
 use cenote_metaslab::PoolSpace;
-use cenote_spa::View;
-use cenote_spa::write::live::LivePool;
+use cenote_spa::{Pool, View};
 use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
 
@@ -50,7 +49,7 @@ impl Facts {
 
     /// With what the server knows of the devices, if there is one.
     pub(crate) fn of(context: &Context, pool: View) -> Self {
-        let devices = context.served().and_then(LivePool::devices).filter(|devices| devices.guid == pool.guid());
+        let devices = context.served().and_then(Pool::devices).filter(|devices| devices.guid == pool.guid());
         Self { devices, ..Self::new(pool) }
     }
 

@@ -9,9 +9,7 @@ use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
-use cenote_spa::SpaError;
-use cenote_spa::write::live::{LivePool, SyncMode};
-use cenote_spa::write::{Head, PoolWriter};
+use cenote_spa::{Head, Pool, SpaError, SyncMode, Syncer};
 use cenote_taskq::{Block, BoxFuture};
 use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
@@ -97,8 +95,8 @@ impl Exports for LiveVolumes {
 
 /// Opens a volume's head dataset, where the sync looks at the pool. `sync` is the number of the property.
 pub(super) async fn open(
-    pool: &LivePool,
-    writer: &PoolWriter,
+    pool: &Pool,
+    writer: &Syncer,
     name: &str,
     head: Head,
     sync: u64,

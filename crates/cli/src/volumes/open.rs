@@ -26,9 +26,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use cenote_format::ids::ObjectId;
 use cenote_nbd::ExportError;
-use cenote_spa::SpaError;
-use cenote_spa::write::PoolWriter;
-use cenote_spa::write::live::LivePool;
+use cenote_spa::{Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{AsyncMutex, AsyncMutexGuard};
 use cenote_zvol::Volume;
@@ -38,7 +36,7 @@ use super::{frozen, io_error, live};
 
 /// See the module comment.
 pub(crate) struct OpenVolumes {
-    pool: LivePool,
+    pool: Pool,
     names: Mutex<Names>,
     volumes: AsyncMutex<BTreeMap<ObjectId, Arc<LiveVolume>>>,
 }
@@ -67,12 +65,12 @@ enum Seen {
 
 impl OpenVolumes {
     /// None is open yet.
-    pub(crate) fn new(pool: LivePool) -> Arc<Self> {
+    pub(crate) fn new(pool: Pool) -> Arc<Self> {
         Arc::new(Self { pool, names: Mutex::default(), volumes: AsyncMutex::new(BTreeMap::new()) })
     }
 
     /// The pool.
-    pub(super) const fn pool(&self) -> &LivePool {
+    pub(super) const fn pool(&self) -> &Pool {
         &self.pool
     }
 
@@ -193,12 +191,7 @@ impl Locked<'_> {
 }
 
 /// Finds out what a name stands for, and opens it if it is not, in a txg's sync.
-async fn seen(
-    pool: &LivePool,
-    writer: &mut PoolWriter,
-    name: &str,
-    open: &[ObjectId],
-) -> Result<Option<Seen>, ExportError> {
+async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -> Result<Option<Seen>, ExportError> {
     let view = writer.dsl().clone();
     let Some(volume) = frozen(&view, name).await? else { return Ok(None) };
     if name.contains('@') {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_spa::write::TopKind;
+use cenote_spa::TopKind;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Rng, Runtime};
@@ -14,7 +14,7 @@ use crate::common::*;
 const BLOCK: u64 = 16 << 10;
 
 /// A pool with a volume of 64 blocks full of ones, on disk.
-fn with_volume(seed: u64, test: impl AsyncFnOnce(&Machine, &mut cenote_spa::write::PoolWriter, Volume)) {
+fn with_volume(seed: u64, test: impl AsyncFnOnce(&Machine, &mut cenote_spa::Syncer, Volume)) {
     let runtime = Runtime::simulated(seed);
     let slow = Latency { read: Duration::from_millis(3), jitter: Duration::from_millis(2), ..Latency::default() };
     let machine = Machine::new(&runtime, 1, slow);

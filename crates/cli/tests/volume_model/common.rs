@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use cenote_format::enums::ObjsetType;
 use cenote_scan::{VerifyOptions, verify};
-use cenote_spa::write::{
-    AuxSpec, Clock, CreateOptions, DiskSpec, Head, Host, PoolWriter, TopKind, TopSpec, WriteOptions, create, open,
+use cenote_spa::{
+    AuxSpec, Clock, CreateOptions, DiskSpec, Head, Host, ImportOptions, Syncer, TopKind, TopSpec, WriteOptions, create,
+    find, import, open,
 };
-use cenote_spa::{ImportOptions, find, import};
 use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Runtime};
 use cenote_vdev::config::AllocationClass;
@@ -70,7 +70,7 @@ impl Machine {
         pool.export().await.unwrap();
     }
 
-    pub(crate) async fn open(&self) -> PoolWriter {
+    pub(crate) async fn open(&self) -> Syncer {
         let (mut pools, skipped) = find(&self.handle, &self.paths).await;
         assert_eq!(pools.len(), 1, "{skipped:?}");
         let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -79,7 +79,7 @@ impl Machine {
     }
 
     /// Makes the volume, in the open txg.
-    pub(crate) async fn volume(&self, pool: &mut PoolWriter, spec: &VolumeSpec) -> (Head, Volume) {
+    pub(crate) async fn volume(&self, pool: &mut Syncer, spec: &VolumeSpec) -> (Head, Volume) {
         let head = pool.create_dataset(VOLUME, ObjsetType::Zvol).await.unwrap();
         let volume = Volume::create(&head.objset, pool.txg(), spec).await.unwrap();
         (head, volume)

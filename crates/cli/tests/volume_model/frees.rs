@@ -1,8 +1,7 @@
 //! Memory that freeing takes.
 
 use cenote_dmu::tx::TxTunables;
-use cenote_spa::write::TopKind;
-use cenote_spa::write::live::{LivePool, SyncMode};
+use cenote_spa::{Pool, SyncMode, TopKind};
 use cenote_taskq::Runtime;
 use cenote_taskq::sim::disk::Latency;
 use cenote_zvol::VolumeSpec;
@@ -24,7 +23,7 @@ fn a_large_discard_keeps_to_the_limit_of_dirty_data_and_passes_holes_over() {
         machine.volume(&mut pool, &spec).await;
         pool.sync().await.unwrap();
         let tunables = TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() };
-        let pool = LivePool::start(pool, tunables);
+        let pool = Pool::start(pool, tunables);
         let volume = LiveVolume::open(pool.open_head(VOLUME).await.unwrap(), SyncMode::Standard).await.unwrap();
         for at in 0..BLOCKS / 64 {
             volume.write(at * 64 * BLOCK, &vec![7; 64 * BLOCK as usize]).await.unwrap();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use cenote_format::ids::Txg;
-use cenote_spa::write::{PropertyValue, TopKind};
+use cenote_spa::{PropertyValue, TopKind};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Rng, Runtime};
 use cenote_zvol::{Volume, VolumeError, VolumeSpec};

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_fuse::{LiveServer, LiveServerOptions, MountOptions, Unmount, mount_live};
-use cenote_spa::write::live::LivePool;
-use cenote_spa::write::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, TopKind, TopSpec, create};
+use cenote_spa::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, Pool, TopKind, TopSpec, create};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
 use cenote_vdev::config::AllocationClass;
@@ -16,7 +15,7 @@ use cenote_zpl::write::{FileSystemMut, NodeSpec};
 
 use super::can_mount;
 
-async fn new_pool(handle: &Handle, path: &Path) -> LivePool {
+async fn new_pool(handle: &Handle, path: &Path) -> Pool {
     File::create(path).unwrap().set_len(256 << 20).unwrap();
     let options = cenote_taskq::OpenOptions { write: true, ..Default::default() };
     let disk = Disk::whole(handle.open(path, options).await.unwrap());
@@ -40,7 +39,7 @@ async fn new_pool(handle: &Handle, path: &Path) -> LivePool {
     let root = pool.root().unwrap().objset.clone();
     FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
     pool.sync().await.unwrap();
-    LivePool::start(pool, TxTunables::default())
+    Pool::start(pool, TxTunables::default())
 }
 
 /// Mounts a new file system, does something there, and has what is left judged.
@@ -87,7 +86,7 @@ pub(crate) fn mounted_as(
 }
 
 /// Serves a new file system without a kernel.
-pub(crate) fn served<F>(work: impl FnOnce(LivePool, LiveServer) -> F)
+pub(crate) fn served<F>(work: impl FnOnce(Pool, LiveServer) -> F)
 where
     F: Future<Output = ()>,
 {
@@ -103,7 +102,7 @@ where
 }
 
 /// A server of the pool's file system.
-pub(crate) async fn open(pool: &LivePool) -> LiveServer {
+pub(crate) async fn open(pool: &Pool) -> LiveServer {
     let head = pool.open_head("mounted").await.unwrap();
     LiveServer::open(head, LiveServerOptions::default(), Arc::new(|text: &str| panic!("{text}"))).await.unwrap()
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::VdevId;
-use cenote_spa::write::{
-    AddOptions, AuxSpec, DiskSpec, PoolWriter, PropertyValue, TopKind, TopSpec, WriteOptions, create, open,
+use cenote_spa::{
+    AddOptions, AuxSpec, DiskSpec, ImportOptions, PropertyValue, Syncer, TopKind, TopSpec, WriteOptions, create, find,
+    import, open,
 };
-use cenote_spa::{ImportOptions, find, import};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime};
 use cenote_vdev::config::{AllocationClass, VdevKind};
@@ -34,7 +34,7 @@ pub(crate) async fn top(handle: &Handle, kind: TopKind, class: AllocationClass, 
     TopSpec { kind, class, disks }
 }
 
-async fn reopen(handle: &Handle, paths: &[PathBuf]) -> PoolWriter {
+async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Syncer {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -42,7 +42,7 @@ async fn reopen(handle: &Handle, paths: &[PathBuf]) -> PoolWriter {
 }
 
 /// Writes an object of blocks of noise, and says how large it is on each vdev.
-async fn fill(pool: &mut PoolWriter, kind: DmuType, block_bytes: u32, count: u64) {
+async fn fill(pool: &mut Syncer, kind: DmuType, block_bytes: u32, count: u64) {
     let head = match pool.root() {
         Some(head) => head,
         None => pool.open_head("written").await.unwrap(),
@@ -76,7 +76,7 @@ const DEDUP: VdevId = VdevId(2);
 const LOG: VdevId = VdevId(3);
 
 /// A pool with a vdev of every class, a spare and a cache device.
-async fn of_all_classes(handle: &Handle, paths: &[PathBuf], ashift: u32) -> PoolWriter {
+async fn of_all_classes(handle: &Handle, paths: &[PathBuf], ashift: u32) -> Syncer {
     let tops = vec![
         top(handle, TopKind::Mirror, AllocationClass::Normal, &paths[0..2]).await,
         top(handle, TopKind::Mirror, AllocationClass::Special, &paths[2..4]).await,
@@ -85,7 +85,7 @@ async fn of_all_classes(handle: &Handle, paths: &[PathBuf], ashift: u32) -> Pool
     ];
     let auxiliaries =
         AuxSpec { spares: vec![disk(handle, &paths[7]).await], caches: vec![disk(handle, &paths[8]).await] };
-    make(handle, cenote_spa::write::CreateOptions { auxiliaries, ..options(tops, ashift) }).await
+    make(handle, cenote_spa::CreateOptions { auxiliaries, ..options(tops, ashift) }).await
 }
 
 #[test]

@@ -8,8 +8,9 @@ use cenote_dmu::{DmuError, Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_scan::{VerifyOptions, VerifyReport, verify};
-use cenote_spa::write::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, PoolWriter, TopKind, TopSpec, create};
-use cenote_spa::{ImportOptions, find, import};
+use cenote_spa::{
+    AuxSpec, Clock, CreateOptions, DiskSpec, Host, ImportOptions, Syncer, TopKind, TopSpec, create, find, import,
+};
 use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Rng, Runtime};
 use cenote_vdev::config::AllocationClass;
@@ -103,7 +104,7 @@ pub(crate) fn options(tops: Vec<TopSpec>, ashift: u32) -> CreateOptions {
     }
 }
 
-pub(crate) async fn make(handle: &Handle, options: CreateOptions) -> PoolWriter {
+pub(crate) async fn make(handle: &Handle, options: CreateOptions) -> Syncer {
     let mut pool = create(handle, options).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
     FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
@@ -125,7 +126,7 @@ pub(crate) fn assert_clean(report: &VerifyReport, what: &str) {
 }
 
 /// Changes this and that in the open txg: objects grow, shrink, come and go.
-pub(crate) async fn change(pool: &PoolWriter, objects: &mut Vec<Object>, rng: &mut Rng) -> Result<(), DmuError> {
+pub(crate) async fn change(pool: &Syncer, objects: &mut Vec<Object>, rng: &mut Rng) -> Result<(), DmuError> {
     let root = pool.root().unwrap().objset.clone();
     let txg = pool.txg();
     for _ in 0..1 + rng.below(4) {

@@ -6,8 +6,7 @@ use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
-use cenote_spa::write::{PoolWriter, open};
-use cenote_spa::{ImportOptions, View, find, import};
+use cenote_spa::{ImportOptions, Syncer, View, find, import, open};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Rng, Runtime};
@@ -15,7 +14,7 @@ use cenote_taskq::{Handle, Rng, Runtime};
 use crate::common::*;
 use crate::reopened::write_options;
 
-async fn reopened(handle: &Handle, paths: &[PathBuf]) -> PoolWriter {
+async fn reopened(handle: &Handle, paths: &[PathBuf]) -> Syncer {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -51,7 +50,7 @@ async fn tree_places(pool: &View, name: &str) -> Vec<(u64, usize)> {
 }
 
 /// Objects of all shapes: several levels, holes, spill blocks, large dnodes, more than a block of dnodes of them.
-async fn fill(pool: &mut PoolWriter, name: &str, rng: &mut Rng) {
+async fn fill(pool: &mut Syncer, name: &str, rng: &mut Rng) {
     let head = pool.create_dataset(name, ObjsetType::Zfs).await.unwrap();
     for round in 0..2 {
         let txg = pool.txg();

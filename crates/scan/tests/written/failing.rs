@@ -10,9 +10,7 @@ use cenote_dmu::Object;
 use cenote_dmu::tx::{Cost, TxError};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_scan::VerifyReport;
-use cenote_spa::write::live::{FailMode, LiveHead, LivePool};
-use cenote_spa::write::{PropertyValue, TopKind};
-use cenote_spa::{ImportOptions, find, import};
+use cenote_spa::{FailMode, ImportOptions, LiveHead, Pool, PropertyValue, TopKind, find, import};
 use cenote_taskq::sim::disk::{Crash, Fault, Request, RequestKind, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Runtime};
@@ -113,7 +111,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) async fn new(pool: &LivePool) -> Self {
+    pub(crate) async fn new(pool: &Pool) -> Self {
         let head = pool.open_head("written").await.unwrap();
         let objects = make_objects(&head, 3).await;
         let ids = objects.iter().map(Object::id).collect();
@@ -195,7 +193,7 @@ pub(crate) fn disks_of(layout: Tops) -> usize {
 }
 
 /// Changes what labels say, so that the next txg writes them.
-pub(crate) async fn comment(pool: &LivePool, text: &str) -> Result<(), cenote_spa::SpaError> {
+pub(crate) async fn comment(pool: &Pool, text: &str) -> Result<(), cenote_spa::SpaError> {
     let value = PropertyValue::Text(text.to_owned());
     pool.change(move |writer| Box::pin(async move { writer.set_pool_property("comment", Some(&value)).await })).await
 }
@@ -269,7 +267,7 @@ fn a_pool_that_is_cut_while_it_is_suspended_is_as_of_the_last_txg() {
 }
 
 /// A pool on one disk that is suspended, with a load that waits in it.
-async fn suspended(handle: &Handle, machine: &Machine, failmode: u64) -> (LivePool, Load, Arc<AtomicBool>) {
+async fn suspended(handle: &Handle, machine: &Machine, failmode: u64) -> (Pool, Load, Arc<AtomicBool>) {
     let pool = live(handle, machine, SINGLE, small()).await;
     let number = PropertyValue::Number(failmode);
     let set =

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_spa::features::{FEATURES, by_name};
-use cenote_spa::write::{AddOptions, CreateOptions, TopKind};
-use cenote_spa::{ImportOptions, View, find, import};
+use cenote_spa::{
+    AddOptions, CreateOptions, ImportOptions, TopKind, View,
+    features::{FEATURES, by_name},
+    find, import,
+};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Runtime};
 

@@ -8,9 +8,7 @@ use cenote_dmu::Object;
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_scan::{VerifyOptions, verify};
-use cenote_spa::write::live::{LiveHead, LivePool};
-use cenote_spa::write::{AddOptions, AuxSpec, TopKind};
-use cenote_spa::{ImportOptions, Rewind, find, import};
+use cenote_spa::{AddOptions, AuxSpec, ImportOptions, LiveHead, Pool, Rewind, TopKind, find, import};
 use cenote_taskq::sim::disk::{Crash, Fault, RequestKind};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, Handle, Join, Rng, Runtime, race};
@@ -382,7 +380,7 @@ async fn used_before(handle: &Handle, of: &Path, paths: &[PathBuf]) {
 }
 
 /// Without power nothing of a pool is left to wait for.
-async fn abandon(pool: &LivePool) {
+async fn abandon(pool: &Pool) {
     let _ = pool.handle().timeout(Duration::from_secs(1), pool.failed()).await;
     pool.abandon();
 }

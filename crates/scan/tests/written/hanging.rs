@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::Txg;
-use cenote_spa::write::live::LivePool;
-use cenote_spa::write::{Clock, Host, TopKind, WriteOptions, open};
-use cenote_spa::{ImportOptions, find, import};
+use cenote_spa::{Clock, Host, ImportOptions, Pool, TopKind, WriteOptions, find, import, open};
 use cenote_taskq::sim::disk::{Fault, Request, RequestKind, SimDisk};
 use cenote_taskq::{Handle, Instant, Runtime};
 use cenote_vdev::tree::{HangStatus, VdevState, VdevStatus};
@@ -90,11 +88,11 @@ fn leaf<'a>(status: &'a VdevStatus, name: &str) -> &'a VdevStatus {
     find(status, name).unwrap()
 }
 
-fn hang(pool: &LivePool) -> Option<HangStatus> {
+fn hang(pool: &Pool) -> Option<HangStatus> {
     hang_of(pool, 0)
 }
 
-fn hang_of(pool: &LivePool, disk: usize) -> Option<HangStatus> {
+fn hang_of(pool: &Pool, disk: usize) -> Option<HangStatus> {
     leaf(&pool.devices().unwrap(), &format!("/disk{disk}")).hang
 }
 
@@ -315,13 +313,13 @@ fn what_has_come_when_it_is_looked_at_again_is_not_late_as_after_the_process_was
 }
 
 /// A mirror that is opened with these tunables, one disk of which hangs in a txg.
-async fn hanging_with(handle: &Handle, machine: &Machine, set: &[(&str, &str)]) -> LivePool {
+async fn hanging_with(handle: &Handle, machine: &Machine, set: &[(&str, &str)]) -> Pool {
     live(handle, machine, REDUNDANT[0], small()).await.export().await.unwrap();
     let (mut pools, _) = find(handle, &machine.paths).await;
     let mut how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
     set.iter().for_each(|(name, value)| how.tunables.set(name, value).unwrap());
     let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: true };
-    let pool = LivePool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), small());
+    let pool = Pool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), small());
     arm(handle, &machine.disks[0], Point::Write(1), Late::By(SLOW));
     pool
 }

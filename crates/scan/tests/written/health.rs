@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_format::ids::Txg;
-use cenote_spa::write::{PoolWriter, TopKind};
-use cenote_spa::{Condition, ImportOptions, SpaError, View, device_condition, find, import};
+use cenote_spa::{Condition, ImportOptions, SpaError, Syncer, TopKind, View, device_condition, find, import};
 use cenote_taskq::sim::disk::{Fault, Latency, Request, RequestKind, SimDisk};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_testkit::zdb::{Devices, program, run};
@@ -53,7 +52,7 @@ fn on_mirror(seed: u64, test: impl AsyncFnOnce(&Handle, &Machine)) {
     });
 }
 
-async fn change_and_sync(pool: &mut PoolWriter, rng: &mut Rng) -> Txg {
+async fn change_and_sync(pool: &mut Syncer, rng: &mut Rng) -> Txg {
     let head = pool.open_head("written").await.unwrap();
     change_head(pool, &head, rng).await.unwrap();
     pool.sync().await.unwrap()
@@ -303,7 +302,7 @@ fn nobody_writes_while_the_one_leaf_is_away_that_has_what_another_missed() {
             let (mut pools, _) = find(&handle, &without).await;
             let how =
                 ImportOptions { cache_bytes: 16 << 20, force: true, missing_tops: true, ..ImportOptions::default() };
-            match cenote_spa::write::open(&handle, pools.remove(0), &how, write_options()).await {
+            match cenote_spa::open(&handle, pools.remove(0), &how, write_options()).await {
                 Ok(pool) => {
                     gone_on += 1;
                     pool.export().await.unwrap();

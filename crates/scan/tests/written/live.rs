@@ -11,9 +11,10 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_metaslab::TxgWork;
-use cenote_spa::write::live::{LiveHead, LivePool, Phase};
-use cenote_spa::write::{Clock, Host, PoolWriter, PropertyValue, TopKind, WriteOptions, open};
-use cenote_spa::{ImportOptions, SpaError, find};
+use cenote_spa::{
+    Clock, Host, ImportOptions, LiveHead, Phase, Pool, PropertyValue, SpaError, Syncer, TopKind, WriteOptions, find,
+    open,
+};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Rng, Runtime};
@@ -27,20 +28,20 @@ pub(crate) fn small() -> TxTunables {
     TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() }
 }
 
-pub(crate) async fn live(handle: &Handle, machine: &Machine, layout: Tops, tunables: TxTunables) -> LivePool {
+pub(crate) async fn live(handle: &Handle, machine: &Machine, layout: Tops, tunables: TxTunables) -> Pool {
     let pool = make(handle, options(machine.tops(handle, layout).await, 12)).await;
-    LivePool::start(pool, tunables)
+    Pool::start(pool, tunables)
 }
 
-pub(crate) async fn reopened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> LivePool {
+pub(crate) async fn reopened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> Pool {
     let (mut pools, _) = find(handle, paths).await;
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
     let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: true };
-    LivePool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), tunables)
+    Pool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), tunables)
 }
 
 /// Exports a pool, in which `verify` then finds nothing wrong.
-async fn export_clean(handle: &Handle, machine: &Machine, pool: LivePool, what: &str) {
+async fn export_clean(handle: &Handle, machine: &Machine, pool: Pool, what: &str) {
     pool.export().await.unwrap();
     let (_, report) = check(handle, &machine.paths).await;
     assert_clean(&report, what);
@@ -246,7 +247,7 @@ fn the_history_of_txgs_agrees_with_what_is_allocated_on_disk() {
             if !is_logged {
                 how.disabled_features.push("log_spacemap".into());
             }
-            let pool = LivePool::start(make(&handle, how).await, small());
+            let pool = Pool::start(make(&handle, how).await, small());
             let head = pool.open_head("written").await.unwrap();
             let object = make_objects(&head, 1).await.remove(0);
             pool.sync().await.unwrap();
@@ -479,7 +480,7 @@ fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let first = pool.sync().await.unwrap();
         let names: Vec<String> = (0..300).map(|number| format!("written/p{}/n{number}", number % PARENTS)).collect();
-        let make = async |writer: &mut PoolWriter, name: &str| {
+        let make = async |writer: &mut Syncer, name: &str| {
             let head = writer.create_dataset(name, ObjsetType::Zfs).await?;
             let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
             FileSystemMut::create(&head.objset, writer.txg(), &root).await.unwrap();
@@ -490,7 +491,7 @@ fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
         };
         let made = names.iter().map(|name| {
             let (name, pool) = (name.clone(), pool.clone());
-            let change = async move |writer: &mut PoolWriter| {
+            let change = async move |writer: &mut Syncer| {
                 // The one above is seldom on disk yet when one below it is made.
                 let (above, _) = name.rsplit_once('/').unwrap();
                 if writer.dsl().clone().find_dir(above).await.unwrap().is_none() {

@@ -7,9 +7,7 @@ use std::time::Duration;
 use cenote_dmu::Object;
 use cenote_dmu::tx::{Cost, TxTunables};
 use cenote_format::ids::{BlockId, ObjectId};
-use cenote_spa::write::live::{LiveHead, LivePool};
-use cenote_spa::write::{Clock, Host, WriteOptions, create_with_metaslabs, open};
-use cenote_spa::{ImportOptions, find, import};
+use cenote_spa::{Clock, Host, ImportOptions, LiveHead, Pool, WriteOptions, create_with_metaslabs, find, import, open};
 use cenote_taskq::sim::disk::{Latency, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
@@ -35,7 +33,7 @@ async fn filled(handle: &Handle, machine: &Machine, metaslabs: u64) -> Vec<Objec
     let root = pool.root().unwrap().objset.clone();
     FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
     pool.sync().await.unwrap();
-    let pool = LivePool::start(pool, small());
+    let pool = Pool::start(pool, small());
     let head = pool.open_head("written").await.unwrap();
     let objects = make_objects(&head, OBJECTS as usize).await;
     let mut rng = Rng::new(1);
@@ -97,10 +95,10 @@ fn mend(disk: &SimDisk, before: &Before) {
 }
 
 /// Opened without the second book, which would have to read every map.
-async fn opened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> LivePool {
+async fn opened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> Pool {
     let (mut pools, _) = find(handle, paths).await;
     let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: false };
-    LivePool::start(open(handle, pools.remove(0), &import_options(), options).await.unwrap(), tunables)
+    Pool::start(open(handle, pools.remove(0), &import_options(), options).await.unwrap(), tunables)
 }
 
 async fn objects_of(head: &LiveHead, ids: &[ObjectId]) -> Vec<Object> {

@@ -7,8 +7,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_format::label::{DeviceLayout, RING_OFFSET, VDEV_PHYS_OFFSET, slot_bytes, slot_count};
 use cenote_format::uberblock::Uberblock;
-use cenote_spa::write::{Clock, Head, Host, PoolWriter, TopKind, WriteOptions, open};
-use cenote_spa::{ImportOptions, SpaError, find};
+use cenote_spa::{Clock, Head, Host, ImportOptions, SpaError, Syncer, TopKind, WriteOptions, find, open};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
@@ -22,7 +21,7 @@ pub(crate) fn write_options() -> WriteOptions {
     WriteOptions { clock: Clock::Fixed(1_700_000_001), host: Host { id: 0, name: "here".into() }, check: true }
 }
 
-pub(crate) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<PoolWriter, SpaError> {
+pub(crate) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<Syncer, SpaError> {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -30,7 +29,7 @@ pub(crate) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<PoolWri
 }
 
 /// Changes objects of a head, those of earlier times included.
-pub(crate) async fn change_head(pool: &PoolWriter, head: &Head, rng: &mut Rng) -> Result<(), DmuError> {
+pub(crate) async fn change_head(pool: &Syncer, head: &Head, rng: &mut Rng) -> Result<(), DmuError> {
     let (txg, mut objects) = (pool.txg(), Vec::new());
     let mut ids = Vec::new();
     for id in 100..200 {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
-use cenote_spa::write::{AddOptions, AuxSpec, CreateOptions, DiskSpec, TopKind, TopSpec, create};
-use cenote_spa::{Condition, SpaError, device_condition};
+use cenote_spa::{
+    AddOptions, AuxSpec, Condition, CreateOptions, DiskSpec, SpaError, TopKind, TopSpec, create, device_condition,
+};
 use cenote_taskq::sim::disk::{Latency, SimDiskOptions};
 use cenote_taskq::{Handle, Runtime};
 use cenote_vdev::config::AllocationClass;

@@ -8,9 +8,7 @@ use std::path::PathBuf;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_format::ids::ObjectId;
-use cenote_spa::write::live::LivePool;
-use cenote_spa::write::{PropertyValue, open};
-use cenote_spa::{ImportOptions, SpaError, find, import};
+use cenote_spa::{ImportOptions, Pool, PropertyValue, SpaError, find, import, open};
 use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::Golden;
 use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
@@ -26,14 +24,14 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 /// Files of a dataset by path, with what they are to hold.
 type Files = BTreeMap<String, Vec<u8>>;
 
-async fn live(handle: &Handle, images: &[PathBuf]) -> LivePool {
+async fn live(handle: &Handle, images: &[PathBuf]) -> Pool {
     let (mut pools, skipped) = find(handle, images).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
-    LivePool::start(open(handle, pools.remove(0), &how, write_options()).await.unwrap(), TxTunables::default())
+    Pool::start(open(handle, pools.remove(0), &how, write_options()).await.unwrap(), TxTunables::default())
 }
 
-async fn file_system(pool: &LivePool, name: &str) -> LiveFileSystem {
+async fn file_system(pool: &Pool, name: &str) -> LiveFileSystem {
     let head = pool.open_head(name).await.unwrap();
     let objset = head.objset().clone();
     LiveFileSystem::open(&objset, std::sync::Arc::new(head), LiveOptions::default()).await.unwrap()
@@ -115,7 +113,7 @@ async fn judge(handle: &Handle, images: &[PathBuf], name: &str, what: &str) {
 }
 
 /// The datasets, each after those that it is below.
-async fn names(pool: &LivePool) -> Vec<String> {
+async fn names(pool: &Pool) -> Vec<String> {
     let names = pool.change(|writer| {
         Box::pin(async move {
             let view = writer.dsl().clone();

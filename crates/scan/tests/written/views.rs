@@ -7,8 +7,7 @@ use cenote_dmu::Object;
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::Txg;
 use cenote_scan::{VerifyOptions, verify};
-use cenote_spa::write::live::LiveHead;
-use cenote_spa::{ImportOptions, SpaError, View};
+use cenote_spa::{ImportOptions, LiveHead, SpaError, View};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Runtime};
 

@@ -9,7 +9,7 @@ use std::fmt;
 
 use cenote_dmu::tx::{Cost, TxError};
 use cenote_format::ids::Txg;
-use cenote_spa::write::live::{Durable, LiveHead, PendingFrees};
+use cenote_spa::{Durable, LiveHead, PendingFrees};
 use cenote_taskq::BoxFuture;
 
 use crate::ZplError;

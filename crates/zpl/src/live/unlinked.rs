@@ -33,7 +33,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::{ZapValue, int_key, int_key_name};
 use cenote_format::znode::ZnodeFlags;
-use cenote_spa::write::live::PendingFrees;
+use cenote_spa::PendingFrees;
 
 use super::listing::word;
 use super::node::Node;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cenote_metaslab::{Flushed, MetaslabWork};
-use cenote_spa::write::live::{Phase, TxgRecord};
+use cenote_spa::{Phase, TxgRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use cenote_dsl::name::check_new_dataset;
 use cenote_format::enums::ObjsetType;
 use cenote_format::zpl::{MASTER_NODE, master_node};
 use cenote_props::{Types, dataset, effect};
-use cenote_spa::write::{PoolWriter, PropertyValue};
+use cenote_spa::{PropertyValue, Syncer};
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec};
 use serde::{Deserialize, Serialize};
 
@@ -78,14 +78,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let wanted = name.clone();
     if let Some(size) = args.volume.clone() {
         let (block_size, sparse) = (block_size.map(str::to_owned), args.sparse);
-        let made = async move |writer: &mut PoolWriter| {
+        let made = async move |writer: &mut Syncer| {
             let wish = volume::Wish { size: &size, block_size: block_size.as_deref(), sparse, settings: &settings };
             volume::make(writer, &wanted, &wish).await
         };
         pool.step(move |writer| Box::pin(async move { made(writer).await })).await?;
     } else {
         // One step: it is there with all its properties or not at all.
-        let made = async move |writer: &mut PoolWriter| {
+        let made = async move |writer: &mut Syncer| {
             check(writer, &wanted, &settings, false).await?;
             make(writer, &wanted).await?;
             for (property, value) in &settings {
@@ -108,7 +108,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 }
 
 /// Whether a dataset of this name can have these properties: all that would be refused once it is half made.
-async fn check(pool: &PoolWriter, name: &str, settings: &[(String, PropertyValue)], is_volume: bool) -> Result<()> {
+async fn check(pool: &Syncer, name: &str, settings: &[(String, PropertyValue)], is_volume: bool) -> Result<()> {
     for (property, value) in settings {
         let checked = pool.check_property(property, value);
         checked.map_err(|error| anyhow!("cannot create '{name}': {error}"))?;
@@ -128,7 +128,7 @@ async fn check(pool: &PoolWriter, name: &str, settings: &[(String, PropertyValue
 }
 
 /// Names above this one that are missing, from the top down; nothing if it is there itself.
-async fn missing(pool: &PoolWriter, name: &str) -> Result<Option<Vec<String>>> {
+async fn missing(pool: &Syncer, name: &str) -> Result<Option<Vec<String>>> {
     let view = pool.dsl().clone();
     if view.dir(name).await.is_ok() {
         return Ok(None);
@@ -143,7 +143,7 @@ async fn missing(pool: &PoolWriter, name: &str) -> Result<Option<Vec<String>>> {
 }
 
 /// Makes an empty file system.
-async fn make(pool: &mut PoolWriter, name: &str) -> Result<()> {
+async fn make(pool: &mut Syncer, name: &str) -> Result<()> {
     if let Some((above, _)) = name.rsplit_once('/') {
         check_names(&pool.dsl().clone(), above).await?;
     }

@@ -1,8 +1,7 @@
 //! `zfs destroy`.
 
 use anyhow::{Result, bail};
-use cenote_spa::write::PoolWriter;
-use cenote_spa::write::live::LivePool;
+use cenote_spa::{Pool, Syncer};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -40,7 +39,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut names = vec![name.clone()];
     if args.recursive {
         let name = name.clone();
-        let tree = async move |writer: &mut PoolWriter| {
+        let tree = async move |writer: &mut Syncer| {
             let view = writer.dsl().clone();
             Ok(view.tree(view.dir(&name).await?, false).await?)
         };
@@ -53,7 +52,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         if args.dry_run {
             let name = name.clone();
             let check =
-                async move |writer: &mut PoolWriter| Ok(writer.check_destroy(&name, is_recursive).await.map(drop)?);
+                async move |writer: &mut Syncer| Ok(writer.check_destroy(&name, is_recursive).await.map(drop)?);
             pool.look(move |writer| Box::pin(async move { check(writer).await })).await?;
         }
         if args.verbose || args.dry_run {
@@ -72,7 +71,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-async fn destroy(pool: &mut PoolWriter, live: Option<LivePool>, name: &str) -> Result<()> {
+async fn destroy(pool: &mut Syncer, live: Option<Pool>, name: &str) -> Result<()> {
     if let Some(live) = live
         && live.is_used(pool.dsl().clone().dataset(name).await?.object)
     {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow, bail};
 use cenote_props::{Types, dataset, find};
-use cenote_spa::write::PoolWriter;
+use cenote_spa::Syncer;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -46,7 +46,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let mut pool = Writing::open(context, &name).await?;
     let (datasets, is_recursive, changed) = (args.datasets.clone(), args.recursive, property.clone());
-    let inherit = async move |writer: &mut PoolWriter| {
+    let inherit = async move |writer: &mut Syncer| {
         let view = writer.dsl().clone();
         for dataset in &datasets {
             let dir = view.dir(dataset).await?;

@@ -1,7 +1,7 @@
 //! `zfs rename`.
 
 use anyhow::{Result, bail};
-use cenote_spa::write::PoolWriter;
+use cenote_spa::Syncer;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -50,7 +50,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut pool = Writing::open(context, &name).await?;
     let from = args.from.clone();
     let volumes = context.served_volumes().cloned();
-    let rename = async move |writer: &mut PoolWriter| {
+    let rename = async move |writer: &mut Syncer| {
         writer.rename_dataset(&from, &to).await?;
         if let Some(volumes) = volumes {
             volumes.names_changed();

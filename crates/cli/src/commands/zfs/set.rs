@@ -11,7 +11,7 @@ use crate::values::{AUTO, When, dataset_setting, note_stored};
 use crate::writing::{Writing, line};
 use cenote_format::enums::ObjsetType;
 use cenote_props::{Types, dataset, effect, find};
-use cenote_spa::write::{PoolWriter, PropertyValue};
+use cenote_spa::{PropertyValue, Syncer};
 
 /// Set properties of datasets.
 ///
@@ -66,7 +66,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-async fn set(pool: &mut PoolWriter, datasets: &[String], settings: &[(String, PropertyValue)]) -> Result<()> {
+async fn set(pool: &mut Syncer, datasets: &[String], settings: &[(String, PropertyValue)]) -> Result<()> {
     for dataset in datasets {
         check_types(pool, dataset, settings).await?;
         for (name, value) in settings {
@@ -85,7 +85,7 @@ async fn set(pool: &mut PoolWriter, datasets: &[String], settings: &[(String, Pr
 }
 
 /// Refuses properties that do not apply to a dataset: file systems and volumes have different ones.
-async fn check_types(pool: &PoolWriter, name: &str, settings: &[(String, PropertyValue)]) -> Result<()> {
+async fn check_types(pool: &Syncer, name: &str, settings: &[(String, PropertyValue)]) -> Result<()> {
     let view = pool.dsl().clone();
     let found = view.dataset(name).await?;
     // The kind cannot be read without the dataset's key; without that the change is refused anyway.

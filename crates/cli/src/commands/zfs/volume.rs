@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow, bail};
 use cenote_dsl::Dsl;
 use cenote_format::enums::ObjsetType;
-use cenote_spa::write::{PoolWriter, PropertyValue};
+use cenote_spa::{PropertyValue, Syncer};
 use cenote_zvol::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeSpec};
 
 use crate::args::parse_size;
@@ -24,7 +24,7 @@ pub(crate) struct Wish<'a> {
 }
 
 /// Makes a volume in the open txg, with all that belongs to it.
-pub(crate) async fn make(pool: &mut PoolWriter, name: &str, wish: &Wish<'_>) -> Result<()> {
+pub(crate) async fn make(pool: &mut Syncer, name: &str, wish: &Wish<'_>) -> Result<()> {
     let cannot = |why: String| anyhow!("cannot create '{name}': {why}");
     let size = parse_size(wish.size).map_err(|_| anyhow!("bad volume size '{}'", wish.size))?;
     let block_bytes = match wish.block_size {
@@ -83,7 +83,7 @@ struct Existing {
 }
 
 impl Existing {
-    async fn open(pool: &mut PoolWriter, view: &Dsl, name: &str) -> Result<Self> {
+    async fn open(pool: &mut Syncer, view: &Dsl, name: &str) -> Result<Self> {
         let dataset = view.dataset(name).await?;
         if view.kind(&dataset).await? != ObjsetType::Zvol {
             bail!("'{name}' is no volume");
@@ -98,13 +98,13 @@ impl Existing {
     }
 
     /// How much is reserved for this size.
-    fn usual_bytes(&self, pool: &PoolWriter, size_bytes: u64) -> u64 {
+    fn usual_bytes(&self, pool: &Syncer, size_bytes: u64) -> u64 {
         pool.volume_reservation_bytes(size_bytes, self.volume.block_size_bytes())
     }
 }
 
 /// Reserves so much for a dataset, or as much as a volume needs ([`AUTO`]), if there is so much.
-pub(crate) async fn reserve(pool: &mut PoolWriter, name: &str, bytes: u64) -> Result<()> {
+pub(crate) async fn reserve(pool: &mut Syncer, name: &str, bytes: u64) -> Result<()> {
     let view = pool.dsl().clone();
     let dataset = view.dataset(name).await?;
     let before = view.property(&dataset.dir, "refreservation", false).await?;
@@ -137,7 +137,7 @@ struct Resize {
 
 impl Resize {
     /// Finds out what it comes to, and whether there is room for it.
-    async fn plan(pool: &mut PoolWriter, name: &str, size_bytes: u64) -> Result<Self> {
+    async fn plan(pool: &mut Syncer, name: &str, size_bytes: u64) -> Result<Self> {
         let view = pool.dsl().clone();
         let existing = Existing::open(pool, &view, name).await?;
         let dir = view.dir(name).await?;
@@ -164,12 +164,12 @@ fn cannot_set(name: &str, why: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("cannot set property for '{name}': {why}")
 }
 
-async fn set_reserved(pool: &mut PoolWriter, name: &str, bytes: u64) -> Result<()> {
+async fn set_reserved(pool: &mut Syncer, name: &str, bytes: u64) -> Result<()> {
     Ok(pool.change_property(name, "refreservation", Some(&PropertyValue::Number(bytes))).await?)
 }
 
 /// Gives a volume another size. What is reserved for it follows where it was what its size needs.
-pub(crate) async fn resize(pool: &mut PoolWriter, name: &str, size_bytes: u64) -> Result<()> {
+pub(crate) async fn resize(pool: &mut Syncer, name: &str, size_bytes: u64) -> Result<()> {
     let plan = Resize::plan(pool, name, size_bytes).await?;
     let mut claim = plan.volume.claim_all().await;
     claim.resize(pool.txg(), size_bytes).await.map_err(|error| cannot_set(name, error))?;

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
-use cenote_spa::SpaError;
-use cenote_spa::write::AddOptions;
+use cenote_spa::{AddOptions, SpaError};
 use cenote_taskq::Class;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use serde::{Deserialize, Serialize};
@@ -165,7 +164,7 @@ fn refuse_own(before: &Before, layout: &Layout) -> Result<()> {
 
 /// What the pool would be, as far as a layout shows it.
 fn together(before: &Before, new: Layout, names: Names) -> Layout {
-    use cenote_spa::write::TopKind;
+    use cenote_spa::TopKind;
     let path = |leaf: &VdevConfig| PathBuf::from(names.of(leaf, leaf.path.as_deref(), false));
     let mut all = Layout::default();
     for top in &before.vdevs.children {

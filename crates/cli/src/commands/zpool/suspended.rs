@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use cenote_spa::write::live::LivePool;
+use cenote_spa::Pool;
 use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
 
@@ -43,7 +43,7 @@ fn hangs(vdev: &VdevStatus) -> bool {
 }
 
 /// Whether a device of the pool hangs, or was given up for it.
-pub(super) fn has_hanging(pool: &LivePool) -> bool {
+pub(super) fn has_hanging(pool: &Pool) -> bool {
     pool.devices().is_some_and(|root| hangs(&root))
 }
 
@@ -66,12 +66,12 @@ fn hang_text(vdev: &VdevStatus) -> String {
 }
 
 /// As a person reads it. `reason`: why it is suspended, if it is.
-pub(super) fn text(pool: &LivePool, reason: Option<&str>) -> String {
+pub(super) fn text(pool: &Pool, reason: Option<&str>) -> String {
     text_of(pool.name(), pool.devices().as_ref(), reason, words(pool))
 }
 
 /// The status, the action and the message of a pool that is suspended.
-fn words(pool: &LivePool) -> [&'static str; 3] {
+fn words(pool: &Pool) -> [&'static str; 3] {
     if pool.is_suspended_for_multihost() { OF_MULTIHOST } else { OF_DEVICES }
 }
 
@@ -115,7 +115,7 @@ fn text_of(
 }
 
 /// The same for programs.
-pub(super) fn json(pool: &LivePool, reason: Option<&str>) -> Map<String, Value> {
+pub(super) fn json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
     fn object(vdev: &VdevStatus) -> Value {
         let mut found = json!({
             "name": name(vdev),

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 use cenote_dsl::property::Value;
-use cenote_spa::features::{FEATURES, Feature, FeatureState};
-use cenote_spa::{FeatureName, View};
+use cenote_spa::{
+    FeatureName, View,
+    features::{FEATURES, Feature, FeatureState},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::compatibility::allowed;

@@ -7,8 +7,7 @@ use std::time::Duration;
 use cenote_dmu::Object;
 use cenote_dmu::tx::TxTunables;
 use cenote_format::ids::ObjectId;
-use cenote_spa::write::live::{LivePool, MemoryLimits};
-use cenote_spa::write::{DiskSpec, TopKind, TopSpec};
+use cenote_spa::{DiskSpec, MemoryLimits, Pool, TopKind, TopSpec};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sim::disk::{Latency, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
@@ -34,14 +33,14 @@ fn resident_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() << 10
 }
 
-async fn pool_on(handle: &Handle, path: &str, ashift: u32, tunables: TxTunables) -> LivePool {
+async fn pool_on(handle: &Handle, path: &str, ashift: u32, tunables: TxTunables) -> Pool {
     let writable = OpenOptions { write: true, ..OpenOptions::default() };
     let disk = Disk::whole(handle.open(path.as_ref(), writable).await.unwrap());
     let disks = vec![DiskSpec { disk, path: path.to_owned(), is_file: true }];
     let tops = vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks }];
     let mut options = options(tops, ashift);
     (options.cache_bytes, options.check) = ((MEMORY_BYTES / 4) as usize, false);
-    LivePool::start(make(handle, options).await, tunables)
+    Pool::start(make(handle, options).await, tunables)
 }
 
 /// `FILES` are made (a million), then owned by somebody else, on a disk of 50 MB/s that serves one request at a time.

@@ -15,8 +15,7 @@ use std::sync::Arc;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::objset::ObjsetFlags;
-use cenote_spa::write::{CreateOptions, PoolWriter, create, open};
-use cenote_spa::{ImportOptions, find, import};
+use cenote_spa::{CreateOptions, ImportOptions, Syncer, create, find, import, open};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, Handle, Join, Notify, Runtime};
@@ -91,7 +90,7 @@ impl Txgs {
     }
 
     /// Syncs whenever that is wanted, until it is to stop.
-    async fn run(self: Arc<Self>, mut pool: PoolWriter) -> PoolWriter {
+    async fn run(self: Arc<Self>, mut pool: Syncer) -> Syncer {
         loop {
             loop {
                 let changed = self.changed.wait();
@@ -126,11 +125,11 @@ impl Txgs {
 pub(super) struct Live {
     pub(super) fs: LiveFileSystem,
     txgs: Arc<Txgs>,
-    syncing: Join<PoolWriter>,
+    syncing: Join<Syncer>,
 }
 
 impl Live {
-    pub(super) async fn start(handle: &Handle, mut pool: PoolWriter, options: LiveOptions) -> Self {
+    pub(super) async fn start(handle: &Handle, mut pool: Syncer, options: LiveOptions) -> Self {
         let head = pool.open_head("written").await.unwrap();
         let state = State { open: pool.txg(), ..State::default() };
         let txgs = Arc::new(Txgs { state: Mutex::new(state), changed: Notify::new() });
@@ -159,7 +158,7 @@ impl Live {
     }
 
     /// Ends the use of the file system; the pool is not exported.
-    pub(super) async fn stop(self) -> PoolWriter {
+    pub(super) async fn stop(self) -> Syncer {
         self.sync().await;
         self.txgs.state.lock().stopping = true;
         self.txgs.changed.all();
@@ -168,7 +167,7 @@ impl Live {
     }
 }
 
-pub(super) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> PoolWriter {
+pub(super) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Syncer {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -176,7 +175,7 @@ pub(super) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> PoolWriter {
 }
 
 /// A new pool with a file system that keeps accounts of all owners.
-pub(super) async fn make(handle: &Handle, options: CreateOptions) -> PoolWriter {
+pub(super) async fn make(handle: &Handle, options: CreateOptions) -> Syncer {
     let mut pool = create(handle, options).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
     let complete = ObjsetFlags::USERACCOUNTING_COMPLETE

@@ -1,0 +1,212 @@
+//! Adding vdevs, spares and cache devices to a pool that exists, whether or not it is in use.
+//!
+//! # Theory
+//!
+//! **Need.** A pool that is nearly full gets devices while it is written, and nothing of it may be lost by that, wherever the power
+//! goes. What is asked for and cannot be is refused before anything has changed.
+//!
+//! **Life of an addition.**
+//! ```text
+//! plan     between two txgs   is it possible? guids; ids behind those that are there
+//! label    in no txg          the new disks get labels of txg 0 and empty rings: nothing is found by them, and no uberblock that a
+//!                             disk had in an earlier life is left
+//! enter    txg T, beginning   MOS: tables, arrays of metaslabs, lists of spares and caches; the configuration names the vdevs.
+//!                             The topology with them is swapped in, and the allocator has their space, which waits for the end of T
+//! commit   txg T, end         flush of all devices; labels 0 and 2 of all devices, the new ones too; uberblock, whose sum of guids
+//!                             counts the new ones; labels 1 and 3
+//! use      txg T + 1          the first blocks on the new vdevs
+//! ```
+//! [`Syncer::add_vdevs`] does plan, label and enter in the open txg of a pool that one command has. [`Pool::add_vdevs`] does the
+//! same with a pool in use: plan is a look at it, enter a change of it. Labels are written by the caller's task, so a new device that
+//! hangs holds up the caller and not the pool.
+//!
+//! **Invariants.**
+//! 1. Before an uberblock of T is on any disk, labels 0 and 2 of T are stable on a device of each new top-level vdev.
+//! 2. No block of T is on a new vdev: a pool wound back to the txg before T lacks nothing.
+//! 3. The allocator, the topology and the configuration get the vdevs in one txg's beginning, when no block is being written.
+//! 4. A plan is entered only into a pool that has the same top-level vdevs as when it was made.
+//!
+//! **Crash.** Until T's uberblock is on one disk the pool is the old one: its configuration does not name the new disks, and the sum of
+//! guids is that of the old ones. After it the pool is the new one, whose disks are labelled by invariant 1. By invariant 2 either can
+//! be read with the devices that it names.
+//!
+//! **Devices that fail.** New disks that fail before enter refuse the addition. If all of a new top-level vdev fail later, T's commit
+//! suspends the pool, like any other vdev that cannot be written.
+//!
+//! **Others.** Whoever reads the pool as of an earlier txg ([`View`](crate::View)) has a configuration without the new vdevs and a
+//! topology with them, and nothing points to them. Multihost writes go to the new leaves after T's commit.
+//!
+//! **Left open.** A new vdev with smaller sectors than all others gets blocks of the others' sectors until the pool is opened anew.
+//!
+//! **Rejected.** *Labels in the sync*: it would wait for devices that are not the pool's yet. *Space of the new vdevs in T itself*: it
+//! would save one txg, and cost invariant 2.
+
+use cenote_dmu::Zap;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{ObjectId, Txg, VdevId};
+use cenote_taskq::mutant::{self, Mutant};
+use cenote_taskq::{Rng, join_all};
+use cenote_vdev::commit::{LeafCommit, initialize};
+use cenote_vdev::config::AllocationClass;
+use cenote_vdev::tree::VdevTree;
+
+use crate::open::spares_l2cache::{AuxSpec, MadeAux};
+use crate::open::vdevs::{METASLABS_MIN, MadeVdevs, TopSpec, refuse};
+use crate::pool::Pool;
+use crate::space::vdev_maps_of;
+use crate::sync::Syncer;
+use crate::sync::space::vdev_setup;
+use crate::{FoundLeaf, SpaError};
+
+/// What to add to a pool.
+#[derive(Clone, Debug, Default)]
+pub struct AddOptions {
+    /// Top-level vdevs.
+    pub tops: Vec<TopSpec>,
+    /// Spares and cache devices.
+    pub auxiliaries: AuxSpec,
+    /// Sector size as a power of two; as the devices say if not given.
+    pub ashift: Option<u32>,
+    /// Have vdevs with another sector size than the rest.
+    pub allow_other_ashift: bool,
+    /// What guids follow from; drawn by the machine if not given.
+    pub seed: Option<u64>,
+}
+
+/// An addition that is possible, with the labels that its disks get first.
+struct Addition {
+    vdevs: MadeVdevs,
+    auxiliaries: MadeAux,
+    leaves: Vec<LeafCommit>,
+}
+
+impl Addition {
+    /// Labels its disks. Whatever was on them is lost.
+    async fn label(&self) -> Result<(), String> {
+        if !mutant::is(Mutant::AddRingKept) {
+            let labelled = self.leaves.iter().map(async |leaf| match &leaf.config {
+                Some(config) => {
+                    initialize(&leaf.disk, config).await.map_err(|error| format!("{}: {error}", leaf.disk.path()))
+                }
+                None => Ok(()),
+            });
+            join_all(labelled).await.into_iter().collect::<Result<(), _>>()?;
+        }
+        self.auxiliaries.initialize().await
+    }
+}
+
+impl Pool {
+    /// Adds vdevs, spares and cache devices to the pool while it is in use. Whatever was on their disks is lost. They are part of the
+    /// pool on disk when this is done, from the txg on that comes back.
+    ///
+    /// # Errors
+    /// What is asked for cannot be part of this pool, or the disks cannot be written: the pool is as it was. The MOS cannot be changed.
+    /// The pool is closed or suspended.
+    pub async fn add_vdevs(&self, options: AddOptions) -> Result<Txg, SpaError> {
+        let addition = self.look(move |writer| Box::pin(async move { writer.plan_addition(options) })).await?;
+        addition.label().await.map_err(refuse)?;
+        self.change(move |writer| Box::pin(async move { writer.enter_addition(addition).await })).await
+    }
+}
+
+impl Syncer {
+    /// Adds vdevs, spares and cache devices, in the open txg, which comes back. Whatever was on their disks is lost.
+    ///
+    /// # Errors
+    /// What is asked for cannot be part of this pool; the disks cannot be written; the MOS cannot be changed.
+    pub async fn add_vdevs(&mut self, options: AddOptions) -> Result<Txg, SpaError> {
+        let addition = self.plan_addition(options)?;
+        addition.label().await.map_err(|error| self.fail(error))?;
+        self.enter_addition(addition).await
+    }
+
+    /// Finds out whether all this can be added; changes nothing.
+    fn plan_addition(&self, options: AddOptions) -> Result<Addition, SpaError> {
+        let AddOptions { tops, auxiliaries, ashift, allow_other_ashift, seed } = options;
+        if tops.is_empty() && auxiliaries.is_empty() {
+            return Err(refuse("invalid vdev specification: no vdevs are named"));
+        }
+        let mut rng = Rng::new(seed.unwrap_or_else(|| self.handle.random_u64()));
+        let mut vdevs = MadeVdevs::new(tops, ashift, METASLABS_MIN, self.txg, &mut rng)?;
+        vdevs.first_id = self.members.config.children.len() as u64;
+        vdevs.check_features(|name| self.features.has(name))?;
+        if !allow_other_ashift {
+            self.check_ashift(&vdevs)?;
+        }
+        let auxiliaries = MadeAux::new(auxiliaries, ashift, &vdevs, &mut rng)?;
+        let mut members = self.members.clone();
+        members.add(vdevs.configs(), vdevs.disks(), vdevs.classes()).map_err(|error| refuse(error.to_string()))?;
+        // A tree that cannot be made is refused here, where nothing has changed yet.
+        VdevTree::open(&members.config, []).map_err(|error| refuse(error.to_string()))?;
+        let leaves = self.leaf_commits_of(&members, Txg(0), true).into_iter();
+        let leaves = leaves.filter(|leaf| vdevs.leaves().any(|new| new.guid == leaf.guid)).collect();
+        Ok(Addition { vdevs, auxiliaries, leaves })
+    }
+
+    /// Makes the addition part of the open txg.
+    async fn enter_addition(&mut self, addition: Addition) -> Result<Txg, SpaError> {
+        let Addition { mut vdevs, auxiliaries, leaves } = addition;
+        if vdevs.first_id != self.members.config.children.len() as u64 {
+            return Err(refuse("the pool has got other vdevs meanwhile"));
+        }
+        let txg = self.txg;
+        vdevs.tops.iter_mut().for_each(|top| top.create_txg = txg);
+        let fail = |error| SpaError::Dmu { pool: self.name.clone(), error };
+        let mut directory = Zap::open(self.directory.clone()).await.map_err(fail)?;
+        let zaps = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await.map_err(fail)?;
+        let Some(zaps) = zaps.and_then(|value| value.as_u64()) else {
+            let what =
+                "adding devices to a pool without a list of its vdevs' tables (made before OpenZFS 0.7)".to_owned();
+            return Err(SpaError::Unwritable { pool: self.name.clone(), what });
+        };
+        let zaps = self.mos.object(ObjectId(zaps)).await.map_err(fail)?;
+        let mut zaps = Zap::open(zaps).await.map_err(fail)?;
+        vdevs.make_zaps(&self.mos, &mut zaps, txg).await.map_err(fail)?;
+        auxiliaries.enter(&self.mos, &mut directory, txg).await.map_err(fail)?;
+        directory.flush(txg).await.map_err(fail)?;
+        for (feature, count) in vdevs.uses() {
+            self.features.change(feature, count);
+        }
+        let added = self.members.add(vdevs.configs(), vdevs.disks(), vdevs.classes());
+        added.map_err(|error| self.fail(error))?;
+        self.config_changed = true;
+        self.tree.change(&self.members.config, vdevs.disks()).map_err(|error| self.fail(error))?;
+        for (id, made) in (vdevs.first_id..).zip(&vdevs.tops) {
+            self.add_space(VdevId(id as u32), made.is_rotational())?;
+        }
+        for LeafCommit { guid, disk, config, .. } in leaves {
+            let config = config.unwrap_or_default().into();
+            self.found.leaves.insert(guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new() });
+        }
+        self.found.auxiliaries = auxiliaries.found_with(&self.found.auxiliaries);
+        Ok(txg)
+    }
+
+    /// Gives the allocator the space of a new vdev; it can be used when the open txg is on disk.
+    fn add_space(&self, vdev: VdevId, is_rotational: bool) -> Result<(), SpaError> {
+        let top = self.members.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))?;
+        let setup = vdev_setup(&self.tree, top, vdev_maps_of(vdev, top), self.txg, is_rotational);
+        let added = self.space.with(|allocator| {
+            let added = allocator.add_vdev(setup, false);
+            // There is no intent log yet.
+            allocator.set_allocatable(vdev, top.class != AllocationClass::Log);
+            added
+        });
+        added.map_err(|error| self.fail(error))
+    }
+
+    /// Where all vdevs have sectors of one size, new ones are to have it too: blocks are made for the smallest.
+    fn check_ashift(&self, new: &MadeVdevs) -> Result<(), SpaError> {
+        let old = self.members.tops().filter(|(_, top)| top.class != AllocationClass::Log && top.ashift != 0);
+        let mut old = old.map(|(_, top)| top.ashift);
+        let Some(first) = old.next().filter(|first| old.all(|ashift| ashift == *first)) else { return Ok(()) };
+        match new.tops.iter().find(|top| top.ashift != first) {
+            Some(top) => Err(refuse(format!(
+                "mismatched ashift: the pool's vdevs have ashift {first}, the new one would have {}",
+                top.ashift
+            ))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Properties of datasets that are written: kept in the MOS, and obeyed by what is written from then on.
+//!
+//! # Features
+//!
+//! Bytes that older software does not know must not be in a pool that says that it has none. So which features a dataset uses is found
+//! out where its bytes are made, by the sync: each block that gets its pointer, each dnode and the objset's flags say what they need
+//! ([`Needs`]), and before the dataset's new root is entered the MOS, in the same txg, says that the dataset and the pool use it
+//! ([`Syncer::use_features`], the one place that does). Nobody above has to think of it.
+//!
+//! 1. A dataset's root in the MOS leads to no block that needs a feature which the dataset does not have noted.
+//! 2. A feature's count is how many datasets, snapshots included, have it noted; `verify` counts them anew.
+//! 3. A property whose value needs a feature that is not enabled is refused when it is set, and where it was set by others when the
+//!    dataset is opened: a sync never finds out.
+//!
+//! As in OpenZFS a feature stays noted when the last block that needs it is gone, and zstd's is noted already when the property is set.
+//!
+//! Rejected: to note features when a property is set or a dataset is opened. Datasets inherit, properties change while files are
+//! written, and each writer of blocks of another size had to remember it; two of three writers did not.
+
+use cenote_codec::compress::Compression;
+use cenote_dmu::{Objset, ObjsetPolicy, RedundantMetadata};
+use cenote_dsl::{Dir, Dsl};
+use cenote_format::dsl::{dataset_field, dir_field};
+use cenote_format::enums::{Checksum, Compress, ObjsetType};
+use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_format::needs::Needs;
+use cenote_format::objset::ObjsetFlags;
+use cenote_format::zap::ZapValue;
+
+use crate::SpaError;
+use crate::features::by_name;
+use crate::sync::Syncer;
+use cenote_dsl::Head;
+
+/// Properties that say how blocks are written.
+pub(crate) const POLICY_PROPERTIES: [&str; 5] =
+    ["compression", "checksum", "copies", "redundant_metadata", "special_small_blocks"];
+/// Blocks of files that count as small are no larger than this.
+const SMALL_BLOCK_MAX_BYTES: u64 = 1 << 20;
+
+/// Sizes of new files' blocks and dnodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSizes {
+    /// The block size of files that are larger, in bytes (`recordsize`).
+    pub record_bytes: u32,
+    /// Slots of 512 bytes that a dnode takes (`dnodesize`).
+    pub dnode_slots: u8,
+}
+
+impl Default for FileSizes {
+    fn default() -> Self {
+        Self { record_bytes: 128 << 10, dnode_slots: 1 }
+    }
+}
+
+impl FileSizes {
+    /// By the numbers that properties have, where they have any.
+    #[must_use]
+    pub fn of_properties(record: Option<u64>, dnode: Option<u64>) -> Self {
+        let usual = Self::default();
+        Self {
+            record_bytes: record.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(usual.record_bytes),
+            dnode_slots: match dnode {
+                None => usual.dnode_slots,
+                // `auto` is 1 KiB, as in OpenZFS.
+                Some(1) => 2,
+                Some(bytes) => u8::try_from(bytes / 512).unwrap_or(1).clamp(1, 32),
+            },
+        }
+    }
+}
+
+/// A property's value, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PropertyValue {
+    /// A number, or the number of a word.
+    Number(u64),
+    /// Text.
+    Text(String),
+}
+
+impl PropertyValue {
+    pub(crate) fn zap(&self) -> ZapValue {
+        match self {
+            Self::Number(number) => ZapValue::from_u64(*number),
+            Self::Text(text) => ZapValue::from_text(text),
+        }
+    }
+}
+
+impl Syncer {
+    /// The datasets as they are now, with all that was changed in the open txg.
+    #[must_use]
+    pub fn dsl(&self) -> &Dsl {
+        &self.dsl
+    }
+
+    /// Opens a head dataset for changing what is in it.
+    ///
+    /// # Errors
+    /// There is none of this name, or it has something that cannot be kept up yet ([`SpaError::Unwritable`]).
+    pub async fn open_head(&mut self, name: &str) -> Result<Head, SpaError> {
+        let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
+        let view = self.dsl().clone();
+        let dataset = view.dataset(name).await.map_err(fail)?;
+        if let Some(head) = self.dsl.open_head(dataset.object) {
+            return Ok(head);
+        }
+        let refuse =
+            |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: format!("{what} ('{name}')") });
+        if dataset.is_snapshot() {
+            return Err(self.fail(format!("'{name}' is a snapshot, which does not change")));
+        }
+        if dataset.is_inconsistent() {
+            return refuse("changing a dataset that is half received or half destroyed");
+        }
+        for (field, what) in [
+            (dir_field::CRYPTO_KEY_OBJECT, "changing an encrypted dataset"),
+            (dir_field::LIVELIST, "changing a clone that keeps a list of its blocks"),
+        ] {
+            if view.dir_field(&dataset.dir, field).await.map_err(fail)?.is_some() {
+                return refuse(what);
+            }
+        }
+        if view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await.map_err(fail)?.is_some() {
+            return refuse("changing a dataset with bookmarks");
+        }
+        let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        self.obey_properties(&view, &dataset.dir, &mut policy).await?;
+        let refquota = view.property(&dataset.dir, "refquota", false).await.map_err(fail)?;
+        if refquota.and_then(|found| found.value.number()).unwrap_or(0) != 0 {
+            return refuse("changing a dataset with refquota");
+        }
+        if view
+            .property(&dataset.dir, "dedup", true)
+            .await
+            .map_err(fail)?
+            .is_some_and(|dedup| dedup.value.number().is_some_and(|number| number != u64::from(Checksum::Off.number())))
+        {
+            return refuse("changing a dataset with dedup");
+        }
+        let dmu = self.writer.dmu().clone();
+        let objset = Objset::own(dmu, dataset.objset_id(), dataset.phys.bp, policy).await;
+        let objset = objset.map_err(|error| self.dmu_error(error))?;
+        let head = Head { dataset: dataset.object, objset };
+        self.dsl.add_head(head.clone());
+        Ok(head)
+    }
+
+    /// Takes over what a directory's properties say of how blocks are written.
+    pub(crate) async fn obey_properties(
+        &self,
+        view: &Dsl,
+        dir: &Dir,
+        policy: &mut ObjsetPolicy,
+    ) -> Result<(), SpaError> {
+        for property in POLICY_PROPERTIES {
+            let found = view.property(dir, property, true).await;
+            let found = found.map_err(|error| SpaError::Dsl { pool: self.name.clone(), error })?;
+            if let Some(number) = found.and_then(|found| found.value.number()) {
+                let needs = self.apply(policy, property, number)?;
+                self.require(needs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The sizes that a directory's properties give new files. As in OpenZFS they are those that need no feature where the pool has
+    /// not got it.
+    ///
+    /// # Errors
+    /// The properties cannot be read.
+    pub async fn file_sizes(&self, view: &Dsl, dir: &Dir) -> Result<FileSizes, SpaError> {
+        let number = async |property| {
+            let found = view.property(dir, property, true).await;
+            let found = found.map_err(|error| SpaError::Dsl { pool: self.name.clone(), error })?;
+            Ok::<_, SpaError>(found.and_then(|found| found.value.number()))
+        };
+        let (record, dnode) = (number("recordsize").await?, number("dnodesize").await?);
+        Ok(self.allowed_sizes(FileSizes::of_properties(record, dnode)))
+    }
+
+    /// Those of these sizes that the pool's features allow, or else those that need none.
+    #[must_use]
+    pub fn allowed_sizes(&self, sizes: FileSizes) -> FileSizes {
+        let usual = FileSizes::default();
+        let FileSizes { record_bytes, dnode_slots } = sizes;
+        let has = |needs| self.require(needs).is_ok();
+        FileSizes {
+            record_bytes: match has(Needs::of_block_size(u64::from(record_bytes))) {
+                true => record_bytes,
+                false => usual.record_bytes,
+            },
+            dnode_slots: if has(Needs::of_slots(dnode_slots.into())) { dnode_slots } else { usual.dnode_slots },
+        }
+    }
+
+    /// An objset for a new dataset. File systems count what each owner has from their first file on.
+    pub(crate) fn new_objset(&self, txg: Txg, dataset: ObjectId, kind: ObjsetType, policy: ObjsetPolicy) -> Objset {
+        let objset = Objset::create(self.writer.dmu().clone(), ObjsetId(dataset.0), kind, policy);
+        if kind == ObjsetType::Zfs {
+            let mut flags = ObjsetFlags::USERACCOUNTING_COMPLETE;
+            flags.set(ObjsetFlags::USEROBJACCOUNTING_COMPLETE, self.features.has("userobj_accounting"));
+            flags.set(ObjsetFlags::PROJECTQUOTA_COMPLETE, self.features.has("project_quota"));
+            objset.set_flags(txg, flags);
+        }
+        objset
+    }
+
+    /// Checks that all needed features are enabled.
+    ///
+    /// # Errors
+    /// One is not enabled.
+    pub(crate) fn require(&self, needs: Needs) -> Result<(), SpaError> {
+        match needs.names().find(|name| !self.features.has(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let what = format!("feature@{name} is not enabled, and what is asked for needs it");
+                Err(SpaError::CannotCreate(what))
+            }
+        }
+    }
+
+    /// Notes with a dataset, and counts for the pool, that it uses features: in the txg that syncs, before the bytes that need them
+    /// are the dataset's.
+    ///
+    /// # Errors
+    /// One is not enabled, or the MOS cannot be changed.
+    pub(crate) async fn use_features(&mut self, txg: Txg, dataset: ObjectId, needs: Needs) -> Result<(), SpaError> {
+        let known = self.used_features.get(&dataset).copied().unwrap_or_default();
+        if known.contains(needs) {
+            return Ok(());
+        }
+        self.require(needs)?;
+        for feature in needs.difference(known).names().filter_map(by_name) {
+            let noted = self.dsl.note_feature(txg, dataset, feature.guid).await;
+            let noted = noted.map_err(|error| self.fail(error))?;
+            self.features.change("extensible_dataset", i64::from(noted.zapified));
+            self.features.change(feature.name, i64::from(noted.is_new));
+        }
+        self.used_features.insert(dataset, known | needs);
+        Ok(())
+    }
+
+    /// Sets a property of a dataset, before or while files are written: those that say how blocks are written take effect
+    /// with the next sync.
+    ///
+    /// # Errors
+    /// The value is none that it can have, or needs a feature that is not enabled.
+    pub async fn set_property(&mut self, head: &Head, name: &str, value: &PropertyValue) -> Result<(), SpaError> {
+        let txg = self.txg;
+        let mut policy = head.objset.policy();
+        if let PropertyValue::Number(number) = value {
+            let needs = self.apply(&mut policy, name, *number)?;
+            self.require(needs)?;
+            if name == "compression" {
+                self.use_features(txg, head.dataset, needs).await?;
+            }
+        }
+        let set = match (name, value) {
+            ("refreservation", PropertyValue::Number(bytes)) => {
+                self.dsl.set_refreservation(txg, head.dataset, *bytes).await
+            }
+            _ => {
+                let dir = self.dsl.dataset_phys(head.dataset).await.map_err(|error| self.fail(error))?.dir;
+                self.dsl.set_property(txg, dir, name, &value.zap()).await
+            }
+        };
+        set.map_err(|error| self.fail(error))?;
+        head.objset.set_policy(policy);
+        Ok(())
+    }
+
+    /// Applies a property to the policy that blocks are written by. Returns the features that the value needs.
+    pub(crate) fn apply(&self, policy: &mut ObjsetPolicy, name: &str, number: u64) -> Result<Needs, SpaError> {
+        let bad = || SpaError::CannotCreate(format!("property '{name}' cannot have the value {number}"));
+        match name {
+            "compression" => {
+                let compression = Compression::from_property(number).ok_or_else(bad)?;
+                if matches!(compression.kind, Compress::Inherit | Compress::Empty) {
+                    return Err(bad());
+                }
+                // The only place where `on` and a level that was not given get their meaning.
+                let compression = compression.resolved(self.features.has("lz4_compress"));
+                policy.compress = compression.kind;
+                policy.compress_level = compression.level;
+                Ok(Needs::of_compress(compression.kind))
+            }
+            "checksum" => {
+                let checksum = u8::try_from(number).ok().and_then(Checksum::from_number).ok_or_else(bad)?;
+                policy.checksum = match checksum {
+                    Checksum::On => Checksum::Fletcher4,
+                    Checksum::Inherit | Checksum::Label | Checksum::GangHeader | Checksum::Zilog | Checksum::Zilog2 => {
+                        return Err(bad());
+                    }
+                    checksum => checksum,
+                };
+                Ok(Needs::of_checksum(checksum))
+            }
+            "copies" => {
+                policy.copies = u8::try_from(number).ok().filter(|copies| (1..=3).contains(copies)).ok_or_else(bad)?;
+                Ok(Needs::empty())
+            }
+            "redundant_metadata" => {
+                policy.redundant_metadata = match number {
+                    0 => RedundantMetadata::All,
+                    1 => RedundantMetadata::Most,
+                    2 => RedundantMetadata::Some,
+                    3 => RedundantMetadata::None,
+                    _ => return Err(bad()),
+                };
+                Ok(Needs::empty())
+            }
+            "special_small_blocks" => {
+                let is_size = number.is_power_of_two() && (512..=SMALL_BLOCK_MAX_BYTES).contains(&number);
+                let small = u32::try_from(number).ok().filter(|_| number == 0 || is_size);
+                policy.small_block_bytes = small.ok_or_else(|| {
+                    let what = format!("'{name}' must be zero or a power of 2 from 512B to 1M");
+                    SpaError::CannotCreate(what)
+                })?;
+                Ok(Needs::empty())
+            }
+            "recordsize" => {
+                if !number.is_power_of_two() || !(512..=16 << 20).contains(&number) {
+                    return Err(bad());
+                }
+                Ok(Needs::of_block_size(number))
+            }
+            "volblocksize" => Ok(Needs::of_block_size(number)),
+            "dnodesize" => Ok(Needs::of_slots(FileSizes::of_properties(None, Some(number)).dnode_slots.into())),
+            _ => Ok(Needs::empty()),
+        }
+    }
+}

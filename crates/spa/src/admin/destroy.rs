@@ -1,0 +1,226 @@
+//! Destroying a file system or a volume: the txg that takes its name away leaves its blocks to the background
+//! (`jobs/async_destroy`). A pool without the feature `async_destroy` has no place for that: there the blocks are freed at once.
+
+use cenote_dmu::{KeyAccess, Objset};
+use cenote_dsl::Dataset;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dnode::dnodes_in_block;
+use cenote_format::dsl::{dataset_field, dir_field, pool_directory};
+use cenote_format::ids::Txg;
+use cenote_taskq::BoxFuture;
+use cenote_zio::{Bookmark, ReadContext};
+
+use crate::SpaError;
+use crate::features::FEATURES;
+use crate::sync::Syncer;
+
+impl Syncer {
+    /// Destroys a file system or volume that has neither snapshots nor datasets below it.
+    ///
+    /// # Errors
+    /// There is none of this name, it has what depends on it, or something that cannot be freed yet.
+    pub async fn destroy_dataset(&mut self, name: &str) -> Result<(), SpaError> {
+        let dataset = self.check_destroy(name, false).await?;
+        let txg = self.txg;
+        self.check_log(&dataset).await?;
+        if !self.leave_blocks(txg, &dataset).await? {
+            self.free_objset(txg, &dataset).await?;
+        }
+        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
+            // Asked of the open txg: one may have been noted in it.
+            let used = self.dsl.has_noted(dataset.object, feature.guid).await;
+            if used.map_err(|error| self.dsl_failed(error))? {
+                self.features.change(feature.name, -1);
+            }
+        }
+        self.used_features.remove(&dataset.object);
+        let gone = self.dsl.destroy_dataset(txg, dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        self.features.change("extensible_dataset", -(gone.zapified as i64));
+        self.release_empty_bpobj(txg, gone.shared_empty).await?;
+        self.dsl.retain_heads(|head| head.dataset != dataset.object);
+        self.record_event("destroy", "", Some((name, dataset.object))).await
+    }
+
+    /// The dataset, if [`Self::destroy_dataset`] would destroy it; `is_recursive`: after those below it.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn check_destroy(&mut self, name: &str, is_recursive: bool) -> Result<Dataset, SpaError> {
+        let view = self.dsl().clone();
+        let dataset = view.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot destroy '{name}': {why}")));
+        let refuse =
+            |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: format!("{what} ('{name}')") });
+        if dataset.is_snapshot() {
+            return refuse("destroying snapshots");
+        }
+        if dataset.dir.phys.parent.0 == 0 {
+            return cannot("operation does not apply to pools\nuse 'zpool destroy' to destroy the pool itself");
+        }
+        let children = view.children(&dataset.dir, true).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshots = view.snapshots(&dataset).await.map_err(|error| self.dsl_failed(error))?;
+        if let Some(snapshot) = snapshots.first() {
+            return refuse(&format!(
+                "destroying snapshots: there is '{}', of {} in all",
+                snapshot.name(),
+                snapshots.len()
+            ));
+        }
+        if !is_recursive && !children.is_empty() {
+            return cannot("filesystem has children\nuse '-r' to destroy them too");
+        }
+        if dataset.dir.phys.origin != self.dsl.origin() {
+            return refuse("destroying clones");
+        }
+        if dataset.dir.phys.reserved_bytes != 0 {
+            return refuse("destroying a dataset with a reservation");
+        }
+        for field in [dir_field::CRYPTO_KEY_OBJECT, dir_field::LIVELIST, dir_field::FILESYSTEM_COUNT] {
+            if view.dir_field(&dataset.dir, field).await.map_err(|error| self.dsl_failed(error))?.is_some() {
+                return refuse("destroying encrypted datasets, clones, and where filesystem limits are in force");
+            }
+        }
+        let bookmarks = view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await;
+        if bookmarks.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return refuse("destroying a dataset with bookmarks");
+        }
+        if dataset.phys.user_refs.0 != 0 || dataset.phys.properties.0 != 0 {
+            return refuse("destroying a dataset with holds");
+        }
+        self.check_above(&view, &dataset.dir).await?;
+        if self.is_scanned().await? {
+            return refuse("destroying datasets while a scrub or resilver is under way");
+        }
+        Ok(dataset)
+    }
+
+    /// Whether a scan has not come to its end.
+    async fn is_scanned(&self) -> Result<bool, SpaError> {
+        let directory = cenote_dmu::Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let scan = directory.lookup(pool_directory::SCAN.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+        let words: Vec<u64> = scan.map(|scan| scan.integers().collect()).unwrap_or_default();
+        // `scn_state`: 1 while it goes on, or is paused.
+        Ok(words.get(1) == Some(&1))
+    }
+
+    /// A log's blocks are not in the tree of the dataset.
+    async fn check_log(&self, dataset: &Dataset) -> Result<(), SpaError> {
+        if dataset.phys.bp.is_hole() {
+            return Ok(());
+        }
+        let dmu = self.writer.dmu().clone();
+        let objset = Objset::open(dmu, dataset.objset_id(), dataset.phys.bp, KeyAccess::None).await;
+        if objset.map_err(|error| self.dmu_error(error))?.phys().zil_header.log.is_hole() {
+            return Ok(());
+        }
+        let what = "destroying a dataset with an intent log in use".to_owned();
+        Err(SpaError::Unwritable { pool: self.name.clone(), what })
+    }
+
+    async fn free_objset(&mut self, txg: Txg, dataset: &Dataset) -> Result<(), SpaError> {
+        let root = dataset.phys.bp;
+        if root.is_hole() {
+            return Ok(());
+        }
+        let dmu = self.writer.dmu().clone();
+        let objset = Objset::open(dmu, dataset.objset_id(), root, KeyAccess::None).await;
+        let objset = objset.map_err(|error| self.dmu_error(error))?;
+        let phys = objset.phys();
+        for dnode in [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode].into_iter().flatten() {
+            for bp in dnode.blkptrs() {
+                self.free_tree(txg, *bp, None).await?;
+            }
+        }
+        for bp in phys.meta_dnode.blkptrs() {
+            self.free_tree(txg, *bp, Some(DmuType::DNODE)).await?;
+        }
+        self.free_blocks(txg, &[root]).await
+    }
+
+    /// Frees a block and all below it; of the meta-dnode's tree also what its dnodes lead to.
+    fn free_tree(&mut self, txg: Txg, bp: Blkptr, meta: Option<DmuType>) -> BoxFuture<'_, Result<(), SpaError>> {
+        Box::pin(async move {
+            if bp.is_hole() || bp.is_redacted() {
+                return Ok(());
+            }
+            let leads_on = bp.level() > 0 || meta.is_some();
+            if leads_on {
+                let context = ReadContext::new(Bookmark::objset(cenote_format::ids::ObjsetId(0)), None);
+                let read = self.writer.dmu().read(&bp, context).await;
+                let bytes = read.map_err(|error| self.fail(format!("what is to be freed cannot be read: {error}")))?;
+                let order = bp.byte_order();
+                if bp.level() > 0 {
+                    for child in Blkptr::array(&bytes, order) {
+                        if !child.is_hole() && child.level() + 1 != bp.level() {
+                            return Err(self.fail("a tree whose levels do not go down cannot be freed"));
+                        }
+                        self.free_tree(txg, child, meta).await?;
+                    }
+                } else {
+                    for (_, dnode) in dnodes_in_block(&bytes, order) {
+                        let dnode = dnode.map_err(|error| self.fail(error))?.to_value();
+                        for child in dnode.blkptrs().iter().chain(&dnode.spill) {
+                            self.free_tree(txg, *child, None).await?;
+                        }
+                    }
+                }
+            }
+            self.free_blocks(txg, &[bp]).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cenote_dmu::{ObjectSpec, Objset, ObjsetPolicy};
+    use cenote_format::dmu_type::DmuType;
+    use cenote_format::dsl::pool_directory;
+    use cenote_format::enums::ObjsetType;
+    use cenote_format::ids::ObjsetId;
+    use cenote_taskq::Runtime;
+
+    use crate::refcount::tests::{add_disk, made};
+
+    #[test]
+    fn a_destroyed_dataset_does_not_keep_an_exported_pool_in_memory() {
+        let runtime = Runtime::simulated(1);
+        let handle = runtime.handle();
+        add_disk(&runtime, "/destroyed");
+        runtime.block_on(async {
+            let mut writer = made(&handle, "/destroyed").await;
+            writer.sync().await.unwrap();
+            let head = writer.create_dataset("shared/a", ObjsetType::Zfs).await.unwrap();
+            head.objset.create_object(writer.txg(), &ObjectSpec::new(DmuType::UINT8_DATA, 512)).unwrap();
+            drop(head);
+            writer.sync().await.unwrap();
+            writer.destroy_dataset("shared/a").await.unwrap();
+            writer.sync().await.unwrap();
+            let tree = Arc::downgrade(writer.tree());
+            writer.export().await.unwrap();
+            assert!(tree.upgrade().is_none(), "what has the devices open is still there");
+        });
+    }
+
+    #[test]
+    fn an_objset_that_was_opened_and_not_kept_keeps_no_pool_in_memory() {
+        let runtime = Runtime::simulated(2);
+        let handle = runtime.handle();
+        add_disk(&runtime, "/opened");
+        runtime.block_on(async {
+            let mut writer = made(&handle, "/opened").await;
+            writer.sync().await.unwrap();
+            // As an opening does that fails after it.
+            let (root, policy) = (writer.mos.root(), ObjsetPolicy::new(3));
+            let again = Objset::own(writer.writer.dmu().clone(), ObjsetId(0), root, policy).await.unwrap();
+            let directory = again.object(pool_directory::OBJECT).await.unwrap();
+            assert_eq!(directory.objset_id(), ObjsetId(0));
+            drop((again, directory));
+            let tree = Arc::downgrade(writer.tree());
+            writer.export().await.unwrap();
+            assert!(tree.upgrade().is_none(), "what has the devices open is still there");
+        });
+    }
+}

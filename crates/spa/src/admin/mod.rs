@@ -1,0 +1,9 @@
+//! Changes of the pool itself: datasets, properties, vdevs, features. Each is made in the sync's hands, in one txg.
+
+pub(crate) mod add;
+pub(crate) mod dataset;
+mod destroy;
+pub(crate) mod properties;
+mod rename;
+mod upgrade;
+mod volume;

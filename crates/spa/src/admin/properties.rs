@@ -1,0 +1,325 @@
+//! What commands change of a pool that is open for writing: properties, names, whole file systems. Each change is of the open
+//! txg and noted in the pool's history as OpenZFS notes it.
+
+use cenote_dmu::Zap;
+use cenote_dsl::Birth;
+use cenote_dsl::property::Source;
+use cenote_dsl::{Dir, Dsl, DslError};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::{dir_field, pool_directory};
+use cenote_format::enums::ObjsetType;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::nvlist::NvList;
+use cenote_taskq::Rng;
+
+use crate::SpaError;
+use crate::admin::dataset::POLICY_PROPERTIES;
+use crate::admin::dataset::PropertyValue;
+use crate::config::PoolState;
+use crate::pool::FailMode;
+use crate::sync::vdev_config::set;
+use crate::sync::{Syncer, history};
+use cenote_dsl::Head;
+
+/// Properties of the pool that stand in its configuration, so that labels have them too.
+pub(crate) const IN_CONFIG: [&str; 2] = ["comment", "compatibility"];
+
+impl PropertyValue {
+    fn text(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+impl Syncer {
+    pub(crate) fn dsl_failed(&self, error: DslError) -> SpaError {
+        SpaError::Dsl { pool: self.name.clone(), error }
+    }
+
+    fn refused(&self, what: impl Into<String>) -> SpaError {
+        SpaError::Unwritable { pool: self.name.clone(), what: what.into() }
+    }
+
+    /// Notes a command in the pool's history: its line, and who gave it.
+    ///
+    /// # Errors
+    /// The history cannot be read or changed.
+    pub async fn record_command(&mut self, line: &str, user: u64) -> Result<(), SpaError> {
+        let record = history::command(self.time_s(), &self.host.name, user, line);
+        self.record(record).await
+    }
+
+    /// Notes what a txg did, of the pool or of a dataset.
+    pub(crate) async fn record_event(
+        &mut self,
+        name: &str,
+        text: &str,
+        dataset: Option<(&str, ObjectId)>,
+    ) -> Result<(), SpaError> {
+        let mut record = history::event(self.time_s(), self.txg, &self.host.name, name, text);
+        if let Some((name, object)) = dataset {
+            record.push("dsname", name);
+            record.push("dsid", object.0);
+        }
+        self.record(record).await
+    }
+
+    async fn record(&mut self, record: NvList) -> Result<(), SpaError> {
+        let txg = self.txg;
+        let directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let found =
+            directory.lookup(pool_directory::HISTORY.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+        // A pool that keeps none gets none.
+        let Some(object) = found.and_then(|value| value.as_u64()) else { return Ok(()) };
+        let object = self.mos.object(ObjectId(object)).await.map_err(|error| self.dmu_error(error))?;
+        history::append(&object, txg, &record).await.map_err(|error| self.dmu_error(error))
+    }
+
+    /// Sets a property of the pool; nothing takes it back to what it is by default.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn set_pool_property(&mut self, name: &str, value: Option<&PropertyValue>) -> Result<(), SpaError> {
+        let text = value.map(PropertyValue::text).unwrap_or_default();
+        if name == "multihost" {
+            self.set_multihost(matches!(value, Some(PropertyValue::Number(1))))?;
+        }
+        if IN_CONFIG.contains(&name) {
+            match value {
+                Some(_) => set(&mut self.old_config, name, text.as_str()),
+                None => drop(self.old_config.remove(name)),
+            }
+            self.config_changed = true;
+        } else {
+            let mut directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+            let found = directory.lookup(pool_directory::PROPERTIES.as_bytes()).await;
+            let object = match found.map_err(|error| self.dmu_error(error))?.and_then(|value| value.as_u64()) {
+                Some(object) => self.mos.object(ObjectId(object)).await.map_err(|error| self.dmu_error(error))?,
+                None => {
+                    let made = Zap::create_object(&self.mos, self.txg, DmuType::POOL_PROPS, &[]).await;
+                    let made = made.map_err(|error| self.dmu_error(error))?;
+                    let entered = directory.insert_u64(pool_directory::PROPERTIES, made.id().0).await;
+                    entered.map_err(|error| self.dmu_error(error))?;
+                    directory.flush(self.txg).await.map_err(|error| self.dmu_error(error))?;
+                    made
+                }
+            };
+            let entry = value.map(PropertyValue::zap);
+            let put = cenote_dmu::Zap::put_entry(&object, self.txg, name, entry.as_ref()).await;
+            put.map_err(|error| self.dmu_error(error))?;
+            if name == "failmode" {
+                self.failmode = match value {
+                    Some(PropertyValue::Number(number)) => FailMode::of_number(*number),
+                    _ => FailMode::default(),
+                };
+            }
+        }
+        self.record_event("set", &format!("{name}={text}"), None).await
+    }
+
+    /// A directory by its full name, as of the last txg that was synced.
+    async fn dir_of(&self, view: &Dsl, name: &str) -> Result<Dir, SpaError> {
+        view.dir(name).await.map_err(|error| self.dsl_failed(error))
+    }
+
+    /// Whether a property of a dataset can be given this value in this pool: to be asked before anything is changed.
+    ///
+    /// # Errors
+    /// It is none that the property can have, or needs a feature that the pool has not got.
+    pub fn check_property(&self, property: &str, value: &PropertyValue) -> Result<(), SpaError> {
+        let PropertyValue::Number(number) = value else { return Ok(()) };
+        let mut policy = self.mos.policy();
+        let needs = self.apply(&mut policy, property, *number)?;
+        self.require(needs)
+    }
+
+    /// Sets a property of a dataset, or has it inherited from above. It is not checked whether the property exists; what
+    /// depends on a feature is refused where the pool has not got it.
+    ///
+    /// # Errors
+    /// There is no such dataset; the value is none that the property can have; what it means cannot be kept up yet.
+    pub async fn change_property(
+        &mut self,
+        dataset: &str,
+        property: &str,
+        value: Option<&PropertyValue>,
+    ) -> Result<(), SpaError> {
+        let view = self.dsl().clone();
+        let named = if dataset.contains('@') { view.dataset(dataset).await.ok() } else { None };
+        if named.is_some_and(|named| named.is_snapshot()) {
+            return Err(self.refused(format!("changing properties of snapshots ('{dataset}')")));
+        }
+        let dir = self.dir_of(&view, dataset).await?;
+        if let Some(value) = value {
+            self.check_property(property, value)?;
+        }
+        if let ("quota", Some(PropertyValue::Number(bytes))) = (property, value) {
+            self.check_quota_value(dataset, &dir, *bytes).await?;
+        }
+        let followed = self.policies_with(&view, &dir, property, value).await?;
+        let txg = self.txg;
+        let text = value.map(PropertyValue::text).unwrap_or_default();
+        if property == "refreservation" {
+            let bytes = match value {
+                Some(PropertyValue::Number(bytes)) => *bytes,
+                _ => 0,
+            };
+            let reserved = self.dsl.set_refreservation(txg, dir.phys.head_dataset, bytes).await;
+            reserved.map_err(|error| self.dsl_failed(error))?;
+        } else {
+            let value = value.map(PropertyValue::zap);
+            let changed = self.dsl.change_property(txg, dir.object, property, value.as_ref()).await;
+            changed.map_err(|error| self.dsl_failed(error))?;
+        }
+        followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
+        if let ("compression", Some(PropertyValue::Number(number))) = (property, value) {
+            let needs = self.apply(&mut self.mos.policy(), property, *number)?;
+            self.use_features(txg, dir.phys.head_dataset, needs).await?;
+        }
+        let event = if value.is_some() { "set" } else { "inherit" };
+        self.record_event(event, &format!("{property}={text}"), Some((dataset, dir.phys.head_dataset))).await
+    }
+
+    /// Refuses a quota below a directory's used or reserved space, as of the open txg.
+    async fn check_quota_value(&self, name: &str, dir: &Dir, bytes: u64) -> Result<(), SpaError> {
+        let phys = self.dsl.dir_phys(dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        if bytes != 0 && bytes < phys.used_bytes.max(phys.reserved_bytes) {
+            let why = "size is less than current used or reserved space";
+            return Err(SpaError::CannotCreate(format!("cannot set property for '{name}': {why}")));
+        }
+        Ok(())
+    }
+
+    /// How open datasets are to be written once a directory has this value of a property, or inherits it: those that take it from
+    /// there.
+    async fn policies_with(
+        &self,
+        view: &Dsl,
+        dir: &Dir,
+        property: &str,
+        value: Option<&PropertyValue>,
+    ) -> Result<Vec<(Head, cenote_dmu::ObjsetPolicy)>, SpaError> {
+        if !POLICY_PROPERTIES.contains(&property) {
+            return Ok(Vec::new());
+        }
+        let number = match value {
+            Some(PropertyValue::Number(number)) => Some(*number),
+            Some(PropertyValue::Text(_)) => return Ok(Vec::new()),
+            None => match view.parent(dir).await.map_err(|error| self.dsl_failed(error))? {
+                Some(above) => {
+                    let found = view.property(&above, property, true).await;
+                    found.map_err(|error| self.dsl_failed(error))?.and_then(|found| found.value.number())
+                }
+                None => None,
+            },
+        };
+        // Where nothing says anything: of `compression` and `checksum` on, one copy, all metadata twice.
+        let number = number.unwrap_or(u64::from(property != "redundant_metadata"));
+        let mut followed = Vec::new();
+        // Mostly nothing is below: then none of the others is asked for its name.
+        let has_below = !view.children(dir, true).await.map_err(|error| self.dsl_failed(error))?.is_empty();
+        for head in self.dsl.heads() {
+            if !has_below && head.dataset != dir.phys.head_dataset {
+                continue;
+            }
+            let Ok(name) = view.dataset_name(head.dataset).await else { continue };
+            if name != dir.name {
+                if !name.starts_with(&format!("{}/", dir.name)) {
+                    continue;
+                }
+                let below = self.dir_of(view, &name).await?;
+                let found = view.property(&below, property, true).await.map_err(|error| self.dsl_failed(error))?;
+                match found.map(|found| found.source) {
+                    Some(Source::Inherited(from)) if from.len() <= dir.name.len() => {}
+                    Some(Source::Local | Source::Received | Source::Inherited(_)) => continue,
+                    _ => {}
+                }
+            }
+            let mut policy = head.objset.policy();
+            self.apply(&mut policy, property, number)?;
+            followed.push((head.clone(), policy));
+        }
+        Ok(followed)
+    }
+
+    /// Makes a dataset below another, which is to be of this kind; the caller makes that of its objset.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be one; what is above it is of a kind that cannot have it, or not yet.
+    pub async fn create_dataset(&mut self, name: &str, kind: ObjsetType) -> Result<Head, SpaError> {
+        cenote_dsl::name::check_new_dataset(name)
+            .map_err(|reason| SpaError::CannotCreate(format!("cannot create '{name}': {reason}")))?;
+        let Some((above, last)) = name.rsplit_once('/') else {
+            return Err(SpaError::CannotCreate(format!("cannot create '{name}': a pool's root dataset comes with it")));
+        };
+        let view = self.dsl().clone();
+        let parent = match view.dir(above).await {
+            Err(DslError::NoSuchDataset(_)) => {
+                return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent does not exist")));
+            }
+            result => result.map_err(|error| self.dsl_failed(error))?,
+        };
+        let exists = view.child(&parent, last).await.map_err(|error| self.dsl_failed(error))?.is_some();
+        if exists {
+            return Err(SpaError::CannotCreate(format!("cannot create '{name}': dataset already exists")));
+        }
+        let head = view.dataset(above).await.map_err(|error| self.dsl_failed(error))?;
+        if view.kind(&head).await.map_err(|error| self.dsl_failed(error))? != ObjsetType::Zfs {
+            return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent is not a filesystem")));
+        }
+        self.check_above(&view, &parent).await?;
+        let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        self.obey_properties(&view, &parent, &mut policy).await?;
+        let birth = Birth { time_s: self.time_s(), txg: self.txg };
+        let mut rng = Rng::new(self.handle.random_u64());
+        let none = ObjectId(0);
+        let dir = self.dsl.create_dir(Some(parent.object), last, none, birth).await;
+        let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        let dataset = self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
+        let objset = self.new_objset(self.txg, dataset, kind, policy);
+        let head = Head { dataset, objset };
+        self.dsl.add_head(head.clone());
+        self.record_event("create", "", Some((name, dataset))).await?;
+        Ok(head)
+    }
+
+    /// Whether datasets below this one can be made and destroyed with all that belongs to that.
+    pub(crate) async fn check_above(&self, view: &Dsl, dir: &Dir) -> Result<(), SpaError> {
+        let mut at = Some(dir.clone());
+        while let Some(dir) = at {
+            for (field, what) in [
+                (dir_field::CRYPTO_KEY_OBJECT, "datasets below an encrypted one"),
+                (dir_field::FILESYSTEM_COUNT, "datasets where filesystem limits are in force"),
+            ] {
+                if view.dir_field(&dir, field).await.map_err(|error| self.dsl_failed(error))?.is_some() {
+                    return Err(self.refused(format!("{what} ('{}')", dir.name)));
+                }
+            }
+            if dir.phys.delegations.0 != 0 {
+                return Err(self.refused(format!("datasets below one with delegated permissions ('{}')", dir.name)));
+            }
+            at = view.parent(&dir).await.map_err(|error| self.dsl_failed(error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the last txg, which says that the pool is destroyed, and closes it.
+    ///
+    /// # Errors
+    /// As [`Syncer::sync`].
+    pub async fn destroy(mut self) -> Result<(), SpaError> {
+        self.state = PoolState::Destroyed;
+        self.config_changed = true;
+        let result = self.sync().await;
+        self.writer.dmu().detached().close().await;
+        result.map(drop)
+    }
+
+    /// The txg that a dataset made now is born in.
+    #[must_use]
+    pub const fn birth_txg(&self) -> Txg {
+        self.txg
+    }
+}

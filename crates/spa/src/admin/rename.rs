@@ -1,0 +1,169 @@
+//! Other names for file systems, volumes and snapshots.
+
+use cenote_dsl::name::{NAME_MAX_BYTES, check_new_dataset, check_new_snapshot};
+use cenote_dsl::{Dir, Dsl, DslError};
+use cenote_format::enums::ObjsetType;
+
+use crate::SpaError;
+use crate::sync::Syncer;
+
+impl Syncer {
+    /// Gives a file system, a volume or a snapshot another name; of a file system or volume also one below another parent of
+    /// the pool, where it inherits what that has.
+    ///
+    /// # Errors
+    /// There is none of the one name, or one of the other; the new place is below the old one, is no file system, or has
+    /// no room; what is moved cannot be yet.
+    pub async fn rename_dataset(&mut self, from: &str, to: &str) -> Result<(), SpaError> {
+        let view = self.dsl().clone();
+        // `from` may be a file system with '@' in its own name: only a file system can get a name without '@'.
+        let misnamed = match to.contains('@') {
+            false if from.contains('@') => view.find_dir(from).await.map_err(|error| self.dsl_failed(error))?,
+            _ => None,
+        };
+        let dataset = match misnamed {
+            Some(dir) => view.head(&dir).await.map_err(|error| self.dsl_failed(error))?,
+            None => Some(view.dataset(from).await.map_err(|error| self.dsl_failed(error))?),
+        };
+        let Some(dataset) = dataset else { return Err(cannot(from, "it has no contents")) };
+        match (from.split_once('@').filter(|_| dataset.is_snapshot()), to.split_once('@')) {
+            (Some((head, old)), Some((new_head, new))) => {
+                check_new_snapshot(to).map_err(|reason| cannot(from, &reason))?;
+                if head != new_head {
+                    return Err(cannot(from, "snapshots must be part of same dataset"));
+                }
+                if view.dataset(to).await.is_ok() {
+                    return Err(cannot(from, "dataset already exists"));
+                }
+                let head = view.dataset(head).await.map_err(|error| self.dsl_failed(error))?.object;
+                let renamed = self.dsl.rename_snapshot(self.txg, head, old, new).await;
+                renamed.map_err(|error| self.dsl_failed(error))?;
+            }
+            (None, None) => {
+                check_new_dataset(to).map_err(|reason| cannot(from, &reason))?;
+                let (parent, name) = self.check_move(&view, &dataset.dir, to).await?;
+                let renamed = self.dsl.rename_dir(self.txg, dataset.dir.object, parent.object, &name).await;
+                renamed.map_err(|error| self.dsl_failed(error))?;
+            }
+            _ => return Err(cannot(from, "a snapshot stays a snapshot, and nothing else becomes one")),
+        }
+        self.record_event("rename", &format!("-> {to}"), Some((from, dataset.object))).await
+    }
+
+    /// Whether a directory can have this name; the directory above it then, and the last part.
+    async fn check_move(&self, view: &Dsl, dir: &Dir, to: &str) -> Result<(Dir, String), SpaError> {
+        let from = dir.name.as_str();
+        let failed = |error: DslError| self.dsl_failed(error);
+        let (Some((above, last)), false) = (to.rsplit_once('/'), dir.phys.parent.0 == 0) else {
+            return Err(cannot(from, "the root dataset has its pool's name, and nothing else can have one like it"));
+        };
+        if above == from || above.starts_with(&format!("{from}/")) {
+            return Err(cannot(from, "New dataset name cannot be a descendant of current dataset name"));
+        }
+        if to.split('/').next() != from.split('/').next() {
+            return Err(cannot(from, "datasets must be within same pool"));
+        }
+        let parent = match view.dir(above).await {
+            Err(DslError::NoSuchDataset(_)) => return Err(cannot(from, "parent does not exist")),
+            result => result.map_err(failed)?,
+        };
+        if view.child(&parent, last).await.map_err(failed)?.is_some() {
+            return Err(cannot(from, "dataset already exists"));
+        }
+        let head = view.dataset(above).await.map_err(failed)?;
+        if view.kind(&head).await.map_err(failed)? != ObjsetType::Zfs {
+            return Err(cannot(from, "parent is not a filesystem"));
+        }
+        let longer = to.len().saturating_sub(from.len());
+        for below in view.tree(dir.clone(), false).await.map_err(failed)? {
+            let longest = view.head(&below).await.map_err(failed)?;
+            let snapshots = match &longest {
+                Some(head) => view.snapshots(head).await.map_err(failed)?,
+                None => Vec::new(),
+            };
+            let snapshot = snapshots.iter().map(|snapshot| snapshot.name().len()).max().unwrap_or(0);
+            if below.name.len().max(snapshot) + longer > NAME_MAX_BYTES {
+                return Err(cannot(from, "a name below it would become too long"));
+            }
+        }
+        if parent.object != dir.phys.parent {
+            self.check_above(view, &parent).await?;
+            self.check_above(view, dir).await?;
+            self.check_room(view, dir, &parent).await?;
+        }
+        Ok((parent, last.to_owned()))
+    }
+
+    /// Whether quotas above the new place have room for all that a directory uses.
+    async fn check_room(&self, view: &Dsl, dir: &Dir, parent: &Dir) -> Result<(), SpaError> {
+        let moved_bytes = dir.phys.used_bytes.max(dir.phys.reserved_bytes);
+        let mut at = Some(parent.clone());
+        while let Some(above) = at {
+            // What counts there already counts there afterwards.
+            let is_common = dir.name.starts_with(&format!("{}/", above.name));
+            let quota = above.phys.quota_bytes;
+            if !is_common && quota != 0 && above.phys.used_bytes.saturating_add(moved_bytes) > quota {
+                return Err(cannot(&dir.name, "out of space"));
+            }
+            at = view.parent(&above).await.map_err(|error| self.dsl_failed(error))?;
+        }
+        Ok(())
+    }
+}
+
+fn cannot(from: &str, why: &str) -> SpaError {
+    SpaError::CannotCreate(format!("cannot rename '{from}': {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_dsl::Birth;
+    use cenote_format::ids::ObjectId;
+    use cenote_taskq::{Rng, Runtime};
+
+    use super::*;
+    use crate::refcount::tests::{add_disk, made};
+    use cenote_dsl::Head;
+
+    /// A file system with a name that the rules for new names forbid.
+    async fn misnamed(writer: &mut Syncer, part: &str) {
+        let birth = Birth { time_s: writer.time_s(), txg: writer.txg };
+        let dir = writer.dsl.create_dir(Some(writer.dsl.root_object()), part, ObjectId(0), birth).await.unwrap();
+        let dataset = writer.dsl.create_dataset(dir, birth, &mut Rng::new(part.len() as u64)).await.unwrap();
+        let objset = writer.new_objset(writer.txg, dataset, ObjsetType::Zfs, writer.mos.policy());
+        writer.dsl.add_head(Head { dataset, objset });
+    }
+
+    #[test]
+    fn what_is_called_as_nothing_can_be_called_is_renamed_and_destroyed() {
+        let runtime = Runtime::simulated(1);
+        let handle = runtime.handle();
+        add_disk(&runtime, "/misnamed");
+        runtime.block_on(async {
+            let mut writer = made(&handle, "/misnamed").await;
+            for part in ["a@b", "c#d", "e@f#g", "h%i", "*"] {
+                misnamed(&mut writer, part).await;
+            }
+            writer.sync().await.unwrap();
+            for name in ["shared/x@y", "shared/x#y", "shared/x%y", "shared/x$y", "shared/x*"] {
+                let refused = writer.create_dataset(name, ObjsetType::Zfs).await.map(drop).unwrap_err();
+                assert!(refused.to_string().starts_with(&format!("cannot create '{name}': ")), "{refused}");
+            }
+            for (from, to) in [("shared/a@b", "shared/a"), ("shared/c#d", "shared/c"), ("shared/*", "shared/star")] {
+                writer.rename_dataset(from, to).await.unwrap();
+            }
+            for name in ["shared/e@f#g", "shared/h%i"] {
+                writer.destroy_dataset(name).await.unwrap();
+            }
+            writer.sync().await.unwrap();
+            let view = writer.dsl().clone();
+            let root = view.root_dir().await.unwrap();
+            let left: Vec<_> = view.children(&root, false).await.unwrap().into_iter().map(|(name, _)| name).collect();
+            assert_eq!(left, ["a", "c", "star"]);
+            for name in ["shared/a@b", "shared/e@f#g"] {
+                assert!(view.dataset(name).await.is_err(), "{name}");
+            }
+            writer.export().await.unwrap();
+        });
+    }
+}

@@ -1,0 +1,66 @@
+//! Enabling features of a pool that exists.
+//!
+//! A feature that is enabled changes nothing on disk until it is used, with two exceptions: those that are in use from then on,
+//! since what is written next may depend on them, and error logs, which one of them wants in another form.
+
+use cenote_dmu::Zap;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::ObjectId;
+
+use crate::SpaError;
+use crate::features::{FEATURES, Feature, by_name, with_needs};
+use crate::sync::Syncer;
+
+impl Syncer {
+    /// Features that OpenZFS 2.3 has and the pool has not.
+    #[must_use]
+    pub fn missing_features(&self) -> Vec<&'static Feature> {
+        FEATURES.iter().filter(|feature| !feature.is_newer() && !self.features.has(feature.name)).collect()
+    }
+
+    /// Enables features, and those that they need, in the open txg. Those that were not enabled before come back.
+    ///
+    /// # Errors
+    /// There is no such feature; what it wants changed cannot be changed yet; the MOS cannot be changed.
+    pub async fn enable_features(&mut self, names: &[&str]) -> Result<Vec<&'static Feature>, SpaError> {
+        let mut wanted = Vec::new();
+        for name in names {
+            let unknown = || SpaError::CannotCreate(format!("feature '{name}' is not known"));
+            wanted.push(by_name(name).ok_or_else(unknown)?);
+        }
+        let mut wanted = with_needs(&wanted);
+        wanted.retain(|feature| !self.features.has(feature.name));
+        let mut directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        if wanted.iter().any(|feature| feature.name == "head_errlog") {
+            self.check_error_logs(&mut directory).await?;
+        }
+        // In OpenZFS's order: each notes the txg of its enabling if that is noted by then, so those before `enabled_txg` do not.
+        for feature in &wanted {
+            let enabled = self.features.enable(&self.mos, &mut directory, feature, self.txg).await;
+            enabled.map_err(|error| self.dmu_error(error))?;
+        }
+        // Labels name some of them.
+        self.config_changed |= !wanted.is_empty();
+        for feature in &wanted {
+            self.record_event("set", &format!("feature@{}=enabled", feature.name), None).await?;
+        }
+        Ok(wanted)
+    }
+
+    /// Refuses to change the form of error logs that have something.
+    async fn check_error_logs(&self, directory: &mut Zap) -> Result<(), SpaError> {
+        for name in [pool_directory::ERRLOG_LAST, pool_directory::ERRLOG_SCRUB] {
+            let found = directory.lookup(name.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+            let Some(object) = found.and_then(|value| value.as_u64()).filter(|object| *object != 0) else { continue };
+            let object = self.mos.object(ObjectId(object)).await.map_err(|error| self.dmu_error(error))?;
+            let log = Zap::open(object).await.map_err(|error| self.dmu_error(error))?;
+            let is_empty = log.entries(1).await.is_ok_and(|entries| entries.is_empty());
+            if !is_empty {
+                let what =
+                    "enabling head_errlog in a pool with logged errors: clear them with OpenZFS first".to_owned();
+                return Err(SpaError::Unwritable { pool: self.name.clone(), what });
+            }
+        }
+        Ok(())
+    }
+}

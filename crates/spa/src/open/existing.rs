@@ -1,0 +1,354 @@
+//! Opening a pool that exists for writing.
+//!
+//! ```text
+//! import, read-only ──► may it be written to? ──► devices opened for writing, alone ──► import again over them
+//!                                                                                          │
+//!              next txg ◄── accounts of space: headers, logs replayed ◄── MOS, features, datasets
+//! ```
+//! The first import finds out what the pool is; up to there no device was opened for writing. The second one sees what the
+//! devices hold since nobody else can write to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_dmu::{Objset, ObjsetPolicy, SpaceDelta, Writer};
+use cenote_dsl::Dsl;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
+use cenote_format::uberblock::Mmp;
+use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
+use cenote_taskq::Handle;
+use cenote_vdev::config::{AllocationClass, VdevConfig};
+use cenote_vdev::ring::Ring;
+use cenote_vdev::tree::VdevStatus;
+use cenote_zio::AllocationUnits;
+
+use crate::config::PoolState;
+use crate::import::import_for;
+use crate::jobs::async_destroy::AsyncDestroy;
+use crate::multihost::{Candidate, Purpose, Settings};
+use crate::open::writable::next_txg;
+use crate::owner::KERNEL_POOLS;
+use crate::pool::FailMode;
+use crate::refcount::SharedBlocks;
+use crate::space::MosObjects;
+use crate::sync::features::FeatureCounts;
+use crate::sync::multihost::Multihost;
+use crate::sync::space::{Space, vdev_setup};
+use crate::sync::vdev_config::Members;
+use crate::sync::{Clock, Host, MOS_COPIES, Syncer};
+use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, SpaError, View};
+
+/// How to open a pool for writing.
+#[derive(Clone, Debug)]
+pub struct WriteOptions {
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Who writes.
+    pub host: Host,
+    /// Keep a second book of extents, which every allocation, free and device write is checked against.
+    pub check: bool,
+}
+
+/// Opens a pool for writing, in the txg after its last. Nothing is written before the first sync, which tells others that the
+/// pool is in use.
+///
+/// # Errors
+/// The pool cannot be imported; it was not exported, and nothing says that its last user is gone ([`SpaError::NotExported`]); the kernel's
+/// module has it ([`SpaError::InKernel`]); it has something that cannot be written yet ([`SpaError::Unwritable`]); too many of its
+/// devices are missing, or one that alone has what others missed ([`SpaError::LeftAlone`], unless
+/// [`ImportOptions::missing_tops`] says to go on without); one cannot be opened for writing.
+pub async fn open(
+    handle: &Handle,
+    found: FoundPool,
+    how: &ImportOptions,
+    options: WriteOptions,
+) -> Result<Syncer, SpaError> {
+    let kernel_pools = Path::new(KERNEL_POOLS);
+    found.check_kernel(handle, kernel_pools).await?;
+    if let Some(copy) = found.copies.iter().find(|copy| copy.choice == Choice::Any) {
+        let (used, other) = (copy.used.display().to_string(), copy.other.display().to_string());
+        return Err(SpaError::Copies { pool: found.name().to_owned(), used, other });
+    }
+    // A pool that is seen in use now is reported as that, not as one that may be in use.
+    let refused = found.check_owner(how).err();
+    let purpose = if refused.is_some() { Purpose::Read } else { Purpose::Write };
+    let imported = import_for(handle, found.clone(), how, purpose).await;
+    if let Err(error @ SpaError::Active { .. }) = imported {
+        return Err(holder(handle, &found).await.unwrap_or(error));
+    }
+    if let Some(refused) = refused {
+        if let Ok(pool) = imported {
+            pool.close().await;
+        }
+        return Err(refused);
+    }
+    let pool = imported?;
+    // Before anything else is read: the blocks that are read next may be on the missing device alone.
+    if !how.missing_tops {
+        check_outages(&pool)?;
+    }
+    pool.check_writable(how.rewind).await?;
+    let used = usable_leaves(&pool);
+    let name = pool.name().to_owned();
+    let before = *pool.uberblock();
+    pool.close().await;
+    drop(pool);
+    let watched =
+        Candidate { handle, found: &found, name: &name, newest: &before, options: how }.required(Purpose::Write);
+    let found = found.opened_for_writing(handle, &used).await?;
+    // Another may have had it until now.
+    found.check_kernel(handle, kernel_pools).await?;
+    found.check_owner(how)?;
+    let pool = import_for(handle, found, how, Purpose::Watched).await?;
+    pool.check_writable(how.rewind).await?;
+    let candidate = Candidate { handle, found: pool.found(), name: &name, newest: pool.uberblock(), options: how };
+    if watched.is_some() {
+        candidate.unchanged(&before)?;
+    }
+    let settings = Settings::of(&how.tunables);
+    let mut writer = Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await?;
+    writer.owner_mark = how.owner_mark;
+    Ok(writer)
+}
+
+/// The error that names who has the pool's devices, where that is a process of this system.
+async fn holder(handle: &Handle, found: &FoundPool) -> Option<SpaError> {
+    let all = found.leaves.keys().copied().collect();
+    let refused = found.opened_for_writing(handle, &all).await.err();
+    refused.filter(|error| matches!(error, SpaError::Device { .. }))
+}
+
+/// Leaves whose devices are there and are not to be left alone.
+fn usable_leaves(pool: &View) -> BTreeSet<Guid> {
+    fn collect(status: &VdevStatus, into: &mut BTreeSet<Guid>) {
+        if status.children.is_empty() && status.state.is_readable() {
+            into.insert(status.guid);
+        }
+        status.children.iter().for_each(|child| collect(child, into));
+    }
+    let mut all = BTreeSet::new();
+    collect(&pool.tree().status(), &mut all);
+    all
+}
+
+/// Where the newest uberblock stands.
+fn ring_of(pool: &View, is_multihost: bool) -> Ring {
+    let txg = pool.uberblock().txg;
+    let copies = pool.found().leaves.values().flat_map(|leaf| &leaf.uberblocks);
+    let newest = copies.filter(|copy| copy.uberblock.txg == txg).map(|copy| (copy.slot_shift, copy.slot));
+    Ring::new(is_multihost, txg, newest)
+}
+
+/// The reasons why leaves of a vdev can be read and not written.
+fn reasons(status: &VdevStatus, vdev: &VdevConfig) -> Vec<String> {
+    let mut found = Vec::new();
+    let is_in = |guid| vdev.leaves().iter().any(|leaf| leaf.guid == guid);
+    if let Some(coarse) = status.coarse.filter(|_| is_in(status.guid)) {
+        found.push(format!("cannot open {} for writing: {coarse}", status.name));
+    }
+    found.extend(status.children.iter().flat_map(|child| reasons(child, vdev)));
+    found
+}
+
+/// Refuses a pool where a missing device may be the only one that has the blocks of some txgs: it has to come back before the pool
+/// is written without it. Txgs that stay in an outage even with all devices back are no reason to refuse.
+fn check_outages(pool: &View) -> Result<(), SpaError> {
+    let there = usable_leaves(pool);
+    for (id, top) in (0..).map(VdevId).zip(&pool.vdevs().children) {
+        let outage = pool.tree().outage(id, &BTreeSet::new());
+        // A vdev without any device gets another error.
+        if top.class == AllocationClass::Log || !top.leaves().iter().any(|leaf| there.contains(&leaf.guid)) {
+            continue;
+        }
+        let would_help = |leaf: &&VdevConfig| {
+            let mut rest = outage.clone();
+            let missed = pool.missed_txgs().get(&leaf.guid);
+            missed.iter().flat_map(|missed| missed.ranges()).for_each(|range| rest.remove(range.clone()));
+            !rest.is_empty()
+        };
+        let leaves = top.leaves().into_iter().filter(|leaf| leaf.kind.is_leaf() && !there.contains(&leaf.guid));
+        let missing: Vec<String> = leaves.filter(would_help).map(VdevConfig::display_name).collect();
+        if !missing.is_empty() {
+            return Err(SpaError::LeftAlone { pool: pool.name().to_owned(), missing, txgs: outage.to_string() });
+        }
+    }
+    Ok(())
+}
+
+struct Opening<'a> {
+    handle: &'a Handle,
+    pool: &'a View,
+    options: WriteOptions,
+    settings: Settings,
+    /// The newest uberblock's multihost fields, if the pool had to be watched.
+    watched: Option<Mmp>,
+    candidate: Candidate<'a>,
+}
+
+impl Opening<'_> {
+    async fn run(self) -> Result<Syncer, SpaError> {
+        let Self { handle, pool, ref options, settings, .. } = self;
+        let mut members = self.members()?;
+        if let Some(top) = members.unwritable(&members.lost()) {
+            let mut missing = vec![top.display_name()];
+            missing.extend(reasons(&pool.tree().status(), top));
+            return Err(SpaError::MissingDevices { pool: pool.name().to_owned(), missing });
+        }
+        let properties = pool.properties().await?;
+        let property = |name: &str| properties.get(name).and_then(|value| value.number()).unwrap_or(0);
+        let is_multihost = property("multihost") != 0;
+        if is_multihost && options.host.id == 0 {
+            return Err(SpaError::NoHostId(pool.name().to_owned()));
+        }
+        let leaves = members.leaf_commits(None);
+        if let Some(mmp) = self.watched {
+            self.candidate.claim(&leaves, &mmp).await?;
+        }
+        let dmu_failed = |error| pool.dmu_error(error);
+        let dmu = pool.dmu().clone();
+        let policy = ObjsetPolicy::new(MOS_COPIES);
+        let mos = Objset::own(dmu.clone(), ObjsetId(0), pool.uberblock().rootbp, policy).await.map_err(dmu_failed)?;
+        let features = FeatureCounts::open(&mos, pool.directory()).await.map_err(dmu_failed)?;
+        let policy = ObjsetPolicy {
+            may_embed: features.has("embedded_data"),
+            holes_have_births: features.has("hole_birth"),
+            ..policy
+        };
+        mos.set_policy(policy);
+        let (space, unflushed_txgs) = self.space(&members, &features).await?;
+        members.unflushed_txgs = unflushed_txgs;
+        space.set_mos(&mos);
+        let writer = Writer::new(dmu, space.clone());
+        let entry = async |name: &str| Ok::<_, SpaError>(ObjectId(self.entry(name).await?));
+        let directory = mos.object(pool_directory::OBJECT).await.map_err(dmu_failed)?;
+        let config = mos.object(entry(pool_directory::CONFIG).await?).await.map_err(dmu_failed)?;
+        let free_bpobj = entry(pool_directory::FREE_BPOBJ).await?;
+        let empty_bpobj = pool.directory().find_u64(pool_directory::EMPTY_BPOBJ).await.map_err(dmu_failed)?;
+        let dsl = Dsl::own(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await;
+        let dsl = dsl.map_err(|error| SpaError::Dsl { pool: pool.name().to_owned(), error })?;
+        let shared = SharedBlocks::open(pool).await?;
+        let multihost = Multihost::new(handle, settings, is_multihost);
+        multihost.committed(*pool.uberblock(), &leaves);
+        if is_multihost {
+            multihost.start(options.clock);
+        }
+        // There is no resilvering yet, so that cannot be undone.
+        let missing = members.lost();
+        let missing = members.config.leaves().into_iter().filter(|leaf| missing.contains(&leaf.guid));
+        let unwritten: Vec<String> = missing
+            .map(|leaf| {
+                format!("{} is not written: it lacks what is written from now on, for good (resilvering is not supported yet)", leaf.display_name())
+            })
+            .collect();
+        let without_uberblocks = |leaf: &FoundLeaf| FoundLeaf { uberblocks: Vec::new(), ..leaf.clone() };
+        let leaves = pool.found().leaves.iter().map(|(guid, leaf)| (*guid, without_uberblocks(leaf))).collect();
+        Ok(Syncer {
+            handle: handle.clone(),
+            name: pool.name().to_owned(),
+            guid: pool.guid(),
+            host: options.host.clone(),
+            owner_mark: None,
+            clock: options.clock,
+            members,
+            old_config: pool.config().clone(),
+            ring: ring_of(pool, is_multihost),
+            multihost,
+            raidz_reflow: pool.uberblock().raidz_reflow,
+            tree: pool.tree().clone(),
+            space,
+            writer,
+            mos,
+            directory,
+            config,
+            dsl,
+            features,
+            shared,
+            deferred: crate::sync::deferred::list_of(pool.directory()).await.map_err(dmu_failed)?,
+            async_destroy: AsyncDestroy::open(pool.directory()).await.map_err(dmu_failed)?,
+            given_up: 0,
+            telling: Vec::new(),
+            used_features: BTreeMap::new(),
+            txg: next_txg(pool),
+            state: PoolState::Active,
+            failmode: FailMode::of_number(property("failmode")),
+            config_changed: true,
+            mos_delta: SpaceDelta::default(),
+            passes: 0,
+            space_pass: 0,
+            phases: Vec::new(),
+            notes: pool.notes().iter().cloned().chain(unwritten).collect(),
+            found: FoundPool { leaves, ..pool.found().clone() },
+            synced: None,
+            is_live: false,
+        })
+    }
+
+    async fn entry(&self, name: &str) -> Result<u64, SpaError> {
+        self.pool.directory().lookup_u64(name).await.map_err(|error| self.pool.dmu_error(error))
+    }
+
+    /// The vdevs with the disks that are ours.
+    fn members(&self) -> Result<Members, SpaError> {
+        let pool = self.pool;
+        let tree = pool.config().list("vdev_tree").ok_or_else(|| pool.corrupt("its configuration has no vdev tree"))?;
+        let usable = usable_leaves(pool);
+        let found = &pool.found().leaves;
+        let disks = found.iter().filter(|(guid, _)| usable.contains(guid));
+        let disks = disks.map(|(guid, leaf)| (*guid, leaf.disk.clone())).collect();
+        let failed = |error| SpaError::Vdev { pool: pool.name().to_owned(), error };
+        // What special vdevs are for stands in their own tables, which the import has read.
+        let classes = pool.vdevs().children.iter().map(|top| (top.guid, top.class)).collect();
+        let mut members = Members::new(tree.clone(), disks, classes).map_err(failed)?;
+        members.labels = found.iter().map(|(guid, leaf)| (*guid, leaf.config.as_ref().clone())).collect();
+        members.guid_sum = pool.uberblock().guid_sum;
+        members.missed = pool.missed_txgs().clone();
+        members.unnoted = pool.unnoted_txgs().clone();
+        members.late = Some((*pool.uberblock(), pool.late_leaves().clone()));
+        Ok(members)
+    }
+
+    /// The allocator as of the last txg, and the objects with metaslabs' unflushed txgs.
+    async fn space(
+        &self,
+        members: &Members,
+        features: &FeatureCounts,
+    ) -> Result<(Arc<Space>, BTreeMap<VdevId, ObjectId>), SpaError> {
+        let Self { handle, pool, options, .. } = self;
+        let has = |name| features.has(name);
+        let kinds =
+            SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };
+        let mut allocator = Allocator::new(kinds, Tunables::default(), options.check);
+        let (mut setups, mut sector_bytes, mut unflushed) = (Vec::new(), u64::MAX, BTreeMap::new());
+        for maps in pool.vdev_maps().await? {
+            let Some(top) = members.top(maps.vdev) else { continue };
+            if top.class != AllocationClass::Log {
+                sector_bytes = sector_bytes.min(1 << top.ashift);
+            }
+            unflushed.extend(maps.unflushed_txgs.map(|object| (maps.vdev, object)));
+            let disks = top.leaves().into_iter().filter_map(|leaf| members.disks.get(&leaf.guid));
+            let is_rotational = disks.into_iter().any(|disk| disk.device().is_rotational());
+            setups.push(vdev_setup(pool.tree(), top, maps, next_txg(pool), is_rotational));
+        }
+        let lost: Vec<VdevId> = setups
+            .iter()
+            .filter(|setup| setup.maps.class == AllocationClass::Log)
+            .map(|setup| setup.maps.vdev)
+            .collect();
+        let (objects, logs) = (Arc::new(MosObjects(pool.mos().clone())), pool.log_space_maps().await?);
+        let opened = cenote_metaslab::open(handle, &mut allocator, objects, setups, logs).await;
+        opened.map_err(|problem| pool.corrupt(format!("{problem}; 'verify' says more")))?;
+        // There is no intent log yet, and a log device may be missing.
+        lost.into_iter().for_each(|vdev| allocator.set_allocatable(vdev, false));
+        if options.check {
+            let space = pool.space().await?;
+            for vdev in &space.vdevs {
+                let entered = allocator.check_opened(vdev.maps.vdev, vdev.allocated.iter());
+                entered.map_err(|error| pool.corrupt(error.to_string()))?;
+            }
+        }
+        let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
+        Ok((Arc::new(Space::new((*handle).clone(), options.clock, units, allocator)), unflushed))
+    }
+}

@@ -1,0 +1,324 @@
+//! Making a pool.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_arc::{Cache, pool_bytes};
+use cenote_dmu::{Dmu, ObjectSpec, Objset, ObjsetPolicy, SpaceDelta, Writer, Zap};
+use cenote_dsl::{Birth, Dsl};
+use cenote_format::bpobj::BpobjPhys;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::pool_directory;
+use cenote_format::enums::ObjsetType;
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
+use cenote_format::nvlist::NvList;
+use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
+use cenote_taskq::{Handle, Rng, buf, join_all};
+use cenote_vdev::commit::initialize;
+use cenote_vdev::config::{AllocationClass, VdevConfig};
+use cenote_vdev::disk::Disk;
+use cenote_vdev::ring::Ring;
+use cenote_vdev::tree::VdevTree;
+use cenote_zio::{AllocationUnits, Zio};
+
+use crate::config::PoolState;
+use crate::multihost::Settings;
+use crate::open::spares_l2cache::{AuxSpec, MadeAux};
+use crate::open::vdevs::{METASLABS_MIN, MadeTop, MadeVdevs, TopSpec, refuse};
+use crate::refcount::SharedBlocks;
+use crate::space::{ALLOCATION_BIAS, vdev_maps_of};
+use crate::sync::config::{CONFIG_BLOCK_BYTES, VERSION};
+use crate::sync::features::{FeatureCounts, of_new_pool};
+use crate::sync::multihost::Multihost;
+use crate::sync::space::{Space, vdev_setup};
+use crate::sync::vdev_config::Members;
+use crate::sync::{Clock, Host, MOS_COPIES, Syncer, history};
+use crate::{FoundLeaf, FoundPool, SpaError};
+use cenote_dsl::Head;
+
+/// Blocks of the list of deferred frees.
+const SYNC_BPOBJ_BLOCK_BYTES: u32 = 16 << 10;
+
+/// How to make a pool.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// The name.
+    pub name: String,
+    /// The top-level vdevs.
+    pub tops: Vec<TopSpec>,
+    /// Spares and cache devices.
+    pub auxiliaries: AuxSpec,
+    /// Sector size as a power of two; as the devices say if not given.
+    pub ashift: Option<u32>,
+    /// Features that are not enabled; all others that OpenZFS 2.3 knows are.
+    pub disabled_features: Vec<String>,
+    /// Pool properties to be set, by name: words as they are kept.
+    pub properties: Vec<(String, u64)>,
+    /// What guids, salts and the like follow from; drawn by the machine if not given.
+    pub seed: Option<u64>,
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Who makes it.
+    pub host: Host,
+    /// The command line, for the history.
+    pub command: String,
+    /// The user, for the history.
+    pub user: u64,
+    /// Memory of the block cache.
+    pub cache_bytes: usize,
+    /// Keep a second book of extents, which every allocation, free and device write is checked against.
+    pub check: bool,
+}
+
+/// Makes a pool in memory, and labels on its devices. It is a pool when its first txg is synced: what belongs into that (the
+/// root file system) is written before. Whatever was on the devices is lost.
+///
+/// # Errors
+/// What is asked for is no pool, or the devices cannot be written.
+pub async fn create(handle: &Handle, options: CreateOptions) -> Result<Syncer, SpaError> {
+    create_with_metaslabs(handle, options, METASLABS_MIN).await
+}
+
+/// As [`create`], with so many metaslabs to a vdev at least, as far as each holds a block of the largest size
+/// (`zfs_vdev_min_ms_count`; 16 otherwise).
+///
+/// # Errors
+/// As [`create`].
+pub async fn create_with_metaslabs(
+    handle: &Handle,
+    options: CreateOptions,
+    metaslabs_min: u64,
+) -> Result<Syncer, SpaError> {
+    let CreateOptions { name, tops, auxiliaries, host, clock, .. } = options;
+    check_name(&name)?;
+    let txg = Txg::INITIAL;
+    let mut rng = Rng::new(options.seed.unwrap_or_else(|| handle.random_u64()));
+    let guid = Guid(rng.next_u64() | 1);
+    let enabled = of_new_pool(&options.disabled_features)?;
+    if !tops.iter().any(|top| top.class == AllocationClass::Normal) {
+        return Err(refuse(
+            "invalid vdev specification: at least one toplevel vdev that takes everything must be named",
+        ));
+    }
+    let mut vdevs = MadeVdevs::new(tops, options.ashift, metaslabs_min, txg, &mut rng)?;
+    vdevs.check_features(|name| enabled.iter().any(|feature| feature.name == name))?;
+    let auxiliaries = MadeAux::new(auxiliaries, options.ashift, &vdevs, &mut rng)?;
+
+    let failed = |error: String| SpaError::Write { pool: name.clone(), what: error };
+    let disks: BTreeMap<_, _> = vdevs.leaves().map(|leaf| (leaf.guid, leaf.spec.disk.clone())).collect();
+    let members = |vdevs: &MadeVdevs| {
+        let made = Members::new(vdevs.tree(guid), disks.clone(), vdevs.classes().collect());
+        made.map_err(|error| failed(error.to_string()))
+    };
+    let config = members(&vdevs)?.config;
+    let tree = Arc::new(VdevTree::open(&config, disks.clone()).map_err(|error| failed(error.to_string()))?);
+    let zio = Zio::new(tree.clone());
+    let mut salt = [0; 32];
+    rng.fill(&mut salt);
+    zio.set_salt(&salt);
+    buf::set_pool_limit_bytes(pool_bytes(options.cache_bytes).max(1 << 20));
+    let dmu = Dmu::new(handle.clone(), zio, Arc::new(Cache::new(options.cache_bytes)));
+    let has = |name: &str| enabled.iter().any(|feature| feature.name == name);
+    let space_features =
+        SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };
+    let space =
+        Arc::new(new_space(handle, clock, &config, &tree, space_features, &vdevs, options.check).map_err(failed)?);
+    let writer = Writer::new(dmu.clone(), space.clone());
+
+    let policy = ObjsetPolicy {
+        may_embed: has("embedded_data"),
+        holes_have_births: has("hole_birth"),
+        ..ObjsetPolicy::new(MOS_COPIES)
+    };
+    let mos = Objset::create(dmu, ObjsetId(0), ObjsetType::Meta, policy);
+    space.set_mos(&mos);
+    let time_s = match clock {
+        Clock::Now => handle.unix_time().as_secs(),
+        Clock::Fixed(time) => time,
+    };
+    let birth = Birth { time_s, txg };
+    let dmu_failed = |error| SpaError::Dmu { pool: name.clone(), error };
+    let dsl_failed = |error: cenote_dsl::DslError| SpaError::Write { pool: name.clone(), what: error.to_string() };
+
+    let object = mos.create_at(txg, pool_directory::OBJECT, &ObjectSpec::new(DmuType::OBJECT_DIRECTORY, 512));
+    let directory_object = object.map_err(dmu_failed)?;
+    let mut directory = Zap::create(directory_object.clone()).map_err(dmu_failed)?;
+    let mut features = FeatureCounts::create(&mos, &mut directory, &enabled, txg).await.map_err(dmu_failed)?;
+    let dsl = Dsl::create(name.clone(), &mos, &writer, birth, &mut rng).await.map_err(dsl_failed)?;
+    let dataset = dsl.create_dataset(dsl.root_object(), birth, &mut rng).await.map_err(dsl_failed)?;
+
+    let zaps = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?;
+    directory.insert_u64(pool_directory::VDEV_ZAP_MAP, zaps.id().0).await.map_err(dmu_failed)?;
+    let mut zaps = Zap::create(zaps).map_err(dmu_failed)?;
+    if has("vdev_zaps_v2") {
+        vdevs.root_zap = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?.id();
+        let root = vdevs.root_zap.0;
+        zaps.insert_u64(&int_key_name(root), root).await.map_err(dmu_failed)?;
+    }
+    vdevs.make_zaps(&mos, &mut zaps, txg).await.map_err(dmu_failed)?;
+    for (feature, count) in vdevs.uses() {
+        features.change(feature, count);
+    }
+    auxiliaries.enter(&mos, &mut directory, txg).await.map_err(dmu_failed)?;
+    let spec =
+        ObjectSpec::new(DmuType::PACKED_NVLIST, CONFIG_BLOCK_BYTES).with_bonus(DmuType::PACKED_NVLIST_SIZE, vec![0; 8]);
+    let members = members(&vdevs)?;
+    let config = mos.create_object(txg, &spec).map_err(dmu_failed)?;
+    let deferred = BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() };
+    let mut spec = ObjectSpec::new(DmuType::BPOBJ, SYNC_BPOBJ_BLOCK_BYTES)
+        .with_bonus(DmuType::BPOBJ_HDR, deferred.emit(cenote_zio::ORDER));
+    spec.uncompressed = true;
+    let deferred = mos.create_object(txg, &spec).map_err(dmu_failed)?;
+    let failmode = options.properties.iter().find(|(name, _)| name == "failmode").cloned();
+    let settings = Settings::of(&cenote_vdev::tunables::Tunables::default());
+    let multihost = Multihost::new(handle, settings, false);
+    let properties: Vec<(&str, ZapValue)> =
+        options.properties.iter().map(|(name, word)| (name.as_str(), ZapValue::from_u64(*word))).collect();
+    let properties = Zap::create_object(&mos, txg, DmuType::POOL_PROPS, &properties).await.map_err(dmu_failed)?;
+    let text = format!("pool version {VERSION}; software version cenote {}", env!("CARGO_PKG_VERSION"));
+    let records = [
+        history::event(time_s, txg, &host.name, "create", &text),
+        history::command(time_s, &host.name, options.user, &options.command),
+    ];
+    let bytes: u64 = vdevs.tops.iter().map(|top| top.asize_bytes).sum();
+    let history = history::create(&mos, txg, bytes, &records).await.map_err(dmu_failed)?;
+    for (entry, object) in [
+        (pool_directory::ROOT_DATASET, dsl.root_object()),
+        (pool_directory::FREE_BPOBJ, dsl.free_bpobj()),
+        (pool_directory::CONFIG, config.id()),
+        (pool_directory::SYNC_BPOBJ, deferred.id()),
+        (pool_directory::PROPERTIES, properties.id()),
+        (pool_directory::HISTORY, history.id()),
+        (pool_directory::DEFLATE, ObjectId(1)),
+        (pool_directory::CREATION_VERSION, ObjectId(VERSION)),
+    ] {
+        directory.insert_u64(entry, object.0).await.map_err(dmu_failed)?;
+    }
+    let salt = ZapValue::from_bytes(&salt);
+    directory.insert(pool_directory::CHECKSUM_SALT.as_bytes(), &salt).await.map_err(dmu_failed)?;
+    directory.flush(txg).await.map_err(dmu_failed)?;
+
+    let leaf = |(guid, disk): (&Guid, &Disk)| {
+        let (guid, disk, config) = (*guid, disk.clone(), Arc::new(NvList::new()));
+        (guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new() })
+    };
+    let leaves = disks.iter().map(leaf).collect();
+    let found = FoundPool { guid, leaves, copies: Vec::new(), auxiliaries: Arc::default() };
+    let pool = Syncer {
+        handle: handle.clone(),
+        name: name.clone(),
+        guid,
+        host,
+        owner_mark: None,
+        clock,
+        members,
+        old_config: NvList::new(),
+        ring: Ring::default(),
+        multihost,
+        raidz_reflow: 0,
+        tree,
+        space,
+        writer,
+        mos,
+        directory: directory_object,
+        config,
+        dsl,
+        features,
+        shared: SharedBlocks::none(),
+        deferred: None,
+        async_destroy: crate::jobs::async_destroy::AsyncDestroy::default(),
+        given_up: 0,
+        telling: Vec::new(),
+        used_features: BTreeMap::new(),
+        txg,
+        state: PoolState::Active,
+        failmode: crate::pool::FailMode::of_number(failmode.map_or(0, |(_, number)| number)),
+        config_changed: true,
+        mos_delta: SpaceDelta::default(),
+        passes: 0,
+        space_pass: 0,
+        phases: Vec::new(),
+        notes: Vec::new(),
+        found,
+        synced: None,
+        is_live: false,
+    };
+    let objset = pool.new_objset(txg, dataset, ObjsetType::Zfs, ObjsetPolicy { copies: 1, ..policy });
+    pool.dsl.add_head(Head { dataset, objset });
+    pool.initialize_labels().await?;
+    auxiliaries.initialize().await.map_err(|error| pool.fail(error))?;
+    Ok(pool)
+}
+
+/// Refuses names that no new pool can have.
+fn check_name(name: &str) -> Result<(), SpaError> {
+    let cannot = |reason| SpaError::CannotCreate(format!("cannot create '{name}': {reason}"));
+    cenote_dsl::name::check_new_pool(name).map_err(cannot)
+}
+
+/// The allocator over new vdevs.
+fn new_space(
+    handle: &Handle,
+    clock: Clock,
+    vdevs: &VdevConfig,
+    tree: &Arc<VdevTree>,
+    features: SpaceFeatures,
+    made: &MadeVdevs,
+    check: bool,
+) -> Result<Space, String> {
+    let mut allocator = Allocator::new(features, Tunables::default(), check);
+    let mut sector_bytes = u64::MAX;
+    for (id, top) in vdevs.children.iter().enumerate() {
+        let maps = vdev_maps_of(VdevId(id as u32), top);
+        let is_rotational = made.tops.get(id).is_some_and(MadeTop::is_rotational);
+        let setup = vdev_setup(tree, top, maps, Txg::INITIAL, is_rotational);
+        allocator.add_vdev(setup, true).map_err(|error| error.to_string())?;
+        if top.class == AllocationClass::Log {
+            // There is no intent log yet.
+            allocator.set_allocatable(VdevId(id as u32), false);
+        } else {
+            sector_bytes = sector_bytes.min(1 << top.ashift);
+        }
+    }
+    // What a larger sector needs beyond is padded when it is stored.
+    let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
+    Ok(Space::new(handle.clone(), clock, units, allocator))
+}
+
+impl MadeVdevs {
+    /// Makes the ZAPs of tops and leaves, which it enters into the list of all, and the arrays of metaslabs.
+    pub(crate) async fn make_zaps(
+        &mut self,
+        mos: &Objset,
+        all: &mut Zap,
+        txg: Txg,
+    ) -> Result<(), cenote_dmu::DmuError> {
+        for top in &mut self.tops {
+            let bias = top.class.name().map(|name| (ALLOCATION_BIAS, ZapValue::from_text(name)));
+            top.zap = Zap::create_object(mos, txg, DmuType::ZAP_METADATA, bias.as_slice()).await?.id();
+            all.insert_u64(&int_key_name(top.zap.0), top.zap.0).await?;
+            for leaf in &mut top.leaves {
+                leaf.zap = Zap::create_object(mos, txg, DmuType::ZAP_METADATA, &[]).await?.id();
+                all.insert_u64(&int_key_name(leaf.zap.0), leaf.zap.0).await?;
+            }
+            top.metaslab_array = mos.create_object(txg, &ObjectSpec::new(DmuType::OBJECT_ARRAY, 512))?.id();
+        }
+        all.flush(txg).await
+    }
+}
+
+impl Syncer {
+    /// Gives every device labels of this pool, with rings that are empty.
+    async fn initialize_labels(&self) -> Result<(), SpaError> {
+        let leaves = self.leaf_commits(Txg(0), true);
+        let made = join_all(leaves.iter().map(async |leaf| match &leaf.config {
+            Some(config) => initialize(&leaf.disk, config).await.map_err(|error| (leaf.disk.path().clone(), error)),
+            None => Ok(()),
+        }));
+        for result in made.await {
+            result.map_err(|(path, error)| self.fail(format!("{path}: {error}")))?;
+        }
+        Ok(())
+    }
+}

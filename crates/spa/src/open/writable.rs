@@ -1,0 +1,142 @@
+//! What keeps a pool that exists from being written to: checked when nothing has been opened for writing yet.
+//!
+//! A feature in use is a promise about structures that a writer keeps up. Those that only matter when one dataset
+//! is changed are not looked at here: that dataset is refused later, before anything of its txg is the pool's.
+
+use cenote_dmu::{KeyAccess, Objset};
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::Txg;
+use cenote_vdev::config::VdevKind;
+
+use crate::features::{FeatureState, by_name};
+use crate::view::FeatureName;
+use crate::{Rewind, SpaError, View};
+
+/// Features whose structures are kept up by what is written, or that writing to the pool's own objects does not touch.
+const WRITABLE: [&str; 40] = [
+    "async_destroy",
+    "empty_bpobj",
+    "lz4_compress",
+    "multi_vdev_crash_dump",
+    "spacemap_histogram",
+    "enabled_txg",
+    "hole_birth",
+    "spacemap_v2",
+    "extensible_dataset",
+    "bookmarks",
+    "filesystem_limits",
+    "embedded_data",
+    "livelist",
+    "log_spacemap",
+    "large_blocks",
+    "large_dnode",
+    "sha512",
+    "skein",
+    "edonr",
+    "redaction_bookmarks",
+    "redacted_datasets",
+    "bookmark_written",
+    "userobj_accounting",
+    "bookmark_v2",
+    "encryption",
+    "project_quota",
+    "allocation_classes",
+    "resilver_defer",
+    "device_rebuild",
+    "zstd_compress",
+    "draid",
+    "zilsaxattr",
+    "head_errlog",
+    "blake3",
+    "vdev_zaps_v2",
+    "block_cloning",
+    "block_cloning_endian",
+    "fast_dedup",
+    "longname",
+    "large_microzap",
+];
+
+impl View {
+    /// Whether this version can write to the pool at all.
+    ///
+    /// # Errors
+    /// [`SpaError::Unwritable`] says what it has that cannot be written.
+    pub(crate) async fn check_writable(&self, rewind: Rewind) -> Result<(), SpaError> {
+        let refuse = |what: String| Err(SpaError::Unwritable { pool: self.name().to_owned(), what });
+        if self.is_checkpoint_view() || rewind != Rewind::None {
+            return refuse("writing to a pool that is opened as it was before (rewound, or at its checkpoint)".into());
+        }
+        if self.uberblock().version != crate::sync::config::VERSION {
+            return refuse(format!("pools of version {} (without feature flags)", self.uberblock().version));
+        }
+        if self.mos().phys().endian() != cenote_zio::ORDER {
+            return refuse("pools that a big-endian machine wrote".into());
+        }
+        for (name, state) in self.features().await? {
+            match name {
+                _ if state != FeatureState::Active => {}
+                FeatureName::Known(feature) => {
+                    if !WRITABLE.contains(&feature.name) {
+                        return refuse(format!("the feature {} ({})", feature.name, feature.guid));
+                    }
+                }
+                FeatureName::Unknown(guid) => return refuse(format!("the feature {guid}")),
+            }
+        }
+        let counts = self.feature_counts(pool_directory::FEATURES_FOR_READ).await?;
+        if !by_name("lz4_compress").is_some_and(|feature| counts.contains_key(feature.guid)) {
+            return refuse("pools without the feature lz4_compress".into());
+        }
+        for top in &self.vdevs().children {
+            let name = top.display_name();
+            match &top.kind {
+                VdevKind::Hole => continue,
+                VdevKind::Indirect(_) | VdevKind::Missing => return refuse(format!("the vdev {name}")),
+                VdevKind::Raidz { expanding, expand_txgs, .. } if *expanding || !expand_txgs.is_empty() => {
+                    return refuse(format!("the vdev {name}, which was expanded"));
+                }
+                _ => {}
+            }
+            if top.removing || top.non_allocating {
+                return refuse(format!("the vdev {name}, which is being removed"));
+            }
+            if top.top_zap.0 == 0 {
+                return refuse(format!("the vdev {name}, which has no table of its own (made before OpenZFS 0.7)"));
+            }
+        }
+        self.check_intent_logs().await
+    }
+
+    /// Refuses pools with intent logs that hold something: their blocks may lie in space that is free otherwise, and what
+    /// they say was promised to be durable.
+    async fn check_intent_logs(&self) -> Result<(), SpaError> {
+        let root = self.dsl().root_dir().await.map_err(|error| self.dsl_error(error))?;
+        for dir in self.dsl().tree(root, true).await.map_err(|error| self.dsl_error(error))? {
+            let Some(head) = self.dsl().head(&dir).await.map_err(|error| self.dsl_error(error))? else { continue };
+            if head.phys.bp.is_hole() {
+                continue;
+            }
+            let objset = Objset::open(self.dmu().clone(), head.objset_id(), head.phys.bp, KeyAccess::None).await;
+            let log = objset.map_err(|error| self.dmu_error(error))?.phys().zil_header.log;
+            // A chain that begins with nothing readable has nothing, and its block is accounted for if it is older.
+            if log.is_hole() || (self.dmu().zio().read_speculative(&log).await.is_none() && log.birth() <= self.txg()) {
+                continue;
+            }
+            let what = format!(
+                "replaying intent logs: that of '{}' has records; import and export the pool with OpenZFS first",
+                dir.name
+            );
+            return Err(SpaError::Unwritable { pool: self.name().to_owned(), what });
+        }
+        Ok(())
+    }
+
+    fn dsl_error(&self, error: cenote_dsl::DslError) -> SpaError {
+        SpaError::Dsl { pool: self.name().to_owned(), error }
+    }
+}
+
+/// The txg after the one that a pool was opened at.
+pub(crate) fn next_txg(pool: &View) -> Txg {
+    Txg(pool.txg().0 + 1)
+}

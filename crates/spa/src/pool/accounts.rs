@@ -1,0 +1,153 @@
+//! What directories of datasets have left, told to their accounts after each sync; and what that comes to for each dataset that is
+//! written, as whoever uses it is shown.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_dmu::tx::{Account, Left};
+use cenote_format::dsl::DslDirPhys;
+use cenote_format::ids::{ObjectId, Txg};
+
+use crate::SpaError;
+use crate::pool::{HeadSpace, LiveHead, Shared, Syncer};
+
+/// A quota may be exceeded by what frees space by this much, as the root may by half of what is kept back.
+const FREEING_BYTES: u64 = 16 << 20;
+/// Directories in a chain at most.
+const DEPTH_MAX: usize = 256;
+
+impl Shared {
+    /// The account of the directory of a dataset with this name, made with those above it.
+    pub(super) async fn account_of(
+        &self,
+        writer: &Syncer,
+        name: &str,
+        dataset: ObjectId,
+    ) -> Result<Arc<Account>, SpaError> {
+        let failed = |error| SpaError::Dsl { pool: writer.name.clone(), error };
+        let mut chain = Vec::new();
+        let mut at = writer.dsl.dataset_phys(dataset).await.map_err(failed)?.dir;
+        while at.0 != 0 && chain.len() < DEPTH_MAX {
+            chain.push(at);
+            at = writer.dsl.dir_phys(at).await.map_err(failed)?.parent;
+        }
+        let mut accounts = self.accounts.lock();
+        let mut above: Option<Arc<Account>> = None;
+        let ends = name.match_indices('/').map(|(at, _)| at).chain([name.len()]);
+        for (dir, end) in chain.iter().rev().zip(ends) {
+            let name = above.is_some().then(|| name[..end].to_owned());
+            let account = accounts.entry(*dir).or_insert_with(|| Arc::new(Account::new(name, above.clone())));
+            above = Some(account.clone());
+        }
+        above.ok_or_else(|| writer.fail("a dataset without a directory"))
+    }
+
+    /// Forgets what nobody has any more: its directory may be gone.
+    fn forget_unused(&self) {
+        let mut uses = self.uses.lock();
+        uses.retain(|_, used| used.strong_count() > 0);
+        self.figures.lock().retain(|dataset, _| uses.contains_key(dataset));
+        let mut accounts = self.accounts.lock();
+        // Those below keep those above.
+        while let before = accounts.len()
+            && {
+                accounts.retain(|_, account| Arc::strong_count(account) > 1);
+                accounts.len() < before
+            }
+        {}
+    }
+
+    /// Tells all accounts what is left as of the last sync.
+    pub(super) async fn settle_accounts(&self, writer: &Syncer) -> Result<(), SpaError> {
+        self.forget_unused();
+        let accounts: BTreeMap<ObjectId, Arc<Account>> = self.accounts.lock().clone();
+        let txg = Txg(writer.txg().0.saturating_sub(1));
+        let usable = writer.usable();
+        let (data_percent, metadata_percent) = writer.inflation_percent();
+        let dirty = self.txgs.dirty();
+        let worst = |bytes: u64| bytes.saturating_mul(data_percent.max(metadata_percent)) / 100;
+        let margin_bytes = (dirty.max_bytes().saturating_mul(data_percent) / 100).saturating_mul(2);
+        let mut dirs = BTreeMap::new();
+        for (dir, account) in accounts {
+            let phys =
+                writer.dsl.dir_phys(dir).await.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
+            let mut left = left_of(&phys);
+            if phys.parent.0 == 0 {
+                left.bytes = Some(usable.bytes.saturating_sub(phys.used_bytes));
+                left.to_free_bytes = Some((usable.bytes + usable.slop_bytes / 2).saturating_sub(phys.used_bytes));
+                left.has_deferred = usable.has_deferred;
+            }
+            (left.data_percent, left.metadata_percent) = (data_percent, metadata_percent);
+            account.set(txg, &left, margin_bytes, |later| worst(self.txgs.coming_bytes(later)));
+            dirs.insert(dir, phys);
+        }
+        self.settle_figures(writer, &dirs, usable.bytes).await
+    }
+
+    /// Takes over what datasets use and have left. `dirs` are theirs with all above them.
+    async fn settle_figures(
+        &self,
+        writer: &Syncer,
+        dirs: &BTreeMap<ObjectId, DslDirPhys>,
+        usable_bytes: u64,
+    ) -> Result<(), SpaError> {
+        let datasets: Vec<ObjectId> = self.figures.lock().keys().copied().collect();
+        for dataset in datasets {
+            let phys = writer.dsl.dataset_phys(dataset).await;
+            let phys = phys.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
+            let figures = HeadSpace {
+                referenced_bytes: phys.referenced_bytes,
+                available_bytes: available_bytes(dirs, phys.dir, usable_bytes),
+                objects: phys.bp.fill(),
+            };
+            self.figures.lock().insert(dataset, figures);
+        }
+        Ok(())
+    }
+}
+
+impl LiveHead {
+    /// What the dataset uses and may still use, as of the last sync.
+    #[must_use]
+    pub fn space(&self) -> HeadSpace {
+        self.pool.shared.figures.lock().get(&self.head.dataset).copied().unwrap_or_default()
+    }
+}
+
+/// What the dataset of a directory may use beyond what it uses: the least that any directory up to the root leaves it.
+fn available_bytes(dirs: &BTreeMap<ObjectId, DslDirPhys>, dir: ObjectId, usable_bytes: u64) -> u64 {
+    let mut chain = Vec::new();
+    let mut at = dir;
+    while let Some(phys) = dirs.get(&at).filter(|_| chain.len() < DEPTH_MAX) {
+        chain.push(phys);
+        at = phys.parent;
+    }
+    let mut above = None;
+    for phys in chain.iter().rev() {
+        let quota = if phys.quota_bytes == 0 { u64::MAX } else { phys.quota_bytes };
+        above = Some(match above {
+            // The root's quota is the pool.
+            None => quota.min(usable_bytes).saturating_sub(phys.used_bytes),
+            // What is reserved but not used is counted as used above.
+            Some(above) => {
+                let reserved = phys.reserved_bytes.saturating_sub(phys.used_bytes);
+                u64::saturating_add(above, reserved).min(quota.saturating_sub(phys.used_bytes))
+            }
+        });
+    }
+    // What is reserved for the head alone counts as used in its own directory.
+    let reserved = chain.first().map_or(0, |phys| phys.used_breakdown_bytes[4]);
+    above.unwrap_or(0).saturating_add(reserved)
+}
+
+fn left_of(phys: &DslDirPhys) -> Left {
+    let bytes = (phys.quota_bytes != 0).then(|| phys.quota_bytes.saturating_sub(phys.used_bytes));
+    // What is reserved for the head counts as used here and above already.
+    let [.., refreserved_bytes] = phys.used_breakdown_bytes;
+    Left {
+        bytes: bytes.map(|bytes| bytes.saturating_add(refreserved_bytes)),
+        to_free_bytes: bytes.map(|bytes| bytes.max(FREEING_BYTES)),
+        cushion_bytes: refreserved_bytes.saturating_add(phys.reserved_bytes.saturating_sub(phys.used_bytes)),
+        ..Left::default()
+    }
+}

@@ -1,0 +1,154 @@
+//! What happens while a pool's devices do not take what is written: the property `failmode`.
+//!
+//! Whatever it says, what is in memory waits, and is written once the pool goes on ([`Pool::resume`]): the devices' writes wait
+//! by themselves (`cenote_vdev::tree`). The property is about those who come meanwhile.
+
+use std::sync::Arc;
+
+use cenote_dmu::tx::TxError;
+use cenote_metaslab::MetaslabId;
+use cenote_taskq::{Either, race};
+use cenote_vdev::tree::{Hang, VdevStatus};
+
+use crate::SpaError;
+use crate::pool::{Pool, Shared};
+
+/// What becomes of those who want to change a suspended pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailMode {
+    /// They wait until it goes on.
+    #[default]
+    Wait,
+    /// They are refused.
+    Continue,
+    /// The process is to end at once, by whoever has the pool ([`Pool::failed`]); until it does they wait.
+    Panic,
+}
+
+impl FailMode {
+    /// Of the number that the property has on disk.
+    pub(crate) const fn of_number(number: u64) -> Self {
+        match number {
+            1 => Self::Continue,
+            2 => Self::Panic,
+            _ => Self::Wait,
+        }
+    }
+}
+
+impl Shared {
+    /// Obeys the property from now on.
+    pub(super) fn set_failmode(&self, failmode: FailMode) {
+        *self.failmode.lock() = failmode;
+        self.suspension.set_refuses_reads(failmode == FailMode::Continue);
+    }
+
+    /// Resolves when those who come are to be refused.
+    async fn refused(&self) -> TxError {
+        loop {
+            let reason = self.suspension.failed().await;
+            if *self.failmode.lock() == FailMode::Continue {
+                return TxError::Suspended(reason.to_string());
+            }
+            // It cannot be changed while the pool is suspended.
+            if let Err(error) = self.suspension.passed().await {
+                return TxError::Suspended(error.to_string());
+            }
+        }
+    }
+
+    /// Lets those through that have not to wait for devices, as the property says.
+    pub(super) async fn pass(&self) -> Result<(), TxError> {
+        match self.suspension.reason() {
+            None => Ok(()),
+            Some(reason) if *self.failmode.lock() == FailMode::Continue => Err(TxError::Suspended(reason.to_string())),
+            Some(_) => self.suspension.passed().await.map_err(|error| TxError::Suspended(error.to_string())),
+        }
+    }
+
+    /// Waits for something that may be waiting for devices, as the property says.
+    pub(super) async fn unless_refused<T>(&self, work: impl Future<Output = Result<T, TxError>>) -> Result<T, TxError> {
+        match race(work, self.refused()).await {
+            Either::Left(done) => done,
+            Either::Right(error) => Err(error),
+        }
+    }
+}
+
+impl Pool {
+    /// Why the pool is suspended, if it is: too few devices take what is written.
+    #[must_use]
+    pub fn suspended(&self) -> Option<Arc<str>> {
+        self.shared.suspension.reason()
+    }
+
+    /// `true` if the pool is suspended because multihost writes failed or were late: devices that work again are no reason to go on.
+    #[must_use]
+    pub fn is_suspended_for_multihost(&self) -> bool {
+        self.shared.suspension.is_for_multihost()
+    }
+
+    /// Waits until the pool is suspended: why, and what its property `failmode` wants.
+    pub async fn failed(&self) -> (Arc<str>, FailMode) {
+        let reason = self.shared.suspension.failed().await;
+        (reason, *self.shared.failmode.lock())
+    }
+
+    /// Waits until the pool is not suspended; `false` if it was given up.
+    pub async fn passed(&self) -> bool {
+        self.shared.suspension.passed().await.is_ok()
+    }
+
+    /// Waits until something goes wrong with its space that does not stop it, as where a space map cannot be read: each is told once,
+    /// to one who waits.
+    pub async fn troubled(&self) -> String {
+        self.shared.troubles.next().await
+    }
+
+    /// Metaslabs whose space maps cannot be read, so that nothing is written there, and why.
+    #[must_use]
+    pub fn unreadable_metaslabs(&self) -> Vec<(MetaslabId, String)> {
+        self.shared.troubles.unreadable_metaslabs()
+    }
+
+    /// Waits until one of its devices is found to hang: each hang is told once, to one who waits.
+    pub async fn hung(&self) -> Hang {
+        self.shared.suspension.hung().await
+    }
+
+    /// Has a suspended pool go on, if its devices take again what is written (`zpool clear`), and forgets the errors that were
+    /// counted. What they may have lost is written to them first.
+    ///
+    /// # Errors
+    /// They do not: the pool stays suspended. Or another system may have it: where it is shown to be in use, that is looked for
+    /// first, and where `multihost` is on the devices are watched for as long as at an import.
+    pub async fn resume(&self) -> Result<(), SpaError> {
+        let tree = self.shared.tree.upgrade().ok_or_else(|| self.fail(&TxError::Closed))?;
+        if self.shared.suspension.reason().is_some() {
+            let may = self.shared.multihost.may_resume().await;
+            may.map_err(|what| SpaError::Write { pool: self.shared.name.clone(), what })?;
+        }
+        let resumed = tree.resume().await;
+        resumed.map_err(|error| SpaError::Write { pool: self.shared.name.clone(), what: error.to_string() })?;
+        tree.clear_errors();
+        Ok(())
+    }
+
+    /// The health of its devices, and the errors that were counted since the pool was opened or cleared; none once it is closed.
+    #[must_use]
+    pub fn devices(&self) -> Option<VdevStatus> {
+        self.shared.tree.upgrade().map(|tree| tree.status())
+    }
+
+    /// Whether it was given up.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.shared.suspension.is_abandoned()
+    }
+
+    /// Gives up a suspended pool: what is not on disk is lost, and whoever waits is told. On disk the pool is as of the last txg
+    /// that was written. One that is not suspended loses nothing until it is.
+    pub fn abandon(&self) {
+        self.shared.suspension.abandon();
+    }
+}

@@ -1,0 +1,120 @@
+//! A pool in use, read as of a txg.
+//!
+//! # Theory
+//!
+//! **Need.** A command that checks, lists, copies or compares a pool needs one state of it for as long as the work lasts, and the pool is
+//! to be written meanwhile. To hold the sync up for that (as this crate once did) stops every writer.
+//!
+//! **What it is.** A [`View`] like one that was imported, whose root is the last that is on disk. It is read through the
+//! devices and the block cache that are in use: nothing is opened again, and no label is read. The root's blocks stay as they are,
+//! since its txg is *pinned* ([`crate::pins`]): what is freed after it is not used again while the view lives.
+//!
+//! **Life of one.** [`Pool::view`] has what was changed written first, so that the caller sees its own changes; it takes the last
+//! root and pins its txg, and opens the MOS. None of it waits in the sync, or keeps the sync waiting. The view ends when it is
+//! dropped.
+//!
+//! **Bounds.** Blocks kept for views are at most a quarter of what is not allocated; then the oldest view is given up, and
+//! [`View::check`] says so. An export waits for views, for [`VIEWS_END_MAX`] at most.
+//!
+//! **Invariants.**
+//! 1. A root that is offered to views has its devices open: it is withdrawn when the sync ends.
+//! 2. No block of a view's txg is allocated again before the view is dropped or given up (asserted by the second book of extents).
+//!
+//! **Crash.** Pins are in memory alone, and so is what is kept for them: on disk those blocks are free.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_arc::Cache;
+use cenote_dmu::Dmu;
+use cenote_dmu::tx::TxError;
+use cenote_format::uberblock::Uberblock;
+use cenote_zio::{Zio, ZioError};
+
+use crate::import::{Leaves, in_use};
+use crate::pins::Pin;
+use crate::pool::Pool;
+use crate::sync::Syncer;
+use crate::{FoundPool, ImportOptions, SpaError, View};
+
+/// How long an export waits for those who read the pool as of a txg.
+pub(super) const VIEWS_END_MAX: Duration = Duration::from_secs(20);
+
+/// The last root on disk, and all that it takes to read it.
+#[derive(Clone)]
+pub(super) struct Root {
+    uberblock: Uberblock,
+    zio: Zio,
+    cache: Arc<Cache<ZioError>>,
+    found: FoundPool,
+    leaves: Leaves,
+}
+
+impl Root {
+    /// That of the txg that the writer has just synced.
+    pub(super) fn of(writer: &Syncer) -> Option<Self> {
+        let members = &writer.members;
+        let (missed, unnoted) = (members.missed.clone(), members.unnoted.clone());
+        let dmu = writer.writer.dmu();
+        Some(Self {
+            uberblock: writer.synced?,
+            zio: dmu.zio().clone(),
+            cache: dmu.shared_cache(),
+            found: writer.found.clone(),
+            leaves: Leaves { missed, unnoted, late: BTreeSet::new() },
+        })
+    }
+}
+
+/// A txg that is kept for as long as this is there, or until too much would have to be.
+pub struct KeptTxg {
+    root: Uberblock,
+    pin: Arc<Pin>,
+}
+
+impl KeptTxg {
+    /// Its root.
+    #[must_use]
+    pub const fn root(&self) -> &Uberblock {
+        &self.root
+    }
+
+    /// True if all of it was kept until now.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        !self.pin.is_given_up()
+    }
+}
+
+impl Pool {
+    /// The pool as of its last txg, with all that was changed before the call. `options`: the alternate root is obeyed, and nothing
+    /// else.
+    ///
+    /// # Errors
+    /// The changes could not be written; the pool is closed or suspended; its MOS cannot be read.
+    pub async fn view(&self, options: &ImportOptions) -> Result<View, SpaError> {
+        let (Root { uberblock, zio, cache, found, leaves }, pin) = self.pinned(true).await?;
+        // Work of its own goes on in it when nobody waits, and ends with it.
+        let dmu = Dmu::new(self.shared.handle.clone(), zio, cache);
+        in_use(dmu, &found, self.name(), options, &uberblock, leaves, pin).await
+    }
+
+    /// Keeps the pool's last txg, with all that was changed before the call, for one who reads it through other devices.
+    ///
+    /// # Errors
+    /// As [`Self::view`].
+    pub async fn keep(&self) -> Result<KeptTxg, SpaError> {
+        let (root, pin) = self.pinned(false).await?;
+        Ok(KeptTxg { root: root.uberblock, pin })
+    }
+
+    async fn pinned(&self, has_devices: bool) -> Result<(Root, Arc<Pin>), SpaError> {
+        self.sync().await?;
+        let closed = || self.fail(&TxError::Closed);
+        let root = self.shared.root.lock();
+        let root = root.as_ref().ok_or_else(closed)?;
+        let pin = self.shared.pins.pin(root.uberblock.txg, has_devices).ok_or_else(closed)?;
+        Ok((root.clone(), pin))
+    }
+}

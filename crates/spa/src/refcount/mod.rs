@@ -1,0 +1,138 @@
+//! Giving up blocks that others refer to as well: cloned, or deduplicated.
+//!
+//! # Theory
+//!
+//! **Need.** A block that a dataset gives up is free when nobody else refers to it. Snapshots are seen to by births and dead
+//! lists. Two tables in the MOS count the rest: the block reference table (`brt`) has blocks that were cloned, with the
+//! references beyond the first; the dedup tables (`ddt`) have each block that was written with dedup, with all references.
+//!
+//! **Life of a block that is given up.**
+//! ```text
+//! dedup bit? ── in its table, of the same birth? ── one reference fewer ── none left? ── the entry goes, its copies are free
+//!    │no               │no: it was pruned                     │left: it stays
+//!    └────────┬────────┘
+//! level 0 of data? ── in the block reference table? ── one reference fewer; without any the entry goes. The block stays:
+//!    │no                      │no                      the count does not have the one that is left
+//!    └────────┬───────────────┘
+//!   all copies are free
+//! ```
+//! Only data is shared, so the MOS's own blocks never come here, and what the tables' own writing frees is freed at once: all
+//! tables are written before the first pass, and passes converge as without them.
+//!
+//! **In memory.** For the block reference table of a vdev one count of 16 bits for each 16 MiB, which tells without reading
+//! whether a block can be in it; a few blocks of each table, and what of them has changed in the txg. The dedup tables' logs
+//! (`log`) are read as a whole, once, when the first deduplicated block is given up, and put into the tables.
+//!
+//! **Rejected.** *Writing to the dedup log*, as OpenZFS does: it spreads the tables' random writes over txgs, at the price of
+//! a log that only goes when someone flushes it. Whoever frees here frees seldom; and what is written is what OpenZFS has
+//! after its own flush.
+//!
+//! **Crash.** The tables are objects of the MOS, and change with the txg.
+
+mod brt;
+mod ddt;
+mod log;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use cenote_dmu::{ObjectSpec, Zap};
+use cenote_format::blkptr::Blkptr;
+use cenote_format::ids::{ObjectId, Txg};
+
+use crate::sync::Syncer;
+use crate::{SpaError, View};
+
+/// Blocks of a table that are held in memory before the changed ones are handed on.
+const HELD_BLOCKS_MAX: usize = 128;
+
+/// What the tables are known to say.
+pub(crate) struct SharedBlocks {
+    clones: Option<brt::Clones>,
+    dedup: ddt::Dedup,
+    /// Bytes that sharing saves, as datasets count them.
+    pub(crate) saved_bytes: u64,
+}
+
+impl SharedBlocks {
+    /// Of a pool without any.
+    pub(crate) fn none() -> Self {
+        Self { clones: None, dedup: ddt::Dedup::default(), saved_bytes: 0 }
+    }
+
+    pub(crate) async fn open(pool: &View) -> Result<Self, SpaError> {
+        let saved_bytes = pool.dedup().await?.saved_bytes().saturating_add(pool.cloning().await?.saved_bytes);
+        Ok(Self { saved_bytes, ..Self::none() })
+    }
+}
+
+/// Who may have data in common with others.
+fn is_data(bp: &Blkptr) -> bool {
+    bp.level() == 0 && !bp.dmu_type().is_metadata()
+}
+
+impl Syncer {
+    /// Takes away one reference to a block. What comes back is free.
+    pub(crate) async fn give_up(&mut self, txg: Txg, bp: &Blkptr) -> Result<Vec<Blkptr>, SpaError> {
+        let mut free = vec![*bp];
+        if bp.dedup() {
+            match self.give_up_deduplicated(txg, bp).await? {
+                // Whatever the tables say is free can have been cloned when it was not in them.
+                Some(gone) => free = gone,
+                None => free.iter_mut().for_each(|bp| bp.set_dedup(false)),
+            }
+        }
+        let mut unshared = Vec::new();
+        for bp in free {
+            if !is_data(&bp) || !self.give_up_clone(txg, &bp).await? {
+                unshared.push(bp);
+            }
+        }
+        Ok(unshared)
+    }
+
+    /// Writes what has changed of the tables. For the datasets' part of a txg: nothing that comes later changes them.
+    pub(crate) async fn save_shared(&mut self, txg: Txg) -> Result<(), SpaError> {
+        self.save_clones(txg).await?;
+        self.save_dedup(txg).await
+    }
+
+    fn saved_changed(&mut self, by: i64) {
+        self.shared.saved_bytes = self.shared.saved_bytes.saturating_add_signed(by);
+    }
+
+    /// Bytes that a block uses, as datasets count them.
+    fn used_bytes(&self, bp: &Blkptr) -> u64 {
+        self.writer.space_of(bp).used_bytes.unsigned_abs()
+    }
+
+    fn unwritable<T>(&self, what: impl Into<String>) -> Result<T, SpaError> {
+        Err(SpaError::Unwritable { pool: self.name.clone(), what: what.into() })
+    }
+
+    /// A number in a directory.
+    async fn number_in(&self, directory: &mut Zap, name: &str) -> Result<Option<u64>, SpaError> {
+        let value = directory.lookup(name.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+        Ok(value.and_then(|value| value.as_u64()))
+    }
+
+    async fn zap_at(&self, object: ObjectId) -> Result<Zap, SpaError> {
+        let object = self.mos.object(object).await.map_err(|error| self.dmu_error(error))?;
+        Zap::open(object).await.map_err(|error| self.dmu_error(error))
+    }
+
+    /// Hands on what has changed of a table, when much of it is in memory.
+    async fn trim(&self, txg: Txg, table: &mut Zap) -> Result<(), SpaError> {
+        if table.changed_blocks() > HELD_BLOCKS_MAX {
+            table.flush(txg).await.map_err(|error| self.dmu_error(error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a table whose keys are words, with blocks of this size.
+    fn make_table(&self, txg: Txg, block_shift: u8, is_prehashed: bool) -> Result<Zap, SpaError> {
+        let mut spec = ObjectSpec::new(cenote_format::dmu_type::DmuType::DDT_ZAP, 1 << block_shift);
+        spec.indirect_shift = block_shift;
+        let object = self.mos.create_object(txg, &spec).map_err(|error| self.dmu_error(error))?;
+        Zap::create_for_words(object, is_prehashed).map_err(|error| self.dmu_error(error))
+    }
+}

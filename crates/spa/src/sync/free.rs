@@ -1,0 +1,130 @@
+//! Freeing blocks that nobody refers to any more: every extent of every copy, those of a gang's parts too.
+
+use cenote_dmu::Killed;
+use cenote_format::blkptr::{Blkptr, Dva};
+use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
+use cenote_format::ids::Txg;
+use cenote_metaslab::AllocError;
+use cenote_taskq::{BoxFuture, Class, Join};
+
+use crate::SpaError;
+use crate::sync::Syncer;
+use crate::sync::space::{Space, extent};
+
+/// A sync's frees that the allocator is being told of.
+pub(crate) type Telling = Vec<Join<Result<(), AllocError>>>;
+
+/// Places that are freed while the allocator is held once: others wait for it too.
+const FREED_AT_ONCE: usize = 4096;
+/// Gangs of gangs at most.
+const DEPTH_MAX: u32 = 16;
+
+impl Syncer {
+    /// Gives up blocks in the txg that syncs: those that nobody else refers to are free.
+    pub(crate) async fn free_blocks(&mut self, txg: Txg, blocks: &[Blkptr]) -> Result<(), SpaError> {
+        let may_have_clones = self.may_have_clones();
+        let mut plain = Vec::new();
+        for bp in blocks.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()) {
+            self.given_up += 1;
+            if !may_have_clones && !bp.dedup() && !bp.is_gang() {
+                plain.push(bp);
+                continue;
+            }
+            for bp in self.give_up(txg, bp).await? {
+                self.free_block(txg, bp, 0).await?;
+            }
+        }
+        self.free_plain(txg, &plain)
+    }
+
+    /// Gives up what a sync has left behind, likewise; the allocator is told of most of it beside what the sync does next, until
+    /// [`Self::frees_told`].
+    pub(crate) async fn free_killed(&mut self, txg: Txg, killed: Killed) -> Result<(), SpaError> {
+        if self.may_have_clones() {
+            let blocks: Vec<Blkptr> = killed.iter().copied().collect();
+            return self.free_blocks(txg, &blocks).await;
+        }
+        let (plain, others) = killed.split_plain();
+        self.free_blocks(txg, &others).await?;
+        if plain.is_empty() {
+            return Ok(());
+        }
+        self.given_up += plain.count();
+        let space = self.space.clone();
+        let tell = async move { tell_allocator(&space, txg, &plain) };
+        self.telling.push(self.handle.spawn(Class::Sync, tell));
+        Ok(())
+    }
+
+    /// The allocator knows of all that was freed. Before what a pass has freed is entered into space maps.
+    pub(crate) async fn frees_told(&mut self) -> Result<(), SpaError> {
+        for told in std::mem::take(&mut self.telling) {
+            let told = told.await.map_err(|error| self.fail(error))?;
+            told.map_err(|error| self.fail(error))?;
+        }
+        Ok(())
+    }
+
+    /// Frees blocks that nobody else can refer to and that are no gangs: all of them while the allocator is held once.
+    fn free_plain(&self, txg: Txg, blocks: &[&Blkptr]) -> Result<(), SpaError> {
+        let freed = self.space.with(|allocator| {
+            let mut extents = blocks.iter().flat_map(|bp| bp.dvas()).map(extent);
+            extents.try_for_each(|extent| allocator.free(txg, &extent))
+        });
+        freed.map_err(|error| self.fail(error))
+    }
+
+    fn free_block(&self, txg: Txg, bp: Blkptr, depth: u32) -> BoxFuture<'_, Result<(), SpaError>> {
+        Box::pin(async move {
+            if bp.is_hole() || bp.is_embedded() {
+                return Ok(());
+            }
+            if depth > DEPTH_MAX {
+                return Err(self.fail("a gang block is nested too deeply to be freed"));
+            }
+            // Before anything is freed, since it may have to be waited for.
+            let parts = if bp.is_gang() { self.gang_parts(&bp).await? } else { Vec::new() };
+            for dva in bp.dvas() {
+                let mut asize_bytes = dva.asize_bytes;
+                if dva.gang {
+                    let header = self.tree.psize_to_asize(dva.vdev, GANG_HEADER_BYTES as u64, bp.physical_birth());
+                    asize_bytes = header.unwrap_or(asize_bytes);
+                }
+                self.free_extent(txg, Dva { asize_bytes, ..dva })?;
+            }
+            for part in parts {
+                self.free_block(txg, part, depth + 1).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads the pointers in a gang block's header. A pool that can be suspended waits until one copy of the header can be read.
+    async fn gang_parts(&self, bp: &Blkptr) -> Result<Vec<Blkptr>, SpaError> {
+        loop {
+            let mut reason = "it has none".to_owned();
+            for dva in bp.dvas().filter(|dva| dva.gang) {
+                match cenote_zio::gang::read_header(self.writer.dmu().zio(), bp, dva).await {
+                    Ok(header) => return Ok(header.blkptrs),
+                    Err(error) => reason = error.to_string(),
+                }
+            }
+            let what = format!("the header of a gang block that is freed cannot be read: {reason}");
+            if !self.space.suspend(what.clone()).await {
+                return Err(self.fail(what));
+            }
+        }
+    }
+
+    fn free_extent(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
+        self.space.with(|allocator| allocator.free(txg, &extent(dva))).map_err(|error| self.fail(error))
+    }
+}
+
+/// Frees the places of plain blocks: in the order of places, in which what the allocator looks at for one is at hand for the next.
+fn tell_allocator(space: &Space, txg: Txg, plain: &Killed) -> Result<(), AllocError> {
+    let stored = plain.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded());
+    let mut extents: Vec<_> = stored.flat_map(Blkptr::dvas).map(extent).collect();
+    extents.sort_unstable();
+    extents.chunks(FREED_AT_ONCE).try_for_each(|some| space.with(|allocator| allocator.free_all(txg, some)))
+}

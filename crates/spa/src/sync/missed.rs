@@ -1,0 +1,95 @@
+//! Dirty time logs: which txgs a leaf has missed, kept in the MOS for as long as the leaf has not made up for them.
+//!
+//! A leaf misses a txg when a block of that txg was to be written to it and was not: it is not there, or it failed. Its log
+//! is written in the same txg, which takes a pass more, so that whoever opens the pool next does not trust it with that txg.
+//! The log is written anew each time: it has a range for each time that the leaf was away.
+//!
+//! A leaf also misses a txg if it took all blocks and did not take the labels or the uberblock. That is known only after the commit,
+//! so it waits in memory (`Members::unnoted`) for the next txg's log. After a crash in between, or where it was the export's txg
+//! (another host may have the pool by then, so nothing more is written), the leaf is one commit behind. The next import sees that
+//! (`crate::behind`), and the next commit writes its labels again, or fails and is noted. An entry for a txg whose blocks the leaf
+//! has costs a resilver little. A missing entry may cost the pool: alone, such a leaf is an older pool, whose blocks were reused
+//! since.
+
+use std::collections::BTreeMap;
+
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapType};
+use cenote_metaslab::{Batch, SpaceMap};
+use cenote_taskq::mutant::{self, Mutant};
+use cenote_vdev::txgs::TxgSet;
+
+use crate::SpaError;
+use crate::sync::Syncer;
+use crate::sync::space::Changes;
+
+/// Blocks of a dirty time log (`zfs_vdev_dtl_sm_blksz`).
+const DTL_BLOCK_BYTES: u64 = 4 << 10;
+/// The field of a leaf's configuration that names its log.
+const DTL: &str = "DTL";
+
+impl Syncer {
+    /// Notes that leaves have missed the txg that syncs.
+    pub(crate) async fn note_missed(
+        &mut self,
+        txg: Txg,
+        pass: u32,
+        leaves: impl IntoIterator<Item = Guid>,
+    ) -> Result<(), SpaError> {
+        let set = TxgSet::of(txg.0..txg.0.saturating_add(1));
+        self.note_missed_txgs(txg, pass, leaves.into_iter().map(|guid| (guid, set.clone())).collect()).await
+    }
+
+    /// Notes in the txg that syncs which txgs leaves have missed. The configuration changes where a leaf has no log yet.
+    pub(crate) async fn note_missed_txgs(
+        &mut self,
+        txg: Txg,
+        pass: u32,
+        leaves: BTreeMap<Guid, TxgSet>,
+    ) -> Result<(), SpaError> {
+        if mutant::is(Mutant::DtlUnwritten) {
+            return Ok(());
+        }
+        for (guid, txgs) in leaves {
+            self.tree.add_missed_txgs(guid, &txgs);
+            let missed = self.members.missed.entry(guid).or_default();
+            if !missed.absorb(&txgs) {
+                continue;
+            }
+            let ranges = missed.ranges().to_vec();
+            let leaf = self.members.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
+            let Some(dtl) = leaf.map(|leaf| leaf.dtl) else { continue };
+            let mut changes = Changes::new(self.mos.clone(), txg);
+            let mut map = if dtl == ObjectId(0) {
+                let made = SpaceMap::create(&mut changes, DTL_BLOCK_BYTES, 0, 0);
+                made.map_err(|error| self.fail(error))?
+            } else {
+                let object = self.mos.object(dtl).await.map_err(|error| self.dmu_error(error))?;
+                let mut map = SpaceMap {
+                    object: dtl,
+                    block_size_bytes: object.block_bytes(),
+                    start_bytes: 0,
+                    shift: 0,
+                    length_bytes: 0,
+                    allocated_bytes: 0,
+                    histogram: Some([0; HISTOGRAM_BUCKETS]),
+                };
+                let block_bytes = map.block_size_bytes;
+                map.truncate(&mut changes, block_bytes).map_err(|error| self.fail(error))?;
+                map
+            };
+            let two_words = self.features.has("spacemap_v2");
+            let batch = Batch { txg, pass: u16::try_from(pass).unwrap_or(u16::MAX), two_words };
+            map.append(&mut changes, batch, SpaceMapType::Alloc, None, ranges.into_iter())
+                .and_then(|()| map.put_header(&mut changes))
+                .map_err(|error| self.fail(error))?;
+            self.make_changes(changes).await?;
+            if dtl != map.object {
+                self.members.set_field(guid, DTL, map.object.0).map_err(|error| self.fail(error))?;
+                self.config_changed = true;
+                self.write_config(txg).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,278 @@
+//! A pool that is written: creation, and the loop that makes txgs durable.
+//!
+//! # Theory
+//!
+//! **Need.** Everything that changes in a txg becomes the pool at once, or not at all, and what is on disk is always a whole
+//! pool, whatever happens to the power.
+//!
+//! **In memory.**
+//! ```text
+//! Syncer
+//!   Members, identity             what labels and the configuration in the MOS are made of
+//!   Space (space)                 the allocator of metaslab behind the trait of zio; blocks to free
+//!   MOS (Objset), Dsl             changed only by the sync, by one at a time
+//!   open heads (Objset)           changed by anyone who holds an open txg
+//!   Features                      counts, written when they change
+//! ```
+//!
+//! **Life of a txg's sync** (`sync`).
+//! 1. The datasets' objsets are written, all at once. While devices take their blocks their new roots and accounts go into the MOS,
+//!    the allocator is told what they gave up (`free`), and all that they took and gave up goes to log space maps and space
+//!    maps: where a block goes does not depend on what this txg frees.
+//! 2. Pass by pass, until nothing changes: features and configuration, the MOS itself; then what space that took and gave
+//!    up goes to log space maps and space maps too, which are objects of the MOS, so it is dirty again. From the second
+//!    pass on a block of this txg is rewritten in its place, so each pass changes less; two do where the changes fit behind
+//!    what the first has written, else three or four.
+//! 3. Every device is flushed.
+//! 4. The uberblock is written, and labels where the configuration changed, in an order that leaves a good pool behind
+//!    whenever it stops (`cenote_vdev::commit`).
+//! 5. Frees of two txgs ago can be used again.
+//!
+//! **Creation** is a txg like any other: the MOS is filled in memory, the devices get labels that no uberblock goes with,
+//! and the first sync makes it a pool.
+//!
+//! **Invariants.**
+//! 1. Before the uberblock of a txg is written, every block that it leads to is stable.
+//! 2. No block is written outside an extent that was allocated to it (checked by a second book where it is kept).
+//! 3. The sum of live blocks is what space maps say is allocated; so says `zdb`, and `verify`.
+//! 4. Given the same devices' sizes, the same changes, seed and time, the same bytes are written.
+//!
+//! **Crash.** Until step 4 has written its first uberblock the pool is the last txg's, whole: nothing that it leads to was
+//! overwritten, since freed space waits for two txgs. After it, it is this txg's.
+//!
+//! **Growth** (`admin::add`): new vdevs become part of the pool, and of the topology, in the beginning of a txg, and are written to from the next
+//! one on, whether or not the pool is in use.
+//!
+//! **Opening** a pool that exists (`open::existing`) is an import, read-only, that finds out whether it may be written to (`open::writable`), and
+//! a second one over devices that are this process's alone; the space accounts are read, and the next txg begins. Its first
+//! sync writes labels that say who has the pool.
+//!
+//! **Missing devices.** A pool is written while each top-level vdev can make up for what it has lost. Leaves that miss a
+//! block of a txg have it noted in their dirty time logs in the same txg (`missed`); a device that cannot be flushed has
+//! missed all of it, and one that did not take the labels or the uberblock, too. Where more is lost a sync fails; that of a pool
+//! that is written in the background waits ([`crate::pool`]). A leaf that has missed something is still written, and is not counted
+//! on: a pool is not opened for writing while a device is missing that alone has what others missed, since going on without it
+//! is for a person to decide. One that goes away later is made up for as ever: what is on it alone cannot be read meanwhile,
+//! and is lost neither by that nor by what is written.
+//!
+//! **Shared blocks** (`refcount`): what a dataset gives up may be cloned or deduplicated; the tables that count references
+//! change with the datasets' part of the txg, before the first pass.
+//!
+//! **Several txgs at once** ([`crate::pool`]): others change datasets in later txgs while one is synced.
+//!
+//! **Background jobs** ([`crate::JobStatus`]): long work goes on for a slice in each txg (`jobs`).
+//!
+//! **Deferred frees**: passes converge without, by rewriting in place; those that OpenZFS left are freed in the first txgs
+//! (`deferred`).
+//!
+//! **Not here yet.** The intent log.
+
+mod changes;
+pub(crate) mod config;
+pub(crate) mod deferred;
+pub(crate) mod features;
+mod free;
+pub(crate) mod history;
+mod missed;
+pub(crate) mod multihost;
+pub(crate) mod space;
+pub(crate) mod troubles;
+mod txg;
+mod usable;
+pub(crate) mod vdev_config;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_dmu::{Object, Objset, Writer};
+use cenote_dsl::Dsl;
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::needs::Needs;
+use cenote_format::nvlist::NvList;
+use cenote_format::uberblock::Uberblock;
+use cenote_taskq::Handle;
+use cenote_vdev::ring::Ring;
+use cenote_vdev::tree::VdevTree;
+
+use cenote_dsl::Head;
+
+use crate::config::PoolState;
+use crate::jobs::async_destroy::AsyncDestroy;
+use crate::pool::{FailMode, Phase};
+use crate::refcount::SharedBlocks;
+use crate::{FoundPool, SpaError};
+use features::FeatureCounts;
+use multihost::Multihost;
+use space::Space;
+use vdev_config::Members;
+
+/// Copies of the MOS's blocks: as many as there can be.
+pub(crate) const MOS_COPIES: u8 = 3;
+
+/// Where time comes from that is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The machine's, or the simulation's.
+    Now,
+    /// Always the same, in seconds since 1970: for images that are made again.
+    Fixed(u64),
+}
+
+/// A pool that is open for writing, by this process alone.
+pub struct Syncer {
+    pub(crate) handle: Handle,
+    pub(crate) name: String,
+    pub(crate) guid: Guid,
+    pub(crate) host: Host,
+    /// Stands in labels as long as the pool is open.
+    pub(crate) owner_mark: Option<u64>,
+    pub(crate) clock: Clock,
+    pub(crate) members: Members,
+    /// The configuration as it was found: what is not known here stays as it is.
+    pub(crate) old_config: NvList,
+    /// Where the newest uberblock stands, and the next one goes.
+    pub(crate) ring: Ring,
+    /// Multihost writes, which show others that the pool is in use.
+    pub(crate) multihost: Multihost,
+    /// Where an expansion stood, as uberblocks say.
+    pub(crate) raidz_reflow: u64,
+    pub(crate) tree: Arc<VdevTree>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) writer: Writer,
+    pub(crate) mos: Objset,
+    pub(crate) directory: Object,
+    pub(crate) config: Object,
+    pub(crate) dsl: Dsl,
+    pub(crate) features: FeatureCounts,
+    pub(crate) shared: SharedBlocks,
+    /// The list of frees that were put off, until it is empty.
+    pub(crate) deferred: Option<ObjectId>,
+    /// Destroyed datasets that are freed in the background.
+    pub(crate) async_destroy: AsyncDestroy,
+    /// Blocks given up since the pool was opened.
+    pub(crate) given_up: u64,
+    /// What of that the allocator is being told.
+    pub(crate) telling: free::Telling,
+    /// Features of which it is known that they are noted with a dataset.
+    pub(crate) used_features: BTreeMap<ObjectId, Needs>,
+    /// The txg that changes go to.
+    pub(crate) txg: Txg,
+    pub(crate) state: PoolState,
+    /// The property of this name.
+    pub(crate) failmode: FailMode,
+    /// The configuration has to be written.
+    pub(crate) config_changed: bool,
+    /// The MOS's own bytes that are not in the accounts yet.
+    pub(crate) mos_delta: cenote_dmu::SpaceDelta,
+    pub(crate) passes: u32,
+    /// How many times the txg that syncs has entered what it took and freed.
+    pub(crate) space_pass: u32,
+    /// How long the phases of the last txg took.
+    pub(crate) phases: Vec<(Phase, std::time::Duration)>,
+    /// Notes of the import, each a sentence.
+    pub(crate) notes: Vec<String>,
+    /// The devices, as they were found when the pool was opened.
+    pub(crate) found: FoundPool,
+    /// The root that was last written.
+    pub(crate) synced: Option<Uberblock>,
+    /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a
+    /// txg that exceeds one is not written at all), and nothing is opened whose txg might be refused.
+    pub(crate) is_live: bool,
+}
+
+/// Who writes the pool.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// The host id; 0 if it has none.
+    pub id: u64,
+    /// The host's name.
+    pub name: String,
+}
+
+impl Syncer {
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Notes of the import: a device that has missed txgs, a missing log, ... Each a sentence.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The guid.
+    #[must_use]
+    pub const fn guid(&self) -> Guid {
+        self.guid
+    }
+
+    /// The txg that changes go to.
+    #[must_use]
+    pub const fn txg(&self) -> Txg {
+        self.txg
+    }
+
+    /// The root dataset.
+    #[must_use]
+    pub fn root(&self) -> Option<Head> {
+        self.dsl.heads().into_iter().next()
+    }
+
+    /// Now, in seconds since 1970, as it is written down.
+    #[must_use]
+    pub fn time_s(&self) -> u64 {
+        match self.clock {
+            Clock::Now => self.handle.unix_time().as_secs(),
+            Clock::Fixed(time) => time,
+        }
+    }
+
+    /// The vdevs.
+    #[must_use]
+    pub fn tree(&self) -> &Arc<VdevTree> {
+        &self.tree
+    }
+
+    /// How many passes the last txg took.
+    #[must_use]
+    pub const fn passes(&self) -> u32 {
+        self.passes
+    }
+
+    /// How long the phases of the last txg took.
+    pub(crate) fn take_phases(&mut self) -> Vec<(Phase, std::time::Duration)> {
+        std::mem::take(&mut self.phases)
+    }
+
+    /// Times a phase of a sync that began then.
+    pub(crate) fn time(&mut self, phase: Phase, begun: cenote_taskq::Instant) -> cenote_taskq::Instant {
+        let now = self.handle.now();
+        self.phases.push((phase, now - begun));
+        now
+    }
+
+    pub(crate) fn fail(&self, what: impl std::fmt::Display) -> SpaError {
+        SpaError::Write { pool: self.name.clone(), what: what.to_string() }
+    }
+
+    /// Writes the last txg, which says that the pool is exported, and closes it.
+    ///
+    /// # Errors
+    /// As [`Syncer::sync`].
+    pub async fn export(mut self) -> Result<(), SpaError> {
+        self.state = PoolState::Exported;
+        self.config_changed = true;
+        let result = self.sync().await;
+        self.writer.dmu().detached().close().await;
+        result.map(drop)
+    }
+}
+
+impl Drop for Syncer {
+    /// Lets go of everything, without a word to the devices: what is not synced is lost.
+    fn drop(&mut self) {
+        self.multihost.abandon();
+    }
+}

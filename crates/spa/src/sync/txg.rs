@@ -1,0 +1,265 @@
+//! A txg's sync: the theory is in the module above.
+
+use std::collections::BTreeSet;
+
+use cenote_dmu::{SpaceDelta, Synced, Zap};
+use cenote_dsl::UsedBy;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::uberblock::Uberblock;
+use cenote_taskq::mutant::{self, Mutant};
+use cenote_vdev::commit::{Refusal, commit, mend_labels, repeat};
+
+use crate::SpaError;
+use crate::config::PoolState;
+use crate::pool::Phase;
+use crate::sync::Syncer;
+use crate::sync::config::VERSION;
+use cenote_dsl::Head;
+
+/// Passes at most. Four are usual; that many mean that they do not converge.
+const PASSES_MAX: u32 = 64;
+
+impl Syncer {
+    pub(crate) fn dmu_error(&self, error: cenote_dmu::DmuError) -> SpaError {
+        SpaError::Dmu { pool: self.name.clone(), error }
+    }
+
+    fn dsl_error(&self, error: cenote_dsl::DslError) -> SpaError {
+        self.fail(error)
+    }
+
+    /// Makes all changes of the open txg durable, and opens the next. Nobody changes anything meanwhile.
+    ///
+    /// # Errors
+    /// No space, or devices failed: the pool on disk is as of the txg before, whole. This value cannot be used further.
+    pub async fn sync(&mut self) -> Result<Txg, SpaError> {
+        let txg = self.txg;
+        let mut pass = 0;
+        self.space_pass = 0;
+        self.phases.clear();
+        let begun = self.handle.now();
+        // Txgs that the last commit or the import found missing; and leaves that are absent miss this one.
+        let unnoted = std::mem::take(&mut self.members.unnoted);
+        self.note_missed_txgs(txg, 1, unnoted).await?;
+        self.note_missed(txg, 1, self.members.lost()).await?;
+        self.free_deferred(txg).await?;
+        self.free_destroyed(txg).await?;
+        self.sync_datasets(txg).await?;
+        self.save_shared(txg).await?;
+        if self.config_changed {
+            self.make_root_zap(txg).await?;
+            self.write_config(txg).await?;
+        }
+        self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
+        self.time(Phase::Datasets, begun);
+        loop {
+            self.converge(txg, &mut pass).await?;
+            let begun = self.handle.now();
+            // A device that could not be flushed may have lost all of the txg.
+            let failed = if mutant::is(Mutant::BlocksUnflushed) { Ok(Vec::new()) } else { self.tree.flush().await };
+            let failed = failed.map_err(|error| self.fail(error))?;
+            let failed: BTreeSet<Guid> = failed.into_iter().collect();
+            self.time(Phase::Flush, begun);
+            // A block that one leaf of a mirror did not take may be one that the other leaf could not flush.
+            let mut lost = self.members.lost();
+            lost.extend(self.members.behind(txg).chain(failed.iter().copied()));
+            if self.tree.suspension().is_none()
+                && !failed.is_empty()
+                && let Some(top) = self.members.unwritable(&lost)
+            {
+                return Err(self.fail(format!("too few devices of {} could be flushed", top.display_name())));
+            }
+            self.note_missed(txg, pass, failed).await?;
+            if !self.mos.is_dirty(txg) {
+                break;
+            }
+        }
+        self.passes = pass;
+        self.close_space(txg).await?;
+        if self.mos.is_dirty(txg) {
+            return Err(self.fail(format!("txg {txg} changed after its last pass")));
+        }
+        let begun = self.handle.now();
+        self.commit(txg).await?;
+        self.time(Phase::Commit, begun);
+        self.space.sync_done(txg).map_err(|error| self.fail(error))?;
+        self.config_changed = false;
+        self.txg = Txg(txg.0 + 1);
+        Ok(txg)
+    }
+
+    /// The list that stands for empty ones goes with the last that refers to it.
+    pub(crate) async fn release_empty_bpobj(&mut self, txg: Txg, count: u64) -> Result<(), SpaError> {
+        if count == 0 {
+            return Ok(());
+        }
+        self.features.change("empty_bpobj", -(count as i64));
+        if self.features.count("empty_bpobj") == 0
+            && let Some(object) = self.dsl.take_empty_bpobj()
+        {
+            Zap::put_entry(&self.directory, txg, pool_directory::EMPTY_BPOBJ, None)
+                .await
+                .map_err(|error| self.dmu_error(error))?;
+            self.mos.object(object).await.map_err(|error| self.dmu_error(error))?.free(txg);
+        }
+        Ok(())
+    }
+
+    /// A dataset, and all above it, have no more than they may have.
+    async fn check_quota(&self, dataset: ObjectId) -> Result<(), SpaError> {
+        let phys = self.dsl.dataset_phys(dataset).await.map_err(|error| self.dsl_error(error))?;
+        let mut at = phys.dir;
+        // As deep as directories can be, which charging has checked.
+        while at.0 != 0 {
+            let dir = self.dsl.dir_phys(at).await.map_err(|error| self.dsl_error(error))?;
+            if dir.quota_bytes != 0 && dir.used_bytes > dir.quota_bytes {
+                return Err(self.fail(format!("a quota of {} bytes is exceeded", dir.quota_bytes)));
+            }
+            at = dir.parent;
+        }
+        Ok(())
+    }
+
+    /// Writes the MOS and what its writing changes, pass by pass, until nothing changes.
+    async fn converge(&mut self, txg: Txg, pass: &mut u32) -> Result<(), SpaError> {
+        loop {
+            *pass += 1;
+            if *pass > PASSES_MAX {
+                return Err(self.fail(format!("txg {txg} does not converge")));
+            }
+            let begun = self.handle.now();
+            let missed = self.sync_mos(txg, *pass).await?;
+            let (write, enter) = match *pass {
+                1 => (Phase::FirstPass, Phase::Space),
+                _ => (Phase::LaterPasses, Phase::LaterPasses),
+            };
+            let begun = self.time(write, begun);
+            self.sync_space(txg).await?;
+            self.time(enter, begun);
+            self.note_missed(txg, *pass, missed).await?;
+            self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
+            if !self.mos.is_dirty(txg) && self.mos_delta.is_zero() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes the datasets that have changed, and enters their roots into the MOS.
+    async fn sync_datasets(&mut self, txg: Txg) -> Result<(), SpaError> {
+        let dirty: Vec<_> = self.dsl.heads().iter().filter(|head| head.objset.is_dirty(txg)).cloned().collect();
+        let objsets: Vec<_> = dirty.iter().map(|head| head.objset.clone()).collect();
+        let (synced, storing) = self.writer.begin(&objsets, txg, 1).await.map_err(|error| self.dmu_error(error))?;
+        let settled = self.settle_datasets(txg, &dirty, synced).await;
+        // In any case: whoever gives the pool up finds nothing on its way to devices.
+        let missed = storing.finish().await.map_err(|error| self.dmu_error(error))?;
+        settled?;
+        self.note_missed(txg, 1, missed).await
+    }
+
+    /// Enters datasets' new roots and accounts into the MOS, frees what they gave up, and enters what they took and gave up into space
+    /// maps and logs, beside what is on its way to devices: so the first pass writes that with the MOS, and what is left for the
+    /// second is what the MOS itself took.
+    async fn settle_datasets(&mut self, txg: Txg, dirty: &[Head], synced: Vec<Synced>) -> Result<(), SpaError> {
+        for (head, synced) in dirty.iter().zip(synced) {
+            self.use_features(txg, head.dataset, synced.needs).await?;
+            let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
+            self.release_empty_bpobj(txg, settled.replaced_empty).await?;
+            if !self.is_live {
+                self.check_quota(head.dataset).await?;
+            }
+            self.free_killed(txg, settled.freed).await?;
+        }
+        self.frees_told().await?;
+        match self.space.with(|allocator| allocator.is_dirty(txg)) {
+            true => self.sync_space(txg).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the MOS. What that changes in its own space is counted in the next pass. Leaves that missed a block come back.
+    async fn sync_mos(&mut self, txg: Txg, pass: u32) -> Result<BTreeSet<Guid>, SpaError> {
+        let delta = std::mem::take(&mut self.mos_delta);
+        let charged = self.dsl.charge(txg, self.dsl.mos_dir(), UsedBy::Head, delta).await;
+        charged.map_err(|error| self.dsl_error(error))?;
+        let objsets = [self.mos.clone()];
+        let (synced, missed) = self.writer.sync(&objsets, txg, pass).await.map_err(|error| self.dmu_error(error))?;
+        for synced in synced {
+            let mut delta: SpaceDelta = synced.born;
+            delta.add(synced.killed.space().negated());
+            self.mos_delta.add(delta);
+            self.free_killed(txg, synced.killed).await?;
+        }
+        Ok(missed.into_iter().collect())
+    }
+
+    /// Waits until the pool is not suspended and no other host can have it.
+    async fn admitted(&mut self) -> Result<(), SpaError> {
+        let tree = self.tree.clone();
+        loop {
+            if let Some(suspension) = tree.suspension() {
+                suspension.passed().await.map_err(|error| self.fail(error))?;
+            }
+            let Err(reason) = self.multihost.admit().await else { return Ok(()) };
+            match tree.suspension() {
+                Some(suspension) => suspension.suspend_for_multihost(reason),
+                None => return Err(self.fail(reason)),
+            }
+        }
+    }
+
+    /// Makes the txg, which is stable, the pool.
+    async fn commit(&mut self, txg: Txg) -> Result<(), SpaError> {
+        if self.state != PoolState::Active {
+            self.admitted().await?;
+            // Nothing shows that the pool is in use after the txg that says it is not.
+            self.multihost.stop().await;
+        }
+        let leaves = self.leaf_commits(txg, self.config_changed);
+        let tree = self.tree.clone();
+        // Each step can be done again: the places are the same, and the tree that the bytes lead to.
+        loop {
+            self.admitted().await?;
+            self.ring.is_multihost = self.multihost.is_shown();
+            if let Some((uberblock, late)) = self.members.late.take() {
+                mend_labels(&leaves).await;
+                // Those that do not take it will not take the next one either, and are noted then.
+                let late = leaves.iter().filter(|leaf| late.contains(&leaf.guid));
+                repeat(late, &uberblock, &self.ring).await;
+            }
+            let uberblock = self.uberblock(txg);
+            self.multihost.attempt(uberblock);
+            match commit(&leaves, &uberblock, &mut self.ring).await {
+                Ok(refusals) => {
+                    self.multihost.committed(uberblock, &leaves);
+                    self.synced = Some(uberblock);
+                    for Refusal { guid, error } in refusals {
+                        tree.missed_commit(guid, txg, &error);
+                        self.members.unnoted.entry(guid).or_default().insert(txg.0..txg.0.saturating_add(1));
+                    }
+                    return Ok(());
+                }
+                Err(error) => match tree.suspension().filter(|_| error.is_of_devices()) {
+                    Some(suspension) => suspension.suspend(error.to_string()),
+                    None => return Err(self.fail(error)),
+                },
+            }
+        }
+    }
+
+    /// The root of a txg that is about to be committed.
+    fn uberblock(&self, txg: Txg) -> Uberblock {
+        Uberblock {
+            endian: cenote_zio::ORDER,
+            version: VERSION,
+            txg,
+            guid_sum: self.members.guid_sum,
+            timestamp_s: self.time_s(),
+            rootbp: self.mos.root(),
+            software_version: VERSION,
+            mmp: Some(self.multihost.fields()),
+            checkpoint_txg: Txg(0),
+            raidz_reflow: self.raidz_reflow,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Space that datasets may use, of a pool that is written.
+
+use cenote_format::ids::{Txg, VdevId};
+use cenote_vdev::config::{AllocationClass, VdevKind};
+
+use crate::figures::{DEFLATE_PSIZE_BYTES, EMBEDDED_LOG_METASLABS, slop_bytes};
+use crate::sync::Syncer;
+
+/// Sizes of blocks by which the worst overhead of a vdev is measured.
+const SIZES_BYTES: [u64; 4] = [4 << 10, 8 << 10, 16 << 10, 128 << 10];
+/// What indirect blocks take beyond the data that they lead to, in per cent.
+const INDIRECT_PERCENT: u64 = 15;
+
+/// Space as datasets count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usable {
+    /// Bytes that datasets may use in all.
+    pub(crate) bytes: u64,
+    /// What is kept back so that the pool can always be written.
+    pub(crate) slop_bytes: u64,
+    /// Some of what was freed can be used only after the next txgs.
+    pub(crate) has_deferred: bool,
+}
+
+impl Syncer {
+    /// Bytes allocated on a vdev as datasets count them: by what a block of 128 KiB takes.
+    fn deflated_bytes(&self, vdev: VdevId, bytes: u64) -> u64 {
+        let asize = self.tree.psize_to_asize(vdev, DEFLATE_PSIZE_BYTES, Txg(0)).unwrap_or(DEFLATE_PSIZE_BYTES);
+        (u128::from(bytes) * u128::from(DEFLATE_PSIZE_BYTES) / u128::from(asize.max(1))) as u64
+    }
+
+    /// What datasets may use, as of the last sync.
+    pub(crate) fn usable(&self) -> Usable {
+        let (mut normal, mut log, mut shared, mut deferred, mut lost) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
+        for top in &self.members.config.children {
+            let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
+            let mut sums = (0_u64, 0_u64, 0_u64, 0_u64);
+            let mut unreadable = 0;
+            self.space.with(|allocator| {
+                for metaslab in allocator.metaslabs().filter(|metaslab| metaslab.id().vdev == vdev) {
+                    sums.0 += 1;
+                    sums.1 += metaslab.size_bytes();
+                    sums.2 += metaslab.allocated_bytes();
+                    sums.3 += metaslab.deferred_bytes();
+                    if metaslab.is_unreadable() {
+                        let free = metaslab.size_bytes().saturating_sub(metaslab.allocated_bytes());
+                        unreadable += free.saturating_sub(metaslab.deferred_bytes());
+                    }
+                }
+            });
+            let (count, size, allocated, kept) = sums;
+            match top.class {
+                AllocationClass::Normal if !top.non_allocating && !top.removing => {
+                    let one = if count > EMBEDDED_LOG_METASLABS { size / count } else { 0 };
+                    normal += self.deflated_bytes(vdev, size - one);
+                    log += self.deflated_bytes(vdev, one);
+                    deferred += self.deflated_bytes(vdev, kept);
+                    lost += self.deflated_bytes(vdev, unreadable);
+                }
+                AllocationClass::Special | AllocationClass::Dedup => shared += self.deflated_bytes(vdev, allocated),
+                AllocationClass::Normal | AllocationClass::Log => {}
+            }
+        }
+        let slop_bytes = slop_bytes(normal, log);
+        let saved = self.shared.saved_bytes;
+        let bytes = (normal + shared).saturating_add(saved).saturating_sub(deferred + lost).saturating_sub(slop_bytes);
+        Usable { bytes, slop_bytes, has_deferred: deferred > 0 }
+    }
+
+    /// Bytes that a logical byte of data, and one of metadata, can come to at worst as datasets count them, in per cent:
+    /// copies, and what small blocks take on raidz.
+    pub(crate) fn inflation_percent(&self) -> (u64, u64) {
+        let mut worst = 100;
+        for top in self.members.config.children.iter().filter(|top| !matches!(top.kind, VdevKind::Hole)) {
+            let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
+            for size in SIZES_BYTES {
+                let asize = self.tree.psize_to_asize(vdev, size, self.txg).unwrap_or(size);
+                worst = worst.max(self.deflated_bytes(vdev, asize).saturating_mul(100) / size);
+            }
+        }
+        let copies = self.dsl.heads().iter().map(|head| u64::from(head.objset.policy().copies)).max().unwrap_or(1);
+        (worst * copies + INDIRECT_PERCENT, worst * (copies + 1))
+    }
+}

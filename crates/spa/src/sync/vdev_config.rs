@@ -1,0 +1,306 @@
+//! The vdevs of a pool that is written: their configuration as it stands in the MOS, and the disks behind them.
+//!
+//! The tree of name-value lists is kept as it was found, so that what this version does not know of stays; typed fields
+//! are parsed from it. A label has the part of its top-level vdev, without the objects of the MOS that hold the vdevs'
+//! attributes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
+use cenote_format::nvlist::{NvList, NvValue};
+use cenote_format::uberblock::Uberblock;
+use cenote_vdev::commit::LeafCommit;
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::disk::Disk;
+use cenote_vdev::error::VdevError;
+use cenote_vdev::txgs::TxgSet;
+
+/// Fields of a vdev that only the MOS's configuration has.
+const MOS_ONLY: [&str; 3] = ["com.delphix:vdev_zap_leaf", "com.delphix:vdev_zap_top", "com.klarasystems:vdev_zap_root"];
+
+/// The object with the root's attributes.
+const ROOT_ZAP: &str = MOS_ONLY[2];
+
+/// The vdevs of a pool that is written.
+#[derive(Clone)]
+pub(crate) struct Members {
+    tree: NvList,
+    /// The same, typed.
+    pub(crate) config: VdevConfig,
+    /// The sum of all guids, the pool's included, as uberblocks have it.
+    pub(crate) guid_sum: u64,
+    /// The disks of the leaves that are written.
+    pub(crate) disks: BTreeMap<Guid, Disk>,
+    /// What labels said when the pool was opened.
+    pub(crate) labels: BTreeMap<Guid, NvList>,
+    /// For each top-level vdev, the object with its metaslabs' unflushed txgs, where there is one.
+    pub(crate) unflushed_txgs: BTreeMap<VdevId, ObjectId>,
+    /// What top-level vdevs are for that do not serve everything: it stands in tables of their own, not in the tree.
+    classes: BTreeMap<Guid, AllocationClass>,
+    /// Txgs that leaves have missed, as their dirty time logs say.
+    pub(crate) missed: BTreeMap<Guid, TxgSet>,
+    /// And those that are not in their logs yet: the next txg's sync notes them.
+    pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
+    /// Until the first commit after an opening: the uberblock that the pool was opened at, and leaves that lack it alone.
+    pub(crate) late: Option<(Uberblock, BTreeSet<Guid>)>,
+}
+
+/// Puts a value into a list, in the place of another if there is one.
+pub(crate) fn set(list: &mut NvList, name: &str, value: impl Into<NvValue>) {
+    list.remove(name);
+    list.push(name, value);
+}
+
+/// A vdev tree with a change made to each vdev.
+fn changed(list: &NvList, change: &mut dyn FnMut(&mut NvList)) -> NvList {
+    let mut list = list.clone();
+    change(&mut list);
+    if let Some(children) = list.lists("children") {
+        // As deep as `VdevConfig::parse` let it become.
+        let children = children.iter().map(|child| changed(child, change)).collect();
+        set(&mut list, "children", NvValue::NvlistArray(children));
+    }
+    list
+}
+
+/// The tree, typed, with what top-level vdevs are for.
+fn parse(tree: &NvList, classes: &BTreeMap<Guid, AllocationClass>) -> Result<VdevConfig, VdevError> {
+    let mut config = VdevConfig::parse(tree)?;
+    for top in &mut config.children {
+        if let Some(class) = classes.get(&top.guid) {
+            top.class = *class;
+        }
+    }
+    Ok(config)
+}
+
+fn guid_sum(config: &VdevConfig) -> u64 {
+    let mut sum = 0_u64;
+    config.walk(&mut |vdev| sum = sum.wrapping_add(vdev.guid.0));
+    sum
+}
+
+impl Members {
+    /// From the tree that the MOS has, or will have.
+    pub(crate) fn new(
+        tree: NvList,
+        disks: BTreeMap<Guid, Disk>,
+        classes: BTreeMap<Guid, AllocationClass>,
+    ) -> Result<Self, VdevError> {
+        let config = parse(&tree, &classes)?;
+        Ok(Self {
+            tree,
+            guid_sum: guid_sum(&config),
+            config,
+            disks,
+            classes,
+            labels: BTreeMap::new(),
+            unflushed_txgs: BTreeMap::new(),
+            missed: BTreeMap::new(),
+            unnoted: BTreeMap::new(),
+            late: None,
+        })
+    }
+
+    /// The whole tree.
+    pub(crate) const fn tree(&self) -> &NvList {
+        &self.tree
+    }
+
+    /// Whether the root has a table of attributes.
+    pub(crate) fn has_root_zap(&self) -> bool {
+        self.tree.u64(ROOT_ZAP).is_some_and(|object| object != 0)
+    }
+
+    /// Gives it one.
+    pub(crate) fn set_root_zap(&mut self, object: ObjectId) {
+        set(&mut self.tree, ROOT_ZAP, object.0);
+    }
+
+    /// A top-level vdev.
+    pub(crate) fn top(&self, vdev: VdevId) -> Option<&VdevConfig> {
+        self.config.children.get(vdev.0 as usize)
+    }
+
+    /// Top-level vdevs that have devices.
+    pub(crate) fn tops(&self) -> impl Iterator<Item = (VdevId, &VdevConfig)> {
+        let placeholder = |top: &VdevConfig| matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
+        let tops = self.config.children.iter().enumerate().filter(move |(_, top)| !placeholder(top));
+        tops.map(|(id, top)| (VdevId(id as u32), top))
+    }
+
+    /// Ids of places where a log device was removed.
+    pub(crate) fn holes(&self) -> Vec<u64> {
+        let holes = self.config.children.iter().enumerate().filter(|(_, top)| matches!(top.kind, VdevKind::Hole));
+        holes.map(|(id, _)| id as u64).collect()
+    }
+
+    /// Leaves that should have everything and are not written.
+    pub(crate) fn lost(&self) -> BTreeSet<Guid> {
+        let leaves = self.config.leaves().into_iter().filter(|leaf| !matches!(leaf.kind, VdevKind::DraidSpare { .. }));
+        leaves.map(|leaf| leaf.guid).filter(|guid| !self.disks.contains_key(guid)).collect()
+    }
+
+    /// Leaves that have missed a part of a txg, as far as that is noted.
+    pub(crate) fn behind(&self, txg: Txg) -> impl Iterator<Item = Guid> {
+        self.missed.iter().filter(move |(_, missed)| missed.contains(txg)).map(|(guid, _)| *guid)
+    }
+
+    /// The first top-level vdev that has lost too much to be written to, given what is lost.
+    pub(crate) fn unwritable(&self, lost: &BTreeSet<Guid>) -> Option<&VdevConfig> {
+        let mut tops = self.tops().map(|(_, top)| top).filter(|top| top.class != AllocationClass::Log);
+        tops.find(|top| !is_writable(top, lost))
+    }
+
+    /// Changes the field of one vdev.
+    pub(crate) fn set_field(&mut self, guid: Guid, name: &str, value: u64) -> Result<(), VdevError> {
+        self.tree = changed(&self.tree, &mut |list| {
+            if list.u64("guid") == Some(guid.0) {
+                set(list, name, value);
+            }
+        });
+        self.config = parse(&self.tree, &self.classes)?;
+        Ok(())
+    }
+
+    /// Puts new top-level vdevs behind those that are there.
+    pub(crate) fn add(
+        &mut self,
+        tops: Vec<NvList>,
+        disks: impl IntoIterator<Item = (Guid, Disk)>,
+        classes: impl IntoIterator<Item = (Guid, AllocationClass)>,
+    ) -> Result<(), VdevError> {
+        let mut children = self.tree.lists("children").unwrap_or_default().to_vec();
+        children.extend(tops);
+        set(&mut self.tree, "children", NvValue::NvlistArray(children));
+        self.classes.extend(classes);
+        let before = guid_sum(&self.config);
+        self.config = parse(&self.tree, &self.classes)?;
+        // What the uberblock has said of the rest is not doubted.
+        self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
+        self.disks.extend(disks);
+        Ok(())
+    }
+
+    /// A leaf's part in a commit; `label` makes what a leaf's labels say of what they said, if they are to be written.
+    pub(crate) fn leaf_commits(&self, label: Option<&dyn Fn(NvList) -> NvList>) -> Vec<LeafCommit> {
+        let mut all = Vec::new();
+        for (vdev, top) in self.tops() {
+            for leaf in top.leaves() {
+                let Some(disk) = self.disks.get(&leaf.guid) else { continue };
+                let config = label.map(|label| {
+                    let mut list = label(self.labels.get(&leaf.guid).cloned().unwrap_or_default());
+                    set(&mut list, "top_guid", top.guid.0);
+                    set(&mut list, "guid", leaf.guid.0);
+                    if top.class == AllocationClass::Log {
+                        set(&mut list, "is_log", 1_u64);
+                    }
+                    set(&mut list, "vdev_tree", self.label_tree(vdev));
+                    list
+                });
+                all.push(LeafCommit {
+                    guid: leaf.guid,
+                    disk: disk.clone(),
+                    top: Some(vdev),
+                    ashift: top.ashift,
+                    config,
+                    takes_uberblock: true,
+                });
+            }
+        }
+        all
+    }
+
+    /// What labels say of a top-level vdev.
+    fn label_tree(&self, vdev: VdevId) -> NvList {
+        let top = self.tree.lists("children").and_then(|tops| tops.get(vdev.0 as usize)).cloned().unwrap_or_default();
+        changed(&top, &mut |list| {
+            for name in MOS_ONLY {
+                list.remove(name);
+            }
+        })
+    }
+}
+
+/// Whether a block can be written below this vdev so that it can be read again.
+fn is_writable(vdev: &VdevConfig, lost: &BTreeSet<Guid>) -> bool {
+    let failed = || vdev.children.iter().filter(|child| !is_writable(child, lost)).count() as u64;
+    match vdev.kind {
+        VdevKind::Disk | VdevKind::File => !lost.contains(&vdev.guid),
+        VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => failed() < vdev.children.len() as u64,
+        VdevKind::Raidz { parity, .. } | VdevKind::Draid { parity, .. } => failed() <= parity,
+        // What a distributed spare has depends on the draid's other disks: it is not counted on.
+        VdevKind::DraidSpare { .. } | VdevKind::Missing | VdevKind::Indirect(_) => false,
+        VdevKind::Root | VdevKind::Hole => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vdev(kind: &str, guid: u64, children: Vec<NvList>) -> NvList {
+        let mut list = NvList::new();
+        list.push("type", kind);
+        list.push("id", 0_u64);
+        list.push("guid", guid);
+        list.push("future:field", 7_u64);
+        list.push("com.delphix:vdev_zap_leaf", 99_u64);
+        if kind == "raidz" {
+            list.push("nparity", 1_u64);
+        }
+        if !children.is_empty() {
+            list.push("children", NvValue::NvlistArray(children));
+        }
+        list
+    }
+
+    fn members() -> Members {
+        let mirror = vdev("mirror", 10, vec![vdev("file", 11, vec![]), vdev("file", 12, vec![])]);
+        let leaves = [21, 22, 23].map(|guid| vdev("file", guid, vec![]));
+        let raidz = vdev("raidz", 20, leaves.to_vec());
+        Members::new(vdev("root", 1, vec![mirror, raidz, vdev("hole", 0, vec![])]), BTreeMap::new(), BTreeMap::new())
+            .unwrap()
+    }
+
+    #[test]
+    fn what_redundancy_makes_up_for_can_be_written() {
+        let members = members();
+        let bad = |lost: &[u64]| members.unwritable(&lost.iter().copied().map(Guid).collect()).map(|top| top.guid.0);
+        assert_eq!(bad(&[]), None);
+        assert_eq!(bad(&[11, 22]), None);
+        assert_eq!(bad(&[11, 12]), Some(10));
+        assert_eq!(bad(&[12, 21, 23]), Some(20));
+        assert_eq!(members.lost().len(), 5);
+        assert_eq!(members.holes(), [2]);
+        assert_eq!(members.guid_sum, 1 + 10 + 11 + 12 + 20 + 21 + 22 + 23);
+    }
+
+    #[test]
+    fn unknown_fields_stay_and_labels_name_no_objects() {
+        let mut members = members();
+        members.set_field(Guid(12), "DTL", 77).unwrap();
+        let leaf = |tree: &NvList| tree.lists("children").unwrap()[1].clone();
+        let in_mos = leaf(&members.tree().lists("children").unwrap()[0]);
+        assert_eq!((in_mos.u64("DTL"), in_mos.u64("com.delphix:vdev_zap_leaf")), (Some(77), Some(99)));
+        let in_label = leaf(&members.label_tree(VdevId(0)));
+        assert_eq!((in_label.u64("DTL"), in_label.u64("future:field")), (Some(77), Some(7)));
+        assert!(!in_label.has("com.delphix:vdev_zap_leaf"));
+        assert_eq!(members.top(VdevId(0)).unwrap().children[1].dtl, ObjectId(77));
+    }
+
+    /// The tree was parsed anew when a leaf got its log of missed txgs, and what a vdev is for went with the old one.
+    #[test]
+    fn what_a_vdev_is_for_stays_when_the_tree_changes() {
+        let mut members = members();
+        let sum = members.guid_sum;
+        let special = vdev("mirror", 30, vec![vdev("file", 31, vec![]), vdev("file", 32, vec![])]);
+        members.add(vec![special], [], [(Guid(30), AllocationClass::Special)]).unwrap();
+        assert_eq!(members.guid_sum, sum + 30 + 31 + 32);
+        let class = |members: &Members| members.config.children.iter().map(|top| top.class).collect::<Vec<_>>();
+        let classes = class(&members);
+        assert_eq!(classes[3], AllocationClass::Special);
+        members.set_field(Guid(31), "DTL", 77).unwrap();
+        assert_eq!(class(&members), classes);
+    }
+}
