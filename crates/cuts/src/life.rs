@@ -5,12 +5,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_dmu::tx::Durable;
 use cenote_dmu::tx::TxTunables;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Txg;
-use cenote_spa::{
-    AuxSpec, Clock, CreateOptions, Durable, Host, Pool, PropertyValue, TxgRecord, WriteOptions, create, open,
-};
+use cenote_spa::{AuxSpec, Clock, CreateOptions, Host, Pool, PropertyValue, TxgRecord, WriteOptions, create, open};
 use cenote_taskq::sim::disk::{Image, Late};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, Handle, Rng, Runtime, race};
@@ -582,7 +581,7 @@ async fn opened(
     for (name, sync) in FILE_SYSTEMS.into_iter().zip(shape.sync) {
         let head = pool.open_head(name).await.map_err(words)?;
         heads.push(head.clone());
-        let durable = Arc::new(Durable::new(head.clone(), sync));
+        let durable = Arc::new(Durable::new(Arc::new(head.clone()), sync));
         let xattrs = if shape.has_xattr_dirs() { XattrMode::Dir } else { XattrMode::Sa };
         let options = LiveOptions { record_bytes: 16 << 10, xattrs, ..LiveOptions::default() };
         let turn = Turn::default();
@@ -598,13 +597,15 @@ async fn opened(
                 log: log.clone(),
                 rng: Rng::new(rng.next_u64()),
                 durable: durable.clone(),
+                pool: pool.clone(),
             };
             work("files", Box::pin(writer.run()));
         }
     }
     let head = pool.open_head(VOLUME).await.map_err(words)?;
     heads.push(head.clone());
-    let volume = Arc::new(LiveVolume::open(head, shape.volume_sync).await.map_err(words)?);
+    let volume =
+        Arc::new(LiveVolume::open(&head.objset().clone(), Arc::new(head), shape.volume_sync).await.map_err(words)?);
     for log in &models.ranges {
         let (volume, sync) = (volume.clone(), shape.volume_sync);
         let writer =

@@ -8,16 +8,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use cenote_dmu::ObjectSpec;
-use cenote_dmu::tx::TxError;
+use cenote_dmu::tx::{Cost, Durable, SyncMode, Tx, TxError, TxgSource};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_spa::{Durable, LiveHead, Pool, PropertyValue, SpaError, SyncMode, Syncer};
+use cenote_spa::{LiveHead, Pool, PropertyValue, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle, Rng, join_all};
-use cenote_zpl::live::{HeldTxg, LiveFileSystem, NewNode, OpenFile, RenameMode, TxgSource, XattrSet};
+use cenote_zpl::ZplError;
+use cenote_zpl::live::{LiveFileSystem, NewNode, OpenFile, RenameMode, XattrSet};
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
-use cenote_zpl::{ZplError, live};
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use crate::machine::Growth;
@@ -66,20 +66,20 @@ impl Noting {
 }
 
 impl TxgSource for Noting {
-    fn begin(&self, cost: live::Cost) -> BoxFuture<'_, Result<HeldTxg, ZplError>> {
+    fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
         // Asked for while its task is polled.
         let whose = self.turn.0.lock().clone();
         Box::pin(async move {
-            let held = TxgSource::begin(&*self.durable, cost).await?;
+            let tx = self.durable.begin(cost).await?;
             if let Some(log) = whose {
-                log.lock().entered(held.txg());
+                log.lock().entered(tx.txg());
             }
-            Ok(held)
+            Ok(tx)
         })
     }
 
-    fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>> {
-        TxgSource::later_than(&*self.durable, txg)
+    fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
+        self.durable.wait_synced(txg)
     }
 }
 
@@ -115,6 +115,8 @@ pub struct FileWriter {
     pub rng: Rng,
     /// The source of its txgs, which answers its `fsync`.
     pub durable: Arc<Durable>,
+    /// The pool.
+    pub pool: Pool,
 }
 
 /// A name as it stands in a directory.
@@ -137,13 +139,13 @@ impl FileWriter {
         // A file that is open while it loses its name is freed later, by way of the delete queue.
         let mut held: Option<OpenFile> = None;
         loop {
-            self.durable.head().pool().handle().sleep(thinking(&mut self.rng)).await;
+            self.pool.handle().sleep(thinking(&mut self.rng)).await;
             if self.rng.chance(1, 10) {
                 let other = self.open_any(&state).await;
                 drop(std::mem::replace(&mut held, other));
             }
             if self.rng.chance(1, 80) {
-                self.durable.head().pool().sync().await.map_err(|error| error.to_string())?;
+                self.pool.sync().await.map_err(|error| error.to_string())?;
             }
             if self.rng.chance(1, 40) {
                 self.durable.sync().await.map_err(|error| format!("fsync: {error}"))?;
@@ -168,7 +170,7 @@ impl FileWriter {
                 }
                 Err(ZplError::NoSpace | ZplError::Quota(_)) => {
                     self.log.lock().refused();
-                    self.durable.head().pool().handle().sleep(REFUSED_PAUSE).await;
+                    self.pool.handle().sleep(REFUSED_PAUSE).await;
                 }
                 Err(error) => return Err(format!("{change:?}: {error}")),
             }

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cenote_dmu::tx::SyncMode;
 use cenote_format::ids::{Guid, Txg};
 use cenote_metaslab::Tunables;
-use cenote_spa::{AddOptions, DiskSpec, SyncMode, TopKind, TopSpec};
+use cenote_spa::{AddOptions, DiskSpec, TopKind, TopSpec};
 use cenote_taskq::sim::disk::{Crash, Fault, Image, Late, Latency, Request, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime, oneshot};

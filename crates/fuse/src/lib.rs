@@ -94,7 +94,7 @@ mod space;
 mod tree;
 mod volume;
 
-pub use cenote_spa::SyncMode;
+pub use cenote_dmu::tx::SyncMode;
 pub use layout::Layout;
 pub use live::{LiveServer, LiveServerOptions};
 pub use mount::{MountError, MountHandle, Unmount, Unmounted, change_mount, mount, mount_live, remount, unmount};

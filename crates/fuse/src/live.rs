@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cenote_dmu::tx::{Durable, SyncMode, TxError};
 use cenote_format::ids::ObjectId;
-use cenote_spa::{Durable, LiveHead, SpaError, SyncMode};
+use cenote_spa::LiveHead;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, Class, Join};
 use cenote_zpl::live::{
@@ -117,7 +118,7 @@ impl LiveServer {
     /// # Errors
     /// It is no file system, or one that cannot be changed yet.
     pub async fn open(head: LiveHead, options: LiveServerOptions, report: Report) -> Result<Self, ZplError> {
-        let durable = Arc::new(Durable::new(head.clone(), options.sync));
+        let durable = Arc::new(Durable::new(Arc::new(head.clone()), options.sync));
         let fs = LiveFileSystem::open(head.objset(), durable.clone(), options.files).await?.keeping_until_forgotten();
         let reaper = head.pool().handle().spawn(Class::Background, reap(fs.clone(), report.clone()));
         let (open, has_xattrs) = (Mutex::new(BTreeMap::new()), AtomicBool::new(options.has_xattrs));
@@ -271,7 +272,7 @@ impl LiveServer {
     }
 
     /// A txg could not be written.
-    fn lost(&self, error: &SpaError) -> Errno {
+    fn lost(&self, error: &TxError) -> Errno {
         (self.shared.report)(&error.to_string());
         Errno::IO
     }

@@ -77,9 +77,7 @@ pub use open::new::{CreateOptions, create, create_with_metaslabs};
 pub use open::spares_l2cache::AuxSpec;
 pub use open::vdevs::{DiskSpec, TopKind, TopSpec};
 pub use owner::{KERNEL_POOLS, kernel_pool};
-pub use pool::{
-    Durable, FailMode, HeadSpace, KeptTxg, LiveHead, MemoryLimits, PendingFrees, Phase, Pool, SyncMode, TxgRecord,
-};
+pub use pool::{FailMode, HeadFrees, HeadSpace, KeptTxg, LiveHead, MemoryLimits, Phase, Pool, TxgRecord};
 pub use space::LogFigures;
 pub use status::{Condition, condition, condition_with, device_condition};
 pub use sync::{Clock, Host, Syncer};

@@ -1,5 +1,6 @@
 //! Errors with the errno that a client of a file system expects.
 
+use cenote_dmu::tx::TxError;
 use cenote_dmu::{DmuError, DmuErrorKind};
 use cenote_format::FormatError;
 use thiserror::Error;
@@ -119,6 +120,16 @@ pub enum ZplError {
     /// A dataset of another kind or of a version that is not known.
     #[error("{0}")]
     Unsupported(String),
+}
+
+impl From<TxError> for ZplError {
+    fn from(error: TxError) -> Self {
+        match error {
+            TxError::NoSpace => Self::NoSpace,
+            TxError::Quota(name) => Self::Quota(name),
+            TxError::Closed | TxError::Suspended(_) => Self::Closed(error.to_string()),
+        }
+    }
 }
 
 impl ZplError {

@@ -17,11 +17,12 @@
 //!
 //! **Rejected.** *One txg for the whole request*: a discard of a terabyte would hold up every other client's flush.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cenote_dmu::tx::{Cost, TxError};
+use cenote_dmu::Objset;
+use cenote_dmu::tx::{Cost, Durable, SyncMode, TxError, TxgSource};
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_spa::{Durable, LiveHead, SpaError, SyncMode};
 use thiserror::Error;
 
 use crate::{Claim, Volume, VolumeError};
@@ -35,15 +36,12 @@ const FREE_STEP_BLOCKS: u64 = 1 << 10;
 /// Why a change of a live volume was not made, or is not known to be on disk.
 #[derive(Debug, Error)]
 pub enum LiveVolumeError {
-    /// No space, or the pool is closed or suspended.
+    /// No space, or the pool is closed or suspended, or a txg could not be written.
     #[error(transparent)]
     Tx(#[from] TxError),
     /// The range or the size is wrong, or what stands around the range cannot be read.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// A txg could not be written.
-    #[error(transparent)]
-    Sync(#[from] SpaError),
     /// The property `readonly` is on.
     #[error("the volume is read-only: its property 'readonly' is on")]
     ReadOnly,
@@ -62,19 +60,21 @@ pub enum Clear {
 
 /// A volume that clients change.
 pub struct LiveVolume {
+    objset: Objset,
     durable: Durable,
     volume: Volume,
     is_read_only: AtomicBool,
 }
 
 impl LiveVolume {
-    /// Opens the volume of a head dataset. `sync` is the property, and is obeyed.
+    /// Opens the volume of a head dataset, whose changes go to txgs of `source`. `sync` is the property, and is obeyed.
     ///
     /// # Errors
     /// It is no volume, or it cannot be read.
-    pub async fn open(head: LiveHead, sync: SyncMode) -> Result<Self, VolumeError> {
-        let volume = Volume::open(head.objset()).await?;
-        Ok(Self { durable: Durable::new(head, sync), volume, is_read_only: AtomicBool::new(false) })
+    pub async fn open(objset: &Objset, source: Arc<dyn TxgSource>, sync: SyncMode) -> Result<Self, VolumeError> {
+        let volume = Volume::open(objset).await?;
+        let (objset, durable) = (objset.clone(), Durable::new(source, sync));
+        Ok(Self { objset, durable, volume, is_read_only: AtomicBool::new(false) })
     }
 
     /// Has the volume obey another value of its property `readonly`, from now on, whoever has it open.
@@ -91,7 +91,7 @@ impl LiveVolume {
     /// Its dataset.
     #[must_use]
     pub fn dataset(&self) -> ObjectId {
-        self.durable.head().dataset()
+        ObjectId(self.objset.id().0)
     }
 
     /// The volume, to be read.
@@ -111,7 +111,7 @@ impl LiveVolume {
         let txg = tx.txg();
         claim.resize(txg, size_bytes).await?;
         drop((tx, claim));
-        self.durable.head().pool().wait_synced(txg).await?;
+        self.durable.wait_synced(txg).await?;
         Ok(txg)
     }
 
@@ -177,7 +177,7 @@ impl LiveVolume {
             };
             let tx = self.durable.begin(cost).await?;
             if how != Clear::Written {
-                self.durable.head().objset().count_frees(tx.txg(), (next - at).div_ceil(block_bytes));
+                self.objset.count_frees(tx.txg(), (next - at).div_ceil(block_bytes));
             }
             match how {
                 Clear::Written => claim.write_zeros(tx.txg()).await?,

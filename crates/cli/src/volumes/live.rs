@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::tx::TxError;
+use cenote_dmu::tx::{SyncMode, TxError};
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
-use cenote_spa::{Head, Pool, SpaError, SyncMode, Syncer};
+use cenote_spa::{Head, Pool, SpaError, Syncer};
 use cenote_taskq::{Block, BoxFuture};
 use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
@@ -46,7 +46,6 @@ fn live_error(error: &LiveVolumeError) -> ExportError {
     match error {
         LiveVolumeError::Tx(error) => tx_error(error),
         LiveVolumeError::Volume(error) => volume_error(error),
-        LiveVolumeError::Sync(error) => io_error(error),
         LiveVolumeError::ReadOnly => ExportError::new(ExportErrorKind::ReadOnly, error.to_string()),
     }
 }
@@ -102,7 +101,8 @@ pub(super) async fn open(
     sync: u64,
 ) -> Result<LiveVolume, ExportError> {
     let head = pool.adopt(writer, name, head).await.map_err(|error| io_error(&error))?;
-    LiveVolume::open(head, SyncMode::of_number(sync)).await.map_err(|error| volume_error(&error))
+    let objset = head.objset().clone();
+    LiveVolume::open(&objset, Arc::new(head), SyncMode::of_number(sync)).await.map_err(|error| volume_error(&error))
 }
 
 /// Gives a volume another size, on disk when this returns.

@@ -50,6 +50,8 @@
 
 mod account;
 mod dirty;
+mod durable;
+mod source;
 #[cfg(test)]
 mod tests;
 mod tunables;
@@ -61,11 +63,17 @@ use thiserror::Error;
 
 pub use account::{Account, Left};
 pub use dirty::Dirty;
+pub use durable::{Durable, SyncMode};
+pub use source::{PendingFrees, TxgSource};
 pub use tunables::TxTunables;
 pub use txgs::Transactions;
 
 /// Metadata that changing one object dirties at worst, in bytes: a block of dnodes, and what is above it.
 const OBJECT_BYTES: u64 = 64 << 10;
+/// What changing one entry of a directory may write: a leaf that is split, the table that says so, and the header.
+const ENTRY_BYTES: u64 = 4 * (16 << 10);
+/// A spill block at most.
+const SPILL_BYTES: u64 = 128 << 10;
 
 /// What a change may take at worst, said before it is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +117,30 @@ impl Cost {
             objects: self.objects.saturating_add(other.objects),
             frees: self.frees || other.frees,
         }
+    }
+
+    /// With so many bytes of whole blocks written too.
+    #[must_use]
+    pub const fn with_bytes(self, bytes: u64) -> Self {
+        self.and(Self { write_bytes: bytes, objects: 0, frees: false })
+    }
+
+    /// With so many objects' attributes changed in place too.
+    #[must_use]
+    pub const fn with_objects(self, count: u64) -> Self {
+        self.and(Self::objects(count))
+    }
+
+    /// With so many entries of directories (or tables) changed too, each in another object.
+    #[must_use]
+    pub const fn with_entries(self, count: u64) -> Self {
+        self.with_objects(count).with_bytes(count.saturating_mul(ENTRY_BYTES))
+    }
+
+    /// With attributes of one object packed anew too, which may take a block of their own.
+    #[must_use]
+    pub const fn with_repack(self) -> Self {
+        self.with_objects(1).with_bytes(SPILL_BYTES)
     }
 
     /// Logical bytes of metadata at worst.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::{Cost, TxError, TxTunables};
+use cenote_dmu::tx::{Cost, PendingFrees, TxError, TxTunables};
 use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;

@@ -1,6 +1,6 @@
 //! Space that is being freed in the background: changes for which there is no space now wait for it.
 //!
-//! A file system holds [`PendingFrees`] for as long as it has something to free, and counts the pieces that it frees. A change that
+//! A file system holds [`HeadFrees`] for as long as it has something to free, and counts the pieces that it frees. A change that
 //! finds no space waits for the next txgs and tries again while pieces are freed that may make room for it: any for a full pool,
 //! those of its own dataset for a quota. It fails when there are none, or when none was freed for a while. OpenZFS's changes wait
 //! likewise while txgs that are under way may free something.
@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cenote_dmu::tx::{Cost, Tx, TxError};
+use cenote_dmu::tx::{Cost, PendingFrees, Tx, TxError};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_taskq::sync::Mutex;
 
@@ -27,29 +27,30 @@ pub(super) struct Frees {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Freeing {
-    /// [`PendingFrees`] of the dataset.
+    /// [`HeadFrees`] of the dataset.
     pending: u64,
     /// Pieces freed so far.
     pieces: u64,
-    /// The newest txg in which a piece may have been freed when a [`PendingFrees`] ended.
+    /// The newest txg in which a piece may have been freed when a [`HeadFrees`] ended.
     until: Txg,
 }
 
 /// Frees of a dataset that are about to be made, until this is dropped.
-pub struct PendingFrees(LiveHead);
+pub struct HeadFrees(LiveHead);
 
-impl PendingFrees {
-    /// Another piece is freed.
-    pub fn went_on(&self) {
+impl PendingFrees for HeadFrees {
+    fn went_on(&self) {
         self.change(|freeing| freeing.pieces += 1);
     }
+}
 
+impl HeadFrees {
     fn change(&self, change: impl FnOnce(&mut Freeing)) {
         change(self.0.pool.shared.frees.datasets.lock().entry(self.0.head.dataset).or_default());
     }
 }
 
-impl Drop for PendingFrees {
+impl Drop for HeadFrees {
     fn drop(&mut self) {
         // The last pieces make room when their txg is on disk.
         let open = self.0.pool.shared.txgs.open_txg();
@@ -76,8 +77,8 @@ impl Frees {
 impl LiveHead {
     /// Announces that something of the dataset is about to be freed, until the result is dropped.
     #[must_use]
-    pub fn frees_begin(&self) -> PendingFrees {
-        let pending = PendingFrees(self.clone());
+    pub fn frees_begin(&self) -> HeadFrees {
+        let pending = HeadFrees(self.clone());
         pending.change(|freeing| freeing.pending += 1);
         pending
     }

@@ -49,11 +49,11 @@
 //! hold. *A change a txg*: a thousand datasets took a thousand txgs.
 
 mod accounts;
-mod durable;
 mod failmode;
 mod frees;
 mod history;
 mod memory;
+mod source;
 mod view;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -67,9 +67,8 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, Either, Handle, Join, Notify, buf, oneshot, race};
 use cenote_vdev::tree::{Suspension, VdevTree};
 
-pub use durable::{Durable, SyncMode};
 pub use failmode::FailMode;
-pub use frees::PendingFrees;
+pub use frees::HeadFrees;
 pub use history::{Phase, TxgRecord};
 pub use memory::MemoryLimits;
 pub use view::KeptTxg;

@@ -11,7 +11,6 @@ use super::node::{Node, Plan};
 use super::posix_acl;
 use super::record::Record;
 use super::tables::Room;
-use super::txgs::Bill;
 use crate::attributes::{device_numbers, posix_id};
 use crate::write::acl;
 use crate::{Attributes, FileKind, Flags, Time, ZplError};
@@ -162,16 +161,16 @@ impl LiveFileSystem {
             None => None,
         };
         let plan = self.plan(node, record).await?;
-        let held = self.source().begin(Cost::default().with_repack().with_entries(1).with_objects(2)).await?;
+        let tx = self.source().begin(Cost::default().with_repack().with_entries(1).with_objects(2)).await?;
         let plan = match edit {
-            Some(edit) => self.apply_edit(edit, plan, held.txg()).await?,
+            Some(edit) => self.apply_edit(edit, plan, tx.txg()).await?,
             None => plan,
         };
         if change.accessed.is_some() {
             node.forget_access();
         }
-        node.store(held.txg(), plan)?;
-        drop(held);
+        node.store(tx.txg(), plan)?;
+        drop(tx);
         if change.uid.is_some() || change.gid.is_some() || change.project.is_some() {
             self.own_xattrs(node).await?;
         }

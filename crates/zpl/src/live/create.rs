@@ -15,7 +15,6 @@ use super::node::{Node, Plan, put_attributes};
 use super::posix_acl;
 use super::record::{Record, words};
 use super::tables::Room;
-use super::txgs::Bill;
 use crate::write::acl;
 use crate::{Attributes, FileKind, Time, ZplError};
 
@@ -127,8 +126,8 @@ impl LiveFileSystem {
         let form = self.shared.tables.form(self.source(), Room::of_slots(options.dnode_slots), &record).await?;
         self.shared.objset.look_for_numbers().await?;
         let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
-        let held = self.source().begin(cost).await?;
-        let txg = held.txg();
+        let tx = self.source().begin(cost).await?;
+        let txg = tx.txg();
         let is_dir = kind == FileKind::Directory;
         let kind = if is_dir { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS };
         let spec = ObjectSpec::new(kind, BLOCK_MIN_BYTES).with_bonus(DmuType::SA, Vec::new());

@@ -13,7 +13,6 @@ use cenote_taskq::buf::{Block, Buf};
 
 use super::create::touch;
 use super::node::Node;
-use super::txgs::Bill;
 use super::{LiveFileSystem, NewNode};
 use crate::{Attributes, FileKind, ZplError};
 
@@ -250,8 +249,8 @@ impl OpenFile {
         }
         let blocks = write.blocks(block_bytes);
         let cost = Cost::default().with_objects(1).with_bytes((blocks.end - blocks.start).saturating_mul(block_bytes));
-        let held = node.begin_shared(fs.source(), cost).await?;
-        let txg = held.txg();
+        let tx = node.begin_shared(fs.source(), cost).await?;
+        let txg = tx.txg();
         if let Some(grown) = grown {
             object.set_block_bytes(txg, grown).await?;
             for block in blocks {
@@ -280,9 +279,9 @@ impl OpenFile {
         if self.node.check_there().is_err() || self.node.with(|record| record.u64(ZplAttribute::Links)) == 0 {
             return Ok(());
         }
-        let held = self.filesystem.source().begin(Cost::default().with_objects(1)).await?;
+        let tx = self.filesystem.source().begin(Cost::default().with_objects(1)).await?;
         // The change brings it along.
-        self.node.update(held.txg(), |_| Ok(()))
+        self.node.update(tx.txg(), |_| Ok(()))
     }
 
     /// `SEEK_DATA`: the first offset at or after this that is not in a hole; nothing if there is none.

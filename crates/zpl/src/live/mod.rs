@@ -20,7 +20,7 @@
 //!
 //! **Life of a change** (a new file).
 //! 1. The name is checked, the directory locked; the new attributes are put together, and layouts that they need are made.
-//! 2. The source is asked for a txg, with the cost at worst ([`Cost`]). That may take a while.
+//! 2. The source is asked for a txg, with the cost at worst ([`cenote_dmu::tx::Cost`]). That may take a while.
 //! 3. The object is made, its attributes packed, the entry put into the directory's ZAP, the directory's own attributes
 //!    changed in their places.
 //! 4. The txg is let go, then the locks.
@@ -77,7 +77,6 @@ mod rename;
 mod steps;
 mod tables;
 mod truncate;
-mod txgs;
 mod unlinked;
 mod xattr;
 mod xattr_dir;
@@ -85,6 +84,7 @@ mod xattr_dir;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cenote_dmu::tx::TxgSource;
 use cenote_dmu::{Objset, Zap};
 use cenote_format::ids::ObjectId;
 use cenote_format::zpl::{MASTER_NODE, master_node, version};
@@ -92,12 +92,11 @@ use cenote_taskq::sync::{Mutex, RwLock};
 use cenote_taskq::{AsyncMutex, Notify};
 
 pub use attributes::AttributeChange;
-pub use cenote_dmu::tx::Cost;
 pub use create::NewNode;
 pub use data::OpenFile;
 pub use rename::RenameMode;
 pub use truncate::Allocation;
-pub use txgs::{HeldTxg, TxgSource};
+
 pub use xattr::XattrSet;
 
 use crate::write::XattrMode;

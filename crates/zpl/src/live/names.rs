@@ -16,7 +16,6 @@ use super::create::{changed, touch};
 use super::listing::{check_name, entry_value};
 use super::node::Node;
 use super::steps;
-use super::txgs::Bill;
 use crate::names::missing;
 use crate::{Attributes, FileKind, Time, ZplError};
 
@@ -190,8 +189,8 @@ impl LiveFileSystem {
         let mut zap = self.zap_of(parent).await?;
         zap.remove(name).await?;
         let fate = self.fate(node).await?;
-        let held = self.source().begin(Cost::default().with_entries(2).with_objects(1).that_frees()).await?;
-        let (txg, now) = (held.txg(), self.now());
+        let tx = self.source().begin(Cost::default().with_entries(2).with_objects(1).that_frees()).await?;
+        let (txg, now) = (tx.txg(), self.now());
         parent.update(txg, |record| {
             record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_sub(1))?;
             let links = record.u64(ZplAttribute::Links).saturating_sub(u64::from(directory));
@@ -234,8 +233,8 @@ impl LiveFileSystem {
             return Err(ZplError::Exists);
         }
         zap.insert(name, &entry_value(node.id, node.mode())?).await?;
-        let held = self.source().begin(Cost::default().with_entries(1).with_objects(1)).await?;
-        let (txg, now) = (held.txg(), self.now());
+        let tx = self.source().begin(Cost::default().with_entries(1).with_objects(1)).await?;
+        let (txg, now) = (tx.txg(), self.now());
         node.update(txg, |record| {
             record.put(ZplAttribute::Links, links.saturating_add(1))?;
             record.put(ZplAttribute::Parent, parent.id.0)?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use cenote_dmu::tx::Cost;
+use cenote_dmu::tx::{Cost, Tx, TxgSource};
 use cenote_dmu::{Object, Objset};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
@@ -16,7 +16,6 @@ use cenote_taskq::{AsyncMutex, AsyncRwLock, Notify, RangeLock};
 use super::AccessTimes;
 use super::record::Record;
 use super::tables::{Form, Tables};
-use super::txgs::{HeldTxg, TxgSource};
 use crate::{FileKind, Time, ZplError};
 
 /// Seconds after which reading is noted whatever else has happened (`relatime`).
@@ -93,13 +92,13 @@ impl Drop for Through<'_> {
 
 /// A writer's txg.
 pub(super) struct SharedTxg<'a> {
-    held: HeldTxg,
+    tx: Tx,
     _through: Through<'a>,
 }
 
 impl SharedTxg<'_> {
     pub(super) fn txg(&self) -> Txg {
-        self.held.txg()
+        self.tx.txg()
     }
 }
 
@@ -195,9 +194,9 @@ impl Node {
     /// A txg for someone who shares `lock` with other writers. Theirs are never later than those of who comes after.
     pub(super) async fn begin_shared(&self, source: &dyn TxgSource, cost: Cost) -> Result<SharedTxg<'_>, ZplError> {
         let _turn = self.turns.lock().await;
-        let held = source.begin(cost).await?;
-        let through = self.gate.enter(held.txg()).await;
-        Ok(SharedTxg { held, _through: through })
+        let tx = source.begin(cost).await?;
+        let through = self.gate.enter(tx.txg()).await;
+        Ok(SharedTxg { tx, _through: through })
     }
 
     /// Changes attributes in their places.

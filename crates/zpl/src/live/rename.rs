@@ -12,7 +12,6 @@ use super::create::{changed, touch};
 use super::listing::{check_name, entry_value};
 use super::names::{check_project, counts, in_order, lock_all};
 use super::node::Node;
-use super::txgs::Bill;
 use crate::ZplError;
 use crate::names::missing;
 
@@ -171,8 +170,8 @@ impl LiveFileSystem {
         if fate.is_some() {
             cost = cost.that_frees();
         }
-        let held = self.source().begin(cost).await?;
-        let (txg, now) = (held.txg(), self.now());
+        let tx = self.source().begin(cost).await?;
+        let (txg, now) = (tx.txg(), self.now());
         node.update(txg, |record| {
             record.put(ZplAttribute::Parent, ends.to.id.0)?;
             changed(record, now)
@@ -238,8 +237,8 @@ impl LiveFileSystem {
             zap.set(ends.to_name, &first).await?;
             to = Some(zap);
         }
-        let held = self.source().begin(Cost::default().with_entries(2).with_objects(2)).await?;
-        let (txg, now) = (held.txg(), self.now());
+        let tx = self.source().begin(Cost::default().with_entries(2).with_objects(2)).await?;
+        let (txg, now) = (tx.txg(), self.now());
         for (moved, directory) in [(node, &ends.to), (over, &ends.from)] {
             moved.update(txg, |record| {
                 record.put(ZplAttribute::Parent, directory.id.0)?;

@@ -12,11 +12,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use cenote_dmu::Object;
-use cenote_dmu::tx::Cost;
+use cenote_dmu::tx::{Cost, Tx};
 use cenote_format::ids::Txg;
 
 use super::LiveFileSystem;
-use super::txgs::HeldTxg;
 use crate::ZplError;
 
 /// The share in blocks: at first, at least and at most.
@@ -53,19 +52,19 @@ impl LiveFileSystem {
     }
 
     /// A txg in which something of this weight may be freed.
-    pub(super) async fn begin_piece(&self, cost: Cost, weight: u64) -> Result<HeldTxg, ZplError> {
+    pub(super) async fn begin_piece(&self, cost: Cost, weight: u64) -> Result<Tx, ZplError> {
         loop {
-            let held = self.source().begin(cost.that_frees()).await?;
-            let txg = held.txg();
+            let tx = self.source().begin(cost.that_frees()).await?;
+            let txg = tx.txg();
             let bound = self.shared.objset.frees_max().unwrap_or(SHARE_MAX).clamp(SHARE_MIN, SHARE_MAX);
             if self.shared.share.lock().take(txg, weight, bound) {
                 self.shared.objset.count_frees(txg, weight);
-                return Ok(held);
+                return Ok(tx);
             }
-            drop(held);
+            drop(tx);
             let handle = self.shared.objset.dmu().handle();
             let begun = handle.now();
-            self.source().later_than(txg).await?;
+            self.source().wait_synced(txg).await?;
             self.shared.share.lock().adapt(txg, handle.now() - begun, bound);
         }
     }

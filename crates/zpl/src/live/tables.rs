@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_dmu::tx::Cost;
+use cenote_dmu::tx::{Cost, TxgSource};
 use cenote_dmu::{ORDER, Object, Objset, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::bonus_capacity_bytes;
@@ -18,7 +18,6 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sync::Mutex;
 
 use super::record::Record;
-use super::txgs::{Bill, TxgSource};
 use crate::ZplError;
 
 /// The first number of a layout: those below are reserved.
@@ -117,8 +116,8 @@ impl Tables {
         let layout = Arc::new(self.registry.layout(numbers).map_err(fail)?);
         let mut zap = Zap::open(self.object.clone()).await?;
         zap.insert(number.to_string().as_bytes(), &ZapValue::from_u16s(numbers)).await?;
-        let held = source.begin(Cost::default().with_entries(1)).await?;
-        zap.flush(held.txg()).await?;
+        let tx = source.begin(Cost::default().with_entries(1)).await?;
+        zap.flush(tx.txg()).await?;
         let mut layouts = self.layouts.lock();
         layouts.next += 1;
         layouts.by_number.insert(number, layout.clone());

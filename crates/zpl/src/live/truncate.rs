@@ -1,6 +1,6 @@
 //! Sizes of files, and holes in them.
 
-use cenote_dmu::tx::Cost;
+use cenote_dmu::tx::{Cost, Tx};
 use cenote_format::ids::BlockId;
 use std::ops::Range;
 
@@ -11,7 +11,6 @@ use cenote_taskq::mutant::{self, Mutant};
 use super::create::touch;
 use super::data::{SIZE_MAX_BYTES, check_writable};
 use super::node::Node;
-use super::txgs::{Bill, HeldTxg};
 use super::{LiveFileSystem, steps};
 use crate::ZplError;
 
@@ -49,16 +48,16 @@ impl LiveFileSystem {
         let _range = node.ranges.write(0..u64::MAX).await;
         let grown = self.grown_block(node, size_bytes)?;
         let cost = Cost::default().with_objects(1).with_bytes(u64::from(grown.unwrap_or(0)));
-        let held = self.source().begin(cost).await?;
+        let tx = self.source().begin(cost).await?;
         if let Some(grown) = grown {
-            node.object.set_block_bytes(held.txg(), grown).await?;
+            node.object.set_block_bytes(tx.txg(), grown).await?;
         }
-        self.put_size(node, &held, Some(size_bytes))
+        self.put_size(node, &tx, Some(size_bytes))
     }
 
-    fn put_size(&self, node: &Node, held: &HeldTxg, size_bytes: Option<u64>) -> Result<(), ZplError> {
+    fn put_size(&self, node: &Node, tx: &Tx, size_bytes: Option<u64>) -> Result<(), ZplError> {
         let now = self.now();
-        node.update(held.txg(), |record| {
+        node.update(tx.txg(), |record| {
             if let Some(size) = size_bytes {
                 record.put(ZplAttribute::Size, size)?;
             }
@@ -74,10 +73,10 @@ impl LiveFileSystem {
             match self.last_piece(&node.object, keep..u64::MAX).await? {
                 Some(piece) if piece.start > keep => {
                     let weight = steps::weight(&node.object, piece.end - piece.start);
-                    let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
-                    node.object.free_blocks(held.txg(), piece.start..u64::MAX);
+                    let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+                    node.object.free_blocks(tx.txg(), piece.start..u64::MAX);
                     let left = node.size_bytes().min(piece.start.saturating_mul(block_bytes));
-                    self.put_size(node, &held, Some(left))?;
+                    self.put_size(node, &tx, Some(left))?;
                 }
                 rest => break rest,
             }
@@ -87,30 +86,25 @@ impl LiveFileSystem {
         if tail > 0 && !mutant::is(Mutant::TailKept) {
             patch(node, &mut patches, keep - 1, tail..block_bytes as usize).await?;
         }
-        let held = self.begin_last(node, rest.as_ref(), &patches).await?;
+        let tx = self.begin_last(node, rest.as_ref(), &patches).await?;
         if size_bytes == 0 {
-            node.object.truncate(held.txg());
+            node.object.truncate(tx.txg());
         } else if rest.is_some() {
-            node.object.free_blocks(held.txg(), keep..u64::MAX);
+            node.object.free_blocks(tx.txg(), keep..u64::MAX);
         }
         for (block, data) in patches {
-            node.object.write_block(held.txg(), block, data);
+            node.object.write_block(tx.txg(), block, data);
         }
-        self.put_size(node, &held, Some(size_bytes))
+        self.put_size(node, &tx, Some(size_bytes))
     }
 
     /// A txg for the last step of something that frees.
-    async fn begin_last(
-        &self,
-        node: &Node,
-        piece: Option<&Range<u64>>,
-        patches: &Patches,
-    ) -> Result<HeldTxg, ZplError> {
+    async fn begin_last(&self, node: &Node, piece: Option<&Range<u64>>, patches: &Patches) -> Result<Tx, ZplError> {
         let bytes = patches.iter().map(|(_, data)| data.len() as u64).sum();
         let cost = Cost::default().with_objects(1).with_bytes(bytes).that_frees();
         match piece {
             Some(piece) => self.begin_piece(cost, steps::weight(&node.object, piece.end - piece.start)).await,
-            None => self.source().begin(cost).await,
+            None => Ok(self.source().begin(cost).await?),
         }
     }
 
@@ -143,18 +137,18 @@ impl LiveFileSystem {
             }
             end = piece.start;
             let weight = steps::weight(&node.object, piece.end - piece.start);
-            let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
-            node.object.free_blocks(held.txg(), piece);
-            self.put_size(node, &held, None)?;
+            let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+            node.object.free_blocks(tx.txg(), piece);
+            self.put_size(node, &tx, None)?;
         }
-        let held = self.begin_last(node, last.as_ref(), &patches).await?;
+        let tx = self.begin_last(node, last.as_ref(), &patches).await?;
         if let Some(piece) = last {
-            node.object.free_blocks(held.txg(), piece);
+            node.object.free_blocks(tx.txg(), piece);
         }
         for (block, data) in patches {
-            node.object.write_block(held.txg(), block, data);
+            node.object.write_block(tx.txg(), block, data);
         }
-        self.put_size(node, &held, None)
+        self.put_size(node, &tx, None)
     }
 
     /// See [`Allocation`]; the node is locked.

@@ -8,7 +8,7 @@
 //! **Life of a large file's end.**
 //! 1. `unlink`, or a rename over it, removes the name and enters the object's number into the queue, in one txg, and returns.
 //! 2. If nobody has it open, or when its last handle is dropped, it is *garbage*: noted in memory, and the pool is told that space
-//!    is about to be freed ([`super::txgs::TxgSource::frees_begin`]).
+//!    is about to be freed ([`TxgSource::frees_begin`](cenote_dmu::tx::TxgSource::frees_begin)).
 //! 3. The reaper, one task, frees it piece by piece from its end, in each txg its share (`steps`). While it waits for a txg it holds
 //!    no lock but the file's own; it takes the queue's lock only to remove the entry together with the last piece.
 //! 4. Changes for which there is no space wait as long as pieces are freed.
@@ -27,17 +27,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cenote_dmu::tx::Cost;
+use cenote_dmu::tx::{Cost, PendingFrees};
 use cenote_dmu::{DmuErrorKind, Object, Zap};
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::{ZapValue, int_key, int_key_name};
 use cenote_format::znode::ZnodeFlags;
-use cenote_spa::PendingFrees;
 
 use super::listing::word;
 use super::node::Node;
-use super::txgs::Bill;
 use super::{LiveFileSystem, steps};
 use crate::{FileKind, ZplError};
 
@@ -57,7 +55,7 @@ pub(super) struct Garbage {
     /// Nothing more is to be begun.
     is_stopped: bool,
     /// The pool has been told that something is freed.
-    pending: Option<PendingFrees>,
+    pending: Option<Box<dyn PendingFrees>>,
 }
 
 impl Default for Garbage {
@@ -202,12 +200,12 @@ impl LiveFileSystem {
             let is_any = garbage.is_unseen || !garbage.ids.is_empty();
             garbage.pending.take().or_else(|| is_any.then(|| self.source().frees_begin()).flatten())
         };
-        let reaped = self.reap_all(budget, pending.as_ref()).await;
+        let reaped = self.reap_all(budget, pending.as_deref()).await;
         drop(pending);
         reaped
     }
 
-    async fn reap_all(&self, budget: &mut Budget, pending: Option<&PendingFrees>) -> Result<u64, ZplError> {
+    async fn reap_all(&self, budget: &mut Budget, pending: Option<&dyn PendingFrees>) -> Result<u64, ZplError> {
         let (mut count, mut failure) = (0, None);
         // Taken first: an object that is removed meanwhile, and not noted, may stand where the sweep has been.
         if std::mem::take(&mut self.shared.garbage.lock().is_unseen) {
@@ -250,7 +248,7 @@ impl LiveFileSystem {
     async fn sweep(
         &self,
         budget: &mut Budget,
-        pending: Option<&PendingFrees>,
+        pending: Option<&dyn PendingFrees>,
         count: &mut u64,
         failure: &mut Option<ZplError>,
     ) -> Result<bool, ZplError> {
@@ -283,7 +281,7 @@ impl LiveFileSystem {
         &self,
         id: ObjectId,
         budget: &mut Budget,
-        pending: Option<&PendingFrees>,
+        pending: Option<&dyn PendingFrees>,
     ) -> Result<Freed, ZplError> {
         let node = match self.node(id).await {
             Ok(node) => node,
@@ -328,7 +326,7 @@ impl LiveFileSystem {
         &self,
         object: &Object,
         budget: &mut Budget,
-        pending: Option<&PendingFrees>,
+        pending: Option<&dyn PendingFrees>,
     ) -> Result<bool, ZplError> {
         let mut end = u64::MAX;
         while let Some(piece) = self.last_piece(object, 0..end).await?.filter(|piece| piece.start > 0) {
@@ -336,8 +334,8 @@ impl LiveFileSystem {
             if !self.may_free(budget, weight) {
                 return Ok(false);
             }
-            let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
-            object.free_blocks(held.txg(), piece.start..u64::MAX);
+            let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+            object.free_blocks(tx.txg(), piece.start..u64::MAX);
             end = piece.start;
             if let Some(pending) = pending {
                 pending.went_on();
@@ -349,9 +347,9 @@ impl LiveFileSystem {
     async fn finish(&self, node: &Node, xattrs: Option<Object>) -> Result<(), ZplError> {
         let weight = steps::weight(&node.object, 1);
         // The last piece, before the queue is locked: this may wait for the next txg's share, which must hold up nobody else.
-        let held = self.begin_piece(Cost::default().with_objects(1), weight).await?;
-        node.object.free_blocks(held.txg(), 0..u64::MAX);
-        drop(held);
+        let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+        node.object.free_blocks(tx.txg(), 0..u64::MAX);
+        drop(tx);
         let _turn = self.shared.queue_lock.lock().await;
         let queue = self.shared.objset.object(self.shared.queue).await?;
         let mut zap = Zap::open(queue).await?;
@@ -359,13 +357,13 @@ impl LiveFileSystem {
         if zap.lookup(name.as_bytes()).await?.is_some() {
             zap.remove(name.as_bytes()).await?;
         }
-        let held = self.source().begin(Cost::default().with_entries(1).with_objects(2).that_frees()).await?;
-        zap.flush(held.txg()).await?;
+        let tx = self.source().begin(Cost::default().with_entries(1).with_objects(2).that_frees()).await?;
+        zap.flush(tx.txg()).await?;
         if let Some(xattrs) = xattrs {
-            xattrs.free(held.txg());
+            xattrs.free(tx.txg());
         }
         node.set_gone();
-        node.object.free(held.txg());
+        node.object.free(tx.txg());
         Ok(())
     }
 
@@ -379,12 +377,12 @@ impl LiveFileSystem {
             return Ok(());
         }
         zap.remove(name.as_bytes()).await?;
-        let held = self.source().begin(Cost::default().with_entries(1).that_frees()).await?;
-        Ok(zap.flush(held.txg()).await?)
+        let tx = self.source().begin(Cost::default().with_entries(1).that_frees()).await?;
+        Ok(zap.flush(tx.txg()).await?)
     }
 
     /// Empties a hidden directory whose owner is locked, freeing what its entries lead to.
-    async fn purge(&self, directory: &Object, pending: Option<&PendingFrees>) -> Result<(), ZplError> {
+    async fn purge(&self, directory: &Object, pending: Option<&dyn PendingFrees>) -> Result<(), ZplError> {
         // Its entries were extended attributes, which are small.
         let mut budget = Budget { blocks: u64::MAX, is_stopped: false };
         loop {
@@ -405,9 +403,9 @@ impl LiveFileSystem {
                 }
             }
             let weight = objects.iter().map(|object| steps::weight(object, 1)).sum();
-            let held = self.begin_piece(Cost::default().with_entries(objects.len() as u64), weight).await?;
-            zap.flush(held.txg()).await?;
-            objects.iter().for_each(|object| object.free(held.txg()));
+            let tx = self.begin_piece(Cost::default().with_entries(objects.len() as u64), weight).await?;
+            zap.flush(tx.txg()).await?;
+            objects.iter().for_each(|object| object.free(tx.txg()));
         }
     }
 }

@@ -12,7 +12,6 @@ use super::create::{MODE_KIND, MODE_SETGID, changed, put_acl};
 use super::node::Node;
 use super::posix_acl;
 use super::record::Record;
-use super::txgs::Bill;
 use super::xattr_dir::DirEdit;
 use crate::write::{XattrMode, acl};
 use crate::xattr::{NAMESPACES, linux_name};
@@ -235,15 +234,15 @@ impl LiveFileSystem {
         let edit = self.stage_xattr(node, &mut record, name, value).await?;
         let plan = self.plan(node, record).await?;
         let bytes = edit.as_ref().map_or(0, |edit| edit.bytes());
-        let held = self
+        let tx = self
             .source()
             .begin(Cost::default().with_repack().with_entries(2).with_objects(2).with_bytes(bytes))
             .await?;
         let plan = match edit {
-            Some(edit) => self.apply_edit(edit, plan, held.txg()).await?,
+            Some(edit) => self.apply_edit(edit, plan, tx.txg()).await?,
             None => plan,
         };
-        node.store(held.txg(), plan)
+        node.store(tx.txg(), plan)
     }
 
     /// Puts a value into a record if it may and fits, and says what is to change in the hidden directory.

@@ -17,7 +17,6 @@ use super::listing::{entry_value, word};
 use super::node::{Node, Plan, put_attributes};
 use super::record::Record;
 use super::tables::{Form, Room};
-use super::txgs::Bill;
 use super::{LiveFileSystem, steps};
 use crate::xattr::{XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name};
 use crate::{FileKind, Time, ZplError};
@@ -240,9 +239,9 @@ impl LiveFileSystem {
                 changed(&mut record, now)?;
                 changes.push((hidden.clone(), self.plan(&hidden, record).await?));
             }
-            let held = self.source().begin(Cost::default().with_objects(changes.len() as u64)).await?;
+            let tx = self.source().begin(Cost::default().with_objects(changes.len() as u64)).await?;
             for (hidden, plan) in changes {
-                hidden.store(held.txg(), plan)?;
+                hidden.store(tx.txg(), plan)?;
             }
         }
         Ok(())

@@ -12,156 +12,65 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cenote_dmu::tx::{Transactions, TxTunables};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::objset::ObjsetFlags;
 use cenote_spa::{CreateOptions, ImportOptions, Syncer, create, find, import, open};
 use cenote_taskq::sim::disk::Latency;
-use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Class, Handle, Join, Notify, Runtime};
-use cenote_zpl::live::{Cost, HeldTxg, LiveFileSystem, LiveOptions, TxgSource};
+use cenote_taskq::{Class, Handle, Join, Runtime};
+use cenote_zpl::live::{LiveFileSystem, LiveOptions};
 use cenote_zpl::write::{FileSystemMut, NodeSpec};
-use cenote_zpl::{FileSystem, SpaceKind, ZplError};
+use cenote_zpl::{FileSystem, SpaceKind};
 
 use crate::common::{Machine, SINGLE, assert_clean, check};
 
-#[derive(Default)]
-struct State {
-    open: Txg,
-    synced: Txg,
-    holders: BTreeMap<Txg, u64>,
-    wanted: bool,
-    stopping: bool,
-}
-
-/// Txgs that are opened, and synced in the background while the next is open.
-pub(super) struct Txgs {
-    state: Mutex<State>,
-    changed: Notify,
-}
-
-struct Holder(Arc<Txgs>, Txg);
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        *self.0.state.lock().holders.get_mut(&self.1).unwrap() -= 1;
-        self.0.changed.all();
+/// Syncs txgs until all is closed.
+async fn run(txgs: Transactions, mut pool: Syncer) -> Syncer {
+    while let Some(txg) = txgs.next().await {
+        assert_eq!(pool.sync().await.unwrap(), txg);
+        txgs.done(txg, Ok(()));
     }
-}
-
-pub(super) struct Source(Arc<Txgs>);
-
-impl TxgSource for Source {
-    fn begin(&self, _cost: Cost) -> BoxFuture<'_, Result<HeldTxg, ZplError>> {
-        let txgs = self.0.clone();
-        Box::pin(async move {
-            let txg = {
-                let mut state = txgs.state.lock();
-                let txg = state.open;
-                *state.holders.entry(txg).or_default() += 1;
-                txg
-            };
-            Ok(HeldTxg::new(txg, Holder(txgs, txg)))
-        })
-    }
-
-    fn later_than(&self, txg: Txg) -> BoxFuture<'_, Result<(), ZplError>> {
-        Box::pin(async move {
-            {
-                let mut state = self.0.state.lock();
-                state.wanted |= state.open <= txg;
-            }
-            self.0.changed.all();
-            self.0.until(|state| state.open > txg).await;
-            Ok(())
-        })
-    }
-}
-
-impl Txgs {
-    async fn until(&self, mut is_so: impl FnMut(&mut State) -> bool) {
-        loop {
-            let changed = self.changed.wait();
-            if is_so(&mut self.state.lock()) {
-                return;
-            }
-            changed.await;
-        }
-    }
-
-    /// Syncs whenever that is wanted, until it is to stop.
-    async fn run(self: Arc<Self>, mut pool: Syncer) -> Syncer {
-        loop {
-            loop {
-                let changed = self.changed.wait();
-                {
-                    let state = self.state.lock();
-                    if state.wanted || state.stopping {
-                        break;
-                    }
-                }
-                changed.await;
-            }
-            let txg = {
-                let mut state = self.state.lock();
-                if !state.wanted && state.stopping {
-                    return pool;
-                }
-                state.wanted = false;
-                let txg = state.open;
-                state.open = Txg(txg.0 + 1);
-                txg
-            };
-            self.changed.all();
-            self.until(|state| state.holders.get(&txg).is_none_or(|count| *count == 0)).await;
-            assert_eq!(pool.sync().await.unwrap(), txg);
-            self.state.lock().synced = txg;
-            self.changed.all();
-        }
-    }
+    pool
 }
 
 /// A pool whose file system is in use.
 pub(super) struct Live {
     pub(super) fs: LiveFileSystem,
-    txgs: Arc<Txgs>,
+    handle: Handle,
+    txgs: Transactions,
     syncing: Join<Syncer>,
 }
 
 impl Live {
     pub(super) async fn start(handle: &Handle, mut pool: Syncer, options: LiveOptions) -> Self {
         let head = pool.open_head("written").await.unwrap();
-        let state = State { open: pool.txg(), ..State::default() };
-        let txgs = Arc::new(Txgs { state: Mutex::new(state), changed: Notify::new() });
-        let source = Arc::new(Source(txgs.clone()));
-        let fs = LiveFileSystem::open(&head.objset, source, options).await.unwrap();
-        let syncing = handle.spawn(Class::Sync, txgs.clone().run(pool));
-        Self { fs, txgs, syncing }
+        let txgs = Transactions::new(handle, pool.txg(), TxTunables::default());
+        let fs = LiveFileSystem::open(&head.objset, Arc::new(txgs.clone()), options).await.unwrap();
+        let quiescing = txgs.clone();
+        handle.detach(Class::Sync, async move { quiescing.quiesce().await });
+        let syncing = handle.spawn(Class::Sync, run(txgs.clone(), pool));
+        Self { fs, handle: handle.clone(), txgs, syncing }
     }
 
     /// Makes what was done so far durable.
     pub(super) async fn sync(&self) {
-        let txg = self.txgs.state.lock().open;
-        self.txgs.state.lock().wanted = true;
-        self.txgs.changed.all();
-        self.txgs.until(|state| state.synced >= txg).await;
+        self.txgs.sync().await.unwrap();
     }
 
     /// Begins to make it durable.
     pub(super) fn want_sync(&self) {
-        self.txgs.state.lock().wanted = true;
-        self.txgs.changed.all();
+        let txgs = self.txgs.clone();
+        self.handle.detach(Class::Issue, async move { drop(txgs.sync().await) });
     }
 
     pub(super) fn open_txg(&self) -> Txg {
-        self.txgs.state.lock().open
+        self.txgs.open_txg()
     }
 
     /// Ends the use of the file system; the pool is not exported.
     pub(super) async fn stop(self) -> Syncer {
-        self.sync().await;
-        self.txgs.state.lock().stopping = true;
-        self.txgs.changed.all();
+        self.txgs.close();
         drop(self.fs);
         self.syncing.await.unwrap()
     }

@@ -1,17 +1,19 @@
-//! When a change of a live dataset is on disk, and who waits for that.
+//! When a change of a dataset in use is on disk, and who waits for that.
 //!
 //! There is no intent log yet, so the txg of a change is what makes it durable. The newest txg in which anything of the dataset
 //! was changed is noted before the change is made, so a caller that asks afterwards waits for that txg, and for nothing if it is
 //! on disk already. All callers that wait for one txg share its sync. `fsync`, `O_SYNC`, NBD's `FLUSH` and `FUA` and the property
 //! `sync` all end here, and `crates/cuts` holds the engine to the answers that are given here.
 
-use cenote_dmu::tx::{Cost, Tx, TxError};
+use std::fmt;
+use std::sync::Arc;
+
 use cenote_format::ids::Txg;
+use cenote_taskq::BoxFuture;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 
-use crate::SpaError;
-use crate::pool::LiveHead;
+use super::{Cost, PendingFrees, Tx, TxError, TxgSource};
 
 /// The property `sync`: when changes are waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,9 +39,9 @@ impl SyncMode {
     }
 }
 
-/// A head dataset that knows how far it has to be written for its clients.
+/// The txgs of a dataset, with how far the dataset has to be written for its clients.
 pub struct Durable {
-    head: LiveHead,
+    source: Arc<dyn TxgSource>,
     mode: SyncMode,
     /// The newest txg that the dataset may have been changed in.
     changed: AtomicU64,
@@ -48,14 +50,8 @@ pub struct Durable {
 impl Durable {
     /// Of a dataset that nobody has changed since it was opened.
     #[must_use]
-    pub const fn new(head: LiveHead, mode: SyncMode) -> Self {
-        Self { head, mode, changed: AtomicU64::new(0) }
-    }
-
-    /// The dataset.
-    #[must_use]
-    pub const fn head(&self) -> &LiveHead {
-        &self.head
+    pub const fn new(source: Arc<dyn TxgSource>, mode: SyncMode) -> Self {
+        Self { source, mode, changed: AtomicU64::new(0) }
     }
 
     /// The property `sync`, as it is obeyed here.
@@ -64,30 +60,18 @@ impl Durable {
         self.mode
     }
 
-    /// Begins a change as [`LiveHead::begin`] does, and notes its txg.
-    ///
-    /// # Errors
-    /// No space, or the pool is closed or suspended.
-    pub async fn begin(&self, cost: Cost) -> Result<Tx, TxError> {
-        let tx = self.head.begin(cost).await?;
-        if self.changed.load(Ordering::Acquire) < tx.txg().0 {
-            self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
-        }
-        Ok(tx)
-    }
-
     /// Waits until everything that was changed so far is on disk, as a client has asked for (`fsync`, `FLUSH`); with
     /// `sync=disabled` it returns at once.
     ///
     /// # Errors
     /// A txg could not be written.
-    pub async fn sync(&self) -> Result<(), SpaError> {
+    pub async fn sync(&self) -> Result<(), TxError> {
         if mutant::is(Mutant::FsyncEarly) {
             return Ok(());
         }
         match (self.mode, self.changed.load(Ordering::Acquire)) {
             (SyncMode::Disabled, _) | (_, 0) => Ok(()),
-            (SyncMode::Standard | SyncMode::Always, txg) => self.head.pool().wait_synced(Txg(txg)).await,
+            (SyncMode::Standard | SyncMode::Always, txg) => self.source.wait_synced(Txg(txg)).await,
         }
     }
 
@@ -96,7 +80,7 @@ impl Durable {
     ///
     /// # Errors
     /// A txg could not be written.
-    pub async fn settle(&self, is_asked: bool) -> Result<(), SpaError> {
+    pub async fn settle(&self, is_asked: bool) -> Result<(), TxError> {
         if mutant::is(Mutant::FuaIgnored) {
             return Ok(());
         }
@@ -106,5 +90,32 @@ impl Durable {
             SyncMode::Standard if is_asked => self.sync().await,
             SyncMode::Standard | SyncMode::Disabled => Ok(()),
         }
+    }
+}
+
+/// A txg that is begun here is noted.
+impl TxgSource for Durable {
+    fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        Box::pin(async move {
+            let tx = self.source.begin(cost).await?;
+            if self.changed.load(Ordering::Acquire) < tx.txg().0 {
+                self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
+            }
+            Ok(tx)
+        })
+    }
+
+    fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
+        self.source.wait_synced(txg)
+    }
+
+    fn frees_begin(&self) -> Option<Box<dyn PendingFrees>> {
+        self.source.frees_begin()
+    }
+}
+
+impl fmt::Debug for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Durable").field("mode", &self.mode).field("changed", &self.changed).finish_non_exhaustive()
     }
 }
