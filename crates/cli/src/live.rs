@@ -57,12 +57,12 @@ pub(crate) enum Recovery {
 /// Opens a pool to be written in the background.
 pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery) -> Result<ServedPool> {
     let opening = open_with_devices(context, name);
-    let (mut writer, devices) = unless_interrupted(context, name, opening).await?;
-    writer.hold();
+    let (pool, devices) = unless_interrupted(context, name, opening).await?;
+    pool.hold().await?;
     // The cache has a quarter of the memory unless something else was said.
     let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
-    let guid = writer.guid();
-    let pool = Pool::start(writer, TxTunables::for_memory(memory));
+    let guid = pool.guid();
+    let pool = pool.start(TxTunables::for_memory(memory)).await;
     watch(context, &pool, recovery);
     watch_hangs(context, &pool);
     watch_space(context, &pool);

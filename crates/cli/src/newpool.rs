@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use cenote_dmu::Object;
 use cenote_props::{Types, dataset, effect, pool as pool_table};
 use cenote_spa::{
-    Clock, CreateOptions, DiskSpec, FileSizes, Host, PropertyValue, Syncer, create,
+    Clock, CreateOptions, DiskSpec, FileSizes, Host, Pool, PropertyValue, create,
     features::{FEATURES, by_name},
 };
 use cenote_vdev::config::VdevConfig;
@@ -43,7 +43,7 @@ pub(crate) struct Wish<'a> {
 
 /// A pool whose first txg is not written yet, with an empty root file system.
 pub(crate) struct NewPool {
-    pub(crate) pool: Syncer,
+    pub(crate) pool: Pool,
     pub(crate) files: FileSystemMut,
     /// The root directory, and its attributes.
     pub(crate) root: (Object, NodeSpec),
@@ -89,7 +89,7 @@ impl NewPool {
             cache_bytes: context.import_options().cache_bytes,
             check: false,
         };
-        let mut pool = create(context.handle(), options).await?;
+        let pool = create(context.handle(), options).await?;
         for (name, value) in &settings.properties {
             pool.set_pool_property(name, value.as_ref()).await?;
         }

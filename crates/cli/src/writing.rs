@@ -4,6 +4,7 @@
 //! after, whatever happens in between.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use cenote_props::effect::{self, Effect};
@@ -11,6 +12,7 @@ use cenote_props::{find, is_user_property, pool};
 use cenote_spa::{Pool, PropertyValue, SpaError, Syncer, WriteOptions, open};
 
 use cenote_taskq::BoxFuture;
+use cenote_taskq::sync::Mutex;
 
 use crate::context::{Context, device_paths, server_of};
 use crate::holder::Holder;
@@ -23,11 +25,11 @@ use crate::values::{kept, setting};
 const COMMENT_MAX_BYTES: usize = 32;
 
 /// A pool that is changed step by step: each is made as a whole, and sees what those before have left.
-pub(crate) enum Writing {
-    /// By this process, which has it for this command alone: all steps are one txg, so they are on disk together or not at all.
-    Alone(Box<Syncer>),
-    /// By a server, which goes on using it: a step is on disk when it is made.
-    Served(Pool),
+pub(crate) struct Writing {
+    pool: Pool,
+    /// A server has it and goes on using it: a step is on disk when it is made. Otherwise this process has it for this command alone,
+    /// and all steps are one txg: they are on disk together or not at all.
+    is_served: bool,
 }
 
 impl Writing {
@@ -35,56 +37,59 @@ impl Writing {
     pub(crate) async fn open(context: &Context, name: &str) -> Result<Self> {
         context.check_served(name)?;
         match context.served() {
-            Some(pool) => Ok(Self::Served(pool.clone())),
-            None => Ok(Self::Alone(Box::new(open_for_writing(context, name).await?))),
+            Some(pool) => Ok(Self { pool: pool.clone(), is_served: true }),
+            None => Ok(Self { pool: open_for_writing(context, name).await?, is_served: false }),
         }
+    }
+
+    /// The pool.
+    pub(crate) const fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// The pool, if others use it too.
     pub(crate) fn served(&self) -> Option<Pool> {
-        match self {
-            Self::Alone(_) => None,
-            Self::Served(pool) => Some(pool.clone()),
-        }
+        self.is_served.then(|| self.pool.clone())
     }
 
     /// Looks at what the steps so far have left, and changes nothing: what is refused after it leaves the pool as it was.
-    pub(crate) async fn look<T, W>(&mut self, work: W) -> Result<T>
+    pub(crate) async fn look<T, W>(&self, work: W) -> Result<T>
     where
         T: Send + 'static,
         W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
-        match self {
-            Self::Alone(pool) => work(pool).await,
-            Self::Served(pool) => Ok(pool.look(move |writer| Box::pin(told(work(writer)))).await?),
-        }
+        let told = Told::default();
+        let tell = told.clone();
+        told.or(self.pool.look(move |syncer| Box::pin(async move { tell.of(work(syncer).await) })).await)
     }
 
     /// Makes a step.
-    pub(crate) async fn step<T, W>(&mut self, work: W) -> Result<T>
+    pub(crate) async fn step<T, W>(&self, work: W) -> Result<T>
     where
         T: Send + 'static,
         W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
-        match self {
-            Self::Alone(pool) => work(pool).await,
-            Self::Served(pool) => Ok(pool.change(move |writer| Box::pin(told(work(writer)))).await?),
-        }
+        let told = Told::default();
+        let tell = told.clone();
+        told.or(self.pool.change(move |syncer| Box::pin(async move { tell.of(work(syncer).await) })).await)
     }
 
     /// Does the background work that the steps have left, where no server will: shown with its rate and time left. It may be
     /// interrupted; the pool's next user goes on with it.
-    pub(crate) async fn work_off(&mut self, context: &Context, label: &str) -> Result<()> {
-        let Self::Alone(pool) = self else { return Ok(()) };
+    pub(crate) async fn work_off(&self, context: &Context, label: &str) -> Result<()> {
+        if self.is_served {
+            return Ok(());
+        }
+        let pool = &self.pool;
         pool.sync().await?;
-        let left_bytes = |pool: &Syncer| pool.jobs().iter().map(|job| job.left_bytes).sum::<u64>();
-        let total_bytes = left_bytes(pool);
+        let left_bytes = || pool.jobs().iter().map(|job| job.left_bytes).sum::<u64>();
+        let total_bytes = left_bytes();
         let progress = context.progress(label, Some(total_bytes));
         let mut signals = signals::ending()?;
         let mut done_bytes = 0;
-        while pool.has_work() && signals.pending().next().is_none() {
+        while pool.peek(|syncer| syncer.has_work()).await? && signals.pending().next().is_none() {
             pool.sync().await?;
-            let now_bytes = total_bytes.saturating_sub(left_bytes(pool));
+            let now_bytes = total_bytes.saturating_sub(left_bytes());
             progress.advance(now_bytes.saturating_sub(done_bytes));
             done_bytes = now_bytes;
         }
@@ -103,32 +108,44 @@ impl Writing {
 
     /// Notes the command, and has all of it on disk. A server writes the note with one of its next txgs, as OpenZFS does.
     pub(crate) async fn finish(self, line: String) -> Result<()> {
-        match self {
-            Self::Alone(pool) => finish(*pool, &line).await,
-            Self::Served(pool) => {
-                let user = u64::from(rustix::process::getuid().as_raw());
-                let what = "a command cannot be noted in the pool's history";
-                let noted = pool.change_later(what, move |writer| {
-                    Box::pin(async move { writer.record_command(&line, user).await })
-                });
-                Ok(noted?)
-            }
+        if !self.is_served {
+            return finish(self.pool, &line).await;
         }
+        let user = u64::from(rustix::process::getuid().as_raw());
+        let what = "a command cannot be noted in the pool's history";
+        let noted = self
+            .pool
+            .change_later(what, move |syncer| Box::pin(async move { syncer.record_command(&line, user).await }));
+        Ok(noted?)
     }
 }
 
-/// The error of a step as the pool's own.
-async fn told<T>(step: BoxFuture<'_, Result<T>>) -> Result<T, SpaError> {
-    step.await.map_err(|error| SpaError::CannotCreate(crate::request::causes(&error)))
+/// The error of a step, on its way around the pool, which has errors of its own.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Option<anyhow::Error>>>);
+
+impl Told {
+    /// The pool is told in words that the step has failed.
+    fn of<T>(&self, result: Result<T>) -> Result<T, SpaError> {
+        result.map_err(|error| {
+            let words = SpaError::CannotCreate(crate::request::causes(&error));
+            *self.0.lock() = Some(error);
+            words
+        })
+    }
+
+    fn or<T>(&self, result: Result<T, SpaError>) -> Result<T> {
+        result.map_err(|error| self.0.lock().take().unwrap_or_else(|| error.into()))
+    }
 }
 
 /// Opens a pool to be changed by this process alone.
-pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<Syncer> {
+pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<Pool> {
     open_with_devices(context, name).await.map(|(pool, _)| pool)
 }
 
 /// As [`open_for_writing`], with the devices that the pool was put together from.
-pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(Syncer, Vec<PathBuf>)> {
+pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(Pool, Vec<PathBuf>)> {
     if let Some(pool) = context.served() {
         bail!("not supported yet: this, while a server has the pool '{}'", pool.name());
     }
@@ -158,7 +175,7 @@ pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(
 }
 
 /// Notes the command and writes what it changed.
-pub(crate) async fn finish(mut pool: Syncer, line: &str) -> Result<()> {
+pub(crate) async fn finish(pool: Pool, line: &str) -> Result<()> {
     pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
     let guid = pool.guid();
     pool.export().await?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use cenote_format::enums::ObjsetType;
 use cenote_props::effect::{self, Effect};
 use cenote_props::{Kind, Property, Types, dataset, pool};
-use cenote_spa::{Clock, Host, ImportOptions, PropertyValue, Syncer, WriteOptions, find, open};
+use cenote_spa::{Clock, Host, ImportOptions, Pool, PropertyValue, WriteOptions, find, open};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::Devices;
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, MODE_FILE, NewEntry, NodeSpec, XattrMode};
@@ -254,7 +254,7 @@ fn every_value_that_can_be_set_is_seen_on_disk() {
     let handle = runtime.handle();
     let seen = runtime.block_on(async {
         // As `zfs create -o` does, and, once it is on disk, as `put` does.
-        let mut pool = opened(&handle, &files).await;
+        let pool = opened(&handle, &files).await;
         for case in &cases {
             let head = pool.create_dataset(&case.name, ObjsetType::Zfs).await.unwrap();
             let root = NodeSpec { mode: MODE_DIR | 0o755, ..NodeSpec::default() };
@@ -290,7 +290,7 @@ fn every_value_that_can_be_set_is_seen_on_disk() {
 }
 
 /// The pool, to be written.
-async fn opened(handle: &Handle, files: &[PathBuf]) -> Syncer {
+async fn opened(handle: &Handle, files: &[PathBuf]) -> Pool {
     let (mut pools, skipped) = find(handle, files).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 64 << 20, force: true, ..ImportOptions::default() };
@@ -299,14 +299,14 @@ async fn opened(handle: &Handle, files: &[PathBuf]) -> Syncer {
 }
 
 /// Adds a file with an extended attribute as the properties say; the objset's number, the file's, and its dnode's bytes.
-async fn write_file(pool: &mut Syncer, case: &Case) -> (u64, u64, u64) {
+async fn write_file(pool: &Pool, case: &Case) -> (u64, u64, u64) {
     let head = pool.open_head(&case.name).await.unwrap();
-    let view = pool.dsl().clone();
+    let view = pool.dsl().unwrap();
     let dir = view.dir(&case.name).await.unwrap();
     let found = view.property(&dir, case.property.name, true).await.unwrap().unwrap();
     assert_eq!(found.value.number(), Some(case.number), "{}", case.name);
     let mut fs = FileSystemMut::open(&head.objset).await.unwrap();
-    let sizes = pool.file_sizes(&view, &dir).await.unwrap();
+    let sizes = pool.look(move |syncer| Box::pin(async move { syncer.file_sizes(&view, &dir).await })).await.unwrap();
     (fs.record_bytes, fs.dnode_slots) = (sizes.record_bytes, sizes.dnode_slots);
     if case.property.name == "xattr" && case.number == 1 {
         fs.xattrs = XattrMode::Dir;

@@ -507,8 +507,8 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
         cache_bytes: CACHE_BYTES,
         check: true,
     };
-    let mut pool = create(handle, options).await.map_err(words)?;
-    pool.tune_space(|tunables| shape.tune(tunables));
+    let pool = create(handle, options).await.map_err(words)?;
+    tune(&pool, shape).await?;
     let root = pool.root().ok_or("no root")?.objset.clone();
     let spec = NodeSpec { mode: 0o755, ..NodeSpec::default() };
     FileSystemMut::create(&root, pool.txg(), &spec).await.map_err(words)?;
@@ -522,7 +522,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
     let spec = VolumeSpec { size_bytes: VOLUME_BYTES, block_bytes: VOLUME_BLOCK_BYTES };
     Volume::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
     pool.sync().await.map_err(words)?;
-    let pool = Pool::start(pool, TxTunables::default());
+    let pool = pool.start(TxTunables::default()).await;
     for name in FILE_SYSTEMS {
         let head = pool.open_head(name).await.map_err(words)?;
         let fs = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), LiveOptions::default()).await;
@@ -547,6 +547,12 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
     found.newest().map(|leaf| leaf.txg).ok_or_else(|| "no labels".to_owned())
 }
 
+/// Gives the pool's allocator the tunables of a shape.
+async fn tune(pool: &Pool, shape: &Shape) -> Result<(), String> {
+    let shape = shape.clone();
+    pool.peek(move |syncer| syncer.tune_space(|tunables| shape.tune(tunables))).await.map_err(words)
+}
+
 pub(crate) fn dir_name(number: usize) -> String {
     format!("d{number}")
 }
@@ -564,10 +570,10 @@ async fn opened(
     let options = WriteOptions { clock: Clock::Now, host: host(), check: true };
     let found = found(handle, machine).await?;
     let writer = open(handle, found, &import_options(), options).await;
-    let mut writer = writer.map_err(|error| format!("to be written: {error}"))?;
-    writer.tune_space(|tunables| shape.tune(tunables));
+    let writer = writer.map_err(|error| format!("to be written: {error}"))?;
+    tune(&writer, shape).await?;
     let tunables = TxTunables { zfs_dirty_data_max: DIRTY_BYTES_MAX, ..TxTunables::default() };
-    let pool = Pool::start(writer, tunables);
+    let pool = writer.start(tunables).await;
     let work = |what: &'static str, work: std::pin::Pin<Box<dyn Future<Output = Result<(), String>> + Send>>| {
         let failures = failures.clone();
         handle.detach(Class::Issue, async move {

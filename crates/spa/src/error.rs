@@ -1,11 +1,27 @@
 //! Why a pool could not be found, opened or read, and what a person can do.
 
+use std::sync::Arc;
+
 use cenote_dmu::DmuError;
 use cenote_dsl::DslError;
 use cenote_format::FormatError;
-use cenote_format::ids::Txg;
+use cenote_format::ids::{Guid, Txg};
 use cenote_vdev::error::VdevError;
 use thiserror::Error;
+
+/// A pool of which a txg could not be written. On disk it is whole, as of the last txg that was. Nothing can be changed or read
+/// through its handle any more: it can be reported on, and let go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedPool {
+    /// Its name.
+    pub name: String,
+    /// Its guid.
+    pub guid: Guid,
+    /// The last txg on disk.
+    pub synced: Txg,
+    /// Why.
+    pub why: Arc<str>,
+}
 
 /// Why something about a pool failed. Each message names the pool and ends with what can be done, where there is
 /// something.
@@ -63,6 +79,9 @@ pub enum SpaError {
         /// Its state there.
         state: String,
     },
+    /// A txg could not be written, so nothing of the pool can be changed any more; on disk it is whole, as of the txg before.
+    #[error("{}", .0.why)]
+    Failed(FailedPool),
     /// The pool was seen being written while it was watched.
     #[error(
         "cannot import '{pool}': pool is imported on {}\nExport the pool on the other system, then run 'zpool import'.",

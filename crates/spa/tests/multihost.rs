@@ -9,8 +9,8 @@ use std::time::Duration;
 use cenote_dmu::tx::TxTunables;
 use cenote_format::label::{RING_OFFSET, slot_count};
 use cenote_spa::{
-    AuxSpec, Clock, CreateOptions, DiskSpec, FoundPool, Host, ImportOptions, Pool, PropertyValue, SpaError, Syncer,
-    TopKind, TopSpec, WriteOptions, create, find, import, multihost::holder_id, open,
+    AuxSpec, Clock, CreateOptions, DiskSpec, FoundPool, Host, ImportOptions, Pool, PropertyValue, SpaError, TopKind,
+    TopSpec, WriteOptions, create, find, import, multihost::holder_id, open,
 };
 use cenote_taskq::sim::disk::{Fault, Image, Request, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::{Either, Handle, OpenOptions, Runtime, join_all, race};
@@ -70,7 +70,7 @@ impl Machine {
             cache_bytes: 16 << 20,
             check: true,
         };
-        let mut pool = create(&self.handle, options).await.unwrap();
+        let pool = create(&self.handle, options).await.unwrap();
         if is_multihost {
             pool.set_pool_property("multihost", Some(&PropertyValue::Number(1))).await.unwrap();
         }
@@ -81,11 +81,11 @@ impl Machine {
         find(&self.handle, &PATHS.map(PathBuf::from)).await.0.pop().unwrap()
     }
 
-    async fn open(&self, host_id: u64) -> Result<Syncer, SpaError> {
+    async fn open(&self, host_id: u64) -> Result<Pool, SpaError> {
         self.open_with(host_id, |_| {}).await
     }
 
-    async fn open_with(&self, host_id: u64, change: impl FnOnce(&mut ImportOptions)) -> Result<Syncer, SpaError> {
+    async fn open_with(&self, host_id: u64, change: impl FnOnce(&mut ImportOptions)) -> Result<Pool, SpaError> {
         let mut how = ImportOptions { force: true, host_id, cache_bytes: 16 << 20, ..ImportOptions::default() };
         change(&mut how);
         let options = WriteOptions { clock: Clock::Now, host: host(host_id), check: true };
@@ -94,11 +94,11 @@ impl Machine {
 
     /// Opened and in use.
     async fn live(&self, host_id: u64, is_held: bool) -> Pool {
-        let mut writer = self.open(host_id).await.unwrap();
+        let writer = self.open(host_id).await.unwrap();
         if is_held {
-            writer.hold();
+            writer.hold().await.unwrap();
         }
-        let pool = Pool::start(writer, TxTunables::for_memory(1 << 30));
+        let pool = writer.start(TxTunables::for_memory(1 << 30)).await;
         pool.sync().await.unwrap();
         pool
     }
@@ -307,7 +307,7 @@ fn of_two_hosts_that_import_at_once_at_most_one_gets_the_pool() {
                     machine.handle.sleep(Duration::from_millis(later_ms)).await;
                     let writer = machine.open(host_id).await?;
                     // The winner keeps it: the other must see that.
-                    let pool = Pool::start(writer, TxTunables::for_memory(1 << 30));
+                    let pool = writer.start(TxTunables::for_memory(1 << 30)).await;
                     pool.sync().await?;
                     Ok::<_, SpaError>(pool)
                 }
@@ -462,7 +462,7 @@ fn multihost_can_be_turned_on_and_off_while_the_pool_is_in_use() {
 #[test]
 fn a_host_without_an_id_neither_turns_multihost_on_nor_writes_such_a_pool() {
     on_pool(false, async |machine| {
-        let mut pool = machine.open(0).await.unwrap();
+        let pool = machine.open(0).await.unwrap();
         let refused = pool.set_pool_property("multihost", Some(&PropertyValue::Number(1))).await.unwrap_err();
         assert!(refused.to_string().contains("requires a non-zero system hostid"), "{refused}");
         pool.export().await.unwrap();

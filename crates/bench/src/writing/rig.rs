@@ -187,13 +187,13 @@ impl Rig {
                 cache_bytes: CACHE_BYTES,
                 check: false,
             };
-            let mut pool = create_with_metaslabs(&clock, options, spec.metaslabs_min).await?;
+            let pool = create_with_metaslabs(&clock, options, spec.metaslabs_min).await?;
             let root = pool.root().context("a new pool has a root")?.clone();
             FileSystemMut::create(&root.objset, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await?;
             pool.set_property(&root, "compression", &PropertyValue::Number(COMPRESSION_OFF)).await?;
             pool.sync().await?;
             let tunables = TxTunables { zfs_dirty_data_max: spec.dirty_max_bytes, ..TxTunables::default() };
-            let pool = Pool::start(pool, tunables);
+            let pool = pool.start(tunables).await;
             let head = pool.open_head("bench").await?;
             anyhow::Ok((pool, head))
         };

@@ -464,7 +464,7 @@ mod tests {
                 command: String::new(),
             };
             let (new, _made) = NewPool::make(&context, &wish).await?;
-            let mut builder = crate::build::Builder::new(context.handle().clone(), new);
+            let mut builder = crate::build::Builder::new(new);
             let mut told = Vec::new();
             let mut tell = |event: Event<'_>| match event {
                 Event::Bytes(bytes) => meanwhile(bytes),

@@ -13,13 +13,12 @@ pub(crate) mod tree;
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use cenote_dmu::Object;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zpl::DirEntry;
-use cenote_spa::{SpaError, Syncer};
+use cenote_spa::Pool;
 use cenote_taskq::buf::Buf;
-use cenote_taskq::{Class, Handle, Join};
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NewEntry, NodeSpec};
 
 use crate::newpool::NewPool;
@@ -69,9 +68,9 @@ pub(crate) struct Counts {
 
 /// Fills the root file system of a new pool.
 pub(crate) struct Builder {
-    handle: Handle,
-    pool: Option<Syncer>,
-    syncing: Option<Join<(Syncer, Result<Txg, SpaError>)>>,
+    pool: Pool,
+    /// A txg that is being written.
+    syncing: Option<Txg>,
     files: FileSystemMut,
     txg: Txg,
     dirty_bytes: u64,
@@ -87,13 +86,12 @@ pub(crate) struct Builder {
 
 impl Builder {
     /// A builder for a pool whose root file system was made in its open txg.
-    pub(crate) fn new(handle: Handle, new: NewPool) -> Self {
+    pub(crate) fn new(new: NewPool) -> Self {
         let NewPool { pool, files, root: (object, node), latest_s } = new;
         Self {
-            handle,
             txg: pool.txg(),
             now: [pool.time_s(), 0],
-            pool: Some(pool),
+            pool,
             syncing: None,
             files,
             dirty_bytes: 0,
@@ -107,18 +105,12 @@ impl Builder {
 
     /// A builder that adds to a directory of a file system that exists, all in the open txg: it is there as a whole, or not
     /// at all.
-    pub(crate) async fn into_existing(
-        handle: Handle,
-        pool: Syncer,
-        files: FileSystemMut,
-        directory: Object,
-    ) -> Result<Self> {
+    pub(crate) async fn into_existing(pool: Pool, files: FileSystemMut, directory: Object) -> Result<Self> {
         let before = Some(files.entries(&directory).await?);
         Ok(Self {
-            handle,
             txg: pool.txg(),
             now: [pool.time_s(), 0],
-            pool: Some(pool),
+            pool,
             syncing: None,
             files,
             dirty_bytes: 0,
@@ -285,10 +277,8 @@ impl Builder {
 
     /// Waits for the txg that is written, if one is.
     async fn settle(&mut self) -> Result<()> {
-        if let Some(join) = self.syncing.take() {
-            let (pool, result) = join.await?;
-            self.pool = Some(pool);
-            result?;
+        if let Some(txg) = self.syncing.take() {
+            self.pool.wait_synced(txg).await?;
             self.counts.txgs += 1;
         }
         Ok(())
@@ -297,13 +287,9 @@ impl Builder {
     /// Has the open txg written, and goes on in the next.
     async fn next_txg(&mut self) -> Result<()> {
         self.settle().await?;
-        let mut pool = self.pool.take().context("the pool is gone")?;
-        self.txg = Txg(pool.txg().0 + 1);
+        self.syncing = Some(self.txg);
+        self.txg = self.pool.next_txg().await?;
         self.dirty_bytes = 0;
-        self.syncing = Some(self.handle.spawn(Class::Sync, async move {
-            let result = pool.sync().await;
-            (pool, result)
-        }));
         Ok(())
     }
 
@@ -337,11 +323,10 @@ impl Builder {
             self.next_txg().await?;
             self.settle().await?;
         }
-        let mut pool = self.pool.take().context("the pool is gone")?;
         if let Some(line) = line {
-            pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
+            self.pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
         }
-        pool.export().await?;
+        self.pool.export().await?;
         self.counts.txgs += 1;
         Ok(self.counts)
     }

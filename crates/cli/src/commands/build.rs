@@ -200,7 +200,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (new, made) = NewPool::make(context, &wish).await?;
     let places: Vec<PathBuf> = layout.paths().map(|path| made.place(path)).collect();
     let progress = context.progress("writing", tree.as_ref().map(FileTree::data_bytes));
-    let mut builder = Builder::new(context.handle().clone(), new);
+    let mut builder = Builder::new(new);
     let data_bytes = tree.as_ref().map(FileTree::data_bytes);
     let written = async {
         match tree {

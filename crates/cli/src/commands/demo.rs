@@ -8,7 +8,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use cenote_dmu::tx::TxTunables;
 use cenote_fuse::{Layout, MountOptions, Unmount};
-use cenote_spa::Pool;
 use cenote_taskq::Rng;
 use cenote_zpl::live::{LiveFileSystem, LiveOptions, NewNode};
 use clap::Parser;
@@ -239,8 +238,8 @@ impl Demo<'_> {
         let handle = self.context.handle().clone();
         let search = Search { paths: vec![images.into()], force: true };
         let pool = open_for_writing(&self.context.with(&search), OWN).await?;
-        let pool =
-            Pool::start(pool, TxTunables { zfs_txg_timeout: 1, zfs_dirty_data_max: 32 << 20, ..TxTunables::default() });
+        let paced = TxTunables { zfs_txg_timeout: 1, zfs_dirty_data_max: 32 << 20, ..TxTunables::default() };
+        let pool = pool.start(paced).await;
         let head = pool.open_head(OWN).await?;
         let files = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), LiveOptions::default()).await?;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_spa::{FileSizes, Syncer};
+use cenote_spa::{FileSizes, Pool};
 use cenote_zpl::write::{FileSystemMut, MODE_DIR, XattrMode};
 use serde::{Deserialize, Serialize};
 
@@ -46,8 +46,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (found, _) = context.locate(pool_of(name)).await?;
     let devices: Vec<PathBuf> = found.leaves.values().map(|leaf| leaf.disk.path().as_ref().into()).collect();
     drop(found);
-    let mut pool = open_for_writing(context, pool_of(name)).await?;
-    let files = open_files(&mut pool, name).await?;
+    let pool = open_for_writing(context, pool_of(name)).await?;
+    let files = open_files(&pool, name).await?;
     let mut directory = files.objset().object(files.root()).await?;
     for part in args.target.split('/').filter(|part| !part.is_empty()) {
         let entry = files.entries(&directory).await?.remove(part.as_bytes());
@@ -56,7 +56,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         directory = files.objset().object(entry.object).await?;
     }
     let progress = context.progress("adding", None);
-    let mut builder = Builder::into_existing(context.handle().clone(), pool, files, directory).await?;
+    let mut builder = Builder::into_existing(pool, files, directory).await?;
     let mut tell = |event: Event<'_>| tell(context, &progress, event);
     Folder::new(&mut builder, &devices, &mut tell).add(&args.source).await?;
     let source = args.source.display().to_string();
@@ -93,12 +93,14 @@ pub(super) fn as_it_was(context: &Context, counts: &Counts) -> Outcome {
 }
 
 /// Opens a file system, with what its properties say of new files.
-async fn open_files(pool: &mut Syncer, name: &str) -> Result<FileSystemMut> {
+async fn open_files(pool: &Pool, name: &str) -> Result<FileSystemMut> {
     let head = pool.open_head(name).await?;
     let mut files = FileSystemMut::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
-    let view = pool.dsl().clone();
+    let view = pool.dsl()?;
     let dir = view.dir(name).await?;
-    let FileSizes { record_bytes, dnode_slots } = pool.file_sizes(&view, &dir).await?;
+    let (asked, of) = (view.clone(), dir.clone());
+    let sizes = pool.look(move |syncer| Box::pin(async move { syncer.file_sizes(&asked, &of).await }));
+    let FileSizes { record_bytes, dnode_slots } = sizes.await?;
     (files.record_bytes, files.dnode_slots) = (record_bytes, dnode_slots);
     if view.property(&dir, "xattr", true).await?.and_then(|found| found.value.number()) == Some(1) {
         files.xattrs = XattrMode::Dir;

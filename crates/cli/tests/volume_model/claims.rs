@@ -14,7 +14,7 @@ use crate::common::*;
 const BLOCK: u64 = 16 << 10;
 
 /// A pool with a volume of 64 blocks full of ones, on disk.
-fn with_volume(seed: u64, test: impl AsyncFnOnce(&Machine, &mut cenote_spa::Syncer, Volume)) {
+fn with_volume(seed: u64, test: impl AsyncFnOnce(&Machine, &cenote_spa::Pool, Volume)) {
     let runtime = Runtime::simulated(seed);
     let slow = Latency { read: Duration::from_millis(3), jitter: Duration::from_millis(2), ..Latency::default() };
     let machine = Machine::new(&runtime, 1, slow);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_format::enums::ObjsetType;
 use cenote_scan::{VerifyOptions, verify};
 use cenote_spa::{
-    AuxSpec, Clock, CreateOptions, DiskSpec, Head, Host, ImportOptions, Syncer, TopKind, TopSpec, WriteOptions, create,
+    AuxSpec, Clock, CreateOptions, DiskSpec, Head, Host, ImportOptions, Pool, TopKind, TopSpec, WriteOptions, create,
     find, import, open,
 };
 use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
@@ -60,7 +60,7 @@ impl Machine {
             cache_bytes: 16 << 20,
             check: true,
         };
-        let mut pool = create(&self.handle, options).await.unwrap();
+        let pool = create(&self.handle, options).await.unwrap();
         let root = pool.root().unwrap().objset.clone();
         // Something has to be in the root file system for it to be one that is opened; a volume's parent needs no files.
         cenote_dmu::Zap::create_object(&root, pool.txg(), cenote_format::dmu_type::DmuType::MASTER_NODE, &[])
@@ -70,7 +70,7 @@ impl Machine {
         pool.export().await.unwrap();
     }
 
-    pub(crate) async fn open(&self) -> Syncer {
+    pub(crate) async fn open(&self) -> Pool {
         let (mut pools, skipped) = find(&self.handle, &self.paths).await;
         assert_eq!(pools.len(), 1, "{skipped:?}");
         let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -79,7 +79,7 @@ impl Machine {
     }
 
     /// Makes the volume, in the open txg.
-    pub(crate) async fn volume(&self, pool: &mut Syncer, spec: &VolumeSpec) -> (Head, Volume) {
+    pub(crate) async fn volume(&self, pool: &Pool, spec: &VolumeSpec) -> (Head, Volume) {
         let head = pool.create_dataset(VOLUME, ObjsetType::Zvol).await.unwrap();
         let volume = Volume::create(&head.objset, pool.txg(), spec).await.unwrap();
         (head, volume)

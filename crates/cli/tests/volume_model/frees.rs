@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cenote_dmu::tx::{SyncMode, TxTunables};
-use cenote_spa::{Pool, TopKind};
+use cenote_spa::TopKind;
 use cenote_taskq::Runtime;
 use cenote_taskq::sim::disk::Latency;
 use cenote_zvol::VolumeSpec;
@@ -25,7 +25,7 @@ fn a_large_discard_keeps_to_the_limit_of_dirty_data_and_passes_holes_over() {
         machine.volume(&mut pool, &spec).await;
         pool.sync().await.unwrap();
         let tunables = TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() };
-        let pool = Pool::start(pool, tunables);
+        let pool = pool.start(tunables).await;
         let head = Arc::new(pool.open_head(VOLUME).await.unwrap());
         let volume = LiveVolume::open(&head.objset().clone(), head, SyncMode::Standard).await.unwrap();
         for at in 0..BLOCKS / 64 {

@@ -148,13 +148,14 @@ fn reserved_space_counts_once_whether_it_is_used_or_not() {
         let mut pool = machine.open().await;
         let spec = VolumeSpec { size_bytes: 8 << 20, block_bytes: 16 << 10 };
         let (head, volume) = machine.volume(&mut pool, &spec).await;
-        let reserved = pool.volume_reservation_bytes(spec.size_bytes, 16 << 10);
+        let size = spec.size_bytes;
+        let reserved = pool.peek(move |syncer| syncer.volume_reservation_bytes(size, 16 << 10)).await.unwrap();
         pool.set_property(&head, "refreservation", &PropertyValue::Number(reserved)).await.unwrap();
         pool.sync().await.unwrap();
         let mut rng = Rng::new(3);
         let (mut highest, mut bytes) = (0, vec![0; 4 << 20]);
         for round in 0..6_u64 {
-            let view = pool.dsl().clone();
+            let view = pool.dsl().unwrap();
             let dir = view.dir(VOLUME).await.unwrap().phys;
             let unique = view.dataset(VOLUME).await.unwrap().phys.unique_bytes;
             let [used, .., unused] = dir.used_breakdown_bytes;
@@ -181,18 +182,18 @@ fn reserved_space_counts_once_whether_it_is_used_or_not() {
         for bytes in [64 << 20, 1 << 20, 0] {
             pool.change_property(VOLUME, "refreservation", Some(&PropertyValue::Number(bytes))).await.unwrap();
             pool.sync().await.unwrap();
-            let view = pool.dsl().clone();
+            let view = pool.dsl().unwrap();
             let dir = view.dir(VOLUME).await.unwrap().phys;
             let unique = view.dataset(VOLUME).await.unwrap().phys.unique_bytes;
             assert_eq!(dir.used_bytes, unique.max(bytes));
             assert_eq!(dir.used_breakdown_bytes[4], bytes.saturating_sub(unique));
         }
-        let before = pool.dsl().clone().dir("pool").await.unwrap().phys.used_breakdown_bytes[2];
+        let before = pool.dsl().unwrap().dir("pool").await.unwrap().phys.used_breakdown_bytes[2];
         pool.change_property(VOLUME, "refreservation", Some(&PropertyValue::Number(32 << 20))).await.unwrap();
         pool.sync().await.unwrap();
         pool.destroy_dataset(VOLUME).await.unwrap();
         pool.sync().await.unwrap();
-        let after = pool.dsl().clone().dir("pool").await.unwrap().phys.used_breakdown_bytes[2];
+        let after = pool.dsl().unwrap().dir("pool").await.unwrap().phys.used_breakdown_bytes[2];
         assert!(after < before, "{before} to {after}");
         pool.export().await.unwrap();
         machine.judge(None).await;

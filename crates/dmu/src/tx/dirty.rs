@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use cenote_format::ids::Txg;
 use cenote_taskq::{Handle, Instant, Notify, thread_shard};
 
-use super::tunables::TxTunables;
+use super::tunables::{InForce, TxTunables};
 
 /// Txgs with dirty bytes at once, rounded up to what a number's low bits tell apart.
 const TXGS: usize = 4;
@@ -30,10 +30,10 @@ struct Shard {
 #[derive(Debug)]
 pub struct Dirty {
     handle: Handle,
-    tunables: TxTunables,
+    tunables: InForce,
     shards: Box<[Shard]>,
     total: AtomicI64,
-    step: i64,
+    step: AtomicI64,
     /// When the last delayed change was let go, in nanoseconds since `start`; the next waits from then on.
     let_go_ns: AtomicU64,
     start: Instant,
@@ -44,17 +44,28 @@ pub struct Dirty {
 impl Dirty {
     pub(super) fn new(handle: Handle, tunables: TxTunables) -> Self {
         let count = handle.parallelism().max(1).next_power_of_two();
-        let step = (tunables.zfs_dirty_data_max / STEP_PART / count as u64).max(1);
         Self {
             start: handle.now(),
             handle,
-            tunables,
+            tunables: InForce::new(tunables),
             shards: (0..count).map(|_| Shard::default()).collect(),
             total: AtomicI64::new(0),
-            step: i64::try_from(step).unwrap_or(i64::MAX),
+            step: AtomicI64::new(step(&tunables, count)),
             let_go_ns: AtomicU64::new(NEVER),
             moved: Notify::new(),
         }
+    }
+
+    /// Those in force.
+    pub(super) fn tunables(&self) -> TxTunables {
+        self.tunables.get()
+    }
+
+    /// Obeys others from now on.
+    pub(super) fn set_tunables(&self, tunables: TxTunables) {
+        self.tunables.set(tunables);
+        self.step.store(step(&tunables, self.shards.len()), Ordering::Relaxed);
+        self.moved.all();
     }
 
     /// Counts what a change has made dirty in its txg; less than nothing if it has taken something back.
@@ -65,11 +76,11 @@ impl Dirty {
         let shard = &self.shards[thread_shard() & (self.shards.len() - 1)];
         shard.by_txg[slot(txg)].fetch_add(bytes, Ordering::Relaxed);
         let unsaid = shard.unsaid.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if unsaid.abs() >= self.step {
+        if unsaid.abs() >= self.step.load(Ordering::Relaxed) {
             // Another thread of this shard may have said some of it meanwhile.
             let unsaid = shard.unsaid.swap(0, Ordering::Relaxed);
             let before = self.total.fetch_add(unsaid, Ordering::Relaxed);
-            let sync = self.tunables.sync_bytes() as i64;
+            let sync = self.tunables().sync_bytes() as i64;
             if unsaid < 0 || (before < sync && before + unsaid >= sync) {
                 self.moved.all();
             }
@@ -90,8 +101,8 @@ impl Dirty {
 
     /// Bytes that may be dirty.
     #[must_use]
-    pub const fn max_bytes(&self) -> u64 {
-        self.tunables.zfs_dirty_data_max
+    pub fn max_bytes(&self) -> u64 {
+        self.tunables().zfs_dirty_data_max
     }
 
     /// The txg is on disk: nothing of it is dirty.
@@ -106,7 +117,7 @@ impl Dirty {
 
     /// Whether so much is dirty that a txg should be written.
     pub(super) fn wants_sync(&self) -> bool {
-        self.total_bytes() >= self.tunables.sync_bytes()
+        self.total_bytes() >= self.tunables().sync_bytes()
     }
 
     /// Wakes everyone who waits for room, to look again.
@@ -129,7 +140,7 @@ impl Dirty {
             }
             moved.await;
         }
-        let delay = self.tunables.delay(self.total_bytes());
+        let delay = self.tunables().delay(self.total_bytes());
         if delay.is_zero() {
             return;
         }
@@ -147,6 +158,12 @@ impl Dirty {
         };
         self.handle.sleep(std::time::Duration::from_nanos(until_ns - now_ns)).await;
     }
+}
+
+/// What a shard may keep to itself.
+fn step(tunables: &TxTunables, shards: usize) -> i64 {
+    let step = (tunables.zfs_dirty_data_max / STEP_PART / shards as u64).max(1);
+    i64::try_from(step).unwrap_or(i64::MAX)
 }
 
 const fn slot(txg: Txg) -> usize {

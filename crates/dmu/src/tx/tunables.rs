@@ -1,5 +1,6 @@
 //! Tunables, under OpenZFS's names and with its defaults.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How txgs are paced. Names and meanings are OpenZFS's (`zfs(4)`).
@@ -17,10 +18,44 @@ pub struct TxTunables {
     pub zfs_delay_scale: u64,
 }
 
+/// Those in force: read by every change, set now and then.
+#[derive(Debug)]
+pub(super) struct InForce([AtomicU64; 5]);
+
+impl InForce {
+    pub(super) fn new(tunables: TxTunables) -> Self {
+        let this = Self(Default::default());
+        this.set(tunables);
+        this
+    }
+
+    pub(super) fn set(&self, tunables: TxTunables) {
+        for (held, value) in self.0.iter().zip(tunables.words()) {
+            held.store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn get(&self) -> TxTunables {
+        let [timeout, dirty_max, sync_percent, delay_percent, delay_scale] = &self.0;
+        let get = |held: &AtomicU64| held.load(Ordering::Relaxed);
+        TxTunables {
+            zfs_txg_timeout: get(timeout),
+            zfs_dirty_data_max: get(dirty_max),
+            zfs_dirty_data_sync_percent: get(sync_percent),
+            zfs_delay_min_dirty_percent: get(delay_percent),
+            zfs_delay_scale: get(delay_scale),
+        }
+    }
+}
+
 /// The longest delay of one change (`zfs_delay_max_ns`).
 pub(super) const DELAY_MAX: Duration = Duration::from_millis(100);
 /// The most that may be dirty by default, whatever the memory (`zfs_dirty_data_max_max`).
 const DIRTY_MAX_BYTES: u64 = 4 << 30;
+/// A hundred years.
+const BY_HAND_TIMEOUT_S: u64 = 100 * 365 * 24 * 3600;
+/// More than any memory, and little enough to be reckoned with.
+const BY_HAND_DIRTY_BYTES: u64 = 1 << 56;
 /// The least.
 const DIRTY_MIN_BYTES: u64 = 32 << 20;
 
@@ -35,6 +70,22 @@ impl TxTunables {
             zfs_delay_min_dirty_percent: 60,
             zfs_delay_scale: 500_000,
         }
+    }
+
+    /// For a pool whose txgs are written when its owner says so: no time and no amount of dirty data has one written.
+    #[must_use]
+    pub fn by_hand() -> Self {
+        Self { zfs_txg_timeout: BY_HAND_TIMEOUT_S, zfs_dirty_data_max: BY_HAND_DIRTY_BYTES, ..Self::for_memory(0) }
+    }
+
+    const fn words(&self) -> [u64; 5] {
+        [
+            self.zfs_txg_timeout,
+            self.zfs_dirty_data_max,
+            self.zfs_dirty_data_sync_percent,
+            self.zfs_delay_min_dirty_percent,
+            self.zfs_delay_scale,
+        ]
     }
 
     pub(super) const fn timeout(&self) -> Duration {

@@ -88,7 +88,6 @@ pub struct Transactions {
 #[derive(Debug)]
 struct Shared {
     handle: Handle,
-    tunables: TxTunables,
     shards: Box<[Shard]>,
     dirty: Arc<Dirty>,
     state: Mutex<State>,
@@ -114,7 +113,6 @@ impl Transactions {
         Self {
             shared: Arc::new(Shared {
                 handle: handle.clone(),
-                tunables,
                 shards: (0..count).map(|_| Shard(Mutex::new(open.clone()), Arc::default())).collect(),
                 dirty: Arc::new(Dirty::new(handle.clone(), tunables)),
                 state: Mutex::new(state),
@@ -131,8 +129,14 @@ impl Transactions {
 
     /// How txgs are paced.
     #[must_use]
-    pub fn tunables(&self) -> &TxTunables {
-        &self.shared.tunables
+    pub fn tunables(&self) -> TxTunables {
+        self.shared.dirty.tunables()
+    }
+
+    /// Has txgs paced like this from now on.
+    pub fn set_tunables(&self, tunables: TxTunables) {
+        self.shared.dirty.set_tunables(tunables);
+        self.shared.passed.all();
     }
 
     /// The txg that changes go to now.
@@ -248,6 +252,53 @@ impl Transactions {
         self.wait_synced(txg).await.map(|()| txg)
     }
 
+    /// Has the open txg written soon, and the next one opened, whose number comes back as soon as it is.
+    ///
+    /// # Errors
+    /// The pool is closed, or nothing can be written any more.
+    pub async fn open_another(&self) -> Result<Txg, TxError> {
+        let before = self.open_txg();
+        loop {
+            let passed = self.shared.passed.wait();
+            let open = self.open_txg();
+            if open > before {
+                return Ok(open);
+            }
+            let is_news = {
+                let mut state = self.shared.state.lock();
+                if let Some(failure) = &state.failure {
+                    return Err(TxError::Suspended(failure.clone()));
+                }
+                if state.is_closed {
+                    return Err(TxError::Closed);
+                }
+                let is_news = state.wanted < before;
+                state.wanted = state.wanted.max(before);
+                is_news
+            };
+            if is_news {
+                self.shared.passed.all();
+                self.shared.dirty.wake();
+            }
+            passed.await;
+        }
+    }
+
+    /// Whether this txg, which [`Transactions::next`] gave, is the last that there will be.
+    #[must_use]
+    pub fn is_last(&self, txg: Txg) -> bool {
+        let open = self.shared.shards[0].0.lock();
+        open.is_shut && open.txg == txg
+    }
+
+    /// Nothing can be written any more: changes that are not on disk are lost, and everybody that waits is told.
+    pub fn fail(&self, why: String) {
+        self.shared.state.lock().failure.get_or_insert(why);
+        self.close_last();
+        self.shared.passed.all();
+        self.shared.dirty.wake();
+    }
+
     /// The next txg to be synced, quiesced: nobody changes it any more. `None` once all is closed and written. For one caller,
     /// who says [`Transactions::done`] before asking again.
     pub async fn next(&self) -> Option<Txg> {
@@ -324,7 +375,7 @@ impl Transactions {
                     return false;
                 }
                 let open = shared.shards[0].0.lock().txg;
-                let at = state.opened_at + shared.tunables.timeout();
+                let at = state.opened_at + shared.dirty.tunables().timeout();
                 if is_free && (state.wanted >= open || shared.dirty.wants_sync()) {
                     return true;
                 }
@@ -332,7 +383,7 @@ impl Transactions {
                 match is_free {
                     true if now < at => Some(at - now),
                     true if self.is_used() => return true,
-                    true => Some(shared.tunables.timeout()),
+                    true => Some(shared.dirty.tunables().timeout()),
                     false => None,
                 }
             };

@@ -35,11 +35,11 @@ async fn new_pool(handle: &Handle, path: &Path) -> Pool {
         cache_bytes: 64 << 20,
         check: true,
     };
-    let mut pool = create(handle, options).await.unwrap();
+    let pool = create(handle, options).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
     FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
     pool.sync().await.unwrap();
-    Pool::start(pool, TxTunables::default())
+    pool.start(TxTunables::default()).await
 }
 
 /// Mounts a new file system, does something there, and has what is left judged.

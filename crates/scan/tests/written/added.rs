@@ -9,7 +9,7 @@ use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::VdevId;
 use cenote_spa::{
-    AddOptions, AuxSpec, DiskSpec, ImportOptions, PropertyValue, Syncer, TopKind, TopSpec, WriteOptions, create, find,
+    AddOptions, AuxSpec, DiskSpec, ImportOptions, Pool, PropertyValue, TopKind, TopSpec, WriteOptions, create, find,
     import, open,
 };
 use cenote_taskq::sim::disk::{Crash, Latency};
@@ -34,7 +34,7 @@ pub(crate) async fn top(handle: &Handle, kind: TopKind, class: AllocationClass, 
     TopSpec { kind, class, disks }
 }
 
-async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Syncer {
+async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Pool {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -42,10 +42,10 @@ async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Syncer {
 }
 
 /// Writes an object of blocks of noise, and says how large it is on each vdev.
-async fn fill(pool: &mut Syncer, kind: DmuType, block_bytes: u32, count: u64) {
+async fn fill(pool: &Pool, kind: DmuType, block_bytes: u32, count: u64) {
     let head = match pool.root() {
         Some(head) => head,
-        None => pool.open_head("written").await.unwrap(),
+        None => pool.open_head("written").await.unwrap().head().clone(),
     };
     let txg = pool.txg();
     let object = head.objset.create_object(txg, &ObjectSpec::new(kind, block_bytes)).unwrap();
@@ -76,7 +76,7 @@ const DEDUP: VdevId = VdevId(2);
 const LOG: VdevId = VdevId(3);
 
 /// A pool with a vdev of every class, a spare and a cache device.
-async fn of_all_classes(handle: &Handle, paths: &[PathBuf], ashift: u32) -> Syncer {
+async fn of_all_classes(handle: &Handle, paths: &[PathBuf], ashift: u32) -> Pool {
     let tops = vec![
         top(handle, TopKind::Mirror, AllocationClass::Normal, &paths[0..2]).await,
         top(handle, TopKind::Mirror, AllocationClass::Special, &paths[2..4]).await,
@@ -145,7 +145,7 @@ fn what_vdevs_are_for_is_found_again_with_spares_and_caches() {
     runtime.block_on(async {
         let pool = of_all_classes(&handle, &machine.paths, 12).await;
         pool.export().await.unwrap();
-        let mut pool = reopen(&handle, &machine.paths).await;
+        let pool = reopen(&handle, &machine.paths).await;
         let draid = TopKind::Draid { parity: 1, data: Some(2), spares: 2 };
         let tops = vec![top(&handle, draid, AllocationClass::Normal, &machine.paths[9..16]).await];
         pool.add_vdevs(AddOptions { tops, ashift: Some(12), ..AddOptions::default() }).await.unwrap();
@@ -186,7 +186,7 @@ fn what_is_added_is_written_to_when_the_pool_is_opened_again() {
         fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 128 << 10, 100).await;
         pool.export().await.unwrap();
         // Another sector size is refused, and nothing changes by that.
-        let mut pool = reopen(&handle, paths).await;
+        let pool = reopen(&handle, paths).await;
         let other = vec![top(&handle, TopKind::Single, AllocationClass::Normal, &paths[1..2]).await];
         let refused =
             pool.add_vdevs(AddOptions { tops: other.clone(), ashift: Some(9), ..AddOptions::default() }).await;
@@ -227,7 +227,7 @@ fn a_power_cut_while_vdevs_are_added_leaves_the_old_pool_or_the_new_one() {
             let first = top(&handle, TopKind::Mirror, AllocationClass::Normal, &paths[..2]).await;
             let pool = make(&handle, options(vec![first], 12)).await;
             pool.export().await.unwrap();
-            let mut pool = reopen(&handle, &paths[..2]).await;
+            let pool = reopen(&handle, &paths[..2]).await;
             let tops = vec![top(&handle, TopKind::Mirror, AllocationClass::Special, &paths[2..4]).await];
             let spares = vec![disk(&handle, &paths[4]).await];
             let auxiliaries = AuxSpec { spares, caches: vec![disk(&handle, &paths[5]).await] };

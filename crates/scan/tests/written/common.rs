@@ -9,7 +9,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_scan::{VerifyOptions, VerifyReport, verify};
 use cenote_spa::{
-    AuxSpec, Clock, CreateOptions, DiskSpec, Host, ImportOptions, Syncer, TopKind, TopSpec, create, find, import,
+    AuxSpec, Clock, CreateOptions, DiskSpec, Host, ImportOptions, Pool, TopKind, TopSpec, create, find, import,
 };
 use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Rng, Runtime};
@@ -104,8 +104,8 @@ pub(crate) fn options(tops: Vec<TopSpec>, ashift: u32) -> CreateOptions {
     }
 }
 
-pub(crate) async fn make(handle: &Handle, options: CreateOptions) -> Syncer {
-    let mut pool = create(handle, options).await.unwrap();
+pub(crate) async fn make(handle: &Handle, options: CreateOptions) -> Pool {
+    let pool = create(handle, options).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
     FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
     pool.sync().await.unwrap();
@@ -126,7 +126,7 @@ pub(crate) fn assert_clean(report: &VerifyReport, what: &str) {
 }
 
 /// Changes this and that in the open txg: objects grow, shrink, come and go.
-pub(crate) async fn change(pool: &Syncer, objects: &mut Vec<Object>, rng: &mut Rng) -> Result<(), DmuError> {
+pub(crate) async fn change(pool: &Pool, objects: &mut Vec<Object>, rng: &mut Rng) -> Result<(), DmuError> {
     let root = pool.root().unwrap().objset.clone();
     let txg = pool.txg();
     for _ in 0..1 + rng.below(4) {

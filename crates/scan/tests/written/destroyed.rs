@@ -6,7 +6,7 @@ use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
-use cenote_spa::{ImportOptions, Syncer, View, find, import, open};
+use cenote_spa::{ImportOptions, Pool, View, find, import, open};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Rng, Runtime};
@@ -14,7 +14,7 @@ use cenote_taskq::{Handle, Rng, Runtime};
 use crate::common::*;
 use crate::reopened::write_options;
 
-async fn reopened(handle: &Handle, paths: &[PathBuf]) -> Syncer {
+async fn reopened(handle: &Handle, paths: &[PathBuf]) -> Pool {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -50,7 +50,7 @@ async fn tree_places(pool: &View, name: &str) -> Vec<(u64, usize)> {
 }
 
 /// Objects of all shapes: several levels, holes, spill blocks, large dnodes, more than a block of dnodes of them.
-async fn fill(pool: &mut Syncer, name: &str, rng: &mut Rng) {
+async fn fill(pool: &Pool, name: &str, rng: &mut Rng) {
     let head = pool.create_dataset(name, ObjsetType::Zfs).await.unwrap();
     for round in 0..2 {
         let txg = pool.txg();
@@ -102,7 +102,8 @@ fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
             pool.destroy_dataset("written/gone").await.unwrap();
             let (mut slices, mut left_bytes) = (0, u64::MAX);
             loop {
-                pool.set_async_block_max_blocks(1 + rng.below(60));
+                let blocks = 1 + rng.below(60);
+ pool.peek(move |syncer| syncer.set_async_block_max_blocks(blocks)).await.unwrap();
                 pool.sync().await.unwrap();
                 slices += 1;
                 let on_disk = read(&handle, &paths).await;
@@ -110,18 +111,18 @@ fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
                 assert!(freeing <= left_bytes, "what is being freed grows");
                 assert_eq!(pool.jobs().iter().map(|job| job.left_bytes).sum::<u64>(), freeing);
                 left_bytes = freeing;
-                if slices % 10 == 1 || !pool.has_work() {
+                if slices % 10 == 1 || !pool.peek(|syncer| syncer.has_work()).await.unwrap() {
                     let (_, report) = check(&handle, &paths).await;
                     assert_clean(&report, &format!("seed {seed}, after slice {slices}"));
                 }
-                if !pool.has_work() {
+                if !pool.peek(|syncer| syncer.has_work()).await.unwrap() {
                     break;
                 }
                 if rng.chance(1, 5) {
                     // As after a crash: what no txg has is gone.
                     drop(pool);
                     pool = reopened(&handle, &paths).await;
-                    assert!(pool.has_work(), "an opened pool goes on with what was left");
+                    assert!(pool.peek(|syncer| syncer.has_work()).await.unwrap(), "an opened pool goes on with what was left");
                 }
             }
             assert!(slices > 20, "seed {seed}: only {slices} slices");
@@ -152,9 +153,10 @@ fn a_destroyed_dataset_that_cannot_be_read_stands_still() {
         fill(&mut pool, "written/gone", &mut rng).await;
         let tree = tree_places(&read(&handle, &paths).await, "written/gone").await;
         pool.destroy_dataset("written/gone").await.unwrap();
-        pool.set_async_block_max_blocks(1);
+        let blocks = 1;
+        pool.peek(move |syncer| syncer.set_async_block_max_blocks(blocks)).await.unwrap();
         pool.sync().await.unwrap();
-        assert!(pool.has_work());
+        assert!(pool.peek(|syncer| syncer.has_work()).await.unwrap());
         drop(pool);
 
         let disk = &machine.disks[0];
@@ -163,10 +165,10 @@ fn a_destroyed_dataset_that_cannot_be_read_stands_still() {
             disk.poke(*offset, &vec![0x55; *len]);
         }
         // Without a cache of what was read before.
-        let mut pool = reopened(&handle, &paths).await;
+        let pool = reopened(&handle, &paths).await;
         pool.sync().await.unwrap();
         let jobs = pool.jobs();
-        assert!(!pool.has_work() && jobs.len() == 1, "{jobs:?}");
+        assert!(!pool.peek(|syncer| syncer.has_work()).await.unwrap() && jobs.len() == 1, "{jobs:?}");
         assert!(jobs[0].stalled.as_ref().is_some_and(|reason| reason.contains("destroyed dataset")), "{jobs:?}");
         pool.sync().await.unwrap();
         drop(pool);
@@ -176,8 +178,8 @@ fn a_destroyed_dataset_that_cannot_be_read_stands_still() {
         let (_, report) = check(&handle, &paths).await;
         assert_clean(&report, "what was not freed is found");
 
-        let mut pool = reopened(&handle, &paths).await;
-        while pool.has_work() {
+        let pool = reopened(&handle, &paths).await;
+        while pool.peek(|syncer| syncer.has_work()).await.unwrap() {
             pool.sync().await.unwrap();
         }
         assert_eq!(pool.jobs(), []);

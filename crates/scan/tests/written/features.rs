@@ -66,7 +66,7 @@ fn each_draid_counts_in_pools_that_are_made_and_in_pools_that_get_them() {
             let pool = make(&handle, options(machine.tops(&handle, made).await, 12)).await;
             pool.export().await.unwrap();
             assert_eq!(count(&whole(&handle, &machine, "made").await, "draid").await, Some(expected));
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let pool = reopen(&handle, &machine.paths).await.unwrap();
             let new = Machine { disks: machine.disks.clone(), paths: machine.paths[used..].to_vec() };
             let tops = new.tops(&handle, &[DRAID, (TopKind::Mirror, 2), DRAID]).await;
             let added = AddOptions { tops, ashift: Some(12), allow_other_ashift: true, ..AddOptions::default() };
@@ -106,8 +106,14 @@ fn the_txgs_of_enabling_stay_and_those_of_an_upgrade_come_to_them() {
                 assert_eq!(before.get(feature.name).copied(), is_here.then_some(Txg::INITIAL.0), "{}", feature.name);
             }
 
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
-            let missing: Vec<&str> = pool.missing_features().iter().map(|feature| feature.name).collect();
+            let pool = reopen(&handle, &machine.paths).await.unwrap();
+            let missing: Vec<&str> = pool
+                .peek(|syncer| syncer.missing_features())
+                .await
+                .unwrap()
+                .iter()
+                .map(|feature| feature.name)
+                .collect();
             assert_eq!(missing.len(), disabled.len());
             let txg = pool.txg();
             pool.enable_features(&missing).await.unwrap();
@@ -148,7 +154,7 @@ fn the_root_has_a_table_of_attributes_from_the_beginning_or_from_an_upgrade_on()
             if is_upgraded {
                 let pool = whole(&handle, &machine, "made").await;
                 assert_eq!((count(&pool, "vdev_zaps_v2").await, root_zap(&pool).await), (None, None));
-                let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+                let pool = reopen(&handle, &machine.paths).await.unwrap();
                 pool.enable_features(&["vdev_zaps_v2"]).await.unwrap();
                 pool.sync().await.unwrap();
                 let found = imported(&handle, &machine.paths).await;

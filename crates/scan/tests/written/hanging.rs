@@ -319,7 +319,7 @@ async fn hanging_with(handle: &Handle, machine: &Machine, set: &[(&str, &str)]) 
     let mut how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
     set.iter().for_each(|(name, value)| how.tunables.set(name, value).unwrap());
     let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: true };
-    let pool = Pool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), small());
+    let pool = open(handle, pools.remove(0), &how, options).await.unwrap().start(small()).await;
     arm(handle, &machine.disks[0], Point::Write(1), Late::By(SLOW));
     pool
 }

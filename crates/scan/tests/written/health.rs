@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_format::ids::Txg;
-use cenote_spa::{Condition, ImportOptions, SpaError, Syncer, TopKind, View, device_condition, find, import};
+use cenote_spa::{Condition, ImportOptions, Pool, SpaError, TopKind, View, device_condition, find, import};
 use cenote_taskq::sim::disk::{Fault, Latency, Request, RequestKind, SimDisk};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_testkit::zdb::{Devices, program, run};
@@ -52,7 +52,7 @@ fn on_mirror(seed: u64, test: impl AsyncFnOnce(&Handle, &Machine)) {
     });
 }
 
-async fn change_and_sync(pool: &mut Syncer, rng: &mut Rng) -> Txg {
+async fn change_and_sync(pool: &Pool, rng: &mut Rng) -> Txg {
     let head = pool.open_head("written").await.unwrap();
     change_head(pool, &head, rng).await.unwrap();
     pool.sync().await.unwrap()
@@ -96,9 +96,9 @@ fn a_leaf_that_did_not_take_a_commit_has_missed_its_txg() {
             // The first txg of a pool that was opened writes configurations too.
             let missed = change_and_sync(&mut pool, &mut rng).await;
             is_on.store(false, Ordering::SeqCst);
-            let errors = leaf(&pool.tree().status(), "/disk1").errors;
+            let errors = leaf(&pool.tree().unwrap().status(), "/disk1").errors;
             assert!(errors.write > 0 && errors.read == 0 && errors.checksum == 0, "{part}: {errors:?}");
-            assert_degraded(&pool.tree().status(), "/disk1", &[missed], part);
+            assert_degraded(&pool.tree().unwrap().status(), "/disk1", &[missed], part);
             // It is in the dirty time log from the next txg on, whatever becomes of the process.
             change_and_sync(&mut pool, &mut rng).await;
             drop(pool);
@@ -161,7 +161,7 @@ fn a_leaf_one_commit_behind_is_made_whole_by_the_next_or_known_for_refusing_that
 #[test]
 fn a_commit_that_no_leaf_took_is_an_error_as_ever() {
     on_mirror(10, async |handle, machine| {
-        let mut pool = reopen(handle, &machine.paths).await.unwrap();
+        let pool = reopen(handle, &machine.paths).await.unwrap();
         let last = Txg(pool.txg().0 - 1);
         for disk in &machine.disks {
             refuse_labels(disk, PARTS[0].1.clone()).store(true, Ordering::SeqCst);
@@ -179,7 +179,7 @@ fn a_commit_that_no_leaf_took_is_an_error_as_ever() {
 #[test]
 fn what_one_leg_has_not_and_the_other_cannot_flush_is_not_the_pool() {
     on_mirror(11, async |handle, machine| {
-        let mut pool = reopen(handle, &machine.paths).await.unwrap();
+        let pool = reopen(handle, &machine.paths).await.unwrap();
         let head = pool.open_head("written").await.unwrap();
         change_head(&pool, &head, &mut Rng::new(3)).await.unwrap();
         let mut writes = 0;

@@ -30,14 +30,14 @@ pub(crate) fn small() -> TxTunables {
 
 pub(crate) async fn live(handle: &Handle, machine: &Machine, layout: Tops, tunables: TxTunables) -> Pool {
     let pool = make(handle, options(machine.tops(handle, layout).await, 12)).await;
-    Pool::start(pool, tunables)
+    pool.start(tunables).await
 }
 
 pub(crate) async fn reopened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> Pool {
     let (mut pools, _) = find(handle, paths).await;
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
     let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: true };
-    Pool::start(open(handle, pools.remove(0), &how, options).await.unwrap(), tunables)
+    open(handle, pools.remove(0), &how, options).await.unwrap().start(tunables).await
 }
 
 /// Exports a pool, in which `verify` then finds nothing wrong.
@@ -247,7 +247,7 @@ fn the_history_of_txgs_agrees_with_what_is_allocated_on_disk() {
             if !is_logged {
                 how.disabled_features.push("log_spacemap".into());
             }
-            let pool = Pool::start(make(&handle, how).await, small());
+            let pool = make(&handle, how).await.start(small()).await;
             let head = pool.open_head("written").await.unwrap();
             let object = make_objects(&head, 1).await.remove(0);
             pool.sync().await.unwrap();

@@ -29,11 +29,11 @@ fn import_options() -> ImportOptions {
 /// A pool of few metaslabs on one disk, each with a map of its own; its objects come back.
 async fn filled(handle: &Handle, machine: &Machine, metaslabs: u64) -> Vec<ObjectId> {
     let options = options(machine.tops(handle, SINGLE).await, 12);
-    let mut pool = create_with_metaslabs(handle, options, metaslabs).await.unwrap();
+    let pool = create_with_metaslabs(handle, options, metaslabs).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
     FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
     pool.sync().await.unwrap();
-    let pool = Pool::start(pool, small());
+    let pool = pool.start(small()).await;
     let head = pool.open_head("written").await.unwrap();
     let objects = make_objects(&head, OBJECTS as usize).await;
     let mut rng = Rng::new(1);
@@ -98,7 +98,7 @@ fn mend(disk: &SimDisk, before: &Before) {
 async fn opened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> Pool {
     let (mut pools, _) = find(handle, paths).await;
     let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: false };
-    Pool::start(open(handle, pools.remove(0), &import_options(), options).await.unwrap(), tunables)
+    open(handle, pools.remove(0), &import_options(), options).await.unwrap().start(tunables).await
 }
 
 async fn objects_of(head: &LiveHead, ids: &[ObjectId]) -> Vec<Object> {

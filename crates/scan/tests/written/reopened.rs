@@ -7,7 +7,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_format::label::{DeviceLayout, RING_OFFSET, VDEV_PHYS_OFFSET, slot_bytes, slot_count};
 use cenote_format::uberblock::Uberblock;
-use cenote_spa::{Clock, Head, Host, ImportOptions, SpaError, Syncer, TopKind, WriteOptions, find, open};
+use cenote_spa::{Clock, Head, Host, ImportOptions, Pool, SpaError, TopKind, WriteOptions, find, open};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
@@ -21,7 +21,7 @@ pub(crate) fn write_options() -> WriteOptions {
     WriteOptions { clock: Clock::Fixed(1_700_000_001), host: Host { id: 0, name: "here".into() }, check: true }
 }
 
-pub(crate) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<Syncer, SpaError> {
+pub(crate) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<Pool, SpaError> {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -29,7 +29,7 @@ pub(crate) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<Syncer,
 }
 
 /// Changes objects of a head, those of earlier times included.
-pub(crate) async fn change_head(pool: &Syncer, head: &Head, rng: &mut Rng) -> Result<(), DmuError> {
+pub(crate) async fn change_head(pool: &Pool, head: &Head, rng: &mut Rng) -> Result<(), DmuError> {
     let (txg, mut objects) = (pool.txg(), Vec::new());
     let mut ids = Vec::new();
     for id in 100..200 {
@@ -83,7 +83,7 @@ fn a_pool_is_opened_changed_and_exported_many_times() {
             let mut rng = Rng::new(index as u64);
             let mut last = Txg(5);
             for round in 0..5 {
-                let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+                let pool = reopen(&handle, &machine.paths).await.unwrap();
                 assert_eq!(pool.txg(), Txg(last.0 + 1));
                 let head = pool.open_head("written").await.unwrap();
                 for _ in 0..1 + rng.below(5) {
@@ -121,7 +121,7 @@ fn a_device_that_is_away_is_made_up_for_and_known_to_have_missed_it() {
             make(&handle, wish).await.export().await.unwrap();
             let mut rng = Rng::new(9);
             for _ in 0..2 {
-                let mut pool = reopen(&handle, &machine.paths[1..]).await.unwrap();
+                let pool = reopen(&handle, &machine.paths[1..]).await.unwrap();
                 let first = pool.txg();
                 let head = pool.open_head("written").await.unwrap();
                 for _ in 0..3 {
@@ -146,7 +146,7 @@ fn a_device_that_is_away_is_made_up_for_and_known_to_have_missed_it() {
                 pool.close().await;
             }
             // Used again it may not stand in for the one that has what it missed, though it is written like all others.
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let pool = reopen(&handle, &machine.paths).await.unwrap();
             pool.sync().await.unwrap();
             pool.export().await.unwrap();
             let mut without = machine.paths.clone();
@@ -187,7 +187,7 @@ fn a_leg_whose_uberblock_was_torn_twice_has_missed_nothing() {
         make(&handle, options(machine.tops(&handle, &[(TopKind::Mirror, 2)]).await, 12)).await.export().await.unwrap();
         let mut rng = Rng::new(4);
         for _ in 0..4 {
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let pool = reopen(&handle, &machine.paths).await.unwrap();
             let head = pool.open_head("written").await.unwrap();
             change_head(&pool, &head, &mut rng).await.unwrap();
             pool.sync().await.unwrap();
@@ -213,7 +213,7 @@ fn labels_that_were_torn_are_written_before_any_that_is_good() {
         let places =
             DeviceLayout::new(DISK_BYTES).unwrap().label_offsets().map(|label| label + VDEV_PHYS_OFFSET as u64);
         for torn in [[1, 3], [0, 2]] {
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let pool = reopen(&handle, &machine.paths).await.unwrap();
             torn.iter().for_each(|label| machine.disks[0].poke(places[*label], &[0xa5; 512]));
             let order = std::sync::Arc::new(cenote_taskq::sync::Mutex::new(Vec::new()));
             let written = order.clone();
@@ -251,7 +251,7 @@ fn a_pool_in_use_by_a_crashed_writer_goes_on_where_it_was_durable() {
                 let told = std::sync::Arc::new(cenote_taskq::sync::Mutex::new(promised));
                 let synced = told.clone();
                 let mut rng = Rng::new(dice.next_u64());
-                let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+                let pool = reopen(&handle, &machine.paths).await.unwrap();
                 let writing = handle.spawn(Class::Sync, async move {
                     let Ok(head) = pool.open_head("written").await else { return };
                     for _ in 0..8 {
@@ -324,8 +324,8 @@ async fn write_theme(handle: &Handle, theme: &Theme, images: &[PathBuf]) -> Resu
     let mut rng = Rng::new(3);
     let mut heads_written = 0;
     for round in 0..2 {
-        let mut pool = reopen(handle, images).await?;
-        let view = pool.dsl().clone();
+        let pool = reopen(handle, images).await?;
+        let view = pool.dsl().unwrap();
         let mut heads = Vec::new();
         for dir in view.tree(view.root_dir().await.unwrap(), false).await.unwrap() {
             match pool.open_head(&dir.name).await {
@@ -345,7 +345,11 @@ async fn write_theme(handle: &Handle, theme: &Theme, images: &[PathBuf]) -> Resu
                 result => drop(result?),
             }
         }
-        assert!(!pool.has_deferred_frees(), "{}: what OpenZFS had put off is free", theme.name());
+        assert!(
+            !pool.peek(|syncer| syncer.has_deferred_frees()).await.unwrap(),
+            "{}: what OpenZFS had put off is free",
+            theme.name()
+        );
         if round == 1 {
             pool.export().await?;
         } else {

@@ -43,7 +43,7 @@ fn moved(from: &Machine, runtime: &Runtime, logical: &[u32]) -> Machine {
 
 /// A pool of ashift 9 with something in it.
 async fn of_ashift_9(handle: &Handle, machine: &Machine, layout: Tops) {
-    let mut pool = make(handle, options(machine.tops(handle, layout).await, 9)).await;
+    let pool = make(handle, options(machine.tops(handle, layout).await, 9)).await;
     let (root, txg) = (pool.root().unwrap().objset.clone(), pool.txg());
     let object = root.create_object(txg, &ObjectSpec::new(DmuType::UINT8_DATA, 512)).unwrap();
     object.write(txg, 0, &vec![7; 100_000]).await.unwrap();
@@ -73,12 +73,13 @@ fn a_device_with_larger_sectors_than_its_vdev_is_read_and_never_written() {
             assert_clean(&report, "as it was moved");
             // The pool is written without it, which is written down.
             let reads = machine.disks[1].counts().reads;
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let pool = reopen(&handle, &machine.paths).await.unwrap();
             let head = pool.open_head("written").await.unwrap();
             let (txg, spec) = (pool.txg(), ObjectSpec::new(DmuType::UINT8_DATA, 512));
             head.objset.create_object(txg, &spec).unwrap().write(txg, 0, &vec![8; 100_000]).await.unwrap();
             pool.sync().await.unwrap();
-            let (of_writer, is_coarse) = (pool.tree().status(), |status| leaf(status, "/moved1").coarse.is_some());
+            let (of_writer, is_coarse) =
+                (pool.tree().unwrap().status(), |status| leaf(status, "/moved1").coarse.is_some());
             assert!(is_coarse(&of_writer) && leaf(&of_writer, "/moved1").errors.write == 0);
             pool.export().await.unwrap();
             let counts = machine.disks[1].counts();
@@ -167,10 +168,10 @@ fn new_vdevs_take_the_physical_sector_and_never_less_than_the_logical_one() {
             let tops = vec![of_class(&handle, AllocationClass::Normal, paths).await];
             let wish = CreateOptions { ashift: *ashift, ..options(tops, 9) };
             match (create(&handle, wish).await, wanted) {
-                (Ok(mut pool), Ok(wanted)) => {
+                (Ok(pool), Ok(wanted)) => {
                     pool.sync().await.unwrap();
                     let top = cenote_format::ids::VdevId(0);
-                    assert_eq!(pool.tree().ashift(top).map(u64::from), Some(*wanted), "{paths:?} {ashift:?}");
+                    assert_eq!(pool.tree().unwrap().ashift(top).map(u64::from), Some(*wanted), "{paths:?} {ashift:?}");
                     pool.export().await.unwrap();
                 }
                 (Err(error), Err(wanted)) => assert!(error.to_string().contains(wanted), "{paths:?}: {error}"),
@@ -217,14 +218,14 @@ fn vdevs_of_every_class_are_refused_on_devices_with_larger_sectors() {
         let tops = vec![of_class(&handle, AllocationClass::Normal, &["/n"]).await];
         make(&handle, options(tops, 9)).await.export().await.unwrap();
         for class in classes {
-            let mut pool = reopen(&handle, &["/n".into()]).await.unwrap();
+            let pool = reopen(&handle, &["/n".into()]).await.unwrap();
             let tops = vec![of_class(&handle, class, &["/a"]).await];
             let added = pool.add_vdevs(AddOptions { tops, ashift: Some(9), ..AddOptions::default() }).await;
             let error = added.unwrap_err();
             assert!(error.to_string().contains(wanted), "{class:?}: {error}");
         }
         for is_spare in [true, false] {
-            let mut pool = reopen(&handle, &["/n".into()]).await.unwrap();
+            let pool = reopen(&handle, &["/n".into()]).await.unwrap();
             let auxiliaries = beside(is_spare).await;
             let added = pool.add_vdevs(AddOptions { auxiliaries, ashift: Some(9), ..AddOptions::default() }).await;
             assert!(added.unwrap_err().to_string().contains(wanted));

@@ -28,7 +28,7 @@ async fn live(handle: &Handle, images: &[PathBuf]) -> Pool {
     let (mut pools, skipped) = find(handle, images).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
-    Pool::start(open(handle, pools.remove(0), &how, write_options()).await.unwrap(), TxTunables::default())
+    open(handle, pools.remove(0), &how, write_options()).await.unwrap().start(TxTunables::default()).await
 }
 
 async fn file_system(pool: &Pool, name: &str) -> LiveFileSystem {

@@ -16,8 +16,7 @@
 //!                             counts the new ones; labels 1 and 3
 //! use      txg T + 1          the first blocks on the new vdevs
 //! ```
-//! [`Syncer::add_vdevs`] does plan, label and enter in the open txg of a pool that one command has. [`Pool::add_vdevs`] does the
-//! same with a pool in use: plan is a look at it, enter a change of it. Labels are written by the caller's task, so a new device that
+//! [`Pool::add_vdevs`]: plan is a look at the pool, enter a change of it. Labels are written by the caller's task, so a new device that
 //! hangs holds up the caller and not the pool.
 //!
 //! **Invariants.**
@@ -111,16 +110,6 @@ impl Pool {
 }
 
 impl Syncer {
-    /// Adds vdevs, spares and cache devices, in the open txg, which comes back. Whatever was on their disks is lost.
-    ///
-    /// # Errors
-    /// What is asked for cannot be part of this pool; the disks cannot be written; the MOS cannot be changed.
-    pub async fn add_vdevs(&mut self, options: AddOptions) -> Result<Txg, SpaError> {
-        let addition = self.plan_addition(options)?;
-        addition.label().await.map_err(|error| self.fail(error))?;
-        self.enter_addition(addition).await
-    }
-
     /// Finds out whether all this can be added; changes nothing.
     fn plan_addition(&self, options: AddOptions) -> Result<Addition, SpaError> {
         let AddOptions { tops, auxiliaries, ashift, allow_other_ashift, seed } = options;

@@ -182,6 +182,8 @@ mod tests {
     use cenote_format::ids::ObjsetId;
     use cenote_taskq::Runtime;
 
+    use crate::config::PoolState;
+
     use crate::refcount::tests::{add_disk, made};
 
     #[test]
@@ -199,7 +201,7 @@ mod tests {
             writer.destroy_dataset("shared/a").await.unwrap();
             writer.sync().await.unwrap();
             let tree = Arc::downgrade(writer.tree());
-            writer.export().await.unwrap();
+            writer.end(PoolState::Exported).await.unwrap();
             assert!(tree.upgrade().is_none(), "what has the devices open is still there");
         });
     }
@@ -219,7 +221,7 @@ mod tests {
             assert_eq!(directory.objset_id(), ObjsetId(0));
             drop((again, directory));
             let tree = Arc::downgrade(writer.tree());
-            writer.export().await.unwrap();
+            writer.end(PoolState::Exported).await.unwrap();
             assert!(tree.upgrade().is_none(), "what has the devices open is still there");
         });
     }

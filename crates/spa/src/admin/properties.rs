@@ -15,8 +15,7 @@ use cenote_taskq::Rng;
 use crate::SpaError;
 use crate::admin::dataset::POLICY_PROPERTIES;
 use crate::admin::dataset::PropertyValue;
-use crate::config::PoolState;
-use crate::pool::FailMode;
+use crate::failmode::FailMode;
 use crate::sync::vdev_config::set;
 use crate::sync::{Syncer, history};
 use cenote_dsl::Head;
@@ -303,18 +302,6 @@ impl Syncer {
             at = view.parent(&dir).await.map_err(|error| self.dsl_failed(error))?;
         }
         Ok(())
-    }
-
-    /// Writes the last txg, which says that the pool is destroyed, and closes it.
-    ///
-    /// # Errors
-    /// As [`Syncer::sync`].
-    pub async fn destroy(mut self) -> Result<(), SpaError> {
-        self.state = PoolState::Destroyed;
-        self.config_changed = true;
-        let result = self.sync().await;
-        self.writer.dmu().detached().close().await;
-        result.map(drop)
     }
 
     /// The txg that a dataset made now is born in.

@@ -122,6 +122,7 @@ mod tests {
     use cenote_taskq::{Rng, Runtime};
 
     use super::*;
+    use crate::config::PoolState;
     use crate::refcount::tests::{add_disk, made};
     use cenote_dsl::Head;
 
@@ -163,7 +164,7 @@ mod tests {
             for name in ["shared/a@b", "shared/e@f#g"] {
                 assert!(view.dataset(name).await.is_err(), "{name}");
             }
-            writer.export().await.unwrap();
+            writer.end(PoolState::Exported).await.unwrap();
         });
     }
 }

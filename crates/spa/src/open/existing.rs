@@ -25,12 +25,13 @@ use cenote_vdev::tree::VdevStatus;
 use cenote_zio::AllocationUnits;
 
 use crate::config::PoolState;
+use crate::failmode::FailMode;
 use crate::import::import_for;
 use crate::jobs::async_destroy::AsyncDestroy;
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
 use crate::owner::KERNEL_POOLS;
-use crate::pool::FailMode;
+use crate::pool::Pool;
 use crate::refcount::SharedBlocks;
 use crate::space::MosObjects;
 use crate::sync::features::FeatureCounts;
@@ -64,7 +65,7 @@ pub async fn open(
     found: FoundPool,
     how: &ImportOptions,
     options: WriteOptions,
-) -> Result<Syncer, SpaError> {
+) -> Result<Pool, SpaError> {
     let kernel_pools = Path::new(KERNEL_POOLS);
     found.check_kernel(handle, kernel_pools).await?;
     if let Some(copy) = found.copies.iter().find(|copy| copy.choice == Choice::Any) {
@@ -110,7 +111,7 @@ pub async fn open(
     let settings = Settings::of(&how.tunables);
     let mut writer = Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await?;
     writer.owner_mark = how.owner_mark;
-    Ok(writer)
+    Ok(Pool::new(writer))
 }
 
 /// The error that names who has the pool's devices, where that is a process of this system.
@@ -282,6 +283,7 @@ impl Opening<'_> {
             found: FoundPool { leaves, ..pool.found().clone() },
             synced: None,
             is_live: false,
+            is_changed: false,
         })
     }
 

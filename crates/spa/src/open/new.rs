@@ -26,6 +26,7 @@ use crate::config::PoolState;
 use crate::multihost::Settings;
 use crate::open::spares_l2cache::{AuxSpec, MadeAux};
 use crate::open::vdevs::{METASLABS_MIN, MadeTop, MadeVdevs, TopSpec, refuse};
+use crate::pool::Pool;
 use crate::refcount::SharedBlocks;
 use crate::space::{ALLOCATION_BIAS, vdev_maps_of};
 use crate::sync::config::{CONFIG_BLOCK_BYTES, VERSION};
@@ -76,7 +77,7 @@ pub struct CreateOptions {
 ///
 /// # Errors
 /// What is asked for is no pool, or the devices cannot be written.
-pub async fn create(handle: &Handle, options: CreateOptions) -> Result<Syncer, SpaError> {
+pub async fn create(handle: &Handle, options: CreateOptions) -> Result<Pool, SpaError> {
     create_with_metaslabs(handle, options, METASLABS_MIN).await
 }
 
@@ -86,6 +87,15 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<Syncer, S
 /// # Errors
 /// As [`create`].
 pub async fn create_with_metaslabs(
+    handle: &Handle,
+    options: CreateOptions,
+    metaslabs_min: u64,
+) -> Result<Pool, SpaError> {
+    Box::pin(create_syncer(handle, options, metaslabs_min)).await.map(Pool::new)
+}
+
+/// What [`create_with_metaslabs`] makes, without a handle.
+pub(crate) async fn create_syncer(
     handle: &Handle,
     options: CreateOptions,
     metaslabs_min: u64,
@@ -233,7 +243,7 @@ pub async fn create_with_metaslabs(
         used_features: BTreeMap::new(),
         txg,
         state: PoolState::Active,
-        failmode: crate::pool::FailMode::of_number(failmode.map_or(0, |(_, number)| number)),
+        failmode: crate::failmode::FailMode::of_number(failmode.map_or(0, |(_, number)| number)),
         config_changed: true,
         mos_delta: SpaceDelta::default(),
         passes: 0,
@@ -243,6 +253,7 @@ pub async fn create_with_metaslabs(
         found,
         synced: None,
         is_live: false,
+        is_changed: false,
     };
     let objset = pool.new_objset(txg, dataset, ObjsetType::Zfs, ObjsetPolicy { copies: 1, ..policy });
     pool.dsl.add_head(Head { dataset, objset });

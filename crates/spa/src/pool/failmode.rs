@@ -8,50 +8,39 @@ use std::sync::Arc;
 use cenote_dmu::tx::TxError;
 use cenote_metaslab::MetaslabId;
 use cenote_taskq::{Either, race};
-use cenote_vdev::tree::{Hang, VdevStatus};
+use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
 
 use crate::SpaError;
+use crate::failmode::FailMode;
 use crate::pool::{Pool, Shared};
-
-/// What becomes of those who want to change a suspended pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FailMode {
-    /// They wait until it goes on.
-    #[default]
-    Wait,
-    /// They are refused.
-    Continue,
-    /// The process is to end at once, by whoever has the pool ([`Pool::failed`]); until it does they wait.
-    Panic,
-}
-
-impl FailMode {
-    /// Of the number that the property has on disk.
-    pub(crate) const fn of_number(number: u64) -> Self {
-        match number {
-            1 => Self::Continue,
-            2 => Self::Panic,
-            _ => Self::Wait,
-        }
-    }
-}
 
 impl Shared {
     /// Obeys the property from now on.
     pub(super) fn set_failmode(&self, failmode: FailMode) {
         *self.failmode.lock() = failmode;
-        self.suspension.set_refuses_reads(failmode == FailMode::Continue);
+        if let Some(suspension) = self.suspension.get() {
+            suspension.set_refuses_reads(failmode == FailMode::Continue);
+        }
+    }
+
+    /// What suspends the pool. One that is written by hand is never suspended: this waits for ever.
+    async fn suspension(&self) -> &Suspension {
+        match self.suspension.get() {
+            Some(suspension) => suspension,
+            None => std::future::pending().await,
+        }
     }
 
     /// Resolves when those who come are to be refused.
     async fn refused(&self) -> TxError {
+        let suspension = self.suspension().await;
         loop {
-            let reason = self.suspension.failed().await;
+            let reason = suspension.failed().await;
             if *self.failmode.lock() == FailMode::Continue {
                 return TxError::Suspended(reason.to_string());
             }
             // It cannot be changed while the pool is suspended.
-            if let Err(error) = self.suspension.passed().await {
+            if let Err(error) = suspension.passed().await {
                 return TxError::Suspended(error.to_string());
             }
         }
@@ -59,10 +48,11 @@ impl Shared {
 
     /// Lets those through that have not to wait for devices, as the property says.
     pub(super) async fn pass(&self) -> Result<(), TxError> {
-        match self.suspension.reason() {
+        let Some(suspension) = self.suspension.get() else { return Ok(()) };
+        match suspension.reason() {
             None => Ok(()),
             Some(reason) if *self.failmode.lock() == FailMode::Continue => Err(TxError::Suspended(reason.to_string())),
-            Some(_) => self.suspension.passed().await.map_err(|error| TxError::Suspended(error.to_string())),
+            Some(_) => suspension.passed().await.map_err(|error| TxError::Suspended(error.to_string())),
         }
     }
 
@@ -79,24 +69,24 @@ impl Pool {
     /// Why the pool is suspended, if it is: too few devices take what is written.
     #[must_use]
     pub fn suspended(&self) -> Option<Arc<str>> {
-        self.shared.suspension.reason()
+        self.shared.suspension.get().and_then(|suspension| suspension.reason())
     }
 
     /// `true` if the pool is suspended because multihost writes failed or were late: devices that work again are no reason to go on.
     #[must_use]
     pub fn is_suspended_for_multihost(&self) -> bool {
-        self.shared.suspension.is_for_multihost()
+        self.shared.suspension.get().is_some_and(|suspension| suspension.is_for_multihost())
     }
 
     /// Waits until the pool is suspended: why, and what its property `failmode` wants.
     pub async fn failed(&self) -> (Arc<str>, FailMode) {
-        let reason = self.shared.suspension.failed().await;
+        let reason = self.shared.suspension().await.failed().await;
         (reason, *self.shared.failmode.lock())
     }
 
     /// Waits until the pool is not suspended; `false` if it was given up.
     pub async fn passed(&self) -> bool {
-        self.shared.suspension.passed().await.is_ok()
+        self.shared.suspension().await.passed().await.is_ok()
     }
 
     /// Waits until something goes wrong with its space that does not stop it, as where a space map cannot be read: each is told once,
@@ -113,7 +103,7 @@ impl Pool {
 
     /// Waits until one of its devices is found to hang: each hang is told once, to one who waits.
     pub async fn hung(&self) -> Hang {
-        self.shared.suspension.hung().await
+        self.shared.suspension().await.hung().await
     }
 
     /// Has a suspended pool go on, if its devices take again what is written (`zpool clear`), and forgets the errors that were
@@ -124,7 +114,7 @@ impl Pool {
     /// first, and where `multihost` is on the devices are watched for as long as at an import.
     pub async fn resume(&self) -> Result<(), SpaError> {
         let tree = self.shared.tree.upgrade().ok_or_else(|| self.fail(&TxError::Closed))?;
-        if self.shared.suspension.reason().is_some() {
+        if self.suspended().is_some() {
             let may = self.shared.multihost.may_resume().await;
             may.map_err(|what| SpaError::Write { pool: self.shared.name.clone(), what })?;
         }
@@ -143,12 +133,14 @@ impl Pool {
     /// Whether it was given up.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        self.shared.suspension.is_abandoned()
+        self.shared.suspension.get().is_some_and(|suspension| suspension.is_abandoned())
     }
 
     /// Gives up a suspended pool: what is not on disk is lost, and whoever waits is told. On disk the pool is as of the last txg
     /// that was written. One that is not suspended loses nothing until it is.
     pub fn abandon(&self) {
-        self.shared.suspension.abandon();
+        if let Some(suspension) = self.shared.suspension.get() {
+            suspension.abandon();
+        }
     }
 }

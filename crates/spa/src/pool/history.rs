@@ -9,25 +9,10 @@ use cenote_format::ids::Txg;
 use cenote_metaslab::TxgWork;
 use cenote_taskq::{BoxFuture, Handle, Instant};
 
+use crate::sync::Phase;
+
 /// Txgs that are remembered (`zfs_txg_history`).
 const RECORDS_MAX: usize = 100;
-
-/// A part of a sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// Datasets: their trees, and their accounts.
-    Datasets,
-    /// Writing the MOS in the first pass.
-    FirstPass,
-    /// Entering the first pass's frees and allocations into space maps and logs.
-    Space,
-    /// Further passes, writing and entering.
-    LaterPasses,
-    /// Waiting until devices have all of it.
-    Flush,
-    /// Uberblock and labels.
-    Commit,
-}
 
 /// One txg.
 #[derive(Clone, Debug, PartialEq, Eq)]

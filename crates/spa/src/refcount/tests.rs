@@ -21,8 +21,9 @@ use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 
 use super::*;
-use crate::open::new::{CreateOptions, create};
+use crate::open::new::{CreateOptions, create_syncer};
 use crate::open::spares_l2cache::AuxSpec;
+use crate::open::vdevs::METASLABS_MIN;
 use crate::open::vdevs::{DiskSpec, TopKind, TopSpec};
 use crate::sync::{Clock, Host};
 
@@ -56,7 +57,7 @@ pub(crate) async fn made(handle: &Handle, path: &str) -> Syncer {
         cache_bytes: 16 << 20,
         check: true,
     };
-    create(handle, options).await.unwrap()
+    create_syncer(handle, options, METASLABS_MIN).await.unwrap()
 }
 
 fn dva(offset_bytes: u64) -> Dva {

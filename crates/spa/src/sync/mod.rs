@@ -75,6 +75,7 @@ mod free;
 pub(crate) mod history;
 mod missed;
 pub(crate) mod multihost;
+mod phases;
 pub(crate) mod space;
 pub(crate) mod troubles;
 mod txg;
@@ -97,12 +98,13 @@ use cenote_vdev::tree::VdevTree;
 use cenote_dsl::Head;
 
 use crate::config::PoolState;
+use crate::failmode::FailMode;
 use crate::jobs::async_destroy::AsyncDestroy;
-use crate::pool::{FailMode, Phase};
 use crate::refcount::SharedBlocks;
 use crate::{FoundPool, SpaError};
 use features::FeatureCounts;
 use multihost::Multihost;
+pub use phases::Phase;
 use space::Space;
 use vdev_config::Members;
 
@@ -118,7 +120,17 @@ pub enum Clock {
     Fixed(u64),
 }
 
-/// A pool that is open for writing, by this process alone.
+impl Clock {
+    /// Now, in seconds since 1970.
+    pub(crate) fn now_s(self, handle: &Handle) -> u64 {
+        match self {
+            Self::Now => handle.unix_time().as_secs(),
+            Self::Fixed(time) => time,
+        }
+    }
+}
+
+/// What the sync of a txg owns: all of a pool that is open for writing, but what its datasets hold.
 pub struct Syncer {
     pub(crate) handle: Handle,
     pub(crate) name: String,
@@ -178,6 +190,8 @@ pub struct Syncer {
     /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a
     /// txg that exceeds one is not written at all), and nothing is opened whose txg might be refused.
     pub(crate) is_live: bool,
+    /// The pool itself was changed in the txg that is next to be synced.
+    pub(crate) is_changed: bool,
 }
 
 /// Who writes the pool.
@@ -223,10 +237,7 @@ impl Syncer {
     /// Now, in seconds since 1970, as it is written down.
     #[must_use]
     pub fn time_s(&self) -> u64 {
-        match self.clock {
-            Clock::Now => self.handle.unix_time().as_secs(),
-            Clock::Fixed(time) => time,
-        }
+        self.clock.now_s(&self.handle)
     }
 
     /// The vdevs.
@@ -257,16 +268,21 @@ impl Syncer {
         SpaError::Write { pool: self.name.clone(), what: what.to_string() }
     }
 
-    /// Writes the last txg, which says that the pool is exported, and closes it.
+    /// How much of the pool itself was changed: the same number twice if nothing was in between.
+    pub(crate) fn change_count(&self) -> (u64, u64) {
+        (self.mos.change_count(), self.given_up)
+    }
+
+    /// Writes the last txg, which says on disk what the pool is from then on, and closes it.
     ///
     /// # Errors
     /// As [`Syncer::sync`].
-    pub async fn export(mut self) -> Result<(), SpaError> {
-        self.state = PoolState::Exported;
+    pub(crate) async fn end(mut self, state: PoolState) -> Result<Txg, SpaError> {
+        self.state = state;
         self.config_changed = true;
         let result = self.sync().await;
         self.writer.dmu().detached().close().await;
-        result.map(drop)
+        result
     }
 }
 

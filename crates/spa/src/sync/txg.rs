@@ -12,7 +12,7 @@ use cenote_vdev::commit::{Refusal, commit, mend_labels, repeat};
 
 use crate::SpaError;
 use crate::config::PoolState;
-use crate::pool::Phase;
+use crate::sync::Phase;
 use crate::sync::Syncer;
 use crate::sync::config::VERSION;
 use cenote_dsl::Head;
@@ -33,7 +33,7 @@ impl Syncer {
     ///
     /// # Errors
     /// No space, or devices failed: the pool on disk is as of the txg before, whole. This value cannot be used further.
-    pub async fn sync(&mut self) -> Result<Txg, SpaError> {
+    pub(crate) async fn sync(&mut self) -> Result<Txg, SpaError> {
         let txg = self.txg;
         let mut pass = 0;
         self.space_pass = 0;

@@ -64,7 +64,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let settings = settings.collect::<Result<Vec<_>>>();
     let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error:#}"))?;
     let shown: Vec<_> = settings.clone();
-    let mut pool = Writing::open(context, pool_of(name)).await?;
+    let pool = Writing::open(context, pool_of(name)).await?;
     let (wanted, is_volume) = ((name.clone(), settings.clone()), args.volume.is_some());
     pool.look(move |writer| Box::pin(async move { check(writer, &wanted.0, &wanted.1, is_volume).await })).await?;
     if args.parents {

@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = &args.dataset;
-    let mut pool = Writing::open(context, pool_of(name)).await?;
+    let pool = Writing::open(context, pool_of(name)).await?;
     if let (Some(live), Some(volumes)) = (pool.served(), context.served_volumes()) {
         // What clients that have gone have left is not to be written after its dataset.
         volumes.lock().await.close_unused();

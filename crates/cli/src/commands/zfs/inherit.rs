@@ -44,7 +44,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.datasets.iter().any(|dataset| pool_of(dataset) != name) {
         return Err(usage("not supported yet: datasets of several pools in one command"));
     }
-    let mut pool = Writing::open(context, &name).await?;
+    let pool = Writing::open(context, &name).await?;
     let (datasets, is_recursive, changed) = (args.datasets.clone(), args.recursive, property.clone());
     let inherit = async move |writer: &mut Syncer| {
         let view = writer.dsl().clone();

@@ -47,7 +47,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         _ => args.to.clone(),
     };
-    let mut pool = Writing::open(context, &name).await?;
+    let pool = Writing::open(context, &name).await?;
     let from = args.from.clone();
     let volumes = context.served_volumes().cloned();
     let rename = async move |writer: &mut Syncer| {

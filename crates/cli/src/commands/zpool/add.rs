@@ -113,15 +113,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 async fn add(
     context: Context,
     args: Args,
-    mut writing: Writing,
+    writing: Writing,
     options: AddOptions,
     made: Made,
     layout: Layout,
 ) -> Result<()> {
-    let added = match &mut writing {
-        Writing::Alone(pool) => pool.add_vdevs(options).await,
-        Writing::Served(pool) => pool.add_vdevs(options).await,
-    };
+    let added = writing.pool().add_vdevs(options).await;
     // What was refused is in no pool. After any other failure the pool on disk may name the files.
     if !matches!(added, Err(SpaError::CannotCreate(_))) {
         made.keep()?;

@@ -101,7 +101,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         force: args.force,
         command: format!("zpool create {} {}", args.pool, args.vdevs.join(" ")),
     };
-    let (mut new, made) = NewPool::make(context, &wish).await?;
+    let (new, made) = NewPool::make(context, &wish).await?;
     new.pool.sync().await?;
     let guid = new.pool.guid().0;
     new.pool.export().await?;

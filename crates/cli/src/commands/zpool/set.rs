@@ -25,7 +25,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         if value != "enabled" {
             bail!("cannot set property for '{}': property 'feature@{feature}' can only be set to 'enabled'", args.pool);
         }
-        let mut pool = Writing::open(context, &args.pool).await?;
+        let pool = Writing::open(context, &args.pool).await?;
         let feature = feature.to_owned();
         pool.step(move |writer| {
             Box::pin(async move { Ok(writer.enable_features(&[feature.as_str()]).await.map(drop)?) })
@@ -37,7 +37,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (name, value) =
         pool_setting(&args.setting).map_err(|error| anyhow!("cannot set property for '{}': {error:#}", args.pool))?;
     let shown = (name.clone(), value.clone());
-    let mut pool = Writing::open(context, &args.pool).await?;
+    let pool = Writing::open(context, &args.pool).await?;
     pool.step(move |writer| Box::pin(async move { Ok(writer.set_pool_property(&name, value.as_ref()).await?) }))
         .await?;
     pool.finish(line(["zpool", "set", &args.setting, &args.pool])).await?;

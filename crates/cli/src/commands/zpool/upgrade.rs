@@ -103,7 +103,7 @@ async fn upgrade(context: &Context, name: &str, is_all: bool) -> Result<()> {
         }
         return Ok(());
     }
-    let mut pool = open_for_writing(context, name).await?;
+    let pool = open_for_writing(context, name).await?;
     let names: Vec<&str> = lacking.iter().map(|feature| feature.name).collect();
     let enabled = pool.enable_features(&names).await?;
     finish(pool, &line(["zpool", "upgrade", name])).await?;

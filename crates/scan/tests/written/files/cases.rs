@@ -6,7 +6,6 @@ use std::time::Duration;
 use cenote_dmu::tx::TxTunables;
 use cenote_format::ids::ObjectId;
 use cenote_format::znode::ZnodeFlags;
-use cenote_spa::Pool;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Class, Runtime};
 use cenote_zpl::live::{
@@ -653,7 +652,7 @@ fn a_live_pool_gives_txgs_and_its_files_are_there_after_export() {
     runtime.block_on(async {
         let machine = Machine::new(&runtime, 1, Latency::default());
         let writer = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
-        let pool = Pool::start(writer, TxTunables::default());
+        let pool = writer.start(TxTunables::default()).await;
         let head = pool.open_head("written").await.unwrap();
         let fs = LiveFileSystem::open(&head.objset().clone(), Arc::new(head), LiveOptions::default()).await.unwrap();
         for number in 0..300_u64 {

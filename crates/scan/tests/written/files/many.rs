@@ -40,7 +40,7 @@ async fn pool_on(handle: &Handle, path: &str, ashift: u32, tunables: TxTunables)
     let tops = vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks }];
     let mut options = options(tops, ashift);
     (options.cache_bytes, options.check) = ((MEMORY_BYTES / 4) as usize, false);
-    Pool::start(make(handle, options).await, tunables)
+    make(handle, options).await.start(tunables).await
 }
 
 /// `FILES` are made (a million), then owned by somebody else, on a disk of 50 MB/s that serves one request at a time.

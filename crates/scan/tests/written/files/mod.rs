@@ -16,7 +16,7 @@ use cenote_dmu::tx::{Transactions, TxTunables};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::objset::ObjsetFlags;
-use cenote_spa::{CreateOptions, ImportOptions, Syncer, create, find, import, open};
+use cenote_spa::{CreateOptions, ImportOptions, Pool, create, find, import, open};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Class, Handle, Join, Runtime};
 use cenote_zpl::live::{LiveFileSystem, LiveOptions};
@@ -26,7 +26,7 @@ use cenote_zpl::{FileSystem, SpaceKind};
 use crate::common::{Machine, SINGLE, assert_clean, check};
 
 /// Syncs txgs until all is closed.
-async fn run(txgs: Transactions, mut pool: Syncer) -> Syncer {
+async fn run(txgs: Transactions, pool: Pool) -> Pool {
     while let Some(txg) = txgs.next().await {
         assert_eq!(pool.sync().await.unwrap(), txg);
         txgs.done(txg, Ok(()));
@@ -39,11 +39,11 @@ pub(super) struct Live {
     pub(super) fs: LiveFileSystem,
     handle: Handle,
     txgs: Transactions,
-    syncing: Join<Syncer>,
+    syncing: Join<Pool>,
 }
 
 impl Live {
-    pub(super) async fn start(handle: &Handle, mut pool: Syncer, options: LiveOptions) -> Self {
+    pub(super) async fn start(handle: &Handle, pool: Pool, options: LiveOptions) -> Self {
         let head = pool.open_head("written").await.unwrap();
         let txgs = Transactions::new(handle, pool.txg(), TxTunables::default());
         let fs = LiveFileSystem::open(&head.objset, Arc::new(txgs.clone()), options).await.unwrap();
@@ -69,14 +69,14 @@ impl Live {
     }
 
     /// Ends the use of the file system; the pool is not exported.
-    pub(super) async fn stop(self) -> Syncer {
+    pub(super) async fn stop(self) -> Pool {
         self.txgs.close();
         drop(self.fs);
         self.syncing.await.unwrap()
     }
 }
 
-pub(super) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Syncer {
+pub(super) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Pool {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
@@ -84,8 +84,8 @@ pub(super) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Syncer {
 }
 
 /// A new pool with a file system that keeps accounts of all owners.
-pub(super) async fn make(handle: &Handle, options: CreateOptions) -> Syncer {
-    let mut pool = create(handle, options).await.unwrap();
+pub(super) async fn make(handle: &Handle, options: CreateOptions) -> Pool {
+    let pool = create(handle, options).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
     let complete = ObjsetFlags::USERACCOUNTING_COMPLETE
         | ObjsetFlags::USEROBJACCOUNTING_COMPLETE

@@ -2,7 +2,7 @@
 
 use cenote_dmu::Zap;
 use cenote_format::ids::ObjectId;
-use cenote_spa::Syncer;
+use cenote_spa::Pool;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
@@ -313,7 +313,7 @@ async fn compare_read(fs: &FileSystem, model: &Model) {
     }
 }
 
-async fn play(handle: &Handle, mut pool: Syncer, paths: &[std::path::PathBuf], seed: u64, steps: u32) {
+async fn play(handle: &Handle, mut pool: Pool, paths: &[std::path::PathBuf], seed: u64, steps: u32) {
     let mut rng = Rng::new(seed);
     let options = LiveOptions {
         record_bytes: 512 << rng.below(9),

@@ -1,0 +1,24 @@
+//! The property `failmode` of a pool.
+
+/// What becomes of those who want to change a suspended pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailMode {
+    /// They wait until it goes on.
+    #[default]
+    Wait,
+    /// They are refused.
+    Continue,
+    /// The process is to end at once, by whoever has the pool ([`Pool::failed`](crate::Pool::failed)); until it does they wait.
+    Panic,
+}
+
+impl FailMode {
+    /// Of the number that the property has on disk.
+    pub(crate) const fn of_number(number: u64) -> Self {
+        match number {
+            1 => Self::Continue,
+            2 => Self::Panic,
+            _ => Self::Wait,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The task that writes txgs, and the start of a pool's life in the background.
+
+use cenote_dmu::tx::{TxError, TxTunables};
+use cenote_format::ids::Txg;
+use cenote_taskq::sync::atomic::Ordering;
+use cenote_taskq::{Class, buf};
+
+use super::seat::Seat;
+use super::{MemoryLimits, Pool, Shared, TxgRecord, history, view};
+use crate::SpaError;
+use crate::sync::Syncer;
+
+impl Pool {
+    /// Has the pool's txgs written in the background from now on, paced like this; devices that fail suspend it from now on.
+    pub async fn start(self, tunables: TxTunables) -> Self {
+        let shared = &self.shared;
+        let kept_bytes = MemoryLimits::of(0, &tunables).buffers;
+        buf::raise_pool_limit_bytes(usize::try_from(kept_bytes).unwrap_or(usize::MAX));
+        let mut seat = shared.seat.lock().await;
+        // A pool that has failed says so at the next change.
+        if let Seat::Syncer(syncer) = &mut *seat {
+            syncer.is_live = true;
+            syncer.space.set_tree(&syncer.tree);
+            let suspension = shared.suspension.get_or_init(|| syncer.tree.wait_for_devices()).clone();
+            shared.multihost.suspend_by(suspension);
+            shared.set_failmode(syncer.failmode);
+            shared.is_background.store(true, Ordering::Release);
+            shared.txgs.set_tunables(tunables);
+            if syncer.has_work() {
+                shared.want_txg();
+            }
+        }
+        drop(seat);
+        self
+    }
+}
+
+impl Shared {
+    /// Has the open txg written soon, whatever is in it.
+    pub(super) fn want_txg(&self) {
+        let txgs = self.txgs.clone();
+        // A failure of the txg is told to those that wait for it.
+        self.handle.detach(Class::Issue, async move { drop(txgs.sync().await) });
+    }
+
+    /// Writes one txg after the other, until no more can be or are to be. The last comes back: the pool's end writes it.
+    pub(super) async fn sync_all(&self) -> Option<Txg> {
+        while let Some(txg) = self.txgs.next().await {
+            if self.txgs.is_last(txg) {
+                return Some(txg);
+            }
+            let synced = self.sync_one(txg).await;
+            let is_over = synced.is_err();
+            self.txgs.done(txg, synced.map_err(|error| error.to_string()));
+            if is_over {
+                break;
+            }
+        }
+        None
+    }
+
+    async fn sync_one(&self, txg: Txg) -> Result<(), SpaError> {
+        let mut seat = self.seat.lock().await;
+        let written = self.write(seat.syncer().map_err(|error: TxError| self.fail(&error))?, txg).await;
+        written.inspect_err(|error| self.fail_seat(&mut seat, error))
+    }
+
+    async fn write(&self, syncer: &mut Syncer, txg: Txg) -> Result<(), SpaError> {
+        assert_eq!(syncer.txg(), txg, "the syncer is at the txg that is synced");
+        let begun = self.handle.now();
+        let dirty_bytes = self.txgs.dirty().txg_bytes(txg);
+        let is_change = std::mem::take(&mut syncer.is_changed);
+        let (synced, serial) = history::Polled::new(self.handle.clone(), Box::pin(syncer.sync())).await;
+        synced?;
+        let root = view::Root::of(syncer);
+        let before = std::mem::replace(&mut *self.root.lock(), root);
+        drop(before);
+        self.set_failmode(syncer.failmode);
+        *self.jobs.lock() = syncer.jobs();
+        if self.is_background.load(Ordering::Acquire) && syncer.has_work() {
+            self.want_txg();
+        }
+        self.settle_accounts(syncer).await?;
+        let record = TxgRecord {
+            txg,
+            begun,
+            took: self.handle.now() - begun,
+            dirty_bytes,
+            is_change,
+            passes: syncer.passes(),
+            serial,
+            space: syncer.space_work(),
+            phases: syncer.take_phases(),
+        };
+        history::keep(&mut self.records.lock(), record);
+        Ok(())
+    }
+}

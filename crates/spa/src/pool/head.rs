@@ -1,0 +1,132 @@
+//! A head dataset of a pool, open to be changed.
+
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+
+use cenote_dmu::Objset;
+use cenote_dmu::tx::{Account, Cost, PendingFrees, Tx, TxError, TxgSource};
+use cenote_dsl::Head;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_taskq::BoxFuture;
+
+use super::Pool;
+use crate::SpaError;
+use crate::sync::Syncer;
+
+/// A head dataset of a pool that is open to be changed. Cheap to clone.
+#[derive(Clone)]
+pub struct LiveHead {
+    pub(super) pool: Pool,
+    pub(super) head: Head,
+    pub(super) account: Arc<Account>,
+    _used: Arc<()>,
+}
+
+/// What a dataset uses and may still use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadSpace {
+    /// Bytes that it refers to.
+    pub referenced_bytes: u64,
+    /// Bytes that it may use beyond those.
+    pub available_bytes: u64,
+    /// Objects in it.
+    pub objects: u64,
+}
+
+impl Deref for LiveHead {
+    type Target = Head;
+
+    fn deref(&self) -> &Head {
+        &self.head
+    }
+}
+
+impl LiveHead {
+    /// The dataset and its objset, without the pool's accounts.
+    #[must_use]
+    pub const fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Its objset.
+    #[must_use]
+    pub fn objset(&self) -> &Objset {
+        &self.head.objset
+    }
+
+    /// Its object in the MOS.
+    #[must_use]
+    pub const fn dataset(&self) -> ObjectId {
+        self.head.dataset
+    }
+
+    /// The pool.
+    #[must_use]
+    pub const fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Begins a change of what is in the dataset: waits for its turn where much is dirty, and is refused where there is no
+    /// space for what it costs at worst. The change is made in the txg of what comes back, before that is dropped. While the pool
+    /// is suspended it waits or is refused, as `failmode` says.
+    ///
+    /// # Errors
+    /// No space, or the pool is closed or suspended.
+    pub async fn begin(&self, cost: Cost) -> Result<Tx, TxError> {
+        let shared = &self.pool.shared;
+        shared.pass().await?;
+        shared.unless_refused(self.assign(cost)).await
+    }
+}
+
+impl TxgSource for LiveHead {
+    fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        Box::pin(Self::begin(self, cost))
+    }
+
+    fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
+        let shared = &self.pool.shared;
+        Box::pin(shared.unless_refused(shared.txgs.wait_synced(txg)))
+    }
+
+    fn frees_begin(&self) -> Option<Box<dyn PendingFrees>> {
+        Some(Box::new(Self::frees_begin(self)))
+    }
+}
+
+impl Pool {
+    /// Opens a head dataset for changing what is in it. It takes no txg.
+    ///
+    /// # Errors
+    /// There is none of this name, or it has something that cannot be kept up yet.
+    pub async fn open_head(&self, name: &str) -> Result<LiveHead, SpaError> {
+        let name = name.to_owned();
+        let pool = self.clone();
+        self.look(move |syncer| {
+            Box::pin(async move {
+                let head = syncer.open_head(&name).await?;
+                pool.adopt(syncer, &name, head).await
+            })
+        })
+        .await
+    }
+
+    /// Takes up a head dataset that a change has made or opened: what is dirty of it counts from now on. For use within the
+    /// change.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn adopt(&self, syncer: &Syncer, name: &str, head: Head) -> Result<LiveHead, SpaError> {
+        head.objset.count_dirty(self.shared.txgs.dirty());
+        let account = self.shared.account_of(syncer, name, head.dataset).await?;
+        self.shared.figures.lock().entry(head.dataset).or_default();
+        let used = {
+            let mut uses = self.shared.uses.lock();
+            let used = uses.get(&head.dataset).and_then(Weak::upgrade).unwrap_or_default();
+            uses.insert(head.dataset, Arc::downgrade(&used));
+            used
+        };
+        self.shared.settle_accounts(syncer).await?;
+        Ok(LiveHead { pool: self.clone(), head, account, _used: used })
+    }
+}
