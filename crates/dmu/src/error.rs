@@ -42,6 +42,9 @@ pub enum DmuErrorKind {
     /// A single read of more than [`READ_SIZE_MAX_BYTES`](crate::READ_SIZE_MAX_BYTES).
     #[error("{0} bytes are too many for one read; read it in pieces")]
     TooLarge(usize),
+    /// Attributes that do not fit into their object.
+    #[error("{0} bytes of attributes do not fit the object")]
+    NoRoom(usize),
     /// What this version does not do.
     #[error("not supported yet: {0}")]
     Unsupported(String),

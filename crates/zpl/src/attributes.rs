@@ -1,7 +1,7 @@
 //! A file's attributes: from system attributes or from the older znode.
 
 use cenote_dmu::Object;
-use cenote_dmu::sa::SaValues;
+use cenote_dmu::sa::SaRecord;
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 
@@ -243,16 +243,16 @@ impl FileSystem {
 
     /// The attributes of an object whose dnode is at hand.
     pub async fn attributes_of(&self, dnode: &Object) -> Result<Attributes, ZplError> {
-        let values = self.sa().values(dnode).await?;
+        let values = self.sa().record(dnode).await?;
         attributes_from(dnode, &values)
     }
 }
 
-fn attributes_from(dnode: &Object, values: &SaValues) -> Result<Attributes, ZplError> {
+fn attributes_from(dnode: &Object, values: &SaRecord) -> Result<Attributes, ZplError> {
     let object = dnode.id();
     let missing = |what: ZplAttribute| ZplError::Corrupt { object: object.0, what: format!("no {}", what.name()) };
-    let needed = |what| values.u64(what).ok_or_else(|| missing(what));
-    let optional = |what| values.u64(what).unwrap_or(0);
+    let needed = |what| values.find_u64(what).ok_or_else(|| missing(what));
+    let optional = |what| values.u64(what);
     let time = |what| Time::of_words(values.words(what).unwrap_or_default());
     let mode = needed(ZplAttribute::Mode)?;
     let (uid, gid) = (optional(ZplAttribute::Uid), optional(ZplAttribute::Gid));

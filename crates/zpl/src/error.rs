@@ -1,5 +1,6 @@
 //! Errors with the errno that a client of a file system expects.
 
+use cenote_dmu::sa::NotRegistered;
 use cenote_dmu::tx::TxError;
 use cenote_dmu::{DmuError, DmuErrorKind};
 use cenote_format::FormatError;
@@ -132,6 +133,12 @@ impl From<TxError> for ZplError {
     }
 }
 
+impl From<NotRegistered> for ZplError {
+    fn from(error: NotRegistered) -> Self {
+        Self::Unsupported(error.to_string())
+    }
+}
+
 impl ZplError {
     /// The errno to hand to a client.
     #[must_use]
@@ -140,6 +147,8 @@ impl ZplError {
             Self::Dmu(error) if error.is_key_missing() => Errno::Access,
             Self::Dmu(error) if matches!(error.kind, DmuErrorKind::NoSuchObject) => Errno::NoEntry,
             Self::Dmu(error) if matches!(error.kind, DmuErrorKind::Zio(_)) => Errno::Io,
+            Self::Dmu(error) if matches!(error.kind, DmuErrorKind::NoRoom(_)) => Errno::TooLarge,
+            Self::Dmu(error) if matches!(error.kind, DmuErrorKind::Unsupported(_)) => Errno::NotSupported,
             Self::Dmu(_) | Self::Format { .. } | Self::Corrupt { .. } => Errno::Checksum,
             Self::NoEntry => Errno::NoEntry,
             Self::NotDirectory => Errno::NotDirectory,

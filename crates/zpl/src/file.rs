@@ -133,15 +133,15 @@ impl FileSystem {
     /// The target of a symbolic link: any bytes.
     pub async fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, ZplError> {
         let dnode = self.dnode(id).await?;
-        let values = self.sa().values(&dnode).await?;
-        let mode = values.u64(ZplAttribute::Mode).unwrap_or(0);
+        let values = self.sa().record(&dnode).await?;
+        let mode = values.u64(ZplAttribute::Mode);
         if FileKind::of_mode(mode) != Some(FileKind::Symlink) {
             return Err(ZplError::NotSymlink);
         }
         if let Some(target) = values.bytes(ZplAttribute::Symlink) {
             return Ok(target.to_vec());
         }
-        let size = values.u64(ZplAttribute::Size).unwrap_or(0);
+        let size = values.u64(ZplAttribute::Size);
         if size > TARGET_MAX_BYTES {
             return Err(ZplError::Corrupt { object: id.0, what: format!("a link target of {size} bytes") });
         }

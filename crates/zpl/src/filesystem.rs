@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::sa::SaTable;
+use cenote_dmu::sa::SaTables;
 use cenote_dmu::{Object, Objset, Zap};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
@@ -52,7 +52,7 @@ struct Shared {
     case: CaseSensitivity,
     normalisation: u64,
     utf8_only: bool,
-    sa: SaTable,
+    sa: SaTables,
     fuid_table: Option<ObjectId>,
     quota_objects: [Option<ObjectId>; 6],
     unlinked_set: Option<ObjectId>,
@@ -81,8 +81,8 @@ impl FileSystem {
             _ => CaseSensitivity::Sensitive,
         };
         let sa = match master.find_u64("SA_ATTRS").await? {
-            Some(id) => SaTable::load(&objset, ObjectId(id)).await?,
-            None if version < VERSION_SA => SaTable::legacy(),
+            Some(id) => SaTables::load(&objset, ObjectId(id)).await?,
+            None if version < VERSION_SA => SaTables::legacy(),
             None => return Err(ZplError::Corrupt { object: MASTER_NODE.0, what: "no table of attributes".into() }),
         };
         let mut quota_objects = [None; 6];
@@ -156,7 +156,7 @@ impl FileSystem {
         &self.shared.quota_objects
     }
 
-    pub(crate) fn sa(&self) -> &SaTable {
+    pub(crate) fn sa(&self) -> &SaTables {
         &self.shared.sa
     }
 

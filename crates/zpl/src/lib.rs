@@ -27,6 +27,7 @@
 //!
 //! **Rejected.** An inode cache (the block cache holds the same bytes; a second copy needs invalidation later).
 
+mod acl;
 mod attributes;
 mod directory;
 mod error;
@@ -34,6 +35,7 @@ mod file;
 mod filesystem;
 pub mod live;
 mod names;
+mod record;
 mod space;
 pub mod write;
 mod xattr;

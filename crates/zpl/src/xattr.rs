@@ -58,8 +58,8 @@ impl FileSystem {
         let mut found = BTreeMap::new();
         let mut left = max_bytes;
         let dnode = self.dnode(id).await?;
-        let values = self.sa().values(&dnode).await?;
-        if let Some(directory) = values.u64(ZplAttribute::Xattr).filter(|directory| *directory != 0) {
+        let values = self.sa().record(&dnode).await?;
+        if let Some(directory) = values.find_u64(ZplAttribute::Xattr).filter(|directory| *directory != 0) {
             let directory = ObjectId(directory);
             let mut cursor = Cursor::START;
             loop {

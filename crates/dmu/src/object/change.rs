@@ -73,7 +73,7 @@ impl Object {
         let pointers = (usize::from(head.blkptr_count) - 1) * Blkptr::SIZE;
         let spill = if head.flags.contains(DnodeFlags::SPILL_BLKPTR) { Blkptr::SIZE } else { 0 };
         if bonus.len() + pointers + spill > bonus_capacity_bytes(head.slots()) {
-            return Err(self.error(DmuErrorKind::TooLarge(bonus.len())));
+            return Err(self.error(DmuErrorKind::NoRoom(bonus.len())));
         }
         self.change_head(txg, |head| head.bonus = bonus.into());
         Ok(())
@@ -86,7 +86,7 @@ impl Object {
     pub fn set_bonus_kind(&self, txg: Txg, kind: DmuType, bonus: &[u8]) -> Result<(), DmuError> {
         let head = self.phys();
         let left = bonus_capacity_bytes(head.slots()).checked_sub(bonus.len());
-        let left = left.ok_or_else(|| self.error(DmuErrorKind::TooLarge(bonus.len())))?;
+        let left = left.ok_or_else(|| self.error(DmuErrorKind::NoRoom(bonus.len())))?;
         if self.synced().is_some() || head.max_block_id > 0 {
             return Err(self.error(DmuErrorKind::WrongType("its bonus has its kind for good".into())));
         }

@@ -1,18 +1,18 @@
 //! Attributes: as of the newest change, and changing them.
 
+use cenote_dmu::sa::{SaForm, SaRecord, bonus_room_of};
 use cenote_dmu::tx::Cost;
+use cenote_dmu::{DmuError, DmuErrorKind};
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 
 use super::LiveFileSystem;
-use super::create::{MODE_KIND, put_acl};
-use super::node::{Node, Plan};
+use super::node::Node;
 use super::posix_acl;
-use super::record::Record;
-use super::tables::Room;
+use crate::acl;
 use crate::attributes::{device_numbers, posix_id};
-use crate::write::acl;
+use crate::record::{MODE_KIND, Plan, put_acl, put_time, time};
 use crate::{Attributes, FileKind, Flags, Time, ZplError};
 
 /// What is to change of a node's attributes; what is absent stays.
@@ -91,10 +91,10 @@ impl LiveFileSystem {
                 blocks: used.saturating_add(256) / 512 + slots as u64,
                 is_changed,
                 block_size_bytes: u64::from(block_bytes),
-                accessed: unwritten_access.unwrap_or_else(|| record.time(ZplAttribute::Atime)),
-                modified: record.time(ZplAttribute::Mtime),
-                changed: record.time(ZplAttribute::Ctime),
-                created: record.time(ZplAttribute::Crtime),
+                accessed: unwritten_access.unwrap_or_else(|| time(record, ZplAttribute::Atime)),
+                modified: time(record, ZplAttribute::Mtime),
+                changed: time(record, ZplAttribute::Ctime),
+                created: time(record, ZplAttribute::Crtime),
                 generation: record.u64(ZplAttribute::Gen),
                 parent: ObjectId(record.u64(ZplAttribute::Parent)),
                 device: device_numbers(record.u64(ZplAttribute::Rdev)),
@@ -140,7 +140,7 @@ impl LiveFileSystem {
             (ZplAttribute::Ctime, Some(change.changed.unwrap_or_else(|| self.now()))),
         ] {
             if let Some(time) = time {
-                record.put_time(attribute, time)?;
+                put_time(&mut record, attribute, time)?;
             }
         }
         if let Some((set, clear)) = change.flags {
@@ -177,12 +177,28 @@ impl LiveFileSystem {
         Ok(())
     }
 
+    /// How a record is packed into a bonus of so many bytes. Layouts that are missing are added, in a txg of their own; so the caller
+    /// holds none.
+    pub(super) async fn form(&self, room_bytes: usize, record: &SaRecord) -> Result<SaForm, ZplError> {
+        let (tables, objset) = (&self.shared.tables, &self.shared.objset);
+        let fail = |kind: DmuErrorKind| DmuError::new(objset.id(), ObjectId(0), kind);
+        if let Some(form) = tables.form(room_bytes, record).map_err(fail)? {
+            return Ok(form);
+        }
+        let mut adding = tables.adding().await?;
+        if let Some(form) = tables.form(room_bytes, record).map_err(fail)? {
+            return Ok(form);
+        }
+        let tx = self.source().begin(Cost::default().with_entries(2)).await?;
+        Ok(adding.form(tx.txg(), room_bytes, record).await.map_err(fail)?)
+    }
+
     /// A record with the form that it is to have: the one that the node has, as long as nothing changes its length.
-    pub(super) async fn plan(&self, node: &Node, record: Record) -> Result<Plan, ZplError> {
+    pub(super) async fn plan(&self, node: &Node, record: SaRecord) -> Result<Plan, ZplError> {
         if let Some(form) = node.form_if_same_shape(&record) {
             return Ok(Plan { record, form });
         }
-        let form = self.shared.tables.form(self.source(), Room::of(&node.object), &record).await?;
+        let form = self.form(bonus_room_of(&node.object), &record).await?;
         Ok(Plan { record, form })
     }
 
@@ -190,7 +206,7 @@ impl LiveFileSystem {
     async fn change_mode(
         &self,
         node: &Node,
-        record: &mut Record,
+        record: &mut SaRecord,
         permissions: u32,
     ) -> Result<Option<Vec<u8>>, ZplError> {
         let kind = record.u64(ZplAttribute::Mode) as u32 & MODE_KIND;
@@ -214,7 +230,7 @@ impl LiveFileSystem {
 }
 
 /// Puts a project into a record, where accounting finds it.
-fn put_project(record: &mut Record, node: &Node, project: u64) -> Result<(), ZplError> {
+fn put_project(record: &mut SaRecord, node: &Node, project: u64) -> Result<(), ZplError> {
     if project > u64::from(u32::MAX) {
         return Err(ZplError::Invalid("a project of more than 32 bits"));
     }
@@ -226,5 +242,5 @@ fn put_project(record: &mut Record, node: &Node, project: u64) -> Result<(), Zpl
         return Err(ZplError::Unsupported(what));
     }
     record.put(ZplAttribute::Projid, project)?;
-    record.put(ZplAttribute::Flags, (record.flags() | ZnodeFlags::PROJECT_ID).bits())
+    Ok(record.put(ZplAttribute::Flags, (record.flags() | ZnodeFlags::PROJECT_ID).bits())?)
 }

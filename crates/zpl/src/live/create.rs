@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cenote_dmu::sa::{SaHandle, SaRecord, bonus_room_bytes};
 use cenote_dmu::tx::Cost;
 use cenote_dmu::{ObjectSpec, Zap};
 use cenote_format::dmu_type::DmuType;
@@ -11,18 +12,15 @@ use cenote_format::znode::ZnodeFlags;
 
 use super::LiveFileSystem;
 use super::listing::{check_name, entry_value};
-use super::node::{Node, Plan, put_attributes};
+use super::node::Node;
 use super::posix_acl;
-use super::record::{Record, words};
-use super::tables::Room;
-use crate::write::acl;
+use crate::record::{Birth, Times, touch};
 use crate::{Attributes, FileKind, Time, ZplError};
 
 /// Files begin with a block of this size.
 pub(super) const BLOCK_MIN_BYTES: u32 = 512;
 /// The longest target of a link.
 const TARGET_MAX_BYTES: usize = 4095;
-pub(super) const MODE_KIND: u32 = 0o170_000;
 pub(super) const MODE_SETGID: u32 = 0o2000;
 
 /// What is to be made.
@@ -42,51 +40,7 @@ pub struct NewNode {
     pub target: Option<Vec<u8>>,
 }
 
-/// Whom a new node belongs to, and what it is.
-pub(super) struct Birth {
-    pub(super) mode: u32,
-    pub(super) uid: u64,
-    pub(super) gid: u64,
-    pub(super) project: u64,
-    pub(super) parent: ObjectId,
-    pub(super) size_bytes: u64,
-    pub(super) links: u64,
-    pub(super) flags: ZnodeFlags,
-}
-
 impl LiveFileSystem {
-    /// A new node's attributes, in the order in which OpenZFS has them; the generation is to be filled in.
-    pub(super) fn born(&self, birth: &Birth, now: Time) -> Result<Record, ZplError> {
-        let mut record = Record::new(&self.shared.tables);
-        let is_dir = birth.mode & MODE_KIND == FileKind::Directory.mode_bits();
-        let flags = birth.flags
-            | acl::flags(birth.mode)
-            | ZnodeFlags::ARCHIVE
-            | ZnodeFlags::AV_MODIFIED
-            | ZnodeFlags::ACL_AUTO_INHERIT;
-        let words_of: [(ZplAttribute, u64); 7] = [
-            (ZplAttribute::Mode, u64::from(birth.mode)),
-            (ZplAttribute::Size, birth.size_bytes),
-            (ZplAttribute::Gen, 0),
-            (ZplAttribute::Uid, birth.uid),
-            (ZplAttribute::Gid, birth.gid),
-            (ZplAttribute::Parent, birth.parent.0),
-            (ZplAttribute::Flags, flags.bits()),
-        ];
-        for (attribute, word) in words_of {
-            record.put(attribute, word)?;
-        }
-        for time in [ZplAttribute::Atime, ZplAttribute::Mtime, ZplAttribute::Ctime, ZplAttribute::Crtime] {
-            record.put_time(time, now)?;
-        }
-        record.put(ZplAttribute::Links, birth.links)?;
-        if flags.contains(ZnodeFlags::PROJECT_ID) {
-            record.put(ZplAttribute::Projid, birth.project)?;
-        }
-        put_acl(&mut record, birth.mode, is_dir)?;
-        Ok(record)
-    }
-
     /// Makes a node and its name.
     ///
     /// # Errors
@@ -123,7 +77,7 @@ impl LiveFileSystem {
         let now = self.now();
         let mut record = self.child_record(&parent, kind, new, now).await?;
         let options = self.options();
-        let form = self.shared.tables.form(self.source(), Room::of_slots(options.dnode_slots), &record).await?;
+        let form = self.form(bonus_room_bytes(options.dnode_slots), &record).await?;
         self.shared.objset.look_for_numbers().await?;
         let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
         let tx = self.source().begin(cost).await?;
@@ -136,8 +90,7 @@ impl LiveFileSystem {
         let finish = async {
             record.put(ZplAttribute::Gen, txg.0)?;
             let mode = record.u64(ZplAttribute::Mode) as u32;
-            let plan = Plan { record, form };
-            let spill = put_attributes(&object, txg, &plan, None)?;
+            let attributes = SaHandle::create(&object, txg, record, form)?;
             if is_dir {
                 Zap::create(object.clone())?.flush(txg).await?;
             }
@@ -153,7 +106,7 @@ impl LiveFileSystem {
             zap.flush(txg).await?;
             drop(entries);
             self.keep_zap(zap);
-            let node = self.shared.nodes.add(object.clone(), plan, spill).await;
+            let node = self.shared.nodes.add(object.clone(), attributes).await;
             if open {
                 node.count_open(true);
             }
@@ -184,7 +137,13 @@ impl LiveFileSystem {
     }
 
     /// A new node's attributes, with what its directory hands down.
-    async fn child_record(&self, parent: &Node, kind: FileKind, new: &NewNode, now: Time) -> Result<Record, ZplError> {
+    async fn child_record(
+        &self,
+        parent: &Node,
+        kind: FileKind,
+        new: &NewNode,
+        now: Time,
+    ) -> Result<SaRecord, ZplError> {
         let above = parent.record();
         if above.flags().contains(ZnodeFlags::INHERIT_ACE) {
             let what = "not supported yet: new files in a directory whose NFSv4 access control list is inherited";
@@ -217,6 +176,12 @@ impl LiveFileSystem {
                 flags |= ZnodeFlags::PROJECT_ID;
             }
         }
+        let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
+        let (major, minor) = new.device;
+        if is_device && (major >= 1 << 12 || minor >= 1 << 20) {
+            return Err(ZplError::Invalid("a device number of more than 12 and 20 bits"));
+        }
+        let rdev = is_device.then(|| u64::from(major) << 20 | u64::from(minor));
         let birth = Birth {
             mode,
             uid: u64::from(new.uid),
@@ -226,41 +191,16 @@ impl LiveFileSystem {
             size_bytes: if is_dir { 2 } else { new.target.as_ref().map_or(0, |target| target.len() as u64) },
             links: if is_dir { 2 } else { 1 },
             flags,
+            rdev,
+            times: Times::all(now),
         };
-        let mut record = self.born(&birth, now)?;
-        if matches!(kind, FileKind::BlockDevice | FileKind::CharDevice) {
-            let (major, minor) = new.device;
-            if major >= 1 << 12 || minor >= 1 << 20 {
-                return Err(ZplError::Invalid("a device number of more than 12 and 20 bits"));
-            }
-            record.put(ZplAttribute::Rdev, u64::from(major) << 20 | u64::from(minor))?;
-        }
+        let mut record = birth.record(&self.shared.tables)?;
         if let Some(target) = &new.target {
-            record.set(ZplAttribute::Symlink, target.clone())?;
+            record.set(ZplAttribute::Symlink, target)?;
         }
         if !inherited.is_empty() {
-            record.set(ZplAttribute::Dxattr, super::xattr::pack(&inherited))?;
+            record.set(ZplAttribute::Dxattr, &super::xattr::pack(&inherited))?;
         }
         Ok(record)
     }
-}
-
-/// Puts the access control list of a mode into a record.
-pub(super) fn put_acl(record: &mut Record, mode: u32, is_dir: bool) -> Result<(), ZplError> {
-    let (aces, count) = acl::trivial(mode, is_dir).map_err(|error| ZplError::Format { object: 0, error })?;
-    record.set(ZplAttribute::DaclCount, words(&[count]))?;
-    record.set(ZplAttribute::DaclAces, aces)
-}
-
-/// Its content has changed now.
-pub(super) fn touch(record: &mut Record, now: Time) -> Result<(), ZplError> {
-    record.put_time(ZplAttribute::Mtime, now)?;
-    changed(record, now)
-}
-
-/// Its attributes have changed now.
-pub(super) fn changed(record: &mut Record, now: Time) -> Result<(), ZplError> {
-    let flags = record.flags() | ZnodeFlags::ARCHIVE | ZnodeFlags::AV_MODIFIED;
-    record.put(ZplAttribute::Flags, flags.bits())?;
-    record.put_time(ZplAttribute::Ctime, now)
 }

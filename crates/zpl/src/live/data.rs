@@ -11,9 +11,9 @@ use cenote_format::znode::ZnodeFlags;
 use cenote_taskq::RangeGuard;
 use cenote_taskq::buf::{Block, Buf};
 
-use super::create::touch;
 use super::node::Node;
 use super::{LiveFileSystem, NewNode};
+use crate::record::touch;
 use crate::{Attributes, FileKind, ZplError};
 
 /// Bytes written in one txg by one call: a longer write is made of several.

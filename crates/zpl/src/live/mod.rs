@@ -11,7 +11,7 @@
 //! **In memory.**
 //! ```text
 //! LiveFileSystem   objset, source of txgs, attribute tables, nodes in use, garbage
-//!   Node           one object in use: locks, range locks, newest attributes (Record), handles
+//!   Node           one object in use: locks, range locks, newest attributes (`SaRecord`), handles
 //!   OpenFile       a handle: its node is not freed before it is closed
 //! ```
 //! Blocks are not kept here: the objset's layers have those that are not on disk yet, the cache the others. A node is there
@@ -72,10 +72,8 @@ mod listing;
 mod names;
 mod node;
 mod posix_acl;
-mod record;
 mod rename;
 mod steps;
-mod tables;
 mod truncate;
 mod unlinked;
 mod xattr;
@@ -84,6 +82,7 @@ mod xattr_dir;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cenote_dmu::sa::SaTables;
 use cenote_dmu::tx::TxgSource;
 use cenote_dmu::{Objset, Zap};
 use cenote_format::ids::ObjectId;
@@ -103,7 +102,6 @@ use crate::write::XattrMode;
 use crate::{Time, ZplError};
 use directories::Directories;
 use node::{Node, NodeTable};
-use tables::Tables;
 use unlinked::Garbage;
 
 /// How a file system is changed: what its dataset's properties say.
@@ -159,7 +157,7 @@ pub struct LiveFileSystem {
 struct Shared {
     objset: Objset,
     source: Arc<dyn TxgSource>,
-    tables: Tables,
+    tables: SaTables,
     root: ObjectId,
     queue: ObjectId,
     nodes: NodeTable,
@@ -208,7 +206,7 @@ impl LiveFileSystem {
         let queue = word(master_node::UNLINKED_SET).await?.ok_or_else(|| missing("delete queue"))?;
         Ok(Self {
             shared: Arc::new(Shared {
-                tables: Tables::open(objset, ObjectId(tables)).await?,
+                tables: SaTables::load(objset, ObjectId(tables)).await?,
                 objset: objset.clone(),
                 source,
                 root: ObjectId(root),

@@ -12,11 +12,11 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{AsyncMutexGuard, AsyncWriteGuard};
 
 use super::LiveFileSystem;
-use super::create::{changed, touch};
 use super::listing::{check_name, entry_value};
 use super::node::Node;
 use super::steps;
 use crate::names::missing;
+use crate::record::{changed, touch};
 use crate::{Attributes, FileKind, Time, ZplError};
 
 /// Nodes sorted for locking, each once.

@@ -3,19 +3,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
+use cenote_dmu::sa::{SaForm, SaHandle, SaRecord, SaTables};
 use cenote_dmu::tx::{Cost, Tx, TxgSource};
 use cenote_dmu::{Object, Objset};
-use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
-use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{AsyncMutex, AsyncRwLock, Notify, RangeLock};
 
 use super::AccessTimes;
-use super::record::Record;
-use super::tables::{Form, Tables};
+use crate::record::{Plan, put_time, time};
 use crate::{FileKind, Time, ZplError};
 
 /// Seconds after which reading is noted whatever else has happened (`relatime`).
@@ -38,21 +36,13 @@ pub(super) struct Node {
 }
 
 struct State {
-    record: Record,
-    form: Form,
-    spill: Option<Block>,
+    attributes: SaHandle,
     /// Handles that keep it from being freed.
     opens: u64,
     /// When it was last read, where the attributes do not say so yet.
     accessed: Option<Time>,
     /// It is no more, or about to be no more.
     is_gone: bool,
-}
-
-/// A record with the form that it is to be packed in: made before a txg is held.
-pub(super) struct Plan {
-    pub(super) record: Record,
-    pub(super) form: Form,
 }
 
 /// Lets those through who have the same txg; one of a later txg waits until they are through.
@@ -104,20 +94,21 @@ impl SharedTxg<'_> {
 
 impl Node {
     /// The node of an object, its attributes read.
-    async fn load(object: Object, tables: &Tables) -> Result<Self, ZplError> {
+    async fn load(object: Object, tables: &SaTables) -> Result<Self, ZplError> {
         let head = object.phys();
         if head.bonus_type != DmuType::SA {
             let what = "not supported yet: changing files from before system attributes";
             let is_file = head.bonus_type == DmuType::ZNODE;
             return Err(if is_file { ZplError::Unsupported(what.into()) } else { ZplError::NoEntry });
         }
-        let spill = object.spill().await?.map(|(block, _)| block);
-        let (record, form) = Record::parse(tables, object.id().0, &head.bonus, spill.as_deref())?;
-        Ok(Self::new(object, Plan { record, form }, spill))
+        let attributes = tables.open(&object).await?;
+        if attributes.record().is_empty() {
+            return Err(ZplError::Corrupt { object: object.id().0, what: "no attributes".into() });
+        }
+        Ok(Self::new(object, attributes))
     }
 
-    fn new(object: Object, plan: Plan, spill: Option<Block>) -> Self {
-        let Plan { record, form } = plan;
+    fn new(object: Object, attributes: SaHandle) -> Self {
         Self {
             id: object.id(),
             object,
@@ -126,24 +117,23 @@ impl Node {
             ranges: RangeLock::default(),
             turns: AsyncMutex::new(()),
             gate: Gate { state: Mutex::new((Txg(0), 0)), emptied: Notify::new() },
-            state: Mutex::new(State { record, form, spill, opens: 0, accessed: None, is_gone: false }),
+            state: Mutex::new(State { attributes, opens: 0, accessed: None, is_gone: false }),
         }
     }
 
     /// A copy of its attributes.
-    pub(super) fn record(&self) -> Record {
-        self.state.lock().record.clone()
+    pub(super) fn record(&self) -> SaRecord {
+        self.state.lock().attributes.record().clone()
     }
 
     /// Looks at its attributes.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&Record) -> T) -> T {
-        look(&self.state.lock().record)
+    pub(super) fn with<T>(&self, look: impl FnOnce(&SaRecord) -> T) -> T {
+        look(self.state.lock().attributes.record())
     }
 
     /// Its form, if a record fits it.
-    pub(super) fn form_if_same_shape(&self, record: &Record) -> Option<Form> {
-        let state = self.state.lock();
-        record.has_shape_of(&state.record).then(|| state.form.clone())
+    pub(super) fn form_if_same_shape(&self, record: &SaRecord) -> Option<SaForm> {
+        self.state.lock().attributes.form_of(record).cloned()
     }
 
     pub(super) fn mode(&self) -> u32 {
@@ -206,16 +196,16 @@ impl Node {
     pub(super) fn update(
         &self,
         txg: Txg,
-        change: impl FnOnce(&mut Record) -> Result<(), ZplError>,
+        change: impl FnOnce(&mut SaRecord) -> Result<(), ZplError>,
     ) -> Result<(), ZplError> {
         let mut state = self.state.lock();
-        let mut record = state.record.clone();
+        let mut record = state.attributes.record().clone();
         change(&mut record)?;
-        if !record.has_shape_of(&state.record) {
-            let what = "not supported yet: a file without the attributes that all files have";
+        let Some(form) = state.attributes.form_of(&record).cloned() else {
+            let what =
+                "not supported yet: a file without the attributes that all files have, or from a big-endian machine";
             return Err(ZplError::Unsupported(what.into()));
-        }
-        let form = state.form.clone();
+        };
         self.put(&mut state, txg, Plan { record, form })
     }
 
@@ -231,7 +221,7 @@ impl Node {
     /// has it open any more ([`Node::unwritten_access`]).
     pub(super) fn note_access(&self, rule: AccessTimes, now: Time) {
         let mut state = self.state.lock();
-        let time = |attribute| state.record.time(attribute);
+        let time = |attribute| time(state.attributes.record(), attribute);
         let before = state.accessed.unwrap_or_else(|| time(ZplAttribute::Atime));
         let is_noted = match rule {
             AccessTimes::Never => false,
@@ -258,39 +248,14 @@ impl Node {
     }
 
     fn put(&self, state: &mut State, txg: Txg, mut plan: Plan) -> Result<(), ZplError> {
+        let before = time(state.attributes.record(), ZplAttribute::Atime);
         if let Some(accessed) = state.accessed.take()
-            && plan.record.time(ZplAttribute::Atime) == state.record.time(ZplAttribute::Atime)
+            && time(&plan.record, ZplAttribute::Atime) == before
         {
-            plan.record.put_time(ZplAttribute::Atime, accessed)?;
+            put_time(&mut plan.record, ZplAttribute::Atime, accessed)?;
         }
-        put_attributes(&self.object, txg, &plan, state.spill.as_ref()).map(|spill| {
-            (state.record, state.form, state.spill) = (plan.record, plan.form, spill);
-        })
+        Ok(state.attributes.store(&self.object, txg, plan.record, plan.form)?)
     }
-}
-
-/// Writes a record into an object; the new spill block comes back. `before` is the old one.
-pub(super) fn put_attributes(
-    object: &Object,
-    txg: Txg,
-    plan: &Plan,
-    before: Option<&Block>,
-) -> Result<Option<Block>, ZplError> {
-    let packed = plan.form.emit(&plan.record);
-    let (bonus, spill) = packed.map_err(|error| ZplError::Format { object: object.id().0, error })?;
-    let room = super::tables::Room::of(object).bonus_bytes;
-    if bonus.len() + if spill.is_some() { Blkptr::SIZE } else { 0 } > room {
-        return Err(ZplError::TooLarge);
-    }
-    // A larger bonus takes the place of the spill block's pointer, and the other way round.
-    if spill.is_none() && before.is_some() {
-        object.set_spill(txg, None);
-    }
-    object.set_bonus(txg, &bonus)?;
-    if spill.is_some() && spill.as_ref() != before {
-        object.set_spill(txg, spill.clone());
-    }
-    Ok(spill)
 }
 
 /// Nodes in use, by object, and the last [`KEPT_MAX`] directories that were read or made, in use or not: every name is looked up in
@@ -336,7 +301,7 @@ impl NodeTable {
     }
 
     /// The node of an object.
-    pub(super) async fn node(&self, objset: &Objset, tables: &Tables, id: ObjectId) -> Result<Arc<Node>, ZplError> {
+    pub(super) async fn node(&self, objset: &Objset, tables: &SaTables, id: ObjectId) -> Result<Arc<Node>, ZplError> {
         let slot = self.slot(id);
         let mut place = slot.node.lock().await;
         if let Some(node) = place.upgrade()
@@ -363,9 +328,9 @@ impl NodeTable {
     }
 
     /// Takes a new object's node in.
-    pub(super) async fn add(&self, object: Object, plan: Plan, spill: Option<Block>) -> Arc<Node> {
+    pub(super) async fn add(&self, object: Object, attributes: SaHandle) -> Arc<Node> {
         let slot = self.slot(object.id());
-        let node = Arc::new(Node::new(object, plan, spill));
+        let node = Arc::new(Node::new(object, attributes));
         *slot.node.lock().await = Arc::downgrade(&node);
         self.keep(&node);
         node

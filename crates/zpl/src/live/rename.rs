@@ -8,12 +8,12 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 
 use super::LiveFileSystem;
-use super::create::{changed, touch};
 use super::listing::{check_name, entry_value};
 use super::names::{check_project, counts, in_order, lock_all};
 use super::node::Node;
 use crate::ZplError;
 use crate::names::missing;
+use crate::record::{changed, touch};
 
 /// Directories that stand above each other at most, before a loop is supposed.
 const DEPTH_MAX: usize = 1 << 20;

@@ -8,11 +8,11 @@ use cenote_format::sa::ZplAttribute;
 use cenote_taskq::buf::Block;
 use cenote_taskq::mutant::{self, Mutant};
 
-use super::create::touch;
 use super::data::{SIZE_MAX_BYTES, check_writable};
 use super::node::Node;
 use super::{LiveFileSystem, steps};
 use crate::ZplError;
+use crate::record::touch;
 
 /// What `fallocate` can do here. Other modes (inserting and collapsing ranges, sharing and unsharing) are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Extended attributes of files in use: in one attribute of the file as long as they fit, else as files in a hidden
 //! directory. Whatever form a name is found in is read; a name that is set is in one form only from then on.
 
+use cenote_dmu::sa::SaRecord;
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::ObjectId;
 use cenote_format::nvlist::{NvList, NvString, NvValue};
@@ -8,12 +9,13 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 
 use super::LiveFileSystem;
-use super::create::{MODE_KIND, MODE_SETGID, changed, put_acl};
+use super::create::MODE_SETGID;
 use super::node::Node;
 use super::posix_acl;
-use super::record::Record;
 use super::xattr_dir::DirEdit;
-use crate::write::{XattrMode, acl};
+use crate::acl;
+use crate::record::{MODE_KIND, changed, put_acl};
+use crate::write::XattrMode;
 use crate::xattr::{NAMESPACES, linux_name};
 use crate::{FileKind, ZplError};
 
@@ -50,7 +52,7 @@ pub(super) fn pack(pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     list.emit_xdr()
 }
 
-fn unpack(object: ObjectId, record: &Record) -> Result<Pairs, ZplError> {
+fn unpack(object: ObjectId, record: &SaRecord) -> Result<Pairs, ZplError> {
     let packed = record.bytes(ZplAttribute::Dxattr).filter(|packed| !packed.is_empty());
     let Some(packed) = packed else { return Ok(Pairs::new()) };
     let list = NvList::parse(packed).map_err(|error| ZplError::Format { object: object.0, error })?;
@@ -61,12 +63,12 @@ fn unpack(object: ObjectId, record: &Record) -> Result<Pairs, ZplError> {
     list.iter().map(pair).collect()
 }
 
-fn put_pairs(record: &mut Record, pairs: &Pairs) -> Result<(), ZplError> {
+fn put_pairs(record: &mut SaRecord, pairs: &Pairs) -> Result<(), ZplError> {
     if pairs.is_empty() {
         record.remove(ZplAttribute::Dxattr);
         return Ok(());
     }
-    record.set(ZplAttribute::Dxattr, pack(pairs))
+    Ok(record.set(ZplAttribute::Dxattr, &pack(pairs))?)
 }
 
 /// # Errors
@@ -226,7 +228,7 @@ impl LiveFileSystem {
     async fn put_xattr(
         &self,
         node: &Node,
-        mut record: Record,
+        mut record: SaRecord,
         name: &[u8],
         value: Option<Vec<u8>>,
     ) -> Result<(), ZplError> {
@@ -249,7 +251,7 @@ impl LiveFileSystem {
     pub(super) async fn stage_xattr(
         &self,
         node: &Node,
-        record: &mut Record,
+        record: &mut SaRecord,
         name: &[u8],
         value: Option<Vec<u8>>,
     ) -> Result<Option<DirEdit>, ZplError> {
@@ -266,7 +268,7 @@ impl LiveFileSystem {
             let mut fuller = record.clone();
             let packed = pack(&all);
             if packed.len() <= PACKED_MAX_BYTES {
-                fuller.set(ZplAttribute::Dxattr, packed)?;
+                fuller.set(ZplAttribute::Dxattr, &packed)?;
                 // With all else that the file has it may still be more than a spill block holds.
                 if self.plan(node, fuller.clone()).await.is_ok() {
                     *record = fuller;

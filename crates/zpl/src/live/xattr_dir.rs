@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use cenote_dmu::sa::{SaForm, SaHandle, SaRecord, bonus_room_bytes, bonus_room_of};
 use cenote_dmu::tx::Cost;
 use cenote_dmu::{Object, ObjectSpec, Zap};
 use cenote_format::dmu_type::DmuType;
@@ -12,12 +13,11 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::ZapValue;
 use cenote_format::znode::ZnodeFlags;
 
-use super::create::{BLOCK_MIN_BYTES, Birth, changed, touch};
+use super::create::BLOCK_MIN_BYTES;
 use super::listing::{entry_value, word};
-use super::node::{Node, Plan, put_attributes};
-use super::record::Record;
-use super::tables::{Form, Room};
+use super::node::Node;
 use super::{LiveFileSystem, steps};
+use crate::record::{Birth, Plan, Times, changed, touch};
 use crate::xattr::{XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name};
 use crate::{FileKind, Time, ZplError};
 
@@ -35,13 +35,13 @@ pub(super) struct DirEdit {
     /// The directory, if there is one yet.
     directory: Option<Arc<Node>>,
     /// Its attributes afterwards.
-    record: Record,
-    form: Form,
+    record: SaRecord,
+    form: SaForm,
     /// Its entries afterwards, if there is one yet: an entry that is new leads nowhere yet.
     zap: Option<Zap>,
     /// The name as it is to be stored.
     name: Vec<u8>,
-    value: Option<(Vec<u8>, Record, Form)>,
+    value: Option<(Vec<u8>, SaRecord, SaForm)>,
     replaced: Option<Object>,
 }
 
@@ -93,7 +93,7 @@ impl LiveFileSystem {
     pub(super) async fn stage_dir(
         &self,
         node: &Node,
-        record: &mut Record,
+        record: &mut SaRecord,
         name: &[u8],
         value: Option<Vec<u8>>,
     ) -> Result<DirEdit, ZplError> {
@@ -121,7 +121,7 @@ impl LiveFileSystem {
             }
             None => {
                 record.put(ZplAttribute::Xattr, 0)?;
-                (None, self.born(&hidden_birth(record, DIR_MODE, node.id, 2, 2), now)?, None)
+                (None, hidden_birth(record, DIR_MODE, node.id, 2, 2, now).record(&self.shared.tables)?, None)
             }
         };
         if let (Some(value), Some(hidden)) = (&value, &directory) {
@@ -143,15 +143,15 @@ impl LiveFileSystem {
         let value = match value {
             Some(value) => {
                 let parent = directory.as_ref().map_or(ObjectId(0), |hidden| hidden.id);
-                let birth = hidden_birth(record, FILE_MODE, parent, value.len() as u64, 1);
-                let record = self.born(&birth, now)?;
-                let form = self.shared.tables.form(self.source(), Room::of_slots(1), &record).await?;
+                let birth = hidden_birth(record, FILE_MODE, parent, value.len() as u64, 1, now);
+                let record = birth.record(&self.shared.tables)?;
+                let form = self.form(bonus_room_bytes(1), &record).await?;
                 Some((value, record, form))
             }
             None => None,
         };
-        let room = directory.as_ref().map_or_else(|| Room::of_slots(1), |hidden| Room::of(&hidden.object));
-        let form = self.shared.tables.form(self.source(), room, &own).await?;
+        let room = directory.as_ref().map_or_else(|| bonus_room_bytes(1), |hidden| bonus_room_of(&hidden.object));
+        let form = self.form(room, &own).await?;
         Ok(DirEdit { directory, record: own, form, zap, name: stored, value, replaced })
     }
 
@@ -198,14 +198,14 @@ impl LiveFileSystem {
             let file = self.shared.objset.create_object(txg, &spec.with_bonus(DmuType::SA, Vec::new()))?;
             record.put(ZplAttribute::Gen, txg.0)?;
             record.put(ZplAttribute::Parent, object.id().0)?;
-            put_attributes(&file, txg, &Plan { record, form }, None)?;
+            SaHandle::create(&file, txg, record, form)?;
             file.write(txg, 0, &value).await?;
             zap.set(&name, &entry_value(file.id(), FILE_MODE)?).await?;
         }
         zap.flush(txg).await?;
         match directory {
             Some(hidden) => hidden.store(txg, own)?,
-            None => drop(put_attributes(&object, txg, &own, None)?),
+            None => drop(SaHandle::create(&object, txg, own.record, own.form)?),
         }
         if let Some(replaced) = replaced {
             replaced.free(txg);
@@ -249,7 +249,7 @@ impl LiveFileSystem {
 }
 
 /// A node of a hidden directory: its owner's.
-fn hidden_birth(owner: &Record, mode: u32, parent: ObjectId, size_bytes: u64, links: u64) -> Birth {
+fn hidden_birth(owner: &SaRecord, mode: u32, parent: ObjectId, size_bytes: u64, links: u64, now: Time) -> Birth {
     debug_assert!(FileKind::of_mode(u64::from(mode)).is_some());
     let mut flags = ZnodeFlags::XATTR;
     if owner.flags().contains(ZnodeFlags::PROJECT_ID) {
@@ -264,5 +264,7 @@ fn hidden_birth(owner: &Record, mode: u32, parent: ObjectId, size_bytes: u64, li
         size_bytes,
         links,
         flags,
+        rdev: None,
+        times: Times::all(now),
     }
 }

@@ -2,25 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::{ORDER, Object, Objset, Zap};
+use cenote_dmu::sa::SaTables;
+use cenote_dmu::{Object, Objset, Zap};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::objset::ObjsetFlags;
+use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::{DirEntry, MASTER_NODE, master_node, version};
 
-use super::sa::SaMut;
 use super::{FileSystemMut, NewEntry, XattrMode};
 use crate::{ZplError, names};
 
 /// Entries of a directory that is added to, at most: they are all looked at.
 const ENTRIES_MAX: usize = 1 << 22;
-/// Where attributes stand behind the header of a bonus.
-const SIZE_OFFSET: usize = 8;
-const FLAGS_OFFSET: usize = 48;
-const MTIME_OFFSET: usize = 72;
-const CTIME_OFFSET: usize = 88;
-const LINKS_OFFSET: usize = 120;
-
 impl FileSystemMut {
     /// Opens the file system of an objset that is on disk.
     ///
@@ -49,7 +43,7 @@ impl FileSystemMut {
         let root = word(master_node::ROOT).await?.ok_or_else(|| missing("root directory"))?;
         let tables = word(master_node::SA_ATTRIBUTES).await?.ok_or_else(|| missing("table of attributes"))?;
         Ok(Self {
-            sa: SaMut::open(objset, ObjectId(tables)).await?,
+            tables: SaTables::load(objset, ObjectId(tables)).await?,
             objset: objset.clone(),
             root: ObjectId(root),
             xattrs: XattrMode::default(),
@@ -81,29 +75,22 @@ impl FileSystemMut {
         entries: &[NewEntry],
         now: [u64; 2],
     ) -> Result<(), ZplError> {
-        let mut bonus = directory.phys().bonus.clone();
-        let unusual = || ZplError::Unsupported("not supported yet: a directory with unusual attributes".to_owned());
-        let start = self.sa.usual_start(&bonus).ok_or_else(unusual)?;
-        let mut change = |offset: usize, new: &dyn Fn(u64) -> u64| {
-            let place = bonus.get_mut(start + offset..start + offset + 8)?;
-            let before = ORDER.u64(place.try_into().ok()?);
-            place.copy_from_slice(&ORDER.bytes64(new(before)));
-            Some(before)
-        };
-        let flags = ZnodeFlags::from_bits_retain(change(FLAGS_OFFSET, &|flags| flags).ok_or_else(unusual)?);
-        if flags.contains(ZnodeFlags::PROJECT_INHERIT) {
+        let mut attributes = self.tables.open(directory).await?;
+        let mut record = attributes.record().clone();
+        if record.flags().contains(ZnodeFlags::PROJECT_INHERIT) {
             let what = "not supported yet: adding to a directory whose project new files take over";
             return Err(ZplError::Unsupported(what.to_owned()));
         }
         let directories = entries.iter().filter(|entry| super::is_directory(entry.mode)).count() as u64;
-        for (offset, word) in [(MTIME_OFFSET, now[0]), (MTIME_OFFSET + 8, now[1])] {
-            change(offset, &|_| word).ok_or_else(unusual)?;
+        record.put_words(ZplAttribute::Mtime, &now)?;
+        record.put_words(ZplAttribute::Ctime, &now)?;
+        for (attribute, more) in [(ZplAttribute::Size, entries.len() as u64), (ZplAttribute::Links, directories)] {
+            record.put(attribute, record.u64(attribute).saturating_add(more))?;
         }
-        for (offset, word) in [(CTIME_OFFSET, now[0]), (CTIME_OFFSET + 8, now[1])] {
-            change(offset, &|_| word).ok_or_else(unusual)?;
-        }
-        change(SIZE_OFFSET, &|size| size.saturating_add(entries.len() as u64)).ok_or_else(unusual)?;
-        change(LINKS_OFFSET, &|links| links.saturating_add(directories)).ok_or_else(unusual)?;
+        let Some(form) = attributes.form_of(&record).filter(|_| record.is_usual()).cloned() else {
+            let what = "not supported yet: a directory with unusual attributes";
+            return Err(ZplError::Unsupported(what.to_owned()));
+        };
         let mut zap = Zap::open(directory.clone()).await?;
         for entry in entries {
             if entry.name.len() > names::NAME_MAX_BYTES {
@@ -112,6 +99,6 @@ impl FileSystemMut {
             zap.insert(&entry.name, &super::entry_value(directory, entry)?).await?;
         }
         zap.flush(txg).await?;
-        Ok(directory.set_bonus(txg, &bonus)?)
+        Ok(attributes.store(directory, txg, record, form)?)
     }
 }

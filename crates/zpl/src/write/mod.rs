@@ -6,11 +6,10 @@
 //!
 //! Everything here is done by one caller at a time: [`FileSystemMut`] is not shared.
 
-pub(crate) mod acl;
 mod existing;
-mod sa;
 
-use cenote_dmu::{Object, ObjectSpec, Objset, Zap};
+use cenote_dmu::sa::{SaForm, SaHandle, SaRecord, SaTables, bonus_room_bytes};
+use cenote_dmu::{DmuError, DmuErrorKind, Object, ObjectSpec, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::nvlist::{NvList, NvString, NvValue};
@@ -19,9 +18,8 @@ use cenote_format::zap::ZapValue;
 use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::{DirEntry, MASTER_NODE, master_node, version};
 
-use crate::{ZplError, names};
-pub(crate) use sa::USUAL;
-use sa::{SaMut, Value, words};
+use crate::record::{Birth, Times};
+use crate::{Time, ZplError, names};
 
 /// The bits of a mode that say what a file is.
 pub const MODE_KIND: u32 = 0o170_000;
@@ -57,7 +55,7 @@ pub enum XattrMode {
 /// A file system that is written.
 pub struct FileSystemMut {
     objset: Objset,
-    sa: SaMut,
+    tables: SaTables,
     root: ObjectId,
     /// Where extended attributes go.
     pub xattrs: XattrMode,
@@ -116,11 +114,11 @@ impl FileSystemMut {
     /// The objset is not new, or cannot be changed.
     pub async fn create(objset: &Objset, txg: Txg, root: &NodeSpec) -> Result<Self, ZplError> {
         let master = objset.create_at(txg, MASTER_NODE, &ObjectSpec::new(DmuType::MASTER_NODE, 512))?;
-        let (sa, sa_master) = SaMut::create(objset, txg).await?;
+        let (tables, sa_master) = SaTables::create(objset, txg).await?;
         let queue = Zap::create_object(objset, txg, DmuType::UNLINKED_SET, &[]).await?;
         let mut this = Self {
             objset: objset.clone(),
-            sa,
+            tables,
             root: ObjectId(0),
             xattrs: XattrMode::default(),
             record_bytes: 128 << 10,
@@ -240,46 +238,47 @@ impl FileSystemMut {
 
     async fn put_attributes(&mut self, txg: Txg, object: &Object, node: &NodeSpec, kept: Kept) -> Result<(), ZplError> {
         let kind = node.mode & MODE_KIND;
-        let acl = acl::trivial(node.mode, kind == MODE_DIR);
-        let (aces, ace_count) = acl.map_err(|error| cenote_dmu::DmuError::new(self.objset.id(), object.id(), error))?;
-        let mut flags = ZnodeFlags::ARCHIVE | ZnodeFlags::AV_MODIFIED | ZnodeFlags::ACL_AUTO_INHERIT;
-        flags |= acl::flags(node.mode);
-        if matches!(kept, Kept::Hidden) {
-            flags |= ZnodeFlags::XATTR;
-        }
-        let mut values: Vec<Value> = vec![
-            (ZplAttribute::Mode, words(&[u64::from(node.mode)])),
-            (ZplAttribute::Size, words(&[node.size_bytes])),
-            (ZplAttribute::Gen, words(&[txg.0])),
-            (ZplAttribute::Uid, words(&[node.uid])),
-            (ZplAttribute::Gid, words(&[node.gid])),
-            (ZplAttribute::Parent, words(&[node.parent.0])),
-            (ZplAttribute::Flags, words(&[flags.bits()])),
-            (ZplAttribute::Atime, words(&node.atime)),
-            (ZplAttribute::Mtime, words(&node.mtime)),
-            (ZplAttribute::Ctime, words(&node.ctime)),
-            (ZplAttribute::Crtime, words(&node.crtime)),
-            (ZplAttribute::Links, words(&[node.links])),
-        ];
-        if matches!(kind, MODE_BLOCK | MODE_CHARACTER) {
-            values.push((ZplAttribute::Rdev, words(&[node.rdev])));
-        }
-        values.push((ZplAttribute::DaclCount, words(&[ace_count])));
-        values.push((ZplAttribute::DaclAces, aces));
+        let time = |[seconds, nanoseconds]: [u64; 2]| Time { seconds: seconds.cast_signed(), nanoseconds };
+        let birth = Birth {
+            mode: node.mode,
+            uid: node.uid,
+            gid: node.gid,
+            project: 0,
+            parent: node.parent,
+            size_bytes: node.size_bytes,
+            links: node.links,
+            flags: if matches!(kept, Kept::Hidden) { ZnodeFlags::XATTR } else { ZnodeFlags::empty() },
+            rdev: matches!(kind, MODE_BLOCK | MODE_CHARACTER).then_some(node.rdev),
+            times: Times {
+                accessed: time(node.atime),
+                modified: time(node.mtime),
+                changed: time(node.ctime),
+                created: time(node.crtime),
+            },
+        };
+        let mut record = birth.record(&self.tables)?;
+        record.put(ZplAttribute::Gen, txg.0)?;
         if let Some(target) = &node.target {
-            values.push((ZplAttribute::Symlink, target.clone()));
+            record.set(ZplAttribute::Symlink, target)?;
         }
         match kept {
-            Kept::Dir(directory) => values.push((ZplAttribute::Xattr, words(&[directory.0]))),
-            Kept::Packed(packed) => values.push((ZplAttribute::Dxattr, packed)),
+            Kept::Dir(directory) => record.put(ZplAttribute::Xattr, directory.0)?,
+            Kept::Packed(packed) => record.set(ZplAttribute::Dxattr, &packed)?,
             Kept::Plain | Kept::Hidden => {}
         }
-        let packed = self.sa.pack(txg, object.phys().slots() as u8, &values).await?;
-        object.set_bonus(txg, &packed.bonus)?;
-        if packed.spill.is_some() {
-            object.set_spill(txg, packed.spill);
-        }
+        let form = self.form(txg, object, &record).await?;
+        SaHandle::create(object, txg, record, form)?;
         Ok(())
+    }
+
+    /// How a record is packed, with layouts added that are missing.
+    async fn form(&self, txg: Txg, object: &Object, record: &SaRecord) -> Result<SaForm, ZplError> {
+        let room = bonus_room_bytes(object.phys().slots() as u8);
+        let fail = |kind: DmuErrorKind| DmuError::new(self.objset.id(), object.id(), kind);
+        match self.tables.form(room, record).map_err(fail)? {
+            Some(form) => Ok(form),
+            None => Ok(self.tables.adding().await?.form(txg, room, record).await.map_err(fail)?),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a dnode's bonus holds, by its type; attributes of files, with those in a spill block.
 
 use cenote_dmu::Object;
-use cenote_dmu::sa::{SaTable, SaValues};
+use cenote_dmu::sa::{SaRecord, SaTables};
 use cenote_format::acl::{AclVersion, parse_aces};
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
@@ -20,7 +20,7 @@ use crate::commands::inspect::values;
 pub(super) async fn show(
     report: &mut Report,
     dnode: &Object,
-    attributes: Option<&SaTable>,
+    attributes: Option<&SaTables>,
     shown: &mut Map<String, Value>,
 ) {
     let (bytes, order) = (&dnode.phys().bonus, dnode.byte_order());
@@ -159,9 +159,9 @@ pub(crate) fn space_map(phys: &SpaceMapPhys) -> Map<String, Value> {
 }
 
 /// A file's attributes. Where the spill block cannot be read, those of the bonus.
-async fn file(report: &mut Report, dnode: &Object, table: &SaTable) -> Map<String, Value> {
+async fn file(report: &mut Report, dnode: &Object, table: &SaTables) -> Map<String, Value> {
     let what = format!("attributes of object {}", dnode.id());
-    let values = match table.values(dnode).await {
+    let values = match table.record(dnode).await {
         Ok(values) => values,
         Err(error) => {
             report.problem(format_args!("{what}: {error}"));
@@ -170,7 +170,7 @@ async fn file(report: &mut Report, dnode: &Object, table: &SaTable) -> Map<Strin
                 return Map::new();
             }
             let without_spill = dnode.with_phys(phys);
-            match report.take(&what, table.values(&without_spill).await) {
+            match report.take(&what, table.record(&without_spill).await) {
                 Some(values) => values,
                 None => return Map::new(),
             }
@@ -190,10 +190,10 @@ fn attribute_value(
     what: &str,
     attribute: ZplAttribute,
     bytes: &[u8],
-    values: &SaValues,
+    values: &SaRecord,
 ) -> (&'static str, Value) {
     use ZplAttribute as A;
-    let number = || values.u64(attribute).unwrap_or(0);
+    let number = || values.u64(attribute);
     let time = || {
         let [seconds, nanoseconds] = values.words::<2>(attribute).unwrap_or_default();
         let text = crate::time::format(seconds, "%Y-%m-%d %H:%M:%S %z");
@@ -227,7 +227,7 @@ fn attribute_value(
             None => ("xattrs", values::hex(bytes).into()),
         },
         A::DaclAces => {
-            let count = usize::try_from(values.u64(A::DaclCount).unwrap_or(0)).unwrap_or(usize::MAX);
+            let count = usize::try_from(values.u64(A::DaclCount)).unwrap_or(usize::MAX);
             let order = values.byte_order(attribute).unwrap_or(cenote_format::Endian::Little);
             match report.take(what, parse_aces(bytes, count, AclVersion::Fuid, order)) {
                 Some(aces) => ("acl", aces.iter().map(ace).collect::<Vec<_>>().into()),

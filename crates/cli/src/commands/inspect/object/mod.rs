@@ -7,7 +7,7 @@ mod tree;
 use std::ops::RangeInclusive;
 
 use anyhow::Result;
-use cenote_dmu::sa::SaTable;
+use cenote_dmu::sa::SaTables;
 use cenote_dmu::{DmuError, Object, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::SLOT_BYTES;
@@ -133,7 +133,7 @@ enum Selection {
 struct Looker<'a> {
     target: &'a Target,
     args: &'a Args,
-    attributes: Option<SaTable>,
+    attributes: Option<SaTables>,
     filesystem: Option<FileSystem>,
 }
 
@@ -151,12 +151,12 @@ impl<'a> Looker<'a> {
         looker
     }
 
-    async fn table(&self) -> Result<Option<SaTable>, DmuError> {
+    async fn table(&self) -> Result<Option<SaTables>, DmuError> {
         let objset = &self.target.objset;
         let master = Zap::open(objset.object(MASTER_NODE).await?).await?;
         Ok(Some(match master.find_u64(master_node::SA_ATTRIBUTES).await? {
-            Some(object) => SaTable::load(objset, ObjectId(object)).await?,
-            None => SaTable::legacy(),
+            Some(object) => SaTables::load(objset, ObjectId(object)).await?,
+            None => SaTables::legacy(),
         }))
     }
 
