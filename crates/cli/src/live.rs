@@ -18,8 +18,7 @@ use cenote_fuse::{
 use cenote_spa::{FailMode, FileSizes, LiveHead, Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, race};
-use cenote_zpl::live::{AccessTimes, LiveOptions};
-use cenote_zpl::write::XattrMode;
+use cenote_zpl::{AccessTimes, FileSystemOptions, XattrMode};
 
 use crate::context::Context;
 use crate::control::ServedPool;
@@ -380,7 +379,7 @@ async fn wanted(writer: &Syncer, view: &Dsl, dir: &Dir) -> Result<(LiveServerOpt
     let number = async |property: &str| -> Result<Option<u64>> {
         Ok(view.property(dir, property, true).await?.and_then(|found| found.value.number()))
     };
-    let mut files = LiveOptions::default();
+    let mut files = FileSystemOptions::default();
     let FileSizes { record_bytes, dnode_slots } = writer.file_sizes(view, dir).await?;
     (files.record_bytes, files.dnode_slots) = (record_bytes, dnode_slots);
     if number("xattr").await? == Some(1) {

@@ -11,7 +11,8 @@ use cenote_spa::{
     features::{FEATURES, by_name},
 };
 use cenote_vdev::config::VdevConfig;
-use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec, XattrMode};
+use cenote_zpl::XattrMode;
+use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
 
 use crate::compatibility;
 use crate::context::Context;
@@ -44,7 +45,7 @@ pub(crate) struct Wish<'a> {
 /// A pool whose first txg is not written yet, with an empty root file system.
 pub(crate) struct NewPool {
     pub(crate) pool: Pool,
-    pub(crate) files: FileSystemMut,
+    pub(crate) files: BulkWriter,
     /// The root directory, and its attributes.
     pub(crate) root: (Object, NodeSpec),
     /// Times are to be no later than this.
@@ -100,7 +101,7 @@ impl NewPool {
         let now = [pool.time_s(), 0];
         let node =
             NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
-        let mut files = FileSystemMut::create(&head.objset, pool.txg(), &node).await?;
+        let mut files = BulkWriter::create(&head.objset, pool.txg(), &node).await?;
         let number = |wanted: &str| {
             properties.iter().rev().find(|(name, _)| name == wanted).and_then(|(_, value)| match value {
                 PropertyValue::Number(number) => Some(*number),

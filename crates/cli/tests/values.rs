@@ -14,7 +14,8 @@ use cenote_props::{Kind, Property, Types, dataset, pool};
 use cenote_spa::{Clock, Host, ImportOptions, Pool, PropertyValue, WriteOptions, find, open};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::Devices;
-use cenote_zpl::write::{FileSystemMut, MODE_DIR, MODE_FILE, NewEntry, NodeSpec, XattrMode};
+use cenote_zpl::XattrMode;
+use cenote_zpl::bulk::{BulkWriter, MODE_DIR, MODE_FILE, NewEntry, NodeSpec};
 use common::images::Images;
 use common::{good, said};
 
@@ -258,7 +259,7 @@ fn every_value_that_can_be_set_is_seen_on_disk() {
         for case in &cases {
             let head = pool.create_dataset(&case.name, ObjsetType::Zfs).await.unwrap();
             let root = NodeSpec { mode: MODE_DIR | 0o755, ..NodeSpec::default() };
-            FileSystemMut::create(&head.objset, pool.txg(), &root).await.unwrap();
+            BulkWriter::create(&head.objset, pool.txg(), &root).await.unwrap();
         }
         pool.sync().await.unwrap();
         for case in &cases {
@@ -305,7 +306,7 @@ async fn write_file(pool: &Pool, case: &Case) -> (u64, u64, u64) {
     let dir = view.dir(&case.name).await.unwrap();
     let found = view.property(&dir, case.property.name, true).await.unwrap().unwrap();
     assert_eq!(found.value.number(), Some(case.number), "{}", case.name);
-    let mut fs = FileSystemMut::open(&head.objset).await.unwrap();
+    let mut fs = BulkWriter::open(&head.objset).await.unwrap();
     let sizes = pool.look(move |syncer| Box::pin(async move { syncer.file_sizes(&view, &dir).await })).await.unwrap();
     (fs.record_bytes, fs.dnode_slots) = (sizes.record_bytes, sizes.dnode_slots);
     if case.property.name == "xattr" && case.number == 1 {

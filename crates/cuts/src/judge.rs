@@ -233,7 +233,7 @@ async fn read_files(fs: &FileSystem, writer: usize, objects: &mut BTreeSet<Objec
         let place = *order.entry(object).or_insert(count);
         objects.insert(object);
         let file = fs.open_file(object).await.map_err(words)?;
-        let attributes = file.attributes();
+        let attributes = file.attributes().map_err(words)?;
         if Some(attributes.link_count) != links.get(&object).copied() {
             return Err(format!(
                 "object {object} has {:?} names and counts {}",

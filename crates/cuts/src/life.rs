@@ -14,8 +14,8 @@ use cenote_taskq::sim::disk::{Image, Late};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, Handle, Rng, Runtime, race};
 use cenote_testkit::campaign::take_panics;
-use cenote_zpl::live::{LiveFileSystem, LiveOptions, NewNode};
-use cenote_zpl::write::{FileSystemMut, NodeSpec, XattrMode};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
+use cenote_zpl::{FileSystem, FileSystemOptions, NewNode, XattrMode};
 use cenote_zvol::live::LiveVolume;
 use cenote_zvol::{Volume, VolumeSpec};
 
@@ -511,11 +511,11 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
     tune(&pool, shape).await?;
     let root = pool.root().ok_or("no root")?.objset.clone();
     let spec = NodeSpec { mode: 0o755, ..NodeSpec::default() };
-    FileSystemMut::create(&root, pool.txg(), &spec).await.map_err(words)?;
+    BulkWriter::create(&root, pool.txg(), &spec).await.map_err(words)?;
     pool.sync().await.map_err(words)?;
     for name in FILE_SYSTEMS {
         let head = pool.create_dataset(name, ObjsetType::Zfs).await.map_err(words)?;
-        FileSystemMut::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
+        BulkWriter::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
         pool.sync().await.map_err(words)?;
     }
     let head = pool.create_dataset(VOLUME, ObjsetType::Zvol).await.map_err(words)?;
@@ -525,7 +525,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
     let pool = pool.start(TxTunables::default()).await;
     for name in FILE_SYSTEMS {
         let head = pool.open_head(name).await.map_err(words)?;
-        let fs = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), LiveOptions::default()).await;
+        let fs = FileSystem::open_head(head.objset(), Arc::new(head.clone()), FileSystemOptions::default()).await;
         let fs = fs.map_err(words)?;
         let new = NewNode { mode: 0o040_755, ..NewNode::default() };
         for dir in 0..WRITERS * 2 {
@@ -589,10 +589,10 @@ async fn opened(
         heads.push(head.clone());
         let durable = Arc::new(Durable::new(Arc::new(head.clone()), sync));
         let xattrs = if shape.has_xattr_dirs() { XattrMode::Dir } else { XattrMode::Sa };
-        let options = LiveOptions { record_bytes: 16 << 10, xattrs, ..LiveOptions::default() };
+        let options = FileSystemOptions { record_bytes: 16 << 10, xattrs, ..FileSystemOptions::default() };
         let turn = Turn::default();
         let source = Arc::new(Noting::new(durable.clone(), turn.clone()));
-        let fs = LiveFileSystem::open(head.objset(), source, options).await.map_err(words)?;
+        let fs = FileSystem::open_head(head.objset(), source, options).await.map_err(words)?;
         for (at, log) in writers.by_ref().take(WRITERS).enumerate() {
             let first = fs.lookup(fs.root(), dir_name(at * 2).as_bytes()).await.map_err(words)?;
             let second = fs.lookup(fs.root(), dir_name(at * 2 + 1).as_bytes()).await.map_err(words)?;

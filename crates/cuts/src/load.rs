@@ -15,9 +15,8 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::{LiveHead, Pool, PropertyValue, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle, Rng, join_all};
-use cenote_zpl::ZplError;
-use cenote_zpl::live::{LiveFileSystem, NewNode, OpenFile, RenameMode, XattrSet};
-use cenote_zpl::write::{FileSystemMut, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
+use cenote_zpl::{File, FileSystem, NewNode, RenameMode, XattrSet, ZplError};
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use crate::machine::Growth;
@@ -104,7 +103,7 @@ impl<T> Future for InTurn<'_, T> {
 /// Who writes files in two directories of its own.
 pub struct FileWriter {
     /// The file system, which others change too.
-    pub fs: LiveFileSystem,
+    pub fs: FileSystem,
     /// Of the file system.
     pub turn: Turn,
     /// The two directories.
@@ -137,7 +136,7 @@ impl FileWriter {
     pub async fn run(mut self) -> Result<(), String> {
         let mut state = self.log.lock().newest();
         // A file that is open while it loses its name is freed later, by way of the delete queue.
-        let mut held: Option<OpenFile> = None;
+        let mut held: Option<File> = None;
         loop {
             self.pool.handle().sleep(thinking(&mut self.rng)).await;
             if self.rng.chance(1, 10) {
@@ -177,7 +176,7 @@ impl FileWriter {
         }
     }
 
-    async fn open_any(&mut self, state: &Files) -> Option<OpenFile> {
+    async fn open_any(&mut self, state: &Files) -> Option<File> {
         let count = state.names.len().max(1) as u64;
         let name = *state.names.keys().nth(self.rng.below(count) as usize)?;
         let id = self.fs.lookup(self.dirs[usize::from(name.0)], &name_bytes(name)).await.ok()?;
@@ -504,7 +503,7 @@ async fn make_change(writer: &mut Syncer, change: &PoolChange) -> Result<(), Spa
             let txg = writer.txg();
             let failed = |error: String| SpaError::CannotCreate(error);
             let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
-            let made = FileSystemMut::create(&head.objset, txg, &root).await;
+            let made = BulkWriter::create(&head.objset, txg, &root).await;
             made.map_err(|error| failed(error.to_string()))?;
             for (block_bytes, seed) in objects {
                 let spec = ObjectSpec::new(DmuType::UINT8_DATA, *block_bytes);

@@ -16,8 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use cenote_taskq::{Class, Group, Handle};
-use cenote_zpl::FileKind;
-use cenote_zpl::live::AccessTimes;
+use cenote_zpl::{AccessTimes, FileKind};
 use fuser::{
     AccessFlags, BsdFileFlags, Config, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, MountOption, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,

@@ -65,7 +65,7 @@ pub(crate) struct OpenFile {
 impl OpenFile {
     /// Takes note of a read; the range to read ahead, if any.
     pub(crate) fn advance(&self, offset_bytes: u64, len: u64) -> Option<(u64, u64)> {
-        self.progress.lock().advance(offset_bytes, len, self.file.attributes().size_bytes)
+        self.progress.lock().advance(offset_bytes, len, self.file.size_bytes())
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn flags(options: &MountOptions, is_read_only: bool) -> MountFlags {
         (!options.dev, MountFlags::NODEV),
         (!options.suid, MountFlags::NOSUID),
         (!options.exec, MountFlags::NOEXEC),
-        (options.access_times == Some(cenote_zpl::live::AccessTimes::Never), MountFlags::NOATIME),
+        (options.access_times == Some(cenote_zpl::AccessTimes::Never), MountFlags::NOATIME),
         (options.synchronous, MountFlags::SYNCHRONOUS),
     ];
     wanted.into_iter().filter(|(is_wanted, _)| *is_wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag)

@@ -39,7 +39,7 @@
 //! us, and a second `find` or `grep` never reaches this process.
 //!
 //! **Changing.** A dataset of a pool that is written in the background is mounted by itself, for writing ([`mount_live`]): a
-//! second server over `cenote_zpl::live`, with the same binding. All changes come through the mount, so the kernel still keeps
+//! second server over `cenote_zpl`, with the same binding. All changes come through the mount, so the kernel still keeps
 //! what it was told, and undoes that itself where it asks for a change. Open files are held by node, so that they outlive
 //! their names; directories and special files that lost their last name are held until the kernel forgets them. `fsync` waits
 //! for the txg; `statfs` has figures as of the last one. Direct writes have the kernel drop the pages that they make stale (the

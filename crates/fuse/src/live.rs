@@ -13,10 +13,10 @@ use cenote_format::ids::ObjectId;
 use cenote_spa::LiveHead;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, Class, Join};
-use cenote_zpl::live::{
-    Allocation, AttributeChange, LiveFileSystem, LiveOptions, NewNode, OpenFile, RenameMode, XattrSet,
+use cenote_zpl::{
+    Allocation, AttributeChange, Attributes, Cursor, File, FileKind, FileSystem, FileSystemOptions, NewNode,
+    RenameMode, Time, XattrSet, ZplError,
 };
-use cenote_zpl::{Attributes, Cursor, FileKind, Time, ZplError};
 
 use crate::groups;
 use crate::listing::{AFTER_ABOVE, AFTER_SELF, Position};
@@ -45,7 +45,7 @@ const ZERO_RANGE: i32 = 0x10;
 #[derive(Clone, Copy, Debug)]
 pub struct LiveServerOptions {
     /// How its files are made and changed.
-    pub files: LiveOptions,
+    pub files: FileSystemOptions,
     /// Whether `user.` and `trusted.` attributes are there (`xattr`).
     pub has_xattrs: bool,
     /// When changes are waited for (`sync`).
@@ -54,7 +54,7 @@ pub struct LiveServerOptions {
 
 impl Default for LiveServerOptions {
     fn default() -> Self {
-        Self { files: LiveOptions::default(), has_xattrs: true, sync: SyncMode::default() }
+        Self { files: FileSystemOptions::default(), has_xattrs: true, sync: SyncMode::default() }
     }
 }
 
@@ -74,12 +74,12 @@ pub struct LiveServer {
 }
 
 struct Shared {
-    fs: LiveFileSystem,
+    fs: FileSystem,
     head: LiveHead,
     durable: Arc<Durable>,
     has_xattrs: AtomicBool,
     /// Open files, with how often.
-    open: Mutex<BTreeMap<ObjectId, (Arc<OpenFile>, u64)>>,
+    open: Mutex<BTreeMap<ObjectId, (Arc<File>, u64)>>,
     /// Frees files without a name and without a user, in the background.
     reaper: Mutex<Option<Join<()>>>,
     report: Report,
@@ -92,7 +92,7 @@ impl Drop for Shared {
 }
 
 /// Frees the delete queue, until the file system is closed.
-async fn reap(fs: LiveFileSystem, report: Report) {
+async fn reap(fs: FileSystem, report: Report) {
     let handle = fs.objset().dmu().handle().clone();
     let mut said = None;
     while fs.garbage().await {
@@ -119,7 +119,7 @@ impl LiveServer {
     /// It is no file system, or one that cannot be changed yet.
     pub async fn open(head: LiveHead, options: LiveServerOptions, report: Report) -> Result<Self, ZplError> {
         let durable = Arc::new(Durable::new(Arc::new(head.clone()), options.sync));
-        let fs = LiveFileSystem::open(head.objset(), durable.clone(), options.files).await?.keeping_until_forgotten();
+        let fs = FileSystem::open_head(head.objset(), durable.clone(), options.files).await?.keeping_until_forgotten();
         let reaper = head.pool().handle().spawn(Class::Background, reap(fs.clone(), report.clone()));
         let (open, has_xattrs) = (Mutex::new(BTreeMap::new()), AtomicBool::new(options.has_xattrs));
         let reaper = Mutex::new(Some(reaper));
@@ -130,7 +130,7 @@ impl LiveServer {
     /// lists, so `acltype` counts from the next mount on; `sync` likewise.
     pub fn set_options(&self, options: LiveServerOptions) {
         let has_posix_acls = self.fs().options().has_posix_acls;
-        self.fs().set_options(LiveOptions { has_posix_acls, ..options.files });
+        self.fs().set_options(FileSystemOptions { has_posix_acls, ..options.files });
         self.shared.has_xattrs.store(options.has_xattrs, Ordering::Relaxed);
     }
 
@@ -151,7 +151,7 @@ impl LiveServer {
         }
     }
 
-    fn fs(&self) -> &LiveFileSystem {
+    fn fs(&self) -> &FileSystem {
         &self.shared.fs
     }
 
@@ -206,7 +206,7 @@ impl LiveServer {
     }
 
     /// The file as it was opened, or for the moment.
-    async fn file(&self, node: NodeId) -> Result<Arc<OpenFile>, Errno> {
+    async fn file(&self, node: NodeId) -> Result<Arc<File>, Errno> {
         let id = self.object(node);
         if let Some((file, _)) = self.shared.open.lock().get(&id) {
             return Ok(file.clone());
@@ -214,7 +214,7 @@ impl LiveServer {
         self.fs().open_file(id).await.map(Arc::new).map_err(|error| self.failed(error))
     }
 
-    fn keep(&self, file: OpenFile) {
+    fn keep(&self, file: File) {
         let mut open = self.shared.open.lock();
         let id = file.id();
         open.entry(id).or_insert_with(|| (Arc::new(file), 0)).1 += 1;

@@ -1,6 +1,6 @@
 //! Mount options, as `-o` names them.
 
-use cenote_zpl::live::AccessTimes;
+use cenote_zpl::AccessTimes;
 
 use crate::layout::Layout;
 

@@ -12,8 +12,7 @@ use std::process::Command;
 
 use cenote_fuse::server::{Caller, Errno, FileServer, NewFile, NodeId};
 use cenote_fuse::{Access, LiveServerOptions, MountOptions};
-use cenote_zpl::live::AccessTimes;
-use cenote_zpl::write::XattrMode;
+use cenote_zpl::{AccessTimes, XattrMode};
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, XattrFlags};
 use support::live::{mounted, mounted_as, open, served};
 

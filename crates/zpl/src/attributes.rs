@@ -1,11 +1,6 @@
 //! A file's attributes: from system attributes or from the older znode.
 
-use cenote_dmu::Object;
-use cenote_dmu::sa::SaRecord;
 use cenote_format::ids::ObjectId;
-use cenote_format::sa::ZplAttribute;
-
-use crate::{FileSystem, ZplError};
 
 /// What a file is, from the format bits of its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,65 +227,6 @@ pub(crate) fn device_numbers(raw: u64) -> (u32, u32) {
         return ((raw >> 32) as u32, raw as u32);
     }
     ((raw >> 20) as u32, (raw & 0xf_ffff) as u32)
-}
-
-impl FileSystem {
-    /// The attributes of an object.
-    pub async fn attributes(&self, id: ObjectId) -> Result<Attributes, ZplError> {
-        let dnode = self.dnode(id).await?;
-        self.attributes_of(&dnode).await
-    }
-
-    /// The attributes of an object whose dnode is at hand.
-    pub async fn attributes_of(&self, dnode: &Object) -> Result<Attributes, ZplError> {
-        let values = self.sa().record(dnode).await?;
-        attributes_from(dnode, &values)
-    }
-}
-
-fn attributes_from(dnode: &Object, values: &SaRecord) -> Result<Attributes, ZplError> {
-    let object = dnode.id();
-    let missing = |what: ZplAttribute| ZplError::Corrupt { object: object.0, what: format!("no {}", what.name()) };
-    let needed = |what| values.find_u64(what).ok_or_else(|| missing(what));
-    let optional = |what| values.u64(what);
-    let time = |what| Time::of_words(values.words(what).unwrap_or_default());
-    let mode = needed(ZplAttribute::Mode)?;
-    let (uid, gid) = (optional(ZplAttribute::Uid), optional(ZplAttribute::Gid));
-    let flags = Flags(optional(ZplAttribute::Flags));
-    Ok(Attributes {
-        object,
-        kind: FileKind::of_mode(mode).ok_or_else(|| corrupt_mode(object, mode))?,
-        permissions: (mode & 0o7777) as u32,
-        uid: posix_id(uid),
-        gid: posix_id(gid),
-        fuid_owner: uid,
-        fuid_group: gid,
-        link_count: optional(ZplAttribute::Links),
-        size_bytes: needed(ZplAttribute::Size)?,
-        blocks: blocks_of(dnode),
-        is_changed: false,
-        block_size_bytes: dnode.block_bytes(),
-        accessed: time(ZplAttribute::Atime),
-        modified: time(ZplAttribute::Mtime),
-        changed: time(ZplAttribute::Ctime),
-        created: time(ZplAttribute::Crtime),
-        generation: optional(ZplAttribute::Gen),
-        parent: ObjectId(optional(ZplAttribute::Parent)),
-        device: device_numbers(optional(ZplAttribute::Rdev)),
-        project: flags.has_project().then(|| optional(ZplAttribute::Projid)),
-        flags,
-        xattr_directory: Some(ObjectId(optional(ZplAttribute::Xattr))).filter(|id| id.0 != 0),
-    })
-}
-
-fn corrupt_mode(object: ObjectId, mode: u64) -> ZplError {
-    ZplError::Corrupt { object: object.0, what: format!("mode {mode:o} names no kind of file") }
-}
-
-/// What `stat` shows: the space of the blocks, rounded, and the dnode's own slots.
-fn blocks_of(dnode: &Object) -> u64 {
-    let phys = dnode.phys();
-    (phys.used_bytes().saturating_add(256)) / 512 + phys.slots() as u64
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub enum Errno {
     TooLarge = 27,
     /// No space left on device.
     NoSpace = 28,
+    /// Read-only file system.
+    ReadOnly = 30,
     /// Name too long.
     NameTooLong = 36,
     /// Directory not empty.
@@ -96,6 +98,9 @@ pub enum ZplError {
     /// No room below this dataset: free some, or raise its quota.
     #[error("the quota of '{0}' is used up")]
     Quota(String),
+    /// The file system is open to be read only.
+    #[error("the file system is read-only")]
+    ReadOnly,
     /// The file was removed while it was in use.
     #[error("the file was removed")]
     Stale,
@@ -164,6 +169,7 @@ impl ZplError {
             Self::TooLarge => Errno::TooLarge,
             Self::NoSpace => Errno::NoSpace,
             Self::Quota(_) => Errno::Quota,
+            Self::ReadOnly => Errno::ReadOnly,
             Self::Stale => Errno::Stale,
             Self::Closed(_) => Errno::Io,
             Self::Unsupported(_) => Errno::NotSupported,

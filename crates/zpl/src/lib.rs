@@ -4,46 +4,105 @@
 //!
 //! **Need.** Programs want paths, attributes, names and bytes; a dataset has objects, ZAPs and system attributes. This
 //! crate is the translation, in the terms of POSIX and independent of any front end: FUSE, `ls`, `cp`, `tar` and
-//! `manifest` are thin callers.
+//! `manifest` are thin callers. Where a dataset is changed many programs do it at once and see at once what others have done; each
+//! change becomes durable with a txg, whole or not at all; and what a program has open stays there though its name is gone.
 //!
 //! **On disk.** An objset of type ZPL has a *master node* (object 1, a ZAP) that names the root directory, the version,
 //! the table of system attributes, the delete queue and the case and normalisation rules. A directory is a ZAP from name
 //! to (type, object number). A file's attributes lie in its dnode's bonus and spill as *system attributes* (version 5)
 //! or as an old *znode* (before). Extended attributes are an XDR nvlist in one system attribute, or files in a hidden
-//! directory, or both. POSIX ACLs are extended attributes; NFSv4 ACLs are a system attribute.
+//! directory, or both. POSIX ACLs are extended attributes; NFSv4 ACLs are a system attribute. The delete queue is a ZAP with the
+//! numbers of objects that have no name any more and are to be freed.
 //!
-//! **In memory.** [`FileSystem`] is an opened dataset: an objset and the few numbers of its master node. It holds no
-//! table of open files: an inode is a dnode, and the block cache makes finding one cheap.
+//! **In memory.**
+//! ```text
+//! FileSystem   objset and what its master node names              of a snapshot, a view, a pool opened read-only; or
+//!              + source of txgs, nodes, garbage, options          of a head dataset that is changed
+//!   Node       one object: attributes                             frozen: made for each use, no lock
+//!              + locks, range locks, handles                      in use: once in memory, for as long as it is used
+//!   File       a handle: its node is not freed before it is closed
+//! bulk         fills a file system, one caller alone              same master node, records and tables
+//! ```
+//! A file system that is open to be read lacks a source of txgs, so what would change it is refused with `EROFS`
+//! ([`ZplError::ReadOnly`]); all else is the same code. Blocks are not kept here: the objset's layers have those that are not on disk
+//! yet, the cache the others. A node in use is there while someone uses it, a directory's for a while after; later its attributes
+//! are read again. ZAPs of directories that were changed lately stay open (`dir::kept`).
 //!
-//! **Life of a look-up.** directory object -> ZAP look-up -> object number -> dnode -> [`Attributes`].
+//! **Life of a look-up.** directory object -> ZAP look-up -> object number -> node -> [`Attributes`].
+//!
+//! **Life of a read.** The node's kind and size, then the object's range. Of a frozen file that takes no lock. Of a file in use it
+//! takes the object's one short lock, and the file's range lock only if someone writes the file meanwhile (`node::bytes`).
+//!
+//! **Life of a change** (a new file).
+//! 1. The name is checked, the directory locked; the new attributes are put together, and layouts that they need are made.
+//! 2. The source is asked for a txg, with the cost at worst ([`cenote_dmu::tx::Cost`]). That may take a while.
+//! 3. The object is made, its attributes packed, the entry put into the directory's ZAP, the directory's own attributes
+//!    changed in their places.
+//! 4. The txg is let go, then the locks.
+//!
+//! Steps of 3 cannot fail for want of anything but readable blocks; what they read they read before, in 1, as far as that
+//! is known.
+//!
+//! **Locks**, in the order in which they are taken; whoever has one takes none of an earlier kind.
+//! 1. `renames`, one for a file system: held while a directory moves to another, so that no two moves make a cycle.
+//! 2. Nodes (`NodeInUse::lock`), several in the order of their numbers. Names are looked up without, then locks are taken, then
+//!    names are looked up again; if they lead elsewhere now it begins anew.
+//! 3. Ranges of a file's bytes. Those who write data share the node's lock and hold their ranges alone, rounded to blocks,
+//!    so that writes to different blocks go on at once. Readers take no node's lock.
+//! 4. The delete queue's, the attribute tables'.
+//! 5. A txg. Its holder waits for no lock above.
+//! 6. `NodeInUse::entries`, for the moment in which a directory's changed blocks are put in place of the old ones.
+//!
+//! So operations on one node follow each other in locks and therefore in txgs, and no change of an earlier txg comes after
+//! one of a later. Writers of data, who share a lock, are put in order by `Node::begin_shared`.
 //!
 //! **Invariants.**
 //! 1. Every name handed out is non-empty, has no `/` and no zero byte; an entry that breaks this is reported, not listed.
 //! 2. A walk that follows directories is bounded by the caller's depth; this crate never recurses.
 //! 3. Errors carry the errno that a file system client expects, chosen here ([`ZplError::errno`]).
+//! 4. An operation's changes are in one txg, save those that are said to go in steps; each step leaves a sound file.
+//! 5. A directory's size is the number of its entries and 2; its links are 2 and one for each directory in it.
+//! 6. An object with no link is in the delete queue or is freed in the same txg.
+//! 7. Attributes that we do not know stay as they are.
+//! 8. A file of more than one block has blocks whose size is a power of two.
 //!
-//! **Crash.** Reading leaves nothing; the intent log of a dataset that was not unmounted cleanly is *not* replayed by a
-//! read-only opening, just as OpenZFS does not: the view is that of the last txg.
+//! **Large things go in steps.** What is freed of one object in a txg is bounded, so a file of any size is truncated or removed in
+//! memory that does not depend on it. A truncated file loses its end first, and has the size that is left after each step. A file that
+//! loses its name, or its last user, is only put into the delete queue; a task frees it later ([`FileSystem::garbage`],
+//! [`FileSystem::reap`]), and nobody waits for that but changes for which there is no space without it (`delete_queue`).
 //!
-//! **Rejected.** An inode cache (the block cache holds the same bytes; a second copy needs invalidation later).
+//! **Crash.** What the last txg on disk has is there, whole. Objects in the delete queue are freed when the file system is
+//! opened to be changed ([`FileSystem::reap`]). The intent log of a dataset that was not unmounted cleanly is *not* replayed, just as
+//! OpenZFS does not for a read-only opening: the view is that of the last txg.
+//!
+//! **Rejected.** *An inode cache where nothing changes*: the block cache holds the same bytes. *One lock for a file system*: simple, and
+//! one slow look-up would hold up all. *A lock for each name*, as OpenZFS has: two creations in one directory meet at its ZAP anyway.
+//! *Attributes only in the objset*: every `stat` of a file in use would unpack them, and every change of a time would. *One type for
+//! reading and another for changing*: everything was there twice.
+//!
+//! **Not here yet.** Of files that are changed: those from before system attributes; names that are compared without regard to case or
+//! in a normal form; inherited NFSv4 access control lists; quotas of users; the intent log.
 
 mod acl;
 mod attributes;
-mod directory;
+pub mod bulk;
+mod delete_queue;
+mod dir;
 mod error;
 mod file;
 mod filesystem;
-pub mod live;
 mod names;
+mod node;
+mod posix_acl;
 mod record;
 mod space;
-pub mod write;
 mod xattr;
 
 pub use attributes::{Attributes, FileKind, Flags, Time};
-pub use directory::{Cursor, DirEntry};
+pub use dir::{Cursor, DirEntry, NewNode, RenameMode};
 pub use error::{Errno, ZplError};
-pub use file::File;
-pub use filesystem::{CaseSensitivity, FileSystem};
+pub use file::{Allocation, File};
+pub use filesystem::{AccessTimes, AttributeChange, FileSystem, FileSystemOptions, XattrMode};
+pub use names::CaseSensitivity;
 pub use space::{SpaceKind, SpaceUse};
-pub use xattr::{XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES};
+pub use xattr::{XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, XattrSet};

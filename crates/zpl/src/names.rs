@@ -29,22 +29,60 @@ pub(crate) fn is_valid_xattr(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= LONG_NAME_MAX_BYTES && !name.contains(&0)
 }
 
-/// Whether two names are the same in this file system: byte by byte, or apart from normalisation and case.
-pub(crate) fn same(filesystem: &crate::FileSystem, a: &[u8], b: &[u8]) -> bool {
-    use crate::CaseSensitivity;
-    if a == b {
-        return true;
+/// How names are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseSensitivity {
+    /// Byte by byte (after normalisation, if any).
+    Sensitive,
+    /// Without regard to case.
+    Insensitive,
+    /// Sensitive for POSIX clients, insensitive for others.
+    Mixed,
+}
+
+impl CaseSensitivity {
+    /// The word of the property `casesensitivity`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sensitive => "sensitive",
+            Self::Insensitive => "insensitive",
+            Self::Mixed => "mixed",
+        }
     }
-    let fold = filesystem.case_sensitivity() == CaseSensitivity::Insensitive;
-    if filesystem.normalisation() == 0 {
-        return fold && equal_ignoring_case(a, b);
+}
+
+/// The rules for names of a file system, fixed when it was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NameRules {
+    pub(crate) case: CaseSensitivity,
+    /// The Unicode normalisation, as the ZAP's flag bits; 0 for none.
+    pub(crate) normalisation: u64,
+    pub(crate) utf8_only: bool,
+}
+
+impl NameRules {
+    /// Whether names that differ may be the same.
+    pub(crate) fn fold(self) -> bool {
+        self.case == CaseSensitivity::Insensitive || self.normalisation != 0
     }
-    match (std::str::from_utf8(a), std::str::from_utf8(b)) {
-        // Compatibility decomposition is the coarsest of the four forms; it also equates what the form of this dataset
-        // may keep apart, which a listing that compares exact names first never confuses.
-        (Ok(a), Ok(b)) if fold => folded(a).nfkd().eq(folded(b).nfkd()),
-        (Ok(a), Ok(b)) => a.nfkd().eq(b.nfkd()),
-        _ => fold && equal_ignoring_case(a, b),
+
+    /// Whether two names are the same: byte by byte, or apart from normalisation and case.
+    pub(crate) fn same(self, a: &[u8], b: &[u8]) -> bool {
+        if a == b {
+            return true;
+        }
+        let fold = self.case == CaseSensitivity::Insensitive;
+        if self.normalisation == 0 {
+            return fold && equal_ignoring_case(a, b);
+        }
+        match (std::str::from_utf8(a), std::str::from_utf8(b)) {
+            // Compatibility decomposition is the coarsest of the four forms; it also equates what the form of this dataset
+            // may keep apart, which a listing that compares exact names first never confuses.
+            (Ok(a), Ok(b)) if fold => folded(a).nfkd().eq(folded(b).nfkd()),
+            (Ok(a), Ok(b)) => a.nfkd().eq(b.nfkd()),
+            _ => fold && equal_ignoring_case(a, b),
+        }
     }
 }
 

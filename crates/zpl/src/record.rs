@@ -9,6 +9,10 @@ use crate::{FileKind, Time, ZplError, acl};
 
 /// The bits of a mode that say what a file is.
 pub(crate) const MODE_KIND: u32 = 0o170_000;
+/// The bit that has new files take over a directory's group.
+pub(crate) const MODE_SETGID: u32 = 0o2000;
+/// Files begin with a block of this size.
+pub(crate) const BLOCK_MIN_BYTES: u32 = 512;
 
 /// A record with the form that it is to be packed in: made before a txg is begun.
 pub(crate) struct Plan {

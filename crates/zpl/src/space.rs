@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 
 use cenote_dmu::Zap;
-use cenote_format::ids::ObjectId;
 use cenote_format::objset::ObjsetFlags;
+use cenote_format::zpl::{GROUP_USED_OBJECT, OBJECT_COUNT_PREFIX, PROJECT_USED_OBJECT, USER_USED_OBJECT};
 
-use crate::{FileSystem, ZplError};
+use crate::ZplError;
+use crate::filesystem::FileSystem;
 
 /// Whose space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,22 +36,14 @@ pub struct SpaceUse {
     pub quota_objects: u64,
 }
 
-/// The reserved object numbers of the accounting dnodes (`include/sys/dmu.h`).
-const USERUSED_OBJECT: ObjectId = ObjectId(u64::MAX);
-const GROUPUSED_OBJECT: ObjectId = ObjectId(u64::MAX - 1);
-const PROJECTUSED_OBJECT: ObjectId = ObjectId(u64::MAX - 2);
-
-/// What an accounting entry counts objects by.
-const OBJECT_PREFIX: &[u8] = b"obj-";
-
 impl FileSystem {
     /// Space by user, group or project: id to use. Empty where the dataset has no accounting.
     pub async fn space(&self, kind: SpaceKind) -> Result<BTreeMap<u64, SpaceUse>, ZplError> {
         let phys = self.objset().phys();
         let (id, dnode, quota, object_quota) = match kind {
-            SpaceKind::User => (USERUSED_OBJECT, &phys.userused_dnode, 0, 3),
-            SpaceKind::Group => (GROUPUSED_OBJECT, &phys.groupused_dnode, 1, 4),
-            SpaceKind::Project => (PROJECTUSED_OBJECT, &phys.projectused_dnode, 2, 5),
+            SpaceKind::User => (USER_USED_OBJECT, &phys.userused_dnode, 0, 2),
+            SpaceKind::Group => (GROUP_USED_OBJECT, &phys.groupused_dnode, 1, 3),
+            SpaceKind::Project => (PROJECT_USED_OBJECT, &phys.projectused_dnode, 4, 5),
         };
         let mut uses: BTreeMap<u64, SpaceUse> = BTreeMap::new();
         // Until a dataset's accounting is complete what there is of it is not to be shown.
@@ -68,7 +61,7 @@ impl FileSystem {
             while let Some(batch) = listing.next().await? {
                 for entry in batch {
                     let Some(value) = entry.value.as_u64() else { continue };
-                    match entry.name().strip_prefix(OBJECT_PREFIX) {
+                    match entry.name().strip_prefix(OBJECT_COUNT_PREFIX.as_bytes()) {
                         Some(name) if counts_objects => {
                             with_id(name, |id| uses.entry(id).or_default().used_objects = Some(value));
                         }
@@ -79,7 +72,7 @@ impl FileSystem {
             }
         }
         for (index, is_objects) in [(quota, false), (object_quota, true)] {
-            let Some(object) = self.quota_objects()[index] else { continue };
+            let Some(object) = self.shared.master.quota_objects[index] else { continue };
             let zap = Zap::open(self.dnode(object).await?).await?;
             let mut listing = zap.listing();
             while let Some(batch) = listing.next().await? {

@@ -136,7 +136,7 @@ pub(super) enum Data {
 impl Data {
     pub(super) fn size_bytes(&self) -> u64 {
         match self {
-            Self::File(file) => file.attributes().size_bytes,
+            Self::File(file) => file.size_bytes(),
             Self::Object { dnode, .. } => (dnode.last_block().0 + 1) * dnode.block_bytes(),
         }
     }

@@ -20,7 +20,7 @@ use cenote_taskq::sim::model::{Rotating, RotatingOptions};
 use cenote_taskq::{Class, Direct, Instant, OpenOptions, Rng, Runtime, RuntimeOptions, for_each_concurrent};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
-use cenote_zpl::write::{FileSystemMut, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use crate::clock::{Took, Watch};
 
@@ -189,7 +189,7 @@ impl Rig {
             };
             let pool = create_with_metaslabs(&clock, options, spec.metaslabs_min).await?;
             let root = pool.root().context("a new pool has a root")?.clone();
-            FileSystemMut::create(&root.objset, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await?;
+            BulkWriter::create(&root.objset, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await?;
             pool.set_property(&root, "compression", &PropertyValue::Number(COMPRESSION_OFF)).await?;
             pool.sync().await?;
             let tunables = TxTunables { zfs_dirty_data_max: spec.dirty_max_bytes, ..TxTunables::default() };

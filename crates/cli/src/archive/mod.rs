@@ -253,7 +253,7 @@ fn joined(name: &[u8], path: &[u8]) -> Vec<u8> {
 
 /// The data of a file that has holes worth leaving out. `None` for others, and where the holes cannot be found.
 async fn segments(file: &File) -> Option<Vec<(u64, u64)>> {
-    let size = file.attributes().size_bytes;
+    let size = file.size_bytes();
     let mut segments = Vec::new();
     let (mut at, mut data) = (0, 0);
     while let Some(start) = file.next_data(at).await.ok()? {

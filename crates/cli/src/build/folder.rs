@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::ObjectId;
-use cenote_zpl::write::{MODE_SYMLINK, NodeSpec};
+use cenote_zpl::bulk::{MODE_SYMLINK, NodeSpec};
 use rustix::fs::{Dir, Mode, OFlags, SeekFrom, fgetxattr, flistxattr, getxattr, listxattr, openat, readlinkat, seek};
 use rustix::io::Errno;
 

@@ -19,7 +19,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zpl::DirEntry;
 use cenote_spa::Pool;
 use cenote_taskq::buf::Buf;
-use cenote_zpl::write::{FileSystemMut, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NewEntry, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NewEntry, NodeSpec};
 
 use crate::newpool::NewPool;
 pub(crate) use folder::{Event, Folder};
@@ -71,7 +71,7 @@ pub(crate) struct Builder {
     pool: Pool,
     /// A txg that is being written.
     syncing: Option<Txg>,
-    files: FileSystemMut,
+    files: BulkWriter,
     txg: Txg,
     dirty_bytes: u64,
     /// When a txg is to be written.
@@ -105,7 +105,7 @@ impl Builder {
 
     /// A builder that adds to a directory of a file system that exists, all in the open txg: it is there as a whole, or not
     /// at all.
-    pub(crate) async fn into_existing(pool: Pool, files: FileSystemMut, directory: Object) -> Result<Self> {
+    pub(crate) async fn into_existing(pool: Pool, files: BulkWriter, directory: Object) -> Result<Self> {
         let before = Some(files.entries(&directory).await?);
         Ok(Self {
             txg: pool.txg(),

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_zpl::write::{MODE_DIR, MODE_FILE, MODE_SYMLINK, NodeSpec};
+use cenote_zpl::bulk::{MODE_DIR, MODE_FILE, MODE_SYMLINK, NodeSpec};
 use tar::EntryType;
 
 use super::entries::{BLOCK_BYTES, Entries, Entry, PARTS_MAX, shown};

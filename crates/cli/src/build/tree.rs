@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::ObjectId;
-use cenote_zpl::write::{MODE_DIR, MODE_FILE, MODE_KIND, NodeSpec};
+use cenote_zpl::bulk::{MODE_DIR, MODE_FILE, MODE_KIND, NodeSpec};
 
 use super::entries::{Budget, shown};
 use super::{Builder, Content, DirectoryId, ROOT};

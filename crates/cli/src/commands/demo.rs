@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use cenote_dmu::tx::TxTunables;
 use cenote_fuse::{Layout, MountOptions, Unmount};
 use cenote_taskq::Rng;
-use cenote_zpl::live::{LiveFileSystem, LiveOptions, NewNode};
+use cenote_zpl::{FileSystem, FileSystemOptions, NewNode};
 use clap::Parser;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -241,7 +241,7 @@ impl Demo<'_> {
         let paced = TxTunables { zfs_txg_timeout: 1, zfs_dirty_data_max: 32 << 20, ..TxTunables::default() };
         let pool = pool.start(paced).await;
         let head = pool.open_head(OWN).await?;
-        let files = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), LiveOptions::default()).await?;
+        let files = FileSystem::open_head(head.objset(), Arc::new(head.clone()), FileSystemOptions::default()).await?;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         let (file, _) = files.create_file(files.root(), WRITTEN.as_bytes(), &new).await?;
         let begun = handle.now();

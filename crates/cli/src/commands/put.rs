@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_spa::{FileSizes, Pool};
-use cenote_zpl::write::{FileSystemMut, MODE_DIR, XattrMode};
+use cenote_zpl::XattrMode;
+use cenote_zpl::bulk::{BulkWriter, MODE_DIR};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
@@ -93,9 +94,9 @@ pub(super) fn as_it_was(context: &Context, counts: &Counts) -> Outcome {
 }
 
 /// Opens a file system, with what its properties say of new files.
-async fn open_files(pool: &Pool, name: &str) -> Result<FileSystemMut> {
+async fn open_files(pool: &Pool, name: &str) -> Result<BulkWriter> {
     let head = pool.open_head(name).await?;
-    let mut files = FileSystemMut::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
+    let mut files = BulkWriter::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
     let view = pool.dsl()?;
     let dir = view.dir(name).await?;
     let (asked, of) = (view.clone(), dir.clone());

@@ -33,7 +33,7 @@ pub(crate) enum Piece {
 impl Content {
     /// All of the file, with `window_bytes` of reads in flight.
     pub(crate) fn new(file: File, window_bytes: u64) -> Self {
-        let size = file.attributes().size_bytes;
+        let size = file.size_bytes();
         Self::range(file, 0..size, window_bytes)
     }
 
@@ -62,7 +62,7 @@ impl Content {
             }
             Err(error) => {
                 self.stream = None;
-                let block_size = self.file.attributes().block_size_bytes.max(1);
+                let block_size = self.file.block_size_bytes().max(1);
                 let offset_bytes = self.at;
                 self.at = (offset_bytes / block_size).saturating_add(1).saturating_mul(block_size).min(self.end);
                 Some(Piece::Damage { offset_bytes, len_bytes: self.at - offset_bytes, error })

@@ -429,7 +429,7 @@ mod tests {
     use cenote_format::zpl::{MASTER_NODE, master_node};
     use cenote_taskq::buf::Buf;
     use cenote_taskq::{Runtime, RuntimeOptions};
-    use cenote_zpl::write::{MODE_FILE, NewEntry, NodeSpec};
+    use cenote_zpl::bulk::{MODE_FILE, NewEntry, NodeSpec};
 
     use super::*;
     use crate::args::{Globals, Search};

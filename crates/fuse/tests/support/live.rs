@@ -11,7 +11,7 @@ use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
-use cenote_zpl::write::{FileSystemMut, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use super::can_mount;
 
@@ -37,7 +37,7 @@ async fn new_pool(handle: &Handle, path: &Path) -> Pool {
     };
     let pool = create(handle, options).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
-    FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
+    BulkWriter::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
     pool.sync().await.unwrap();
     pool.start(TxTunables::default()).await
 }

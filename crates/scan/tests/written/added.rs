@@ -180,9 +180,9 @@ fn what_is_added_is_written_to_when_the_pool_is_opened_again() {
         let paths = &machine.paths;
         let first = top(&handle, TopKind::Single, AllocationClass::Normal, &paths[..1]).await;
         let mut pool = create(&handle, options(vec![first], 12)).await.unwrap();
-        let node = cenote_zpl::write::NodeSpec { mode: 0o755, ..Default::default() };
+        let node = cenote_zpl::bulk::NodeSpec { mode: 0o755, ..Default::default() };
         let root = pool.root().unwrap().objset.clone();
-        cenote_zpl::write::FileSystemMut::create(&root, pool.txg(), &node).await.unwrap();
+        cenote_zpl::bulk::BulkWriter::create(&root, pool.txg(), &node).await.unwrap();
         fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 128 << 10, 100).await;
         pool.export().await.unwrap();
         // Another sector size is refused, and nothing changes by that.

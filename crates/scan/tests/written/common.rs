@@ -15,7 +15,7 @@ use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Rng, Runtime};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
-use cenote_zpl::write::{FileSystemMut, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 pub(crate) const DISK_BYTES: u64 = 80 << 20;
 
@@ -107,7 +107,7 @@ pub(crate) fn options(tops: Vec<TopSpec>, ashift: u32) -> CreateOptions {
 pub(crate) async fn make(handle: &Handle, options: CreateOptions) -> Pool {
     let pool = create(handle, options).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
-    FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
+    BulkWriter::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
     pool.sync().await.unwrap();
     pool
 }

@@ -18,7 +18,7 @@ use cenote_spa::{
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Rng, Runtime};
-use cenote_zpl::write::{FileSystemMut, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use crate::common::*;
 
@@ -483,7 +483,7 @@ fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
         let make = async |writer: &mut Syncer, name: &str| {
             let head = writer.create_dataset(name, ObjsetType::Zfs).await?;
             let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
-            FileSystemMut::create(&head.objset, writer.txg(), &root).await.unwrap();
+            BulkWriter::create(&head.objset, writer.txg(), &root).await.unwrap();
             for (property, value) in [("quota", 500 << 20), ("checksum", 8)] {
                 writer.change_property(name, property, Some(&PropertyValue::Number(value))).await?;
             }
@@ -535,7 +535,7 @@ fn changes_of_the_pool_are_made_in_order_and_on_disk_when_they_are_answered() {
                 Box::pin(async move {
                     let head = writer.create_dataset(name, ObjsetType::Zfs).await?;
                     let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
-                    FileSystemMut::create(&head.objset, writer.txg(), &root).await.unwrap();
+                    BulkWriter::create(&head.objset, writer.txg(), &root).await.unwrap();
                     Ok(())
                 })
             });

@@ -10,7 +10,7 @@ use cenote_format::ids::{BlockId, ObjectId};
 use cenote_spa::{Clock, Host, ImportOptions, LiveHead, Pool, WriteOptions, create_with_metaslabs, find, import, open};
 use cenote_taskq::sim::disk::{Latency, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
-use cenote_zpl::write::{FileSystemMut, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use crate::common::*;
 use crate::live::{make_objects, small};
@@ -31,7 +31,7 @@ async fn filled(handle: &Handle, machine: &Machine, metaslabs: u64) -> Vec<Objec
     let options = options(machine.tops(handle, SINGLE).await, 12);
     let pool = create_with_metaslabs(handle, options, metaslabs).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
-    FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
+    BulkWriter::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
     pool.sync().await.unwrap();
     let pool = pool.start(small()).await;
     let head = pool.open_head("written").await.unwrap();

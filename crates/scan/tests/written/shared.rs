@@ -12,8 +12,7 @@ use cenote_spa::{ImportOptions, Pool, PropertyValue, SpaError, find, import, ope
 use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::Golden;
 use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
-use cenote_zpl::Cursor;
-use cenote_zpl::live::{LiveFileSystem, LiveOptions, OpenFile};
+use cenote_zpl::{Cursor, File, FileSystem, FileSystemOptions};
 
 use crate::common::*;
 use crate::reopened::write_options;
@@ -31,18 +30,18 @@ async fn live(handle: &Handle, images: &[PathBuf]) -> Pool {
     open(handle, pools.remove(0), &how, write_options()).await.unwrap().start(TxTunables::default()).await
 }
 
-async fn file_system(pool: &Pool, name: &str) -> LiveFileSystem {
+async fn file_system(pool: &Pool, name: &str) -> FileSystem {
     let head = pool.open_head(name).await.unwrap();
     let objset = head.objset().clone();
-    LiveFileSystem::open(&objset, std::sync::Arc::new(head), LiveOptions::default()).await.unwrap()
+    FileSystem::open_head(&objset, std::sync::Arc::new(head), FileSystemOptions::default()).await.unwrap()
 }
 
-async fn whole(file: &OpenFile) -> Vec<u8> {
-    file.read(0, file.attributes().size_bytes as usize).await.unwrap().to_vec()
+async fn whole(file: &File) -> Vec<u8> {
+    file.read(0, file.size_bytes() as usize).await.unwrap().to_vec()
 }
 
 /// Regular files below a directory, with their directory and object.
-async fn listed(fs: &LiveFileSystem) -> BTreeMap<String, (ObjectId, Vec<u8>, ObjectId)> {
+async fn listed(fs: &FileSystem) -> BTreeMap<String, (ObjectId, Vec<u8>, ObjectId)> {
     let mut found = BTreeMap::new();
     let mut directories = vec![(String::new(), fs.root())];
     while let Some((path, directory)) = directories.pop() {
@@ -61,7 +60,7 @@ async fn listed(fs: &LiveFileSystem) -> BTreeMap<String, (ObjectId, Vec<u8>, Obj
     found
 }
 
-async fn contents(fs: &LiveFileSystem) -> Files {
+async fn contents(fs: &FileSystem) -> Files {
     let mut files = Files::new();
     for (path, (_, _, object)) in listed(fs).await {
         let open = fs.open_file(object).await.unwrap();
@@ -72,7 +71,7 @@ async fn contents(fs: &LiveFileSystem) -> Files {
 }
 
 /// Changes some files, and the model with them.
-async fn change_files(fs: &LiveFileSystem, files: &mut Files, rng: &mut Rng) {
+async fn change_files(fs: &FileSystem, files: &mut Files, rng: &mut Rng) {
     for (path, (directory, name, object)) in listed(fs).await {
         let Some(content) = files.get_mut(&path).filter(|_| rng.chance(1, 3)) else { continue };
         let open = fs.open_file(object).await.unwrap();

@@ -8,7 +8,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::zpl::{MASTER_NODE, master_node};
 use cenote_props::{Types, dataset, effect};
 use cenote_spa::{PropertyValue, Syncer};
-use cenote_zpl::write::{FileSystemMut, MODE_DIR, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::commands::zfs::volume;
@@ -151,7 +151,7 @@ async fn make(pool: &mut Syncer, name: &str) -> Result<()> {
     let now = [pool.time_s(), 0];
     let node =
         NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
-    FileSystemMut::create(&head.objset, pool.txg(), &node).await?;
+    BulkWriter::create(&head.objset, pool.txg(), &node).await?;
     Ok(())
 }
 

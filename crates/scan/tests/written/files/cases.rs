@@ -8,11 +8,10 @@ use cenote_format::ids::ObjectId;
 use cenote_format::znode::ZnodeFlags;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Class, Runtime};
-use cenote_zpl::live::{
-    AccessTimes, AttributeChange, LiveFileSystem, LiveOptions, NewNode, OpenFile, RenameMode, XattrSet,
+use cenote_zpl::{
+    AccessTimes, AttributeChange, Cursor, Errno, File, FileSystem, FileSystemOptions, NewNode, RenameMode, XattrMode,
+    XattrSet, ZplError,
 };
-use cenote_zpl::write::XattrMode;
-use cenote_zpl::{Cursor, Errno, ZplError};
 
 use super::{Live, fresh, judged, make, reopen};
 use crate::common::{Machine, SINGLE, options};
@@ -29,12 +28,12 @@ fn errno<T>(told: Result<T, ZplError>) -> Option<Errno> {
     told.err().map(|error| error.errno())
 }
 
-async fn make_file(fs: &LiveFileSystem, name: &str) -> OpenFile {
+async fn make_file(fs: &FileSystem, name: &str) -> File {
     fs.create_file(fs.root(), name.as_bytes(), &file(0o644)).await.unwrap().0
 }
 
 /// Runs a case on a fresh pool, and has what it leaves judged.
-fn case<F>(options: LiveOptions, story: impl FnOnce(Live) -> F)
+fn case<F>(options: FileSystemOptions, story: impl FnOnce(Live) -> F)
 where
     F: Future<Output = Live>,
 {
@@ -58,14 +57,14 @@ fn reading_changes_the_access_time_as_the_properties_say() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
     runtime.block_on(async {
-        let (machine, live) = fresh(&runtime, &handle, LiveOptions::default()).await;
+        let (machine, live) = fresh(&runtime, &handle, FileSystemOptions::default()).await;
         let accessed = async || live.fs.find(live.fs.root(), b"f").await.unwrap().accessed;
         let read = async |later: Duration| {
             handle.sleep(later).await;
             let open = live.fs.open_file(live.fs.find(live.fs.root(), b"f").await.unwrap().object).await.unwrap();
-            let before = open.attributes().accessed;
+            let before = open.attributes().unwrap().accessed;
             assert_eq!(&open.read(0, 10).await.unwrap()[..], b"content");
-            let noted = open.attributes().accessed;
+            let noted = open.attributes().unwrap().accessed;
             open.close().await.unwrap();
             assert_eq!(accessed().await, noted, "it is written down when the file is closed");
             noted > before
@@ -78,9 +77,9 @@ fn reading_changes_the_access_time_as_the_properties_say() {
         assert!(read(second).await, "changed since it was last read");
         assert!(!read(second).await, "read already");
         assert!(read(day).await, "a day has gone");
-        live.fs.set_options(LiveOptions { access_times: AccessTimes::Always, ..LiveOptions::default() });
+        live.fs.set_options(FileSystemOptions { access_times: AccessTimes::Always, ..FileSystemOptions::default() });
         assert!(read(second).await);
-        live.fs.set_options(LiveOptions { access_times: AccessTimes::Never, ..LiveOptions::default() });
+        live.fs.set_options(FileSystemOptions { access_times: AccessTimes::Never, ..FileSystemOptions::default() });
         assert!(!read(day).await);
         finish(&handle, &machine, live).await;
     });
@@ -89,7 +88,7 @@ fn reading_changes_the_access_time_as_the_properties_say() {
 /// Blocks that were written behind the last one on disk made the search for a hole go back and forth for ever.
 #[test]
 fn a_hole_behind_what_is_not_on_disk_yet_is_found() {
-    case(LiveOptions { record_bytes: 4096, ..LiveOptions::default() }, async |live| {
+    case(FileSystemOptions { record_bytes: 4096, ..FileSystemOptions::default() }, async |live| {
         let open = make_file(&live.fs, "f").await;
         open.write(0, &[1; 8192]).await.unwrap();
         live.sync().await;
@@ -104,7 +103,7 @@ fn a_hole_behind_what_is_not_on_disk_yet_is_found() {
 
 #[test]
 fn a_file_that_is_open_outlives_its_name_and_is_freed_by_the_last_close() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let fs = &live.fs;
         let open = make_file(fs, "f").await;
         let id = open.id();
@@ -115,7 +114,7 @@ fn a_file_that_is_open_outlives_its_name_and_is_freed_by_the_last_close() {
         live.sync().await;
         open.write(6, b" and after").await.unwrap();
         assert_eq!(&other.read(0, 100).await.unwrap()[..], b"before and after");
-        assert_eq!(other.attributes().link_count, 0);
+        assert_eq!(other.attributes().unwrap().link_count, 0);
         open.close().await.unwrap();
         live.sync().await;
         assert_eq!(&other.read(0, 6).await.unwrap()[..], b"before");
@@ -131,7 +130,7 @@ fn what_a_crash_leaves_in_the_delete_queue_is_freed_by_the_next_user() {
     let runtime = Runtime::simulated(2);
     let handle = runtime.handle();
     runtime.block_on(async {
-        let (machine, live) = fresh(&runtime, &handle, LiveOptions::default()).await;
+        let (machine, live) = fresh(&runtime, &handle, FileSystemOptions::default()).await;
         let open = make_file(&live.fs, "f").await;
         open.write(0, &[7; 300_000]).await.unwrap();
         live.fs.set_xattr(open.id(), b"user.big", &[1; 60_000], XattrSet::Any).await.unwrap();
@@ -142,7 +141,7 @@ fn what_a_crash_leaves_in_the_delete_queue_is_freed_by_the_next_user() {
         drop(live.stop().await);
         judged(&handle, &machine.paths).await.0.close().await;
         let pool = reopen(&handle, &machine.paths).await;
-        let live = Live::start(&handle, pool, LiveOptions::default()).await;
+        let live = Live::start(&handle, pool, FileSystemOptions::default()).await;
         assert!(live.fs.garbage().await);
         assert_eq!(live.fs.reap().await.unwrap(), 1);
         assert!(live.fs.attributes(id).await.is_err());
@@ -151,7 +150,7 @@ fn what_a_crash_leaves_in_the_delete_queue_is_freed_by_the_next_user() {
 }
 
 /// A file with a block below each of so many lowest indirect blocks.
-async fn make_sparse(fs: &LiveFileSystem, name: &str, pieces: u64) -> ObjectId {
+async fn make_sparse(fs: &FileSystem, name: &str, pieces: u64) -> ObjectId {
     let open = make_file(fs, name).await;
     for piece in 0..pieces {
         open.write(piece << 19, b"x").await.unwrap();
@@ -167,7 +166,7 @@ fn a_large_file_that_loses_its_name_is_freed_later_and_holds_up_nobody() {
     let runtime = Runtime::simulated(4);
     let handle = runtime.handle();
     runtime.block_on(async {
-        let options = LiveOptions { record_bytes: 512, ..LiveOptions::default() };
+        let options = FileSystemOptions { record_bytes: 512, ..FileSystemOptions::default() };
         let (machine, live) = fresh(&runtime, &handle, options).await;
         let fs = &live.fs;
         // More than a txg frees.
@@ -216,7 +215,7 @@ fn the_end_of_use_leaves_a_large_file_half_freed_and_the_next_user_goes_on() {
     let runtime = Runtime::simulated(5);
     let handle = runtime.handle();
     runtime.block_on(async {
-        let options = LiveOptions { record_bytes: 512, ..LiveOptions::default() };
+        let options = FileSystemOptions { record_bytes: 512, ..FileSystemOptions::default() };
         let (machine, live) = fresh(&runtime, &handle, options).await;
         let large = make_sparse(&live.fs, "large", 600).await;
         live.sync().await;
@@ -244,7 +243,7 @@ fn numbers_of_removed_files_are_used_again() {
     let runtime = Runtime::simulated(3);
     let handle = runtime.handle();
     runtime.block_on(async {
-        let (machine, live) = fresh(&runtime, &handle, LiveOptions::default()).await;
+        let (machine, live) = fresh(&runtime, &handle, FileSystemOptions::default()).await;
         let make = async |live: &Live, names: std::ops::Range<u32>| {
             let mut ids = Vec::new();
             for name in names {
@@ -270,7 +269,7 @@ fn numbers_of_removed_files_are_used_again() {
         remove(&live, 50..190).await;
         live.stop().await.export().await.unwrap();
         let pool = reopen(&handle, &machine.paths).await;
-        let live = Live::start(&handle, pool, LiveOptions::default()).await;
+        let live = Live::start(&handle, pool, FileSystemOptions::default()).await;
         assert!(make(&live, 300..400).await.iter().all(|id| first.contains(id)));
         for name in (190..230).chain(300..400) {
             let found = live.fs.find(live.fs.root(), name.to_string().as_bytes()).await.unwrap();
@@ -284,7 +283,7 @@ fn numbers_of_removed_files_are_used_again() {
 
 #[test]
 fn a_directory_never_comes_to_lie_below_itself() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let fs = &live.fs;
         let root = fs.root();
         let a = fs.create(root, b"a", &directory(0o755)).await.unwrap().object;
@@ -312,7 +311,7 @@ fn moves_at_the_same_time_make_no_cycle() {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         runtime.block_on(async {
-            let (machine, live) = fresh(&runtime, &handle, LiveOptions::default()).await;
+            let (machine, live) = fresh(&runtime, &handle, FileSystemOptions::default()).await;
             let root = live.fs.root();
             let a = live.fs.create(root, b"a", &directory(0o755)).await.unwrap().object;
             let b = live.fs.create(root, b"b", &directory(0o755)).await.unwrap().object;
@@ -332,7 +331,7 @@ fn moves_at_the_same_time_make_no_cycle() {
 
 #[test]
 fn a_directory_of_20000_entries_grows_and_shrinks_to_none() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let fs = &live.fs;
         let dir = fs.create(fs.root(), b"d", &directory(0o755)).await.unwrap().object;
         let name = |number: u64| format!("entry number {number}").into_bytes();
@@ -381,7 +380,7 @@ fn a_directory_of_20000_entries_grows_and_shrinks_to_none() {
 /// A sparse file with data here and there is shortened and removed in steps, each in the end a few at a time.
 #[test]
 fn a_sparse_file_of_many_pieces_goes_in_steps_over_several_txgs() {
-    case(LiveOptions { record_bytes: 4096, ..LiveOptions::default() }, async |live| {
+    case(FileSystemOptions { record_bytes: 4096, ..FileSystemOptions::default() }, async |live| {
         let fs = &live.fs;
         let open = make_file(fs, "f").await;
         for piece in 0..700_u64 {
@@ -405,16 +404,16 @@ fn a_sparse_file_of_many_pieces_goes_in_steps_over_several_txgs() {
 
 #[test]
 fn the_first_block_grows_with_the_file_up_to_a_record() {
-    case(LiveOptions { record_bytes: 16384, ..LiveOptions::default() }, async |live| {
+    case(FileSystemOptions { record_bytes: 16384, ..FileSystemOptions::default() }, async |live| {
         let open = make_file(&live.fs, "f").await;
-        let block = async || open.attributes().block_size_bytes;
+        let block = async || open.attributes().unwrap().block_size_bytes;
         for (end, expected) in [(100, 512), (700, 1024), (5000, 5120), (16000, 16384), (40_000, 16384)] {
             open.write(end - 10, &[9; 10]).await.unwrap();
             assert_eq!(block().await, expected, "{end}");
             live.sync().await;
         }
         open.truncate(0).await.unwrap();
-        live.fs.set_options(LiveOptions { record_bytes: 65536, ..LiveOptions::default() });
+        live.fs.set_options(FileSystemOptions { record_bytes: 65536, ..FileSystemOptions::default() });
         live.sync().await;
         open.truncate(50_000).await.unwrap();
         assert_eq!(block().await, 50_176);
@@ -426,7 +425,7 @@ fn the_first_block_grows_with_the_file_up_to_a_record() {
 
 #[test]
 fn attributes_move_between_bonus_and_spill_and_owners_stay_counted() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let fs = &live.fs;
         let open = make_file(fs, "f").await;
         let id = open.id();
@@ -450,7 +449,7 @@ fn attributes_move_between_bonus_and_spill_and_owners_stay_counted() {
 #[test]
 fn extended_attributes_that_outgrow_the_spill_block_go_to_a_directory_and_change_owner_with_their_file() {
     for xattrs in [XattrMode::Sa, XattrMode::Dir] {
-        case(LiveOptions { xattrs, ..LiveOptions::default() }, async |live| {
+        case(FileSystemOptions { xattrs, ..FileSystemOptions::default() }, async |live| {
             let fs = &live.fs;
             let open = make_file(fs, "f").await;
             let id = open.id();
@@ -479,7 +478,7 @@ fn extended_attributes_that_outgrow_the_spill_block_go_to_a_directory_and_change
 /// Goal: nobody writes what nobody could read. Method: values are set until one is refused; all others are then read.
 #[test]
 fn attributes_are_refused_where_a_reader_would_refuse_them() {
-    case(LiveOptions { xattrs: XattrMode::Dir, ..LiveOptions::default() }, async |live| {
+    case(FileSystemOptions { xattrs: XattrMode::Dir, ..FileSystemOptions::default() }, async |live| {
         let fs = &live.fs;
         let id = make_file(fs, "f").await.id();
         let mut count = 0;
@@ -502,7 +501,7 @@ fn attributes_are_refused_where_a_reader_would_refuse_them() {
 
 #[test]
 fn of_the_systems_attributes_only_lists_can_be_set() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let fs = &live.fs;
         let id = make_file(fs, "f").await.id();
         for name in [&b"system.nfs4_acl"[..], b"system.anything", b"system.posix_acl_", b"system.posix_acl_access2"] {
@@ -529,7 +528,7 @@ fn posix_lists_keep_step_with_modes_and_are_handed_down() {
         entry(0x20, 0, none),
     ]
     .concat();
-    let options = LiveOptions { has_posix_acls: true, ..LiveOptions::default() };
+    let options = FileSystemOptions { has_posix_acls: true, ..FileSystemOptions::default() };
     case(options, async |live| {
         let fs = &live.fs;
         let (access, default) = (b"system.posix_acl_access", b"system.posix_acl_default");
@@ -555,7 +554,7 @@ fn posix_lists_keep_step_with_modes_and_are_handed_down() {
 
 #[test]
 fn flags_forbid_what_they_say() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let fs = &live.fs;
         let open = make_file(fs, "f").await;
         open.write(0, b"12345").await.unwrap();
@@ -582,7 +581,7 @@ fn flags_forbid_what_they_say() {
 
 #[test]
 fn a_directory_hands_its_project_down_and_keeps_others_out() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let fs = &live.fs;
         let dir = fs.create(fs.root(), b"d", &directory(0o755)).await.unwrap().object;
         let change = AttributeChange {
@@ -606,7 +605,7 @@ fn a_directory_hands_its_project_down_and_keeps_others_out() {
 
 #[test]
 fn names_that_cannot_be_are_refused() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let (fs, root) = (&live.fs, live.fs.root());
         for name in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
             assert_eq!(errno(fs.create(root, name, &file(0o644)).await), Some(Errno::Invalid), "{name:?}");
@@ -628,7 +627,8 @@ fn what_is_being_written_is_read_from_memory_until_it_is_on_disk() {
         let latency = Latency { write: Duration::from_millis(20), ..Latency::default() };
         let machine = Machine::new(&runtime, 1, latency);
         let pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
-        let live = Live::start(&handle, pool, LiveOptions { record_bytes: 4096, ..LiveOptions::default() }).await;
+        let live =
+            Live::start(&handle, pool, FileSystemOptions { record_bytes: 4096, ..FileSystemOptions::default() }).await;
         let open = make_file(&live.fs, "f").await;
         for round in 1..6_u8 {
             open.write(0, &[round; 400_000]).await.unwrap();
@@ -654,7 +654,8 @@ fn a_live_pool_gives_txgs_and_its_files_are_there_after_export() {
         let writer = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
         let pool = writer.start(TxTunables::default()).await;
         let head = pool.open_head("written").await.unwrap();
-        let fs = LiveFileSystem::open(&head.objset().clone(), Arc::new(head), LiveOptions::default()).await.unwrap();
+        let fs =
+            FileSystem::open_head(&head.objset().clone(), Arc::new(head), FileSystemOptions::default()).await.unwrap();
         for number in 0..300_u64 {
             let open = make_file(&fs, &format!("f{number}")).await;
             open.write(0, &[number as u8; 10_000]).await.unwrap();
@@ -676,7 +677,7 @@ fn a_live_pool_gives_txgs_and_its_files_are_there_after_export() {
 #[test]
 fn a_part_of_a_dirty_block_is_changed_in_place_and_under_nobody() {
     const RECORD: usize = 128 << 10;
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let open = make_file(&live.fs, "f").await;
         let mut model = vec![1; 2 * RECORD];
         open.write(0, &model).await.unwrap();
@@ -722,7 +723,7 @@ fn a_part_of_a_dirty_block_is_changed_in_place_and_under_nobody() {
 /// The ZAP of a directory is kept open between changes: by its object, so that a directory of the same number later is another one.
 #[test]
 fn a_directory_whose_number_was_anothers_begins_empty() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let (fs, root) = (&live.fs, live.fs.root());
         let mut numbers = std::collections::BTreeSet::new();
         for round in 0..4 {
@@ -750,7 +751,7 @@ fn a_directory_whose_number_was_anothers_begins_empty() {
 /// Each counted for as much as a piece of a huge file once, and a program that rewrote small files waited for txgs.
 #[test]
 fn many_small_files_are_emptied_in_one_txg() {
-    case(LiveOptions::default(), async |live| {
+    case(FileSystemOptions::default(), async |live| {
         let before = live.open_txg();
         for number in 0..300 {
             let open = make_file(&live.fs, &format!("f{number}")).await;
@@ -762,5 +763,57 @@ fn many_small_files_are_emptied_in_one_txg() {
         }
         assert_eq!(live.open_txg(), before);
         live
+    });
+}
+
+/// One type serves both: what is open to be read answers the same questions and refuses every change.
+#[test]
+fn a_file_system_that_is_open_to_be_read_says_the_same_and_refuses_changes() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let (machine, live) = fresh(&runtime, &handle, FileSystemOptions::default()).await;
+        let (fs, root) = (live.fs.clone(), live.fs.root());
+        let open = make_file(&fs, "f").await;
+        open.write(0, &[7; 3000]).await.unwrap();
+        open.write(1 << 20, &[8; 100]).await.unwrap();
+        fs.set_xattr(open.id(), b"user.a", b"value", XattrSet::Any).await.unwrap();
+        let dir = fs.create(root, b"d", &directory(0o755)).await.unwrap().object;
+        live.sync().await;
+        let told = async |fs: &FileSystem| {
+            let open = fs.open_file(fs.lookup(fs.root(), b"f").await.unwrap()).await.unwrap();
+            let mut attributes = open.attributes().unwrap();
+            // What is read of a file system in use may have changed that.
+            attributes.accessed = attributes.modified;
+            let bytes = open.read(2990, 2 << 20).await.unwrap().to_vec();
+            let ends = (open.next_data(4096).await.unwrap(), open.next_hole(0).await.unwrap());
+            let names = fs.list(fs.root(), Cursor::START, 10).await.unwrap();
+            (attributes, bytes, ends, names, fs.xattrs(open.id()).await.unwrap(), fs.resolve(b"d/..").await.unwrap())
+        };
+        let in_use = told(&fs).await;
+        drop((fs, open));
+        live.stop().await.export().await.unwrap();
+        let (pool, fs) = judged(&handle, &machine.paths).await;
+        assert!(fs.is_read_only());
+        assert_eq!(told(&fs).await, in_use);
+        let id = in_use.0.object;
+        let open = fs.open_file(id).await.unwrap();
+        let refused = [
+            errno(fs.create(root, b"new", &file(0o644)).await),
+            errno(fs.create_file(root, b"new", &file(0o644)).await),
+            errno(fs.link(id, root, b"new").await),
+            errno(fs.unlink(root, b"f").await),
+            errno(fs.rmdir(root, b"d").await),
+            errno(fs.rename(root, b"f", dir, b"f", RenameMode::Replace).await),
+            errno(fs.set_attributes(id, &AttributeChange { uid: Some(1), ..AttributeChange::default() }).await),
+            errno(fs.set_xattr(id, b"user.b", b"", XattrSet::Any).await),
+            errno(fs.remove_xattr(id, b"user.a").await),
+            errno(open.write(0, b"new").await),
+            errno(open.truncate(0).await),
+            errno(fs.reap().await),
+        ];
+        assert_eq!(refused, [Some(Errno::ReadOnly); 12]);
+        drop((fs, open));
+        pool.close().await;
     });
 }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use cenote_taskq::{Class, Rng, Runtime};
-use cenote_zpl::Cursor;
-use cenote_zpl::live::{AttributeChange, LiveOptions, NewNode, RenameMode, XattrSet};
+use cenote_zpl::{AttributeChange, Cursor, FileSystemOptions, NewNode, RenameMode, XattrSet};
 
 use super::{fresh, judged};
 
@@ -16,7 +15,7 @@ fn what_many_do_at_once_in_one_tree_adds_up() {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         runtime.block_on(async {
-            let options = LiveOptions { record_bytes: 4096, ..LiveOptions::default() };
+            let options = FileSystemOptions { record_bytes: 4096, ..FileSystemOptions::default() };
             let (machine, live) = fresh(&runtime, &handle, options).await;
             let root = live.fs.root();
             let mut dirs = vec![root];
@@ -96,7 +95,7 @@ fn writers_of_one_file_lose_nothing_between_txgs() {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         runtime.block_on(async {
-            let options = LiveOptions { record_bytes: 4096, ..LiveOptions::default() };
+            let options = FileSystemOptions { record_bytes: 4096, ..FileSystemOptions::default() };
             let (machine, live) = fresh(&runtime, &handle, options).await;
             let new = NewNode { mode: 0o100_644, ..NewNode::default() };
             let id = live.fs.create(live.fs.root(), b"f", &new).await.unwrap().object;

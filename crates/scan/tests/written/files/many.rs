@@ -14,7 +14,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime, RuntimeOptions};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
-use cenote_zpl::live::{AttributeChange, LiveFileSystem, LiveOptions, NewNode};
+use cenote_zpl::{AttributeChange, FileSystem, FileSystemOptions, NewNode};
 
 use super::make;
 use crate::common::options;
@@ -59,7 +59,8 @@ fn the_owner_of_a_million_files_is_changed_within_the_limits() {
     runtime.block_on(async {
         let pool = pool_on(&handle, "/disk", 12, tunables).await;
         let head = pool.open_head("written").await.unwrap();
-        let fs = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), LiveOptions::default()).await.unwrap();
+        let fs =
+            FileSystem::open_head(head.objset(), Arc::new(head.clone()), FileSystemOptions::default()).await.unwrap();
         let ids = Arc::new(Mutex::new(Vec::new()));
         for directory in 0..files.div_ceil(PER_DIRECTORY) {
             let node = NewNode { mode: 0o040_755, ..NewNode::default() };
@@ -113,7 +114,7 @@ fn the_owner_of_a_million_files_is_changed_within_the_limits() {
 }
 
 /// Median and 99th percentile of the duration of small operations in microseconds, and their number.
-async fn small_operations(handle: &Handle, fs: &LiveFileSystem, until: impl Fn(u64) -> bool) -> (u64, u64, usize) {
+async fn small_operations(handle: &Handle, fs: &FileSystem, until: impl Fn(u64) -> bool) -> (u64, u64, usize) {
     let mut times = Vec::new();
     while !until(times.len() as u64) {
         let begun = handle.now();
@@ -149,8 +150,8 @@ fn a_file_of_ten_million_blocks_is_removed_and_others_do_not_notice() {
         let handle = inner;
         let pool = pool_on(&handle, &path, 9, TxTunables::for_memory(8 << 30)).await;
         let head = pool.open_head("written").await.unwrap();
-        let options = LiveOptions { record_bytes: BLOCK_BYTES as u32, ..LiveOptions::default() };
-        let fs = LiveFileSystem::open(head.objset(), Arc::new(head.clone()), options).await.unwrap();
+        let options = FileSystemOptions { record_bytes: BLOCK_BYTES as u32, ..FileSystemOptions::default() };
+        let fs = FileSystem::open_head(head.objset(), Arc::new(head.clone()), options).await.unwrap();
         let node = NewNode { mode: 0o100_644, ..NewNode::default() };
         let (large, attributes) = fs.create_file(fs.root(), b"large", &node).await.unwrap();
         large.write(0, &[1; 2 * BLOCK_BYTES]).await.unwrap();

@@ -19,9 +19,8 @@ use cenote_format::objset::ObjsetFlags;
 use cenote_spa::{CreateOptions, ImportOptions, Pool, create, find, import, open};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Class, Handle, Join, Runtime};
-use cenote_zpl::live::{LiveFileSystem, LiveOptions};
-use cenote_zpl::write::{FileSystemMut, NodeSpec};
-use cenote_zpl::{FileSystem, SpaceKind};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
+use cenote_zpl::{FileSystem, FileSystemOptions, SpaceKind};
 
 use crate::common::{Machine, SINGLE, assert_clean, check};
 
@@ -36,17 +35,17 @@ async fn run(txgs: Transactions, pool: Pool) -> Pool {
 
 /// A pool whose file system is in use.
 pub(super) struct Live {
-    pub(super) fs: LiveFileSystem,
+    pub(super) fs: FileSystem,
     handle: Handle,
     txgs: Transactions,
     syncing: Join<Pool>,
 }
 
 impl Live {
-    pub(super) async fn start(handle: &Handle, pool: Pool, options: LiveOptions) -> Self {
+    pub(super) async fn start(handle: &Handle, pool: Pool, options: FileSystemOptions) -> Self {
         let head = pool.open_head("written").await.unwrap();
         let txgs = Transactions::new(handle, pool.txg(), TxTunables::default());
-        let fs = LiveFileSystem::open(&head.objset, Arc::new(txgs.clone()), options).await.unwrap();
+        let fs = FileSystem::open_head(&head.objset, Arc::new(txgs.clone()), options).await.unwrap();
         let quiescing = txgs.clone();
         handle.detach(Class::Sync, async move { quiescing.quiesce().await });
         let syncing = handle.spawn(Class::Sync, run(txgs.clone(), pool));
@@ -91,13 +90,13 @@ pub(super) async fn make(handle: &Handle, options: CreateOptions) -> Pool {
         | ObjsetFlags::USEROBJACCOUNTING_COMPLETE
         | ObjsetFlags::PROJECTQUOTA_COMPLETE;
     root.set_flags(pool.txg(), complete);
-    FileSystemMut::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
+    BulkWriter::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
     pool.sync().await.unwrap();
     pool
 }
 
 /// A new pool on a simulated disk, its file system in use.
-pub(super) async fn fresh(runtime: &Runtime, handle: &Handle, options: LiveOptions) -> (Machine, Live) {
+pub(super) async fn fresh(runtime: &Runtime, handle: &Handle, options: FileSystemOptions) -> (Machine, Live) {
     let machine = Machine::new(runtime, 1, Latency::default());
     let pool = make(handle, crate::common::options(machine.tops(handle, SINGLE).await, 12)).await;
     let live = Live::start(handle, pool, options).await;

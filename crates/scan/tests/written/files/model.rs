@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use cenote_format::ids::ObjectId;
-use cenote_zpl::live::RenameMode;
-use cenote_zpl::{Errno, FileKind};
+use cenote_zpl::{Errno, FileKind, RenameMode};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {

@@ -6,11 +6,10 @@ use cenote_spa::Pool;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
-use cenote_zpl::live::{
-    Allocation, AttributeChange, LiveFileSystem, LiveOptions, NewNode, OpenFile, RenameMode, XattrSet,
+use cenote_zpl::{
+    Allocation, AttributeChange, Cursor, Errno, File, FileKind, FileSystem, FileSystemOptions, NewNode, RenameMode,
+    XattrMode, XattrSet, ZplError,
 };
-use cenote_zpl::write::XattrMode;
-use cenote_zpl::{Cursor, Errno, FileKind, FileSystem, ZplError};
 
 use super::model::{Model, Node};
 use super::{Live, judged, make, reopen};
@@ -31,7 +30,7 @@ const KINDS: [FileKind; 7] = [
 struct Actor {
     model: Model,
     rng: Rng,
-    handles: Vec<OpenFile>,
+    handles: Vec<File>,
     counts: std::collections::BTreeMap<&'static str, (u32, u32)>,
 }
 
@@ -82,7 +81,7 @@ impl Actor {
         }
     }
 
-    async fn step(&mut self, fs: &LiveFileSystem) {
+    async fn step(&mut self, fs: &FileSystem) {
         match self.rng.below(22) {
             0..=4 => self.create(fs).await,
             5 | 6 => {
@@ -133,7 +132,7 @@ impl Actor {
         }
     }
 
-    async fn create(&mut self, fs: &LiveFileSystem) {
+    async fn create(&mut self, fs: &FileSystem) {
         let (parent, name) = (self.directory(), self.name());
         let kind = KINDS[self.rng.below(KINDS.len() as u64) as usize];
         let permissions = self.rng.below(0o1000) as u32;
@@ -151,7 +150,7 @@ impl Actor {
     }
 
     /// Reads and writes a file that has a name, or one that is only open.
-    async fn content(&mut self, fs: &LiveFileSystem) {
+    async fn content(&mut self, fs: &FileSystem) {
         let open = match self.rng.below(3) {
             0 if !self.handles.is_empty() => {
                 let at = self.rng.below(self.handles.len() as u64) as usize;
@@ -199,7 +198,7 @@ impl Actor {
         check_holes(&open, &self.model.node(id).content).await;
     }
 
-    async fn attributes(&mut self, fs: &LiveFileSystem) {
+    async fn attributes(&mut self, fs: &FileSystem) {
         let Some(id) = self.pick(|_| true) else { return };
         let mut change = AttributeChange::default();
         let (mode, uid) = (self.rng.below(0o10000) as u32 & !0o1000, self.rng.below(5) as u32);
@@ -219,7 +218,7 @@ impl Actor {
         self.agree("attributes", told, Ok(()));
     }
 
-    async fn xattr(&mut self, fs: &LiveFileSystem) {
+    async fn xattr(&mut self, fs: &FileSystem) {
         let Some(id) = self.pick(|_| true) else { return };
         // A slash in the name of an attribute says nothing of a path.
         let name = format!("user.{}{}", ["", "a/", "/"][self.rng.below(3) as usize], self.rng.below(2)).into_bytes();
@@ -246,7 +245,7 @@ impl Actor {
         }
     }
 
-    async fn compare(&mut self, fs: &LiveFileSystem) {
+    async fn compare(&mut self, fs: &FileSystem) {
         for (id, node) in &self.model.nodes {
             let found = fs.attributes(*id).await.unwrap();
             let told = (found.kind, found.permissions, found.uid, found.gid, found.link_count, found.size_bytes);
@@ -282,7 +281,7 @@ impl Actor {
 }
 
 /// Data and holes as they are told: what is said to be a hole is zeros.
-async fn check_holes(open: &OpenFile, content: &[u8]) {
+async fn check_holes(open: &File, content: &[u8]) {
     let mut at = 0;
     while let Some(data) = open.next_data(at).await.unwrap() {
         assert!(content[at as usize..data as usize].iter().all(|byte| *byte == 0));
@@ -315,10 +314,10 @@ async fn compare_read(fs: &FileSystem, model: &Model) {
 
 async fn play(handle: &Handle, mut pool: Pool, paths: &[std::path::PathBuf], seed: u64, steps: u32) {
     let mut rng = Rng::new(seed);
-    let options = LiveOptions {
+    let options = FileSystemOptions {
         record_bytes: 512 << rng.below(9),
         xattrs: if rng.chance(1, 3) { XattrMode::Dir } else { XattrMode::Sa },
-        ..LiveOptions::default()
+        ..FileSystemOptions::default()
     };
     let mut actor: Option<Actor> = None;
     for round in 0..3 {

@@ -13,12 +13,13 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::ZapValue;
 use cenote_format::znode::ZnodeFlags;
 
-use super::create::BLOCK_MIN_BYTES;
-use super::listing::{entry_value, word};
-use super::node::Node;
-use super::{LiveFileSystem, steps};
-use crate::record::{Birth, Plan, Times, changed, touch};
-use crate::xattr::{XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name};
+use super::read::directory_of;
+use super::{HIDDEN_DIR_MODE, HIDDEN_FILE_MODE, XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name};
+use crate::delete_queue::is_small;
+use crate::dir::{entry_value, word};
+use crate::filesystem::FileSystem;
+use crate::node::Node;
+use crate::record::{BLOCK_MIN_BYTES, Birth, Plan, Times, changed, touch};
 use crate::{FileKind, Time, ZplError};
 
 /// Attributes of one file at most whose owner is changed with the file's.
@@ -27,11 +28,9 @@ const NAMES_MAX: usize = 1 << 16;
 const FEW: usize = XATTRS_MAX_BYTES / XATTR_VALUE_MAX_BYTES - 1;
 /// Files whose owner is changed in one txg.
 const BATCH: usize = 64;
-const DIR_MODE: u32 = 0o041_777;
-const FILE_MODE: u32 = 0o100_644;
 
 /// A change of a hidden directory, all of it read and ready.
-pub(super) struct DirEdit {
+pub(crate) struct DirEdit {
     /// The directory, if there is one yet.
     directory: Option<Arc<Node>>,
     /// Its attributes afterwards.
@@ -47,50 +46,15 @@ pub(super) struct DirEdit {
 
 impl DirEdit {
     /// Bytes of the new value's blocks.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.value.as_ref().map_or(0, |(value, ..)| value.len().next_multiple_of(512) as u64)
     }
 }
 
-fn hidden_of(node: &Node) -> Option<ObjectId> {
-    Some(ObjectId(node.with(|record| record.u64(ZplAttribute::Xattr)))).filter(|id| id.0 != 0)
-}
-
-impl LiveFileSystem {
-    /// The value of an attribute of the hidden directory.
-    pub(super) async fn xattr_in_dir(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>, ZplError> {
-        let Some(directory) = hidden_of(node) else { return Ok(None) };
-        let object = self.shared.objset.object(directory).await?;
-        let look = Zap::open(object.clone()).await?;
-        let found = match look.lookup(name).await? {
-            Some(found) => Some(found),
-            // Names that other systems have stored are without a namespace.
-            None => match name.strip_prefix(b"user.") {
-                Some(bare) if linux_name(bare) == name => look.lookup(bare).await?,
-                _ => None,
-            },
-        };
-        let Some(found) = found else { return Ok(None) };
-        let file = self.node(word(directory, &found)?.object).await?;
-        let size = file.size_bytes();
-        if size > XATTR_VALUE_MAX_BYTES as u64 {
-            let what = "an extended attribute larger than 1 MiB".to_owned();
-            return Err(ZplError::Corrupt { object: file.id.0, what });
-        }
-        Ok(Some(file.object.read(0, size as usize).await?.to_vec()))
-    }
-
-    /// The names in the hidden directory, as stored.
-    pub(super) async fn xattr_dir_names(&self, node: &Node) -> Result<Vec<Vec<u8>>, ZplError> {
-        let Some(directory) = hidden_of(node) else { return Ok(Vec::new()) };
-        let object = self.shared.objset.object(directory).await?;
-        let found = Zap::open(object.clone()).await?.list(None, NAMES_MAX).await?;
-        Ok(found.iter().map(|entry| entry.name().to_vec()).collect())
-    }
-
+impl FileSystem {
     /// Gets a change of the hidden directory ready: a value set, or taken away. `record` is the owner's, which is told of a
     /// directory that is to be made.
-    pub(super) async fn stage_dir(
+    pub(crate) async fn stage_dir(
         &self,
         node: &Node,
         record: &mut SaRecord,
@@ -100,7 +64,7 @@ impl LiveFileSystem {
         let now = self.now();
         let mut replaced = None;
         let mut stored = name.to_vec();
-        let (directory, mut own, mut zap) = match hidden_of(node) {
+        let (directory, mut own, mut zap) = match node.with(directory_of) {
             Some(id) => {
                 let hidden = self.node(id).await?;
                 let zap = Zap::open(hidden.object.clone()).await?;
@@ -110,7 +74,7 @@ impl LiveFileSystem {
                 }
                 if let Some(found) = zap.lookup(&stored).await? {
                     let object = self.shared.objset.object(word(id, &found)?.object).await?;
-                    if !steps::is_small(&object) {
+                    if !is_small(&object) {
                         let what = "not supported yet: replacing an extended attribute of many blocks";
                         return Err(ZplError::Unsupported(what.into()));
                     }
@@ -121,7 +85,12 @@ impl LiveFileSystem {
             }
             None => {
                 record.put(ZplAttribute::Xattr, 0)?;
-                (None, hidden_birth(record, DIR_MODE, node.id, 2, 2, now).record(&self.shared.tables)?, None)
+                (
+                    None,
+                    hidden_birth(record, HIDDEN_DIR_MODE, node.id, 2, 2, Times::all(now))
+                        .record(&self.shared.master.tables)?,
+                    None,
+                )
             }
         };
         if let (Some(value), Some(hidden)) = (&value, &directory) {
@@ -143,8 +112,8 @@ impl LiveFileSystem {
         let value = match value {
             Some(value) => {
                 let parent = directory.as_ref().map_or(ObjectId(0), |hidden| hidden.id);
-                let birth = hidden_birth(record, FILE_MODE, parent, value.len() as u64, 1, now);
-                let record = birth.record(&self.shared.tables)?;
+                let birth = hidden_birth(record, HIDDEN_FILE_MODE, parent, value.len() as u64, 1, Times::all(now));
+                let record = birth.record(&self.shared.master.tables)?;
                 let form = self.form(bonus_room_bytes(1), &record).await?;
                 Some((value, record, form))
             }
@@ -178,7 +147,7 @@ impl LiveFileSystem {
     }
 
     /// Makes a change of the hidden directory; the owner's plan comes back with the directory's number.
-    pub(super) async fn apply_edit(&self, edit: DirEdit, mut plan: Plan, txg: Txg) -> Result<Plan, ZplError> {
+    pub(crate) async fn apply_edit(&self, edit: DirEdit, mut plan: Plan, txg: Txg) -> Result<Plan, ZplError> {
         let DirEdit { directory, record, form, zap, name, value, replaced } = edit;
         let mut own = Plan { record, form };
         let (object, mut zap) = match (&directory, zap) {
@@ -200,7 +169,7 @@ impl LiveFileSystem {
             record.put(ZplAttribute::Parent, object.id().0)?;
             SaHandle::create(&file, txg, record, form)?;
             file.write(txg, 0, &value).await?;
-            zap.set(&name, &entry_value(file.id(), FILE_MODE)?).await?;
+            zap.set(&name, &entry_value(file.id(), HIDDEN_FILE_MODE)?).await?;
         }
         zap.flush(txg).await?;
         match directory {
@@ -215,8 +184,8 @@ impl LiveFileSystem {
 
     /// Gives the hidden directory and its files the owner, group and project of the file that they belong to, which is
     /// locked; a few in each txg.
-    pub(super) async fn own_xattrs(&self, node: &Node) -> Result<(), ZplError> {
-        let Some(directory) = hidden_of(node) else { return Ok(()) };
+    pub(crate) async fn own_xattrs(&self, node: &Node) -> Result<(), ZplError> {
+        let Some(directory) = node.with(directory_of) else { return Ok(()) };
         let object = self.shared.objset.object(directory).await?;
         let mut ids = vec![directory];
         for entry in Zap::open(object.clone()).await?.list(None, NAMES_MAX).await? {
@@ -239,7 +208,7 @@ impl LiveFileSystem {
                 changed(&mut record, now)?;
                 changes.push((hidden.clone(), self.plan(&hidden, record).await?));
             }
-            let tx = self.source().begin(Cost::default().with_objects(changes.len() as u64)).await?;
+            let tx = self.source()?.begin(Cost::default().with_objects(changes.len() as u64)).await?;
             for (hidden, plan) in changes {
                 hidden.store(tx.txg(), plan)?;
             }
@@ -249,7 +218,14 @@ impl LiveFileSystem {
 }
 
 /// A node of a hidden directory: its owner's.
-fn hidden_birth(owner: &SaRecord, mode: u32, parent: ObjectId, size_bytes: u64, links: u64, now: Time) -> Birth {
+pub(crate) fn hidden_birth(
+    owner: &SaRecord,
+    mode: u32,
+    parent: ObjectId,
+    size_bytes: u64,
+    links: u64,
+    times: Times,
+) -> Birth {
     debug_assert!(FileKind::of_mode(u64::from(mode)).is_some());
     let mut flags = ZnodeFlags::XATTR;
     if owner.flags().contains(ZnodeFlags::PROJECT_ID) {
@@ -265,6 +241,6 @@ fn hidden_birth(owner: &SaRecord, mode: u32, parent: ObjectId, size_bytes: u64, 
         links,
         flags,
         rdev: None,
-        times: Times::all(now),
+        times,
     }
 }

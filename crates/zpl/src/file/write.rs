@@ -1,76 +1,28 @@
-//! Content of files: open handles, reading, writing, finding data and holes.
+//! Writing files.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use cenote_dmu::Object;
 use cenote_dmu::tx::Cost;
-use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_format::ids::{BlockId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
-use cenote_taskq::RangeGuard;
 use cenote_taskq::buf::{Block, Buf};
 
-use super::node::Node;
-use super::{LiveFileSystem, NewNode};
+use super::File;
+use super::size::{Allocation, SIZE_MAX_BYTES};
+use crate::filesystem::FileSystem;
+use crate::node::{Node, Writing};
 use crate::record::touch;
-use crate::{Attributes, FileKind, ZplError};
+use crate::{FileKind, ZplError};
 
 /// Bytes written in one txg by one call: a longer write is made of several.
 const PIECE_BYTES: u64 = 1 << 20;
-/// The largest file.
-pub(super) const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 
-/// An opened node: it stays, readable and writable, until this is dropped, whatever becomes of its names.
-pub struct OpenFile {
-    filesystem: LiveFileSystem,
-    node: Arc<Node>,
-}
-
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        let was_last = self.node.count_open(false);
-        if was_last && self.node.with(|record| record.u64(ZplAttribute::Links)) == 0 {
-            self.filesystem.is_garbage(self.node.id);
-        }
-    }
-}
-
-impl LiveFileSystem {
-    /// Opens a file, or anything else that is to stay while it is in use.
-    ///
-    /// # Errors
-    /// It is not there.
-    pub async fn open_file(&self, id: ObjectId) -> Result<OpenFile, ZplError> {
-        let node = self.node(id).await?;
-        let shared = node.lock.read().await;
-        node.check_there()?;
-        if node.with(|record| record.u64(ZplAttribute::Links)) == 0 && node.opens() == 0 {
-            return Err(ZplError::Stale);
-        }
-        node.count_open(true);
-        drop(shared);
-        Ok(OpenFile { filesystem: self.clone(), node })
-    }
-
-    /// Makes a regular file and opens it.
-    ///
-    /// # Errors
-    /// As [`LiveFileSystem::create`].
-    pub async fn create_file(
-        &self,
-        parent: ObjectId,
-        name: &[u8],
-        new: &NewNode,
-    ) -> Result<(OpenFile, Attributes), ZplError> {
-        let (node, _) = self.create_node(parent, name, new, true).await?;
-        let attributes = self.attributes_of(&node);
-        Ok((OpenFile { filesystem: self.clone(), node }, attributes))
-    }
-
+impl FileSystem {
     /// The size that a file's blocks are to get before it reaches `end`, if that is another than they have: while there is
     /// one block at most, and up to the record size.
-    pub(super) fn grown_block(&self, node: &Node, end: u64) -> Result<Option<u32>, ZplError> {
+    pub(crate) fn grown_block(&self, node: &Node, end: u64) -> Result<Option<u32>, ZplError> {
         let head = node.object.phys();
         let (block, last) = (head.data_block_bytes(), head.max_block_id);
         if end <= u64::from(block) {
@@ -93,7 +45,7 @@ impl LiveFileSystem {
 
 /// # Errors
 /// A flag forbids changing a file's bytes from `from_bytes` on.
-pub(super) fn check_writable(node: &Node, from_bytes: u64) -> Result<(), ZplError> {
+pub(crate) fn check_writable(node: &Node, from_bytes: u64) -> Result<(), ZplError> {
     node.check_there()?;
     node.check_kind(FileKind::File)?;
     let flags = node.with(|record| record.flags());
@@ -164,37 +116,7 @@ impl<'a> Write<'a> {
     }
 }
 
-impl OpenFile {
-    /// Its object.
-    #[must_use]
-    pub fn id(&self) -> ObjectId {
-        self.node.id
-    }
-
-    /// Its attributes as of the newest change.
-    #[must_use]
-    pub fn attributes(&self) -> Attributes {
-        self.filesystem.attributes_of(&self.node)
-    }
-
-    /// Up to `len` bytes at `offset_bytes`; fewer only at the end of the file.
-    ///
-    /// # Errors
-    /// It is no regular file, or cannot be read.
-    pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, ZplError> {
-        self.node.check_kind(FileKind::File)?;
-        let _range = self.node.ranges.read(offset_bytes..offset_bytes.saturating_add(len as u64)).await;
-        if len > 0 {
-            self.node.note_access(self.filesystem.options().access_times, self.filesystem.now());
-        }
-        let left = self.node.size_bytes().saturating_sub(offset_bytes);
-        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
-        if len == 0 {
-            return Ok(Block::default());
-        }
-        Ok(self.node.object.read(offset_bytes, len).await?)
-    }
-
+impl File {
     /// Writes bytes; the file grows where they reach behind its end. Up to 1 MiB is one change.
     ///
     /// # Errors
@@ -214,7 +136,7 @@ impl OpenFile {
     }
 
     /// Locks the blocks that a write touches, or all where their size changes; that size, then.
-    async fn lock_range(&self, offset_bytes: u64, end: u64) -> Result<(RangeGuard<'_>, Option<u32>), ZplError> {
+    async fn lock_range(&self, offset_bytes: u64, end: u64) -> Result<(Writing<'_>, Option<u32>), ZplError> {
         loop {
             let block_bytes = self.node.object.block_bytes();
             let grows = self.filesystem.grown_block(&self.node, end)?.is_some();
@@ -223,7 +145,7 @@ impl OpenFile {
             } else {
                 offset_bytes / block_bytes * block_bytes..end.next_multiple_of(block_bytes)
             };
-            let guard = self.node.ranges.write(range).await;
+            let guard = self.node.in_use()?.bytes.write(range).await;
             // Someone may have written meanwhile.
             let grown = self.filesystem.grown_block(&self.node, end)?;
             if grown.is_some() == grows && self.node.object.block_bytes() == block_bytes {
@@ -234,7 +156,7 @@ impl OpenFile {
 
     async fn write_piece(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), ZplError> {
         let (fs, node) = (&self.filesystem, &self.node);
-        let _shared = node.lock.read().await;
+        let _shared = node.in_use()?.lock.read().await;
         check_writable(node, offset_bytes)?;
         let end = offset_bytes + bytes.len() as u64;
         let (_range, grown) = self.lock_range(offset_bytes, end).await?;
@@ -249,7 +171,7 @@ impl OpenFile {
         }
         let blocks = write.blocks(block_bytes);
         let cost = Cost::default().with_objects(1).with_bytes((blocks.end - blocks.start).saturating_mul(block_bytes));
-        let tx = node.begin_shared(fs.source(), cost).await?;
+        let tx = node.begin_shared(fs.source()?, cost).await?;
         let txg = tx.txg();
         if let Some(grown) = grown {
             object.set_block_bytes(txg, grown).await?;
@@ -275,44 +197,13 @@ impl OpenFile {
         if self.node.unwritten_access().is_none() {
             return Ok(());
         }
-        let _lock = self.node.lock.write().await;
-        if self.node.check_there().is_err() || self.node.with(|record| record.u64(ZplAttribute::Links)) == 0 {
+        let _lock = self.node.in_use()?.lock.write().await;
+        if self.node.check_there().is_err() || self.node.word(ZplAttribute::Links) == 0 {
             return Ok(());
         }
-        let tx = self.filesystem.source().begin(Cost::default().with_objects(1)).await?;
+        let tx = self.filesystem.source()?.begin(Cost::default().with_objects(1)).await?;
         // The change brings it along.
         self.node.update(tx.txg(), |_| Ok(()))
-    }
-
-    /// `SEEK_DATA`: the first offset at or after this that is not in a hole; nothing if there is none.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>, ZplError> {
-        let _range = self.node.ranges.read(offset_bytes..u64::MAX).await;
-        let (size, block) = (self.node.size_bytes(), self.node.object.block_bytes());
-        if offset_bytes >= size {
-            return Ok(None);
-        }
-        let found = self.node.object.next_data_block(BlockId(offset_bytes / block)).await?;
-        Ok(found.map(|at| at.0.saturating_mul(block).max(offset_bytes)).filter(|at| *at < size))
-    }
-
-    /// `SEEK_HOLE`: the first offset at or after this that is in a hole, or the end; nothing behind the end.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub async fn next_hole(&self, offset_bytes: u64) -> Result<Option<u64>, ZplError> {
-        let _range = self.node.ranges.read(offset_bytes..u64::MAX).await;
-        let (size, block) = (self.node.size_bytes(), self.node.object.block_bytes());
-        if offset_bytes >= size {
-            return Ok(None);
-        }
-        let object = &self.node.object;
-        let found = object.next_hole_block(BlockId(offset_bytes / block)).await?;
-        // All after the last block is a hole, which a file that was made longer has.
-        let found = found.unwrap_or(BlockId(object.last_block().0.saturating_add(1)));
-        Ok(Some(found.0.saturating_mul(block).max(offset_bytes).min(size)))
     }
 
     /// Changes the file's size.
@@ -320,21 +211,21 @@ impl OpenFile {
     /// # Errors
     /// It would be too large, or a flag forbids it.
     pub async fn truncate(&self, size_bytes: u64) -> Result<(), ZplError> {
-        let _lock = self.node.lock.write().await;
+        let _lock = self.node.in_use()?.lock.write().await;
         self.filesystem.set_size(&self.node, size_bytes).await
     }
 
-    /// Makes, or gives up, room: see [`super::Allocation`].
+    /// Makes, or gives up, room: see [`Allocation`].
     ///
     /// # Errors
     /// The file would be too large, or a flag forbids it.
-    pub async fn allocate(&self, how: super::Allocation, range: Range<u64>) -> Result<(), ZplError> {
-        let _lock = self.node.lock.write().await;
+    pub async fn allocate(&self, how: Allocation, range: Range<u64>) -> Result<(), ZplError> {
+        let _lock = self.node.in_use()?.lock.write().await;
         self.filesystem.allocate(&self.node, how, range).await
     }
 
     /// Closes the handle and writes the time of the last read. A file without a name whose last handle this was is garbage then
-    /// ([`LiveFileSystem::garbage`]).
+    /// ([`FileSystem::garbage`]).
     ///
     /// # Errors
     /// The time could not be written.

@@ -8,9 +8,9 @@
 use crate::ZplError;
 
 /// The name of the list that is in force.
-pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The name of the list that a directory hands down.
-pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const ENTRIES_MAX: usize = 1024;
@@ -82,7 +82,7 @@ fn place(entries: &[Entry], tag: u16) -> Option<u32> {
 }
 
 /// A list that is set: the permission bits that go with it, and the list unless it says no more than those.
-pub(super) fn to_mode(acl: &[u8]) -> Result<(u32, Option<Vec<u8>>), ZplError> {
+pub(crate) fn to_mode(acl: &[u8]) -> Result<(u32, Option<Vec<u8>>), ZplError> {
     let entries = parse(acl)?;
     let bits = |entry: &Entry| place(&entries, entry.tag).map_or(0, |place| u32::from(entry.permissions) << place);
     let mode = entries.iter().map(bits).fold(0, |mode, bits| mode | bits);
@@ -91,12 +91,12 @@ pub(super) fn to_mode(acl: &[u8]) -> Result<(u32, Option<Vec<u8>>), ZplError> {
 
 /// # Errors
 /// It is no list.
-pub(super) fn check(acl: &[u8]) -> Result<(), ZplError> {
+pub(crate) fn check(acl: &[u8]) -> Result<(), ZplError> {
     parse(acl).map(drop)
 }
 
 /// A list with the permissions of a mode.
-pub(super) fn with_mode(acl: &[u8], mode: u32) -> Result<Vec<u8>, ZplError> {
+pub(crate) fn with_mode(acl: &[u8], mode: u32) -> Result<Vec<u8>, ZplError> {
     let mut entries = parse(acl)?;
     let before = entries.clone();
     for entry in &mut entries {
@@ -108,10 +108,10 @@ pub(super) fn with_mode(acl: &[u8], mode: u32) -> Result<Vec<u8>, ZplError> {
 }
 
 /// Lists by name.
-pub(super) type Named = Vec<(Vec<u8>, Vec<u8>)>;
+pub(crate) type Named = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What a new node gets from its directory's default list: its mode, which was asked for as `mode`, and its lists.
-pub(super) fn inherit(default: &[u8], mode: u32, is_dir: bool) -> Result<(u32, Named), ZplError> {
+pub(crate) fn inherit(default: &[u8], mode: u32, is_dir: bool) -> Result<(u32, Named), ZplError> {
     let mut entries = parse(default)?;
     let before = entries.clone();
     let mut made = mode;

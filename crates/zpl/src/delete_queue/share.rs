@@ -8,20 +8,15 @@
 //! that took longer than `TXG_MAX`, and doubled if it took less than a quarter of that. So a slow disk has small steps, and a fast
 //! one is not idle.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use cenote_dmu::Object;
-use cenote_dmu::tx::{Cost, Tx};
 use cenote_format::ids::Txg;
-
-use super::LiveFileSystem;
-use crate::ZplError;
 
 /// The share in blocks: at first, at least and at most.
 const SHARE_FIRST: u64 = 64 << 10;
-const SHARE_MIN: u64 = 4 << 10;
-const SHARE_MAX: u64 = 1 << 20;
+pub(super) const SHARE_MIN: u64 = 4 << 10;
+pub(super) const SHARE_MAX: u64 = 1 << 20;
 /// How long a txg with a full share should take at most.
 const TXG_MAX: Duration = Duration::from_millis(500);
 /// What a piece counts for at least, for the indirect blocks that it needs read: of a file with one of them, of a larger one.
@@ -29,50 +24,22 @@ const SMALL_WEIGHT: u64 = 16;
 const LARGE_WEIGHT: u64 = 256;
 
 /// Whether all of an object's blocks may be freed at once: they are of few pieces.
-pub(super) fn is_small(object: &Object) -> bool {
+pub(crate) fn is_small(object: &Object) -> bool {
     let head = object.phys();
     head.max_block_id >> head.blkptrs_per_indirect_shift() == 0
 }
 
 /// What freeing so many blocks of an object counts for.
-pub(super) fn weight(object: &Object, blocks: u64) -> u64 {
+pub(crate) fn weight(object: &Object, blocks: u64) -> u64 {
     if object.phys().max_block_id == 0 {
         return 1;
     }
     blocks.clamp(if is_small(object) { SMALL_WEIGHT } else { LARGE_WEIGHT }, SHARE_MIN)
 }
 
-impl LiveFileSystem {
-    /// The last piece of a range that has data, cut to the range.
-    pub(super) async fn last_piece(&self, object: &Object, range: Range<u64>) -> Result<Option<Range<u64>>, ZplError> {
-        let Some(last) = object.last_data_block(range.start, range.end).await? else { return Ok(None) };
-        let shift = object.phys().blkptrs_per_indirect_shift();
-        let start = (last >> shift) << shift;
-        Ok(Some(start.max(range.start)..last + 1))
-    }
-
-    /// A txg in which something of this weight may be freed.
-    pub(super) async fn begin_piece(&self, cost: Cost, weight: u64) -> Result<Tx, ZplError> {
-        loop {
-            let tx = self.source().begin(cost.that_frees()).await?;
-            let txg = tx.txg();
-            let bound = self.shared.objset.frees_max().unwrap_or(SHARE_MAX).clamp(SHARE_MIN, SHARE_MAX);
-            if self.shared.share.lock().take(txg, weight, bound) {
-                self.shared.objset.count_frees(txg, weight);
-                return Ok(tx);
-            }
-            drop(tx);
-            let handle = self.shared.objset.dmu().handle();
-            let begun = handle.now();
-            self.source().wait_synced(txg).await?;
-            self.shared.share.lock().adapt(txg, handle.now() - begun, bound);
-        }
-    }
-}
-
 /// The share of the newest txg: how many blocks it may free, and has freed.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(crate) struct Share {
     txg: Txg,
     freed: u64,
     most: u64,
@@ -88,7 +55,7 @@ impl Default for Share {
 
 impl Share {
     /// Takes a part of the txg's share, which is `bound` at most; whether there was any left.
-    fn take(&mut self, txg: Txg, weight: u64, bound: u64) -> bool {
+    pub(super) fn take(&mut self, txg: Txg, weight: u64, bound: u64) -> bool {
         if self.txg < txg {
             (self.txg, self.freed) = (txg, 0);
         }
@@ -100,7 +67,7 @@ impl Share {
     }
 
     /// Adapts the share to the time that a txg took whose share was used up.
-    fn adapt(&mut self, txg: Txg, took: Duration, bound: u64) {
+    pub(super) fn adapt(&mut self, txg: Txg, took: Duration, bound: u64) {
         if self.judged >= txg {
             return;
         }

@@ -9,49 +9,39 @@
 
 use std::collections::VecDeque;
 
-use cenote_dmu::{Object, Zap};
+use cenote_dmu::{DmuError, Object, Zap};
 use cenote_taskq::sync::Mutex;
-
-use super::LiveFileSystem;
-use super::node::Node;
-use crate::ZplError;
 
 /// ZAPs kept: one has some 400 KiB at most (a full micro ZAP with its index).
 const KEPT_MAX: usize = 32;
 
 /// The kept ZAPs, that which was changed last at the end.
 #[derive(Default)]
-pub(super) struct Directories {
+pub(crate) struct KeptZaps {
     kept: Mutex<VecDeque<Zap>>,
 }
 
-impl Directories {
+impl KeptZaps {
     fn take(&self, object: &Object) -> Option<Zap> {
         let mut kept = self.kept.lock();
         let at = kept.iter().rposition(|zap| zap.object().is_same(object))?;
         kept.remove(at)
     }
 
-    fn put(&self, zap: Zap) {
+    /// A locked directory's ZAP, for changing.
+    pub(crate) async fn open(&self, directory: &Object) -> Result<Zap, DmuError> {
+        match self.take(directory) {
+            Some(zap) => Ok(zap),
+            None => Zap::open(directory.clone()).await,
+        }
+    }
+
+    /// Keeps a directory's ZAP for the next change. It has no change that is not flushed.
+    pub(crate) fn keep(&self, zap: Zap) {
         let mut kept = self.kept.lock();
         kept.push_back(zap);
         let oldest = if kept.len() > KEPT_MAX { kept.pop_front() } else { None };
         drop(kept);
         drop(oldest);
-    }
-}
-
-impl LiveFileSystem {
-    /// A locked directory's ZAP, for changing.
-    pub(super) async fn zap_of(&self, directory: &Node) -> Result<Zap, ZplError> {
-        match self.shared.directories.take(&directory.object) {
-            Some(zap) => Ok(zap),
-            None => Ok(Zap::open(directory.object.clone()).await?),
-        }
-    }
-
-    /// Keeps a directory's ZAP for the next change. It has no change that is not flushed.
-    pub(super) fn keep_zap(&self, zap: Zap) {
-        self.shared.directories.put(zap);
     }
 }

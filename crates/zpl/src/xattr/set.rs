@@ -1,28 +1,21 @@
-//! Extended attributes of files in use: in one attribute of the file as long as they fit, else as files in a hidden
-//! directory. Whatever form a name is found in is read; a name that is set is in one form only from then on.
+//! Setting extended attributes.
 
 use cenote_dmu::sa::SaRecord;
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::ObjectId;
-use cenote_format::nvlist::{NvList, NvString, NvValue};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 
-use super::LiveFileSystem;
-use super::create::MODE_SETGID;
-use super::node::Node;
-use super::posix_acl;
-use super::xattr_dir::DirEdit;
+use super::hidden::DirEdit;
+use super::{NAMESPACES, PACKED_MAX_BYTES, Pairs, VALUE_MAX_BYTES, linux_name, pack, unpack};
+use crate::ZplError;
 use crate::acl;
-use crate::record::{MODE_KIND, changed, put_acl};
-use crate::write::XattrMode;
-use crate::xattr::{NAMESPACES, linux_name};
-use crate::{FileKind, ZplError};
+use crate::filesystem::FileSystem;
+use crate::filesystem::XattrMode;
+use crate::node::Node;
+use crate::posix_acl;
+use crate::record::{MODE_SETGID, changed, put_acl};
 
-/// All of them together in an attribute, packed, at most: the length of an attribute has 16 bits.
-const PACKED_MAX_BYTES: usize = (64 << 10) - 4;
-/// A value in an attribute at most (`DXATTR_MAX_ENTRY_SIZE`).
-const VALUE_MAX_BYTES: usize = 32 << 10;
 /// A value at most, as Linux has it (`XATTR_SIZE_MAX`).
 const VALUE_LIMIT_BYTES: usize = 64 << 10;
 /// A name at most (`XATTR_NAME_MAX`).
@@ -38,29 +31,6 @@ pub enum XattrSet {
     Create,
     /// It is there (`XATTR_REPLACE`).
     Replace,
-}
-
-/// Names, as stored, with values.
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// Attributes packed into one.
-pub(super) fn pack(pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
-    let mut list = NvList::new();
-    for (name, value) in pairs {
-        list.push(NvString::new(name), NvValue::ByteArray(value.clone()));
-    }
-    list.emit_xdr()
-}
-
-fn unpack(object: ObjectId, record: &SaRecord) -> Result<Pairs, ZplError> {
-    let packed = record.bytes(ZplAttribute::Dxattr).filter(|packed| !packed.is_empty());
-    let Some(packed) = packed else { return Ok(Pairs::new()) };
-    let list = NvList::parse(packed).map_err(|error| ZplError::Format { object: object.0, error })?;
-    let pair = |(name, value): (&NvString, &NvValue)| match value {
-        NvValue::ByteArray(value) => Ok((name.as_bytes().to_vec(), value.clone())),
-        _ => Err(ZplError::Corrupt { object: object.0, what: "an extended attribute that is not bytes".into() }),
-    };
-    list.iter().map(pair).collect()
 }
 
 fn put_pairs(record: &mut SaRecord, pairs: &Pairs) -> Result<(), ZplError> {
@@ -109,46 +79,7 @@ fn check_changeable(node: &Node) -> Result<(), ZplError> {
     Ok(())
 }
 
-impl LiveFileSystem {
-    /// The value of an attribute that is stored in either form.
-    pub(super) async fn stored_xattr(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>, ZplError> {
-        let pairs = unpack(node.id, &node.record())?;
-        if let Some((_, value)) = pairs.into_iter().find(|(stored, _)| linux_name(stored) == name) {
-            return Ok(Some(value));
-        }
-        self.xattr_in_dir(node, name).await
-    }
-
-    /// The list that a directory hands down.
-    pub(super) async fn default_acl(&self, directory: &Node) -> Result<Option<Vec<u8>>, ZplError> {
-        self.stored_xattr(directory, posix_acl::DEFAULT).await
-    }
-
-    /// The value of an extended attribute.
-    ///
-    /// # Errors
-    /// It is not there.
-    pub async fn xattr(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>, ZplError> {
-        let node = self.node(id).await?;
-        let _shared = node.lock.read().await;
-        self.stored_xattr(&node, name).await?.ok_or(ZplError::NoXattr)
-    }
-
-    /// The names of all extended attributes, sorted.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub async fn xattr_names(&self, id: ObjectId) -> Result<Vec<Vec<u8>>, ZplError> {
-        let node = self.node(id).await?;
-        let _shared = node.lock.read().await;
-        let mut names: Vec<Vec<u8>> =
-            unpack(id, &node.record())?.iter().map(|(stored, _)| linux_name(stored)).collect();
-        names.extend(self.xattr_dir_names(&node).await?.iter().map(|stored| linux_name(stored)));
-        names.sort_unstable();
-        names.dedup();
-        Ok(names)
-    }
-
+impl FileSystem {
     /// Sets an extended attribute. An access control list changes the mode too.
     ///
     /// # Errors
@@ -184,7 +115,7 @@ impl LiveFileSystem {
             return Err(ZplError::TooLarge);
         }
         let node = self.node(id).await?;
-        let _lock = node.lock.write().await;
+        let _lock = node.in_use()?.lock.write().await;
         check_changeable(&node)?;
         match (how, self.stored_xattr(&node, name).await?.is_some()) {
             (XattrSet::Create, true) => return Err(ZplError::Exists),
@@ -203,7 +134,7 @@ impl LiveFileSystem {
             value = list;
         } else if name == posix_acl::DEFAULT {
             posix_acl::check(value.as_deref().unwrap_or_default())?;
-            if node.mode() & MODE_KIND != FileKind::Directory.mode_bits() {
+            if !node.is_directory() {
                 return Err(ZplError::Invalid("only directories hand an access control list down"));
             }
         }
@@ -217,7 +148,7 @@ impl LiveFileSystem {
     pub async fn remove_xattr(&self, id: ObjectId, name: &[u8]) -> Result<(), ZplError> {
         check_name(name)?;
         let node = self.node(id).await?;
-        let _lock = node.lock.write().await;
+        let _lock = node.in_use()?.lock.write().await;
         check_changeable(&node)?;
         if self.stored_xattr(&node, name).await?.is_none() {
             return Err(ZplError::NoXattr);
@@ -237,7 +168,7 @@ impl LiveFileSystem {
         let plan = self.plan(node, record).await?;
         let bytes = edit.as_ref().map_or(0, |edit| edit.bytes());
         let tx = self
-            .source()
+            .source()?
             .begin(Cost::default().with_repack().with_entries(2).with_objects(2).with_bytes(bytes))
             .await?;
         let plan = match edit {
@@ -248,7 +179,7 @@ impl LiveFileSystem {
     }
 
     /// Puts a value into a record if it may and fits, and says what is to change in the hidden directory.
-    pub(super) async fn stage_xattr(
+    pub(crate) async fn stage_xattr(
         &self,
         node: &Node,
         record: &mut SaRecord,

@@ -11,16 +11,16 @@ use cenote_format::zpl::DirEntry;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{AsyncMutexGuard, AsyncWriteGuard};
 
-use super::LiveFileSystem;
-use super::listing::{check_name, entry_value};
-use super::node::Node;
-use super::steps;
+use super::entry::{check_name, entry_value};
+use crate::delete_queue::{entry_name, entry_value as queue_value, is_small};
+use crate::filesystem::FileSystem;
 use crate::names::missing;
+use crate::node::Node;
 use crate::record::{changed, touch};
-use crate::{Attributes, FileKind, Time, ZplError};
+use crate::{Attributes, Time, ZplError};
 
 /// Nodes sorted for locking, each once.
-pub(super) fn in_order(nodes: &[&Arc<Node>]) -> Vec<Arc<Node>> {
+pub(crate) fn in_order(nodes: &[&Arc<Node>]) -> Vec<Arc<Node>> {
     let mut nodes: Vec<Arc<Node>> = nodes.iter().map(|node| Arc::clone(node)).collect();
     nodes.sort_by_key(|node| node.id);
     nodes.dedup_by_key(|node| node.id);
@@ -28,16 +28,19 @@ pub(super) fn in_order(nodes: &[&Arc<Node>]) -> Vec<Arc<Node>> {
 }
 
 /// Locks nodes, which are in order.
-pub(super) async fn lock_all(nodes: &[Arc<Node>]) -> Vec<AsyncWriteGuard<'_, ()>> {
+///
+/// # Errors
+/// The file system is open to be read only.
+pub(super) async fn lock_all(nodes: &[Arc<Node>]) -> Result<Vec<AsyncWriteGuard<'_, ()>>, ZplError> {
     let mut guards = Vec::with_capacity(nodes.len());
     for node in nodes {
-        guards.push(node.lock.write().await);
+        guards.push(node.in_use()?.lock.write().await);
     }
-    guards
+    Ok(guards)
 }
 
 /// What becomes of a node that loses a name.
-pub(super) enum Fate<'a> {
+pub(crate) enum Fate<'a> {
     /// It has others.
     Stays,
     /// It is freed at once.
@@ -46,28 +49,28 @@ pub(super) enum Fate<'a> {
     Queued(Box<Zap>, AsyncMutexGuard<'a, ()>),
 }
 
-impl LiveFileSystem {
+impl FileSystem {
     /// What is to become of a locked node that loses a name (a directory: its only one).
-    pub(super) async fn fate(&self, node: &Node) -> Result<Fate<'_>, ZplError> {
+    pub(crate) async fn fate(&self, node: &Node) -> Result<Fate<'_>, ZplError> {
         let (links, has_xattrs) =
             node.with(|record| (record.u64(ZplAttribute::Links), record.u64(ZplAttribute::Xattr) != 0));
         if links > 1 && !node.is_directory() {
             return Ok(Fate::Stays);
         }
-        if node.opens() == 0 && !has_xattrs && !self.is_kept(node) && steps::is_small(&node.object) {
+        if node.opens() == 0 && !has_xattrs && !self.is_kept(node) && is_small(&node.object) {
             return Ok(Fate::Goes);
         }
-        let turn = self.shared.queue_lock.lock().await;
-        let queue = self.shared.objset.object(self.shared.queue).await?;
+        let turn = self.in_use()?.queue_lock.lock().await;
+        let queue = self.shared.objset.object(self.in_use()?.queue).await?;
         let mut zap = Zap::open(queue).await?;
         if !mutant::is(Mutant::DeleteQueueDropped) {
-            zap.set(super::unlinked::entry_name(node.id).as_bytes(), &super::unlinked::entry_value(node.id)).await?;
+            zap.set(entry_name(node.id).as_bytes(), &queue_value(node.id)).await?;
         }
         Ok(Fate::Queued(Box::new(zap), turn))
     }
 
     /// Lets a node meet its fate.
-    pub(super) async fn settle(&self, fate: Fate<'_>, node: &Arc<Node>, txg: Txg, now: Time) -> Result<(), ZplError> {
+    pub(crate) async fn settle(&self, fate: Fate<'_>, node: &Arc<Node>, txg: Txg, now: Time) -> Result<(), ZplError> {
         match fate {
             Fate::Stays => node.update(txg, |record| {
                 record.put(ZplAttribute::Links, record.u64(ZplAttribute::Links).saturating_sub(1))?;
@@ -87,7 +90,7 @@ impl LiveFileSystem {
                 if self.is_kept(node) {
                     self.keep(node);
                 } else if node.opens() == 0 {
-                    self.is_garbage(node.id);
+                    self.note_garbage(node.id);
                 }
                 Ok(())
             }
@@ -95,7 +98,7 @@ impl LiveFileSystem {
     }
 
     /// The node that a name leads to, or nothing if it leads elsewhere by now.
-    pub(super) async fn follow(
+    pub(crate) async fn follow(
         &self,
         directory: &Node,
         name: &[u8],
@@ -112,7 +115,7 @@ impl LiveFileSystem {
 
     /// # Errors
     /// A flag forbids taking away this node's name in this directory.
-    pub(super) fn check_removable(&self, directory: &Node, node: &Node) -> Result<(), ZplError> {
+    pub(crate) fn check_removable(&self, directory: &Node, node: &Node) -> Result<(), ZplError> {
         let above = directory.with(|record| record.flags());
         let own = node.with(|record| record.flags());
         if own.contains(ZnodeFlags::IMMUTABLE) || above.contains(ZnodeFlags::IMMUTABLE) {
@@ -129,7 +132,7 @@ impl LiveFileSystem {
 
     /// # Errors
     /// The directory has entries.
-    pub(super) async fn check_empty(&self, directory: &Node) -> Result<(), ZplError> {
+    pub(crate) async fn check_empty(&self, directory: &Node) -> Result<(), ZplError> {
         match Zap::open(directory.object.clone()).await?.entry_count()? {
             0 => Ok(()),
             _ => Err(ZplError::NotEmpty),
@@ -161,7 +164,7 @@ impl LiveFileSystem {
                 return Err(ZplError::Invalid("a directory that is its own entry"));
             }
             let nodes = in_order(&[&parent, &node]);
-            let _guards = lock_all(&nodes).await;
+            let _guards = lock_all(&nodes).await?;
             if self.entry(&parent, name).await? != Some(entry) {
                 continue;
             }
@@ -186,10 +189,10 @@ impl LiveFileSystem {
         if directory {
             self.check_empty(node).await?;
         }
-        let mut zap = self.zap_of(parent).await?;
+        let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
         zap.remove(name).await?;
         let fate = self.fate(node).await?;
-        let tx = self.source().begin(Cost::default().with_entries(2).with_objects(1).that_frees()).await?;
+        let tx = self.source()?.begin(Cost::default().with_entries(2).with_objects(1).that_frees()).await?;
         let (txg, now) = (tx.txg(), self.now());
         parent.update(txg, |record| {
             record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_sub(1))?;
@@ -198,10 +201,10 @@ impl LiveFileSystem {
             touch(record, now)
         })?;
         {
-            let _entries = parent.entries.write().await;
+            let _entries = parent.in_use()?.entries.write().await;
             zap.flush(txg).await?;
         }
-        self.keep_zap(zap);
+        self.in_use()?.zaps.keep(zap);
         self.settle(fate, node, txg, now).await
     }
 
@@ -216,7 +219,7 @@ impl LiveFileSystem {
             return Err(ZplError::NotPermitted("a directory"));
         }
         let nodes = in_order(&[&node, &parent]);
-        let _guards = lock_all(&nodes).await;
+        let _guards = lock_all(&nodes).await?;
         node.check_there()?;
         self.check_parent(&parent)?;
         check_project(&parent, &node)?;
@@ -227,13 +230,13 @@ impl LiveFileSystem {
         if flags.intersects(ZnodeFlags::IMMUTABLE | ZnodeFlags::APPEND_ONLY) {
             return Err(ZplError::NotPermitted("immutable, or only to be appended to"));
         }
-        let mut zap = self.zap_of(&parent).await?;
+        let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
         if zap.lookup(name).await?.is_some() {
-            self.keep_zap(zap);
+            self.in_use()?.zaps.keep(zap);
             return Err(ZplError::Exists);
         }
         zap.insert(name, &entry_value(node.id, node.mode())?).await?;
-        let tx = self.source().begin(Cost::default().with_entries(1).with_objects(1)).await?;
+        let tx = self.source()?.begin(Cost::default().with_entries(1).with_objects(1)).await?;
         let (txg, now) = (tx.txg(), self.now());
         node.update(txg, |record| {
             record.put(ZplAttribute::Links, links.saturating_add(1))?;
@@ -244,23 +247,23 @@ impl LiveFileSystem {
             record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_add(1))?;
             touch(record, now)
         })?;
-        let entries = parent.entries.write().await;
+        let entries = parent.in_use()?.entries.write().await;
         zap.flush(txg).await?;
         drop(entries);
-        self.keep_zap(zap);
-        Ok(self.attributes_of(&node))
+        self.in_use()?.zaps.keep(zap);
+        node.attributes()
     }
 }
 
 /// # Errors
 /// What gets into this directory is of its project, and the node is not.
-pub(super) fn check_project(directory: &Node, node: &Node) -> Result<(), ZplError> {
-    let project = |node: &Node| node.with(|record| record.u64(ZplAttribute::Projid));
+pub(crate) fn check_project(directory: &Node, node: &Node) -> Result<(), ZplError> {
+    let project = |node: &Node| node.word(ZplAttribute::Projid);
     let inherits = directory.with(|record| record.flags()).contains(ZnodeFlags::PROJECT_INHERIT);
     if inherits && project(directory) != project(node) { Err(ZplError::CrossDevice) } else { Ok(()) }
 }
 
 /// Whether a node of this kind counts as a link of its directory.
-pub(super) fn counts(node: &Node) -> u64 {
-    u64::from(FileKind::of_mode(u64::from(node.mode())) == Some(FileKind::Directory))
+pub(crate) fn counts(node: &Node) -> u64 {
+    u64::from(node.is_directory())
 }

@@ -7,13 +7,12 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 
-use super::LiveFileSystem;
-use super::node::Node;
-use super::posix_acl;
+use super::FileSystem;
 use crate::acl;
-use crate::attributes::{device_numbers, posix_id};
-use crate::record::{MODE_KIND, Plan, put_acl, put_time, time};
-use crate::{Attributes, FileKind, Flags, Time, ZplError};
+use crate::node::Node;
+use crate::posix_acl;
+use crate::record::{MODE_KIND, Plan, put_acl, put_time};
+use crate::{Attributes, FileKind, Time, ZplError};
 
 /// What is to change of a node's attributes; what is absent stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,66 +51,14 @@ const SETTABLE: ZnodeFlags = ZnodeFlags::IMMUTABLE
     .union(ZnodeFlags::SPARSE)
     .union(ZnodeFlags::REPARSE);
 
-impl LiveFileSystem {
-    /// The attributes of an object.
-    ///
-    /// # Errors
-    /// It is not there.
-    pub async fn attributes(&self, id: ObjectId) -> Result<Attributes, ZplError> {
-        let node = self.node(id).await?;
-        if FileKind::of_mode(u64::from(node.mode())).is_none() {
-            let what = format!("mode {:o} names no kind of file", node.mode());
-            return Err(ZplError::Corrupt { object: id.0, what });
-        }
-        Ok(self.attributes_of(&node))
-    }
-
-    pub(super) fn attributes_of(&self, node: &Node) -> Attributes {
-        let unwritten_access = node.unwritten_access();
-        let head = node.object.phys();
-        let (slots, block_bytes) = (head.slots(), head.data_block_bytes());
-        // Before its space: if a txg ends in between, the client asks once more.
-        let is_changed = node.object.is_changed();
-        // What is not on disk yet has no space yet.
-        let used = node.object.synced().map_or(0, |synced| synced.used_bytes());
-        node.with(|record| {
-            let mode = record.u64(ZplAttribute::Mode);
-            let flags = Flags(record.flags().bits());
-            let (uid, gid) = (record.u64(ZplAttribute::Uid), record.u64(ZplAttribute::Gid));
-            Attributes {
-                object: node.id,
-                kind: FileKind::of_mode(mode).unwrap_or(FileKind::File),
-                permissions: (mode & 0o7777) as u32,
-                uid: posix_id(uid),
-                gid: posix_id(gid),
-                fuid_owner: uid,
-                fuid_group: gid,
-                link_count: record.u64(ZplAttribute::Links),
-                size_bytes: record.u64(ZplAttribute::Size),
-                blocks: used.saturating_add(256) / 512 + slots as u64,
-                is_changed,
-                block_size_bytes: u64::from(block_bytes),
-                accessed: unwritten_access.unwrap_or_else(|| time(record, ZplAttribute::Atime)),
-                modified: time(record, ZplAttribute::Mtime),
-                changed: time(record, ZplAttribute::Ctime),
-                created: time(record, ZplAttribute::Crtime),
-                generation: record.u64(ZplAttribute::Gen),
-                parent: ObjectId(record.u64(ZplAttribute::Parent)),
-                device: device_numbers(record.u64(ZplAttribute::Rdev)),
-                project: flags.has_project().then(|| record.u64(ZplAttribute::Projid)),
-                flags,
-                xattr_directory: Some(ObjectId(record.u64(ZplAttribute::Xattr))).filter(|id| id.0 != 0),
-            }
-        })
-    }
-
+impl FileSystem {
     /// Changes attributes; what they are then comes back.
     ///
     /// # Errors
     /// It is not there, a flag forbids it, or its access control list says more than a mode can and is to be kept.
     pub async fn set_attributes(&self, id: ObjectId, change: &AttributeChange) -> Result<Attributes, ZplError> {
         let node = self.node(id).await?;
-        let _lock = node.lock.write().await;
+        let _lock = node.in_use()?.lock.write().await;
         node.check_there()?;
         let only_flags = AttributeChange { flags: change.flags, ..AttributeChange::default() };
         if node.with(|record| record.flags()).contains(ZnodeFlags::IMMUTABLE) && *change != only_flags {
@@ -124,7 +71,7 @@ impl LiveFileSystem {
         if rest != AttributeChange::default() {
             self.change_record(&node, &rest).await?;
         }
-        Ok(self.attributes_of(&node))
+        node.attributes()
     }
 
     async fn change_record(&self, node: &Node, change: &AttributeChange) -> Result<(), ZplError> {
@@ -161,7 +108,7 @@ impl LiveFileSystem {
             None => None,
         };
         let plan = self.plan(node, record).await?;
-        let tx = self.source().begin(Cost::default().with_repack().with_entries(1).with_objects(2)).await?;
+        let tx = self.source()?.begin(Cost::default().with_repack().with_entries(1).with_objects(2)).await?;
         let plan = match edit {
             Some(edit) => self.apply_edit(edit, plan, tx.txg()).await?,
             None => plan,
@@ -179,8 +126,8 @@ impl LiveFileSystem {
 
     /// How a record is packed into a bonus of so many bytes. Layouts that are missing are added, in a txg of their own; so the caller
     /// holds none.
-    pub(super) async fn form(&self, room_bytes: usize, record: &SaRecord) -> Result<SaForm, ZplError> {
-        let (tables, objset) = (&self.shared.tables, &self.shared.objset);
+    pub(crate) async fn form(&self, room_bytes: usize, record: &SaRecord) -> Result<SaForm, ZplError> {
+        let (tables, objset) = (&self.shared.master.tables, &self.shared.objset);
         let fail = |kind: DmuErrorKind| DmuError::new(objset.id(), ObjectId(0), kind);
         if let Some(form) = tables.form(room_bytes, record).map_err(fail)? {
             return Ok(form);
@@ -189,12 +136,12 @@ impl LiveFileSystem {
         if let Some(form) = tables.form(room_bytes, record).map_err(fail)? {
             return Ok(form);
         }
-        let tx = self.source().begin(Cost::default().with_entries(2)).await?;
+        let tx = self.source()?.begin(Cost::default().with_entries(2)).await?;
         Ok(adding.form(tx.txg(), room_bytes, record).await.map_err(fail)?)
     }
 
     /// A record with the form that it is to have: the one that the node has, as long as nothing changes its length.
-    pub(super) async fn plan(&self, node: &Node, record: SaRecord) -> Result<Plan, ZplError> {
+    pub(crate) async fn plan(&self, node: &Node, record: SaRecord) -> Result<Plan, ZplError> {
         if let Some(form) = node.form_if_same_shape(&record) {
             return Ok(Plan { record, form });
         }

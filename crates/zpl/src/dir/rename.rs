@@ -7,12 +7,12 @@ use cenote_dmu::tx::Cost;
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 
-use super::LiveFileSystem;
-use super::listing::{check_name, entry_value};
-use super::names::{check_project, counts, in_order, lock_all};
-use super::node::Node;
+use super::entry::{check_name, entry_value};
+use super::remove::{check_project, counts, in_order, lock_all};
 use crate::ZplError;
+use crate::filesystem::FileSystem;
 use crate::names::missing;
+use crate::node::Node;
 use crate::record::{changed, touch};
 
 /// Directories that stand above each other at most, before a loop is supposed.
@@ -44,7 +44,7 @@ impl Ends<'_> {
     }
 }
 
-impl LiveFileSystem {
+impl FileSystem {
     /// Gives what a name leads to another name.
     ///
     /// # Errors
@@ -83,13 +83,13 @@ impl LiveFileSystem {
             let moves_directory = node.is_directory()
                 || (mode == RenameMode::Exchange && over.as_ref().is_some_and(|over| over.is_directory()));
             if moves_directory && !ends.is_one_directory() && moves.is_none() {
-                moves = Some(self.shared.renames.lock().await);
+                moves = Some(self.in_use()?.renames.lock().await);
                 continue;
             }
             let mut all = vec![&ends.from, &ends.to, &node];
             all.extend(&over);
             let all = in_order(&all);
-            let _guards = lock_all(&all).await;
+            let _guards = lock_all(&all).await?;
             let again = (self.entry(&ends.from, from_name).await?, self.entry(&ends.to, to_name).await?);
             if again != (Some(entry), other) {
                 continue;
@@ -112,7 +112,7 @@ impl LiveFileSystem {
             if at == node.id {
                 return Err(ZplError::Invalid("a directory would come to lie below itself"));
             }
-            if at == self.shared.root {
+            if at == self.root() {
                 return Ok(());
             }
             let above = self.node(at).await?.with(|record| record.u64(ZplAttribute::Parent));
@@ -156,13 +156,13 @@ impl LiveFileSystem {
             fate = Some(self.fate(over).await?);
         }
         let value = entry_value(node.id, node.mode())?;
-        let mut from = self.zap_of(&ends.from).await?;
+        let mut from = self.in_use()?.zaps.open(&ends.from.object).await?;
         from.remove(ends.from_name).await?;
         let mut to = None;
         if ends.is_one_directory() {
             from.set(ends.to_name, &value).await?;
         } else {
-            let mut zap = self.zap_of(&ends.to).await?;
+            let mut zap = self.in_use()?.zaps.open(&ends.to.object).await?;
             zap.set(ends.to_name, &value).await?;
             to = Some(zap);
         }
@@ -170,7 +170,7 @@ impl LiveFileSystem {
         if fate.is_some() {
             cost = cost.that_frees();
         }
-        let tx = self.source().begin(cost).await?;
+        let tx = self.source()?.begin(cost).await?;
         let (txg, now) = (tx.txg(), self.now());
         node.update(txg, |record| {
             record.put(ZplAttribute::Parent, ends.to.id.0)?;
@@ -208,10 +208,10 @@ impl LiveFileSystem {
     }
 
     async fn flush(&self, directory: &Node, txg: cenote_format::ids::Txg, mut zap: Zap) -> Result<(), ZplError> {
-        let entries = directory.entries.write().await;
+        let entries = directory.in_use()?.entries.write().await;
         zap.flush(txg).await?;
         drop(entries);
-        self.keep_zap(zap);
+        self.in_use()?.zaps.keep(zap);
         Ok(())
     }
 
@@ -227,17 +227,17 @@ impl LiveFileSystem {
             self.check_cycle(over, &ends.from).await?;
         }
         let (first, second) = (entry_value(node.id, node.mode())?, entry_value(over.id, over.mode())?);
-        let mut from = self.zap_of(&ends.from).await?;
+        let mut from = self.in_use()?.zaps.open(&ends.from.object).await?;
         from.set(ends.from_name, &second).await?;
         let mut to = None;
         if ends.is_one_directory() {
             from.set(ends.to_name, &first).await?;
         } else {
-            let mut zap = self.zap_of(&ends.to).await?;
+            let mut zap = self.in_use()?.zaps.open(&ends.to.object).await?;
             zap.set(ends.to_name, &first).await?;
             to = Some(zap);
         }
-        let tx = self.source().begin(Cost::default().with_entries(2).with_objects(2)).await?;
+        let tx = self.source()?.begin(Cost::default().with_entries(2).with_objects(2)).await?;
         let (txg, now) = (tx.txg(), self.now());
         for (moved, directory) in [(node, &ends.to), (over, &ends.from)] {
             moved.update(txg, |record| {

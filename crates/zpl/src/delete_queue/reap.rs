@@ -1,30 +1,5 @@
-//! The delete queue (OpenZFS's unlinked set): objects without a name, freed when nobody has them open any more, large ones in steps.
-//!
-//! # Theory
-//!
-//! **Need.** `unlink` returns as soon as the name is gone, however large the file is; the space comes back soon, and other operations
-//! do not wait for that.
-//!
-//! **Life of a large file's end.**
-//! 1. `unlink`, or a rename over it, removes the name and enters the object's number into the queue, in one txg, and returns.
-//! 2. If nobody has it open, or when its last handle is dropped, it is *garbage*: noted in memory, and the pool is told that space
-//!    is about to be freed ([`TxgSource::frees_begin`](cenote_dmu::tx::TxgSource::frees_begin)).
-//! 3. The reaper, one task, frees it piece by piece from its end, in each txg its share (`steps`). While it waits for a txg it holds
-//!    no lock but the file's own; it takes the queue's lock only to remove the entry together with the last piece.
-//! 4. Changes for which there is no space wait as long as pieces are freed.
-//!
-//! **Invariants.**
-//! 1. An object in the queue has no name.
-//! 2. No task waits for a txg to be written while it holds the queue's lock, except as every change waits when the pool is full or
-//!    too much is dirty.
-//!
-//! **Crash, or the end of use.** The queue is on disk, and freed pieces are holes, so the next user goes on where this one stopped. At
-//! the end of a mount a little is freed, and the rest is left.
-//!
-//! **Rejected.** *Freeing before the answer*: one `unlink` would take as long as all before it. *Several files at a time*: they would
-//! share the same txgs' shares.
+//! Freeing what is in the delete queue.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_dmu::tx::{Cost, PendingFrees};
@@ -34,47 +9,16 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::{ZapValue, int_key, int_key_name};
 use cenote_format::znode::ZnodeFlags;
 
-use super::listing::word;
-use super::node::Node;
-use super::{LiveFileSystem, steps};
+use super::share::{is_small, weight};
+use crate::dir::word;
+use crate::filesystem::FileSystem;
+use crate::node::Node;
 use crate::{FileKind, ZplError};
 
 /// Entries looked at, or taken out, at a time.
 const BATCH: usize = 64;
-/// Objects noted in memory at most, so that many small files that are removed faster than they are freed do not fill it.
-const IDS_MAX: usize = 64 << 10;
 /// Blocks that are freed at the end of a file system's use, so that little is left to the next user.
 const LAST_BLOCKS: u64 = 16 << 10;
-
-/// The part of the delete queue that is known in memory.
-pub(super) struct Garbage {
-    /// Objects in it that nobody has open.
-    ids: BTreeSet<ObjectId>,
-    /// The queue may have others: those that the last user of the file system left there, or more than are noted here.
-    is_unseen: bool,
-    /// Nothing more is to be begun.
-    is_stopped: bool,
-    /// The pool has been told that something is freed.
-    pending: Option<Box<dyn PendingFrees>>,
-}
-
-impl Default for Garbage {
-    fn default() -> Self {
-        Self { ids: BTreeSet::new(), is_unseen: true, is_stopped: false, pending: None }
-    }
-}
-
-impl Garbage {
-    /// Notes an object of the queue that nobody has open. Where too many are noted the queue, which has them all, is looked
-    /// through again.
-    fn note(&mut self, id: ObjectId) {
-        if self.ids.len() < IDS_MAX {
-            self.ids.insert(id);
-        } else {
-            self.is_unseen = true;
-        }
-    }
-}
 
 /// How much one call frees at most.
 struct Budget {
@@ -98,26 +42,26 @@ const fn ends(error: &ZplError) -> bool {
 }
 
 /// The name of an object's entry in the queue.
-pub(super) fn entry_name(id: ObjectId) -> String {
+pub(crate) fn entry_name(id: ObjectId) -> String {
     int_key_name(id.0)
 }
 
 /// Its value.
-pub(super) fn entry_value(id: ObjectId) -> ZapValue {
+pub(crate) fn entry_value(id: ObjectId) -> ZapValue {
     ZapValue::from_u64(id.0)
 }
 
-impl LiveFileSystem {
+impl FileSystem {
     /// True for a node that is to be there after its last name is gone, though it is not open: the user of the file system says
     /// when it forgets it.
-    pub(super) fn is_kept(&self, node: &Node) -> bool {
-        let kind = FileKind::of_mode(u64::from(node.mode()));
-        self.shared.kept.is_some() && !matches!(kind, Some(FileKind::File | FileKind::Symlink))
+    pub(crate) fn is_kept(&self, node: &Node) -> bool {
+        let kept = self.in_use().ok().and_then(|in_use| in_use.kept.as_ref());
+        kept.is_some() && !matches!(node.kind(), Some(FileKind::File | FileKind::Symlink))
     }
 
     /// Keeps a node that went to the queue until it is forgotten.
-    pub(super) fn keep(&self, node: &Arc<Node>) {
-        let Some(kept) = &self.shared.kept else { return };
+    pub(crate) fn keep(&self, node: &Arc<Node>) {
+        let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.as_ref()) else { return };
         node.count_open(true);
         if kept.lock().insert(node.id, Arc::clone(node)).is_some() {
             node.count_open(false);
@@ -126,38 +70,41 @@ impl LiveFileSystem {
 
     /// The user of the file system has forgotten a node: if that has no name any more it can be freed.
     pub fn forgotten(&self, id: ObjectId) {
-        let Some(kept) = &self.shared.kept else { return };
+        let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.as_ref()) else { return };
         let node = kept.lock().remove(&id);
         if let Some(node) = node
             && node.count_open(false)
         {
-            self.is_garbage(id);
+            self.note_garbage(id);
         }
     }
 
     /// The user of the file system has forgotten all nodes.
     pub fn all_forgotten(&self) {
-        let Some(kept) = &self.shared.kept else { return };
+        let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.as_ref()) else { return };
         let ids: Vec<ObjectId> = kept.lock().keys().copied().collect();
         ids.into_iter().for_each(|id| self.forgotten(id));
     }
 
     /// Notes that a node in the queue can be freed.
-    pub(super) fn is_garbage(&self, id: ObjectId) {
+    pub(crate) fn note_garbage(&self, id: ObjectId) {
+        let Ok(in_use) = self.in_use() else { return };
         {
-            let mut garbage = self.shared.garbage.lock();
+            let mut garbage = in_use.garbage.lock();
             garbage.note(id);
-            garbage.pending = garbage.pending.take().or_else(|| self.source().frees_begin());
+            garbage.pending = garbage.pending.take().or_else(|| in_use.source().frees_begin());
         }
-        self.shared.garbage_came.all();
+        in_use.garbage_came.all();
     }
 
-    /// Returns once there may be garbage, for a task that reaps in the background; `false` after [`Self::stop_reaping`].
+    /// Returns once there may be garbage, for a task that reaps in the background; `false` after [`Self::stop_reaping`], and where
+    /// nothing is changed.
     pub async fn garbage(&self) -> bool {
+        let Ok(in_use) = self.in_use() else { return false };
         loop {
-            let came = self.shared.garbage_came.wait();
+            let came = in_use.garbage_came.wait();
             {
-                let garbage = self.shared.garbage.lock();
+                let garbage = in_use.garbage.lock();
                 if garbage.is_stopped {
                     return false;
                 }
@@ -171,8 +118,10 @@ impl LiveFileSystem {
 
     /// Stops the reaper at its next piece; the rest stays in the queue for the next user of the file system.
     pub fn stop_reaping(&self) {
-        self.shared.garbage.lock().is_stopped = true;
-        self.shared.garbage_came.all();
+        if let Ok(in_use) = self.in_use() {
+            in_use.garbage.lock().is_stopped = true;
+            in_use.garbage_came.all();
+        }
     }
 
     /// Frees what is in the delete queue and in nobody's use: what the last user of the file system left, and what has been
@@ -188,17 +137,18 @@ impl LiveFileSystem {
     /// The same at the end of the file system's use, where others wait for that: some blocks, and no more.
     ///
     /// # Errors
-    /// As [`LiveFileSystem::reap`].
+    /// As [`FileSystem::reap`].
     pub async fn reap_little(&self) -> Result<u64, ZplError> {
         self.reap_within(&mut Budget { blocks: LAST_BLOCKS, is_stopped: false }).await
     }
 
     async fn reap_within(&self, budget: &mut Budget) -> Result<u64, ZplError> {
-        let _turn = self.shared.reaping.lock().await;
+        let in_use = self.in_use()?;
+        let _turn = in_use.reaping.lock().await;
         let pending = {
-            let mut garbage = self.shared.garbage.lock();
+            let mut garbage = in_use.garbage.lock();
             let is_any = garbage.is_unseen || !garbage.ids.is_empty();
-            garbage.pending.take().or_else(|| is_any.then(|| self.source().frees_begin()).flatten())
+            garbage.pending.take().or_else(|| is_any.then(|| in_use.source().frees_begin()).flatten())
         };
         let reaped = self.reap_all(budget, pending.as_deref()).await;
         drop(pending);
@@ -206,27 +156,28 @@ impl LiveFileSystem {
     }
 
     async fn reap_all(&self, budget: &mut Budget, pending: Option<&dyn PendingFrees>) -> Result<u64, ZplError> {
+        let in_use = self.in_use()?;
         let (mut count, mut failure) = (0, None);
         // Taken first: an object that is removed meanwhile, and not noted, may stand where the sweep has been.
-        if std::mem::take(&mut self.shared.garbage.lock().is_unseen) {
+        if std::mem::take(&mut in_use.garbage.lock().is_unseen) {
             let swept = self.sweep(budget, pending, &mut count, &mut failure).await;
             if !matches!(swept, Ok(true)) {
-                self.shared.garbage.lock().is_unseen = true;
+                in_use.garbage.lock().is_unseen = true;
                 return swept.map(|_| count);
             }
         }
         loop {
-            let next = self.shared.garbage.lock().ids.pop_first();
+            let next = in_use.garbage.lock().ids.pop_first();
             let Some(id) = next else { return failure.map_or(Ok(count), Err) };
             match self.destroy(id, budget, pending).await {
                 Ok(Freed::Whole) => count += 1,
                 Ok(Freed::Not) => {}
                 Ok(Freed::InPart) => {
-                    self.shared.garbage.lock().note(id);
+                    in_use.garbage.lock().note(id);
                     return Ok(count);
                 }
                 Err(error) if ends(&error) => {
-                    self.shared.garbage.lock().note(id);
+                    in_use.garbage.lock().note(id);
                     return Err(error);
                 }
                 Err(error) => {
@@ -238,7 +189,8 @@ impl LiveFileSystem {
 
     /// Takes blocks from the budget; false if it does not allow them.
     fn may_free(&self, budget: &mut Budget, blocks: u64) -> bool {
-        let is_over = (budget.is_stopped && self.shared.garbage.lock().is_stopped) || budget.blocks < blocks;
+        let is_over = (budget.is_stopped && self.in_use().is_ok_and(|in_use| in_use.garbage.lock().is_stopped))
+            || budget.blocks < blocks;
         budget.blocks = if is_over { 0 } else { budget.blocks - blocks };
         !is_over
     }
@@ -252,11 +204,11 @@ impl LiveFileSystem {
         count: &mut u64,
         failure: &mut Option<ZplError>,
     ) -> Result<bool, ZplError> {
-        let queue = self.shared.objset.object(self.shared.queue).await?;
+        let queue = self.shared.objset.object(self.in_use()?.queue).await?;
         let mut after = None;
         loop {
             let found = {
-                let _turn = self.shared.queue_lock.lock().await;
+                let _turn = self.in_use()?.queue_lock.lock().await;
                 Zap::open(queue.clone()).await?.list(after, BATCH).await?
             };
             let Some(last) = found.last() else { return Ok(true) };
@@ -292,8 +244,8 @@ impl LiveFileSystem {
             Err(ZplError::Stale) => return Ok(Freed::Not),
             Err(error) => return Err(error),
         };
-        let _lock = node.lock.write().await;
-        let links = node.with(|record| record.u64(ZplAttribute::Links));
+        let _lock = node.in_use()?.lock.write().await;
+        let links = node.word(ZplAttribute::Links);
         if node.check_there().is_err() || node.opens() > 0 || links > 0 {
             return Ok(Freed::Not);
         }
@@ -303,7 +255,7 @@ impl LiveFileSystem {
         if node.with(|record| record.flags()).contains(ZnodeFlags::XATTR) && node.is_directory() {
             self.purge(&node.object, pending).await?;
         }
-        let hidden = node.with(|record| record.u64(ZplAttribute::Xattr));
+        let hidden = node.word(ZplAttribute::Xattr);
         let mut xattrs = None;
         if hidden != 0
             && let Ok(object) = self.shared.objset.object(ObjectId(hidden)).await
@@ -330,7 +282,7 @@ impl LiveFileSystem {
     ) -> Result<bool, ZplError> {
         let mut end = u64::MAX;
         while let Some(piece) = self.last_piece(object, 0..end).await?.filter(|piece| piece.start > 0) {
-            let weight = steps::weight(object, piece.end - piece.start);
+            let weight = weight(object, piece.end - piece.start);
             if !self.may_free(budget, weight) {
                 return Ok(false);
             }
@@ -345,19 +297,19 @@ impl LiveFileSystem {
     }
 
     async fn finish(&self, node: &Node, xattrs: Option<Object>) -> Result<(), ZplError> {
-        let weight = steps::weight(&node.object, 1);
+        let weight = weight(&node.object, 1);
         // The last piece, before the queue is locked: this may wait for the next txg's share, which must hold up nobody else.
         let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
         node.object.free_blocks(tx.txg(), 0..u64::MAX);
         drop(tx);
-        let _turn = self.shared.queue_lock.lock().await;
-        let queue = self.shared.objset.object(self.shared.queue).await?;
+        let _turn = self.in_use()?.queue_lock.lock().await;
+        let queue = self.shared.objset.object(self.in_use()?.queue).await?;
         let mut zap = Zap::open(queue).await?;
         let name = entry_name(node.id);
         if zap.lookup(name.as_bytes()).await?.is_some() {
             zap.remove(name.as_bytes()).await?;
         }
-        let tx = self.source().begin(Cost::default().with_entries(1).with_objects(2).that_frees()).await?;
+        let tx = self.source()?.begin(Cost::default().with_entries(1).with_objects(2).that_frees()).await?;
         zap.flush(tx.txg()).await?;
         if let Some(xattrs) = xattrs {
             xattrs.free(tx.txg());
@@ -369,15 +321,15 @@ impl LiveFileSystem {
 
     /// Takes an entry out whose object is not there.
     async fn forget(&self, id: ObjectId) -> Result<(), ZplError> {
-        let _turn = self.shared.queue_lock.lock().await;
-        let queue = self.shared.objset.object(self.shared.queue).await?;
+        let _turn = self.in_use()?.queue_lock.lock().await;
+        let queue = self.shared.objset.object(self.in_use()?.queue).await?;
         let mut zap = Zap::open(queue).await?;
         let name = entry_name(id);
         if zap.lookup(name.as_bytes()).await?.is_none() {
             return Ok(());
         }
         zap.remove(name.as_bytes()).await?;
-        let tx = self.source().begin(Cost::default().with_entries(1).that_frees()).await?;
+        let tx = self.source()?.begin(Cost::default().with_entries(1).that_frees()).await?;
         Ok(zap.flush(tx.txg()).await?)
     }
 
@@ -396,31 +348,16 @@ impl LiveFileSystem {
                 zap.remove(entry.name()).await?;
                 let id = word(directory.id(), &entry.value)?.object;
                 if let Ok(object) = self.shared.objset.object(id).await {
-                    if !steps::is_small(&object) {
+                    if !is_small(&object) {
                         self.free_pieces(&object, &mut budget, pending).await?;
                     }
                     objects.push(object);
                 }
             }
-            let weight = objects.iter().map(|object| steps::weight(object, 1)).sum();
+            let weight = objects.iter().map(|object| weight(object, 1)).sum();
             let tx = self.begin_piece(Cost::default().with_entries(objects.len() as u64), weight).await?;
             zap.flush(tx.txg()).await?;
             objects.iter().for_each(|object| object.free(tx.txg()));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn more_garbage_than_is_noted_is_left_to_a_look_through_the_queue() {
-        let mut garbage = Garbage { is_unseen: false, ..Garbage::default() };
-        (0..IDS_MAX as u64).for_each(|id| garbage.note(ObjectId(id)));
-        assert!(!garbage.is_unseen);
-        garbage.note(ObjectId(u64::MAX));
-        assert!(garbage.is_unseen);
-        assert_eq!(garbage.ids.len(), IDS_MAX);
     }
 }

@@ -10,18 +10,15 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 
-use super::LiveFileSystem;
-use super::listing::{check_name, entry_value};
-use super::node::Node;
-use super::posix_acl;
-use crate::record::{Birth, Times, touch};
+use super::entry::{check_name, entry_value};
+use crate::filesystem::FileSystem;
+use crate::node::Node;
+use crate::posix_acl;
+use crate::record::{BLOCK_MIN_BYTES, Birth, MODE_SETGID, Times, touch};
 use crate::{Attributes, FileKind, Time, ZplError};
 
-/// Files begin with a block of this size.
-pub(super) const BLOCK_MIN_BYTES: u32 = 512;
 /// The longest target of a link.
 const TARGET_MAX_BYTES: usize = 4095;
-pub(super) const MODE_SETGID: u32 = 0o2000;
 
 /// What is to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,18 +37,18 @@ pub struct NewNode {
     pub target: Option<Vec<u8>>,
 }
 
-impl LiveFileSystem {
+impl FileSystem {
     /// Makes a node and its name.
     ///
     /// # Errors
     /// The name is there already or cannot be one, or the directory is none or takes nothing new.
     pub async fn create(&self, parent: ObjectId, name: &[u8], new: &NewNode) -> Result<Attributes, ZplError> {
         let (node, _) = self.create_node(parent, name, new, false).await?;
-        Ok(self.attributes_of(&node))
+        node.attributes()
     }
 
     /// Makes a node; opened as a handle where that is asked for.
-    pub(super) async fn create_node(
+    pub(crate) async fn create_node(
         &self,
         parent: ObjectId,
         name: &[u8],
@@ -67,11 +64,11 @@ impl LiveFileSystem {
             return Err(ZplError::NameTooLong);
         }
         let parent = self.node(parent).await?;
-        let _parent = parent.lock.write().await;
+        let _parent = parent.in_use()?.lock.write().await;
         self.check_parent(&parent)?;
-        let mut zap = self.zap_of(&parent).await?;
+        let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
         if zap.lookup(name).await?.is_some() {
-            self.keep_zap(zap);
+            self.in_use()?.zaps.keep(zap);
             return Err(ZplError::Exists);
         }
         let now = self.now();
@@ -80,7 +77,7 @@ impl LiveFileSystem {
         let form = self.form(bonus_room_bytes(options.dnode_slots), &record).await?;
         self.shared.objset.look_for_numbers().await?;
         let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
-        let tx = self.source().begin(cost).await?;
+        let tx = self.source()?.begin(cost).await?;
         let txg = tx.txg();
         let is_dir = kind == FileKind::Directory;
         let kind = if is_dir { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS };
@@ -102,11 +99,11 @@ impl LiveFileSystem {
                 record.put(ZplAttribute::Links, links)?;
                 touch(record, now)
             })?;
-            let entries = parent.entries.write().await;
+            let entries = parent.in_use()?.entries.write().await;
             zap.flush(txg).await?;
             drop(entries);
-            self.keep_zap(zap);
-            let node = self.shared.nodes.add(object.clone(), attributes).await;
+            self.in_use()?.zaps.keep(zap);
+            let node = self.in_use()?.nodes.add(object.clone(), attributes).await;
             if open {
                 node.count_open(true);
             }
@@ -123,7 +120,7 @@ impl LiveFileSystem {
 
     /// # Errors
     /// Nothing can be put into this directory.
-    pub(super) fn check_parent(&self, parent: &Node) -> Result<(), ZplError> {
+    pub(crate) fn check_parent(&self, parent: &Node) -> Result<(), ZplError> {
         parent.check_there()?;
         parent.check_kind(FileKind::Directory)?;
         let (links, flags) = parent.with(|record| (record.u64(ZplAttribute::Links), record.flags()));
@@ -194,12 +191,12 @@ impl LiveFileSystem {
             rdev,
             times: Times::all(now),
         };
-        let mut record = birth.record(&self.shared.tables)?;
+        let mut record = birth.record(&self.shared.master.tables)?;
         if let Some(target) = &new.target {
             record.set(ZplAttribute::Symlink, target)?;
         }
         if !inherited.is_empty() {
-            record.set(ZplAttribute::Dxattr, &super::xattr::pack(&inherited))?;
+            record.set(ZplAttribute::Dxattr, &crate::xattr::pack(&inherited))?;
         }
         Ok(record)
     }

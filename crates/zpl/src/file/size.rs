@@ -8,10 +8,11 @@ use cenote_format::sa::ZplAttribute;
 use cenote_taskq::buf::Block;
 use cenote_taskq::mutant::{self, Mutant};
 
-use super::data::{SIZE_MAX_BYTES, check_writable};
-use super::node::Node;
-use super::{LiveFileSystem, steps};
+use super::write::check_writable;
 use crate::ZplError;
+use crate::delete_queue::weight;
+use crate::filesystem::FileSystem;
+use crate::node::Node;
 use crate::record::touch;
 
 /// What `fallocate` can do here. Other modes (inserting and collapsing ranges, sharing and unsharing) are not supported.
@@ -32,12 +33,15 @@ pub enum Allocation {
     },
 }
 
+/// The largest file.
+pub(super) const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
+
 /// Blocks whose content changes for zeros in a part.
 type Patches = Vec<(u64, Block)>;
 
-impl LiveFileSystem {
+impl FileSystem {
     /// Changes the size of a file whose node is locked.
-    pub(super) async fn set_size(&self, node: &Node, size_bytes: u64) -> Result<(), ZplError> {
+    pub(crate) async fn set_size(&self, node: &Node, size_bytes: u64) -> Result<(), ZplError> {
         check_writable(node, size_bytes)?;
         if size_bytes > SIZE_MAX_BYTES {
             return Err(ZplError::TooLarge);
@@ -45,10 +49,10 @@ impl LiveFileSystem {
         if size_bytes < node.size_bytes() {
             return self.shrink(node, size_bytes).await;
         }
-        let _range = node.ranges.write(0..u64::MAX).await;
+        let _range = node.in_use()?.bytes.write(0..u64::MAX).await;
         let grown = self.grown_block(node, size_bytes)?;
         let cost = Cost::default().with_objects(1).with_bytes(u64::from(grown.unwrap_or(0)));
-        let tx = self.source().begin(cost).await?;
+        let tx = self.source()?.begin(cost).await?;
         if let Some(grown) = grown {
             node.object.set_block_bytes(tx.txg(), grown).await?;
         }
@@ -67,12 +71,12 @@ impl LiveFileSystem {
 
     async fn shrink(&self, node: &Node, size_bytes: u64) -> Result<(), ZplError> {
         let block_bytes = node.object.block_bytes();
-        let _range = node.ranges.write(size_bytes / block_bytes * block_bytes..u64::MAX).await;
+        let _range = node.in_use()?.bytes.write(size_bytes / block_bytes * block_bytes..u64::MAX).await;
         let keep = size_bytes.div_ceil(block_bytes);
         let rest = loop {
             match self.last_piece(&node.object, keep..u64::MAX).await? {
                 Some(piece) if piece.start > keep => {
-                    let weight = steps::weight(&node.object, piece.end - piece.start);
+                    let weight = weight(&node.object, piece.end - piece.start);
                     let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
                     node.object.free_blocks(tx.txg(), piece.start..u64::MAX);
                     let left = node.size_bytes().min(piece.start.saturating_mul(block_bytes));
@@ -103,8 +107,8 @@ impl LiveFileSystem {
         let bytes = patches.iter().map(|(_, data)| data.len() as u64).sum();
         let cost = Cost::default().with_objects(1).with_bytes(bytes).that_frees();
         match piece {
-            Some(piece) => self.begin_piece(cost, steps::weight(&node.object, piece.end - piece.start)).await,
-            None => Ok(self.source().begin(cost).await?),
+            Some(piece) => self.begin_piece(cost, weight(&node.object, piece.end - piece.start)).await,
+            None => Ok(self.source()?.begin(cost).await?),
         }
     }
 
@@ -116,7 +120,7 @@ impl LiveFileSystem {
             return Ok(());
         }
         let block_bytes = node.object.block_bytes();
-        let _range = node.ranges.write(range.start / block_bytes * block_bytes..u64::MAX).await;
+        let _range = node.in_use()?.bytes.write(range.start / block_bytes * block_bytes..u64::MAX).await;
         let first = range.start.div_ceil(block_bytes);
         let behind = if range.end == size { range.end.div_ceil(block_bytes) } else { range.end / block_bytes };
         let mut patches = Patches::new();
@@ -136,7 +140,7 @@ impl LiveFileSystem {
                 break;
             }
             end = piece.start;
-            let weight = steps::weight(&node.object, piece.end - piece.start);
+            let weight = weight(&node.object, piece.end - piece.start);
             let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
             node.object.free_blocks(tx.txg(), piece);
             self.put_size(node, &tx, None)?;
@@ -152,7 +156,7 @@ impl LiveFileSystem {
     }
 
     /// See [`Allocation`]; the node is locked.
-    pub(super) async fn allocate(&self, node: &Node, how: Allocation, range: Range<u64>) -> Result<(), ZplError> {
+    pub(crate) async fn allocate(&self, node: &Node, how: Allocation, range: Range<u64>) -> Result<(), ZplError> {
         check_writable(node, range.start)?;
         if range.end > SIZE_MAX_BYTES {
             return Err(ZplError::TooLarge);

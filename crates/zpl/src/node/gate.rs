@@ -1,0 +1,59 @@
+//! Order among writers who share a lock: those of one txg at a time.
+
+use cenote_dmu::tx::Tx;
+use cenote_format::ids::Txg;
+use cenote_taskq::Notify;
+use cenote_taskq::sync::Mutex;
+
+/// Lets those through who have the same txg; one of a later txg waits until they are through.
+pub(super) struct Gate {
+    state: Mutex<(Txg, u64)>,
+    emptied: Notify,
+}
+
+pub(super) struct Through<'a>(&'a Gate);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { state: Mutex::new((Txg(0), 0)), emptied: Notify::new() }
+    }
+}
+
+impl Gate {
+    pub(super) async fn enter(&self, txg: Txg) -> Through<'_> {
+        loop {
+            let emptied = self.emptied.wait();
+            {
+                let mut state = self.state.lock();
+                if state.1 == 0 || state.0 == txg {
+                    *state = (txg, state.1 + 1);
+                    return Through(self);
+                }
+            }
+            emptied.await;
+        }
+    }
+}
+
+impl Drop for Through<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.1 -= 1;
+        if state.1 == 0 {
+            drop(state);
+            self.0.emptied.all();
+        }
+    }
+}
+
+/// A writer's txg.
+pub(crate) struct SharedTxg<'a> {
+    pub(super) tx: Tx,
+    pub(super) _through: Through<'a>,
+}
+
+impl SharedTxg<'_> {
+    pub(crate) fn txg(&self) -> Txg {
+        self.tx.txg()
+    }
+}
