@@ -12,13 +12,11 @@ use anyhow::{Context as _, Result, bail};
 use cenote_dmu::tx::TxTunables;
 use cenote_dsl::{Dir, Dsl};
 use cenote_format::enums::ObjsetType;
-use cenote_fuse::{
-    Forbidden, LiveServer, LiveServerOptions, MountHandle, MountOptions, Report, SyncMode, mount_live, remount,
-};
+use cenote_fuse::{LiveServer, MountHandle, MountOptions, Report, mount_live, remount};
 use cenote_spa::{FailMode, FileSizes, LiveHead, Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, race};
-use cenote_zpl::{AccessTimes, FileSystemOptions, XattrMode};
+use cenote_zpl::{Forbidden, Properties};
 
 use crate::context::Context;
 use crate::control::ServedPool;
@@ -260,8 +258,9 @@ impl LiveMounts {
             let (name, at) = (mount.dataset.clone(), mount.at.display());
             let reading = pool.look(move |writer| Box::pin(async move { Ok(read_wanted(writer, &name).await) }));
             // One that has another name now, or is gone, is served as it was.
-            let Ok(Ok((serving, forbidden))) = reading.await else { continue };
-            mount.server.set_options(serving.under(&mount.options));
+            let Ok(Ok(properties)) = reading.await else { continue };
+            let forbidden = properties.forbidden;
+            mount.server.set_options(mount.options.over(properties));
             let dataset = &mount.dataset;
             for property in changed.iter().filter(|name| OBEYED_WHEN_MOUNTED.contains(&name.as_str())) {
                 later
@@ -297,8 +296,9 @@ pub(crate) async fn mount(
     options: &MountOptions,
     report: Report,
 ) -> Result<Listed> {
-    let (head, serving, forbidden) = open_dataset(&of.pool, dataset).await?;
-    let server = LiveServer::open(head, serving.under(options), report)
+    let (head, properties) = open_dataset(&of.pool, dataset).await?;
+    let forbidden = properties.forbidden;
+    let server = LiveServer::open(head, options.over(properties), report)
         .await
         .with_context(|| format!("cannot open '{dataset}'"))?;
     let mount = mount_live(context.handle(), server.clone(), dataset, at, &options.without(forbidden)).await?;
@@ -319,32 +319,20 @@ pub(crate) async fn forbidden(dsl: &Dsl, dataset: &str, is_with_below: bool) -> 
     let dirs = if is_with_below { dsl.tree(dir, false).await? } else { vec![dir] };
     let mut all = Forbidden::default();
     for dir in &dirs {
-        all = all.or(forbidden_by(dsl, dir).await?);
+        all = all.or(Properties::read(dsl, dir).await?.forbidden);
     }
     Ok(all)
 }
 
-async fn forbidden_by(dsl: &Dsl, dir: &Dir) -> Result<Forbidden> {
-    let is = async |property: &str, number: u64| -> Result<bool> {
-        Ok(dsl.property(dir, property, true).await?.and_then(|found| found.value.number()) == Some(number))
-    };
-    Ok(Forbidden {
-        dev: is("devices", 0).await?,
-        suid: is("setuid", 0).await?,
-        exec: is("exec", 0).await?,
-        write: is("readonly", 1).await?,
-    })
-}
-
-/// A file system, how its properties want it served, and what they forbid.
-async fn open_dataset(pool: &Pool, name: &str) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
+/// A file system, and how its properties want it served.
+async fn open_dataset(pool: &Pool, name: &str) -> Result<(LiveHead, Properties)> {
     let (this, wanted) = (pool.clone(), name.to_owned());
     // What is refused is no failure of the pool.
     pool.look(move |writer| Box::pin(async move { Ok(opened(&this, writer, &wanted).await) })).await?
 }
 
 /// Where the sync looks at the pool.
-async fn opened(pool: &Pool, writer: &mut Syncer, name: &str) -> Result<(LiveHead, LiveServerOptions, Forbidden)> {
+async fn opened(pool: &Pool, writer: &mut Syncer, name: &str) -> Result<(LiveHead, Properties)> {
     let view = writer.dsl().clone();
     let dataset = view.dataset(name).await?;
     if dataset.is_snapshot() {
@@ -358,46 +346,28 @@ async fn opened(pool: &Pool, writer: &mut Syncer, name: &str) -> Result<(LiveHea
         // What cannot be read for want of a key is refused below, by name.
         Ok(_) | Err(_) => {}
     }
-    let (serving, forbidden) = wanted(writer, &view, &dataset.dir).await?;
-    if forbidden.write {
+    let properties = wanted(writer, &view, &dataset.dir).await?;
+    if properties.forbidden.write {
         bail!("cannot mount '{name}' with --rw: its property readonly is on ('cenote zfs set readonly=off {name}')");
     }
     // A dataset that cannot be changed yet is refused here.
     let head = writer.open_head(name).await.map_err(|error: SpaError| anyhow::anyhow!(error))?;
-    Ok((pool.adopt(writer, name, head).await?, serving, forbidden))
+    Ok((pool.adopt(writer, name, head).await?, properties))
 }
 
 /// Where the sync looks at the pool.
-async fn read_wanted(writer: &mut Syncer, name: &str) -> Result<(LiveServerOptions, Forbidden)> {
+async fn read_wanted(writer: &mut Syncer, name: &str) -> Result<Properties> {
     let view = writer.dsl().clone();
     let dataset = view.dataset(name).await?;
     wanted(writer, &view, &dataset.dir).await
 }
 
-/// How properties want a file system served, and what they forbid.
-async fn wanted(writer: &Syncer, view: &Dsl, dir: &Dir) -> Result<(LiveServerOptions, Forbidden)> {
-    let number = async |property: &str| -> Result<Option<u64>> {
-        Ok(view.property(dir, property, true).await?.and_then(|found| found.value.number()))
-    };
-    let mut files = FileSystemOptions::default();
+/// How properties want a file system served, in sizes that the pool's features allow.
+async fn wanted(writer: &Syncer, view: &Dsl, dir: &Dir) -> Result<Properties> {
+    let mut properties = Properties::read(view, dir).await?;
     let FileSizes { record_bytes, dnode_slots } = writer.file_sizes(view, dir).await?;
-    (files.record_bytes, files.dnode_slots) = (record_bytes, dnode_slots);
-    if number("xattr").await? == Some(1) {
-        files.xattrs = XattrMode::Dir;
-    }
-    files.acl_is_discarded = number("aclmode").await?.unwrap_or(0) == 0;
-    files.has_posix_acls = number("acltype").await? == Some(1);
-    files.access_times = match (number("atime").await?, number("relatime").await?) {
-        (Some(0), _) => AccessTimes::Never,
-        (_, Some(0)) => AccessTimes::Always,
-        _ => AccessTimes::Relative,
-    };
-    let serving = LiveServerOptions {
-        files,
-        has_xattrs: number("xattr").await? != Some(0),
-        sync: SyncMode::of_number(number("sync").await?.unwrap_or(0)),
-    };
-    Ok((serving, forbidden_by(view, dir).await?))
+    (properties.files.record_bytes, properties.files.dnode_slots) = (record_bytes, dnode_slots);
+    Ok(properties)
 }
 
 #[cfg(test)]

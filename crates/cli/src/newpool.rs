@@ -11,7 +11,7 @@ use cenote_spa::{
     features::{FEATURES, by_name},
 };
 use cenote_vdev::config::VdevConfig;
-use cenote_zpl::XattrMode;
+use cenote_zpl::Properties;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
 
 use crate::compatibility;
@@ -111,9 +111,7 @@ impl NewPool {
         // Values that need a feature which the pool is made without were refused.
         let sizes = FileSizes::of_properties(number("recordsize"), number("dnodesize"));
         (files.record_bytes, files.dnode_slots) = (sizes.record_bytes, sizes.dnode_slots);
-        if number("xattr") == Some(1) {
-            files.xattrs = XattrMode::Dir;
-        }
+        files.xattrs = Properties::of(number).files.xattrs;
         let root = files.objset().object(files.root()).await?;
         let node = NodeSpec { parent: root.id(), size_bytes: 2, links: 2, ..node };
         let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };

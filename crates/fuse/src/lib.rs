@@ -94,10 +94,9 @@ mod space;
 mod tree;
 mod volume;
 
-pub use cenote_dmu::tx::SyncMode;
 pub use layout::Layout;
-pub use live::{LiveServer, LiveServerOptions};
+pub use live::LiveServer;
 pub use mount::{MountError, MountHandle, Unmount, Unmounted, change_mount, mount, mount_live, remount, unmount};
-pub use options::{Access, Forbidden, MountOptions};
+pub use options::{Access, MountOptions};
 pub use tree::{Report, Tree, TreeOptions};
 pub use volume::OpenError;

@@ -8,19 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_dmu::tx::{Durable, SyncMode, TxError};
+use cenote_dmu::tx::{Durable, TxError};
 use cenote_format::ids::ObjectId;
 use cenote_spa::LiveHead;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, Class, Join};
 use cenote_zpl::{
     Allocation, AttributeChange, Attributes, Cursor, File, FileKind, FileSystem, FileSystemOptions, NewNode,
-    RenameMode, Time, XattrSet, ZplError,
+    Properties, RenameMode, Time, XattrSet, ZplError,
 };
 
 use crate::groups;
 use crate::listing::{AFTER_ABOVE, AFTER_SELF, Position};
-use crate::options::MountOptions;
 use crate::server::{
     Caching, Caller, Changed, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Pin, Rename, Seek,
     SetAttributes, SpaceFigures, Stat, Writer,
@@ -40,32 +39,6 @@ const SETGID: u32 = 0o2000;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
-
-/// How a dataset is served for changing: what its properties say.
-#[derive(Clone, Copy, Debug)]
-pub struct LiveServerOptions {
-    /// How its files are made and changed.
-    pub files: FileSystemOptions,
-    /// Whether `user.` and `trusted.` attributes are there (`xattr`).
-    pub has_xattrs: bool,
-    /// When changes are waited for (`sync`).
-    pub sync: SyncMode,
-}
-
-impl Default for LiveServerOptions {
-    fn default() -> Self {
-        Self { files: FileSystemOptions::default(), has_xattrs: true, sync: SyncMode::default() }
-    }
-}
-
-impl LiveServerOptions {
-    /// The same in a mount with these options, which count for more than properties.
-    #[must_use]
-    pub fn under(mut self, mount: &MountOptions) -> Self {
-        self.files.access_times = mount.access_times.unwrap_or(self.files.access_times);
-        self
-    }
-}
 
 /// A dataset that is changed. Cheap to clone.
 #[derive(Clone)]
@@ -117,7 +90,7 @@ impl LiveServer {
     ///
     /// # Errors
     /// It is no file system, or one that cannot be changed yet.
-    pub async fn open(head: LiveHead, options: LiveServerOptions, report: Report) -> Result<Self, ZplError> {
+    pub async fn open(head: LiveHead, options: Properties, report: Report) -> Result<Self, ZplError> {
         let durable = Arc::new(Durable::new(Arc::new(head.clone()), options.sync));
         let fs = FileSystem::open_head(head.objset(), durable.clone(), options.files).await?.keeping_until_forgotten();
         let reaper = head.pool().handle().spawn(Class::Background, reap(fs.clone(), report.clone()));
@@ -128,7 +101,7 @@ impl LiveServer {
 
     /// Obeys changed properties from the next request on. The kernel learns only at a mount whether there are POSIX access control
     /// lists, so `acltype` counts from the next mount on; `sync` likewise.
-    pub fn set_options(&self, options: LiveServerOptions) {
+    pub fn set_options(&self, options: Properties) {
         let has_posix_acls = self.fs().options().has_posix_acls;
         self.fs().set_options(FileSystemOptions { has_posix_acls, ..options.files });
         self.shared.has_xattrs.store(options.has_xattrs, Ordering::Relaxed);

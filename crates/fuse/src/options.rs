@@ -1,6 +1,6 @@
 //! Mount options, as `-o` names them.
 
-use cenote_zpl::AccessTimes;
+use cenote_zpl::{AccessTimes, Forbidden, Properties};
 
 use crate::layout::Layout;
 
@@ -44,32 +44,6 @@ pub struct MountOptions {
     pub read_ahead_kib: u32,
 }
 
-/// Rights that a dataset's properties take from its mount, whatever the mount options say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forbidden {
-    /// Devices are not opened (`devices=off`).
-    pub dev: bool,
-    /// Set-user-id and set-group-id do not count (`setuid=off`).
-    pub suid: bool,
-    /// Programs are not run (`exec=off`).
-    pub exec: bool,
-    /// Nothing is changed (`readonly=on`).
-    pub write: bool,
-}
-
-impl Forbidden {
-    /// The rights that either of the two takes.
-    #[must_use]
-    pub const fn or(self, other: Self) -> Self {
-        Self {
-            dev: self.dev || other.dev,
-            suid: self.suid || other.suid,
-            exec: self.exec || other.exec,
-            write: self.write || other.write,
-        }
-    }
-}
-
 #[allow(clippy::disallowed_methods, reason = "the binding's threads are real ones")]
 fn threads_by_default() -> usize {
     std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 16))
@@ -103,6 +77,13 @@ impl MountOptions {
             exec: self.exec && !forbidden.exec,
             ..self.clone()
         }
+    }
+
+    /// Properties of a dataset as they are in a mount with these options, which count for more.
+    #[must_use]
+    pub fn over(&self, mut properties: Properties) -> Properties {
+        properties.files.access_times = self.access_times.unwrap_or(properties.files.access_times);
+        properties
     }
 
     /// Takes up a comma-separated list, as it follows `-o`. On an error the options are partly changed.

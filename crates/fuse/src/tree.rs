@@ -10,7 +10,7 @@ use cenote_format::ids::ObjectId;
 use cenote_spa::View;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, Class, Group, Handle, Semaphore, map_concurrent};
-use cenote_zpl::{Attributes, DirEntry, FileKind, Time, ZplError};
+use cenote_zpl::{Attributes, DirEntry, FileKind, Snapdir, Time, ZplError};
 
 use crate::files::{Files, OpenFile};
 use crate::grafts::{Graft, Grafts};
@@ -22,7 +22,7 @@ use crate::server::{
 };
 use crate::slots::{Slot, Slots};
 use crate::space;
-use crate::volume::{OpenError, Snapdir, Volume, errno, made_directory};
+use crate::volume::{OpenError, Volume, errno, made_directory};
 
 /// What is read from a pool that is open read-only never changes. Chosen by eye: longer than anyone keeps a mount.
 const FOUND_FOR: Duration = Duration::from_secs(30 * 86_400);

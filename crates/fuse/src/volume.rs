@@ -2,16 +2,11 @@
 
 use cenote_dsl::{Dataset, DslError};
 use cenote_spa::View;
-use cenote_zpl::{Attributes, FileSystem, Time, ZplError};
+use cenote_zpl::{Attributes, FileSystem, Properties, Snapdir, Time, ZplError};
 use thiserror::Error;
 
 use crate::node::Place;
 use crate::server::{Errno, Stat};
-
-/// `recordsize` where nothing is set.
-const RECORD_SIZE_DEFAULT_BYTES: u32 = 128 << 10;
-/// The largest `recordsize` that the property can have.
-const RECORD_SIZE_MAX_BYTES: u64 = 16 << 20;
 
 /// Why a dataset cannot be opened for a mount.
 #[derive(Debug, Error)]
@@ -50,17 +45,6 @@ pub(crate) fn errno(error: &ZplError) -> Errno {
     Errno::from_raw_os_error(error.errno() as i32)
 }
 
-/// The property `snapdir`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Snapdir {
-    /// `.zfs` is listed.
-    Visible,
-    /// `.zfs` is there for those who name it.
-    Hidden,
-    /// There is no `.zfs`.
-    Disabled,
-}
-
 /// A dataset or snapshot, opened.
 pub(crate) struct Volume {
     pub(crate) slot: u16,
@@ -86,20 +70,9 @@ impl Volume {
         }
         let objset = dsl.open(&dataset).await?.ok_or_else(|| OpenError::Empty(name.clone()))?;
         let filesystem = FileSystem::open(objset).await.map_err(|error| OpenError::Zpl(name, error))?;
-        let number = async |property: &str| {
-            let found = dsl.property(&dataset.dir, property, true).await?;
-            Ok::<_, DslError>(found.and_then(|found| found.value.number()))
-        };
-        let snapdir = match number("snapdir").await? {
-            _ if dataset.is_snapshot() => Snapdir::Disabled,
-            Some(1) => Snapdir::Visible,
-            Some(2) => Snapdir::Disabled,
-            _ => Snapdir::Hidden,
-        };
-        let has_acls = number("acltype").await? == Some(1);
-        let has_xattrs = number("xattr").await? != Some(0);
-        let record_size = number("recordsize").await?.filter(|size| (512..=RECORD_SIZE_MAX_BYTES).contains(size));
-        let record_size_bytes = record_size.map_or(RECORD_SIZE_DEFAULT_BYTES, |size| size as u32);
+        let Properties { files, has_xattrs, snapdir, .. } = Properties::read(dsl, &dataset.dir).await?;
+        let snapdir = if dataset.is_snapshot() { Snapdir::Disabled } else { snapdir };
+        let (has_acls, record_size_bytes) = (files.has_posix_acls, files.record_bytes);
         Ok(Self { slot, filesystem, dataset, snapdir, has_acls, has_xattrs, record_size_bytes })
     }
 

@@ -10,8 +10,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
-use cenote_fuse::{Access, LiveServerOptions, MountOptions};
+use cenote_fuse::{Access, MountOptions};
 use cenote_taskq::Rng;
+use cenote_zpl::Properties;
 use support::live::{mounted, mounted_as};
 
 /// Everything below a directory: kind, mode, links of files, size, and content or target.
@@ -160,7 +161,7 @@ fn nobody_runs_as_its_owner_what_another_has_written() {
         return;
     }
     let options = MountOptions { access: Access::All, suid: true, ..MountOptions::default() };
-    mounted_as(LiveServerOptions::default(), &options, 1, |_, at| {
+    mounted_as(Properties::default(), &options, 1, |_, at| {
         let program = at.join("program");
         let changes = [
             "dd if=/usr/bin/id of=program bs=1 count=1 conv=notrunc status=none",

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::Command;
 
 use cenote_fuse::server::{Caller, Errno, FileServer, NewFile, NodeId};
-use cenote_fuse::{Access, LiveServerOptions, MountOptions};
-use cenote_zpl::{AccessTimes, XattrMode};
+use cenote_fuse::{Access, MountOptions};
+use cenote_zpl::{AccessTimes, Properties, XattrMode};
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, XattrFlags};
 use support::live::{mounted, mounted_as, open, served};
 
@@ -52,7 +52,7 @@ fn a_directory_that_lost_its_name_is_there_for_those_who_use_it() {
 #[test]
 fn the_name_of_an_attribute_may_have_slashes() {
     for form in [XattrMode::Sa, XattrMode::Dir] {
-        let mut serving = LiveServerOptions::default();
+        let mut serving = Properties::default();
         serving.files.xattrs = form;
         mounted_as(serving, &MountOptions::default(), 2, |time, at| {
             if time == 0 {
@@ -108,7 +108,7 @@ fn an_access_list_set_by_a_stranger_to_the_group_takes_set_group_id_away() {
         eprintln!("left out: only root becomes another user");
         return;
     }
-    let mut serving = LiveServerOptions::default();
+    let mut serving = Properties::default();
     serving.files.has_posix_acls = true;
     let options = MountOptions { access: Access::All, suid: true, ..MountOptions::default() };
     mounted_as(serving, &options, 1, |_, at| {
@@ -191,7 +191,7 @@ fn the_systems_table_of_mounts_has_the_type_and_the_options() {
     ] {
         let mut options = MountOptions::default();
         options.parse(list).unwrap();
-        mounted_as(LiveServerOptions::default(), &options, 1, move |_, at| {
+        mounted_as(Properties::default(), &options, 1, move |_, at| {
             let (kind, options) = options_of(&at.canonicalize().unwrap());
             assert_eq!(kind, "fuse.cenote");
             let has = |name: &&&str| options.iter().any(|option| option == **name);
@@ -205,7 +205,7 @@ fn the_systems_table_of_mounts_has_the_type_and_the_options() {
 
 #[test]
 fn access_times_are_kept_as_the_mount_says_whatever_the_properties_say() {
-    let mut serving = LiveServerOptions::default();
+    let mut serving = Properties::default();
     serving.files.access_times = AccessTimes::Always;
     let mut options = MountOptions::default();
     options.parse("noatime").unwrap();

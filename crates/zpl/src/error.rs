@@ -38,6 +38,8 @@ pub enum Errno {
     NameTooLong = 36,
     /// Directory not empty.
     NotEmpty = 39,
+    /// Too many levels of symbolic links.
+    Loop = 40,
     /// No such extended attribute.
     NoData = 61,
     /// Checksum or structure error (Linux's `EBADE`, which OpenZFS returns for checksum errors).
@@ -71,6 +73,12 @@ pub enum ZplError {
     /// No such extended attribute.
     #[error("no such extended attribute")]
     NoXattr,
+    /// A symbolic link that leads out of the file system: its target is absolute.
+    #[error("a link to {}, which is outside of the dataset", .0.escape_ascii())]
+    LinkOutside(Vec<u8>),
+    /// Symbolic links that lead to one another.
+    #[error("too many levels of symbolic links")]
+    Loop,
     /// A name longer than the dataset allows.
     #[error("name too long")]
     NameTooLong,
@@ -160,6 +168,8 @@ impl ZplError {
             Self::IsDirectory => Errno::IsDirectory,
             Self::NotSymlink => Errno::Invalid,
             Self::NoXattr => Errno::NoData,
+            Self::LinkOutside(_) => Errno::CrossDevice,
+            Self::Loop => Errno::Loop,
             Self::NameTooLong => Errno::NameTooLong,
             Self::Exists => Errno::Exists,
             Self::NotEmpty => Errno::NotEmpty,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_spa::{FileSizes, Pool};
-use cenote_zpl::XattrMode;
+use cenote_zpl::Properties;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR};
 use serde::{Deserialize, Serialize};
 
@@ -103,8 +103,6 @@ async fn open_files(pool: &Pool, name: &str) -> Result<BulkWriter> {
     let sizes = pool.look(move |syncer| Box::pin(async move { syncer.file_sizes(&asked, &of).await }));
     let FileSizes { record_bytes, dnode_slots } = sizes.await?;
     (files.record_bytes, files.dnode_slots) = (record_bytes, dnode_slots);
-    if view.property(&dir, "xattr", true).await?.and_then(|found| found.value.number()) == Some(1) {
-        files.xattrs = XattrMode::Dir;
-    }
+    files.xattrs = Properties::read(&view, &dir).await?.files.xattrs;
     Ok(files)
 }

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxTunables;
-use cenote_fuse::{LiveServer, LiveServerOptions, MountOptions, Unmount, mount_live};
+use cenote_fuse::{LiveServer, MountOptions, Unmount, mount_live};
 use cenote_spa::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, Pool, TopKind, TopSpec, create};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
+use cenote_zpl::Properties;
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use super::can_mount;
@@ -44,12 +45,12 @@ async fn new_pool(handle: &Handle, path: &Path) -> Pool {
 
 /// Mounts a new file system, does something there, and has what is left judged.
 pub(crate) fn mounted(work: impl Fn(&Path) + Send + Sync + 'static) {
-    mounted_as(LiveServerOptions::default(), &MountOptions::default(), 1, move |_, at| work(at));
+    mounted_as(Properties::default(), &MountOptions::default(), 1, move |_, at| work(at));
 }
 
 /// The same with options, and several times one after the other: what is done is told which time it is.
 pub(crate) fn mounted_as(
-    serving: LiveServerOptions,
+    serving: Properties,
     options: &MountOptions,
     times: u32,
     work: impl Fn(u32, &Path) + Send + Sync + 'static,
@@ -68,7 +69,7 @@ pub(crate) fn mounted_as(
         for time in 0..times {
             let head = pool.open_head("mounted").await.unwrap();
             let report = Arc::new(|text: &str| panic!("{text}"));
-            let server = LiveServer::open(head, serving.under(options), report).await.unwrap();
+            let server = LiveServer::open(head, options.over(serving), report).await.unwrap();
             let mount = mount_live(&handle, server, "mounted", folder.path(), options).await.unwrap();
             let (at, work) = (folder.path().to_owned(), work.clone());
             let worked = handle.spawn_blocking(move || work(time, &at)).await;
@@ -104,5 +105,5 @@ where
 /// A server of the pool's file system.
 pub(crate) async fn open(pool: &Pool) -> LiveServer {
     let head = pool.open_head("mounted").await.unwrap();
-    LiveServer::open(head, LiveServerOptions::default(), Arc::new(|text: &str| panic!("{text}"))).await.unwrap()
+    LiveServer::open(head, Properties::default(), Arc::new(|text: &str| panic!("{text}"))).await.unwrap()
 }

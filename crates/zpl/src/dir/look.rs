@@ -144,21 +144,6 @@ impl FileSystem {
         list(&directory, cursor, count_max, names::is_valid_xattr).await
     }
 
-    /// Follows `path`, whose parts are separated by `/`, from the root directory; symbolic links are not followed.
-    ///
-    /// # Errors
-    /// It leads nowhere.
-    pub async fn resolve(&self, path: &[u8]) -> Result<Attributes, ZplError> {
-        let mut at = self.root();
-        for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
-            at = match part {
-                b".." => self.attributes(at).await?.parent,
-                name => self.lookup(at, name).await?,
-            };
-        }
-        self.attributes(at).await
-    }
-
     /// The target of a symbolic link: any bytes.
     ///
     /// # Errors

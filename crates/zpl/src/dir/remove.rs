@@ -98,7 +98,7 @@ impl FileSystem {
     }
 
     /// The node that a name leads to, or nothing if it leads elsewhere by now.
-    pub(crate) async fn follow(
+    pub(crate) async fn node_at(
         &self,
         directory: &Node,
         name: &[u8],
@@ -159,7 +159,7 @@ impl FileSystem {
         let parent = self.node(parent).await?;
         loop {
             let entry = self.entry(&parent, name).await?.ok_or_else(|| missing(name))?;
-            let Some(node) = self.follow(&parent, name, entry).await? else { continue };
+            let Some(node) = self.node_at(&parent, name, entry).await? else { continue };
             if node.id == parent.id {
                 return Err(ZplError::Invalid("a directory that is its own entry"));
             }

@@ -72,9 +72,9 @@ impl FileSystem {
                 (_, Some(other)) if other.object == entry.object => return Ok(()),
                 _ => {}
             }
-            let Some(node) = self.follow(&ends.from, from_name, entry).await? else { continue };
+            let Some(node) = self.node_at(&ends.from, from_name, entry).await? else { continue };
             let over = match other {
-                Some(other) => match self.follow(&ends.to, to_name, other).await? {
+                Some(other) => match self.node_at(&ends.to, to_name, other).await? {
                     Some(over) => Some(over),
                     None => continue,
                 },
