@@ -17,6 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["format"],
     &["codec", "props"],
     &["taskq"],
+    &["kstat"],
     &["vdev"],
     &["zio"],
     &["arc", "metaslab"],
