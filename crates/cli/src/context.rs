@@ -11,10 +11,11 @@ use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
 use cenote_fuse::{MountError, Unmount};
-use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, View, find, import, multihost::Notice};
+use cenote_kstat::Settings;
+use cenote_spa::multihost::Notice;
+use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, View, find, import, tunables};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
-use cenote_vdev::tunables::Tunables;
 
 use crate::args::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
@@ -348,15 +349,16 @@ impl Context {
         Notice::new(move |text| output.err(text))
     }
 
-    /// Tunables that were given, as NAME=VALUE; the grammar has refused all others.
-    pub(crate) fn tunable_settings(&self) -> &[String] {
-        &self.globals.tunables
+    /// The values of tunables that were given; the grammar has refused what is none.
+    pub(crate) fn tunables(&self) -> Settings {
+        let mut settings = tunables::settings();
+        self.globals.tunables.iter().for_each(|text| drop(settings.set_from(text)));
+        settings
     }
 
-    fn tunables(&self) -> Tunables {
-        let mut tunables = Tunables::default();
-        self.globals.tunables.iter().for_each(|text| drop(tunables.set_from(text)));
-        tunables
+    /// The memory of which parts are used where nothing else is said: the cache has a quarter of it.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.import_options().cache_bytes.saturating_mul(4) as u64
     }
 
     /// The files and devices to probe: those of `-d`, else of `ZPOOL_IMPORT_PATH`, else the usual places.

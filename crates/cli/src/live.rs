@@ -56,10 +56,8 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     let opening = open_with_devices(context, name);
     let (pool, devices) = unless_interrupted(context, name, opening).await?;
     pool.hold().await?;
-    // The cache has a quarter of the memory unless something else was said.
-    let memory = context.import_options().cache_bytes.saturating_mul(4) as u64;
     let guid = pool.guid();
-    let pool = pool.start(TxTunables::for_memory(memory)).await;
+    let pool = pool.start(TxTunables::for_memory(context.memory_bytes()).with(&context.tunables())).await;
     watch(context, &pool, recovery);
     watch_hangs(context, &pool);
     watch_space(context, &pool);

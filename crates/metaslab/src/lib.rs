@@ -65,7 +65,7 @@
 //! 1. A range set never holds overlapping or touching ranges.
 //! 2. No entry reaches outside its metaslab (space map) or its vdev (log): one that does is an error, not a panic.
 //! 3. Memory is proportional to the number of segments, never to the length of the logs; and for what is loaded at most
-//!    32 MiB for each TB of the pool ([`Tunables::metaslab_mem_per_tb`]) whatever the fragmentation.
+//!    32 MiB for each TB of the pool ([`Tunables::cenote_metaslab_mem_per_tb`]) whatever the fragmentation.
 //! 4. Free, allocating, freed, deferred and (synced) allocated are disjoint and make up the metaslab.
 //! 5. Own map, plus unflushed allocations, less unflushed frees, is what is allocated as of the last sync. Unflushed
 //!    allocations and frees are disjoint.

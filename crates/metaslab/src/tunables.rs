@@ -1,157 +1,103 @@
-//! The numbers one may turn, with OpenZFS's names and defaults (zfs(4), master of 2026).
+//! The tunables of allocation, with OpenZFS's names and defaults (zfs(4), master of 2026).
 
-/// Tunables of space accounting and allocation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tunables {
-    /// Bytes for each data disk of a vdev before the rotor moves on. Default 2 MiB.
-    pub metaslab_aliquot: u64,
-    /// Whether emptier vdevs get more. Default on.
-    pub metaslab_bias_enabled: bool,
-    /// Whether faster vdevs get more: 0 never, 1 while the pool is busy, 2 always. Default 1.
-    pub metaslab_perf_bias: u8,
-    /// Blocks of at least this size may be ganged on purpose, for tests. Default 16 MiB + 1: none.
-    pub metaslab_force_ganging: u64,
-    /// Of those, how many of a hundred. Default 3.
-    pub metaslab_force_ganging_pct: u64,
-    /// Whether weights count segments by size instead of bytes. Default on.
-    pub zfs_metaslab_segment_weight_enabled: bool,
-    /// An active metaslab is left when its largest segments are this many powers of two smaller than at the start.
-    /// Default 2.
-    pub zfs_metaslab_switch_threshold: u64,
-    /// Whether fragmentation lowers a weight that counts bytes. Default on.
-    pub metaslab_fragmentation_factor_enabled: bool,
-    /// Whether the outer tracks of rotating disks are preferred. Default on.
-    pub metaslab_lba_weighting_enabled: bool,
-    /// Per cent of fragmentation past which a metaslab does not stay active. Default 77.
-    pub zfs_metaslab_fragmentation_threshold: u64,
-    /// How far first fit looks ahead, in bytes. Default 16 MiB.
-    pub metaslab_df_max_search: u64,
-    /// With no free segment of this size, search by size. Default 128 KiB.
-    pub metaslab_df_alloc_threshold: u64,
-    /// With less free space than this, in per cent, search by size. Default 4.
-    pub metaslab_df_free_pct: u64,
-    /// Search by size takes the largest segment, not the closest. Default off.
-    pub metaslab_df_use_largest_segment: bool,
-    /// Metaslabs looked at in an allocation that is not trying hard. Default 100.
-    pub zfs_metaslab_find_max_tries: u64,
-    /// Whether to look everywhere before splitting a block. Default off.
-    pub zfs_metaslab_try_hard_before_gang: bool,
-    /// Per cent of free space at or below which a vdev is left alone while others have more. Default 0.
-    pub zfs_mg_noalloc_threshold: u64,
-    /// Per cent of fragmentation above which a vdev is left alone while others have less. Default 95.
-    pub zfs_mg_fragmentation_threshold: u64,
-    /// A space map is rewritten when it is this many per cent of what it could be. Default 200; at least 100.
-    pub zfs_metaslab_condense_pct: u64,
-    /// Block size of metaslabs' space maps without log space maps. Default 16 KiB.
-    pub zfs_metaslab_sm_blksz_no_log: u64,
-    /// Block size of metaslabs' space maps with log space maps. Default 128 KiB.
-    pub zfs_metaslab_sm_blksz_with_log: u64,
-    /// Block size of log space maps. Default 128 KiB.
-    pub zfs_log_sm_blksz: u64,
-    /// Memory of unflushed changes at most, in bytes. Default 1 GiB.
-    pub zfs_unflushed_max_mem_amt: u64,
-    /// The same as parts of a million of the machine's memory. Default 1000.
-    pub zfs_unflushed_max_mem_ppm: u64,
-    /// Log blocks at most, whatever else. Default 131 072.
-    pub zfs_unflushed_log_block_max: u64,
-    /// Log blocks that are always allowed. Default 1000.
-    pub zfs_unflushed_log_block_min: u64,
-    /// Log blocks allowed, in per cent of the number of dirty metaslabs. Default 400.
-    pub zfs_unflushed_log_block_pct: u64,
-    /// Logs at most. Default 1000.
-    pub zfs_unflushed_log_txg_max: u64,
-    /// Rows of the summary by which flushes are planned. Default 10.
-    pub zfs_max_logsm_summary_length: u64,
-    /// Metaslabs to flush in each txg at least. Default 1.
-    pub zfs_min_metaslabs_to_flush: u64,
-    /// Logs looked back at for the rate of new blocks. Default 5.
-    pub zfs_max_log_walking: u64,
-    /// Per cent of the metaslabs to flush each txg when everything is to be flushed on request. Default 5.
-    pub zfs_min_metaslabs_to_condense_pct: u64,
-    /// A metaslab stays loaded for this many txgs after its last use. Default 32.
-    pub metaslab_unload_delay: u64,
-    /// And for this many milliseconds. Default 600 000.
-    pub metaslab_unload_delay_ms: u64,
-    /// Whether to load the next metaslabs before they are asked for. Default on.
-    pub metaslab_preload_enabled: bool,
-    /// How many of each group. Default 10.
-    pub metaslab_preload_limit: usize,
-    /// Never unload. Default off.
-    pub metaslab_debug_unload: bool,
-    /// Memory of loaded metaslabs in per cent of the machine's. Default 25.
-    pub zfs_metaslab_mem_limit: u64,
-    /// A vdev needs more metaslabs than this to give one to the embedded log. Default 64.
-    pub zfs_embedded_slog_min_ms: u64,
-    /// Whether indirect blocks of files and volumes go to special vdevs. Default on.
-    pub zfs_user_indirect_is_special: bool,
-    /// Whether dedup tables go to special vdevs where no vdev is theirs. Default on.
-    pub zfs_ddt_data_is_special: bool,
-    /// Per cent of the special vdevs that small blocks of files leave to metadata. Default 25.
-    pub zfs_special_class_metadata_reserve_pct: u64,
-    /// Allocators of a class at most. Default 4.
-    pub spa_num_allocators: usize,
-    /// Whether allocations wait for earlier ones to be written. Default on.
-    pub zio_dva_throttle_enabled: bool,
-    /// The machine's memory, in bytes, of which the limits above are parts. No tunable of OpenZFS, which asks the kernel.
-    pub system_memory_bytes: u64,
-    /// Memory of loaded metaslabs in bytes for each TB (10^12) of the pool, at any fragmentation. Ours: 32 MiB. Pools with
-    /// units of less than 4 KiB keep it by unloading.
-    pub metaslab_mem_per_tb: u64,
-    /// What is always allowed, so that small pools need not unload. Ours: 16 MiB.
-    pub metaslab_mem_min: u64,
-}
-
-impl Default for Tunables {
-    fn default() -> Self {
-        Self {
-            metaslab_aliquot: 2 << 20,
-            metaslab_bias_enabled: true,
-            metaslab_perf_bias: 1,
-            metaslab_force_ganging: (16 << 20) + 1,
-            metaslab_force_ganging_pct: 3,
-            zfs_metaslab_segment_weight_enabled: true,
-            zfs_metaslab_switch_threshold: 2,
-            metaslab_fragmentation_factor_enabled: true,
-            metaslab_lba_weighting_enabled: true,
-            zfs_metaslab_fragmentation_threshold: 77,
-            metaslab_df_max_search: 16 << 20,
-            metaslab_df_alloc_threshold: 128 << 10,
-            metaslab_df_free_pct: 4,
-            metaslab_df_use_largest_segment: false,
-            zfs_metaslab_find_max_tries: 100,
-            zfs_metaslab_try_hard_before_gang: false,
-            zfs_mg_noalloc_threshold: 0,
-            zfs_mg_fragmentation_threshold: 95,
-            zfs_metaslab_condense_pct: 200,
-            zfs_metaslab_sm_blksz_no_log: 16 << 10,
-            zfs_metaslab_sm_blksz_with_log: 128 << 10,
-            zfs_log_sm_blksz: 128 << 10,
-            zfs_unflushed_max_mem_amt: 1 << 30,
-            zfs_unflushed_max_mem_ppm: 1000,
-            zfs_unflushed_log_block_max: 1 << 17,
-            zfs_unflushed_log_block_min: 1000,
-            zfs_unflushed_log_block_pct: 400,
-            zfs_unflushed_log_txg_max: 1000,
-            zfs_max_logsm_summary_length: 10,
-            zfs_min_metaslabs_to_flush: 1,
-            zfs_max_log_walking: 5,
-            zfs_min_metaslabs_to_condense_pct: 5,
-            metaslab_unload_delay: 32,
-            metaslab_unload_delay_ms: 600_000,
-            metaslab_preload_enabled: true,
-            metaslab_preload_limit: 10,
-            metaslab_debug_unload: false,
-            zfs_metaslab_mem_limit: 25,
-            zfs_embedded_slog_min_ms: 64,
-            zfs_user_indirect_is_special: true,
-            zfs_ddt_data_is_special: true,
-            zfs_special_class_metadata_reserve_pct: 25,
-            spa_num_allocators: 4,
-            zio_dva_throttle_enabled: true,
-            system_memory_bytes: 8 << 30,
-            metaslab_mem_per_tb: 32 << 20,
-            metaslab_mem_min: 16 << 20,
-        }
+cenote_kstat::tunables! {
+    /// Tunables of space accounting and allocation.
+    pub struct Tunables {
+        /// Bytes for each data disk of a vdev before allocation moves on to the next vdev.
+        metaslab_aliquot: u64 = 2 << 20, "bytes", Number(4096, 1 << 30), AtOpen;
+        /// Gives emptier vdevs more than fuller ones.
+        metaslab_bias_enabled: bool = true, "", Switch, AtOpen;
+        /// Gives faster vdevs more than slower ones: 0 never, 1 while the pool is busy, 2 always.
+        metaslab_perf_bias: u8 = 1, "", Number(0, 2), AtOpen;
+        /// Least size of blocks that may be stored as gangs on purpose, for tests. By default there are none.
+        metaslab_force_ganging: u64 = (16 << 20) + 1, "bytes", Number(512, 1 << 40), AtOpen;
+        /// Percentage of such blocks that is stored as gangs.
+        metaslab_force_ganging_pct: u64 = 3, "%", Number(0, 100), AtOpen;
+        /// Weighs metaslabs by their free segments, by size, instead of by their free bytes.
+        zfs_metaslab_segment_weight_enabled: bool = true, "", Switch, AtOpen;
+        /// An active metaslab is left when its largest segments are this many powers of two smaller than at the start.
+        zfs_metaslab_switch_threshold: u64 = 2, "powers of two", Number(0, 63), AtOpen;
+        /// Lets fragmentation lower a weight that counts bytes.
+        metaslab_fragmentation_factor_enabled: bool = true, "", Switch, AtOpen;
+        /// Prefers the outer tracks of rotating disks.
+        metaslab_lba_weighting_enabled: bool = true, "", Switch, AtOpen;
+        /// Fragmentation above which a metaslab does not stay active.
+        zfs_metaslab_fragmentation_threshold: u64 = 77, "%", Number(0, 100), AtOpen;
+        /// Distance that first fit looks ahead.
+        metaslab_df_max_search: u64 = 16 << 20, "bytes", Number(0, 1 << 40), AtOpen;
+        /// A metaslab without a free segment of this size is searched by size.
+        metaslab_df_alloc_threshold: u64 = 128 << 10, "bytes", Number(0, 1 << 40), AtOpen;
+        /// A metaslab with less free space than this is searched by size.
+        metaslab_df_free_pct: u64 = 4, "%", Number(0, 100), AtOpen;
+        /// Takes the largest segment in a search by size, not the closest.
+        metaslab_df_use_largest_segment: bool = false, "", Switch, AtOpen;
+        /// Metaslabs that are looked at in an allocation that is not trying hard.
+        zfs_metaslab_find_max_tries: u64 = 100, "metaslabs", Number(1, 1 << 32), AtOpen;
+        /// Looks everywhere before a block is split into a gang.
+        zfs_metaslab_try_hard_before_gang: bool = false, "", Switch, AtOpen;
+        /// A vdev with this percentage of free space, or less, is left alone while others have more.
+        zfs_mg_noalloc_threshold: u64 = 0, "%", Number(0, 100), AtOpen;
+        /// Fragmentation above which a vdev is left alone while others have less.
+        zfs_mg_fragmentation_threshold: u64 = 95, "%", Number(0, 100), AtOpen;
+        /// A space map is rewritten when it has this percentage of its least possible size.
+        zfs_metaslab_condense_pct: u64 = 200, "%", Number(100, 10_000), AtOpen;
+        /// Block size of metaslabs' space maps in pools without log space maps.
+        zfs_metaslab_sm_blksz_no_log: u64 = 16 << 10, "bytes", Power(4096, 1 << 20), AtOpen;
+        /// Block size of metaslabs' space maps in pools with log space maps.
+        zfs_metaslab_sm_blksz_with_log: u64 = 128 << 10, "bytes", Power(4096, 1 << 20), AtOpen;
+        /// Block size of log space maps.
+        zfs_log_sm_blksz: u64 = 128 << 10, "bytes", Power(4096, 1 << 20), AtOpen;
+        /// Memory of unflushed changes of metaslabs at most.
+        zfs_unflushed_max_mem_amt: u64 = 1 << 30, "bytes", Number(1 << 20, 1 << 50), AtOpen;
+        /// Memory of unflushed changes of metaslabs at most, as parts of a million of the machine's memory.
+        zfs_unflushed_max_mem_ppm: u64 = 1000, "ppm", Number(1, 1_000_000), AtOpen;
+        /// Blocks of log space maps at most, whatever else allows more.
+        zfs_unflushed_log_block_max: u64 = 1 << 17, "blocks", Number(1, 1 << 40), AtOpen;
+        /// Blocks of log space maps that are always allowed.
+        zfs_unflushed_log_block_min: u64 = 1000, "blocks", Number(1, 1 << 40), AtOpen;
+        /// Blocks of log space maps that are allowed, as a percentage of the number of dirty metaslabs.
+        zfs_unflushed_log_block_pct: u64 = 400, "%", Number(1, 100_000), AtOpen;
+        /// Log space maps at most.
+        zfs_unflushed_log_txg_max: u64 = 1000, "logs", Number(1, 1 << 32), AtOpen;
+        /// Rows of the summary by which flushes of metaslabs are planned.
+        zfs_max_logsm_summary_length: u64 = 10, "rows", Number(1, 10_000), AtOpen;
+        /// Metaslabs that are flushed in each txg at least.
+        zfs_min_metaslabs_to_flush: u64 = 1, "metaslabs", Number(0, 1 << 32), AtOpen;
+        /// Log space maps that are looked back at for the rate of new blocks.
+        zfs_max_log_walking: u64 = 5, "logs", Number(1, 10_000), AtOpen;
+        /// Percentage of the metaslabs that is flushed each txg when all are to be flushed on request.
+        zfs_min_metaslabs_to_condense_pct: u64 = 5, "%", Number(1, 100), AtOpen;
+        /// Txgs for which a metaslab stays loaded after its last use.
+        metaslab_unload_delay: u64 = 32, "txgs", Number(0, 1 << 32), AtOpen;
+        /// Time for which a metaslab stays loaded after its last use.
+        metaslab_unload_delay_ms: u64 = 600_000, "ms", Number(0, 86_400_000), AtOpen;
+        /// Loads the next metaslabs before they are asked for.
+        metaslab_preload_enabled: bool = true, "", Switch, AtOpen;
+        /// Metaslabs of each group that are loaded before they are asked for.
+        metaslab_preload_limit: usize = 10, "metaslabs", Number(0, 1 << 20), AtOpen;
+        /// Never unloads a metaslab.
+        metaslab_debug_unload: bool = false, "", Switch, AtOpen;
+        /// Memory of loaded metaslabs at most, as a percentage of the machine's memory.
+        zfs_metaslab_mem_limit: u64 = 25, "%", Number(0, 100), AtOpen;
+        /// A vdev with more metaslabs than this gives one to the embedded intent log.
+        zfs_embedded_slog_min_ms: u64 = 64, "metaslabs", Number(0, 1 << 32), AtOpen;
+        /// Stores indirect blocks of files and volumes on special vdevs.
+        zfs_user_indirect_is_special: bool = true, "", Switch, AtOpen;
+        /// Stores deduplication tables on special vdevs where no vdev is theirs.
+        zfs_ddt_data_is_special: bool = true, "", Switch, AtOpen;
+        /// Percentage of the special vdevs that small blocks of files leave to metadata.
+        zfs_special_class_metadata_reserve_pct: u64 = 25, "%", Number(0, 100), AtOpen;
+        /// Allocators of a class at most.
+        spa_num_allocators: usize = 4, "allocators", Number(1, 256), AtOpen;
+        /// Lets allocations wait until earlier ones are written.
+        zio_dva_throttle_enabled: bool = true, "", Switch, AtOpen;
+        /// Memory of the machine, of which other limits are parts. OpenZFS asks the kernel.
+        cenote_system_memory: u64 = 8 << 30, "bytes", Number(1 << 20, 1 << 60), AtOpen;
+        /// Memory of loaded metaslabs for each TB (10^12 bytes) of the pool, at any fragmentation. Pools with units of less than
+        /// 4 KiB keep it by unloading.
+        cenote_metaslab_mem_per_tb: u64 = 32 << 20, "bytes", Number(0, 1 << 50), AtOpen;
+        /// Memory of loaded metaslabs that is always allowed, so that small pools need not unload.
+        cenote_metaslab_mem_min: u64 = 16 << 20, "bytes", Number(0, 1 << 50), AtOpen;
     }
 }
 
@@ -159,16 +105,16 @@ impl Tunables {
     /// Memory that unflushed changes may take before metaslabs are flushed for it.
     #[must_use]
     pub const fn unflushed_memory_bytes_max(&self) -> u64 {
-        let part = (self.system_memory_bytes as u128 * self.zfs_unflushed_max_mem_ppm as u128 / 1_000_000) as u64;
+        let part = (self.cenote_system_memory as u128 * self.zfs_unflushed_max_mem_ppm as u128 / 1_000_000) as u64;
         if part < self.zfs_unflushed_max_mem_amt { part } else { self.zfs_unflushed_max_mem_amt }
     }
 
     /// Memory that loaded metaslabs of a pool of this size may take.
     #[must_use]
     pub const fn loaded_memory_bytes_max(&self, pool_bytes: u64) -> u64 {
-        let part = (self.system_memory_bytes as u128 * self.zfs_metaslab_mem_limit as u128 / 100) as u64;
-        let by_size = (pool_bytes as u128 * self.metaslab_mem_per_tb as u128 / 1_000_000_000_000) as u64;
-        let by_size = if by_size < self.metaslab_mem_min { self.metaslab_mem_min } else { by_size };
+        let part = (self.cenote_system_memory as u128 * self.zfs_metaslab_mem_limit as u128 / 100) as u64;
+        let by_size = (pool_bytes as u128 * self.cenote_metaslab_mem_per_tb as u128 / 1_000_000_000_000) as u64;
+        let by_size = if by_size < self.cenote_metaslab_mem_min { self.cenote_metaslab_mem_min } else { by_size };
         if part < by_size { part } else { by_size }
     }
 }

@@ -13,6 +13,7 @@ use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 use cenote_format::uberblock::Uberblock;
+use cenote_kstat::Settings;
 use cenote_taskq::{Class, Handle, buf};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
@@ -80,8 +81,8 @@ pub struct ImportOptions {
     pub host_id: u64,
     /// Memory limit of the block cache in bytes.
     pub cache_bytes: usize,
-    /// How mirrors are read, and what else may be tuned about devices.
-    pub tunables: Tunables,
+    /// Values that were given for tunables ([`crate::tunables::settings`]).
+    pub tunables: Settings,
     /// Written into labels while the pool is open for writing; the caller keeps a record of it for as long. None: the labels have no
     /// mark, and after a crash only `force` opens the pool again.
     pub owner_mark: Option<u64>,
@@ -351,7 +352,8 @@ impl Import<'_> {
 
     async fn open_over(&self, vdevs: &VdevConfig, uberblock: &Uberblock) -> Result<Opened, SpaError> {
         let clock = Some(self.handle.clone());
-        let tree = VdevTree::open_with(vdevs, self.disks(vdevs), &self.options.tunables, clock);
+        let tunables = Tunables::default().with(&self.options.tunables);
+        let tree = VdevTree::open_with(vdevs, self.disks(vdevs), &tunables, clock);
         let tree = tree.map_err(|error| self.vdev(error))?;
         tree.set_reflow(Reflow::of(uberblock));
         let tree = Arc::new(tree);

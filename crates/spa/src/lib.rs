@@ -60,6 +60,7 @@ mod small;
 mod space;
 mod status;
 mod sync;
+pub mod tunables;
 mod view;
 
 pub use admin::add::AddOptions;

@@ -75,7 +75,6 @@ use cenote_vdev::commit::LeafCommit;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::leaf::{LabelReport, probe};
 use cenote_vdev::ring::write_multihost;
-use cenote_vdev::tunables::Tunables;
 
 use crate::config::PoolState;
 use crate::owner::host_of;
@@ -127,7 +126,22 @@ impl fmt::Debug for Notice {
     }
 }
 
-/// The tunables of multihost.
+cenote_kstat::tunables! {
+    /// The tunables of multihost.
+    #[derive(Copy)]
+    pub struct Tunables {
+        /// Time between two multihost writes to each device of a pool that is protected against a second import.
+        zfs_multihost_interval: u64 = 1000, "ms", Number(100, 3_600_000), AtOpen;
+        /// A pool with multihost=on is suspended after this many intervals without a multihost write that succeeded; 1 is taken for
+        /// 2, and 0 is never.
+        zfs_multihost_fail_intervals: u16 = 10, "intervals", Number(0, 65_535), AtOpen;
+        /// A pool is watched for this many intervals before it is opened for writing, where its uberblock does not say after how many
+        /// its last host would have stopped.
+        zfs_multihost_import_intervals: u32 = 20, "intervals", Number(1, 65_535), AtOpen;
+    }
+}
+
+/// The tunables' values, in the units that they are used in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Between two multihost writes to a device.
@@ -139,15 +153,15 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The tunables' values.
-    pub(crate) fn of(tunables: &Tunables) -> Self {
-        let number = |name| tunables.number(name);
-        let fail_intervals = number("zfs_multihost_fail_intervals").min(u64::from(u16::MAX)) as u16;
+    /// With the values that were given.
+    pub(crate) fn of(given: &cenote_kstat::Settings) -> Self {
+        let tunables = Tunables::default().with(given);
+        let fail_intervals = tunables.zfs_multihost_fail_intervals;
         Self {
-            interval: Duration::from_millis(number("zfs_multihost_interval")),
+            interval: Duration::from_millis(tunables.zfs_multihost_interval),
             // A pool with one device gets one write an interval, so any delay at all would suspend it.
             fail_intervals: if fail_intervals == 1 { 2 } else { fail_intervals },
-            import_intervals: number("zfs_multihost_import_intervals").clamp(1, u64::from(u32::MAX)) as u32,
+            import_intervals: tunables.zfs_multihost_import_intervals,
         }
     }
 

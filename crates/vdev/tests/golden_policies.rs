@@ -14,9 +14,8 @@ use cenote_taskq::{Block, OpenOptions};
 use cenote_testkit::Golden;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::layout::raidz::Reflow;
-use cenote_vdev::mirror::POLICIES;
 use cenote_vdev::tree::VdevTree;
-use cenote_vdev::tunables::Tunables;
+use cenote_vdev::tunables::{Policy, Tunables};
 use common::{Mode, Pool};
 
 /// A pool's vdevs on simulated disks with the images' bytes, so that time passes and requests wait. `rotational`: with heads, and so
@@ -75,7 +74,7 @@ fn golden_pools_are_read_under_every_policy_whatever_one_disk_does() {
         }
         images.sort_by_key(|(guid, _)| *guid);
         // A stripe's columns are where they are: one policy shows as much as four.
-        let policies = if name == "mirror3" { &POLICIES[..] } else { &POLICIES[3..] };
+        let policies = if name == "mirror3" { Policy::WORDS } else { &Policy::WORDS[3..] };
         for policy in policies {
             for (fault, rotational) in faults.into_iter().flat_map(|fault| [(fault, false), (fault, true)]) {
                 let (tree, disks) = on_simulated_disks(&pool, &images, policy, rotational);

@@ -15,9 +15,8 @@ use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::fault::FaultKind;
 use cenote_vdev::layout::raidz::{Raidz, Reflow};
-use cenote_vdev::mirror::POLICIES;
 use cenote_vdev::tree::{LeafState, ReadContext, VdevTree};
-use cenote_vdev::tunables::Tunables;
+use cenote_vdev::tunables::{Policy, Tunables};
 use cenote_vdev::txgs::TxgSet;
 
 const TOP: VdevId = VdevId(0);
@@ -70,7 +69,10 @@ impl Rig {
 
     fn tree(&self, settings: &[&str]) -> VdevTree {
         let mut tunables = Tunables::default();
-        settings.iter().for_each(|text| tunables.set_from(text).unwrap());
+        for text in settings {
+            let (name, value) = text.split_once('=').unwrap();
+            tunables.set(name, value).unwrap();
+        }
         let handle = self.runtime.handle();
         let open = |id: usize| {
             let path = PathBuf::from(format!("/disk{}", 10 + id));
@@ -108,7 +110,10 @@ fn policy(word: &str) -> String {
 
 /// Each policy on mirrors of disks without heads, and with.
 fn policies_and_rigs() -> impl Iterator<Item = (&'static str, fn(u64) -> Rig)> {
-    POLICIES.into_iter().flat_map(|word| [(word, Rig::mirror as fn(u64) -> Rig), (word, Rig::mirror_with_heads)])
+    Policy::WORDS
+        .iter()
+        .copied()
+        .flat_map(|word| [(word, Rig::mirror as fn(u64) -> Rig), (word, Rig::mirror_with_heads)])
 }
 
 /// Whatever one or two of three children do, the block comes.

@@ -5,7 +5,8 @@ mod sort;
 
 use std::path::PathBuf;
 
-use cenote_vdev::tunables::{TunableError, Tunables};
+use cenote_kstat::TunableError;
+use cenote_spa::tunables;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +30,7 @@ pub(crate) struct Globals {
     /// How devices are read.
     #[arg(id = "global-io", long = "io", value_name = "HOW", default_value = "auto", global = true)]
     pub(crate) io: Io,
-    /// Change how devices are read, as zfs_vdev_mirror_policy=locality; a wrong name lists them all.
+    /// Give a tunable another value, as zfs_txg_timeout=10 or zfs_dirty_data_max=1G; 'cenote tunables' lists them.
     #[arg(id = "global-tunable", long = "tunable", value_name = "NAME=VALUE", value_parser = parse_tunable, global = true)]
     #[serde(default)]
     pub(crate) tunables: Vec<String>,
@@ -92,7 +93,7 @@ pub(crate) enum RewindHow {
 
 /// A tunable's setting that can be.
 fn parse_tunable(text: &str) -> Result<String, TunableError> {
-    Tunables::default().set_from(text).map(|()| text.to_owned())
+    tunables::settings().set_from(text).map(|()| text.to_owned())
 }
 
 /// Where to look for devices, for verbs of our own and in front of OpenZFS's (`cenote -d DIR zpool list`).

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use cenote_bench::report::{Report, Suite};
 use cenote_bench::whole::{self, Part};
 use cenote_bench::{codec, machine, mirror, mounted, roots, taskq, writing};
+use cenote_kstat::Settings;
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,7 @@ fn measure(context: &Context, args: &Args) -> Result<Report> {
     };
     for which in suites {
         context.err(format!("measuring {}", which.name()));
-        report.suites.push(which.measure(args, context.tunable_settings())?);
+        report.suites.push(which.measure(args, &context.tunables())?);
     }
     Ok(report)
 }
@@ -142,8 +143,8 @@ impl Which {
     }
 
     /// On a thread of its own: suites start runtimes, and block.
-    fn measure(self, args: &Args, settings: &[String]) -> Result<Suite> {
-        let (args, settings) = (args.clone(), settings.to_vec());
+    fn measure(self, args: &Args, settings: &Settings) -> Result<Suite> {
+        let (args, settings) = (args.clone(), settings.clone());
         let thread = std::thread::spawn(move || match self {
             Self::Taskq => taskq::run(args.quick, &args.peers),
             Self::Roots => roots::run(args.quick),

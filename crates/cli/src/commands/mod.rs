@@ -16,6 +16,7 @@ mod mount;
 mod put;
 mod serve;
 mod tar;
+mod tunables;
 mod unmount;
 mod verify;
 mod version;
@@ -41,6 +42,7 @@ crate::args::commands! {
         Put => put,
         Serve => serve,
         Tar => tar,
+        Tunables => tunables,
         #[command(visible_alias = "umount")]
         Unmount => unmount,
         Verify => verify,

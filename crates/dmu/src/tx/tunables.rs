@@ -3,24 +3,29 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How txgs are paced. Names and meanings are OpenZFS's (`zfs(4)`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TxTunables {
-    /// Seconds that a txg stays open at most. Default 5.
-    pub zfs_txg_timeout: u64,
-    /// Bytes that may be dirty; at this many, changes wait. Default a tenth of memory, 4 GiB at most.
-    pub zfs_dirty_data_max: u64,
-    /// Per cent of that from which on a txg is written at once. Default 20.
-    pub zfs_dirty_data_sync_percent: u64,
-    /// Per cent from which on changes are delayed. Default 60.
-    pub zfs_delay_min_dirty_percent: u64,
-    /// Nanoseconds of delay in the middle between that and the limit. Default 500 000.
-    pub zfs_delay_scale: u64,
+cenote_kstat::tunables! {
+    /// The pace of txgs.
+    #[derive(Copy)]
+    pub struct TxTunables {
+        /// Time for which a txg stays open at most.
+        zfs_txg_timeout: u64 = 5, "s", Number(1, 86_400), AtOpen;
+        /// Data that may be dirty: changed in memory, and not on disk. With so much changes wait.
+        zfs_dirty_data_max: u64 = DIRTY_MAX_BYTES, "bytes", Number(1 << 20, 1 << 50), AtOpen,
+            computed "a tenth of memory, from 32 MiB to 4 GiB";
+        /// Percentage of zfs_dirty_data_max from which on a txg is written at once.
+        zfs_dirty_data_sync_percent: u64 = 20, "%", Number(1, 100), AtOpen;
+        /// Percentage of zfs_dirty_data_max from which on changes are delayed.
+        zfs_delay_min_dirty_percent: u64 = 60, "%", Number(0, 100), AtOpen;
+        /// Delay of a change in the middle between that and zfs_dirty_data_max.
+        zfs_delay_scale: u64 = 500_000, "ns", Number(0, 1_000_000_000), AtOpen;
+        /// Longest delay of one change.
+        zfs_delay_max_ns: u64 = 100_000_000, "ns", Number(0, 10_000_000_000), AtOpen;
+    }
 }
 
 /// Those in force: read by every change, set now and then.
 #[derive(Debug)]
-pub(super) struct InForce([AtomicU64; 5]);
+pub(super) struct InForce([AtomicU64; 6]);
 
 impl InForce {
     pub(super) fn new(tunables: TxTunables) -> Self {
@@ -36,7 +41,7 @@ impl InForce {
     }
 
     pub(super) fn get(&self) -> TxTunables {
-        let [timeout, dirty_max, sync_percent, delay_percent, delay_scale] = &self.0;
+        let [timeout, dirty_max, sync_percent, delay_percent, delay_scale, delay_max] = &self.0;
         let get = |held: &AtomicU64| held.load(Ordering::Relaxed);
         TxTunables {
             zfs_txg_timeout: get(timeout),
@@ -44,12 +49,11 @@ impl InForce {
             zfs_dirty_data_sync_percent: get(sync_percent),
             zfs_delay_min_dirty_percent: get(delay_percent),
             zfs_delay_scale: get(delay_scale),
+            zfs_delay_max_ns: get(delay_max),
         }
     }
 }
 
-/// The longest delay of one change (`zfs_delay_max_ns`).
-pub(super) const DELAY_MAX: Duration = Duration::from_millis(100);
 /// The most that may be dirty by default, whatever the memory (`zfs_dirty_data_max_max`).
 const DIRTY_MAX_BYTES: u64 = 4 << 30;
 /// A hundred years.
@@ -63,13 +67,8 @@ impl TxTunables {
     /// The defaults on a machine with so much memory to use.
     #[must_use]
     pub fn for_memory(memory_bytes: u64) -> Self {
-        Self {
-            zfs_txg_timeout: 5,
-            zfs_dirty_data_max: (memory_bytes / 10).clamp(DIRTY_MIN_BYTES, DIRTY_MAX_BYTES),
-            zfs_dirty_data_sync_percent: 20,
-            zfs_delay_min_dirty_percent: 60,
-            zfs_delay_scale: 500_000,
-        }
+        let zfs_dirty_data_max = (memory_bytes / 10).clamp(DIRTY_MIN_BYTES, DIRTY_MAX_BYTES);
+        Self { zfs_dirty_data_max, ..Self::default() }
     }
 
     /// For a pool whose txgs are written when its owner says so: no time and no amount of dirty data has one written.
@@ -78,13 +77,14 @@ impl TxTunables {
         Self { zfs_txg_timeout: BY_HAND_TIMEOUT_S, zfs_dirty_data_max: BY_HAND_DIRTY_BYTES, ..Self::for_memory(0) }
     }
 
-    const fn words(&self) -> [u64; 5] {
+    const fn words(&self) -> [u64; 6] {
         [
             self.zfs_txg_timeout,
             self.zfs_dirty_data_max,
             self.zfs_dirty_data_sync_percent,
             self.zfs_delay_min_dirty_percent,
             self.zfs_delay_scale,
+            self.zfs_delay_max_ns,
         ]
     }
 
@@ -106,13 +106,8 @@ impl TxTunables {
         }
         let left = self.zfs_dirty_data_max.saturating_sub(dirty_bytes).max(1);
         let delay_ns = u128::from(self.zfs_delay_scale) * u128::from(over) / u128::from(left);
-        Duration::from_nanos(u64::try_from(delay_ns).unwrap_or(u64::MAX)).min(DELAY_MAX)
-    }
-}
-
-impl Default for TxTunables {
-    fn default() -> Self {
-        Self::for_memory(10 * DIRTY_MAX_BYTES)
+        Duration::from_nanos(u64::try_from(delay_ns).unwrap_or(u64::MAX))
+            .min(Duration::from_nanos(self.zfs_delay_max_ns))
     }
 }
 
@@ -122,6 +117,8 @@ const fn percent(of: u64, percent: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use cenote_kstat::Settings;
+
     use super::*;
 
     #[test]
@@ -130,8 +127,21 @@ mod tests {
         assert_eq!(tunables.delay(600), Duration::ZERO);
         assert_eq!(tunables.delay(800), Duration::from_nanos(500_000));
         assert!(tunables.delay(601) < Duration::from_nanos(2_000));
-        assert_eq!(tunables.delay(1000), DELAY_MAX);
+        assert_eq!(tunables.delay(1000), Duration::from_millis(100));
         let delays: Vec<_> = (0..=1000).map(|dirty| tunables.delay(dirty)).collect();
         assert!(delays.is_sorted());
+    }
+
+    #[test]
+    fn a_value_that_was_given_wins_over_the_computed_one() {
+        let mut settings = Settings::of(&[TxTunables::TABLE]);
+        let computed = TxTunables::for_memory(1 << 30);
+        assert_eq!(computed.zfs_dirty_data_max, (1 << 30) / 10);
+        assert_eq!(TxTunables::for_memory(1 << 40), TxTunables::default());
+        settings.set_from("zfs_txg_timeout=1s").unwrap();
+        let tuned = computed.with(&settings);
+        assert_eq!(tuned, TxTunables { zfs_txg_timeout: 1, ..computed });
+        settings.set_from("zfs_dirty_data_max=64M").unwrap();
+        assert_eq!(computed.with(&settings), TxTunables { zfs_dirty_data_max: 64 << 20, ..tuned });
     }
 }

@@ -94,7 +94,7 @@ impl Pool {
             metaslab_unload_delay: 3,
             metaslab_unload_delay_ms: 1,
             metaslab_df_alloc_threshold: 16 << life.ashift,
-            metaslab_mem_per_tb: 1 << 50,
+            cenote_metaslab_mem_per_tb: 1 << 50,
             ..Tunables::default()
         };
         if life.tight_memory {

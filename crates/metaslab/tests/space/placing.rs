@@ -288,7 +288,7 @@ fn memory_of_loaded_metaslabs_is_kept_by_unloading() {
     let mut disk = Disk::default();
     let vdevs = [vdev(0, AllocationClass::Normal, 9, 24, 8)];
     // Units of 512 bytes, every second one free: more than the bound allows if all were loaded.
-    let tunables = Tunables { metaslab_mem_min: 0, metaslab_mem_per_tb: 1 << 50, ..Tunables::default() };
+    let tunables = Tunables { cenote_metaslab_mem_min: 0, cenote_metaslab_mem_per_tb: 1 << 50, ..Tunables::default() };
     let mut allocator = pool(&vdevs, tunables);
     let mut blocks = Vec::new();
     while let Ok(extents) = allocate(&mut allocator, &disk, &request(Txg(4), 512, 1)) {
@@ -300,7 +300,7 @@ fn memory_of_loaded_metaslabs_is_kept_by_unloading() {
     (5..10).for_each(|txg| one_txg(&mut allocator, &mut disk, Txg(txg)));
     let all = allocator.loaded_memory_bytes();
     assert!(all > 8 * ((1 << 24) / 512 / 8), "all bitmaps: {all} bytes");
-    allocator.tunables().metaslab_mem_per_tb = (all / 2) * 1_000_000_000_000 / (8 << 24);
+    allocator.tunables().cenote_metaslab_mem_per_tb = (all / 2) * 1_000_000_000_000 / (8 << 24);
     let max = allocator.loaded_memory_bytes_max();
     for txg in 10..60 {
         let extents = allocate(&mut allocator, &disk, &request(Txg(txg), 512, 1)).unwrap();

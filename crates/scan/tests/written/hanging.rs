@@ -316,7 +316,8 @@ fn what_has_come_when_it_is_looked_at_again_is_not_late_as_after_the_process_was
 async fn hanging_with(handle: &Handle, machine: &Machine, set: &[(&str, &str)]) -> Pool {
     live(handle, machine, REDUNDANT[0], small()).await.export().await.unwrap();
     let (mut pools, _) = find(handle, &machine.paths).await;
-    let mut how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    let tunables = cenote_spa::tunables::settings();
+    let mut how = ImportOptions { cache_bytes: 16 << 20, force: true, tunables, ..ImportOptions::default() };
     set.iter().for_each(|(name, value)| how.tunables.set(name, value).unwrap());
     let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: true };
     let pool = open(handle, pools.remove(0), &how, options).await.unwrap().start(small()).await;

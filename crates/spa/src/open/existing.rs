@@ -317,11 +317,11 @@ impl Opening<'_> {
         members: &Members,
         features: &FeatureCounts,
     ) -> Result<(Arc<Space>, BTreeMap<VdevId, ObjectId>), SpaError> {
-        let Self { handle, pool, options, .. } = self;
+        let Self { handle, pool, options, candidate, .. } = self;
         let has = |name| features.has(name);
         let kinds =
             SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };
-        let mut allocator = Allocator::new(kinds, Tunables::default(), options.check);
+        let mut allocator = Allocator::new(kinds, Tunables::default().with(&candidate.options.tunables), options.check);
         let (mut setups, mut sector_bytes, mut unflushed) = (Vec::new(), u64::MAX, BTreeMap::new());
         for maps in pool.vdev_maps().await? {
             let Some(top) = members.top(maps.vdev) else { continue };

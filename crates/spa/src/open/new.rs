@@ -181,7 +181,7 @@ pub(crate) async fn create_syncer(
     spec.uncompressed = true;
     let deferred = mos.create_object(txg, &spec).map_err(dmu_failed)?;
     let failmode = options.properties.iter().find(|(name, _)| name == "failmode").cloned();
-    let settings = Settings::of(&cenote_vdev::tunables::Tunables::default());
+    let settings = Settings::of(&cenote_kstat::Settings::default());
     let multihost = Multihost::new(handle, settings, false);
     let properties: Vec<(&str, ZapValue)> =
         options.properties.iter().map(|(name, word)| (name.as_str(), ZapValue::from_u64(*word))).collect();

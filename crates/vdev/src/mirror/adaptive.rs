@@ -53,9 +53,9 @@ impl Adaptive {
     #[must_use]
     pub fn new(tunables: &Tunables) -> Self {
         Self {
-            forget_ns: tunables.number("zfs_vdev_mirror_forget_ms") * 1_000_000,
-            hedge_min_ns: tunables.number("zfs_vdev_mirror_hedge_min_us") * 1000,
-            hedge_percent: tunables.number("zfs_vdev_mirror_hedge_percent"),
+            forget_ns: tunables.zfs_vdev_mirror_forget_ms * 1_000_000,
+            hedge_min_ns: tunables.zfs_vdev_mirror_hedge_min_us * 1000,
+            hedge_percent: tunables.zfs_vdev_mirror_hedge_percent,
         }
     }
 

@@ -42,7 +42,7 @@ impl Pending {
     /// By `zfs_vdev_mirror_switch_us`.
     #[must_use]
     pub fn new(tunables: &Tunables) -> Self {
-        Self { switch_us: tunables.number("zfs_vdev_mirror_switch_us").max(1) }
+        Self { switch_us: tunables.zfs_vdev_mirror_switch_us.max(1) }
     }
 }
 
@@ -75,11 +75,11 @@ impl Locality {
     #[must_use]
     pub fn new(tunables: &Tunables) -> Self {
         Self {
-            rotating: tunables.number("zfs_vdev_mirror_rotating_inc"),
-            rotating_seek: tunables.number("zfs_vdev_mirror_rotating_seek_inc"),
-            near_bytes: tunables.number("zfs_vdev_mirror_rotating_seek_offset"),
-            solid: tunables.number("zfs_vdev_mirror_non_rotating_inc"),
-            solid_seek: tunables.number("zfs_vdev_mirror_non_rotating_seek_inc"),
+            rotating: tunables.zfs_vdev_mirror_rotating_inc,
+            rotating_seek: tunables.zfs_vdev_mirror_rotating_seek_inc,
+            near_bytes: tunables.zfs_vdev_mirror_rotating_seek_offset,
+            solid: tunables.zfs_vdev_mirror_non_rotating_inc,
+            solid_seek: tunables.zfs_vdev_mirror_non_rotating_seek_inc,
         }
     }
 }

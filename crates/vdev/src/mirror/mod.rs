@@ -52,7 +52,7 @@ pub use historic::{Locality, Offset, Pending};
 pub(crate) use load::{Flight, Outcome};
 pub use load::{Load, Spread};
 
-use crate::tunables::Tunables;
+use crate::tunables::{Policy, Tunables};
 
 /// A read that is to be sent.
 #[derive(Clone, Copy, Debug)]
@@ -168,16 +168,13 @@ pub trait ReadPolicy: Send + Sync + fmt::Debug {
     }
 }
 
-/// The words for policies, in the order of their history.
-pub const POLICIES: [&str; 4] = ["offset", "pending", "locality", "adaptive"];
-
 /// The policy that the tunables name.
 #[must_use]
 pub fn policy(tunables: &Tunables) -> Box<dyn ReadPolicy> {
-    match tunables.word("zfs_vdev_mirror_policy") {
-        "offset" => Box::new(Offset),
-        "pending" => Box::new(Pending::new(tunables)),
-        "locality" => Box::new(Locality::new(tunables)),
-        _ => Box::new(Adaptive::new(tunables)),
+    match tunables.zfs_vdev_mirror_policy {
+        Policy::Offset => Box::new(Offset),
+        Policy::Pending => Box::new(Pending::new(tunables)),
+        Policy::Locality => Box::new(Locality::new(tunables)),
+        Policy::Adaptive => Box::new(Adaptive::new(tunables)),
     }
 }

@@ -162,7 +162,7 @@ fn adaptive_turns_away_from_a_child_that_falls_silent_and_tries_it_again() {
     // Nobody waits for it any more: it still counts as busy.
     let hung = hung.give_up().unwrap();
     assert_eq!((loads[0].pending(), loads[0].overdue()), (1, 1));
-    let forget = Duration::from_millis(tunables.number("zfs_vdev_mirror_forget_ms"));
+    let forget = Duration::from_millis(tunables.zfs_vdev_mirror_forget_ms);
     runtime.block_on(handle.sleep(forget * 3));
     answer(&runtime, &loads[1], 1, Duration::from_micros(100));
     assert_eq!(policy.choose(&ask(1 << 34, 4096, &handle), &list), 0, "one read sees how it is doing");
@@ -213,8 +213,7 @@ fn a_second_read_waits_until_an_answer_is_later_than_usual() {
     assert_eq!(policy.second_after_ns(&ask(0, 4096, &handle), &loads[0], &others), Some(0));
     let late = policy.second_after_ns(&ask(0, 4096, &handle), &loads[1], &candidates(&loads[..1])).unwrap();
     assert_eq!(late, 500_000, "never less than the tunable");
-    let mut never = Tunables::default();
-    never.set("zfs_vdev_mirror_hedge_percent", "0").unwrap();
+    let never = Tunables { zfs_vdev_mirror_hedge_percent: 0, ..Tunables::default() };
     assert_eq!(Adaptive::new(&never).second_after_ns(&ask(0, 4096, &handle), &loads[0], &others), None);
 }
 
@@ -222,7 +221,7 @@ fn a_second_read_waits_until_an_answer_is_later_than_usual() {
 fn every_policy_chooses_among_the_candidates_whatever_they_are() {
     let runtime = runtime();
     let handle = runtime.handle();
-    for word in POLICIES {
+    for word in Policy::WORDS.iter().copied() {
         let mut tunables = Tunables::default();
         tunables.set("zfs_vdev_mirror_policy", word).unwrap();
         let policy = policy(&tunables);

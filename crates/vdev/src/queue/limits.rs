@@ -29,15 +29,15 @@ impl QueueClass {
         matches!(self, Self::Scrub)
     }
 
-    /// The word in the names of its tunables.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
+    /// How many of it a device with a head is given: at least, where there are others, and at most.
+    const fn active(self, tunables: &Tunables) -> (u64, u64) {
+        let of = tunables;
         match self {
-            Self::SyncRead => "sync_read",
-            Self::SyncWrite => "sync_write",
-            Self::AsyncRead => "async_read",
-            Self::AsyncWrite => "async_write",
-            Self::Scrub => "scrub",
+            Self::SyncRead => (of.zfs_vdev_sync_read_min_active, of.zfs_vdev_sync_read_max_active),
+            Self::SyncWrite => (of.zfs_vdev_sync_write_min_active, of.zfs_vdev_sync_write_max_active),
+            Self::AsyncRead => (of.zfs_vdev_async_read_min_active, of.zfs_vdev_async_read_max_active),
+            Self::AsyncWrite => (of.zfs_vdev_async_write_min_active, of.zfs_vdev_async_write_max_active),
+            Self::Scrub => (of.zfs_vdev_scrub_min_active, of.zfs_vdev_scrub_max_active),
         }
     }
 
@@ -74,28 +74,25 @@ pub(crate) struct Limits {
 impl Limits {
     /// For a device, by the `zfs_vdev_…` tunables.
     pub(crate) fn new(tunables: &Tunables, rotational: bool) -> Self {
-        let number = |name: &str| tunables.number(name);
-        let times = if rotational { 1 } else { number("zfs_vdev_solid_active_times") };
-        let active = |class: QueueClass, end: &str| {
-            let active = number(&format!("zfs_vdev_{}_{end}_active", class.word()));
-            u32::try_from(active.saturating_mul(times)).unwrap_or(u32::MAX)
-        };
-        let min = QueueClass::ALL.map(|class| active(class, "min"));
-        let max = QueueClass::ALL.map(|class| active(class, "max"));
-        let aggregation =
-            if rotational { "zfs_vdev_aggregation_limit" } else { "zfs_vdev_aggregation_limit_non_rotating" };
+        let times = if rotational { 1 } else { tunables.zfs_vdev_solid_active_times };
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let min = QueueClass::ALL.map(|class| small(class.active(tunables).0.saturating_mul(times)));
+        let max = QueueClass::ALL.map(|class| small(class.active(tunables).1.saturating_mul(times)));
         Self {
             rotational,
             min,
             // A minimum above the maximum is a maximum.
             max: std::array::from_fn(|index| max[index].max(min[index])),
-            all_max: u32::try_from(number("zfs_vdev_max_active")).unwrap_or(u32::MAX),
-            bulk_delay: u32::try_from(number("zfs_vdev_nia_delay")).unwrap_or(u32::MAX),
-            aggregation_bytes: number(aggregation),
-            read_gap_bytes: number("zfs_vdev_read_gap_limit"),
-            expire_ns: number("zfs_vdev_queue_expire_ms") * 1_000_000,
-            run_bytes: number("zfs_vdev_read_run_limit"),
-            pull_active: u32::try_from(number("zfs_vdev_mirror_pull_active")).unwrap_or(u32::MAX),
+            all_max: small(tunables.zfs_vdev_max_active),
+            bulk_delay: small(tunables.zfs_vdev_nia_delay),
+            aggregation_bytes: match rotational {
+                true => tunables.zfs_vdev_aggregation_limit,
+                false => tunables.zfs_vdev_aggregation_limit_non_rotating,
+            },
+            read_gap_bytes: tunables.zfs_vdev_read_gap_limit,
+            expire_ns: tunables.zfs_vdev_queue_expire_ms * 1_000_000,
+            run_bytes: tunables.zfs_vdev_read_run_limit,
+            pull_active: small(tunables.zfs_vdev_mirror_pull_active),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::layout::raidz::Raidz;
 use crate::layout::{LayoutError, MAX_CHILDREN};
 use crate::mirror::Load;
 use crate::queue::{LeafQueue, Limits, SharedQueue};
-use crate::tunables::Tunables;
+use crate::tunables::{Policy, Tunables};
 
 pub(super) fn bad(guid: Guid, reason: impl Into<String>) -> VdevError {
     VdevError::BadConfig { guid: Some(guid), reason: reason.into() }
@@ -58,7 +58,7 @@ impl Builder<'_> {
         let node = &self.nodes[mirror.0 as usize];
         if !matches!(node.kind, Kind::Mirror)
             || children.len() > SharedQueue::CHILDREN_MAX
-            || self.tunables.word("zfs_vdev_mirror_policy") != "adaptive"
+            || self.tunables.zfs_vdev_mirror_policy != Policy::Adaptive
         {
             return None;
         }

@@ -45,7 +45,7 @@ use cenote_taskq::{Class, Notify};
 use super::node::{Kind, Leaf, LeafState, Node};
 use super::suspend::Suspension;
 use super::{Topology, VdevTree};
-use crate::tunables::Tunables;
+use crate::tunables::{HangMode, Tunables};
 use crate::watch::{self, Said, Watch};
 
 /// How often a pool that could not go on by itself tries again, while someone else has it try.
@@ -65,9 +65,9 @@ pub(super) struct Deadman {
 impl Deadman {
     pub(super) fn new(tunables: &Tunables) -> Self {
         Self {
-            after: Duration::from_millis(tunables.number("zfs_deadman_ziotime_ms")),
-            is_enabled: tunables.word("zfs_deadman_enabled") == "1",
-            is_fatal: tunables.word("zfs_deadman_failmode") == "panic",
+            after: Duration::from_millis(tunables.zfs_deadman_ziotime_ms),
+            is_enabled: tunables.zfs_deadman_enabled,
+            is_fatal: tunables.zfs_deadman_failmode == HangMode::Panic,
         }
     }
 }

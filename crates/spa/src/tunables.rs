@@ -1,0 +1,79 @@
+//! The tunables of a pool: those of all layers up to this one.
+
+use cenote_dmu::tx::TxTunables;
+use cenote_kstat::{Settings, Tunable};
+
+use crate::multihost;
+
+/// The tunables of all layers.
+pub const TABLES: &[&[Tunable]] = &[
+    cenote_vdev::tunables::Tunables::TABLE,
+    cenote_metaslab::Tunables::TABLE,
+    TxTunables::TABLE,
+    multihost::Tunables::TABLE,
+];
+
+/// Values of these tunables, none of which was given yet.
+#[must_use]
+pub const fn settings() -> Settings {
+    Settings::of(TABLES)
+}
+
+/// The value of each tunable on a machine with so much memory to use, as numbers.
+#[must_use]
+pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)> {
+    let mut all = cenote_vdev::tunables::Tunables::default().with(settings).numbers();
+    all.extend(cenote_metaslab::Tunables::default().with(settings).numbers());
+    all.extend(TxTunables::for_memory(memory_bytes).with(settings).numbers());
+    all.extend(multihost::Tunables::default().with(settings).numbers());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use cenote_kstat::Domain;
+
+    use super::*;
+
+    /// The least, the default and the largest value of a tunable.
+    fn samples(tunable: &Tunable) -> [u64; 3] {
+        let (min, max) = match tunable.domain {
+            Domain::Number(min, max) | Domain::Power(min, max) => (min, max),
+            Domain::Switch => (0, 1),
+            Domain::Words(words) => (0, words.len() as u64 - 1),
+        };
+        [min, tunable.default, max]
+    }
+
+    #[test]
+    fn names_are_unique_and_the_records_make_sense() {
+        let names: BTreeSet<&str> = settings().tunables().map(|tunable| tunable.name).collect();
+        assert_eq!(names.len(), settings().tunables().count());
+        for tunable in settings().tunables() {
+            let name = tunable.name;
+            assert!(samples(tunable).into_iter().all(|number| tunable.accepts(number)), "{name}");
+            assert!(tunable.effect.ends_with('.'), "{name}");
+            assert!(
+                tunable.unit.is_empty() || matches!(tunable.domain, Domain::Number(..) | Domain::Power(..)),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_value_gets_to_its_field_and_back() {
+        let defaults: BTreeMap<_, _> = values(&settings(), 1 << 50).into_iter().collect();
+        for tunable in settings().tunables() {
+            assert_eq!(defaults.get(tunable.name), Some(&tunable.default), "{}", tunable.name);
+            for number in samples(tunable) {
+                let mut given = settings();
+                given.set(tunable.name, &tunable.shown(number)).unwrap();
+                let mut wanted = defaults.clone();
+                wanted.insert(tunable.name, number);
+                assert_eq!(values(&given, 1 << 50).into_iter().collect::<BTreeMap<_, _>>(), wanted, "{}", tunable.name);
+            }
+        }
+    }
+}
