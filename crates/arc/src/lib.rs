@@ -52,6 +52,7 @@
 //! eviction (no scan resistance without a second queue).
 
 mod index;
+mod kstat;
 mod list;
 mod shard;
 

@@ -51,23 +51,23 @@ impl<const N: usize> Counters<N> {
 /// How often values of each size occurred: bucket `n` counts those from 2^n up to 2^(n+1), as `zpool iostat -w` has them; the last one
 /// all that are larger too.
 #[derive(Debug)]
-pub struct Histogram<const N: usize>(Counters<N>);
+pub struct Histogram<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Default for Histogram<N> {
     fn default() -> Self {
-        Self(Counters::default())
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 }
 
 impl<const N: usize> Histogram<N> {
     /// Counts a value; zero counts as one.
     pub fn add(&self, value: u64) {
-        self.0.count((value.max(1).ilog2() as usize).min(N - 1));
+        self.0[(value.max(1).ilog2() as usize).min(N - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The counts of all buckets.
     #[must_use]
     pub fn buckets(&self) -> Vec<u64> {
-        self.0.sums().to_vec()
+        self.0.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect()
     }
 }

@@ -45,9 +45,12 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// A number that only grows.
+    /// A number that only grows. What several sources count under one name adds up.
     pub fn count(&mut self, name: &'static str, count: u64) {
-        self.named.push((name, Stat::Count(count)));
+        match self.named.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, Stat::Count(sum))) => *sum = sum.wrapping_add(count),
+            _ => self.named.push((name, Stat::Count(count))),
+        }
     }
 
     /// A number that goes up and down.

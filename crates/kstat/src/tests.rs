@@ -117,7 +117,7 @@ fn a_registry_reads_what_is_there() {
     assert_eq!(registry.snapshot(), all[1..]);
     assert_eq!(format!("{registry:?}"), "Registry of 1 sources");
     // Several sources may give one group.
-    registry.add(&first, |_, snapshot| snapshot.group("b").text("t", "x"));
+    registry.add(&first, |_, snapshot| snapshot.group("b").count("hits", 40));
     let Body::Named(named) = &registry.snapshot()[0].body else { panic!() };
-    assert_eq!(named.last(), Some(&("t", Stat::Text("x".into()))));
+    assert_eq!(named[0], ("hits", Stat::Count(42)));
 }

@@ -4,9 +4,10 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use cenote_taskq::Device;
 use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::{Device, Handle, Instant};
 
+use crate::iostat::{Io, IoStats};
 use crate::partition::Partition;
 use crate::watch::{Kind, Watch};
 
@@ -19,6 +20,8 @@ pub struct Disk {
     path: Arc<str>,
     /// There once its pool is in use; all handles share it.
     watch: Arc<OnceLock<Arc<Watch>>>,
+    /// There once a pool is read through it; all handles share it.
+    stats: Arc<OnceLock<IoStats>>,
 }
 
 impl Disk {
@@ -26,7 +29,14 @@ impl Disk {
     #[must_use]
     pub fn whole(device: Device) -> Self {
         let path = device.path().to_string_lossy().into();
-        Self { start_bytes: 0, size_bytes: device.size_bytes(), device, path, watch: Arc::default() }
+        Self {
+            start_bytes: 0,
+            size_bytes: device.size_bytes(),
+            device,
+            path,
+            watch: Arc::default(),
+            stats: Arc::default(),
+        }
     }
 
     /// The part of a device that a partition table names; its path is the device's with the partition's number.
@@ -41,6 +51,7 @@ impl Disk {
             device,
             path,
             watch: Arc::default(),
+            stats: Arc::default(),
         }
     }
 
@@ -78,6 +89,16 @@ impl Disk {
         self.watch.get()
     }
 
+    /// From now on what it does is counted, and timed by this clock. The first clock stays.
+    pub(crate) fn count(&self, clock: Option<&Handle>) {
+        let _ = self.stats.get_or_init(|| IoStats::new(clock.cloned()));
+    }
+
+    /// The counts, if it is counted.
+    pub(crate) fn stats(&self) -> Option<&IoStats> {
+        self.stats.get()
+    }
+
     /// Fills all of `buf` from `address_bytes`, or fails.
     pub fn read(&self, address_bytes: u64, buf: Buf) -> impl Future<Output = (io::Result<()>, Buf)> + Send + '_ {
         self.read_as(Kind::Read, address_bytes, buf)
@@ -96,10 +117,18 @@ impl Disk {
         if address_bytes.checked_add(buf.len() as u64).is_none_or(|end| end > self.size_bytes) {
             return (Err(io::ErrorKind::UnexpectedEof.into()), buf);
         }
-        let offset_bytes = self.start_bytes + address_bytes;
-        let Some(watch) = self.watch.get() else { return self.device.read(offset_bytes, buf).await };
+        let (offset_bytes, len) = (self.start_bytes + address_bytes, buf.len() as u64);
+        let begun = Begun::new(&self.stats, Io::Read, len);
+        let Some(watch) = self.watch.get() else {
+            let (result, buf) = self.device.read(offset_bytes, buf).await;
+            return (begun.ended(result), buf);
+        };
         let device = self.device.clone();
-        let read = match watch.ask(kind, Box::pin(async move { device.read(offset_bytes, buf).await })) {
+        let read = async move {
+            let (result, buf) = device.read(offset_bytes, buf).await;
+            (begun.ended(result), buf)
+        };
+        let read = match watch.ask(kind, Box::pin(read)) {
             Ok(asked) => asked.await,
             Err(error) => Err(error),
         };
@@ -116,9 +145,11 @@ impl Disk {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let offset_bytes = self.start_bytes + address_bytes;
-        let Some(watch) = self.watch.get() else { return self.device.write(offset_bytes, block).await };
+        let begun = Begun::new(&self.stats, Io::Write, block.len() as u64);
+        let Some(watch) = self.watch.get() else { return begun.ended(self.device.write(offset_bytes, block).await) };
         let device = self.device.clone();
-        watch.ask(Kind::Change, Box::pin(async move { device.write(offset_bytes, block).await }))?.await?
+        let write = async move { begun.ended(device.write(offset_bytes, block).await) };
+        watch.ask(Kind::Change, Box::pin(write))?.await?
     }
 
     /// Makes stable every write that was done before this began.
@@ -126,9 +157,32 @@ impl Disk {
     /// # Errors
     /// The device's.
     pub async fn flush(&self) -> io::Result<()> {
-        let Some(watch) = self.watch.get() else { return self.device.flush().await };
+        let begun = Begun::new(&self.stats, Io::Flush, 0);
+        let Some(watch) = self.watch.get() else { return begun.ended(self.device.flush().await) };
         let device = self.device.clone();
-        watch.ask(Kind::Change, Box::pin(async move { device.flush().await }))?.await?
+        watch.ask(Kind::Change, Box::pin(async move { begun.ended(device.flush().await) }))?.await?
+    }
+}
+
+/// A request that a device is asked, until it is counted.
+struct Begun {
+    stats: Arc<OnceLock<IoStats>>,
+    io: Io,
+    bytes: u64,
+    at: Option<Instant>,
+}
+
+impl Begun {
+    fn new(stats: &Arc<OnceLock<IoStats>>, io: Io, bytes: u64) -> Self {
+        Self { stats: stats.clone(), io, bytes, at: stats.get().and_then(IoStats::now) }
+    }
+
+    /// Counts it, if it has ended well.
+    fn ended(self, result: io::Result<()>) -> io::Result<()> {
+        if let (Ok(()), Some(stats)) = (&result, self.stats.get()) {
+            stats.done(self.io, self.bytes, self.at);
+        }
+        result
     }
 }
 

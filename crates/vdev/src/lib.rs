@@ -60,6 +60,7 @@ pub mod error;
 pub mod fault;
 #[doc(hidden)]
 pub mod fuzz;
+mod iostat;
 pub mod layout;
 pub mod leaf;
 pub mod mirror;

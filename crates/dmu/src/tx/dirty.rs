@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use cenote_format::ids::Txg;
 use cenote_taskq::{Handle, Instant, Notify, thread_shard};
 
+use super::kstat::{Event, TxCounts};
 use super::tunables::{InForce, TxTunables};
 
 /// Txgs with dirty bytes at once, rounded up to what a number's low bits tell apart.
@@ -39,6 +40,7 @@ pub struct Dirty {
     start: Instant,
     /// Less is dirty than was, or a txg should be written.
     moved: Notify,
+    pub(super) counts: TxCounts,
 }
 
 impl Dirty {
@@ -53,6 +55,7 @@ impl Dirty {
             step: AtomicI64::new(step(&tunables, count)),
             let_go_ns: AtomicU64::new(NEVER),
             moved: Notify::new(),
+            counts: TxCounts::default(),
         }
     }
 
@@ -133,10 +136,13 @@ impl Dirty {
     /// Waits as long as it takes for a change to come in: a delay where much is dirty; with too much, until there is less.
     /// Gives up when `is_over` says so.
     pub(super) async fn admit(&self, is_over: impl Fn() -> bool) {
-        loop {
+        for round in 0.. {
             let moved = self.moved.wait();
             if self.total_bytes() < self.max_bytes() || is_over() {
                 break;
+            }
+            if round == 0 {
+                self.counts.count(Event::OverMax);
             }
             moved.await;
         }
@@ -144,6 +150,7 @@ impl Dirty {
         if delay.is_zero() {
             return;
         }
+        self.counts.count(Event::Delay);
         // Those who are delayed go one after the other, a delay apart: so the delay is what sets their rate, however many
         // there are.
         let (now, delay_ns) = (self.handle.now() - self.start, delay.as_nanos() as u64);

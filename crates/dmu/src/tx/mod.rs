@@ -51,6 +51,7 @@
 mod account;
 mod dirty;
 mod durable;
+mod kstat;
 mod source;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_format::ids::Txg;
+use cenote_kstat::Snapshot;
 use cenote_taskq::sync::{Mutex, MutexGuard};
 use cenote_taskq::{Group, Handle, Instant, Notify, thread_shard};
 
@@ -127,6 +128,11 @@ impl Transactions {
         &self.shared.dirty
     }
 
+    /// Enters statistics of changes into a snapshot.
+    pub fn kstat(&self, snapshot: &mut Snapshot) {
+        self.shared.dirty.counts.kstat(snapshot);
+    }
+
     /// How txgs are paced.
     #[must_use]
     pub fn tunables(&self) -> TxTunables {
@@ -162,6 +168,12 @@ impl Transactions {
     /// # Errors
     /// There is no space for it, or the pool is closed or suspended.
     pub async fn assign(&self, cost: Cost, account: Option<&Account>) -> Result<Tx, TxError> {
+        let assigned = self.assign_uncounted(cost, account).await;
+        self.shared.dirty.counts.ended(&assigned);
+        assigned
+    }
+
+    async fn assign_uncounted(&self, cost: Cost, account: Option<&Account>) -> Result<Tx, TxError> {
         let (mut retries, mut deferred) = (0, 0);
         loop {
             self.shared.dirty.admit(|| self.is_over()).await;

@@ -62,6 +62,7 @@ mod failmode;
 mod frees;
 mod head;
 mod history;
+mod kstat;
 mod memory;
 mod seat;
 mod verbs;
@@ -145,6 +146,8 @@ struct Shared {
     records: Mutex<VecDeque<TxgRecord>>,
     /// Background jobs with work left, as of the last txg.
     jobs: Mutex<Vec<JobStatus>>,
+    /// Its statistics.
+    kstats: kstat::Kstats,
     /// Head datasets that are had to be changed, for as long as they are.
     uses: Mutex<BTreeMap<ObjectId, Weak<()>>>,
     /// The sync, which gives back the last txg, not written yet.
@@ -156,6 +159,7 @@ impl Pool {
     pub(crate) fn new(syncer: Syncer) -> Self {
         let handle = syncer.handle.clone();
         let txgs = Transactions::new(&handle, syncer.txg(), TxTunables::by_hand());
+        let cache = syncer.writer.dmu().shared_cache();
         let shared = Arc::new(Shared {
             handle: handle.clone(),
             name: syncer.name().to_owned(),
@@ -177,11 +181,13 @@ impl Pool {
             figures: Mutex::new(BTreeMap::new()),
             records: Mutex::new(VecDeque::new()),
             jobs: Mutex::new(syncer.jobs()),
+            kstats: kstat::Kstats::default(),
             uses: Mutex::new(BTreeMap::new()),
             seat: AsyncMutex::new(Seat::Syncer(syncer)),
             failed: OnceLock::new(),
             sync: Mutex::new(None),
         });
+        kstat::register(&shared, &cache);
         handle.detach(Class::Sync, async move { txgs.quiesce().await });
         let syncing = shared.clone();
         let join = handle.spawn(Class::Sync, async move { syncing.sync_all().await });

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_format::ids::{Guid, VdevId};
+use cenote_taskq::Handle;
 
 use super::node::{Kind, Leaf, LeafState, Node, NodeIndex};
 use super::topology::Topology;
@@ -47,6 +48,7 @@ pub(super) struct Builder<'a> {
     /// Draids and numbers of the distributed spares that were met.
     pub(super) spares_seen: BTreeSet<(Guid, u64)>,
     pub(super) tunables: &'a Tunables,
+    pub(super) clock: Option<&'a Handle>,
     /// The topology that the new one follows, if there is one.
     pub(super) before: Option<&'a Topology>,
 }
@@ -102,6 +104,7 @@ impl Builder<'_> {
     /// A leaf that is new, or has its disk now.
     fn new_leaf(&mut self, config: &VdevConfig, ashift: u32) -> Leaf {
         let disk = self.disks.remove(&config.guid);
+        disk.iter().for_each(|disk| disk.count(self.clock));
         let state = match config.state {
             state if state.faulted => LeafState::Faulted,
             state if state.offline => LeafState::Offline,

@@ -27,6 +27,7 @@ mod deadman;
 mod detached;
 mod hurry;
 mod indirect;
+mod kstat;
 mod leaf;
 mod mirror;
 mod node;

@@ -158,6 +158,7 @@ impl Topology {
             spares: Vec::new(),
             spares_seen: BTreeSet::new(),
             tunables: &common.tunables,
+            clock: common.clock.as_ref(),
             before,
         };
         let mut tops = Vec::with_capacity(config.children.len());
