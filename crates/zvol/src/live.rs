@@ -138,7 +138,13 @@ impl LiveVolume {
             at += part.len() as u64;
             rest = later;
         }
+        self.objset.count(|stats| stats.wrote(data.len() as u64));
         Ok(last)
+    }
+
+    /// Counts what a client has read of [`LiveVolume::volume`].
+    pub fn count_read(&self, bytes: u64) {
+        self.objset.count(|stats| stats.read(bytes));
     }
 
     /// Frees a range, or has it be zeros, step by step; holes are passed over where blocks are freed. Gives the txg of the last step,

@@ -152,6 +152,7 @@ impl Export for LiveExport {
             let mut pieces = pieces(self.live.volume(), offset_bytes, length_bytes).await?;
             // What was cut off meanwhile is zeros to a client that has not noticed.
             let found: u64 = pieces.iter().map(Piece::length_bytes).sum();
+            self.live.count_read(found);
             if found < u64::from(length_bytes) {
                 pieces.push(Piece::Zeros(u64::from(length_bytes) - found));
             }

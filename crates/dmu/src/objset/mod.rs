@@ -10,6 +10,7 @@ mod list;
 mod object_alloc;
 mod open;
 mod policy;
+mod stats;
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use cenote_zio::{Bookmark, ReadContext};
 pub use self::list::NextObjects;
 pub(crate) use self::policy::{BlockKind, Now, PASS_REWRITE};
 pub use self::policy::{ObjsetPolicy, RedundantMetadata};
+pub use self::stats::ObjsetStats;
 
 use self::open::Open;
 use crate::geometry::{GROUPUSED, INDIRECT_SHIFT, OBJECT_MAX, PROJECTUSED, SLOTS, USERUSED, levels_for};
@@ -129,6 +131,22 @@ impl Objset {
     pub fn without_key(&self) -> Self {
         let reader = Reader::new(self.dmu().clone(), self.id(), KeyAccess::Without);
         Self::frozen(reader, self.root(), self.phys())
+    }
+
+    /// Counts what its users ask of it, where it is open for changing: those who serve it call this.
+    pub fn count(&self, count: impl FnOnce(&ObjsetStats)) {
+        if let Content::Open(open) = &self.shared.content {
+            count(&open.stats);
+        }
+    }
+
+    /// The counts, of an objset that is open for changing.
+    #[must_use]
+    pub fn stats(&self) -> Option<&Arc<ObjsetStats>> {
+        match &self.shared.content {
+            Content::Open(open) => Some(&open.stats),
+            Content::Frozen { .. } => None,
+        }
     }
 
     /// Its number: its dataset's object in the MOS, 0 for the MOS.

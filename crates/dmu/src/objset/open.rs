@@ -12,6 +12,7 @@ use cenote_taskq::sync::Mutex;
 use super::Objset;
 use super::object_alloc::Numbers;
 use super::policy::ObjsetPolicy;
+use super::stats::ObjsetStats;
 use crate::changes::Changes;
 use crate::geometry::{OBJECT_MAX, SLOTS, is_special};
 use crate::object::{Object, ObjectSpec};
@@ -33,6 +34,7 @@ const FREED_BYTES: u64 = 512;
 pub(super) struct Open {
     pub(super) state: Mutex<State>,
     changes: Arc<Changes>,
+    pub(super) stats: Arc<ObjsetStats>,
 }
 
 pub(super) struct State {
@@ -74,7 +76,7 @@ impl Open {
             root,
             phys: Arc::new(phys),
         };
-        Self { state: Mutex::new(state), changes: Arc::new(Changes::new(reader.clone())) }
+        Self { state: Mutex::new(state), changes: Arc::new(Changes::new(reader.clone())), stats: Arc::default() }
     }
 
     pub(super) fn root(&self) -> Blkptr {

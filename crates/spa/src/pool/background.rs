@@ -81,6 +81,9 @@ impl Shared {
             self.want_txg();
         }
         self.settle_accounts(syncer).await?;
+        if is_change {
+            self.kstats.refresh_names(syncer).await;
+        }
         let record = TxgRecord {
             txg,
             begun,

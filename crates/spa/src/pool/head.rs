@@ -118,6 +118,7 @@ impl Pool {
     /// The MOS cannot be read.
     pub async fn adopt(&self, syncer: &Syncer, name: &str, head: Head) -> Result<LiveHead, SpaError> {
         head.objset.count_dirty(self.shared.txgs.dirty());
+        self.shared.kstats.opened(name, &head);
         let account = self.shared.account_of(syncer, name, head.dataset).await?;
         self.shared.figures.lock().entry(head.dataset).or_default();
         let used = {

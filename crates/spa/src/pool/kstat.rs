@@ -1,20 +1,57 @@
 //! The statistics of a pool in use.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_arc::Cache;
+use cenote_dmu::ObjsetStats;
+use cenote_dsl::Head;
+use cenote_format::ids::ObjectId;
 use cenote_kstat::{Registry, Snapshot, Stat};
 use cenote_taskq::buf;
+use cenote_taskq::sync::Mutex;
 use cenote_zio::ZioError;
 
 use super::history::TxgRecord;
 use super::{Pool, Shared};
+use crate::sync::Syncer;
 
-/// The registry.
+/// The registry, and the counts of head datasets that are open.
 #[derive(Default)]
 pub(super) struct Kstats {
     registry: Registry,
+    /// With the name as of the last txg.
+    heads: Mutex<BTreeMap<ObjectId, (String, Weak<ObjsetStats>)>>,
+}
+
+impl Kstats {
+    /// A head dataset has been opened.
+    pub(super) fn opened(&self, name: &str, head: &Head) {
+        let Some(stats) = head.objset.stats() else { return };
+        self.heads.lock().insert(head.dataset, (name.to_owned(), Arc::downgrade(stats)));
+    }
+
+    /// A change of the pool may have given datasets other names.
+    pub(super) async fn refresh_names(&self, writer: &Syncer) {
+        let datasets: Vec<ObjectId> = self.heads.lock().keys().copied().collect();
+        for dataset in datasets {
+            // Nothing depends on it: what cannot be read keeps its name.
+            let Ok(name) = writer.dsl().dataset_name(dataset).await else { continue };
+            self.heads.lock().entry(dataset).and_modify(|(known, _)| *known = name);
+        }
+    }
+
+    fn kstat(&self, snapshot: &mut Snapshot) {
+        let mut heads = self.heads.lock();
+        heads.retain(|_, (_, stats)| stats.strong_count() > 0);
+        for (dataset, (name, stats)) in heads.iter() {
+            let Some(stats) = stats.upgrade() else { continue };
+            let sheet = snapshot.group(format!("objset-0x{:x}", dataset.0));
+            sheet.text("dataset_name", name.as_str());
+            stats.kstat(sheet);
+        }
+    }
 }
 
 impl Pool {
@@ -40,6 +77,7 @@ pub(super) fn register(shared: &Arc<Shared>, cache: &Arc<Cache<ZioError>>) {
         shared.txgs.kstat(snapshot);
         txgs(shared.records.lock().iter(), snapshot);
         shared.tree.upgrade().inspect(|tree| tree.kstat(snapshot));
+        shared.kstats.kstat(snapshot);
     });
 }
 

@@ -316,6 +316,7 @@ impl FileSystem {
         }
         node.set_gone();
         node.object.free(tx.txg());
+        self.shared.objset.count(|stats| stats.unlinked(0, 1));
         Ok(())
     }
 

@@ -83,6 +83,7 @@ impl FileSystem {
             }
             Fate::Queued(mut zap, _turn) => {
                 zap.flush(txg).await?;
+                self.shared.objset.count(|stats| stats.unlinked(1, 0));
                 node.update(txg, |record| {
                     record.put(ZplAttribute::Links, 0)?;
                     changed(record, now)

@@ -136,6 +136,13 @@ impl File {
     /// It is no regular file, or cannot be read.
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, ZplError> {
         self.note_read(len)?;
+        let read = self.read_whole(offset_bytes, len).await?;
+        self.count_read(read.len());
+        Ok(read)
+    }
+
+    /// Reads what no writer is at work on, or waits for the writers that are.
+    async fn read_whole(&self, offset_bytes: u64, len: usize) -> Result<Block, ZplError> {
         let Ok(in_use) = self.node.in_use() else { return self.read_now(offset_bytes, len).await };
         if let Some(quiet) = in_use.bytes.quiet() {
             let read = self.read_now(offset_bytes, len).await;
@@ -153,10 +160,15 @@ impl File {
             return Ok(Block::default());
         }
         let object = &self.node.object;
-        Ok(match &self.ahead {
+        let read = match &self.ahead {
             Some(ahead) => object.read_ahead(offset_bytes, len, ahead).await?,
             None => object.read(offset_bytes, len).await?,
-        })
+        };
+        Ok(read)
+    }
+
+    fn count_read(&self, len: usize) {
+        self.filesystem.objset().count(|stats| stats.read(len as u64));
     }
 
     /// As [`File::read`], past the cache and with nothing loaded ahead, for clients that keep what they read: see
@@ -175,6 +187,7 @@ impl File {
         let block_bytes = usize::try_from(self.block_size_bytes()).unwrap_or(usize::MAX).max(1);
         let whole = clipped.checked_next_multiple_of(block_bytes).map_or(clipped, |whole| whole.min(len));
         let block = self.node.object.read_direct(offset_bytes, whole).await?;
+        self.count_read(clipped);
         Ok(block.try_into_slice(..clipped).unwrap_or_default())
     }
 

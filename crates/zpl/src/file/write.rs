@@ -132,6 +132,7 @@ impl File {
             at += len as u64;
             rest = &rest[len..];
         }
+        self.filesystem.shared.objset.count(|stats| stats.wrote(bytes.len() as u64));
         Ok(())
     }
 
