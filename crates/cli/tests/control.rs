@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -40,6 +41,16 @@ impl Server {
     fn socket(&self) -> Option<PathBuf> {
         let found = std::fs::read_dir(self.images.cache.path().join("servers")).ok()?;
         found.filter_map(Result::ok).map(|entry| entry.path()).find(|path| UnixStream::connect(path).is_ok())
+    }
+
+    /// What the server counts, by `GROUP:NAME`.
+    fn kstats(&self) -> BTreeMap<String, String> {
+        let mut command = self.images.bare();
+        let output = command.args(["kstat", "-p", "-d"]).arg(&self.images.dir).arg("mine").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let pair = |line: &str| line.split_once('\t').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        text.lines().filter_map(pair).collect()
     }
 
     fn txgs(&self, options: &str) -> Output {
@@ -197,6 +208,16 @@ fn a_volume_that_clients_use_changes_its_size_and_its_name() {
     assert_eq!(early.tell("write 0 4096 3"), "done");
     assert_eq!((same.tell("read 0 4096"), other.tell("read 0 4096")), ("3".into(), "0".into()));
     assert_eq!(same.tell("flush"), "done");
+    // What clients did is counted.
+    let kstats = server.kstats();
+    let of = |volume: &str| {
+        let found = kstats.iter().find(|(name, value)| name.ends_with(":dataset_name") && *value == volume);
+        found.unwrap_or_else(|| panic!("{volume}: {kstats:?}")).0.trim_end_matches("dataset_name").to_owned()
+    };
+    let (other_group, connections) = (of("mine/r"), &kstats["nbd:connections"]);
+    let count = |name: &str| kstats[&format!("{other_group}{name}")].as_str();
+    assert_eq!((count("reads"), count("nread"), count("writes"), count("nwritten")), ("1", "4096", "0", "0"));
+    assert_eq!(connections, "4");
     // It goes when nobody has it any more.
     assert!(images.refused("zfs", &["destroy", "mine/r"]).contains("busy"));
     drop(other);

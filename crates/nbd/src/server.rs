@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cenote_kstat::Registry;
 use cenote_taskq::Handle;
 use cenote_taskq::sync::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
@@ -215,6 +216,17 @@ struct Shared {
     budget: Arc<SharedBudget>,
 }
 
+impl Shared {
+    fn stats(&self) -> ServerStats {
+        ServerStats {
+            connections: self.connections.lock().len(),
+            accepted: self.accepted.load(Ordering::Relaxed),
+            requests: self.requests.load(Ordering::Relaxed),
+            data_peak_bytes: self.budget.peak_bytes(),
+        }
+    }
+}
+
 /// A running server. Dropping it shuts it down.
 pub struct Server {
     shared: Arc<Shared>,
@@ -260,12 +272,19 @@ impl Server {
     /// What it is doing.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
-        ServerStats {
-            connections: self.shared.connections.lock().len(),
-            accepted: self.shared.accepted.load(Ordering::Relaxed),
-            requests: self.shared.requests.load(Ordering::Relaxed),
-            data_peak_bytes: self.shared.budget.peak_bytes(),
-        }
+        self.shared.stats()
+    }
+
+    /// Has the server's statistics be read with those of a pool, as the group `nbd`.
+    pub fn add_kstats(&self, registry: &Registry) {
+        registry.add(&self.shared, |shared, snapshot| {
+            let stats = shared.stats();
+            let sheet = snapshot.group("nbd");
+            sheet.level("connections", stats.connections as u64);
+            sheet.count("accepted", stats.accepted);
+            sheet.count("requests", stats.requests);
+            sheet.level("data_peak_bytes", stats.data_peak_bytes);
+        });
     }
 
     /// Stops listening, reads no more requests, answers those that were read, and returns when all clients are gone.

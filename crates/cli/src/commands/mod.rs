@@ -9,6 +9,7 @@ mod completions;
 mod cp;
 mod demo;
 mod inspect;
+mod kstat;
 mod ls;
 mod man;
 mod manifest;
@@ -35,6 +36,7 @@ crate::args::commands! {
         Cp => cp,
         Demo => demo,
         Inspect => inspect,
+        Kstat => kstat,
         Ls => ls,
         Man => man,
         Manifest => manifest,
@@ -59,6 +61,7 @@ impl Command {
     pub(crate) fn is_for_server(&self) -> bool {
         match self {
             Self::Inspect(args) => args.is_of_server(),
+            Self::Kstat(_) => true,
             Self::Zfs(args) => args.is_for_server(),
             Self::Zpool(args) => args.is_for_server(),
             _ => false,
@@ -79,7 +82,7 @@ impl Command {
     /// Whether the server can do it while the pool's devices fail.
     pub(crate) fn is_for_suspended(&self) -> bool {
         match self {
-            Self::Inspect(_) => true,
+            Self::Inspect(_) | Self::Kstat(_) => true,
             Self::Zpool(args) => args.is_for_suspended(),
             _ => false,
         }

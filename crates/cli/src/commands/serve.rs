@@ -162,7 +162,9 @@ impl Serving<'_> {
         } else {
             let volumes = LiveVolumes::new(of.volumes.clone(), &args.dataset);
             let count = volumes.names().await?.len();
-            Some(volumes_server(context, args, Arc::new(volumes), count)?)
+            let server = volumes_server(context, args, Arc::new(volumes), count)?;
+            server.add_kstats(of.pool.kstats());
+            Some(server)
         };
         let mut ended = Ok(Ended::Elsewhere);
         if let Some(at) = &args.mount {
