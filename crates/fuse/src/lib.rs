@@ -39,11 +39,11 @@
 //! us, and a second `find` or `grep` never reaches this process.
 //!
 //! **Changing.** A dataset of a pool that is written in the background is mounted by itself, for writing ([`mount_live`]): a
-//! second server over `cenote_zpl`, with the same binding. All changes come through the mount, so the kernel still keeps
+//! second server over the same file system type, opened to be changed, with the same binding. All changes come through the mount, so the kernel still keeps
 //! what it was told, and undoes that itself where it asks for a change. Open files are held by node, so that they outlive
 //! their names; directories and special files that lost their last name are held until the kernel forgets them. `fsync` waits
 //! for the txg; `statfs` has figures as of the last one. Direct writes have the kernel drop the pages that they make stale (the
-//! module `direct`). Not here yet: setting flags, snapshots and nested datasets beside it, and reading ahead.
+//! module `direct`). Not here yet: setting flags, and snapshots and nested datasets beside it.
 //! `docs/SEMANTICS.md` lists what a mount promises.
 //!
 //! **File handles.** A node's number and generation are those of its object, so they are good for ever. Where the kernel has

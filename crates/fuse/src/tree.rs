@@ -272,19 +272,8 @@ impl Tree {
         }
         let slot = self.slot(slot)?;
         let volume = self.volume(&slot).await?;
-        let filesystem = &volume.filesystem;
-        let attributes = async |object| match filesystem.attributes(object).await {
-            Ok(found) if found.link_count > 0 && !found.flags.is_xattr() => Ok(found),
-            Ok(_) => Err(Errno::STALE),
-            Err(error) => Err(errno(&error)),
-        };
-        let mut found = attributes(object.unwrap_or_else(|| filesystem.root())).await?;
-        if is_above {
-            if found.kind != FileKind::Directory {
-                return Err(Errno::NOTDIR);
-            }
-            found = attributes(found.parent).await?;
-        }
+        let object = object.unwrap_or_else(|| volume.filesystem.root());
+        let found = volume.filesystem.find_by_number(object, is_above).await.map_err(|error| errno(&error))?;
         self.entry(&slot, &volume, &found)
     }
 

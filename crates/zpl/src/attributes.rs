@@ -1,6 +1,7 @@
 //! A file's attributes: from system attributes or from the older znode.
 
 use cenote_format::ids::ObjectId;
+use cenote_format::znode::ZnodeFlags;
 
 /// What a file is, from the format bits of its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,56 +88,50 @@ impl Time {
     }
 }
 
-/// `z_pflags`: the flags of a file beyond its mode (`include/sys/zfs_znode.h`).
+/// `z_pflags`: the flags of a file beyond its mode ([`ZnodeFlags`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u64);
 
 impl Flags {
-    const XATTR: u64 = 0x1;
-    const INHERIT_ACE: u64 = 0x2;
-    const ACL_TRIVIAL: u64 = 0x4;
-    const PROJID: u64 = 0x8000 << 32;
-    const PROJINHERIT: u64 = 0x4000 << 32;
-    const IMMUTABLE: u64 = 0x10 << 32;
-    const NOUNLINK: u64 = 0x20 << 32;
-    const APPENDONLY: u64 = 0x40 << 32;
-    const NODUMP: u64 = 0x80 << 32;
+    const fn has(self, flag: ZnodeFlags) -> bool {
+        self.0 & flag.bits() != 0
+    }
 
     /// Whether the object is a file or directory of the extended attribute kind.
     #[must_use]
     pub const fn is_xattr(self) -> bool {
-        self.0 & Self::XATTR != 0
+        self.has(ZnodeFlags::XATTR)
     }
 
     /// Whether the ACL says no more than the mode.
     #[must_use]
     pub const fn is_acl_trivial(self) -> bool {
-        self.0 & Self::ACL_TRIVIAL != 0
+        self.has(ZnodeFlags::ACL_TRIVIAL)
     }
 
     /// Whether entries of the ACL are inheritable.
     #[must_use]
     pub const fn is_acl_inherited(self) -> bool {
-        self.0 & Self::INHERIT_ACE != 0
+        self.has(ZnodeFlags::INHERIT_ACE)
     }
 
     /// Whether the file carries a project id.
     #[must_use]
     pub const fn has_project(self) -> bool {
-        self.0 & Self::PROJID != 0
+        self.has(ZnodeFlags::PROJECT_ID)
     }
 
     /// The flags that `lsattr` on Linux shows: `FS_IMMUTABLE_FL`, `FS_APPEND_FL`, `FS_NODUMP_FL`.
     #[must_use]
     pub const fn linux_bits(self) -> u32 {
         let mut bits = 0;
-        if self.0 & Self::IMMUTABLE != 0 {
+        if self.has(ZnodeFlags::IMMUTABLE) {
             bits |= 0x10;
         }
-        if self.0 & Self::APPENDONLY != 0 {
+        if self.has(ZnodeFlags::APPEND_ONLY) {
             bits |= 0x20;
         }
-        if self.0 & Self::NODUMP != 0 {
+        if self.has(ZnodeFlags::NO_DUMP) {
             bits |= 0x40;
         }
         bits
@@ -145,13 +140,13 @@ impl Flags {
     /// Whether new files of this directory inherit its project.
     #[must_use]
     pub const fn is_project_inherited(self) -> bool {
-        self.0 & Self::PROJINHERIT != 0
+        self.has(ZnodeFlags::PROJECT_INHERIT)
     }
 
     /// Whether the file must not be unlinked (a flag of BSD).
     #[must_use]
     pub const fn is_no_unlink(self) -> bool {
-        self.0 & Self::NOUNLINK != 0
+        self.has(ZnodeFlags::NO_UNLINK)
     }
 }
 
