@@ -12,36 +12,23 @@
 //! **What cannot be read** is not freed: the job writes the stop before that block, stands still until the pool is opened again, and
 //! tells the owner. OpenZFS does so too (`zfs_free_leak_on_eio=0`).
 
-use cenote_dmu::{DmuError, Object, ObjectSpec, SpaceDelta, Zap};
-use cenote_dsl::{Dataset, UsedBy};
-use cenote_format::bptree::{BptreeEntry, BptreePhys};
-use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::{ZBookmark, pool_directory};
-use cenote_format::ids::{ObjectId, Txg};
-use cenote_format::zap::ZapValue;
+use crate::jobs::SLICE_BLOCKS_MAX;
+use cenote_dmu::{DmuError, Zap};
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::ObjectId;
 use cenote_taskq::Instant;
-use cenote_zio::ORDER;
-
-use crate::SpaError;
-use crate::config::PoolState;
-use crate::jobs::doomed::{Doomed, Unreadable};
-use crate::jobs::{JobStatus, SLICE_BLOCKS_MAX, Slice};
-use crate::sync::Syncer;
-
-/// Bytes of a block of the list (`SPA_OLD_MAXBLOCKSIZE`).
-const LIST_BLOCK_BYTES: u32 = 128 << 10;
 
 /// The job's state while the pool is open.
 #[derive(Debug)]
 pub(crate) struct AsyncDestroy {
     /// The list, if there is one.
-    list: Option<ObjectId>,
-    left_bytes: u64,
-    done_bytes: u64,
-    begun: Option<Instant>,
-    stalled: Option<String>,
+    pub(super) list: Option<ObjectId>,
+    pub(super) left_bytes: u64,
+    pub(super) done_bytes: u64,
+    pub(super) begun: Option<Instant>,
+    pub(super) stalled: Option<String>,
     /// Blocks freed in one slice at most.
-    blocks_max: u64,
+    pub(super) blocks_max: u64,
 }
 
 impl Default for AsyncDestroy {
@@ -56,195 +43,4 @@ impl AsyncDestroy {
         let list = directory.find_u64(pool_directory::BPTREE).await?.map(ObjectId).filter(|list| list.0 != 0);
         Ok(Self { list, ..Self::default() })
     }
-}
-
-/// The list with its header.
-struct List {
-    object: Object,
-    phys: BptreePhys,
-}
-
-impl Syncer {
-    /// Background jobs that have work left.
-    #[must_use]
-    pub fn jobs(&self) -> Vec<JobStatus> {
-        let job = &self.async_destroy;
-        let now = self.handle.now();
-        let status = JobStatus {
-            name: "async_destroy",
-            left_bytes: job.left_bytes,
-            done_bytes: job.done_bytes,
-            took: job.begun.map(|begun| now - begun).unwrap_or_default(),
-            stalled: job.stalled.clone(),
-        };
-        job.list.map(|_| status).into_iter().collect()
-    }
-
-    /// Blocks of destroyed datasets that one txg frees at most (`zfs_async_block_max_blocks`; default 100 000).
-    pub fn set_async_block_max_blocks(&mut self, blocks: u64) {
-        self.async_destroy.blocks_max = blocks.max(1);
-    }
-
-    /// True if a background job goes on with the next txg.
-    #[must_use]
-    pub fn has_work(&self) -> bool {
-        self.async_destroy.list.is_some() && self.async_destroy.stalled.is_none()
-    }
-
-    /// Leaves the blocks of a head dataset that is destroyed in this txg to the background. False where the pool has not got the
-    /// feature, or there are no blocks: nothing is changed then.
-    pub(crate) async fn leave_blocks(&mut self, txg: Txg, dataset: &Dataset) -> Result<bool, SpaError> {
-        if !self.features.has("async_destroy") || dataset.phys.bp.is_hole() {
-            return Ok(false);
-        }
-        let mut list = match self.async_destroy.list {
-            Some(list) => self.bptree(list).await?,
-            None => self.make_bptree(txg).await?,
-        };
-        let used = SpaceDelta {
-            used_bytes: dataset.phys.unique_bytes.cast_signed(),
-            compressed_bytes: dataset.dir.phys.compressed_bytes.cast_signed(),
-            uncompressed_bytes: dataset.dir.phys.uncompressed_bytes.cast_signed(),
-        };
-        let birth_txg = dataset.phys.prev_snapshot_txg;
-        let entry = BptreeEntry { bp: dataset.phys.bp, birth_txg, bookmark: ZBookmark::default() };
-        self.put_entry(txg, &list, list.phys.end, &entry).await?;
-        list.phys.end += 1;
-        change(&mut list.phys, used);
-        self.put_bptree(txg, &list)?;
-        let free_dir = self.free_dir().await?;
-        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, used).await;
-        charged.map_err(|error| self.fail(error))?;
-        Ok(true)
-    }
-
-    async fn free_dir(&self) -> Result<ObjectId, SpaError> {
-        let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
-        let root = self.dsl.root_dir().await.map_err(fail)?;
-        let dir = self.dsl.child(&root, pool_directory::FREE_DIR).await.map_err(fail)?;
-        Ok(dir.ok_or_else(|| self.fail(format!("there is no directory '{}'", pool_directory::FREE_DIR)))?.object)
-    }
-
-    async fn bptree(&self, list: ObjectId) -> Result<List, SpaError> {
-        let object = self.mos.object(list).await.map_err(|error| self.dmu_error(error))?;
-        let phys = BptreePhys::parse(&object.phys().bonus, object.byte_order());
-        let phys = phys.map_err(|error| self.fail(format!("the list of destroyed datasets: {error}")))?;
-        Ok(List { object, phys })
-    }
-
-    async fn make_bptree(&mut self, txg: Txg) -> Result<List, SpaError> {
-        let phys = BptreePhys { begin: 0, end: 0, used_bytes: 0, compressed_bytes: 0, uncompressed_bytes: 0 };
-        let spec = ObjectSpec::new(DmuType::UINT64_METADATA, LIST_BLOCK_BYTES)
-            .with_bonus(DmuType::UINT64_METADATA, phys.emit(ORDER).to_vec());
-        let object = self.mos.create_object(txg, &spec).map_err(|error| self.dmu_error(error))?;
-        let entry = ZapValue::from_u64(object.id().0);
-        let put = Zap::put_entry(&self.directory, txg, pool_directory::BPTREE, Some(&entry)).await;
-        put.map_err(|error| self.dmu_error(error))?;
-        self.features.change("async_destroy", 1);
-        self.async_destroy.list = Some(object.id());
-        Ok(List { object, phys })
-    }
-
-    fn put_bptree(&mut self, txg: Txg, list: &List) -> Result<(), SpaError> {
-        self.async_destroy.left_bytes = list.phys.used_bytes;
-        list.object.set_bonus(txg, &list.phys.emit(ORDER)).map_err(|error| self.dmu_error(error))
-    }
-
-    async fn put_entry(&self, txg: Txg, list: &List, index: u64, entry: &BptreeEntry) -> Result<(), SpaError> {
-        let at = index.saturating_mul(BptreeEntry::SIZE_BYTES as u64);
-        list.object.write(txg, at, &entry.emit(ORDER)).await.map_err(|error| self.dmu_error(error))
-    }
-
-    /// Frees blocks of destroyed datasets for a slice. Before the datasets are written, since references to shared blocks may end
-    /// with them.
-    pub(crate) async fn free_destroyed(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let Some(object) = self.async_destroy.list.filter(|_| self.has_work() && self.state == PoolState::Active)
-        else {
-            return Ok(());
-        };
-        let now = self.handle.now();
-        self.async_destroy.begun.get_or_insert(now);
-        let mut slice = Slice::new(now, self.async_destroy.blocks_max);
-        let mut list = self.bptree(object).await?;
-        let mut freed = SpaceDelta::default();
-        while list.phys.begin < list.phys.end && !slice.is_over(self.handle.now()) && self.has_work() {
-            let at = list.phys.begin.saturating_mul(BptreeEntry::SIZE_BYTES as u64);
-            let bytes = list.object.read(at, BptreeEntry::SIZE_BYTES).await.map_err(|error| self.dmu_error(error))?;
-            let mut entry = match BptreeEntry::parse(&bytes, ORDER) {
-                Ok(entry) => entry,
-                Err(error) => {
-                    self.stall(format!("the list of destroyed datasets: {error}"));
-                    break;
-                }
-            };
-            let stop = self.free_entry(txg, &entry, &mut slice, &mut freed).await?;
-            entry = match stop {
-                Some(bookmark) => BptreeEntry { bookmark, ..entry },
-                None => {
-                    list.phys.begin += 1;
-                    BptreeEntry {
-                        bp: cenote_format::blkptr::Blkptr::HOLE,
-                        birth_txg: Txg(0),
-                        bookmark: ZBookmark::default(),
-                    }
-                }
-            };
-            let index = at / BptreeEntry::SIZE_BYTES as u64;
-            self.put_entry(txg, &list, index, &entry).await?;
-        }
-        change(&mut list.phys, freed.negated());
-        self.async_destroy.done_bytes += freed.used_bytes.max(0).cast_unsigned();
-        self.put_bptree(txg, &list)?;
-        let free_dir = self.free_dir().await?;
-        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await;
-        charged.map_err(|error| self.fail(error))?;
-        if list.phys.begin >= list.phys.end {
-            list.object.free(txg);
-            let gone = Zap::put_entry(&self.directory, txg, pool_directory::BPTREE, None).await;
-            gone.map_err(|error| self.dmu_error(error))?;
-            self.features.change("async_destroy", -1);
-            self.async_destroy.list = None;
-        }
-        Ok(())
-    }
-
-    /// Frees blocks of one destroyed dataset. The stop comes back, where there is more.
-    async fn free_entry(
-        &mut self,
-        txg: Txg,
-        entry: &BptreeEntry,
-        slice: &mut Slice,
-        freed: &mut SpaceDelta,
-    ) -> Result<Option<ZBookmark>, SpaError> {
-        let dmu = self.writer.dmu().clone();
-        let mut doomed = Doomed::new(dmu, entry.bp, entry.birth_txg, entry.bookmark);
-        loop {
-            let group = match doomed.next().await {
-                Ok(Some(group)) => group,
-                Ok(None) => return Ok(None),
-                Err(Unreadable { stop, reason }) => {
-                    self.stall(format!("blocks of a destroyed dataset are not freed: {reason}"));
-                    return Ok(Some(stop));
-                }
-            };
-            if let Some(stop) = group.stop.filter(|_| slice.is_over(self.handle.now())) {
-                return Ok(Some(stop));
-            }
-            slice.take(group.blocks.len());
-            group.blocks.iter().for_each(|bp| freed.add(self.writer.space_of(bp)));
-            self.free_blocks(txg, &group.blocks).await?;
-        }
-    }
-
-    /// The job stands still until the pool is opened again.
-    fn stall(&mut self, reason: String) {
-        self.space.troubles.tell(reason.clone());
-        self.async_destroy.stalled = Some(reason);
-    }
-}
-
-fn change(phys: &mut BptreePhys, delta: SpaceDelta) {
-    phys.used_bytes = phys.used_bytes.saturating_add_signed(delta.used_bytes);
-    phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(delta.compressed_bytes);
-    phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(delta.uncompressed_bytes);
 }

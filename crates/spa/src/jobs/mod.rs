@@ -22,6 +22,7 @@
 
 pub(crate) mod async_destroy;
 mod doomed;
+mod free_destroyed;
 
 use std::time::Duration;
 

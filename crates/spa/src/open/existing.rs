@@ -32,7 +32,7 @@ use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
 use crate::owner::KERNEL_POOLS;
 use crate::pool::Pool;
-use crate::refcount::SharedBlocks;
+use crate::refcount::known::SharedBlocks;
 use crate::space::MosObjects;
 use crate::sync::features::FeatureCounts;
 use crate::sync::multihost::Multihost;

@@ -27,7 +27,7 @@ use crate::multihost::Settings;
 use crate::open::spares_l2cache::{AuxSpec, MadeAux};
 use crate::open::vdevs::{METASLABS_MIN, MadeTop, MadeVdevs, TopSpec, refuse};
 use crate::pool::Pool;
-use crate::refcount::SharedBlocks;
+use crate::refcount::known::SharedBlocks;
 use crate::space::{ALLOCATION_BIAS, vdev_maps_of};
 use crate::sync::config::{CONFIG_BLOCK_BYTES, VERSION};
 use crate::sync::features::{FeatureCounts, of_new_pool};

@@ -9,7 +9,10 @@ use cenote_format::dsl::DslDirPhys;
 use cenote_format::ids::{ObjectId, Txg};
 
 use crate::SpaError;
-use crate::pool::{HeadSpace, LiveHead, Shared, Syncer};
+use crate::pool::head::LiveHead;
+use crate::pool::shared::Shared;
+use crate::pool::space::HeadSpace;
+use crate::sync::Syncer;
 
 /// A quota may be exceeded by what frees space by this much, as the root may by half of what is kept back.
 const FREEING_BYTES: u64 = 16 << 20;

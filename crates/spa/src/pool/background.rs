@@ -5,8 +5,12 @@ use cenote_format::ids::Txg;
 use cenote_taskq::sync::atomic::Ordering;
 use cenote_taskq::{Class, buf};
 
+use super::history::TxgRecord;
+use super::memory::MemoryLimits;
+use super::root::Root;
 use super::seat::Seat;
-use super::{MemoryLimits, Pool, Shared, TxgRecord, history, view};
+use super::shared::Shared;
+use super::{Pool, history};
 use crate::SpaError;
 use crate::sync::Syncer;
 
@@ -72,7 +76,7 @@ impl Shared {
         let is_change = std::mem::take(&mut syncer.is_changed);
         let (synced, serial) = history::Polled::new(self.handle.clone(), Box::pin(syncer.sync())).await;
         synced?;
-        let root = view::Root::of(syncer);
+        let root = Root::of(syncer);
         let before = std::mem::replace(&mut *self.root.lock(), root);
         drop(before);
         self.set_failmode(syncer.failmode);

@@ -12,7 +12,8 @@ use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
 
 use crate::SpaError;
 use crate::failmode::FailMode;
-use crate::pool::{Pool, Shared};
+use crate::pool::Pool;
+use crate::pool::shared::Shared;
 
 impl Shared {
     /// Obeys the property from now on.

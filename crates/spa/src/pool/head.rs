@@ -22,17 +22,6 @@ pub struct LiveHead {
     _used: Arc<()>,
 }
 
-/// What a dataset uses and may still use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeadSpace {
-    /// Bytes that it refers to.
-    pub referenced_bytes: u64,
-    /// Bytes that it may use beyond those.
-    pub available_bytes: u64,
-    /// Objects in it.
-    pub objects: u64,
-}
-
 impl Deref for LiveHead {
     type Target = Head;
 

@@ -14,13 +14,13 @@ use cenote_taskq::sync::Mutex;
 use cenote_zio::ZioError;
 
 use super::history::TxgRecord;
-use super::{Pool, Shared};
+use super::shared::Shared;
 use crate::sync::Syncer;
 
 /// The registry, and the counts of head datasets that are open.
 #[derive(Default)]
 pub(super) struct Kstats {
-    registry: Registry,
+    pub(super) registry: Registry,
     /// With the name as of the last txg.
     heads: Mutex<BTreeMap<ObjectId, (String, Weak<ObjsetStats>)>>,
 }
@@ -51,14 +51,6 @@ impl Kstats {
             sheet.text("dataset_name", name.as_str());
             stats.kstat(sheet);
         }
-    }
-}
-
-impl Pool {
-    /// Its statistics, to which those who serve it may add their own.
-    #[must_use]
-    pub fn kstats(&self) -> &Registry {
-        &self.shared.kstats.registry
     }
 }
 

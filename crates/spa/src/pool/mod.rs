@@ -61,39 +61,46 @@ mod background;
 mod failmode;
 mod frees;
 mod head;
+mod head_frees;
 mod history;
 mod kstat;
 mod memory;
+mod root;
 mod seat;
+mod shared;
+mod space;
+mod task;
 mod verbs;
 mod view;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
-use cenote_dmu::tx::{Account, Transactions, TxError, TxTunables};
+use cenote_dmu::tx::{Transactions, TxError, TxTunables};
 use cenote_dsl::{Dsl, Head};
 use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_kstat::Registry;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
-use cenote_taskq::{AsyncMutex, BoxFuture, Class, Handle, Join};
-use cenote_vdev::tree::{Suspension, VdevTree};
+use cenote_taskq::{AsyncMutex, BoxFuture, Class, Handle};
+use cenote_vdev::tree::VdevTree;
 
-pub use frees::HeadFrees;
-pub use head::{HeadSpace, LiveHead};
+pub use head::LiveHead;
+pub use head_frees::HeadFrees;
 pub use history::TxgRecord;
 pub use memory::MemoryLimits;
+pub use space::HeadSpace;
 pub use view::KeptTxg;
 
 use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::jobs::JobStatus;
-use crate::pins::Pins;
-use crate::sync::multihost::Multihost;
-use crate::sync::troubles::Troubles;
-use crate::sync::{Clock, Syncer};
+use crate::sync::Syncer;
 use crate::{FailedPool, SpaError};
+use frees::Frees;
+use kstat::Kstats;
 use seat::Seat;
+use shared::Shared;
 
 /// A pool that this process has for writing. Cheap to clone; the pool is given up, as in a crash, when the last clone is dropped and
 /// it was neither exported nor destroyed.
@@ -110,48 +117,6 @@ impl Drop for Owned {
     fn drop(&mut self) {
         self.0.give_up();
     }
-}
-
-struct Shared {
-    handle: Handle,
-    name: String,
-    guid: Guid,
-    clock: Clock,
-    notes: Vec<String>,
-    /// Since the pool is written in the background.
-    suspension: OnceLock<Arc<Suspension>>,
-    multihost: Multihost,
-    /// As long as the pool is open.
-    tree: Weak<VdevTree>,
-    /// As long as the pool is open.
-    dsl: Mutex<Option<Dsl>>,
-    failmode: Mutex<FailMode>,
-    txgs: Transactions,
-    /// Txgs are written in the background; otherwise by hand.
-    is_background: AtomicBool,
-    /// Troubles with its space.
-    troubles: Arc<Troubles>,
-    /// Frees in the background.
-    frees: frees::Frees,
-    /// Txgs that are read.
-    pins: Arc<Pins>,
-    /// The root of the last txg, for views; none before the first, and once the sync has ended.
-    root: Mutex<Option<view::Root>>,
-    seat: AsyncMutex<Seat>,
-    /// Why there is no syncer in the seat any more.
-    failed: OnceLock<FailedPool>,
-    accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
-    /// Of each head dataset that is open.
-    figures: Mutex<BTreeMap<ObjectId, HeadSpace>>,
-    records: Mutex<VecDeque<TxgRecord>>,
-    /// Background jobs with work left, as of the last txg.
-    jobs: Mutex<Vec<JobStatus>>,
-    /// Its statistics.
-    kstats: kstat::Kstats,
-    /// Head datasets that are had to be changed, for as long as they are.
-    uses: Mutex<BTreeMap<ObjectId, Weak<()>>>,
-    /// The sync, which gives back the last txg, not written yet.
-    sync: Mutex<Option<Join<Option<Txg>>>>,
 }
 
 impl Pool {
@@ -174,14 +139,14 @@ impl Pool {
             txgs: txgs.clone(),
             is_background: AtomicBool::new(false),
             troubles: syncer.space.troubles.clone(),
-            frees: frees::Frees::default(),
+            frees: Frees::default(),
             pins: syncer.space.pins.clone(),
             root: Mutex::new(None),
             accounts: Mutex::new(BTreeMap::new()),
             figures: Mutex::new(BTreeMap::new()),
             records: Mutex::new(VecDeque::new()),
             jobs: Mutex::new(syncer.jobs()),
-            kstats: kstat::Kstats::default(),
+            kstats: Kstats::default(),
             uses: Mutex::new(BTreeMap::new()),
             seat: AsyncMutex::new(Seat::Syncer(syncer)),
             failed: OnceLock::new(),
@@ -263,6 +228,12 @@ impl Pool {
     #[must_use]
     pub fn history(&self) -> Vec<TxgRecord> {
         self.shared.records.lock().iter().cloned().collect()
+    }
+
+    /// Its statistics, to which those that serve it may add their own.
+    #[must_use]
+    pub fn kstats(&self) -> &Registry {
+        &self.shared.kstats.registry
     }
 
     /// Background jobs that have work left, as of the last txg.

@@ -1,16 +1,8 @@
 //! The seat of the syncer: one task has it at a time, in the order of asking; a pool that has failed or ended has none.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use cenote_dmu::tx::TxError;
-use cenote_format::ids::Txg;
-use cenote_taskq::{BoxFuture, Class};
 
-use super::{Shared, view};
-use crate::config::PoolState;
 use crate::sync::Syncer;
-use crate::{FailedPool, SpaError};
 
 /// Where the syncer is between two uses.
 pub(super) enum Seat {
@@ -29,111 +21,5 @@ impl Seat {
             Self::Failed => Err(TxError::Suspended("the pool has failed".to_owned())),
             Self::Closed => Err(TxError::Closed),
         }
-    }
-}
-
-/// A caller that waits for a change or a look: where it goes away before that has begun nothing is done.
-struct Asking(Arc<AtomicBool>);
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-impl Shared {
-    /// A refusal in the pool's name; of a pool that has failed, why it has.
-    pub(super) fn fail(&self, error: &TxError) -> SpaError {
-        match (error, self.failed.get()) {
-            (TxError::Suspended(_), Some(failed)) => SpaError::Failed(failed.clone()),
-            _ => SpaError::Write { pool: self.name.clone(), what: error.to_string() },
-        }
-    }
-
-    /// Makes a change or a look in a task of its own, which goes on when the caller goes away, and gives back the txg that it was made
-    /// in.
-    pub(super) async fn make<T, F>(self: Arc<Self>, change: F) -> Result<(Txg, T), SpaError>
-    where
-        T: Send + 'static,
-        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
-    {
-        self.pass().await.map_err(|error| self.fail(&error))?;
-        let is_asked = Arc::new(AtomicBool::new(true));
-        let asking = Asking(is_asked.clone());
-        let shared = self.clone();
-        let made = self.handle.spawn(Class::Sync, async move { shared.make_seated(&is_asked, change).await });
-        let made = async { made.await.unwrap_or(Err(TxError::Closed)) };
-        let made = self.unless_refused(made).await;
-        drop(asking);
-        made.map_err(|error| self.fail(&error))?
-    }
-
-    async fn make_seated<T, F>(&self, is_asked: &AtomicBool, change: F) -> Result<Result<(Txg, T), SpaError>, TxError>
-    where
-        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
-    {
-        let mut seat = self.seat.lock().await;
-        let syncer = seat.syncer()?;
-        if !is_asked.load(Ordering::Acquire) {
-            return Err(TxError::Closed);
-        }
-        let (txg, before) = (syncer.txg(), syncer.change_count());
-        let result = change(syncer).await;
-        let is_changed = syncer.change_count() != before;
-        syncer.is_changed |= is_changed;
-        // A failure without a trace is a refusal, and that is all.
-        if is_changed && let Err(error) = &result {
-            self.fail_seat(&mut seat, error);
-        }
-        Ok(result.map(|made| (txg, made)))
-    }
-
-    /// Takes the syncer out of its seat for good.
-    pub(super) fn fail_seat(&self, seat: &mut Seat, error: &SpaError) {
-        let (name, guid, synced) = (self.name.clone(), self.guid, self.txgs.synced_txg());
-        let why = error.to_string();
-        // Before anybody is told.
-        self.failed.get_or_init(|| FailedPool { name, guid, synced, why: why.as_str().into() });
-        *seat = Seat::Failed;
-        self.withdraw();
-        self.txgs.fail(why);
-    }
-
-    /// Offers nothing to readers any more.
-    fn withdraw(&self) {
-        let root = self.root.lock().take();
-        let dsl = self.dsl.lock().take();
-        drop((root, dsl));
-    }
-
-    /// The last handle has gone: what is not on disk is lost.
-    pub(super) fn give_up(&self) {
-        self.txgs.fail("the pool was let go without being exported".to_owned());
-        self.withdraw();
-        // A task that has the seat lets go of it, and then the pool's tasks end, and all goes with them.
-        if let Some(mut seat) = self.seat.try_lock()
-            && matches!(*seat, Seat::Syncer(_))
-        {
-            *seat = Seat::Closed;
-        }
-    }
-
-    /// Lets no change in any more, and writes the last txg, which says on disk what the pool is from then on.
-    pub(super) async fn end(&self, state: PoolState) -> Result<(), SpaError> {
-        self.txgs.close();
-        // Their devices are to be let go. Those that read on for long have them until they are done.
-        let _ = self.handle.timeout(view::VIEWS_END_MAX, self.pins.close()).await;
-        let closed = || self.fail(&TxError::Closed);
-        let join = self.sync.lock().take().ok_or_else(closed)?;
-        let last = join.await.map_err(|_| closed())?;
-        let mut seat = self.seat.lock().await;
-        seat.syncer().map_err(|error| self.fail(&error))?;
-        let Seat::Syncer(syncer) = std::mem::replace(&mut *seat, Seat::Closed) else { return Err(closed()) };
-        self.withdraw();
-        let result = syncer.end(state).await;
-        if let Some(last) = last {
-            self.txgs.done(last, result.as_ref().map(drop).map_err(ToString::to_string));
-        }
-        result.map(drop)
     }
 }

@@ -14,7 +14,7 @@
 //! dropped.
 //!
 //! **Bounds.** Blocks kept for views are at most a quarter of what is not allocated; then the oldest view is given up, and
-//! [`View::check`] says so. An export waits for views, for [`VIEWS_END_MAX`] at most.
+//! [`View::check`] says so. An export waits for views, for 20 seconds at most.
 //!
 //! **Invariants.**
 //! 1. A root that is offered to views has its devices open: it is withdrawn when the sync ends.
@@ -22,50 +22,17 @@
 //!
 //! **Crash.** Pins are in memory alone, and so is what is kept for them: on disk those blocks are free.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use cenote_arc::Cache;
 use cenote_dmu::Dmu;
 use cenote_dmu::tx::TxError;
 use cenote_format::uberblock::Uberblock;
-use cenote_zio::{Zio, ZioError};
 
-use crate::import::{Leaves, in_use};
+use crate::import::in_use;
 use crate::pins::Pin;
 use crate::pool::Pool;
-use crate::sync::Syncer;
-use crate::{FoundPool, ImportOptions, SpaError, View};
-
-/// How long an export waits for those who read the pool as of a txg.
-pub(super) const VIEWS_END_MAX: Duration = Duration::from_secs(20);
-
-/// The last root on disk, and all that it takes to read it.
-#[derive(Clone)]
-pub(super) struct Root {
-    uberblock: Uberblock,
-    zio: Zio,
-    cache: Arc<Cache<ZioError>>,
-    found: FoundPool,
-    leaves: Leaves,
-}
-
-impl Root {
-    /// That of the txg that the writer has just synced.
-    pub(super) fn of(writer: &Syncer) -> Option<Self> {
-        let members = &writer.members;
-        let (missed, unnoted) = (members.missed.clone(), members.unnoted.clone());
-        let dmu = writer.writer.dmu();
-        Some(Self {
-            uberblock: writer.synced?,
-            zio: dmu.zio().clone(),
-            cache: dmu.shared_cache(),
-            found: writer.found.clone(),
-            leaves: Leaves { missed, unnoted, late: BTreeSet::new() },
-        })
-    }
-}
+use crate::pool::root::Root;
+use crate::{ImportOptions, SpaError, View};
 
 /// A txg that is kept for as long as this is there, or until too much would have to be.
 pub struct KeptTxg {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::{Object, Zap};
+use cenote_dmu::Zap;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::brt::{BrtVdevPhys, reference_count, region_counts};
 use cenote_format::dsl::pool_directory;
@@ -14,35 +14,14 @@ use cenote_format::zap::ZapValue;
 use cenote_vdev::config::VdevConfig;
 
 use crate::SpaError;
-use crate::refcount::Syncer;
+use crate::refcount::known::{CloneTable, Clones};
+use crate::sync::Syncer;
 
 const FEATURE: &str = "block_cloning";
 /// In use by each vdev's table whose counts are integers.
 const ENDIAN_FEATURE: &str = "block_cloning_endian";
 /// Regions are no smaller, so that their counts are few: 2 MiB for a TB at most.
 const REGION_MIN_BYTES: u64 = 1 << 20;
-
-/// The tables of all vdevs.
-pub(super) struct Clones(BTreeMap<VdevId, Table>);
-
-struct Table {
-    /// Has the regions' counts, and the figures as its bonus.
-    object: Object,
-    entries: Zap,
-    phys: BrtVdevPhys,
-    /// Entries of each region.
-    regions: Vec<u16>,
-    changed_regions: BTreeSet<usize>,
-    is_changed: bool,
-}
-
-impl Table {
-    /// Whether a block that begins here can have an entry.
-    fn region_of(&self, offset_bytes: u64) -> Option<usize> {
-        let region = usize::try_from(offset_bytes / self.phys.region_size_bytes).ok()?;
-        self.regions.get(region).is_some_and(|count| *count > 0).then_some(region)
-    }
-}
 
 /// The value of an entry, in the form that it had.
 fn like(before: &ZapValue, count: u64) -> ZapValue {
@@ -81,7 +60,13 @@ impl Syncer {
         kept
     }
 
-    async fn give_up_in(&self, txg: Txg, table: &mut Table, offset: u64, used_bytes: u64) -> Result<bool, SpaError> {
+    async fn give_up_in(
+        &self,
+        txg: Txg,
+        table: &mut CloneTable,
+        offset: u64,
+        used_bytes: u64,
+    ) -> Result<bool, SpaError> {
         let Some(region) = table.region_of(offset) else { return Ok(false) };
         let corrupt = |what: &str| self.fail(format!("the block reference table {what}, at offset {offset}"));
         let found = table.entries.lookup_words(&[offset]).await.map_err(|error| self.dmu_error(error))?;
@@ -117,7 +102,7 @@ impl Syncer {
         Ok(Clones(tables))
     }
 
-    async fn load_table(&self, top: &VdevConfig, object: ObjectId) -> Result<Table, SpaError> {
+    async fn load_table(&self, top: &VdevConfig, object: ObjectId) -> Result<CloneTable, SpaError> {
         let object = self.mos.object(object).await.map_err(|error| self.dmu_error(error))?;
         let phys = BrtVdevPhys::parse(&object.phys().bonus, cenote_zio::ORDER).map_err(|error| self.fail(error))?;
         if phys.endian().map_err(|error| self.fail(error))? != cenote_zio::ORDER {
@@ -132,7 +117,7 @@ impl Syncer {
         let bytes = bytes.map_err(|error| self.dmu_error(error))?;
         let regions = region_counts(&bytes, cenote_zio::ORDER).collect();
         let entries = self.zap_at(phys.entries).await?;
-        Ok(Table { object, entries, phys, regions, changed_regions: BTreeSet::new(), is_changed: false })
+        Ok(CloneTable { object, entries, phys, regions, changed_regions: BTreeSet::new(), is_changed: false })
     }
 
     /// Writes the tables that have changed, and does away with those that have no entries any more.

@@ -5,13 +5,12 @@
 //! Beside each table stands its histogram, in the pool's statistics. With the last entry of a checksum all its objects go, and
 //! with fast dedup its directory and one use of the feature.
 
-use std::collections::BTreeMap;
 
 use cenote_codec::compress::{CompressLevel, compress, decompress};
-use cenote_dmu::{Object, Zap};
+use cenote_dmu::Zap;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ddt::{
-    CLASSES, DdtCopies, DdtKey, DdtPacked, DdtPhys, DdtStat, TYPES, directory, emit_histogram, parse_histogram,
+    CLASSES, DdtCopies, DdtKey, DdtPacked, DdtPhys, DdtStat, directory, emit_histogram, parse_histogram,
 };
 use cenote_format::dsl::pool_directory;
 use cenote_format::endian::Endian;
@@ -20,7 +19,8 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 
 use crate::SpaError;
-use crate::refcount::Syncer;
+use crate::refcount::known::{Class, Entry, Tables};
+use crate::sync::Syncer;
 
 const FEATURE: &str = "fast_dedup";
 /// The only version of a checksum's directory.
@@ -36,55 +36,6 @@ const DITTO_SET: usize = 0;
 /// Size of a new table's blocks, as a power of two (`ddt_zap_default_bs`, `ddt_zap_default_ibs`).
 const BLOCK_SHIFT: u8 = 15;
 const BUCKETS: usize = 64;
-
-/// The tables of all checksums that were asked for.
-#[derive(Default)]
-pub(super) struct Dedup(BTreeMap<u8, Option<Tables>>);
-
-/// The tables of a checksum.
-pub(super) struct Tables {
-    checksum: Checksum,
-    /// Where they are listed: a directory of their own, or the pool's.
-    pub(super) directory: Object,
-    has_directory: bool,
-    classes: [Option<Class>; CLASSES.len()],
-    is_changed: bool,
-}
-
-struct Class {
-    entries: Zap,
-    histogram: Vec<DdtStat>,
-}
-
-/// An entry with the class of the table that has it, if one has.
-pub(super) struct Entry {
-    pub(super) key: DdtKey,
-    pub(super) phys: DdtPhys,
-    pub(super) class: Option<usize>,
-}
-
-impl Dedup {
-    #[cfg(test)]
-    pub(super) fn enter(&mut self, tables: Tables) {
-        self.0.insert(tables.checksum.number(), Some(tables));
-    }
-}
-
-impl Tables {
-    /// Without any entry.
-    pub(super) fn new(checksum: Checksum, directory: Object) -> Self {
-        let classes = [const { None }; CLASSES.len()];
-        Self { checksum, directory, has_directory: false, classes, is_changed: false }
-    }
-
-    fn name(&self, class: usize) -> String {
-        pool_directory::ddt(self.checksum.name(), TYPES[0], CLASSES[class])
-    }
-
-    pub(super) fn log_name(&self, index: u32) -> String {
-        pool_directory::ddt_log(self.checksum.name(), index)
-    }
-}
 
 /// The sets of a value, each with what it is.
 fn sets(phys: &mut DdtPhys) -> Vec<(&mut DdtCopies, bool)> {

@@ -12,8 +12,8 @@ use cenote_format::ddt::{CLASSES, DdtKey, DdtLogHeader, DdtLogRecord, DdtLogReco
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 
 use crate::SpaError;
-use crate::refcount::Syncer;
-use crate::refcount::ddt::{Entry, Tables};
+use crate::refcount::known::{Entry, Tables};
+use crate::sync::Syncer;
 
 /// The only version.
 const VERSION: u8 = 1;

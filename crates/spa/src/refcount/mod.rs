@@ -31,6 +31,7 @@
 
 mod brt;
 mod ddt;
+pub(crate) mod known;
 mod log;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -39,31 +40,11 @@ use cenote_dmu::{ObjectSpec, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, Txg};
 
+use crate::SpaError;
 use crate::sync::Syncer;
-use crate::{SpaError, View};
 
 /// Blocks of a table that are held in memory before the changed ones are handed on.
 const HELD_BLOCKS_MAX: usize = 128;
-
-/// What the tables are known to say.
-pub(crate) struct SharedBlocks {
-    clones: Option<brt::Clones>,
-    dedup: ddt::Dedup,
-    /// Bytes that sharing saves, as datasets count them.
-    pub(crate) saved_bytes: u64,
-}
-
-impl SharedBlocks {
-    /// Of a pool without any.
-    pub(crate) fn none() -> Self {
-        Self { clones: None, dedup: ddt::Dedup::default(), saved_bytes: 0 }
-    }
-
-    pub(crate) async fn open(pool: &View) -> Result<Self, SpaError> {
-        let saved_bytes = pool.dedup().await?.saved_bytes().saturating_add(pool.cloning().await?.saved_bytes);
-        Ok(Self { saved_bytes, ..Self::none() })
-    }
-}
 
 /// Who may have data in common with others.
 fn is_data(bp: &Blkptr) -> bool {

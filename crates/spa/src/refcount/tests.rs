@@ -174,7 +174,7 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
             let mut writer = made(&handle, "/deduplicated").await;
             let mut rng = Rng::new(seed);
             let statistics = make_statistics(&writer).await;
-            let mut tables = ddt::Tables::new(CHECKSUM, writer.directory.clone());
+            let mut tables = known::Tables::new(CHECKSUM, writer.directory.clone());
             let mut model = BTreeMap::new();
             for number in 1..500 {
                 let references = 1 + rng.below(3);
@@ -186,7 +186,7 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
                     0 => DdtPhys::Traditional(Box::new(sets)),
                     _ => DdtPhys::Flat { copies, class_start: 5 },
                 };
-                let entry = ddt::Entry { key, phys, class: None };
+                let entry = known::Entry { key, phys, class: None };
                 writer.put(writer.txg, &mut tables, entry, &mut Vec::new()).await.unwrap();
                 model.insert(number, references);
             }
@@ -218,7 +218,7 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
                 assert_eq!(writer.shared.saved_bytes, saved * BLOCK_BYTES);
                 writer.sync().await.unwrap();
                 if rng.chance(1, 3) {
-                    writer.shared.dedup = ddt::Dedup::default();
+                    writer.shared.dedup = known::Dedup::default();
                 }
             }
             for class in cenote_format::ddt::CLASSES {
@@ -283,11 +283,11 @@ fn the_directory_of_fast_dedup_goes_with_its_last_entry_and_takes_tables_and_log
         let mut made = Vec::new();
         for checksum in CHECKSUMS {
             let (own, logs) = make_directory(&mut writer, checksum).await;
-            let mut tables = ddt::Tables::new(checksum, own.clone());
+            let mut tables = known::Tables::new(checksum, own.clone());
             for number in 1..=LAST {
                 let (key, mut copies) = deduplicated(number);
                 copies.reference_count = 1 + number % 2;
-                let entry = ddt::Entry { key, phys: DdtPhys::Flat { copies, class_start: 5 }, class: None };
+                let entry = known::Entry { key, phys: DdtPhys::Flat { copies, class_start: 5 }, class: None };
                 writer.put(writer.txg, &mut tables, entry, &mut Vec::new()).await.unwrap();
             }
             writer.shared.dedup.enter(tables);
@@ -295,7 +295,7 @@ fn the_directory_of_fast_dedup_goes_with_its_last_entry_and_takes_tables_and_log
         }
         writer.sync().await.unwrap();
         // As a later import finds them.
-        writer.shared.dedup = ddt::Dedup::default();
+        writer.shared.dedup = known::Dedup::default();
         for (left, (checksum, own, logs)) in [2, 1].into_iter().zip(made) {
             let own_name = pool_directory::ddt_dir(checksum.name());
             let table = |class| pool_directory::ddt(checksum.name(), "zap", class);

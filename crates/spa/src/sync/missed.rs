@@ -21,7 +21,7 @@ use cenote_vdev::txgs::TxgSet;
 
 use crate::SpaError;
 use crate::sync::Syncer;
-use crate::sync::space::Changes;
+use crate::sync::space_maps::Changes;
 
 /// Blocks of a dirty time log (`zfs_vdev_dtl_sm_blksz`).
 const DTL_BLOCK_BYTES: u64 = 4 << 10;

@@ -68,15 +68,18 @@
 //! **Not here yet.** The intent log.
 
 mod changes;
+pub(crate) mod clock;
 pub(crate) mod config;
 pub(crate) mod deferred;
 pub(crate) mod features;
 mod free;
 pub(crate) mod history;
+mod hold;
 mod missed;
 pub(crate) mod multihost;
 mod phases;
 pub(crate) mod space;
+mod space_maps;
 pub(crate) mod troubles;
 mod txg;
 mod usable;
@@ -100,8 +103,9 @@ use cenote_dsl::Head;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::jobs::async_destroy::AsyncDestroy;
-use crate::refcount::SharedBlocks;
+use crate::refcount::known::SharedBlocks;
 use crate::{FoundPool, SpaError};
+pub use clock::{Clock, Host};
 use features::FeatureCounts;
 use multihost::Multihost;
 pub use phases::Phase;
@@ -110,25 +114,6 @@ use vdev_config::Members;
 
 /// Copies of the MOS's blocks: as many as there can be.
 pub(crate) const MOS_COPIES: u8 = 3;
-
-/// Where time comes from that is written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    /// The machine's, or the simulation's.
-    Now,
-    /// Always the same, in seconds since 1970: for images that are made again.
-    Fixed(u64),
-}
-
-impl Clock {
-    /// Now, in seconds since 1970.
-    pub(crate) fn now_s(self, handle: &Handle) -> u64 {
-        match self {
-            Self::Now => handle.unix_time().as_secs(),
-            Self::Fixed(time) => time,
-        }
-    }
-}
 
 /// What the sync of a txg owns: all of a pool that is open for writing, but what its datasets hold.
 pub struct Syncer {
@@ -192,15 +177,6 @@ pub struct Syncer {
     pub(crate) is_live: bool,
     /// The pool itself was changed in the txg that is next to be synced.
     pub(crate) is_changed: bool,
-}
-
-/// Who writes the pool.
-#[derive(Clone, Debug, Default)]
-pub struct Host {
-    /// The host id; 0 if it has none.
-    pub id: u64,
-    /// The host's name.
-    pub name: String,
 }
 
 impl Syncer {

@@ -23,10 +23,9 @@ use cenote_vdev::disk::Disk;
 use cenote_vdev::ring::write_multihost;
 use cenote_vdev::tree::Suspension;
 
-use crate::SpaError;
 use crate::multihost::{Settings, newest_of, reports, watch_disks, watch_time};
 use crate::owner::host_of;
-use crate::sync::{Clock, Syncer};
+use crate::sync::clock::Clock;
 
 /// Between two multihost writes at least, however many devices there are.
 const PERIOD_MIN: Duration = Duration::from_millis(10);
@@ -463,35 +462,5 @@ impl Shared {
             None => Ok(()),
             Some(_) => Err("another system is writing to the pool".to_owned()),
         }
-    }
-}
-
-impl Syncer {
-    /// Protects the pool against every second import for as long as this has it, whether `multihost` is on or not: the next txg and
-    /// each following say so, and in between multihost writes show that it is in use. For a pool that is kept open.
-    ///
-    /// The protection begins with the next txg, which is to be synced before anybody is told that the pool is there.
-    pub fn hold(&mut self) {
-        self.multihost.hold();
-        self.multihost.start(self.clock);
-        self.config_changed = true;
-    }
-
-    /// Obeys the property from the txg that is open on.
-    ///
-    /// # Errors
-    /// This host has no id, by which others could tell it from themselves.
-    pub(crate) fn set_multihost(&mut self, is_on: bool) -> Result<(), SpaError> {
-        if is_on && self.host.id == 0 {
-            return Err(SpaError::CannotCreate(format!(
-                "cannot set property for '{}': requires a non-zero system hostid; \
-                 'zgenhostid' sets one (four bytes in /etc/hostid)",
-                self.name
-            )));
-        }
-        self.multihost.set_on(is_on);
-        self.multihost.start(self.clock);
-        self.config_changed = true;
-        Ok(())
     }
 }

@@ -1,0 +1,38 @@
+//! The last root of a pool in use, for those that read the pool as of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cenote_arc::Cache;
+use cenote_format::uberblock::Uberblock;
+use cenote_zio::{Zio, ZioError};
+
+use crate::FoundPool;
+use crate::import::Leaves;
+use crate::sync::Syncer;
+
+/// The last root on disk, and all that it takes to read it.
+#[derive(Clone)]
+pub(super) struct Root {
+    pub(super) uberblock: Uberblock,
+    pub(super) zio: Zio,
+    pub(super) cache: Arc<Cache<ZioError>>,
+    pub(super) found: FoundPool,
+    pub(super) leaves: Leaves,
+}
+
+impl Root {
+    /// That of the txg that the writer has just synced.
+    pub(super) fn of(writer: &Syncer) -> Option<Self> {
+        let members = &writer.members;
+        let (missed, unnoted) = (members.missed.clone(), members.unnoted.clone());
+        let dmu = writer.writer.dmu();
+        Some(Self {
+            uberblock: writer.synced?,
+            zio: dmu.zio().clone(),
+            cache: dmu.shared_cache(),
+            found: writer.found.clone(),
+            leaves: Leaves { missed, unnoted, late: BTreeSet::new() },
+        })
+    }
+}

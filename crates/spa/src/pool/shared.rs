@@ -1,0 +1,68 @@
+//! What the handles and the tasks of a pool share.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock, Weak};
+
+use cenote_dmu::tx::{Account, Transactions};
+use cenote_dsl::Dsl;
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::AtomicBool;
+use cenote_taskq::{AsyncMutex, Handle, Join};
+use cenote_vdev::tree::{Suspension, VdevTree};
+
+use super::frees::Frees;
+use super::history::TxgRecord;
+use super::kstat::Kstats;
+use super::root::Root;
+use super::seat::Seat;
+use super::space::HeadSpace;
+use crate::FailedPool;
+use crate::failmode::FailMode;
+use crate::jobs::JobStatus;
+use crate::pins::Pins;
+use crate::sync::clock::Clock;
+use crate::sync::multihost::Multihost;
+use crate::sync::troubles::Troubles;
+
+pub(super) struct Shared {
+    pub(super) handle: Handle,
+    pub(super) name: String,
+    pub(super) guid: Guid,
+    pub(super) clock: Clock,
+    pub(super) notes: Vec<String>,
+    /// Since the pool is written in the background.
+    pub(super) suspension: OnceLock<Arc<Suspension>>,
+    pub(super) multihost: Multihost,
+    /// As long as the pool is open.
+    pub(super) tree: Weak<VdevTree>,
+    /// As long as the pool is open.
+    pub(super) dsl: Mutex<Option<Dsl>>,
+    pub(super) failmode: Mutex<FailMode>,
+    pub(super) txgs: Transactions,
+    /// Txgs are written in the background; otherwise by hand.
+    pub(super) is_background: AtomicBool,
+    /// Troubles with its space.
+    pub(super) troubles: Arc<Troubles>,
+    /// Frees in the background.
+    pub(super) frees: Frees,
+    /// Txgs that are read.
+    pub(super) pins: Arc<Pins>,
+    /// The root of the last txg, for views; none before the first, and once the sync has ended.
+    pub(super) root: Mutex<Option<Root>>,
+    pub(super) seat: AsyncMutex<Seat>,
+    /// Why there is no syncer in the seat any more.
+    pub(super) failed: OnceLock<FailedPool>,
+    pub(super) accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
+    /// Of each head dataset that is open.
+    pub(super) figures: Mutex<BTreeMap<ObjectId, HeadSpace>>,
+    pub(super) records: Mutex<VecDeque<TxgRecord>>,
+    /// Background jobs with work left, as of the last txg.
+    pub(super) jobs: Mutex<Vec<JobStatus>>,
+    /// Its statistics.
+    pub(super) kstats: Kstats,
+    /// Head datasets that are had to be changed, for as long as they are.
+    pub(super) uses: Mutex<BTreeMap<ObjectId, Weak<()>>>,
+    /// The sync, which gives back the last txg, not written yet.
+    pub(super) sync: Mutex<Option<Join<Option<Txg>>>>,
+}

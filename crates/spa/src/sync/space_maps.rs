@@ -1,0 +1,225 @@
+//! What space accounting changes of the MOS: space maps, logs, and what lists them.
+
+use crate::SpaError;
+use crate::space::UNFLUSHED_TXGS;
+use crate::sync::Syncer;
+use crate::sync::changes::{Change, ChangeList};
+use cenote_dmu::{ObjectSpec, Objset, Zap};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{ObjectId, Txg, VdevId};
+use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapPhys};
+use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_metaslab::{MetaslabId, SpaceStore};
+use cenote_vdev::config::VdevConfig;
+
+/// Indirect blocks of space maps, as a power of two (`space_map_ibs`).
+const INDIRECT_SHIFT: u8 = 14;
+
+/// Takes changes down, to be made when the allocator's lock is not held.
+pub(crate) struct Changes {
+    mos: Objset,
+    txg: Txg,
+    list: ChangeList,
+    /// Space maps made.
+    made: i64,
+}
+
+impl Changes {
+    pub(crate) fn new(mos: Objset, txg: Txg) -> Self {
+        Self { mos, txg, list: ChangeList::default(), made: 0 }
+    }
+}
+
+impl SpaceStore for Changes {
+    fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, String> {
+        let empty =
+            SpaceMapPhys { object: 0, length_bytes: 0, allocated_bytes: 0, histogram: Some([0; HISTOGRAM_BUCKETS]) };
+        let block = u32::try_from(block_size_bytes).map_err(|error| error.to_string())?;
+        let mut spec = ObjectSpec::new(DmuType::SPACE_MAP, block)
+            .with_bonus(DmuType::SPACE_MAP_HEADER, empty.emit(cenote_zio::ORDER));
+        spec.indirect_shift = INDIRECT_SHIFT;
+        let object = self.mos.create_object(self.txg, &spec).map_err(|error| error.to_string())?;
+        self.made += 1;
+        Ok(object.id())
+    }
+
+    fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), String> {
+        self.list.write(object, offset_bytes, bytes);
+        Ok(())
+    }
+
+    fn truncate(&mut self, object: ObjectId) -> Result<(), String> {
+        self.list.push(Change::Truncate(object));
+        Ok(())
+    }
+
+    fn free(&mut self, object: ObjectId) -> Result<(), String> {
+        self.made -= 1;
+        self.list.push(Change::Free(object));
+        Ok(())
+    }
+
+    fn set_header(&mut self, object: ObjectId, header: &SpaceMapPhys) -> Result<(), String> {
+        self.list.push(Change::Header { object, header: Box::new(header.clone()) });
+        Ok(())
+    }
+
+    fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), String> {
+        self.list.push(Change::MetaslabObject { metaslab, object });
+        Ok(())
+    }
+
+    fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), String> {
+        self.list.push(Change::UnflushedTxg { metaslab, txg });
+        Ok(())
+    }
+
+    fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), String> {
+        self.list.push(Change::Log { txg, object });
+        Ok(())
+    }
+}
+
+impl Syncer {
+    /// Turns numbers of space accounting, from now on.
+    pub fn tune_space(&mut self, tune: impl FnOnce(&mut cenote_metaslab::Tunables)) {
+        self.space.with(|allocator| tune(allocator.tunables()));
+    }
+
+    /// What the last txg did to space.
+    pub(crate) fn space_work(&self) -> cenote_metaslab::TxgWork {
+        self.space.with(|allocator| allocator.work().clone())
+    }
+
+    /// Writes what was allocated and freed since the last time into space maps and logs. The first time in a txg some metaslabs
+    /// are flushed and condensed too.
+    pub(crate) async fn sync_space(&mut self, txg: Txg) -> Result<(), SpaError> {
+        self.frees_told().await?;
+        let mut changes = Changes::new(self.mos.clone(), txg);
+        self.space_pass += 1;
+        if self.space_pass == 1 {
+            let failed = self.space.check_maps().await;
+            failed.map_err(|_| self.fail("a metaslab that is to be flushed is not there"))?;
+        }
+        let pass = u16::try_from(self.space_pass).unwrap_or(u16::MAX);
+        let done = self.space.with(|allocator| allocator.sync(&mut changes, txg, pass));
+        done.map_err(|error| self.fail(error))?;
+        self.make_changes(changes).await
+    }
+
+    /// Ends the txg's log.
+    pub(crate) async fn close_space(&mut self, txg: Txg) -> Result<(), SpaError> {
+        let mut changes = Changes::new(self.mos.clone(), txg);
+        let done = self.space.with(|allocator| allocator.close_txg(&mut changes));
+        done.map_err(|error| self.fail(error))?;
+        self.make_changes(changes).await
+    }
+
+    pub(crate) async fn make_changes(&mut self, changes: Changes) -> Result<(), SpaError> {
+        let txg = changes.txg;
+        if changes.made != 0 {
+            self.features.change("spacemap_histogram", changes.made);
+        }
+        for change in changes.list.into_changes() {
+            self.make_change(txg, change).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a change. A read that fails suspends the pool, where it can be suspended, and the change is made again.
+    async fn make_change(&mut self, txg: Txg, change: Change) -> Result<(), SpaError> {
+        if !matches!(change, Change::Write { .. } | Change::Header { .. }) {
+            return self.make_change_once(txg, &change).await;
+        }
+        loop {
+            // Both begin with reading, and can be made again.
+            let error = match self.make_change_once(txg, &change).await {
+                Err(error @ SpaError::Dmu { .. }) => error,
+                made => return made,
+            };
+            if !self.space.suspend(format!("a space map that is to be written cannot be read: {error}")).await {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn make_change_once(&mut self, txg: Txg, change: &Change) -> Result<(), SpaError> {
+        let mos = self.mos.clone();
+        let name = self.name.clone();
+        let fail = |error: cenote_dmu::DmuError| SpaError::Dmu { pool: name.clone(), error };
+        match change {
+            Change::Write { object, offset_bytes, bytes } => {
+                let object = mos.object(*object).await.map_err(fail)?;
+                object.write(txg, *offset_bytes, bytes).await.map_err(fail)
+            }
+            Change::Truncate(object) => {
+                mos.object(*object).await.map_err(fail)?.truncate(txg);
+                Ok(())
+            }
+            Change::Free(object) => {
+                mos.object(*object).await.map_err(fail)?.free(txg);
+                Ok(())
+            }
+            Change::Header { object, header } => {
+                let object = mos.object(*object).await.map_err(fail)?;
+                object.set_bonus(txg, &header.emit(cenote_zio::ORDER)).map_err(fail)
+            }
+            Change::MetaslabObject { metaslab, object } => {
+                let array = self.top(metaslab.vdev)?.metaslab_array;
+                self.put_word(txg, array, metaslab.index, object.0).await
+            }
+            Change::UnflushedTxg { metaslab, txg: unflushed } => {
+                let object = self.unflushed_object(txg, metaslab.vdev).await?;
+                self.put_word(txg, object, metaslab.index, unflushed.0).await
+            }
+            Change::Log { txg: of, object } => {
+                let zap = self.log_zap(txg).await?;
+                let value = object.as_ref().map(|object| ZapValue::from_u64(object.0));
+                let zap = mos.object(zap).await.map_err(fail)?;
+                Zap::put_entry(&zap, txg, &int_key_name(of.0), value.as_ref()).await.map_err(fail)
+            }
+        }
+    }
+
+    async fn put_word(&self, txg: Txg, object: ObjectId, index: u64, word: u64) -> Result<(), SpaError> {
+        let fail = |error| SpaError::Dmu { pool: self.name.clone(), error };
+        let object = self.mos.object(object).await.map_err(fail)?;
+        object.write(txg, index * 8, &word.to_le_bytes()).await.map_err(fail)
+    }
+
+    /// The object with the metaslabs' unflushed txgs, made if there is none.
+    async fn unflushed_object(&mut self, txg: Txg, vdev: VdevId) -> Result<ObjectId, SpaError> {
+        if let Some(object) = self.members.unflushed_txgs.get(&vdev) {
+            return Ok(*object);
+        }
+        let name = self.name.clone();
+        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
+        let spec = ObjectSpec::new(DmuType::UINT64_METADATA, 128 << 10);
+        let object = self.mos.create_object(txg, &spec).map_err(fail)?.id();
+        let zap = self.mos.object(self.top(vdev)?.top_zap).await.map_err(fail)?;
+        Zap::put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await.map_err(fail)?;
+        self.members.unflushed_txgs.insert(vdev, object);
+        Ok(object)
+    }
+
+    fn top(&self, vdev: VdevId) -> Result<&VdevConfig, SpaError> {
+        self.members.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))
+    }
+
+    /// The ZAP of log space maps, made with the first.
+    async fn log_zap(&mut self, txg: Txg) -> Result<ObjectId, SpaError> {
+        let name = self.name.clone();
+        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
+        let mut directory = cenote_dmu::Zap::open(self.directory.clone()).await.map_err(fail)?;
+        let found = directory.lookup(pool_directory::LOG_SPACEMAP_ZAP.as_bytes()).await.map_err(fail)?;
+        if let Some(object) = found.and_then(|value| value.as_u64()) {
+            return Ok(ObjectId(object));
+        }
+        let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
+        directory.insert_u64(pool_directory::LOG_SPACEMAP_ZAP, zap.0).await.map_err(fail)?;
+        directory.flush(txg).await.map_err(fail)?;
+        self.features.change("log_spacemap", 1);
+        Ok(zap)
+    }
+}
