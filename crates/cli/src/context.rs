@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,14 +18,15 @@ use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, Vi
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
 
-use crate::args::{Globals, RewindHow, Search};
+use crate::args::globals::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
 use crate::control::{self, Kept, Who};
 use crate::datasets::{Mounted, Mounts};
 use crate::holder::{self, Holder};
-use crate::live::LiveMounts;
+use crate::livemounts::LiveMounts;
+use crate::outcome::Outcome;
 use crate::output::{Output, Progress};
-use crate::request::Request;
+use crate::served::ServedPool;
 use crate::volumes::OpenVolumes;
 
 /// Where devices are looked for when nothing says where.
@@ -52,6 +54,30 @@ const TELL_AFTER: Duration = Duration::from_millis(500);
 /// Properties of which a mount obeys the value.
 const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
 
+/// Work of a command, on the thread that began it.
+pub(crate) type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A client's request, as the process that has the pool carries it out.
+pub(crate) trait Serving: Send {
+    /// True if it is carried out while the pool's devices fail.
+    fn is_for_suspended(&self) -> bool;
+
+    /// Carries it out.
+    fn serve<'a>(self: Box<Self>, context: &'a Context) -> Work<'a, Result<Outcome>>;
+}
+
+/// The program as a whole, for commands that are about it.
+pub(crate) trait Program: Sync {
+    /// Its grammar.
+    fn grammar(&self) -> clap::Command;
+
+    /// A client's request, from its form on the wire.
+    fn sent(&self, request: serde_json::Value) -> Result<Box<dyn Serving>>;
+
+    /// Does what a command line says.
+    fn run(&self, handle: Handle, line: Vec<String>, output: Output) -> Work<'static, Result<Outcome>>;
+}
+
 /// What a command works with. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -67,6 +93,7 @@ pub(crate) struct Context {
     kept: Arc<Mutex<Vec<(String, Kept)>>>,
     /// A server that has a pool can do what is asked for.
     may_send: bool,
+    program: Option<&'static dyn Program>,
 }
 
 /// The pool of a server, and what a client wants of it.
@@ -100,7 +127,18 @@ impl Context {
             served: None,
             kept: Arc::default(),
             may_send: false,
+            program: None,
         }
+    }
+
+    /// As a part of this program.
+    pub(crate) fn of_program(self, program: &'static dyn Program) -> Self {
+        Self { program: Some(program), ..self }
+    }
+
+    /// The program that it is a part of.
+    pub(crate) fn program(&self) -> Result<&'static dyn Program> {
+        self.program.context("this is not run by the program")
     }
 
     /// For a command that a server can do as well.
@@ -114,7 +152,7 @@ impl Context {
     }
 
     /// For a client of this process, which has this pool.
-    pub(crate) fn served_by(&self, of: &control::ServedPool, output: Output) -> Self {
+    pub(crate) fn served_by(&self, of: &ServedPool, output: Output) -> Self {
         let (pool, volumes, mounts) = (of.pool.clone(), of.volumes.clone(), of.mounts.clone());
         let devices = of.devices.clone();
         let served = Served { pool, volumes, mounts, devices, view: Arc::default(), is_to_end: Arc::default() };
@@ -602,7 +640,7 @@ impl Context {
         }
         if let Some((socket, who)) = server_of(found) {
             let kept = Kept::ask(&socket);
-            let is_synced = kept.is_ok() || self.sync_server(&socket, found.name());
+            let is_synced = kept.is_ok() || Self::sync_server(&socket);
             self.kept.lock().extend(kept.ok().map(|kept| (found.name().to_owned(), kept)));
             return Ok(Some(User { holder: Holder { pid: Some(who.pid) }, is_synced }));
         }
@@ -611,10 +649,8 @@ impl Context {
     }
 
     /// Has a server write what it has in memory; whether it did.
-    pub(crate) fn sync_server(&self, socket: &Path, pool: &str) -> bool {
-        let request = Request::sync_of(pool);
-        let sent = request.and_then(|request| control::send(socket, request, &Output::to(io::sink(), io::sink())));
-        sent.is_ok_and(|status| status == 0)
+    pub(crate) fn sync_server(socket: &Path) -> bool {
+        control::sync(socket).is_ok()
     }
 
     /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.

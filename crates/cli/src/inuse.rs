@@ -11,8 +11,10 @@ use cenote_taskq::OpenOptions;
 use cenote_vdev::leaf::{LabelReport, probe_device};
 
 use crate::context::Context;
-use crate::newpool::OVERRIDE;
 use crate::vdevspec::Layout;
+
+/// What precedes what `-f` would override.
+pub(crate) const OVERRIDE: &str = "invalid vdev specification\nuse '-f' to override the following errors:";
 
 /// Refuses devices that are in use, and, unless forced, those that hold something.
 pub(crate) async fn refuse_used(context: &Context, layout: &Layout, force: bool) -> Result<()> {

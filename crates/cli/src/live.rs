@@ -3,26 +3,24 @@
 //! The pool is this process's alone from [`open_pool`] to [`export`], and is written in the background in between. Whoever serves
 //! something of it has finished all requests before the end.
 
-use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_dmu::tx::TxTunables;
-use cenote_dsl::{Dir, Dsl};
+use cenote_dsl::Dsl;
 use cenote_format::enums::ObjsetType;
-use cenote_fuse::{LiveServer, MountHandle, MountOptions, Report, mount_live, remount};
-use cenote_spa::{FailMode, FileSizes, LiveHead, Pool, SpaError, Syncer};
-use cenote_taskq::sync::Mutex;
+use cenote_fuse::{LiveServer, MountOptions, Report, mount_live};
+use cenote_spa::{FailMode, LiveHead, Pool, SpaError, Syncer};
 use cenote_taskq::{Class, Either, race};
 use cenote_zpl::{Forbidden, Properties};
 
 use crate::context::Context;
-use crate::control::ServedPool;
-use crate::datasets::{Mounted, Mounts};
+use crate::livemounts::{Listed, wanted};
 use crate::outcome::usage;
 use crate::owners;
+use crate::served::ServedPool;
 use crate::signals;
 use crate::volumes::OpenVolumes;
 use crate::writing::open_with_devices;
@@ -199,92 +197,6 @@ pub(crate) fn check_options(lists: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Properties that a mount obeys as they were when it was mounted.
-const OBEYED_WHEN_MOUNTED: [&str; 2] = ["acltype", "sync"];
-
-/// A dataset that is mounted to be changed.
-#[derive(Clone)]
-struct LiveMount {
-    /// Its number among the mounts that are listed.
-    id: u64,
-    dataset: String,
-    at: PathBuf,
-    server: LiveServer,
-    /// As they were asked for.
-    options: MountOptions,
-    forbidden: Forbidden,
-}
-
-/// The datasets that are mounted to be changed.
-#[derive(Default)]
-pub(crate) struct LiveMounts(Mutex<Vec<LiveMount>>);
-
-/// A dataset's mount, which is one of [`LiveMounts`] until this is dropped: a later mount at its mount point is not the pool's to
-/// change, and its dataset is not busy any more.
-pub(crate) struct Listed {
-    mount: MountHandle,
-    mounts: Arc<LiveMounts>,
-    id: u64,
-}
-
-impl Deref for Listed {
-    type Target = MountHandle;
-
-    fn deref(&self) -> &MountHandle {
-        &self.mount
-    }
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        self.mounts.0.lock().retain(|mount| mount.id != self.id);
-    }
-}
-
-impl LiveMounts {
-    /// Datasets and where they are mounted, in the order of mounting.
-    pub(crate) fn all(&self) -> Vec<(String, PathBuf)> {
-        self.0.lock().iter().map(|mount| (mount.dataset.clone(), mount.at.clone())).collect()
-    }
-
-    /// Has mounts obey the properties of their datasets as they are now, of which those called `changed` were just changed. Returns a
-    /// sentence for each property that a mount obeys only later.
-    pub(crate) async fn refresh(&self, pool: &Pool, changed: &[String]) -> Vec<String> {
-        let mounts = self.0.lock().clone();
-        let mut later = Vec::new();
-        for mount in mounts {
-            let (name, at) = (mount.dataset.clone(), mount.at.display());
-            let reading = pool.look(move |writer| Box::pin(async move { Ok(read_wanted(writer, &name).await) }));
-            // One that has another name now, or is gone, is served as it was.
-            let Ok(Ok(properties)) = reading.await else { continue };
-            let forbidden = properties.forbidden;
-            mount.server.set_options(mount.options.over(properties));
-            let dataset = &mount.dataset;
-            for property in changed.iter().filter(|name| OBEYED_WHEN_MOUNTED.contains(&name.as_str())) {
-                later
-                    .push(format!("'{dataset}' is mounted at {at}: '{property}' takes effect there at the next mount"));
-            }
-            // The mount may have ended a moment ago, and another one be there.
-            let is_there = |there: &Mounted| there.dataset == *dataset && there.at == mount.at;
-            if forbidden == mount.forbidden || !Mounts::read().ours().any(is_there) {
-                continue;
-            }
-            match remount(&mount.at, &mount.options.without(forbidden), forbidden.write) {
-                Ok(()) => {
-                    let mut all = self.0.lock();
-                    let same = all.iter_mut().find(|other| other.id == mount.id);
-                    same.into_iter().for_each(|same| same.forbidden = forbidden);
-                }
-                Err(error) => later.push(format!(
-                    "'{dataset}' is mounted at {at}: what was set takes effect there at the next mount: the kernel refuses it now \
-                     ({error})"
-                )),
-            }
-        }
-        later
-    }
-}
-
 /// Mounts a dataset of a pool to be changed.
 pub(crate) async fn mount(
     context: &Context,
@@ -300,15 +212,7 @@ pub(crate) async fn mount(
         .await
         .with_context(|| format!("cannot open '{dataset}'"))?;
     let mount = mount_live(context.handle(), server.clone(), dataset, at, &options.without(forbidden)).await?;
-    let (dataset, at, options) = (dataset.to_owned(), mount.mountpoint().to_owned(), options.clone());
-    let mounts = of.mounts.clone();
-    let id = {
-        let mut all = mounts.0.lock();
-        let id = all.last().map_or(0, |last| last.id + 1);
-        all.push(LiveMount { id, dataset, at, server, options, forbidden });
-        id
-    };
-    Ok(Listed { mount, mounts, id })
+    Ok(of.mounts.clone().list(mount, dataset, server, options.clone(), forbidden))
 }
 
 /// The uses that a dataset's properties forbid in its mounts; with `is_with_below` also those that any dataset below it forbids.
@@ -351,21 +255,6 @@ async fn opened(pool: &Pool, writer: &mut Syncer, name: &str) -> Result<(LiveHea
     // A dataset that cannot be changed yet is refused here.
     let head = writer.open_head(name).await.map_err(|error: SpaError| anyhow::anyhow!(error))?;
     Ok((pool.adopt(writer, name, head).await?, properties))
-}
-
-/// Where the sync looks at the pool.
-async fn read_wanted(writer: &mut Syncer, name: &str) -> Result<Properties> {
-    let view = writer.dsl().clone();
-    let dataset = view.dataset(name).await?;
-    wanted(writer, &view, &dataset.dir).await
-}
-
-/// How properties want a file system served, in sizes that the pool's features allow.
-async fn wanted(writer: &Syncer, view: &Dsl, dir: &Dir) -> Result<Properties> {
-    let mut properties = Properties::read(view, dir).await?;
-    let FileSizes { record_bytes, dnode_slots } = writer.file_sizes(view, dir).await?;
-    (properties.files.record_bytes, properties.files.dnode_slots) = (record_bytes, dnode_slots);
-    Ok(properties)
 }
 
 #[cfg(test)]

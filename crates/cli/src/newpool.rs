@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use cenote_dmu::Object;
 use cenote_props::{Types, dataset, effect, pool as pool_table};
 use cenote_spa::{
-    Clock, CreateOptions, DiskSpec, FileSizes, Host, Pool, PropertyValue, create,
+    Clock, CreateOptions, DiskSpec, FileSizes, Pool, PropertyValue, create,
     features::{FEATURES, by_name},
 };
 use cenote_vdev::config::VdevConfig;
@@ -16,7 +16,8 @@ use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
 
 use crate::compatibility;
 use crate::context::Context;
-use crate::inuse::refuse_used;
+use crate::host::{clock, host};
+use crate::inuse::{OVERRIDE, refuse_used};
 use crate::made::Made;
 use crate::outcome::usage;
 use crate::replication::{look, mismatch};
@@ -129,26 +130,6 @@ fn name_by_file(disk: &mut DiskSpec) {
     }
 }
 
-/// The clock that `SOURCE_DATE_EPOCH` asks for.
-pub(crate) fn clock() -> Result<Clock> {
-    match std::env::var("SOURCE_DATE_EPOCH") {
-        Ok(text) => match text.parse() {
-            Ok(time) => Ok(Clock::Fixed(time)),
-            Err(_) => bail!("SOURCE_DATE_EPOCH is no number of seconds: '{text}'"),
-        },
-        Err(_) => Ok(Clock::Now),
-    }
-}
-
-/// Who makes the pool; nobody in particular where it is to be made again elsewhere.
-pub(crate) fn host(context: &Context, is_repeatable: bool) -> Host {
-    if is_repeatable {
-        return Host { id: 0, name: "localhost".to_owned() };
-    }
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Host { id: context.import_options().host_id, name }
-}
-
 /// What `-o` has said.
 struct PoolSettings {
     ashift: Option<u32>,
@@ -181,7 +162,7 @@ impl PoolSettings {
                         _ => bail!("property 'feature@{feature}' can only be set to 'enabled' or 'disabled'"),
                     }
                 }
-                _ => properties.push(crate::writing::pool_setting(setting)?),
+                _ => properties.push(crate::poolsetting::pool_setting(setting)?),
             }
         }
         let left_out = FEATURES.iter().map(|feature| feature.name).filter(|name| {
@@ -210,9 +191,6 @@ fn dataset_property(setting: &str) -> Result<Option<(String, PropertyValue)>> {
     }
     dataset_setting(setting, When::PoolCreation, Types::FILESYSTEM)
 }
-
-/// What precedes what `-f` would override.
-pub(crate) const OVERRIDE: &str = "invalid vdev specification\nuse '-f' to override the following errors:";
 
 /// Refuses vdevs that are not as redundant as the rest.
 pub(crate) fn refuse_mismatch(pool: Option<&VdevConfig>, layout: &Layout) -> Result<()> {

@@ -5,19 +5,18 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cenote_spa::Pool;
-use cenote_taskq::{Either, IoMode, Runtime, RuntimeOptions, race};
-use clap::Parser;
+use cenote_taskq::{Handle, IoMode, Runtime, RuntimeOptions};
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Globals, Search};
+use crate::args::globals::{Globals, Search};
 use crate::background;
 use crate::commands::Command;
-use crate::context::Context;
+use crate::context::{Context, Program, Serving, Work};
 use crate::control::{self, Owned};
 use crate::mounthelper;
-use crate::outcome::{FAILED, Outcome, PIPE, USAGE, UsageError, is_broken_pipe};
+use crate::outcome::{FAILED, Outcome, PIPE, USAGE, UsageError, causes, is_broken_pipe};
 use crate::output::Output;
 use crate::verbs::{self, TOOLS};
 
@@ -34,15 +33,33 @@ pub(crate) struct Request {
     command: Command,
 }
 
-impl Request {
-    /// True if it is carried out while the pool's devices fail.
-    pub(crate) fn is_for_suspended(&self) -> bool {
+impl Serving for Request {
+    fn is_for_suspended(&self) -> bool {
         self.command.is_for_suspended()
     }
 
-    /// `zpool sync POOL`.
-    pub(crate) fn sync_of(pool: &str) -> anyhow::Result<Self> {
-        Ok(Self::try_parse_from(["cenote", "zpool", "sync", "--", pool])?)
+    fn serve<'a>(self: Box<Self>, context: &'a Context) -> Work<'a, anyhow::Result<Outcome>> {
+        Box::pin(async move {
+            anyhow::ensure!(self.command.is_for_server(), "a server of a pool does not do this");
+            self.command.run(context).await
+        })
+    }
+}
+
+/// The program.
+struct Whole;
+
+impl Program for Whole {
+    fn grammar(&self) -> clap::Command {
+        Request::command()
+    }
+
+    fn sent(&self, request: serde_json::Value) -> anyhow::Result<Box<dyn Serving>> {
+        Ok(Box::new(serde_json::from_value::<Request>(request)?))
+    }
+
+    fn run(&self, handle: Handle, line: Vec<String>, output: Output) -> Work<'static, anyhow::Result<Outcome>> {
+        Box::pin(async move { handle_request(handle, Request::try_parse_from(line)?, output).await })
     }
 }
 
@@ -96,12 +113,12 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
     if let Some(line) = notice(&request.command, &runtime.handle().io_mode()) {
         output.err(line);
     }
-    let result = runtime.block_on(handle(runtime.handle(), request, output.clone()));
+    let result = runtime.block_on(handle_request(runtime.handle(), request, output.clone()));
     let result = result.and_then(|outcome| Ok(output.flush().map(|()| outcome)?));
     if let Err(error) = &result
         && let Some(owned) = error.downcast_ref::<Owned>()
     {
-        return match control::send(&owned.socket, asked, &output) {
+        return match control::send(&owned.socket, &asked, &output) {
             Ok(status) => ExitCode::from(status),
             Err(error) => {
                 output.error(&causes(&error));
@@ -129,8 +146,8 @@ fn notice(command: &Command, mode: &IoMode) -> Option<String> {
 
 /// Does what is asked for. Whoever has a [`Request`] and an [`Output`] (this process, or a server with its client's) gets
 /// the same text.
-pub(crate) async fn handle(handle: cenote_taskq::Handle, request: Request, output: Output) -> anyhow::Result<Outcome> {
-    let mut context = Context::new(handle, request.globals, request.search, output);
+async fn handle_request(handle: Handle, request: Request, output: Output) -> anyhow::Result<Outcome> {
+    let mut context = Context::new(handle, request.globals, request.search, output).of_program(&Whole);
     if request.command.is_for_server() {
         context = context.sending();
     }
@@ -141,52 +158,8 @@ pub(crate) async fn handle(handle: cenote_taskq::Handle, request: Request, outpu
     outcome
 }
 
-/// Does what a client asks of the process that has the pool.
-pub(crate) async fn serve(context: &Context, request: Request) -> anyhow::Result<Outcome> {
-    anyhow::ensure!(request.command.is_for_server(), "a server of a pool does not do this");
-    let pool = context.served().cloned().filter(|_| !request.command.is_for_suspended());
-    let work = request.command.run(context);
-    let outcome = match pool {
-        // Clients that wait for devices would leave no room for one that says that they are back.
-        Some(pool) => match race(suspended(&pool), work).await {
-            Either::Left(error) => Err(error),
-            Either::Right(outcome) => outcome,
-        },
-        None => work.await,
-    };
-    // Blocks read of a view that was given up may be of several txgs, whatever came of it.
-    let outcome = context.check_views().and(outcome);
-    context.close_pools().await;
-    outcome
-}
-
-/// Resolves when the pool's devices fail.
-pub(crate) async fn suspended(pool: &Pool) -> anyhow::Error {
-    let (reason, _) = pool.failed().await;
-    let name = pool.name();
-    anyhow::anyhow!(
-        "pool '{name}': pool I/O is currently suspended ({reason}); 'zpool clear {name}' once its devices are back"
-    )
-}
-
-/// An error in one text: each cause that says something new.
-pub(crate) fn causes(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

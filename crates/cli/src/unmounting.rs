@@ -76,10 +76,7 @@ async fn unmount_one(context: &Context, mount: &Mounted, is_forced: bool) -> Res
 /// Waits until a server has on disk what was written in a mount that has ended.
 async fn await_written(context: &Context, socket: &Path, who: Who) -> Result<()> {
     if !who.ends_with_mount {
-        ensure!(
-            context.sync_server(socket, &who.pool),
-            "it is unmounted, but its process did not say that all is written"
-        );
+        ensure!(Context::sync_server(socket), "it is unmounted, but its process did not say that all is written");
         return Ok(());
     }
     let begun = context.handle().now();

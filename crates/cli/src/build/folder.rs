@@ -439,7 +439,7 @@ mod tests {
     use cenote_taskq::{Runtime, RuntimeOptions};
 
     use super::*;
-    use crate::args::{Globals, Search};
+    use crate::args::globals::{Globals, Search};
     use crate::context::Context;
     use crate::newpool::{NewPool, Wish};
     use crate::output::Output;

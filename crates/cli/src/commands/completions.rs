@@ -1,13 +1,11 @@
 //! `cenote completions`: shell completions from the grammar.
 
 use anyhow::Result;
-use clap::CommandFactory;
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::request::Request;
 
 /// Print completions for a shell.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -24,7 +22,7 @@ fn shell_name(text: &str) -> Result<String, String> {
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let shell: Shell = args.shell.parse().map_err(crate::outcome::usage)?;
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Request::command(), "cenote", &mut text);
+    clap_complete::generate(shell, &mut context.program()?.grammar(), "cenote", &mut text);
     context.out(text)?;
     Ok(Outcome::Good)
 }

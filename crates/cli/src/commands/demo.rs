@@ -10,7 +10,6 @@ use cenote_dmu::tx::TxTunables;
 use cenote_fuse::{Layout, MountOptions, Unmount};
 use cenote_taskq::Rng;
 use cenote_zpl::{FileSystem, FileSystemOptions, NewNode};
-use clap::Parser;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -21,7 +20,6 @@ use crate::context::Context;
 use crate::files::{dataset, filesystem};
 use crate::outcome::Outcome;
 use crate::output::nicebytes;
-use crate::request::{Request, handle};
 use crate::writing::open_for_writing;
 
 /// The pool: a mirror of three files, made by OpenZFS 2.3.2. It is part of the program, so that the demo needs nothing else.
@@ -128,9 +126,9 @@ impl Demo<'_> {
             })
             .collect();
         self.context.out(format!("$ cenote {}\n", shown.join(" ")))?;
-        let argv = std::iter::once("cenote").chain(words.iter().copied());
-        let request = Request::try_parse_from(argv).context("a command of the demo does not parse")?;
-        let outcome = Box::pin(handle(self.context.handle().clone(), request, self.context.output().clone())).await?;
+        let line = std::iter::once("cenote").chain(words.iter().copied()).map(str::to_owned).collect();
+        let (handle, output) = (self.context.handle().clone(), self.context.output().clone());
+        let outcome = self.context.program()?.run(handle, line, output).await?;
         self.failed += u64::from(outcome != Outcome::Good);
         Ok(())
     }

@@ -3,12 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use clap::CommandFactory;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::request::Request;
 
 /// Write manual pages into a directory.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -17,8 +15,9 @@ pub(crate) struct Args {
     dir: PathBuf,
 }
 
-pub(crate) async fn run(_: &Context, args: Args) -> Result<Outcome> {
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     std::fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
-    clap_mangen::generate_to(Request::command(), &args.dir).with_context(|| args.dir.display().to_string())?;
+    clap_mangen::generate_to(context.program()?.grammar(), &args.dir)
+        .with_context(|| args.dir.display().to_string())?;
     Ok(Outcome::Good)
 }

@@ -13,10 +13,11 @@ use signal_hook::iterator::Signals;
 use crate::args::Search;
 use crate::background::{GoesOn, Going};
 use crate::context::Context;
-use crate::control::{self, Control, Who};
+use crate::control::{self, Who};
 use crate::datasets::Mounts;
 use crate::live;
 use crate::outcome::{Outcome, usage};
+use crate::server::Control;
 use crate::signals;
 
 /// Mount a dataset or snapshot as a folder until interrupted or unmounted; read-only unless `--rw` is given.

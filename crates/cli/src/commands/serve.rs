@@ -13,9 +13,10 @@ use crate::args::Search;
 use crate::background::{GoesOn, Going};
 use crate::commands::mount::{self, Ended, parse_options};
 use crate::context::Context;
-use crate::control::{Control, ServedPool};
 use crate::live;
 use crate::outcome::{Outcome, usage};
+use crate::served::ServedPool;
+use crate::server::Control;
 use crate::signals;
 use crate::volumes::{LiveVolumes, PoolVolumes};
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::Guid;
+use serde::Serialize;
 
 use super::place::connect;
 use super::{Ask, Said, VERSION, Who, read_line, usual_socket};
 use crate::cachefile::CacheFile;
 use crate::output::Output;
-use crate::request::Request;
 
 /// The time that a server has to say who it is, for which it waits for nothing.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
@@ -92,11 +92,29 @@ fn ask(socket: &Path) -> Result<Who> {
     }
 }
 
+/// Has a server write what it has in memory.
+///
+/// # Errors
+/// It has gone, does not know the question, or its pool is suspended.
+pub(crate) fn sync(socket: &Path) -> Result<()> {
+    let at = || format!("the server at {}", socket.display());
+    let mut stream = connect(socket).with_context(at)?;
+    let mut line = serde_json::to_vec(&serde_json::json!({ "version": VERSION, "sync": true }))?;
+    line.push(b'\n');
+    stream.write_all(&line).with_context(at)?;
+    let answer = read_line(&mut BufReader::new(stream)).with_context(at)?;
+    match serde_json::from_slice(&answer.unwrap_or_default()).with_context(at)? {
+        Said::Status(0) => Ok(()),
+        Said::Err(why) => bail!("{why}"),
+        _ => bail!("{} does not say that it has written all", at()),
+    }
+}
+
 /// Has a server do what is asked for, and prints what it says; the exit status.
 ///
 /// # Errors
 /// It has gone, or does not answer that it is there: without that a command would wait for as long as a server is stopped.
-pub(crate) fn send(socket: &Path, request: Request, output: &Output) -> Result<u8> {
+pub(crate) fn send<R: Serialize>(socket: &Path, request: &R, output: &Output) -> Result<u8> {
     let at = || format!("the server at {}", socket.display());
     who(socket)?;
     let mut stream = connect(socket).with_context(at)?;

@@ -41,8 +41,7 @@
 //! that does not read could hold up the sync.
 
 mod client;
-mod place;
-mod server;
+pub(crate) mod place;
 mod view;
 
 use std::io::{BufRead, Read as _};
@@ -53,34 +52,35 @@ use cenote_format::ids::Guid;
 use serde::{Deserialize, Serialize};
 
 use crate::cachefile::CacheFile;
-use crate::request::Request;
 
-pub(crate) use client::{all, find, only, send, servers, who};
-pub(crate) use server::{Control, ServedPool};
+pub(crate) use client::{all, find, only, send, servers, sync, who};
 pub(crate) use view::Kept;
 
 /// The form that is spoken.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Bytes of a request, and of a line of an answer, at most.
-const LINE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const LINE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of an answer's text at most.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// What a client says.
 #[derive(Debug, Serialize, Deserialize)]
-struct Ask {
-    version: u32,
-    request: Request,
+pub(crate) struct Ask<R> {
+    pub(crate) version: u32,
+    pub(crate) request: R,
 }
 
-/// The part of it that every version has, and the questions for [`Who`] and for a view.
+/// The part of it that every version has, and the questions that are no requests: for [`Who`], for a view, and to write what is in
+/// memory.
 #[derive(Debug, Deserialize)]
-struct AskVersion {
-    version: u32,
+pub(crate) struct AskVersion {
+    pub(crate) version: u32,
     #[serde(default)]
-    who: bool,
+    pub(crate) who: bool,
     #[serde(default)]
-    view: bool,
+    pub(crate) view: bool,
+    #[serde(default)]
+    pub(crate) sync: bool,
 }
 
 /// A process that has a pool.
@@ -112,7 +112,7 @@ impl Who {
 /// What a server says, line by line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Said {
+pub(crate) enum Said {
     Out(String),
     OutBytes(Vec<u8>),
     Err(String),
@@ -141,12 +141,12 @@ impl std::fmt::Display for Owned {
 impl std::error::Error for Owned {}
 
 /// Where the server of a pool listens unless something else is said.
-fn usual_socket(guid: Guid) -> Result<PathBuf> {
+pub(crate) fn usual_socket(guid: Guid) -> Result<PathBuf> {
     Ok(CacheFile::of_user()?.dir().join("servers").join(format!("{:016x}.sock", guid.0)))
 }
 
 /// One line; nothing at the end of what comes.
-fn read_line(from: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
+pub(crate) fn read_line(from: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     from.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;
     if line.len() > LINE_BYTES_MAX {
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&Said::Status(2)).unwrap(), r#"{"status":2}"#);
         for wrong in ["", "{}", "[]", r#"{"status":300}"#, r#"{"version":1}"#, r#"{"version":1,"request":7}"#] {
             assert!(serde_json::from_str::<Said>(wrong).is_err());
-            assert!(serde_json::from_str::<Ask>(wrong).is_err());
+            assert!(serde_json::from_str::<Ask<u32>>(wrong).is_err());
         }
     }
 }

@@ -24,7 +24,7 @@ const BACKLOG: i32 = 128;
 
 /// A socket that this process listens at. Removed when dropped, if it is there still.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
@@ -35,7 +35,7 @@ impl Place {
     ///
     /// # Errors
     /// Something else than a dead socket is there, or clients would not trust a listener in that folder.
-    pub(super) fn listen(path: &Path) -> Result<(Self, UnixListener)> {
+    pub(crate) fn listen(path: &Path) -> Result<(Self, UnixListener)> {
         let dir = folder(path);
         if !dir.exists() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| dir.display().to_string())?;
@@ -51,7 +51,7 @@ impl Place {
         Ok((Self { path: path.to_owned(), identity: (made.dev(), made.ino()) }, socket.into()))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -69,7 +69,7 @@ impl Drop for Place {
 ///
 /// # Errors
 /// Nobody listens, or a third user can write the folder or is at the other end.
-pub(super) fn connect(path: &Path) -> Result<UnixStream> {
+pub(crate) fn connect(path: &Path) -> Result<UnixStream> {
     check_folder(path)?;
     let stream = UnixStream::connect(path)?;
     let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;

@@ -432,7 +432,7 @@ mod tests {
     use cenote_zpl::bulk::{MODE_FILE, NewEntry, NodeSpec};
 
     use super::*;
-    use crate::args::{Globals, Search};
+    use crate::args::globals::{Globals, Search};
     use crate::context::Context;
     use crate::newpool::{NewPool, Wish};
     use crate::output::Output;

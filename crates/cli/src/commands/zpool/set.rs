@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
+use crate::poolsetting::pool_setting;
 use crate::values::note_stored;
-use crate::writing::{Writing, line, pool_setting};
+use crate::writing::{Writing, line};
 
 /// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots,
 /// multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled.

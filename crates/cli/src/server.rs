@@ -8,20 +8,17 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use cenote_format::ids::Guid;
-use cenote_spa::Pool;
 use cenote_taskq::{Either, Instant, race};
 use signal_hook::consts::SIGTERM;
 
-use super::place::Place;
-use super::{ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Said, VERSION, Who, read_line};
-use crate::context::Context;
+use crate::context::{Context, Serving};
+use crate::control;
+use crate::control::place::Place;
+use crate::control::{ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Said, VERSION, Who, read_line};
 use crate::datasets::Mounts;
-use crate::live::LiveMounts;
-use crate::outcome::{FAILED, Outcome, USAGE, UsageError};
+use crate::outcome::{FAILED, Outcome, USAGE, UsageError, causes};
 use crate::output::Output;
-use crate::request::{self, Request};
-use crate::volumes::OpenVolumes;
+use crate::served::{ServedPool, suspended};
 
 /// Clients that are heard at once.
 const CLIENTS_MAX: usize = 256;
@@ -35,21 +32,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 const TEXT_BYTES: usize = LINE_BYTES_MAX / 8;
 /// How long a client that had the pool exported waits for this process to end.
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
-
-/// A pool that this process has open for writing.
-#[derive(Clone)]
-pub(crate) struct ServedPool {
-    /// The pool.
-    pub(crate) pool: Pool,
-    /// Its volumes that clients have opened.
-    pub(crate) volumes: Arc<OpenVolumes>,
-    /// Its datasets that are mounted.
-    pub(crate) mounts: Arc<LiveMounts>,
-    /// Its guid.
-    pub(crate) guid: Guid,
-    /// The devices that it was opened from, and those that were added since.
-    pub(crate) devices: Arc<Mutex<Vec<PathBuf>>>,
-}
 
 /// Takes commands until it is dropped.
 pub(crate) struct Control {
@@ -103,7 +85,7 @@ impl Control {
     fn listen(context: &Context, of: &ServedPool, path: Option<&Path>) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
-            None => super::usual_socket(of.guid)?,
+            None => control::usual_socket(of.guid)?,
         };
         let (place, listener) = Place::listen(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
         let shared = Arc::new(Shared {
@@ -243,26 +225,27 @@ impl Shared {
         let mut lines = BufReader::new(stream);
         let Some(line) = read_line(&mut lines)? else { return Ok(()) };
         let mut says = Says(stream);
-        let request = match asked(&line) {
+        let request = match self.asked(&line) {
             Ok(Asked::Who) => return says.say(&Said::Who(self.who())),
             Ok(Asked::View) => {
                 // One that reads for hours keeps nobody from being heard.
                 drop(client);
                 return self.keep(&mut lines, &mut says, views);
             }
+            Ok(Asked::Sync) => return self.sync(&mut says),
             Ok(Asked::Do(_)) if self.is_ending.load(Ordering::SeqCst) => {
                 let (pool, pid) = (self.of.pool.name(), std::process::id());
                 Err(anyhow!("pool '{pool}' is being exported by process {pid}: ask again when that has ended"))
             }
-            Ok(Asked::Do(request)) => Ok(*request),
+            Ok(Asked::Do(request)) => Ok(request),
             Err(error) => Err(error),
         };
         // One that says that devices are back does not wait for those that wait for devices.
-        let is_first = request.as_ref().is_ok_and(Request::is_for_suspended);
+        let is_first = request.as_ref().is_ok_and(|request| request.is_for_suspended());
         let _turn = (!is_first).then(|| Slots::take(&self.requests));
         let (out, err) = (Gathered::default(), Gathered::default());
         let context = self.context.served_by(&self.of, Output::to(out.clone(), err.clone()));
-        let result = request.and_then(|request| context.handle().block_on(request::serve(&context, request)));
+        let result = request.and_then(|request| context.handle().block_on(serve(&context, request)));
         let result = result.and_then(|outcome| Ok(context.output().flush().map(|()| outcome)?));
         says.text(&out.take())?;
         for line in String::from_utf8_lossy(&err.take()).lines() {
@@ -272,7 +255,7 @@ impl Shared {
             Ok(Outcome::Good) => 0,
             Ok(Outcome::Failed) => FAILED,
             Err(error) => {
-                says.say(&Said::Err(request::causes(&error)))?;
+                says.say(&Said::Err(causes(&error)))?;
                 if error.is::<UsageError>() { USAGE } else { FAILED }
             }
         };
@@ -285,6 +268,41 @@ impl Shared {
         Ok(())
     }
 
+    /// Writes what is in memory. A pool whose devices fail does not.
+    fn sync(&self, says: &mut Says<'_>) -> Result<()> {
+        let pool = &self.of.pool;
+        let synced = async {
+            match race(Box::pin(suspended(pool)), Box::pin(pool.sync())).await {
+                Either::Left(error) => Err(error),
+                Either::Right(synced) => Ok(synced?),
+            }
+        };
+        match self.context.handle().block_on(synced) {
+            Ok(_) => says.say(&Said::Status(0)),
+            Err(error) => says.say(&Said::Err(error.to_string())),
+        }
+    }
+
+    fn asked(&self, line: &[u8]) -> Result<Asked> {
+        let version: AskVersion = serde_json::from_slice(line).context("this is no request")?;
+        if version.version != VERSION {
+            bail!("version {} of requests is not supported; this server speaks version {VERSION}", version.version);
+        }
+        if version.who {
+            return Ok(Asked::Who);
+        }
+        if version.view {
+            return Ok(Asked::View);
+        }
+        if version.sync {
+            return Ok(Asked::Sync);
+        }
+        let ask: Ask<serde_json::Value> =
+            serde_json::from_slice(line).context("this is no request that this server knows")?;
+        let request = self.context.program()?.sent(ask.request).context("this is no request that this server knows")?;
+        Ok(Asked::Do(request))
+    }
+
     /// Keeps a txg for a client that reads the devices itself, until it goes.
     fn keep(&self, lines: &mut BufReader<&UnixStream>, says: &mut Says<'_>, views: &Arc<Slots>) -> Result<()> {
         let Some(_view) = Slots::try_take(views) else {
@@ -293,7 +311,7 @@ impl Shared {
         let pool = &self.of.pool;
         // A pool whose devices fail writes nothing, and its client goes on without.
         let kept = async {
-            match race(Box::pin(request::suspended(pool)), Box::pin(pool.keep())).await {
+            match race(Box::pin(suspended(pool)), Box::pin(pool.keep())).await {
                 Either::Left(error) => Err(error),
                 Either::Right(kept) => Ok(kept?),
             }
@@ -315,22 +333,26 @@ impl Shared {
 enum Asked {
     Who,
     View,
-    Do(Box<Request>),
+    Sync,
+    Do(Box<dyn Serving>),
 }
 
-fn asked(line: &[u8]) -> Result<Asked> {
-    let version: AskVersion = serde_json::from_slice(line).context("this is no request")?;
-    if version.version != VERSION {
-        bail!("version {} of requests is not supported; this server speaks version {VERSION}", version.version);
-    }
-    if version.who {
-        return Ok(Asked::Who);
-    }
-    if version.view {
-        return Ok(Asked::View);
-    }
-    let ask: Ask = serde_json::from_slice(line).context("this is no request that this server knows")?;
-    Ok(Asked::Do(Box::new(ask.request)))
+/// Does what a client asks of the process that has the pool.
+async fn serve(context: &Context, request: Box<dyn Serving>) -> Result<Outcome> {
+    let pool = context.served().cloned().filter(|_| !request.is_for_suspended());
+    let work = request.serve(context);
+    let outcome = match pool {
+        // Clients that wait for devices would leave no room for one that says that they are back.
+        Some(pool) => match race(suspended(&pool), work).await {
+            Either::Left(error) => Err(error),
+            Either::Right(outcome) => outcome,
+        },
+        None => work.await,
+    };
+    // Blocks read of a view that was given up may be of several txgs, whatever came of it.
+    let outcome = context.check_views().and(outcome);
+    context.close_pools().await;
+    outcome
 }
 
 struct Says<'a>(&'a UnixStream);
