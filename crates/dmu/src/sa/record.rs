@@ -198,7 +198,8 @@ impl SaRecord {
             self.bytes[range].copy_from_slice(value);
         } else {
             self.bytes.splice(range, value.iter().copied());
-            for item in self.items.iter_mut().filter(|item| item.start > before.start) {
+            // An empty value begins where the next one does, which moves too.
+            for item in self.items.iter_mut().filter(|item| item.start >= before.start + before.len) {
                 item.start = item.start - before.len + value.len() as u32;
             }
         }
@@ -262,6 +263,17 @@ mod tests {
         record.remove(ZplAttribute::Symlink);
         assert_eq!((record.u64(ZplAttribute::Mode), record.u64(ZplAttribute::Size)), (7, 9));
         assert!(!record.has(ZplAttribute::Symlink) && record.len() == 2);
+    }
+
+    #[test]
+    fn an_empty_value_that_grows_moves_those_behind_it() {
+        let mut record = record();
+        record.put(ZplAttribute::Mode, 7).unwrap();
+        record.set(ZplAttribute::Symlink, b"").unwrap();
+        record.put(ZplAttribute::Size, 8).unwrap();
+        record.set(ZplAttribute::Symlink, b"no longer empty").unwrap();
+        assert_eq!(record.bytes(ZplAttribute::Symlink), Some(&b"no longer empty"[..]));
+        assert_eq!((record.u64(ZplAttribute::Mode), record.u64(ZplAttribute::Size)), (7, 8));
     }
 
     #[test]
