@@ -179,6 +179,26 @@ fn closing_writes_what_came_in_and_lets_nobody_in() {
 }
 
 #[test]
+fn a_txg_that_quiesced_behind_one_that_failed_is_not_synced() {
+    let runtime = Runtime::simulated(7);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let txgs = Transactions::new(&handle, Txg(4), small());
+        let quiescing = txgs.clone();
+        handle.detach(Class::Sync, async move { quiescing.quiesce().await });
+        for txg in [4, 5] {
+            let waiting = txgs.clone();
+            handle.detach(Class::Sync, async move { drop(waiting.wait_synced(Txg(txg)).await) });
+        }
+        assert_eq!(txgs.next().await, Some(Txg(4)));
+        handle.sleep(Duration::from_secs(1)).await;
+        assert_eq!(txgs.open_txg(), Txg(6), "the next one has quiesced");
+        txgs.done(Txg(4), Err("the disk is on fire".to_owned()));
+        assert_eq!(txgs.next().await, None);
+    });
+}
+
+#[test]
 fn a_failed_sync_tells_everyone_and_nothing_follows() {
     let runtime = Runtime::simulated(7);
     let handle = runtime.handle();

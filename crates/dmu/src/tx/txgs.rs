@@ -318,13 +318,17 @@ impl Transactions {
             let passed = self.shared.passed.wait();
             {
                 let mut state = self.shared.state.lock();
+                // The txg before may be what failed, and then none is written after it.
+                if state.failure.is_some() {
+                    return None;
+                }
                 if let Some(txg) = state.quiesced.take() {
                     drop(state);
                     self.shared.passed.all();
                     return Some(txg);
                 }
                 let open = self.shared.shards[0].0.lock().txg;
-                if state.failure.is_some() || (state.is_closed && state.synced >= open) {
+                if state.is_closed && state.synced >= open {
                     return None;
                 }
             }
