@@ -147,10 +147,27 @@ fn left_of(phys: &DslDirPhys) -> Left {
     let bytes = (phys.quota_bytes != 0).then(|| phys.quota_bytes.saturating_sub(phys.used_bytes));
     // What is reserved for the head counts as used here and above already.
     let [.., refreserved_bytes] = phys.used_breakdown_bytes;
+    let bytes = bytes.map(|bytes| bytes.saturating_add(refreserved_bytes));
     Left {
-        bytes: bytes.map(|bytes| bytes.saturating_add(refreserved_bytes)),
+        bytes,
         to_free_bytes: bytes.map(|bytes| bytes.max(FREEING_BYTES)),
         cushion_bytes: refreserved_bytes.saturating_add(phys.reserved_bytes.saturating_sub(phys.used_bytes)),
         ..Left::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_frees_space_has_no_less_left_than_what_takes_it() {
+        let phys = DslDirPhys::parse(&[0; DslDirPhys::SIZE_BYTES], cenote_zio::ORDER).unwrap();
+        // Most of what is used is reserved for the head, and not used by it.
+        let used_breakdown_bytes = [1 << 30, 0, 0, 0, 9 << 30];
+        let phys = DslDirPhys { quota_bytes: 10 << 30, used_bytes: 10 << 30, used_breakdown_bytes, ..phys };
+        let left = left_of(&phys);
+        assert_eq!(left.bytes, Some(9 << 30));
+        assert_eq!(left.to_free_bytes, Some(9 << 30));
     }
 }
