@@ -167,7 +167,11 @@ impl File {
         Ok(read)
     }
 
+    /// Counts a read, unless there was nothing to read.
     fn count_read(&self, len: usize) {
+        if len == 0 {
+            return;
+        }
         self.filesystem.objset().count(|stats| stats.read(len as u64));
     }
 
