@@ -94,6 +94,11 @@ impl PreparedBatch {
                 (Some((_, placed)), _) => placed,
                 (None, Ok(Prepared(Content::Stored(mut bp, physical)))) => {
                     let dvas: Vec<Dva> = dvas.by_ref().take(usize::from(policy.copies)).collect();
+                    assert_eq!(
+                        dvas.len(),
+                        usize::from(policy.copies),
+                        "a block that is placed has a place for each copy"
+                    );
                     dvas.iter().enumerate().for_each(|(copy, dva)| bp.set_dva(copy, Some(*dva)));
                     Ok(Placed { bp, writes: vec![(dvas, physical)], taken, bookmark, txg })
                 }
@@ -105,9 +110,11 @@ impl PreparedBatch {
             let is_failed = placed.is_err();
             all.push((policy, placed));
             if is_failed {
-                break;
+                return all;
             }
         }
+        assert_eq!(dvas.len(), 0, "every place that was found is a block's");
+        assert!(own.next().is_none(), "every block that was placed by itself is one of the batch");
         all
     }
 }
@@ -116,6 +123,8 @@ impl Zio {
     /// Finds the places of all blocks of a batch: the same as [`Zio::place`] for one after the other, and those alike at once.
     /// Nothing is written yet. Where there is no space for one the blocks after it get no places.
     pub async fn find_places(&self, allocator: &dyn Allocator, batch: &PreparedBatch) -> Places {
+        let needed: usize = batch.needs.iter().map(|(_, count)| count).sum();
+        assert_eq!(needed, batch.blocks.len(), "every block of a batch is counted among its needs");
         let mut places = Places { dvas: Vec::with_capacity(batch.blocks.len()), own: Vec::new() };
         let mut index = 0;
         for (need, count) in &batch.needs {
@@ -152,6 +161,10 @@ impl Zio {
             Ok(prepared) => self.place(allocator, prepared.clone(), &batch.policies[index]).await,
             Err(error) => Err(error.clone()),
         };
+        debug_assert!(
+            places.own.last().is_none_or(|(last, placed)| *last < index && placed.is_ok()),
+            "blocks are placed in their order, up to the first error"
+        );
         places.own.push((index, placed));
         index + 1
     }

@@ -107,6 +107,7 @@ fn fill<'a>(
                 continue;
             }
             at += fill_piece(zio, piece, target, at, &mut nesting).await?;
+            assert!(at <= target.len(), "the pieces of a gang never exceed its pointer's size");
         }
         Ok(at - start)
     })

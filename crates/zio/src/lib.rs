@@ -26,12 +26,15 @@
 //! is written to all of them at once. Where no place is large enough it is written in pieces, as a gang.
 //!
 //! **Invariants.**
-//! 1. No byte leaves this crate that did not pass its checksum (and, where the dataset's key is loaded, its MAC).
+//! 1. No byte leaves this crate that did not pass its checksum (and, where the dataset's key is loaded, its MAC). Tested by
+//!    mutation (`mutation`): what is verified is asserted to be as long as its pointer says.
 //! 2. The memory of one read is bounded by the sizes in the pointer, which the format bounds by 16 MiB (32 MiB where a
 //!    pool's feature allows it): physical, logical, and at most one decrypted copy.
-//! 3. A gang tree is at most [`gang::DEPTH_MAX`] headers deep and its pieces never exceed the pointer's physical size.
-//!
-//! 4. A write that fails has given back all that it allocated.
+//! 3. A gang tree is at most [`gang::DEPTH_MAX`] headers deep and its pieces never exceed the pointer's physical size (asserted in
+//!    `gang`, where it is read, and in `write`, where it is made; a pool that breaks it gives an error).
+//! 4. A write that fails has given back all that it allocated: all that is allocated is written to, and given back with it
+//!    (asserted in [`Zio::place`]). Of blocks that are placed together none has fewer places than copies, and no place is left over
+//!    (asserted in `batch`).
 //!
 //! **Crash.** Reads leave nothing. Writes go to space that is free in the txg on disk, so a crash leaves bytes that nothing
 //! points to; what points to them is written later, by the same means, up to the uberblock.

@@ -102,6 +102,7 @@ impl Zio {
         }
         if count > 1 && !is_gang {
             let best = self.shared.tree.best_copy(&places[..count], bp.psize_bytes());
+            assert!(best < count, "the best copy is one of the block's");
             order[..=best].rotate_right(1);
         }
         (order, count)
@@ -165,7 +166,14 @@ impl Zio {
                 })
             };
             match result {
-                Ok(buf) => return Ok(buf),
+                Ok(buf) => {
+                    assert_eq!(
+                        buf.len() as u64,
+                        bp.psize_bytes(),
+                        "a copy that verifies is as long as its pointer says"
+                    );
+                    return Ok(buf);
+                }
                 Err(error) => last = Some(error),
             }
         }
@@ -230,7 +238,10 @@ impl Zio {
         match (copies.physical.is_some(), last) {
             (false, Some(error)) => Err(fail(error)),
             (false, None) => Err(fail(ZioErrorKind::Hole)),
-            (true, _) => Ok(copies),
+            (true, _) => {
+                assert!(copies.read_count > 0, "a block that is readable was read from somewhere");
+                Ok(copies)
+            }
         }
     }
 

@@ -49,6 +49,8 @@ impl Run {
             all[at..at + block.len()].copy_from_slice(block);
             at += block.len();
         }
+        // What is not filled would be memory of others, on a device.
+        assert_eq!(at, self.len_bytes, "a run is as long as its blocks");
         all.freeze()
     }
 }
@@ -61,6 +63,7 @@ impl Zio {
     /// Too few devices took it. Its space stays allocated.
     pub async fn store(&self, allocator: &dyn Allocator, placed: Placed) -> Result<Vec<Guid>, ZioError> {
         let fail = |kind| ZioError::new(placed.bookmark, kind);
+        debug_assert!(placed.is_of_its_txg(), "what is stored was born in the txg that stores it");
         let mut missed = Vec::new();
         for stored in
             join_all(placed.writes.iter().map(|(dvas, block)| self.store_part(allocator, dvas, block, placed.txg)))
@@ -80,6 +83,8 @@ impl Zio {
     pub async fn store_all(&self, allocator: &dyn Allocator, placed: Vec<Placed>) -> Result<Vec<Guid>, ZioError> {
         let (runs, mut alone) = self.runs(allocator, &placed)?;
         let txg = placed.first().map_or(Txg(0), |placed| placed.txg);
+        debug_assert!(placed.iter().all(|placed| placed.txg == txg), "blocks that are stored together are of one txg");
+        debug_assert!(placed.iter().all(Placed::is_of_its_txg), "what is stored was born in the txg that stores it");
         let tree = self.tree();
         let writes = runs.iter().map(|run| {
             let bytes = run.bytes();
@@ -139,6 +144,13 @@ impl Zio {
                 }
             }
         }
+        debug_assert!(runs.iter().all(|run| run.len_bytes <= RUN_MAX_BYTES), "no run is longer than a run may be");
+        debug_assert_eq!(
+            runs.iter().map(|run| run.blocks.len()).sum::<usize>()
+                + alone.iter().map(|at| placed[*at].places()).sum::<usize>(),
+            placed.iter().map(Placed::places).sum::<usize>(),
+            "every place of every block is written to, once"
+        );
         Ok((runs, alone))
     }
 
@@ -159,6 +171,7 @@ impl Zio {
         physical: &Block,
         txg: Txg,
     ) -> Result<Vec<Guid>, ZioErrorKind> {
+        assert!(!dvas.is_empty(), "what is stored has a place");
         let tree = self.tree();
         let writes = dvas.iter().map(|dva| async move {
             let block = self.in_sectors(dva.vdev, physical);

@@ -204,6 +204,16 @@ impl Placed {
     pub fn pending_bytes(&self) -> u64 {
         self.writes.iter().map(|(dvas, block)| dvas.len() as u64 * block.len() as u64).sum()
     }
+
+    /// Places that it is to be written to.
+    pub(crate) fn places(&self) -> usize {
+        self.writes.iter().map(|(dvas, _)| dvas.len()).sum()
+    }
+
+    /// Whether the pointer says that the txg has written it, if it does.
+    pub(crate) fn is_of_its_txg(&self) -> bool {
+        self.writes.is_empty() || self.bp.physical_birth() == self.txg
+    }
 }
 
 impl Zio {
@@ -245,6 +255,7 @@ impl Zio {
             }
             let target_max = data.len() - data.len() / 8;
             if let Some(packed) = compress::compress(policy.compress, policy.compress_level, data, target_max) {
+                assert!(packed.len() <= target_max, "what is compressed saves an eighth");
                 if can_embed(policy, &packed) {
                     let (kind, birth) = (policy.compress, policy.txg);
                     let bp = Blkptr::embedded(policy.object_type, policy.level, kind, lsize, &packed, birth, ORDER);
@@ -286,6 +297,7 @@ impl Zio {
             bookmark: policy.bookmark,
             txg: policy.txg,
         };
+        assert!(policy.txg > Txg(0), "a block that no txg has written is a hole");
         let (mut bp, physical) = match prepared.0 {
             Content::Unstored(bp) => return Ok(done(bp, space)),
             Content::Stored(bp, physical) => (bp, physical),
@@ -296,7 +308,15 @@ impl Zio {
             return Ok(done(bp, space));
         }
         match self.find_place(&mut space, &mut bp, &physical, policy, policy.copies, 1).await {
-            Ok(()) => Ok(done(bp, space)),
+            Ok(()) => {
+                assert!(bp.dvas().next().is_some(), "a block that is placed has a place");
+                let placed = done(bp, space);
+                debug_assert!(
+                    placed.places() == placed.taken.len() || mutant::is(Mutant::GangHeaderDropped),
+                    "all that was allocated is written to"
+                );
+                Ok(placed)
+            }
             Err(kind) => {
                 space.taken.iter().for_each(|dva| allocator.release(*dva, policy.txg));
                 Err(ZioError::new(policy.bookmark, kind))
@@ -312,6 +332,13 @@ impl Zio {
         lsize_bytes: u64,
         physical: &[u8],
     ) -> Result<Blkptr, ZioErrorKind> {
+        let psize_bytes = physical.len() as u64;
+        // Pointers count sectors: what is less than one would be cut off.
+        assert!(psize_bytes > 0 && psize_bytes.is_multiple_of(512), "blocks are stored in whole sectors");
+        match compress {
+            Compress::Off => assert_eq!(psize_bytes, lsize_bytes, "what is not compressed is stored as it is"),
+            _ => assert!(psize_bytes < lsize_bytes, "what is compressed is smaller"),
+        }
         let words = checksum::compute(policy.checksum, physical, ORDER, self.salt())
             .ok_or(ZioErrorKind::Unwritable("the checksum cannot be computed: no such kind, or no salt"))?;
         let mut bp = Blkptr::HOLE;
@@ -319,7 +346,7 @@ impl Zio {
         bp.set_level(policy.level);
         bp.set_byte_order(ORDER);
         bp.set_lsize_bytes(lsize_bytes);
-        bp.set_psize_bytes(physical.len() as u64);
+        bp.set_psize_bytes(psize_bytes);
         bp.set_compress(compress);
         bp.set_checksum(policy.checksum);
         bp.set_checksum_words(words);
@@ -367,6 +394,7 @@ impl Zio {
         copies: u8,
         depth: usize,
     ) -> Result<(), ZioErrorKind> {
+        assert!(depth < DEPTH_MAX, "no gang is deeper than one that can be read");
         let units = space.allocator.units();
         // A header lost is a block lost, so there is one copy more of it than of the pieces.
         let header_copies = (copies + 1).min(COPIES_MAX);
@@ -384,6 +412,7 @@ impl Zio {
         while start < physical.len() {
             let left = physical.len() - start;
             let pieces_left = GANG_PIECES.saturating_sub(header.blkptrs.len()).max(1);
+            assert!(header.blkptrs.len() < GANG_PIECES, "a gang has no more pieces than pointers in its header");
             let share = units.round(left.div_ceil(pieces_left) as u64) as usize;
             let piece = physical.slice(start..start + share.min(left));
             // What is checksummed, padded and compressed is the whole; a piece is just bytes.
@@ -433,7 +462,11 @@ impl Space<'_> {
     async fn take(&mut self, psize_bytes: u64, copies: u8, policy: &WritePolicy) -> Result<Vec<Dva>, NoSpace> {
         let dvas = self.allocator.allocate(wish(psize_bytes, copies, self.block_bytes, policy)).await?;
         self.taken.extend(&dvas);
-        if dvas.is_empty() { Err(NoSpace::Full) } else { Ok(dvas) }
+        if dvas.is_empty() {
+            return Err(NoSpace::Full);
+        }
+        assert_eq!(dvas.len(), usize::from(copies), "a block gets places for all its copies, or none");
+        Ok(dvas)
     }
 
     /// Notes that the bytes belong at these places, and that the pointer says so.
