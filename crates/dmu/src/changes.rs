@@ -13,7 +13,7 @@ use cenote_taskq::sync::Mutex;
 
 use crate::geometry::is_special;
 use crate::reader::Reader;
-use crate::tx::Dirty;
+use crate::tx::{Dirty, UNWRITTEN_MAX};
 
 pub(crate) struct Changes {
     reader: Reader,
@@ -35,7 +35,8 @@ impl Changes {
     }
 
     pub(crate) fn count_dirty(&self, dirty: &Arc<Dirty>) {
-        let _ = self.dirty.set(dirty.clone());
+        let counted = self.dirty.get_or_init(|| dirty.clone());
+        assert!(Arc::ptr_eq(counted, dirty), "an objset's changes are counted in one place");
     }
 
     pub(crate) fn dirty(&self) -> Option<&Arc<Dirty>> {
@@ -50,6 +51,8 @@ impl Changes {
     pub(crate) fn mark(&self, txg: Txg, id: ObjectId) -> Option<(Option<u64>, Option<u64>)> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut objects = self.objects.lock();
+        objects.entry(txg).or_default();
+        debug_assert!(objects.len() <= UNWRITTEN_MAX, "three txgs at most have changes that are not on disk");
         let changed = objects.entry(txg).or_default();
         changed.insert(id).then(|| neighbours(changed, id))
     }

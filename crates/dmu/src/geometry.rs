@@ -28,6 +28,7 @@ pub(crate) const fn is_special(id: ObjectId) -> bool {
 
 /// The block that the block `block` of level `from` lies under at level `to`.
 pub(crate) fn ancestor(block: u64, from: u8, to: u8, shift: u32) -> u64 {
+    debug_assert!(from <= to, "an ancestor is not below");
     block.checked_shr(u32::from(to.saturating_sub(from)) * shift).unwrap_or(0)
 }
 

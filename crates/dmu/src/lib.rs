@@ -194,6 +194,7 @@ impl Dmu {
     /// Keeps a block that is being written, so that whoever asks for it need not wait for a device.
     pub(crate) fn keep(&self, bp: &Blkptr, block: &Block) {
         if let Some(key) = Self::cache_key(bp) {
+            assert_eq!(block.len() as u64, bp.lsize_bytes(), "a block is kept under its own pointer");
             self.cache.put(key, block);
         }
     }

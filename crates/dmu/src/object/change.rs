@@ -16,6 +16,13 @@ use super::{Object, Shared, dirty_cost};
 use crate::geometry::{BLOCK_MAX_BYTES, is_special};
 use crate::{DmuError, DmuErrorKind};
 
+/// What a bonus of so many bytes takes with the pointers beside it.
+fn bonus_bytes_needed(head: &DnodePhys, bonus_bytes: usize) -> usize {
+    let pointers = (usize::from(head.blkptr_count) - 1) * Blkptr::SIZE;
+    let spill = if head.flags.contains(DnodeFlags::SPILL_BLKPTR) { Blkptr::SIZE } else { 0 };
+    bonus_bytes + pointers + spill
+}
+
 impl Object {
     fn change<T>(&self, txg: Txg, change: impl FnOnce(&mut State) -> T) -> T {
         let (changed, bonus_bytes) = {
@@ -70,9 +77,7 @@ impl Object {
         if *head.bonus == *bonus {
             return Ok(());
         }
-        let pointers = (usize::from(head.blkptr_count) - 1) * Blkptr::SIZE;
-        let spill = if head.flags.contains(DnodeFlags::SPILL_BLKPTR) { Blkptr::SIZE } else { 0 };
-        if bonus.len() + pointers + spill > bonus_capacity_bytes(head.slots()) {
+        if bonus_bytes_needed(&head, bonus.len()) > bonus_capacity_bytes(head.slots()) {
             return Err(self.error(DmuErrorKind::NoRoom(bonus.len())));
         }
         self.change_head(txg, |head| head.bonus = bonus.into());
@@ -110,9 +115,15 @@ impl Object {
     /// Writes the spill block, or frees it. The bonus must leave room for its pointer.
     pub fn set_spill(&self, txg: Txg, spill: Option<Block>) {
         let has = spill.is_some();
+        assert!(spill.as_ref().is_none_or(|spill| !spill.is_empty()), "a spill block has something in it");
         let bytes = spill.as_ref().map_or(0, |spill| spill.len()) as i64;
         let replaced = self.change(txg, |state| {
-            Arc::make_mut(&mut state.head).flags.set(DnodeFlags::SPILL_BLKPTR, has);
+            let head = Arc::make_mut(&mut state.head);
+            head.flags.set(DnodeFlags::SPILL_BLKPTR, has);
+            debug_assert!(
+                bonus_bytes_needed(head, head.bonus.len()) <= bonus_capacity_bytes(head.slots()),
+                "the bonus leaves room for the spill block's pointer"
+            );
             let layer = state.layer(txg);
             layer.head.flags.set(DnodeFlags::SPILL_BLKPTR, has);
             layer.spill.replace(spill).flatten().map_or(0, |spill| spill.len()) as i64
@@ -123,9 +134,9 @@ impl Object {
     /// Replaces a whole data block. Its length is the object's block size. Where others may change it too the caller has
     /// its range locked.
     pub fn write_block(&self, txg: Txg, block: u64, data: Block) {
-        debug_assert_eq!(data.len() as u64, self.block_bytes());
         let bytes = data.len() as i64;
         let more = self.change(txg, |state| {
+            assert_eq!(data.len(), state.head.data_block_bytes() as usize, "a block has the size of its object's");
             state.set_last(txg, |last| last.max(block));
             let layer = state.layer(txg);
             if let Some(replaced) = Arc::make_mut(&mut layer.blocks).insert(block, data) {
@@ -143,7 +154,7 @@ impl Object {
     /// is copied.
     pub fn write_part(&self, txg: Txg, block: u64, start: usize, bytes: &[u8], kept: Option<Block>) {
         let size = self.block_bytes() as usize;
-        debug_assert!(start + bytes.len() <= size);
+        assert!(start + bytes.len() <= size, "a part of a block lies in it");
         let put = |mut buf: Buf| {
             buf[start..start + bytes.len()].copy_from_slice(bytes);
             buf.freeze()
@@ -199,12 +210,13 @@ impl Object {
         offset_bytes: u64,
         bytes: &[u8],
     ) -> Result<(), DmuError> {
+        assert!(range.object().is_same(self), "the range that is locked is this object's");
         let size = self.block_bytes();
         let mut rest = bytes;
         let mut at = offset_bytes;
         while !rest.is_empty() {
             let (block, start) = (at / size, (at % size) as usize);
-            debug_assert!(range.blocks().contains(&block));
+            assert!(range.blocks().contains(&block), "what is written lies in the range that is locked");
             let len = (size as usize - start).min(rest.len());
             if len as u64 == size {
                 self.write_block(txg, block, Block::copied_from(&rest[..len]));
@@ -221,6 +233,7 @@ impl Object {
     /// Makes a range of bytes zeros, in blocks whose range the caller has locked: whole blocks are freed, and of others a part is
     /// cleared where there is data.
     pub async fn clear_in(&self, range: &RangeGuard, txg: Txg, bytes: Range<u64>) -> Result<(), DmuError> {
+        assert!(range.object().is_same(self), "the range that is locked is this object's");
         let size = self.block_bytes();
         let whole = bytes.start.div_ceil(size)..bytes.end / size;
         if whole.start > whole.end {
@@ -229,7 +242,10 @@ impl Object {
         }
         self.clear_part(range, txg, bytes.start..whole.start * size).await?;
         self.clear_part(range, txg, whole.end * size..bytes.end).await?;
-        debug_assert!(whole.is_empty() || (range.blocks().start <= whole.start && whole.end <= range.blocks().end));
+        assert!(
+            whole.is_empty() || (range.blocks().start <= whole.start && whole.end <= range.blocks().end),
+            "what is freed lies in the range that is locked"
+        );
         self.free_blocks(txg, whole);
         Ok(())
     }
@@ -240,7 +256,8 @@ impl Object {
         }
         let size = self.block_bytes();
         let (block, start) = (bytes.start / size, (bytes.start % size) as usize);
-        debug_assert!(range.blocks().contains(&block));
+        assert!(range.blocks().contains(&block), "what is cleared lies in the range that is locked");
+        debug_assert_eq!(block, (bytes.end - 1) / size, "a part lies in one block");
         if let Some((data, _)) = self.block(BlockId(block)).await? {
             let mut buf = data.into_buf();
             buf[start..start + (bytes.end - bytes.start) as usize].fill(0);
@@ -284,6 +301,7 @@ impl Object {
             let blocks = std::mem::take(&mut layer.blocks);
             let spill = layer.spill.take().flatten();
             let undone: usize = blocks.values().chain(&spill).map(|data| data.len()).sum();
+            debug_assert!(!layer.is_freed, "an object is freed once");
             layer.is_freed = true;
             undone as i64
         });

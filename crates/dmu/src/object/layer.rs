@@ -15,9 +15,8 @@ use cenote_format::ids::Txg;
 use cenote_taskq::buf::Block;
 
 use crate::tree::BlockTree;
+use crate::tx::UNWRITTEN_MAX;
 
-/// Txgs that have changes at once: one open, one quiescing, one syncing.
-const TXGS_MAX: usize = 3;
 /// Blocks that are looked at for one run at most.
 const RUN_MAX: u64 = 1 << 16;
 
@@ -49,7 +48,10 @@ impl Layer {
         let freed = at.checked_sub(1).and_then(|at| self.freed.get(at)).map(|range| range.end - 1);
         let next_written = self.blocks.range(block..).next().map(|(at, _)| *at);
         let next_freed = self.freed.get(at).map(|range| range.start.max(block));
-        (written.max(freed), next_written.into_iter().chain(next_freed).min())
+        let (before, after) = (written.max(freed), next_written.into_iter().chain(next_freed).min());
+        debug_assert!(before.is_none_or(|before| before < block), "a neighbour before is before");
+        debug_assert!(after.is_none_or(|after| block <= after), "a neighbour after is not before");
+        (before, after)
     }
 
     /// The range freed that a block lies in, or the next one.
@@ -59,6 +61,7 @@ impl Layer {
 
     /// Frees data blocks. The bytes of blocks that this txg had written come back.
     pub(super) fn free(&mut self, blocks: Range<u64>) -> usize {
+        assert!(!blocks.is_empty(), "some blocks are freed");
         let written: Vec<u64> = self.blocks.range(blocks.clone()).map(|(block, _)| *block).collect();
         let mut undone = 0;
         if !written.is_empty() {
@@ -79,6 +82,7 @@ impl Layer {
             self.freed.windows(2).all(|pair| pair[0].end < pair[1].start),
             "freed ranges are in order, apart"
         );
+        debug_assert!(self.freed.iter().all(|range| range.start < range.end), "no freed range is empty");
         undone
     }
 }
@@ -101,6 +105,9 @@ pub(super) struct State {
     pub(super) txgs: Vec<(Txg, Layer)>,
     /// The object was freed, and is on disk no more.
     pub(super) is_gone: bool,
+    /// The newest txg of which anything of it is on disk, since it is in memory: it may still be written (a txg is synced in passes),
+    /// those before it are done.
+    pub(super) written: Txg,
 }
 
 impl State {
@@ -110,6 +117,7 @@ impl State {
             Some(at) if self.txgs[at].0 == txg => at,
             at => {
                 let at = at.unwrap_or(self.txgs.len());
+                assert!(txg >= self.written, "nothing changes in a txg that is on disk");
                 let layer = Layer {
                     head: (*self.head).clone(),
                     blocks: Arc::default(),
@@ -118,7 +126,10 @@ impl State {
                     is_freed: false,
                 };
                 self.txgs.insert(at, (txg, layer));
-                debug_assert!(self.txgs.len() <= TXGS_MAX, "an object has a layer for each txg that is not on disk");
+                debug_assert!(
+                    self.txgs.len() <= UNWRITTEN_MAX,
+                    "an object has a layer for each txg that is not on disk"
+                );
                 debug_assert!(self.txgs.is_sorted_by_key(|(txg, _)| *txg), "layers are in the order of their txgs");
                 at
             }

@@ -72,7 +72,8 @@ impl Object {
     /// An object of an objset's open state. `synced` is its dnode on disk.
     pub(crate) fn open(changes: &Arc<Changes>, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Self {
         let synced = synced.map(|phys| BlockTree::new(changes.reader().clone(), id, Arc::new(phys)));
-        let state = Mutex::new(State { head: Arc::new(head), synced, txgs: Vec::new(), is_gone: false });
+        let state =
+            Mutex::new(State { head: Arc::new(head), synced, txgs: Vec::new(), is_gone: false, written: Txg(0) });
         let shared = Shared { changes: Arc::clone(changes), id, state, range_locks: RangeLocks::default() };
         Self { form: Form::Open(Arc::new(shared)) }
     }
@@ -232,6 +233,14 @@ impl Object {
         }
     }
 
+    /// True if a txg has changed it, and that is not on disk.
+    pub(crate) fn is_changed_in(&self, txg: Txg) -> bool {
+        match &self.form {
+            Form::Frozen(_) => false,
+            Form::Open(shared) => shared.state.lock().txgs.iter().any(|(other, _)| *other == txg),
+        }
+    }
+
     pub(crate) fn is_freed(&self) -> bool {
         match &self.form {
             Form::Frozen(_) => false,
@@ -262,6 +271,7 @@ impl Object {
     pub(crate) fn take(&self, txg: Txg) -> Option<(Layer, Option<Arc<DnodePhys>>)> {
         let state = self.shared().state.lock();
         let at = state.txgs.iter().position(|(other, _)| *other == txg)?;
+        assert_eq!(at, 0, "the changes of the oldest txg are written first");
         // Readers go on asking this layer until the new tree is there.
         Some((state.txgs[at].1.clone(), state.synced.as_ref().map(|tree| tree.phys().clone())))
     }
@@ -271,7 +281,12 @@ impl Object {
     pub(crate) fn put_synced(&self, txg: Txg, synced: Option<DnodePhys>) -> Option<Layer> {
         let synced = synced.map(|phys| BlockTree::new(self.reader().clone(), self.id(), Arc::new(phys)));
         let mut state = self.shared().state.lock();
-        let layer = state.txgs.iter().position(|(other, _)| *other == txg).map(|at| state.txgs.remove(at).1);
+        assert!(txg >= state.written, "an object's txgs are written in order");
+        state.written = txg;
+        let at = state.txgs.iter().position(|(other, _)| *other == txg);
+        assert!(at.is_none_or(|at| at == 0), "the changes of the oldest txg are written first");
+        let layer = at.map(|at| state.txgs.remove(at).1);
+        assert!(!(state.is_gone && synced.is_some()), "an object that is gone does not come back");
         state.is_gone |= synced.is_none();
         state.synced = synced;
         layer

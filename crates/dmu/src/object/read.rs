@@ -197,6 +197,7 @@ impl Object {
             let block_start = index * size;
             let skip = offset_bytes.saturating_sub(block_start) as usize;
             let at = block_start.saturating_sub(offset_bytes) as usize;
+            assert!(at < len && (skip as u64) < size, "a block that is read is one of the range");
             copy_into(&mut target, at, block.get(skip..).unwrap_or_default());
             Ok(())
         };
@@ -262,6 +263,7 @@ impl Object {
                 (Known::Hole | Known::OnDisk(None), end) => return Ok((true, end)),
                 (Known::OnDisk(Some(tree)), end) => (tree, end),
             };
+            assert!(block < end && end <= limit, "what layers know of a block reaches up to the next one at least");
             match piece_on_disk(&tree, block, end).await {
                 Err(_) if tries < TRIES_MAX && self.is_replaced(&tree) => tries += 1,
                 result => return result,
@@ -275,6 +277,7 @@ async fn piece_on_disk(tree: &BlockTree, block: u64, end: u64) -> Result<(bool, 
     if data > block {
         return Ok((true, data));
     }
+    debug_assert_eq!(data, block, "the first block with data is not before where the search began");
     let hole = tree.next_hole_block(BlockId(block)).await?;
     let hole = hole.unwrap_or(BlockId(tree.last_block().0.saturating_add(1)));
     Ok((false, hole.0.clamp(block + 1, end)))
@@ -290,6 +293,7 @@ pub(super) fn part_of(block: Block, range: Range<usize>) -> Block {
     if block.len() >= range.end {
         return block.try_into_slice(range).unwrap_or_default();
     }
+    debug_assert!(range.start <= range.end, "a part begins before it ends");
     let mut padded = Buf::zeroed(range.len());
     copy_into(&mut padded, 0, block.get(range.start..).unwrap_or_default());
     padded.freeze()

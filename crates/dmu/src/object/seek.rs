@@ -37,6 +37,7 @@ impl Object {
                 return Ok(None);
             }
             let (is_hole, end) = self.piece(at, limit).await?;
+            assert!(at < end && end <= limit, "a search moves on, and stays in the object");
             if is_hole == hole {
                 return Ok(Some(BlockId(at)));
             }
@@ -59,7 +60,10 @@ impl Object {
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             match next(middle, high).await? {
-                Some(block) => low = block,
+                Some(block) => {
+                    debug_assert!((middle..high).contains(&block), "data that is found is where it was looked for");
+                    low = block;
+                }
                 None => high = middle,
             }
         }

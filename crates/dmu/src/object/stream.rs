@@ -67,7 +67,11 @@ impl DataStream {
     pub async fn next(&mut self) -> Result<Option<Run>, DmuError> {
         self.fill().await?;
         match self.pending.pop_front() {
-            None => Ok(None),
+            None => {
+                assert_eq!(self.pending_bytes, 0, "what is in flight is pending");
+                assert!(self.at >= self.end, "a stream ends where its range does");
+                Ok(None)
+            }
             Some(Pending::Hole { offset_bytes, len_bytes }) => Ok(Some(Run::Hole { offset_bytes, len_bytes })),
             Some(Pending::Block { offset_bytes, range, read }) => {
                 let len = range.len();

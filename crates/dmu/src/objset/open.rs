@@ -95,7 +95,8 @@ impl Open {
 impl Objset {
     pub(super) fn add(&self, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Object {
         let object = Object::open(&self.open_state().changes, id, head, synced);
-        self.open_state().state.lock().objects.insert(id, object.clone());
+        let before = self.open_state().state.lock().objects.insert(id, object.clone());
+        assert!(before.is_none(), "a new object takes no other's place");
         object
     }
 
@@ -225,13 +226,16 @@ impl Objset {
         let mut ids = self.open_state().changes.take(txg);
         ids.remove(&ObjectId(0));
         let state = self.open_state().state.lock();
-        ids.iter().filter_map(|id| state.objects.get(id).cloned()).collect()
+        let objects: Vec<Object> = ids.iter().filter_map(|id| state.objects.get(id).cloned()).collect();
+        debug_assert_eq!(objects.len(), ids.len(), "an object with changes is in memory");
+        objects
     }
 
     /// A txg's changes are written: the root, and the fields that stand in it.
     pub(crate) fn put_synced(&self, txg: Txg, root: Blkptr, phys: ObjsetPhys) {
         drop(self.open_state().changes.take(txg));
         let mut state = self.open_state().state.lock();
+        assert_eq!(root.logical_birth(), txg, "a root is of the txg that has written it");
         state.root = root;
         // Flags may have been set for a later txg meanwhile.
         let flags = state.phys.flags;
@@ -243,6 +247,7 @@ impl Objset {
             }
             // What is freed on disk is no object any more, though someone may still hold it.
             let is_gone = object.is_gone();
+            debug_assert!(!object.is_changed_in(txg), "what a txg has changed is on disk with its root");
             if is_gone && self.id() != MOS {
                 numbers.give(txg, *id, object.phys().slots() as u64);
             }

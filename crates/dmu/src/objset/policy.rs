@@ -68,6 +68,11 @@ impl ObjsetPolicy {
 
     /// How a block of this objset is written.
     pub(crate) fn of_block(&self, block: BlockKind, at: Bookmark, previous: Blkptr, now: Now) -> WritePolicy {
+        assert!(now.pass > 0 && now.txg > Txg(0), "blocks are written in a pass of a txg");
+        assert!(
+            at.level < 0 || at.level.cast_unsigned() == block.level,
+            "a block is written at the level where it stands"
+        );
         let is_metadata = block.level > 0 || block.kind.is_metadata();
         let extra = match self.redundant_metadata {
             RedundantMetadata::All => is_metadata,
@@ -147,9 +152,9 @@ mod tests {
     #[test]
     fn redundant_metadata_doubles_what_openzfs_doubles() {
         use RedundantMetadata as Redundant;
-        let copies = |redundant_metadata, kind, level| {
+        let copies = |redundant_metadata, kind, level: u8| {
             let policy = ObjsetPolicy { redundant_metadata, ..ObjsetPolicy::new(1) };
-            let at = Bookmark { objset: ObjsetId(1), object: ObjectId(1), level: 0, block: BlockId(0) };
+            let at = Bookmark { objset: ObjsetId(1), object: ObjectId(1), level: level as i8, block: BlockId(0) };
             let block = BlockKind { kind, level, fill: 1, uncompressed: false };
             policy.of_block(block, at, Blkptr::HOLE, Now { txg: Txg(9), pass: 1 }).copies
         };

@@ -68,7 +68,8 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.budget.loading_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        let before = self.budget.loading_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        debug_assert!(before >= self.bytes, "what is given back was taken");
     }
 }
 
@@ -120,6 +121,7 @@ impl Zfetch {
     fn load(self: &Arc<Self>, tree: &BlockTree, plan: Plan) {
         let dmu = tree.reader().dmu();
         let size = tree.block_bytes().max(1);
+        assert!(plan.count > 0 && plan.span > 0, "a plan has something to load");
         let steps_each = (CHUNK_BYTES / size / plan.span).max(1);
         let mut from = 0;
         while from < plan.count {
@@ -167,6 +169,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(first: u64, count: u64) -> Self {
+        assert!(count > 0, "an access reaches a block");
         Self { first, count, found: OnceLock::new(), met: AtomicU8::new(UNREMARKABLE) }
     }
 
@@ -182,6 +185,10 @@ impl Watch {
         block: BlockId,
         zfetch: &Arc<Zfetch>,
     ) -> Result<Option<(Block, Endian)>, DmuError> {
+        assert!(
+            block.0.checked_sub(self.first).is_some_and(|at| at < self.count),
+            "a block that is watched is one of the access"
+        );
         let on_miss = || {
             self.notice(tree, zfetch);
         };

@@ -73,6 +73,15 @@ impl Plan {
         })
     }
 
+    /// Whether the first and the last run lie in an object, and so all between.
+    fn is_within(self, last: u64) -> bool {
+        let end = |steps: u64| {
+            let start = self.first.checked_add_signed(self.step.checked_mul(i64::try_from(steps).ok()?)?)?;
+            start.checked_add(self.span - 1)
+        };
+        [0, self.count - 1].into_iter().all(|steps| end(steps).is_some_and(|end| end <= last))
+    }
+
     /// The blocks at the far end, one step beyond the last, if it is in the object: what the next plan begins with.
     pub(crate) fn beyond(self, last: u64) -> Option<u64> {
         let steps = self.step.checked_mul(i64::try_from(self.count.checked_mul(2)?).ok()?)?;
@@ -141,6 +150,8 @@ pub(crate) struct Found {
 
 impl Streams {
     pub(crate) fn new(limits: Limits) -> Self {
+        assert!(limits.ahead_min <= limits.ahead_easy, "a stream begins with no more than it easily gets");
+        assert!(limits.ahead_easy <= limits.ahead_max, "no stream easily gets more than any gets");
         Self { limits, streams: Vec::new(), starts: Vec::new(), oldest: 0, ticks: 0, ids: 0 }
     }
 
@@ -162,6 +173,7 @@ impl Streams {
             let loaded = stream.loaded > stream.passed;
             stream.pass(steps, self.limits);
             let (id, plan) = (stream.id, stream.plan(self.limits, room));
+            stream.check(self.limits);
             return Found { stream: Some(id), planned, loaded, plan };
         }
         let Some(mut stream) = self.begin(first, end) else {
@@ -170,6 +182,7 @@ impl Streams {
         self.ids += 1;
         (stream.id, stream.used) = (self.ids, self.ticks);
         let plan = stream.plan(self.limits, room);
+        stream.check(self.limits);
         if self.streams.len() < STREAMS_MAX {
             self.streams.push(stream);
         } else if let Some(least) = self.streams.iter_mut().min_by_key(|stream| stream.used) {
@@ -206,12 +219,14 @@ impl Streams {
                 }
             }
         }
+        stream.check(limits);
     }
 
     /// Tells that `steps` of what was planned for a stream have been loaded.
     pub(crate) fn loaded(&mut self, stream: u64, steps: u64) {
         if let Some(stream) = self.streams.iter_mut().find(|own| own.id == stream) {
             stream.loaded = stream.loaded.saturating_add(steps).min(stream.passed.saturating_add(stream.planned));
+            stream.check(self.limits);
         }
     }
 
@@ -295,6 +310,7 @@ impl Streams {
     }
 
     fn remember(&mut self, start: Start) {
+        debug_assert!(self.oldest == 0 || self.starts.len() == STARTS_MAX, "accesses go round once they are full");
         if self.starts.len() < STARTS_MAX {
             self.starts.push(start);
         } else {
@@ -305,6 +321,22 @@ impl Streams {
 }
 
 impl Stream {
+    /// What holds between its numbers.
+    fn check(&self, limits: Limits) {
+        debug_assert!(self.step != 0 && self.span > 0, "a stream moves, by blocks");
+        debug_assert!(self.span == 1 || self.span < self.step.unsigned_abs(), "the steps of a stride do not overlap");
+        debug_assert!(self.distance <= self.max(limits.ahead_max), "no stream keeps more planned than any may");
+        debug_assert!(self.planned <= self.max(limits.ahead_max), "no more is planned than any stream has ahead");
+        debug_assert!(self.passed <= self.loaded, "what was passed need not be loaded");
+        debug_assert!(
+            self.loaded <= self.passed.saturating_add(self.planned),
+            "what is loaded was passed, or is planned"
+        );
+        debug_assert!(self.grown_at <= self.passed, "a stream has grown at a step that it passed");
+        debug_assert!(self.wasted < WASTED_MAX, "a stream whose blocks are wasted rests");
+        debug_assert!((REST_MIN..=REST_MAX).contains(&self.next_rest) && self.rest <= REST_MAX, "a rest ends");
+    }
+
     /// Steps that make no more than `blocks`, and one at least.
     fn max(&self, blocks: u64) -> u64 {
         (blocks / self.span).max(1)
@@ -405,7 +437,9 @@ impl Stream {
             return None;
         }
         self.planned += count;
-        Some(Plan { stream: self.id, first, span: self.span, step: self.step, count })
+        let plan = Plan { stream: self.id, first, span: self.span, step: self.step, count };
+        debug_assert!(plan.is_within(limits.last), "{plan:?} leaves the object");
+        Some(plan)
     }
 }
 

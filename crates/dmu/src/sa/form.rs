@@ -31,6 +31,7 @@ impl SaForm {
     /// The record's bytes: bonus, and spill block.
     pub(super) fn emit(&self, record: &SaRecord) -> Result<(Vec<u8>, Option<Block>), FormatError> {
         let values: Vec<&[u8]> = record.values().map(|(_, value)| value).collect();
+        assert!(self.spill.is_some() || self.kept >= values.len(), "what the bonus does not keep is spilled");
         let (bonus, spill) = values.split_at(self.kept.min(values.len()));
         let pack = |layout: &Numbered, values: &[&[u8]]| emit(layout.number, &layout.layout, values, ORDER);
         let spill = match &self.spill {

@@ -74,9 +74,27 @@ impl SaRecord {
 
     fn push(&mut self, at: usize, number: u16, order: Endian, value: &[u8]) {
         // A bonus and a spill block have some 140 KiB at most.
+        assert!(u32::try_from(self.bytes.len() + value.len()).is_ok(), "attributes are small");
+        debug_assert!(self.at(number).is_none(), "an attribute is there once");
         let item = Item { number, order, start: self.bytes.len() as u32, len: value.len() as u32 };
         self.bytes.extend_from_slice(value);
         self.items.insert(at, item);
+        self.check();
+    }
+
+    /// What holds between items and bytes.
+    fn check(&self) {
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        if cfg!(debug_assertions) {
+            ranges.extend(self.items.iter().map(|item| (item.start, item.start + item.len)));
+            ranges.sort_unstable();
+        }
+        debug_assert!(ranges.windows(2).all(|pair| pair[0].1 == pair[1].0), "values lie apart, with nothing between");
+        debug_assert_eq!(
+            ranges.last().map_or(0, |last| last.1) as usize,
+            self.bytes.len(),
+            "the bytes are those of the values"
+        );
     }
 
     fn at(&self, number: u16) -> Option<usize> {
@@ -204,6 +222,7 @@ impl SaRecord {
             }
         }
         self.items[at] = Item { order: ORDER, len: value.len() as u32, ..before };
+        self.check();
     }
 
     /// Sets an attribute that is one word.

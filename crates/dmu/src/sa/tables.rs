@@ -259,6 +259,7 @@ impl AddingLayouts<'_> {
         }
         let shared = &self.tables.shared;
         let number = LAYOUT_FIRST.max(shared.layouts.next()).max(shared.added.lock().next());
+        assert!(self.tables.with_layout(number, |_| ()).is_none(), "a new layout's number is none that is there");
         let Some(zap) = self.zap.as_mut().filter(|_| number <= LAYOUT_MAX) else {
             let what = "more layouts of attributes in a file system than there are numbers";
             return Err(DmuErrorKind::Unsupported(what.into()));

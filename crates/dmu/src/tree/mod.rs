@@ -109,6 +109,7 @@ impl BlockTree {
 
     /// Reads the indirect block of `level` that `pointer` points to, and checks that it is one.
     pub(crate) async fn indirect(&self, pointer: &Blkptr, level: u8, block: BlockId) -> Result<Block, DmuError> {
+        assert!(level > 0, "an indirect block is above the data");
         self.check_level(pointer, level)?;
         let expected = 1_u64 << self.phys.indirect_block_shift;
         if pointer.lsize_bytes() != expected {

@@ -66,6 +66,7 @@ impl BlockTree {
                         return Err(self.error(DmuErrorKind::Corrupt("indirect blocks belie their fill counts".into())));
                     }
                     let Some(next) = shifted(first.saturating_add(count), range) else { return Ok(None) };
+                    assert!(next > at, "a search that goes on goes on further behind");
                     at = next;
                     continue 'from_top;
                 };
@@ -75,6 +76,7 @@ impl BlockTree {
                     return Ok(None);
                 }
                 if level == 0 || (want == Want::Hole && pointer.is_hole()) {
+                    debug_assert!(at >= from.0, "what is found is not before where the search began");
                     return Ok(Some(BlockId(at)));
                 }
                 let indirect = self.indirect(&pointer, level, BlockId(index)).await?;

@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_format::ids::Txg;
 use cenote_taskq::mutant::{self, Mutant};
 
-use super::{Cost, TxError};
+use super::{Cost, TXGS, TxError, slot};
 
-const TXGS: usize = 4;
 /// There is no limit here.
 const UNLIMITED: u64 = u64::MAX;
 
@@ -104,6 +103,10 @@ impl Account {
     /// `uncounted_bytes` gives the bytes of a later txg that were let in uncounted, those of changes that are still being made
     /// included ([`super::Transactions::coming_bytes`]).
     pub fn set(&self, txg: Txg, left: &Left, margin_bytes: u64, uncounted_bytes: impl Fn(Txg) -> u64) {
+        assert!(
+            left.to_free_bytes.is_none_or(|to_free| left.bytes.is_some_and(|bytes| bytes <= to_free)),
+            "what frees space has no less left than what takes it"
+        );
         self.admitted_bytes[slot(txg)].store(0, Ordering::Relaxed);
         self.left_bytes.store(left.bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
         self.left_to_free_bytes.store(left.to_free_bytes.unwrap_or(UNLIMITED), Ordering::Relaxed);
@@ -184,10 +187,8 @@ impl Account {
             }));
         }
         let cushion = self.cushion_bytes.load(Ordering::Relaxed);
-        Ok(before.saturating_add(bytes).saturating_sub(cushion) - before.saturating_sub(cushion))
+        let above = before.saturating_add(bytes).saturating_sub(cushion) - before.saturating_sub(cushion);
+        assert!(above <= bytes, "no more counts above than is taken here");
+        Ok(above)
     }
-}
-
-const fn slot(txg: Txg) -> usize {
-    (txg.0 % TXGS as u64) as usize
 }

@@ -7,9 +7,8 @@ use cenote_taskq::{Handle, Instant, Notify, thread_shard};
 
 use super::kstat::{Event, TxCounts};
 use super::tunables::{InForce, TxTunables};
+use super::{TXGS, slot};
 
-/// Txgs with dirty bytes at once, rounded up to what a number's low bits tell apart.
-const TXGS: usize = 4;
 /// Steps in which shards pass on what has changed, all shards together: this part of the limit.
 const STEP_PART: u64 = 256;
 /// Nobody has been delayed yet.
@@ -46,6 +45,7 @@ pub struct Dirty {
 impl Dirty {
     pub(super) fn new(handle: Handle, tunables: TxTunables) -> Self {
         let count = handle.parallelism().max(1).next_power_of_two();
+        assert!(tunables.sync_bytes() <= tunables.zfs_dirty_data_max, "a txg is written before changes have to stop");
         Self {
             start: handle.now(),
             handle,
@@ -171,8 +171,4 @@ impl Dirty {
 fn step(tunables: &TxTunables, shards: usize) -> i64 {
     let step = (tunables.zfs_dirty_data_max / STEP_PART / shards as u64).max(1);
     i64::try_from(step).unwrap_or(i64::MAX)
-}
-
-const fn slot(txg: Txg) -> usize {
-    (txg.0 % TXGS as u64) as usize
 }

@@ -98,6 +98,7 @@ impl TxgSource for Durable {
     fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
         Box::pin(async move {
             let tx = self.source.begin(cost).await?;
+            assert!(tx.txg() > Txg(0), "txg 0 says that nothing was changed");
             if self.changed.load(Ordering::Acquire) < tx.txg().0 {
                 self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
             }

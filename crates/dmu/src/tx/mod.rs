@@ -32,9 +32,11 @@
 //!    with the txg. [`Transactions::done`] wakes those who wait for the txg ([`Transactions::wait_synced`]).
 //!
 //! **Invariants.**
-//! 1. Txgs that tasks get never go down: if one change is assigned after another was, it is in the same or a later txg.
-//! 2. A txg is handed to the sync once, in order, when nobody holds it, and when the one before is done.
-//! 3. At most three txgs have changes that are not on disk.
+//! 1. Txgs that tasks get never go down: if one change is assigned after another was, it is in the same or a later txg (asserted
+//!    in `txgs`: all shards are at one txg whenever the next is opened; in `object::layer`: nothing changes in a txg that is on
+//!    disk).
+//! 2. A txg is handed to the sync once, in order, when nobody holds it, and when the one before is done (asserted in `txgs`).
+//! 3. At most three txgs have changes that are not on disk (asserted in `txgs`, `changes` and `object::layer`).
 //! 4. What an [`Account`] lets in is less than what is left as of the last sync and what is certain not to be needed by
 //!    changes before it; so the sync of a txg never runs out of space.
 //! 5. Who holds a [`Tx`] never waits for a txg to be synced, nor for another [`Tx`].
@@ -68,6 +70,17 @@ pub use durable::{Durable, SyncMode};
 pub use source::{PendingFrees, TxgSource};
 pub use tunables::TxTunables;
 pub use txgs::Transactions;
+
+/// Txgs with changes that are not on disk at most: one open, one quiescing, one syncing.
+pub(crate) const UNWRITTEN_MAX: usize = 3;
+/// Places of counts by txg, rounded up to what a number's low bits tell apart.
+const TXGS: usize = 4;
+const _: () = assert!(TXGS.is_power_of_two() && TXGS >= UNWRITTEN_MAX, "no two txgs in memory have one place");
+
+/// The place of a txg's counts.
+const fn slot(txg: Txg) -> usize {
+    (txg.0 % TXGS as u64) as usize
+}
 
 /// Metadata that changing one object dirties at worst, in bytes: a block of dnodes, and what is above it.
 const OBJECT_BYTES: u64 = 64 << 10;

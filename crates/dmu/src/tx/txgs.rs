@@ -9,7 +9,7 @@ use cenote_taskq::sync::{Mutex, MutexGuard};
 use cenote_taskq::{Group, Handle, Instant, Notify, thread_shard};
 
 use super::account::Verdict;
-use super::{Account, Cost, Dirty, Tx, TxError, TxTunables};
+use super::{Account, Cost, Dirty, TXGS, Tx, TxError, TxTunables, UNWRITTEN_MAX, slot};
 
 /// Syncs that one change waits for at most until it is known whether there is space for it, while others come in between, again
 /// and again where all of them overwrite in a pool that is nearly full.
@@ -17,9 +17,6 @@ const RETRIES_MAX: u32 = 100;
 /// Of those, syncs for what was freed to come back: it is kept back for two. Every sync frees something of its own, so there is
 /// always some, and a full pool would never be called full.
 const DEFERRED_MAX: u32 = 3;
-
-/// Txgs that changes are in at once, rounded up to what a number's low bits tell apart.
-const TXGS: usize = 4;
 
 /// What a worker knows of the open txg, alone on its cache lines.
 #[derive(Debug)]
@@ -80,6 +77,15 @@ struct State {
     opened_at: Instant,
 }
 
+impl State {
+    /// Nobody changes a txg any more: it can be synced.
+    fn quiesce(&mut self, txg: Txg) {
+        assert!(self.quiesced.is_none(), "a txg quiesces when the one before is being synced");
+        assert!(txg > self.synced, "a txg quiesces before it is on disk");
+        self.quiesced = Some(txg);
+    }
+}
+
 /// The txgs of a pool that is written by many at once. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Transactions {
@@ -100,6 +106,7 @@ impl Transactions {
     /// The txgs from `first` on, which is open.
     #[must_use]
     pub fn new(handle: &Handle, first: Txg, tunables: TxTunables) -> Self {
+        assert!(first > Txg(0), "a txg comes after another");
         let open = Open { txg: first, holders: handle.group(), is_used: false, is_shut: false };
         let count = handle.parallelism().max(1).next_power_of_two();
         let before = Txg(first.0.saturating_sub(1));
@@ -318,11 +325,12 @@ impl Transactions {
             let passed = self.shared.passed.wait();
             {
                 let mut state = self.shared.state.lock();
-                // The txg before may be what failed, and then none is written after it.
+                // The one before may be what failed, and then none is written after it.
                 if state.failure.is_some() {
                     return None;
                 }
                 if let Some(txg) = state.quiesced.take() {
+                    assert_eq!(txg.0, state.synced.0 + 1, "a txg is synced when the one before is done");
                     drop(state);
                     self.shared.passed.all();
                     return Some(txg);
@@ -340,8 +348,12 @@ impl Transactions {
     pub fn done(&self, txg: Txg, result: Result<(), String>) {
         let failed = {
             let mut state = self.shared.state.lock();
+            assert!(state.quiesced != Some(txg), "a txg is done after it was handed to the sync");
             match result {
-                Ok(()) => state.synced = txg,
+                Ok(()) => {
+                    assert_eq!(txg.0, state.synced.0 + 1, "txgs are written in order, each once");
+                    state.synced = txg;
+                }
                 Err(failure) => state.failure = Some(failure),
             }
             state.failure.is_some()
@@ -365,7 +377,7 @@ impl Transactions {
         while self.is_time().await {
             let before = self.open_next();
             before.holders.close().await;
-            self.shared.state.lock().quiesced = Some(before.txg);
+            self.shared.state.lock().quiesce(before.txg);
             self.shared.passed.all();
         }
         // The last txg has nobody after it, and is written too.
@@ -373,7 +385,7 @@ impl Transactions {
         last.holders.close().await;
         let mut state = self.shared.state.lock();
         if state.failure.is_none() {
-            state.quiesced = Some(last.txg);
+            state.quiesce(last.txg);
         }
         drop(state);
         self.shared.passed.all();
@@ -391,6 +403,7 @@ impl Transactions {
                     return false;
                 }
                 let open = shared.shards[0].0.lock().txg;
+                assert!(state.synced < open, "no txg that is open is on disk");
                 let at = state.opened_at + shared.dirty.tunables().timeout();
                 if is_free && (state.wanted >= open || shared.dirty.wants_sync()) {
                     return true;
@@ -425,12 +438,17 @@ impl Transactions {
         let next = self.shared.handle.group();
         let mut shards = self.lock_all();
         let before = shards[0].clone();
+        let txg = Txg(before.txg.0 + 1);
         for shard in &mut shards {
-            let txg = Txg(before.txg.0 + 1);
+            assert_eq!(shard.txg, before.txg, "one txg is open, whatever the shard");
+            assert_eq!(shard.is_shut, before.is_shut, "a txg is the last in all shards or in none");
             **shard = Open { txg, holders: next.clone(), is_used: false, is_shut: before.is_shut };
         }
         drop(shards);
-        self.shared.state.lock().opened_at = self.shared.handle.now();
+        let mut state = self.shared.state.lock();
+        let unwritten = txg.0 - state.synced.0;
+        assert!(unwritten <= UNWRITTEN_MAX as u64, "{unwritten} txgs have changes that are not on disk");
+        state.opened_at = self.shared.handle.now();
         before
     }
 
@@ -440,8 +458,4 @@ impl Transactions {
         shards.iter_mut().for_each(|shard| shard.is_shut = true);
         shards[0].clone()
     }
-}
-
-const fn slot(txg: Txg) -> usize {
-    (txg.0 % TXGS as u64) as usize
 }

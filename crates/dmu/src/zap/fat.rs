@@ -142,6 +142,7 @@ impl Zap {
         }
         if prefix_len >= table.shift {
             self.double_table().await?;
+            assert_eq!(self.fat()?.table.shift, table.shift + 1, "a table that was doubled tells one bit more");
         }
         self.split(leaf).await
     }
@@ -180,6 +181,7 @@ impl Zap {
         let mut doubled = vec![0; table.len() * 2];
         double_pointers(table, &mut doubled);
         let count = (doubled.len() / size) as u64;
+        assert!(first > 0 && first + count <= self.fat()?.free_block, "a table gets blocks that were set aside for it");
         for (block, bytes) in (first..).zip(doubled.chunks_exact(size)) {
             self.put(block, Buf::copied_from(bytes).freeze());
         }
@@ -195,6 +197,7 @@ impl Zap {
         let sibling = header.free_block;
         header.free_block += 1;
         header.leaf_count = header.leaf_count.saturating_add(1);
+        assert!(leaf < sibling, "a new leaf is none that is there");
         let mut sibling_block = Buf::zeroed(header.block_size_bytes());
         let split = |bytes: &mut [u8]| -> Result<(u64, u64), ZapEditError> {
             let mut edit = LeafEdit::open(bytes, ORDER)?;

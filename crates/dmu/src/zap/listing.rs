@@ -141,6 +141,7 @@ impl ZapListing<'_> {
             let slots = 1_u64 << (header.table.shift - prefix_len);
             let is_misplaced = prefix_len == own_len && self.next_index / slots != leaf.header().prefix;
             self.next_index = (self.next_index / slots + 1) * slots;
+            assert!(self.next_index > self.at.0, "a listing moves on");
             if is_misplaced {
                 return Err(zap.fail(misplaced(leaf_id)));
             }

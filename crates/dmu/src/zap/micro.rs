@@ -34,6 +34,7 @@ impl Zap {
             true => std::mem::take(&mut self.first).into_buf(),
             false => {
                 let mut longer = Buf::zeroed(len_bytes);
+                assert!(len_bytes > self.first.len(), "a micro block only grows");
                 longer[..self.first.len()].copy_from_slice(&self.first);
                 longer
             }
@@ -74,6 +75,8 @@ impl Zap {
         index.cds.entry(hash).or_default().insert(cd);
         index.slots.insert(name.to_vec(), slot);
         index.free.remove(&slot);
+        let used = index.slots.len() + index.free.len();
+        assert!(used < grown_bytes / MICRO_ENTRY_SIZE_BYTES, "every slot is one name's, or free");
         Ok(Ok(()))
     }
 
@@ -95,8 +98,10 @@ impl Zap {
                 index.cds.remove(&hash);
             }
         }
-        index.slots.remove(name);
-        index.free.insert(slot);
+        let was = index.slots.remove(name);
+        assert_eq!(was, Some(slot), "a name stands in one slot while it is taken out");
+        let is_freed = index.free.insert(slot);
+        assert!(is_freed, "a slot is freed once");
         Ok(ZapValue::from_u64(value))
     }
 
@@ -108,9 +113,11 @@ impl Zap {
         let entries: Vec<(Vec<u8>, u64, u32)> =
             view.sorted().into_iter().map(|(_, entry)| (entry.name.to_vec(), entry.value, entry.cd)).collect();
         *self = Self::new_fat(self.object.clone(), header, sorted)?;
+        let count = entries.len() as u64;
         for (name, value, cd) in entries {
             self.insert_fat(ZapKey::Name(&name), Some(cd), &ZapValue::from_u64(value)).await?;
         }
+        assert_eq!(self.entry_count()?, count, "a ZAP that becomes a fat one keeps its entries");
         Ok(())
     }
 }

@@ -119,6 +119,7 @@ impl Zap {
     }
 
     fn with(object: Object, first: Block, order: Endian, form: Form) -> Self {
+        assert!(!first.is_empty(), "a ZAP has a first block");
         Self { object, first, order, form, changed: BTreeMap::new(), is_first_changed: false }
     }
 
