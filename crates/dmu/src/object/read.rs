@@ -101,7 +101,11 @@ impl Object {
             let what = "changing blocks that a big-endian machine wrote";
             return Err(self.error(DmuErrorKind::Unsupported(what.into())));
         }
-        Ok(found)
+        Ok(match &self.form {
+            Form::Frozen(_) => found,
+            // What is changed in part and written again has the size of the others.
+            Form::Open(_) => found.map(|(block, order)| (sized(block, tree.block_bytes() as usize), order)),
+        })
     }
 
     /// `len` bytes at `offset_bytes`; what lies in holes or past the last block is zeros.
@@ -308,6 +312,11 @@ fn blocks_of(offset_bytes: u64, len: usize, size: u64, last: BlockId) -> Option<
     (first <= end).then(|| (first..=end, (offset_bytes % size) as usize))
 }
 
+/// A block with so many bytes: only one that stands in its pointer can have others. Zeros follow where it has less.
+fn sized(block: Block, size: usize) -> Block {
+    if block.len() == size { block } else { part_of(block, 0..size) }
+}
+
 fn copy_into(target: &mut [u8], at: usize, source: &[u8]) {
     let Some(target) = target.get_mut(at..) else { return };
     let len = source.len().min(target.len());
@@ -317,6 +326,15 @@ fn copy_into(target: &mut [u8], at: usize, source: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_block_of_another_size_gets_that_of_its_object() {
+        let block = |len: usize| Block::from(vec![7; len]);
+        assert_eq!(&sized(block(512), 512)[..], &[7; 512]);
+        assert_eq!(&sized(block(1024), 512)[..], &[7; 512]);
+        let longer = sized(block(512), 1024);
+        assert_eq!((&longer[..512], &longer[512..]), (&[7; 512][..], &[0; 512][..]));
+    }
 
     #[test]
     fn ranges_at_the_end_of_all_offsets_are_blocks_that_exist_or_none() {
