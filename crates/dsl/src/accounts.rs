@@ -35,6 +35,10 @@ impl Dsl {
     /// # Errors
     /// The MOS cannot be changed, or directories form a cycle.
     pub async fn charge(&self, txg: Txg, dir: ObjectId, by: UsedBy, delta: SpaceDelta) -> Result<(), DslError> {
+        debug_assert!(
+            by != UsedBy::Refreservation || (delta.compressed_bytes == 0 && delta.uncompressed_bytes == 0),
+            "what is reserved holds nothing"
+        );
         if delta.is_zero() {
             return Ok(());
         }
@@ -79,8 +83,12 @@ impl Dsl {
     /// The MOS cannot be changed, or is of a version that had other deadlists.
     pub async fn synced(&self, txg: Txg, dataset: ObjectId, synced: Synced) -> Result<Settled, DslError> {
         let mut phys = self.dataset_phys(dataset).await?;
+        let killed = (synced.killed.count(), synced.killed.space());
         let (freed, dead) =
             synced.killed.split_after(phys.prev_snapshot_txg, |bp| self.open_part().writer.space_of(bp));
+        let mut sum = freed.space();
+        sum.add(dead.space());
+        assert_eq!((freed.count() + dead.count(), sum), killed, "a block that a head gave up is freed or left, once");
         let mut own = synced.born;
         own.add(freed.space().negated());
         let mut referenced = own;

@@ -76,6 +76,7 @@ impl Dsl {
         origin: ObjectId,
         birth: Birth,
     ) -> Result<ObjectId, DslError> {
+        assert_eq!(parent.is_none(), name.is_empty(), "all directories but the root have a name in another");
         let spec = ObjectSpec::new(DmuType::DSL_DIR, 512).with_bonus(DmuType::DSL_DIR, vec![0; DslDirPhys::SIZE_BYTES]);
         let object = self.mos().create_object(birth.txg, &spec)?;
         let properties = Zap::create_object(self.mos(), birth.txg, DmuType::DSL_PROPS, &[]).await?.id();
@@ -141,6 +142,7 @@ impl Dsl {
         object.set_bonus(txg, &phys.emit(ORDER))?;
         let origin = self.origin();
         self.change_dir(txg, dir, |phys| {
+            assert_eq!(phys.head_dataset, ObjectId(0), "a directory gets one head");
             phys.head_dataset = object.id();
             phys.origin = origin;
         })

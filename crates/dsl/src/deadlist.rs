@@ -57,6 +57,7 @@ impl Dsl {
     pub async fn append_blocks(&self, txg: Txg, bpobj: &Object, blocks: &[Blkptr]) -> Result<(), DslError> {
         let fail = |error| DslError::Format { object: bpobj.id().0, error };
         let mut phys = BpobjPhys::parse(&bpobj.phys().bonus, ORDER).map_err(fail)?;
+        debug_assert!(blocks.iter().all(|bp| !bp.is_hole()), "a hole is in no list of blocks");
         let bytes: Vec<u8> = blocks.iter().flat_map(stored).collect();
         bpobj.write(txg, phys.blkptr_count.saturating_mul(Blkptr::SIZE as u64), &bytes).await?;
         phys.blkptr_count += blocks.len() as u64;
@@ -102,6 +103,8 @@ impl Dsl {
             };
             list.push(*bp);
         }
+        let listed: usize = lists.values().map(|(_, list)| list.len()).sum();
+        assert_eq!(listed, blocks.len(), "a block goes to one list");
         let mut replaced = 0;
         for (first, (mut bpobj, blocks)) in lists {
             if blocks.is_empty() {

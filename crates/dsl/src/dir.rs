@@ -138,6 +138,7 @@ impl Dsl {
             }
             found.push(dir);
         }
+        assert_eq!(found.len(), seen.len(), "every directory that was seen is listed");
         Ok(found)
     }
 

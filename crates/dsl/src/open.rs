@@ -133,6 +133,8 @@ impl Dsl {
     /// One more head dataset is open.
     pub fn add_head(&self, head: Head) {
         let mut heads = self.open_part().heads.lock();
+        assert_eq!(head.objset.id().0, head.dataset.0, "an objset has the number of its dataset");
+        assert!(head.objset.is_open(), "a head that is open can be changed");
         debug_assert!(heads.iter().all(|other| other.dataset != head.dataset), "a dataset is open once");
         heads.push(head);
     }

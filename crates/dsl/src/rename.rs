@@ -20,6 +20,7 @@ impl Dsl {
     pub async fn rename_dir(&self, txg: Txg, dir: ObjectId, parent: ObjectId, name: &str) -> Result<(), DslError> {
         let mut phys = self.dir_phys(dir).await?;
         let before = phys.parent;
+        assert!(dir != parent && dir != self.root_object(), "a directory does not come to lie below itself");
         self.forget_name(txg, before, dir).await?;
         let names = self.mos().object(self.dir_phys(parent).await?.child_dirs).await?;
         Zap::put_entry(&names, txg, name, Some(&ZapValue::from_u64(dir.0))).await?;

@@ -22,7 +22,12 @@ const REFRESERVATION: &str = "refreservation";
 /// How much more counts above a dataset when it has `own_bytes` more for itself alone.
 fn counts_above(unique_bytes: u64, own_bytes: i64, reserved_bytes: u64) -> i64 {
     let after = unique_bytes.saturating_add_signed(own_bytes).max(reserved_bytes);
-    after.wrapping_sub(unique_bytes.max(reserved_bytes)).cast_signed()
+    let above = after.wrapping_sub(unique_bytes.max(reserved_bytes)).cast_signed();
+    assert!(
+        (own_bytes.min(0)..=own_bytes.max(0)).contains(&above),
+        "no more counts above than a dataset has more, and none the other way"
+    );
+    above
 }
 
 impl Dsl {
