@@ -19,6 +19,8 @@ const WRITE_ACL: u32 = 0x4_0000;
 const WRITE_OWNER: u32 = 0x8_0000;
 const SYNCHRONIZE: u32 = 0x10_0000;
 
+/// Bytes of an entry without an id.
+const ACE_BYTES: usize = 8;
 /// What everyone may.
 const COMMON: u32 = READ_ACL | READ_ATTRIBUTES | READ_NAMED_ATTRS | SYNCHRONIZE;
 /// What an owner may besides.
@@ -55,7 +57,9 @@ pub(crate) fn trivial(mode: u32, is_dir: bool) -> Result<(Vec<u8>, u64), FormatE
         .filter(|(.., mask)| *mask != 0)
         .map(|(kind, flags, access_mask)| Ace { kind, flags, access_mask, id: 0, object_types: None })
         .collect();
-    Ok((emit_aces(&aces, AclVersion::Fuid, ORDER)?, aces.len() as u64))
+    let bytes = emit_aces(&aces, AclVersion::Fuid, ORDER)?;
+    assert_eq!(bytes.len(), aces.len() * ACE_BYTES, "entries of owner, group and everyone have no id");
+    Ok((bytes, aces.len() as u64))
 }
 
 #[cfg(test)]

@@ -54,17 +54,21 @@
 //! 6. `NodeInUse::entries`, for the moment in which a directory's changed blocks are put in place of the old ones.
 //!
 //! So operations on one node follow each other in locks and therefore in txgs, and no change of an earlier txg comes after
-//! one of a later. Writers of data, who share a lock, are put in order by `Node::begin_shared`.
+//! one of a later. Writers of data, who share a lock, are put in order by `Node::begin_shared`. Both orders are asserted
+//! (`dir::remove`, `node::gate`).
 //!
 //! **Invariants.**
 //! 1. Every name handed out is non-empty, has no `/` and no zero byte; an entry that breaks this is reported, not listed.
 //! 2. A walk that follows directories is bounded by the caller's depth; this crate never recurses.
 //! 3. Errors carry the errno that a file system client expects, chosen here ([`ZplError::errno`]).
-//! 4. An operation's changes are in one txg, save those that are said to go in steps; each step leaves a sound file.
-//! 5. A directory's size is the number of its entries and 2; its links are 2 and one for each directory in it.
-//! 6. An object with no link is in the delete queue or is freed in the same txg.
+//! 4. An operation's changes are in one txg, save those that are said to go in steps; each step leaves a sound file (asserted for
+//!    its size in `file::size`).
+//! 5. A directory's size is the number of its entries and 2; its links are 2 and one for each directory in it (asserted of new ones,
+//!    in `record`; what a pool says is not ours to assert).
+//! 6. An object with no link is in the delete queue or is freed in the same txg (asserted in `dir::remove`: what stays has a link;
+//!    in `delete_queue::reap`: what is freed has none, and no handle).
 //! 7. Attributes that we do not know stay as they are.
-//! 8. A file of more than one block has blocks whose size is a power of two.
+//! 8. A file of more than one block has blocks whose size is a power of two (asserted where blocks grow, in `file::write`).
 //!
 //! **Large things go in steps.** What is freed of one object in a txg is bounded, so a file of any size is truncated or removed in
 //! memory that does not depend on it. A truncated file loses its end first, and has the size that is left after each step. A file that

@@ -86,6 +86,7 @@ pub(crate) fn to_mode(acl: &[u8]) -> Result<(u32, Option<Vec<u8>>), ZplError> {
     let entries = parse(acl)?;
     let bits = |entry: &Entry| place(&entries, entry.tag).map_or(0, |place| u32::from(entry.permissions) << place);
     let mode = entries.iter().map(bits).fold(0, |mode, bits| mode | bits);
+    assert_eq!(mode & !0o777, 0, "a list says nothing but permissions");
     Ok((mode, says_more(&entries).then(|| emit(&entries))))
 }
 
@@ -104,7 +105,12 @@ pub(crate) fn with_mode(acl: &[u8], mode: u32) -> Result<Vec<u8>, ZplError> {
             entry.permissions = (mode >> place & 7) as u16;
         }
     }
-    Ok(emit(&entries))
+    let list = emit(&entries);
+    debug_assert!(
+        to_mode(&list).is_ok_and(|(bits, _)| bits == mode & 0o777),
+        "a list that gets a mode's permissions says what the mode says"
+    );
+    Ok(list)
 }
 
 /// Lists by name.
@@ -120,6 +126,8 @@ pub(crate) fn inherit(default: &[u8], mode: u32, is_dir: bool) -> Result<(u32, N
         entry.permissions &= (mode >> place & 7) as u16;
         made = made & !(7 << place) | u32::from(entry.permissions) << place;
     }
+    assert_eq!(made & !mode, 0, "nothing is handed down beyond what is asked for");
+    assert_eq!(made & !0o777, mode & !0o777, "a list that is handed down limits permissions and nothing else");
     let mut lists = Vec::new();
     if says_more(&entries) {
         lists.push((ACCESS.to_vec(), emit(&entries)));

@@ -54,8 +54,12 @@ impl Times {
 impl Birth {
     /// The attributes, in the order in which OpenZFS has them; the generation is to be filled in.
     pub(crate) fn record(&self, tables: &SaTables) -> Result<SaRecord, ZplError> {
+        assert!(self.links > 0, "what is made has a name");
+        debug_assert!(FileKind::of_mode(u64::from(self.mode)).is_some(), "what is made is of some kind");
         let mut record = tables.new_record();
         let is_dir = self.mode & MODE_KIND == FileKind::Directory.mode_bits();
+        assert_eq!(self.rdev.is_some(), is_device(self.mode), "devices have a number, and nothing else has");
+        debug_assert!(!is_dir || (self.size_bytes >= 2 && self.links >= 2), "a directory has itself and the one above");
         let flags = self.flags
             | acl::flags(self.mode)
             | ZnodeFlags::ARCHIVE
@@ -89,8 +93,14 @@ impl Birth {
             record.put(ZplAttribute::Rdev, rdev)?;
         }
         put_acl(&mut record, self.mode, is_dir)?;
+        assert!(record.is_usual(), "accounting finds what it looks for in a new file");
         Ok(record)
     }
+}
+
+/// Whether a mode is a device's.
+pub(crate) fn is_device(mode: u32) -> bool {
+    matches!(FileKind::of_mode(u64::from(mode)), Some(FileKind::BlockDevice | FileKind::CharDevice))
 }
 
 /// An attribute that is a time.

@@ -19,7 +19,7 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 
 use crate::filesystem::{Master, NewMaster, XattrMode};
-use crate::record::{BLOCK_MIN_BYTES, Birth, Times};
+use crate::record::{BLOCK_MIN_BYTES, Birth, Times, is_device};
 use crate::xattr::{HIDDEN_DIR_MODE, HIDDEN_FILE_MODE, PACKED_MAX_BYTES, VALUE_MAX_BYTES, hidden_birth, pack};
 use crate::{FileKind, Time, ZplError};
 
@@ -229,8 +229,6 @@ impl BulkWriter {
 impl NodeSpec {
     fn birth(&self) -> Birth {
         let time = |[seconds, nanoseconds]: [u64; 2]| Time { seconds: seconds.cast_signed(), nanoseconds };
-        let is_device =
-            matches!(FileKind::of_mode(u64::from(self.mode)), Some(FileKind::BlockDevice | FileKind::CharDevice));
         Birth {
             mode: self.mode,
             uid: self.uid,
@@ -240,7 +238,7 @@ impl NodeSpec {
             size_bytes: self.size_bytes,
             links: self.links,
             flags: ZnodeFlags::empty(),
-            rdev: is_device.then_some(self.rdev),
+            rdev: is_device(self.mode).then_some(self.rdev),
             times: Times {
                 accessed: time(self.atime),
                 modified: time(self.mtime),

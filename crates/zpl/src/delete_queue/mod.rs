@@ -14,7 +14,7 @@
 //! 4. Changes for which there is no space wait as long as pieces are freed.
 //!
 //! **Invariants.**
-//! 1. An object in the queue has no name.
+//! 1. An object in the queue has no name (asserted where it is freed, in `reap`).
 //! 2. No task waits for a txg to be written while it holds the queue's lock, except as every change waits when the pool is full or
 //!    too much is dirty.
 //!

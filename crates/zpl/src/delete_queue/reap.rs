@@ -173,6 +173,7 @@ impl FileSystem {
                 Ok(Freed::Whole) => count += 1,
                 Ok(Freed::Not) => {}
                 Ok(Freed::InPart) => {
+                    assert_eq!(budget.blocks, 0, "what is freed in part has used up the budget");
                     in_use.garbage.lock().note(id);
                     return Ok(count);
                 }
@@ -282,6 +283,7 @@ impl FileSystem {
     ) -> Result<bool, ZplError> {
         let mut end = u64::MAX;
         while let Some(piece) = self.last_piece(object, 0..end).await?.filter(|piece| piece.start > 0) {
+            assert!(piece.start < end, "an object is freed from its end on");
             let weight = weight(object, piece.end - piece.start);
             if !self.may_free(budget, weight) {
                 return Ok(false);
@@ -297,6 +299,8 @@ impl FileSystem {
     }
 
     async fn finish(&self, node: &Node, xattrs: Option<Object>) -> Result<(), ZplError> {
+        assert_eq!(node.word(ZplAttribute::Links), 0, "an object in the queue has no name");
+        assert_eq!(node.opens(), 0, "nobody has an object open that is freed");
         let weight = weight(&node.object, 1);
         // The last piece, before the queue is locked: this may wait for the next txg's share, which must hold up nobody else.
         let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;

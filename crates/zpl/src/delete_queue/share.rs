@@ -56,6 +56,7 @@ impl Default for Share {
 impl Share {
     /// Takes a part of the txg's share, which is `bound` at most; whether there was any left.
     pub(super) fn take(&mut self, txg: Txg, weight: u64, bound: u64) -> bool {
+        assert!((SHARE_MIN..=SHARE_MAX).contains(&bound), "a share's bound is within its own");
         if self.txg < txg {
             (self.txg, self.freed) = (txg, 0);
         }
@@ -78,6 +79,7 @@ impl Share {
             self.most *= 2;
         }
         self.most = self.most.clamp(SHARE_MIN, bound);
+        assert!(self.judged <= self.txg, "a txg is judged whose share was used up");
     }
 }
 

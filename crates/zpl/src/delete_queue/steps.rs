@@ -15,7 +15,9 @@ impl FileSystem {
         let Some(last) = object.last_data_block(range.start, range.end).await? else { return Ok(None) };
         let shift = object.phys().blkptrs_per_indirect_shift();
         let start = (last >> shift) << shift;
-        Ok(Some(start.max(range.start)..last + 1))
+        let piece = start.max(range.start)..last + 1;
+        assert!(piece.start < piece.end && piece.end <= range.end, "a piece lies in the range that it is cut to");
+        Ok(Some(piece))
     }
 
     /// A txg in which something of this weight may be freed.

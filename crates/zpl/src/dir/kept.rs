@@ -38,7 +38,12 @@ impl KeptZaps {
 
     /// Keeps a directory's ZAP for the next change. It has no change that is not flushed.
     pub(crate) fn keep(&self, zap: Zap) {
+        assert_eq!(zap.changed_blocks(), 0, "a ZAP that is kept says what its object says");
         let mut kept = self.kept.lock();
+        debug_assert!(
+            kept.iter().all(|other| !other.object().is_same(zap.object())),
+            "a directory that is changed has its ZAP alone"
+        );
         kept.push_back(zap);
         let oldest = if kept.len() > KEPT_MAX { kept.pop_front() } else { None };
         drop(kept);

@@ -32,6 +32,7 @@ pub(crate) fn in_order(nodes: &[&Arc<Node>]) -> Vec<Arc<Node>> {
 /// # Errors
 /// The file system is open to be read only.
 pub(super) async fn lock_all(nodes: &[Arc<Node>]) -> Result<Vec<AsyncWriteGuard<'_, ()>>, ZplError> {
+    assert!(nodes.is_sorted_by(|one, next| one.id < next.id), "nodes are locked in the order of their numbers");
     let mut guards = Vec::with_capacity(nodes.len());
     for node in nodes {
         guards.push(node.in_use()?.lock.write().await);
@@ -73,10 +74,14 @@ impl FileSystem {
     pub(crate) async fn settle(&self, fate: Fate<'_>, node: &Arc<Node>, txg: Txg, now: Time) -> Result<(), ZplError> {
         match fate {
             Fate::Stays => node.update(txg, |record| {
-                record.put(ZplAttribute::Links, record.u64(ZplAttribute::Links).saturating_sub(1))?;
+                let links = record.u64(ZplAttribute::Links);
+                assert!(links > 1, "a node that stays has another name");
+                record.put(ZplAttribute::Links, links - 1)?;
                 changed(record, now)
             }),
             Fate::Goes => {
+                assert_eq!(node.opens(), 0, "nobody has a node open that is freed at once");
+                assert!(is_small(&node.object), "what is freed at once is of few pieces");
                 node.set_gone();
                 node.object.free(txg);
                 Ok(())

@@ -140,6 +140,7 @@ impl FileSystem {
         self.check_ends(ends, node).await?;
         let mut fate = None;
         if let Some(over) = over {
+            assert_ne!(node.id, over.id, "what is replaced is another node");
             over.check_there()?;
             match (node.is_directory(), over.is_directory()) {
                 (true, false) => return Err(ZplError::NotDirectory),
@@ -216,6 +217,7 @@ impl FileSystem {
     }
 
     async fn exchange(&self, ends: &Ends<'_>, node: &Node, over: &Node) -> Result<(), ZplError> {
+        assert_ne!(node.id, over.id, "what is exchanged are two nodes");
         self.check_ends(ends, node).await?;
         over.check_there()?;
         if over.id == ends.from.id {

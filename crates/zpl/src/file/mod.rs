@@ -164,6 +164,7 @@ impl File {
             Some(ahead) => object.read_ahead(offset_bytes, len, ahead).await?,
             None => object.read(offset_bytes, len).await?,
         };
+        assert_eq!(read.len(), len, "a read gives as many bytes as the file has there");
         Ok(read)
     }
 
@@ -192,7 +193,10 @@ impl File {
         let whole = clipped.checked_next_multiple_of(block_bytes).map_or(clipped, |whole| whole.min(len));
         let block = self.node.object.read_direct(offset_bytes, whole).await?;
         self.count_read(clipped);
-        Ok(block.try_into_slice(..clipped).unwrap_or_default())
+        assert!(clipped <= whole && whole <= len, "what is read whole is what was asked for at most");
+        let read = block.try_into_slice(..clipped).unwrap_or_default();
+        assert_eq!(read.len(), clipped, "a read gives as many bytes as the file has there");
+        Ok(read)
     }
 
     /// Notes that the file is read, if that is to be noted.

@@ -80,11 +80,13 @@ impl FileSystem {
                     let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
                     node.object.free_blocks(tx.txg(), piece.start..u64::MAX);
                     let left = node.size_bytes().min(piece.start.saturating_mul(block_bytes));
+                    assert!(size_bytes <= left, "a file that is made smaller in steps loses no more than it is to");
                     self.put_size(node, &tx, Some(left))?;
                 }
                 rest => break rest,
             }
         };
+        assert!(rest.as_ref().is_none_or(|rest| rest.start == keep), "the last piece begins where the file ends");
         let tail = (size_bytes % block_bytes) as usize;
         let mut patches = Patches::new();
         if tail > 0 && !mutant::is(Mutant::TailKept) {
@@ -132,6 +134,7 @@ impl FileSystem {
         if behind >= first && behind * block_bytes < range.end {
             patch(node, &mut patches, behind, 0..(range.end % block_bytes) as usize).await?;
         }
+        debug_assert!(patches.is_sorted_by(|one, next| one.0 < next.0), "a block has one patch");
         let mut end = behind;
         let mut last = None;
         while let Some(piece) = self.last_piece(&node.object, first..end.max(first)).await? {
@@ -191,6 +194,7 @@ async fn patch(node: &Node, patches: &mut Patches, block: u64, part: Range<usize
         return Err(ZplError::Corrupt { object: node.id.0, what });
     };
     target.fill(0);
+    assert_eq!(data.len() as u64, node.object.block_bytes(), "a block of a file in use has the size of the others");
     patches.push((block, data.freeze()));
     Ok(())
 }

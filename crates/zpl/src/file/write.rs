@@ -39,7 +39,13 @@ impl FileSystem {
             return Ok(None);
         }
         let limit = if block > record { block.next_power_of_two() } else { record };
-        Ok(Some(end.min(u64::from(limit)).next_multiple_of(512) as u32))
+        let grown = end.min(u64::from(limit)).next_multiple_of(512) as u32;
+        assert!(grown > block, "a block that grows gets larger");
+        assert!(
+            end <= u64::from(grown) || grown.is_power_of_two(),
+            "a file of more than one block has blocks whose size is a power of two"
+        );
+        Ok(Some(grown))
     }
 }
 
@@ -97,6 +103,7 @@ impl<'a> Write<'a> {
         let first = block * block_bytes;
         let start = self.offset_bytes.max(first);
         let end = self.end().min(first + block_bytes);
+        assert!(start < end, "a block that is written is touched");
         let covers_all = start == first && end >= self.size_bytes.min(first + block_bytes);
         let bytes = &self.bytes[(start - self.offset_bytes) as usize..(end - self.offset_bytes) as usize];
         if end - start == block_bytes {
@@ -180,6 +187,7 @@ impl File {
                 made.push((block, write.piece(object, block, block_bytes).await?));
             }
         }
+        debug_assert_eq!(object.block_bytes(), block_bytes, "nobody else changes the size of blocks that are locked");
         for (block, piece) in made {
             piece.put(object, txg, block);
         }

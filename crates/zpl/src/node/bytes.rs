@@ -41,7 +41,8 @@ impl Bytes {
     /// Locks a range alone.
     pub(crate) async fn write(&self, range: Range<u64>) -> Writing<'_> {
         let range = self.ranges.write(range).await;
-        self.writers.fetch_add(AT_WORK + EVER, Ordering::SeqCst);
+        let before = self.writers.fetch_add(AT_WORK + EVER, Ordering::SeqCst);
+        debug_assert!(before % EVER < EVER - AT_WORK, "writers at work are counted apart from all that there were");
         Writing { bytes: self, _range: range }
     }
 

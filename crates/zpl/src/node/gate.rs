@@ -25,6 +25,7 @@ impl Gate {
             let emptied = self.emptied.wait();
             {
                 let mut state = self.state.lock();
+                assert!(state.0 <= txg, "a writer's txg is never earlier than that of one before");
                 if state.1 == 0 || state.0 == txg {
                     *state = (txg, state.1 + 1);
                     return Through(self);

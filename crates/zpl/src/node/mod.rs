@@ -254,7 +254,8 @@ impl Node {
 
     pub(crate) fn set_gone(&self) {
         if let Ok(in_use) = self.in_use() {
-            in_use.state.lock().is_gone = true;
+            let was_gone = std::mem::replace(&mut in_use.state.lock().is_gone, true);
+            debug_assert!(!was_gone, "a node goes once");
         }
     }
 
@@ -266,6 +267,7 @@ impl Node {
     pub(crate) fn count_open(&self, more: bool) -> bool {
         let Ok(in_use) = self.in_use() else { return false };
         let mut state = in_use.state.lock();
+        debug_assert!(more || state.opens > 0, "a handle that is let go was counted");
         state.opens = if more { state.opens + 1 } else { state.opens.saturating_sub(1) };
         state.opens == 0
     }
@@ -323,6 +325,7 @@ impl Node {
                 "not supported yet: a file without the attributes that all files have, or from a big-endian machine";
             return Err(ZplError::Unsupported(what.into()));
         };
+        assert_eq!(kind_of(&record), self.kind, "a node stays what it is");
         in_use.put(&mut state, &self.object, txg, Plan { record, form })
     }
 
@@ -332,6 +335,7 @@ impl Node {
     /// They cannot be packed as planned.
     pub(crate) fn store(&self, txg: Txg, plan: Plan) -> Result<(), ZplError> {
         let in_use = self.in_use()?;
+        assert_eq!(kind_of(&plan.record), self.kind, "a node stays what it is");
         in_use.put(&mut in_use.state.lock(), &self.object, txg, plan)
     }
 }
@@ -355,6 +359,7 @@ impl NodeInUse {
     }
 
     fn put(&self, state: &mut State, object: &Object, txg: Txg, mut plan: Plan) -> Result<(), ZplError> {
+        debug_assert!(!state.is_gone, "what is no more is not changed");
         let before = time(state.attributes.record(), ZplAttribute::Atime);
         if let Some(accessed) = state.accessed.take()
             && time(&plan.record, ZplAttribute::Atime) == before

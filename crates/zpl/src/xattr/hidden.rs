@@ -20,7 +20,7 @@ use crate::dir::{entry_value, word};
 use crate::filesystem::FileSystem;
 use crate::node::Node;
 use crate::record::{BLOCK_MIN_BYTES, Birth, Plan, Times, changed, touch};
-use crate::{FileKind, Time, ZplError};
+use crate::{Time, ZplError};
 
 /// Attributes of one file at most whose owner is changed with the file's.
 const NAMES_MAX: usize = 1 << 16;
@@ -149,6 +149,7 @@ impl FileSystem {
     /// Makes a change of the hidden directory; the owner's plan comes back with the directory's number.
     pub(crate) async fn apply_edit(&self, edit: DirEdit, mut plan: Plan, txg: Txg) -> Result<Plan, ZplError> {
         let DirEdit { directory, record, form, zap, name, value, replaced } = edit;
+        assert_eq!(directory.is_some(), zap.is_some(), "a hidden directory that is there has entries");
         let mut own = Plan { record, form };
         let (object, mut zap) = match (&directory, zap) {
             (Some(hidden), Some(zap)) => (hidden.object.clone(), zap),
@@ -226,7 +227,6 @@ pub(crate) fn hidden_birth(
     links: u64,
     times: Times,
 ) -> Birth {
-    debug_assert!(FileKind::of_mode(u64::from(mode)).is_some());
     let mut flags = ZnodeFlags::XATTR;
     if owner.flags().contains(ZnodeFlags::PROJECT_ID) {
         flags |= ZnodeFlags::PROJECT_ID;

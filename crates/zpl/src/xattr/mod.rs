@@ -57,7 +57,12 @@ pub(crate) fn pack(pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     for (name, value) in pairs {
         list.push(NvString::new(name), NvValue::ByteArray(value.clone()));
     }
-    list.emit_xdr()
+    let packed = list.emit_xdr();
+    debug_assert!(
+        NvList::parse(&packed).is_ok_and(|list| list.iter().count() == pairs.len()),
+        "what is packed can be unpacked"
+    );
+    packed
 }
 
 pub(crate) fn unpack(object: ObjectId, record: &SaRecord) -> Result<Pairs, ZplError> {
