@@ -248,6 +248,18 @@ impl Object {
         }
     }
 
+    /// True if it was freed, whether that is on disk or not: another object may have its number.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        match &self.form {
+            Form::Frozen(_) => false,
+            Form::Open(shared) => {
+                let state = shared.state.lock();
+                state.is_gone || state.txgs.iter().any(|(_, layer)| layer.is_freed)
+            }
+        }
+    }
+
     /// True if it was freed, and that is on disk.
     pub(crate) fn is_gone(&self) -> bool {
         match &self.form {

@@ -82,9 +82,8 @@ impl NodeTable {
     pub(crate) async fn node(&self, objset: &Objset, tables: &SaTables, id: ObjectId) -> Result<Arc<Node>, ZplError> {
         let slot = self.slot(id);
         let mut place = slot.node.lock().await;
-        if let Some(node) = place.upgrade()
-            && node.check_there().is_ok()
-        {
+        if let Some(node) = place.upgrade().filter(|node| is_there(node)) {
+            assert_eq!(node.id, id, "a node is found by its own number");
             return Ok(node);
         }
         let object = objset.object(id).await?;
@@ -109,8 +108,19 @@ impl NodeTable {
     pub(crate) async fn add(&self, object: Object, attributes: SaHandle) -> Arc<Node> {
         let slot = self.slot(object.id());
         let node = Arc::new(Node::new(object, attributes));
-        *slot.node.lock().await = Arc::downgrade(&node);
+        let mut place = slot.node.lock().await;
+        assert!(
+            place.upgrade().is_none_or(|before| !is_there(&before)),
+            "the number of a new object is no other node's"
+        );
+        *place = Arc::downgrade(&node);
         self.keep(&node);
         node
     }
+}
+
+/// Whether a node is that of its number. What belongs to another file (hidden directories, and extended attributes in them) is freed
+/// with that, and its nodes are not told.
+fn is_there(node: &Node) -> bool {
+    node.check_there().is_ok() && !node.object.is_removed()
 }

@@ -475,6 +475,33 @@ fn extended_attributes_that_outgrow_the_spill_block_go_to_a_directory_and_change
     }
 }
 
+/// Directories are kept in memory for a while, hidden ones too, and those are freed with their file. A directory that got the number of
+/// one was taken for it, and what became of it was written nowhere.
+#[test]
+fn a_hidden_directory_with_the_number_of_one_that_was_freed_is_another() {
+    case(FileSystemOptions { xattrs: XattrMode::Dir, ..FileSystemOptions::default() }, async |live| {
+        let fs = &live.fs;
+        let mut before = None;
+        for name in ["f", "g"] {
+            let id = make_file(fs, name).await.id();
+            for attribute in [&b"user.a"[..], b"user.b", b"user.c"] {
+                fs.set_xattr(id, attribute, name.as_bytes(), XattrSet::Create).await.unwrap();
+            }
+            let hidden = fs.attributes(id).await.unwrap().xattr_directory.unwrap();
+            let found = fs.attributes(hidden).await.unwrap();
+            assert_eq!((found.parent, found.size_bytes), (id, 5), "{name}");
+            if let Some(before) = before.replace(hidden) {
+                assert_eq!(hidden, before, "the number was given again");
+                return live;
+            }
+            fs.unlink(fs.root(), name.as_bytes()).await.unwrap();
+            fs.reap().await.unwrap();
+            live.sync().await;
+        }
+        live
+    });
+}
+
 /// Goal: nobody writes what nobody could read. Method: values are set until one is refused; all others are then read.
 #[test]
 fn attributes_are_refused_where_a_reader_would_refuse_them() {
