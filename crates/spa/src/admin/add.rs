@@ -23,7 +23,8 @@
 //! 1. Before an uberblock of T is on any disk, labels 0 and 2 of T are stable on a device of each new top-level vdev.
 //! 2. No block of T is on a new vdev: a pool wound back to the txg before T lacks nothing.
 //! 3. The allocator, the topology and the configuration get the vdevs in one txg's beginning, when no block is being written.
-//! 4. A plan is entered only into a pool that has the same top-level vdevs as when it was made.
+//! 4. A plan is entered only into a pool that has the same top-level vdevs as when it was made; its vdevs get the ids that were planned
+//!    (asserted where it is entered).
 //!
 //! **Crash.** Until T's uberblock is on one disk the pool is the old one: its configuration does not name the new disks, and the sum of
 //! guids is that of the old ones. After it the pool is the new one, whose disks are labelled by invariant 1. By invariant 2 either can
@@ -159,6 +160,8 @@ impl Syncer {
         }
         let added = self.members.add(vdevs.configs(), vdevs.disks(), vdevs.classes());
         added.map_err(|error| self.fail(error))?;
+        let ids = vdevs.first_id + vdevs.tops.len() as u64;
+        assert_eq!(self.members.config.children.len() as u64, ids, "new vdevs get the ids that were planned");
         self.config_changed = true;
         self.tree.change(&self.members.config, vdevs.disks()).map_err(|error| self.fail(error))?;
         for (id, made) in (vdevs.first_id..).zip(&vdevs.tops) {

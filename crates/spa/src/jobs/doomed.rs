@@ -24,6 +24,8 @@ const DESTROYED: ObjsetId = ObjsetId(u64::MAX);
 const SPILL_BLOCK: u64 = u64::MAX - 1;
 /// Objects in a block of the meta-dnode.
 const OBJECTS_PER_BLOCK: u64 = 32;
+/// Blocks on one path at most, with the objset's own: the levels of the meta-dnode, and those of an object.
+const PATH_MAX: usize = 2 + 2 * 12;
 /// Blocks that are loaded before the walk comes to them.
 const AHEAD: usize = 16;
 
@@ -105,6 +107,7 @@ impl Doomed {
             self.begin(root).await?;
         }
         loop {
+            assert!(self.stack.len() <= PATH_MAX, "a walk keeps one path of the tree");
             let Some(frame) = self.stack.last_mut() else { return Ok(None) };
             if let Some((object, dnode)) = frame.dnodes.pop_front() {
                 let is_past = object != 0 && self.resume.is_some_and(|(at, _)| object < at);

@@ -77,6 +77,7 @@ impl Shared {
         let (synced, serial) = history::Polled::new(self.handle.clone(), Box::pin(syncer.sync())).await;
         synced?;
         let root = Root::of(syncer);
+        assert_eq!(root.as_ref().map(Root::txg), Some(txg), "the root that is offered is that of the last txg");
         let before = std::mem::replace(&mut *self.root.lock(), root);
         drop(before);
         self.set_failmode(syncer.failmode);

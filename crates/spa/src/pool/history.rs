@@ -46,6 +46,8 @@ impl TxgRecord {
 }
 
 pub(super) fn keep(records: &mut VecDeque<TxgRecord>, record: TxgRecord) {
+    assert!(records.back().is_none_or(|last| last.txg < record.txg), "txgs are written in order, each once");
+    assert!(record.passes > 0, "a txg takes a pass");
     if records.len() == RECORDS_MAX {
         records.pop_front();
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_arc::Cache;
+use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
 use cenote_zio::{Zio, ZioError};
 
@@ -22,6 +23,11 @@ pub(super) struct Root {
 }
 
 impl Root {
+    /// Its txg.
+    pub(super) fn txg(&self) -> Txg {
+        self.uberblock.txg
+    }
+
     /// That of the txg that the writer has just synced.
     pub(super) fn of(writer: &Syncer) -> Option<Self> {
         let members = &writer.members;

@@ -64,6 +64,7 @@ impl Shared {
         }
         let (txg, before) = (syncer.txg(), syncer.change_count());
         let result = change(syncer).await;
+        assert_eq!(syncer.txg(), txg, "a change of the pool is made in one txg");
         let is_changed = syncer.change_count() != before;
         syncer.is_changed |= is_changed;
         // A failure without a trace is a refusal, and that is all.
@@ -77,6 +78,7 @@ impl Shared {
     pub(super) fn fail_seat(&self, seat: &mut Seat, error: &SpaError) {
         let (name, guid, synced) = (self.name.clone(), self.guid, self.txgs.synced_txg());
         let why = error.to_string();
+        debug_assert!(matches!(seat, Seat::Syncer(_)), "what fails had the seat");
         // Before anybody is told.
         self.failed.get_or_init(|| FailedPool { name, guid, synced, why: why.as_str().into() });
         *seat = Seat::Failed;

@@ -17,7 +17,8 @@
 //! [`View::check`] says so. An export waits for views, for 20 seconds at most.
 //!
 //! **Invariants.**
-//! 1. A root that is offered to views has its devices open: it is withdrawn when the sync ends.
+//! 1. A root that is offered to views has its devices open: it is withdrawn when the sync ends. It is that of the last txg (asserted in
+//!    `background`), and has what the caller has changed (asserted here).
 //! 2. No block of a view's txg is allocated again before the view is dropped or given up (asserted by the second book of extents).
 //!
 //! **Crash.** Pins are in memory alone, and so is what is kept for them: on disk those blocks are free.
@@ -26,6 +27,7 @@ use std::sync::Arc;
 
 use cenote_dmu::Dmu;
 use cenote_dmu::tx::TxError;
+use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
 
 use crate::import::in_use;
@@ -77,10 +79,11 @@ impl Pool {
     }
 
     async fn pinned(&self, has_devices: bool) -> Result<(Root, Arc<Pin>), SpaError> {
-        self.sync().await?;
+        let txg = self.sync().await?;
         let closed = || self.fail(&TxError::Closed);
         let root = self.shared.root.lock();
         let root = root.as_ref().ok_or_else(closed)?;
+        assert!(root.txg() >= txg, "a view has what was changed before it");
         let pin = self.shared.pins.pin(root.uberblock.txg, has_devices).ok_or_else(closed)?;
         Ok((root.clone(), pin))
     }

@@ -48,6 +48,7 @@ impl Syncer {
             Some(clones) => clones,
             None => self.load_clones().await?,
         };
+        assert!(self.shared.clones.is_none(), "the tables of clones are in one place");
         let used_bytes = self.used_bytes(bp);
         let kept = match clones.0.get_mut(&first.vdev) {
             Some(table) => self.give_up_in(txg, table, first.offset_bytes, used_bytes).await,

@@ -5,7 +5,6 @@
 //! Beside each table stands its histogram, in the pool's statistics. With the last entry of a checksum all its objects go, and
 //! with fast dedup its directory and one use of the feature.
 
-
 use cenote_codec::compress::{CompressLevel, compress, decompress};
 use cenote_dmu::Zap;
 use cenote_format::blkptr::Blkptr;
@@ -91,7 +90,8 @@ impl Syncer {
             Some(tables) => self.give_up_in_tables(txg, tables, bp, &mut freed).await,
             None => Ok(false),
         };
-        self.shared.dedup.0.insert(checksum.number(), tables);
+        let before = self.shared.dedup.0.insert(checksum.number(), tables);
+        assert!(before.is_none(), "the dedup tables of a checksum are in one place");
         if !result? {
             // Others may have come free with the log.
             if freed.is_empty() {
@@ -286,6 +286,7 @@ impl Syncer {
                 *tables = Some(changed);
             }
         }
+        assert!(self.shared.dedup.0.is_empty(), "nothing reads dedup tables while they are written");
         self.shared.dedup = dedup;
         Ok(())
     }

@@ -92,6 +92,7 @@ impl FeatureCounts {
             }
             counts.insert(feature.name, (*feature, u64::from(ALWAYS.contains(&feature.name))));
         }
+        assert_eq!(counts.len(), enabled.len(), "a feature is enabled once");
         if let Some((_, count)) = counts.get_mut("enabled_txg") {
             *count = recorded;
         }

@@ -44,7 +44,9 @@ impl Syncer {
             let blocks: Vec<Blkptr> = killed.iter().copied().collect();
             return self.free_blocks(txg, &blocks).await;
         }
+        let count = killed.count();
         let (plain, others) = killed.split_plain();
+        assert_eq!(plain.count() + others.len() as u64, count, "a block that is given up is plain or not");
         self.free_blocks(txg, &others).await?;
         if plain.is_empty() {
             return Ok(());

@@ -54,7 +54,9 @@ pub(crate) async fn append(object: &Object, txg: Txg, record: &NvList) -> Result
         phys.oldest = (phys.oldest + 8 + length).min(phys.end);
         phys.lost_count += 1;
     }
+    assert!(phys.end - phys.oldest + len <= ring, "the ring has room for a record when the oldest have given way");
     let at = phys.physical(phys.end);
+    assert!((phys.create_end..phys.ring_end).contains(&at), "a record is put into the ring");
     let first = len.min(phys.ring_end - at) as usize;
     object.write(txg, at, &bytes[..first]).await?;
     object.write(txg, phys.create_end, &bytes[first..]).await?;

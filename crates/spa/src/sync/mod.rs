@@ -32,9 +32,11 @@
 //! and the first sync makes it a pool.
 //!
 //! **Invariants.**
-//! 1. Before the uberblock of a txg is written, every block that it leads to is stable.
+//! 1. Before the uberblock of a txg is written, every block that it leads to is stable. It leads to the MOS of its txg, and comes after
+//!    that of the txg before (asserted in `txg`).
 //! 2. No block is written outside an extent that was allocated to it (checked by a second book where it is kept).
-//! 3. The sum of live blocks is what space maps say is allocated; so says `zdb`, and `verify`.
+//! 3. The sum of live blocks is what space maps say is allocated; so says `zdb`, and `verify`. When a txg ends the allocator knows of
+//!    all that it has freed, and the accounts of the MOS's own bytes (asserted in `txg`).
 //! 4. Given the same devices' sizes, the same changes, seed and time, the same bytes are written.
 //!
 //! **Crash.** Until step 4 has written its first uberblock the pool is the last txg's, whole: nothing that it leads to was

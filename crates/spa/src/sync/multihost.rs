@@ -188,6 +188,8 @@ impl Multihost {
     pub(crate) fn committed(&self, uberblock: Uberblock, leaves: &[LeafCommit]) {
         let now = self.0.handle.now();
         let mut state = self.0.state.lock();
+        assert!(state.attempt.is_none_or(|attempt| attempt == uberblock), "what is committed is what was attempted");
+        assert!(state.uberblock.is_none_or(|last| last.txg < uberblock.txg), "txgs are committed in order");
         let pending: Vec<_> = state.leaves.iter().filter(|leaf| leaf.is_pending).map(|leaf| leaf.guid).collect();
         let leaves = leaves.iter().filter(|leaf| leaf.top.is_some()).map(|leaf| Leaf {
             guid: leaf.guid,
@@ -387,6 +389,7 @@ impl Shared {
             state.sequence += 1;
             let mmp = self.fields(&state, state.sequence);
             let uberblock = Uberblock { timestamp_s, mmp: Some(mmp), ..newest };
+            debug_assert!(uberblock.cmp_age(&newest).is_gt(), "a multihost write is newer than the last");
             state.uberblock = Some(uberblock);
             state.leaves[index].is_pending = true;
             state.under_way += 1;

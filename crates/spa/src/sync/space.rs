@@ -319,6 +319,11 @@ impl cenote_zio::Allocator for Space {
                     }
                     match allocator.allocate_run(&wish, left) {
                         Ok(extents) => {
+                            let copies = usize::from(request.copies);
+                            assert!(
+                                !extents.is_empty() && extents.len().is_multiple_of(copies),
+                                "a run has a block, and all copies of each"
+                            );
                             left -= extents.len() as u64 / u64::from(request.copies);
                             if *class == ClassKind::Special {
                                 self.take_special(extents.iter().map(|extent| extent.asize_bytes).sum());

@@ -35,6 +35,8 @@ impl Syncer {
     /// No space, or devices failed: the pool on disk is as of the txg before, whole. This value cannot be used further.
     pub(crate) async fn sync(&mut self) -> Result<Txg, SpaError> {
         let txg = self.txg;
+        assert!(self.telling.is_empty(), "the allocator knows of all that earlier txgs have freed");
+        assert!(self.mos_delta.is_zero(), "the MOS's own bytes of earlier txgs are in the accounts");
         let mut pass = 0;
         self.space_pass = 0;
         self.phases.clear();
@@ -80,6 +82,8 @@ impl Syncer {
         if self.mos.is_dirty(txg) {
             return Err(self.fail(format!("txg {txg} changed after its last pass")));
         }
+        assert!(self.telling.is_empty(), "the allocator knows of all that the txg has freed");
+        assert!(self.mos_delta.is_zero(), "the MOS's own bytes are in the accounts");
         let begun = self.handle.now();
         self.commit(txg).await?;
         self.time(Phase::Commit, begun);
@@ -161,6 +165,7 @@ impl Syncer {
     /// maps and logs, beside what is on its way to devices: so the first pass writes that with the MOS, and what is left for the
     /// second is what the MOS itself took.
     async fn settle_datasets(&mut self, txg: Txg, dirty: &[Head], synced: Vec<Synced>) -> Result<(), SpaError> {
+        assert_eq!(synced.len(), dirty.len(), "each dataset that has changed is written");
         for (head, synced) in dirty.iter().zip(synced) {
             self.use_features(txg, head.dataset, synced.needs).await?;
             let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
@@ -228,6 +233,8 @@ impl Syncer {
                 repeat(late, &uberblock, &self.ring).await;
             }
             let uberblock = self.uberblock(txg);
+            assert_eq!(uberblock.rootbp.logical_birth(), txg, "an uberblock leads to the MOS of its txg");
+            assert!(self.synced.is_none_or(|last| last.txg < txg), "txgs are committed in order");
             self.multihost.attempt(uberblock);
             match commit(&leaves, &uberblock, &mut self.ring).await {
                 Ok(refusals) => {

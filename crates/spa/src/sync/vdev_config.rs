@@ -154,11 +154,14 @@ impl Members {
 
     /// Changes the field of one vdev.
     pub(crate) fn set_field(&mut self, guid: Guid, name: &str, value: u64) -> Result<(), VdevError> {
+        let mut is_found = false;
         self.tree = changed(&self.tree, &mut |list| {
             if list.u64("guid") == Some(guid.0) {
+                is_found = true;
                 set(list, name, value);
             }
         });
+        assert!(is_found, "a field is set of a vdev that is there");
         self.config = parse(&self.tree, &self.classes)?;
         Ok(())
     }
@@ -171,11 +174,14 @@ impl Members {
         classes: impl IntoIterator<Item = (Guid, AllocationClass)>,
     ) -> Result<(), VdevError> {
         let mut children = self.tree.lists("children").unwrap_or_default().to_vec();
+        let added = tops.len();
         children.extend(tops);
         set(&mut self.tree, "children", NvValue::NvlistArray(children));
         self.classes.extend(classes);
         let before = guid_sum(&self.config);
+        let count = self.config.children.len() + added;
         self.config = parse(&self.tree, &self.classes)?;
+        assert_eq!(self.config.children.len(), count, "new vdevs stand behind those that were there");
         // What the uberblock has said of the rest is not doubted.
         self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
         self.disks.extend(disks);
