@@ -27,7 +27,6 @@ use std::sync::Arc;
 
 use cenote_dmu::Dmu;
 use cenote_dmu::tx::TxError;
-use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
 
 use crate::import::in_use;
