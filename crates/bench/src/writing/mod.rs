@@ -6,6 +6,7 @@
 mod import;
 mod memory;
 mod modelled;
+mod objects;
 mod rig;
 mod tree;
 
@@ -38,7 +39,8 @@ pub struct Options {
 }
 
 /// The parts.
-pub const PARTS: [&str; 7] = ["in-sequence", "overwrite", "fragmented", "modelled", "replay", "tree", "memory"];
+pub const PARTS: [&str; 8] =
+    ["in-sequence", "overwrite", "fragmented", "modelled", "replay", "tree", "memory", "objects"];
 
 /// One round, whoever wrote.
 #[derive(Clone, Debug, Serialize)]
@@ -190,6 +192,7 @@ pub fn run(options: &Options) -> Result<Suite> {
         import::replay,
         tree::tree,
         memory::memory,
+        objects::objects,
     ]) {
         if options.only.is_empty() || options.only.iter().any(|only| only == name) {
             part(options, &mut suite, &mut raw)?;

@@ -152,7 +152,21 @@ impl Rig {
     pub(super) fn new(folder: &Path, spec: PoolSpec) -> Result<Self> {
         let path = folder.join("pool");
         filled(&path, spec.size_bytes)?;
-        Self::made(Runtime::real(RuntimeOptions::default())?, path, spec)
+        Self::made(Runtime::real(RuntimeOptions::default())?, path, spec, TxTunables::default())
+    }
+
+    /// A new pool in a file of this folder that takes no more of it than is written, whose txgs end when they are asked to.
+    pub(super) fn by_hand(folder: &Path, size_bytes: u64) -> Result<Self> {
+        let path = folder.join("pool");
+        std::fs::File::create(&path)?.set_len(size_bytes)?;
+        let spec = PoolSpec { size_bytes, has_log: true, metaslabs_min: 16, dirty_max_bytes: size_bytes / 4 };
+        let tunables = TxTunables {
+            zfs_txg_timeout: 24 * 3600,
+            zfs_dirty_data_sync_percent: 100,
+            zfs_delay_min_dirty_percent: 100,
+            ..TxTunables::default()
+        };
+        Self::made(Runtime::real(RuntimeOptions::default())?, path, spec, tunables)
     }
 
     /// A new pool on a drive of this model, in virtual time: what only the processor does takes none.
@@ -163,10 +177,10 @@ impl Rig {
         sim.set_steps_max(u64::MAX);
         let options = SimDiskOptions { size_bytes: spec.size_bytes, rotational: true, ..SimDiskOptions::default() };
         sim.add_disk(&runtime.handle(), &path, options).set_model(Rotating::new(drive));
-        Self::made(runtime, path, spec)
+        Self::made(runtime, path, spec, TxTunables::default())
     }
 
-    fn made(runtime: Runtime, path: PathBuf, spec: PoolSpec) -> Result<Self> {
+    fn made(runtime: Runtime, path: PathBuf, spec: PoolSpec, tunables: TxTunables) -> Result<Self> {
         let handle = runtime.handle();
         let (at, clock) = (path.clone(), handle.clone());
         let making = async move {
@@ -192,7 +206,7 @@ impl Rig {
             BulkWriter::create(&root.objset, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await?;
             pool.set_property(&root, "compression", &PropertyValue::Number(COMPRESSION_OFF)).await?;
             pool.sync().await?;
-            let tunables = TxTunables { zfs_dirty_data_max: spec.dirty_max_bytes, ..TxTunables::default() };
+            let tunables = TxTunables { zfs_dirty_data_max: spec.dirty_max_bytes, ..tunables };
             let pool = pool.start(tunables).await;
             let head = pool.open_head("bench").await?;
             anyhow::Ok((pool, head))
@@ -203,12 +217,12 @@ impl Rig {
     }
 
     /// Runs on a worker.
-    fn run<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(super) fn run<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let handle = self.runtime.handle();
         self.runtime.block_on(handle.spawn(Class::Issue, work)).map_err(|error| anyhow!("{error}"))?
     }
 
-    fn head(&self) -> Result<LiveHead> {
+    pub(super) fn head(&self) -> Result<LiveHead> {
         self.head.clone().context("the pool is open")
     }
 
