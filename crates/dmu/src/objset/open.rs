@@ -1,6 +1,6 @@
 //! The open state of an objset: its objects in memory, which of them each txg has changed, and its root on disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_format::blkptr::Blkptr;
@@ -221,10 +221,15 @@ impl Objset {
         self.open_state().state.lock().objects.contains_key(&id)
     }
 
-    /// Takes the objects that a txg has changed, in the order of their numbers, the meta-dnode left out.
-    pub(crate) fn take_dirty(&self, txg: Txg) -> Vec<Object> {
+    /// Takes the numbers of the objects that a txg has changed, the meta-dnode's left out.
+    pub(crate) fn take_changed(&self, txg: Txg) -> BTreeSet<ObjectId> {
         let mut ids = self.open_state().changes.take(txg);
         ids.remove(&ObjectId(0));
+        ids
+    }
+
+    /// Those objects of these numbers that are in memory, as all are that have changes.
+    pub(crate) fn loaded(&self, ids: &[ObjectId]) -> Vec<Object> {
         let state = self.open_state().state.lock();
         let objects: Vec<Object> = ids.iter().filter_map(|id| state.objects.get(id).cloned()).collect();
         debug_assert_eq!(objects.len(), ids.len(), "an object with changes is in memory");

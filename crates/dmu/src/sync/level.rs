@@ -15,13 +15,14 @@ use super::batch::{BATCH_BLOCKS_MAX, Room};
 use super::part::Part;
 use super::place::Made;
 use super::stores::Cleaned;
-use super::trees::{Item, Tree};
+use super::stretch::Stretch;
+use super::trees::Item;
 use crate::geometry::is_special;
 use crate::objset::{BlockKind, Now, ObjsetPolicy};
 
 /// Blocks of one tree that follow each other in a batch.
 pub(super) struct Span {
-    pub(super) part: usize,
+    pub(super) stretch: usize,
     pub(super) tree: usize,
     pub(super) count: usize,
     /// Data that is dirty until it is stored.
@@ -45,40 +46,41 @@ pub(super) struct Batch {
     items: Vec<Item>,
 }
 
-/// Where in the trees of all parts the next batch begins.
+/// Where in the trees of all stretches the next batch begins: in which stretch, and at which of its trees that have blocks.
 pub(super) struct Cursor {
     level: u8,
     now: Now,
-    part: usize,
-    tree: usize,
+    stretch: usize,
+    busy: usize,
 }
 
 impl Cursor {
     pub(super) const fn new(level: u8, now: Now) -> Self {
-        Self { level, now, part: 0, tree: 0 }
+        Self { level, now, stretch: 0, busy: 0 }
     }
 
     /// The next batch; none where there is nothing left.
-    pub(super) fn next(&mut self, parts: &[Part], trees: &mut [Vec<Tree>]) -> Option<(Vec<Span>, Batch)> {
+    pub(super) fn next(&mut self, parts: &[Part], stretches: &mut [Stretch]) -> Option<(Vec<Span>, Batch)> {
         let (mut spans, mut room) = (Vec::new(), Room::default());
         let items = Vec::with_capacity(BATCH_BLOCKS_MAX);
         let mut batch = Batch { level: self.level, now: self.now, hows: Vec::new(), items };
-        while let Some(of_part) = trees.get_mut(self.part) {
-            let Some(tree) = of_part.get_mut(self.tree) else {
-                (self.part, self.tree) = (self.part + 1, 0);
+        while let Some(stretch) = stretches.get_mut(self.stretch) {
+            let Some(at) = stretch.busy.get(self.busy).copied() else {
+                (self.stretch, self.busy) = (self.stretch + 1, 0);
                 continue;
             };
+            let tree = &mut stretch.trees[at];
             let before = batch.items.len();
             tree.take_items(self.level, &mut room, &mut batch.items);
             let taken = &batch.items[before..];
             if !taken.is_empty() {
-                let (part, object, count) = (&parts[self.part], tree.object.id(), taken.len());
+                let (part, object, count) = (&parts[stretch.part], tree.object.id(), taken.len());
                 let is_data = self.level == 0 && object.0 != 0 && !is_special(object);
                 let cleaned = part.objset.dirty().filter(|_| is_data).map(|dirty| {
                     let data = taken.iter().filter(|item| item.block.is_some());
                     Cleaned::new(dirty, self.now.txg, data.map(|item| item.content.len_bytes()).sum())
                 });
-                spans.push(Span { part: self.part, tree: self.tree, count, cleaned });
+                spans.push(Span { stretch: self.stretch, tree: at, count, cleaned });
                 batch.hows.push(How {
                     policy: part.policy,
                     objset: part.objset.id(),
@@ -90,7 +92,7 @@ impl Cursor {
             if room.is_full() {
                 break;
             }
-            self.tree += 1;
+            self.busy += 1;
         }
         (!spans.is_empty()).then_some((spans, batch))
     }

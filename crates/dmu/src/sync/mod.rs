@@ -22,15 +22,21 @@
 //! 2. [`Object::write`] locks the range of blocks (`object/range_lock`), reads what it does not overwrite, makes new blocks and
 //!    puts them into the layer of the txg. Others change other blocks meanwhile.
 //! 3. The txg is quiesced: nobody holds it, its layers are final. Others go on in the next.
-//! 4. [`Writer::sync`] loads the indirect blocks above what has changed, then goes up level by level (`sync`): blocks are
+//! 4. [`Writer::sync`] cuts what has changed into stretches of objects whose dnodes stand side by side (`stretch`): what is done for
+//!    each object is done for a stretch at a time, on all cores. Its trees are made, and the indirect blocks above what has
+//!    changed are loaded.
+//! 5. It goes up level by level (`sync`): blocks are
 //!    taken some at a time (`level`), prepared on all cores, get their places in order, have their pointers made and what they
 //!    give up counted on all cores (`place`, `killed`), and are stored in the background, neighbours as one (`stores`). A
-//!    block's pointer is known when it is placed, so the level above need not wait for devices.
-//!    Where an objset's flags say that it has accounts of owners (`userquota`), what has changed is entered and written too.
-//! 5. Dnodes go into the blocks of the meta-dnode, which is written likewise, then the root block. [`Writer::sync`] is two halves:
+//!    block's pointer is known when it is placed, so the level above need not wait for devices. Stretches whose objects have changed
+//!    in their dnodes alone have no part in this.
+//! 6. Each stretch counts what its trees have lost, and what its owners use where the objset's flags say that it has accounts of
+//!    them (`userquota`), and puts its dnodes into the blocks of the meta-dnode. What stretches come to is put together in their
+//!    order; accounts are entered, and written like other objects. The meta-dnode is written likewise, then the root block.
+//!    [`Writer::sync`] is two halves:
 //!    [`Writer::begin`] ends when everything has its place and is on its way, [`Storing::finish`] when devices have it. Then the
-//!    layer gives way to the new tree, and its memory is given back where nobody waits for it.
-//! 6. The caller gets the new root and the blocks that are not pointed to any more, and puts the first into the object above
+//!    layers give way to the new trees, stretch by stretch, and their memory is given back where nobody waits for it.
+//! 7. The caller gets the new root and the blocks that are not pointed to any more, and puts the first into the object above
 //!    (the dataset, in the end the uberblock) and frees the others.
 //!
 //! **Passes.** The MOS holds the accounts of the space that its own writing takes, so it is written again, until nothing
@@ -47,7 +53,9 @@
 //! 3. What a tree loses is told once, and what it gains is counted once: used bytes of a dnode are those of its blocks.
 //! 4. The block of an object is written by one store at a time: a pass ends when its stores have. What the cache has of a block
 //!    that is written in place again is what was written last.
-//! 5. A range lock that is taken before the txg never waits for one whose holder waits for a txg: the locks of an object are taken
+//! 5. What is done on all cores touches what is one stretch's or one batch's alone, or adds up; what is put together is put together in
+//!    the order of objects. So equal changes give equal bytes, whichever core was first.
+//! 6. A range lock that is taken before the txg never waits for one whose holder waits for a txg: the locks of an object are taken
 //!    before the txg by all its users, or after it by all.
 //!
 //! **Crash.** Nothing here is the pool's before the uberblock is. What was written before goes to space that is free in
@@ -80,20 +88,21 @@ mod place;
 mod shared;
 mod space;
 mod stores;
+mod stretch;
 mod trees;
 mod userquota;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dnode::{DnodePhys, SLOT_BYTES};
-use cenote_format::ids::{BlockId, Guid, ObjectId, Txg};
+use cenote_format::dnode::DnodePhys;
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetPhys;
-use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{Class, Join, Semaphore};
+use cenote_taskq::buf::Block;
+use cenote_taskq::{Class, Handle, Join, Semaphore};
 use cenote_zio::{Allocator, Bookmark, ZioError};
 
 pub use self::killed::Killed;
@@ -103,15 +112,14 @@ use self::place::{Change, Made, Pointed};
 use self::shared::Shared;
 pub use self::space::SpaceDelta;
 use self::stores::{IN_FLIGHT_MAX_BYTES, Stores};
-use self::trees::Tree;
-use self::userquota::{Accounting, Changes};
-use crate::geometry::{GROUPUSED, PROJECTUSED, SLOTS, USERUSED};
-use crate::object::Object;
+use self::stretch::{Settled, Stretch, Ways};
+use self::userquota::Changes;
+use crate::geometry::{GROUPUSED, PROJECTUSED, USERUSED};
 use crate::objset::{BlockKind, Now, Objset, PASS_REWRITE};
 use crate::{Dmu, DmuError, DmuErrorKind};
 
-/// Objects whose trees are loaded ahead of their turn.
-const LOADED_MAX: usize = 128;
+/// Stretches of objects that are under way at once.
+const STRETCHES_MAX: usize = 64;
 /// Batches of blocks that are prepared ahead of their turn to be placed.
 const PREPARED_MAX: usize = 32;
 /// Batches of blocks that have their places and whose pointers are still to be entered.
@@ -135,8 +143,9 @@ pub struct Synced {
 pub struct Storing {
     stores: Stores,
     txg: Txg,
-    /// What objects and objsets are on disk once all is stored. Readers go on asking layers until then.
-    objects: Vec<(Object, Option<DnodePhys>)>,
+    /// What objects and objsets are on disk once all is stored.
+    objects: Vec<Settled>,
+    metas: Settled,
     roots: Vec<(Objset, Blkptr, ObjsetPhys)>,
 }
 
@@ -144,12 +153,6 @@ pub struct Storing {
 #[derive(Clone)]
 pub struct Writer {
     shared: Arc<Shared>,
-}
-
-/// A tree that is being loaded; at once where only its dnode has changed, since handing that over takes longer.
-enum Load {
-    Done(Box<Tree>),
-    Begun(Join<Result<Tree, DmuError>>),
 }
 
 impl Writer {
@@ -200,26 +203,28 @@ impl Writer {
                 needs: Needs::of_objset(objset.phys().flags),
             })
             .collect();
-        let objects = parts.iter().map(|part| part.objset.take_dirty(txg)).collect();
-        let mut trees = self.write_trees(&mut parts, objects, now, &mut stores).await?;
-        if let Some(accounts) = count_owners(&parts, &mut trees, txg).await? {
-            let accounts = self.write_trees(&mut parts, accounts, now, &mut stores).await?;
-            trees.iter_mut().zip(accounts).for_each(|(trees, more)| trees.extend(more));
-        }
+        let changed: Vec<_> = (0..parts.len()).map(|part| (part, parts[part].objset.take_changed(txg))).collect();
         let mut roots: Vec<BTreeMap<ObjectId, DnodePhys>> = vec![BTreeMap::new(); parts.len()];
         let mut settled = Vec::new();
-        for (part, trees) in trees.into_iter().enumerate() {
-            let objset = &parts[part].objset;
-            patch_dnodes(objset, trees, txg, &mut roots[part], &mut settled).await?;
+        let owners = self.write_objects(&mut parts, changed, now, &mut stores, &mut roots, &mut settled).await?;
+        let mut accounts = Vec::new();
+        for (part, owners) in owners.into_iter().enumerate() {
+            if owners.enter(&parts[part].objset, txg).await? {
+                accounts.push((part, parts[part].objset.take_changed(txg)));
+            }
         }
-        let metas = parts.iter().map(|part| vec![part.objset.meta_dnode()]).collect();
-        let metas = self.write_trees(&mut parts, metas, now, &mut stores).await?;
-        let mut pointers = Vec::with_capacity(parts.len());
-        for (at, mut meta) in metas.into_iter().enumerate() {
-            let meta = meta.pop().map(|tree| tree.head);
+        self.write_objects(&mut parts, accounts, now, &mut stores, &mut roots, &mut settled).await?;
+        let mut metas: Vec<Stretch> = Vec::with_capacity(parts.len());
+        for (at, part) in parts.iter().enumerate() {
+            metas.push(Stretch::of_meta(at, part, txg).await?);
+        }
+        self.write_levels(&mut parts, &mut metas, now, &mut stores).await?;
+        let (mut settled_metas, mut pointers) = (Vec::new(), Vec::with_capacity(parts.len()));
+        for (at, meta) in metas.into_iter().enumerate() {
+            let meta = meta.into_meta(&self.shared, &mut parts[at]);
             let dnodes = std::mem::take(&mut roots[at]);
             if let Some(meta) = &meta {
-                settled.push((parts[at].objset.meta_dnode(), Some(meta.clone())));
+                settled_metas.push((parts[at].objset.meta_dnode(), Some(meta.clone())));
             }
             pointers.push(self.write_root(&mut parts[at], meta, dnodes, now, &mut stores).await?);
         }
@@ -230,82 +235,72 @@ impl Writer {
             synced.push(Synced { root, born: part.born, killed: part.killed, needs: part.needs });
             roots.push((part.objset, root, phys));
         }
-        Ok((synced, Storing { stores, txg, objects: settled, roots }))
+        Ok((synced, Storing { stores, txg, objects: settled, metas: settled_metas, roots }))
     }
 
-    /// Writes the trees of objects, and counts them into their objsets' parts.
-    async fn write_trees(
+    /// Writes objects, all but the blocks that their dnodes stand in. What each objset's owners have more comes back.
+    async fn write_objects(
         &self,
         parts: &mut [Part],
-        objects: Vec<Vec<Object>>,
+        changed: Vec<(usize, BTreeSet<ObjectId>)>,
         now: Now,
         stores: &mut Stores,
-    ) -> Result<Vec<Vec<Tree>>, DmuError> {
-        let mut trees = Vec::with_capacity(objects.len());
-        for (part, objects) in parts.iter().zip(objects) {
-            trees.push(self.load_trees(part, objects, now.txg).await?);
+        roots: &mut [BTreeMap<ObjectId, DnodePhys>],
+        settled: &mut Vec<Settled>,
+    ) -> Result<Vec<Changes>, DmuError> {
+        let ways: Vec<Ways> = (0..parts.len()).map(|at| Ways::new(&self.shared, parts, at, now.txg)).collect();
+        let cut = changed.into_iter().flat_map(|(part, ids)| stretch::cut(ids).into_iter().map(move |ids| (part, ids)));
+        let cut: Vec<_> = cut.collect();
+        let mut stretches =
+            on_all_cores(self.shared.dmu.handle(), cut, |(part, ids)| ways[part].clone().load(ids)).await?;
+        self.write_levels(parts, &mut stretches, now, stores).await?;
+        let done =
+            on_all_cores(self.shared.dmu.handle(), stretches, |stretch| ways[stretch.part].clone().finish(stretch))
+                .await?;
+        let mut owners: Vec<Changes> = parts.iter().map(|_| Changes::default()).collect();
+        for done in done {
+            let part = &mut parts[done.part];
+            part.killed.append(done.killed);
+            part.needs |= done.needs;
+            owners[done.part].append(done.owners);
+            roots[done.part].extend(done.roots);
+            settled.push(done.settled);
         }
-        let top = trees.iter().flatten().map(|tree| tree.head.levels).max().unwrap_or(0);
-        for level in 0..top {
-            self.write_level(parts, &mut trees, level, now, stores).await?;
-        }
-        for (part, trees) in parts.iter_mut().zip(&mut trees) {
-            for tree in trees {
-                let mut used = 0;
-                for bp in std::mem::take(&mut tree.killed) {
-                    let space = self.space_of(&bp);
-                    used -= space.used_bytes;
-                    part.killed.push(bp, space);
-                }
-                tree.head.used = tree.head.used.saturating_add_signed(used);
-                if !tree.is_freed {
-                    part.needs |= Needs::of_slots(tree.head.slots());
-                }
-            }
-        }
-        Ok(trees)
+        Ok(owners)
     }
 
-    async fn load_trees(&self, part: &Part, objects: Vec<Object>, txg: Txg) -> Result<Vec<Tree>, DmuError> {
-        let mut pending = VecDeque::new();
-        let mut trees = Vec::with_capacity(objects.len());
-        let mut objects = objects.into_iter();
-        loop {
-            while pending.len() < LOADED_MAX {
-                let Some(object) = objects.next() else { break };
-                let Some((dirty, synced)) = object.take(txg) else { continue };
-                let reads_nothing = dirty.changes_no_block();
-                let load = Tree::load(object, dirty, synced, txg, part.policy.holes_have_births);
-                pending.push_back(match reads_nothing {
-                    true => Load::Done(Box::new(load.await?)),
-                    false => Load::Begun(self.shared.dmu.handle().spawn(Class::Sync, load)),
-                });
-            }
-            trees.push(match pending.pop_front() {
-                Some(Load::Done(tree)) => *tree,
-                Some(Load::Begun(join)) => joined(&part.objset, join).await??,
-                None => return Ok(trees),
-            });
+    /// Writes the blocks of all trees, level by level.
+    async fn write_levels(
+        &self,
+        parts: &mut [Part],
+        stretches: &mut [Stretch],
+        now: Now,
+        stores: &mut Stores,
+    ) -> Result<(), DmuError> {
+        let top = stretches.iter().map(Stretch::levels).max().unwrap_or(0);
+        for level in 0..top {
+            self.write_level(parts, stretches, level, now, stores).await?;
         }
+        Ok(())
     }
 
     /// Writes the blocks of one level: prepared in parallel, placed in order, pointed to in parallel, stored in the background.
     async fn write_level(
         &self,
         parts: &mut [Part],
-        trees: &mut [Vec<Tree>],
+        stretches: &mut [Stretch],
         level: u8,
         now: Now,
         stores: &mut Stores,
     ) -> Result<(), DmuError> {
-        trees.iter_mut().flatten().for_each(|tree| tree.begin_level(level));
+        stretches.iter_mut().for_each(|stretch| stretch.begin_level(level));
         let mut cursor = Cursor::new(level, now);
         let mut pending: VecDeque<(Vec<Span>, Join<Made>)> = VecDeque::new();
         let mut pointing: VecDeque<(Vec<Span>, Join<Pointed>)> = VecDeque::new();
         let (zio, allocator) = (self.shared.dmu.zio(), self.shared.allocator.as_ref());
         loop {
             while pending.len() < PREPARED_MAX
-                && let Some((spans, batch)) = cursor.next(parts, trees)
+                && let Some((spans, batch)) = cursor.next(parts, stretches)
             {
                 let (zio, units) = (zio.clone(), allocator.units());
                 let made = async move { batch.prepare(&zio, units) };
@@ -313,7 +308,7 @@ impl Writer {
             }
             let Some((spans, join)) = pending.pop_front() else { break };
             let Some(first) = spans.first() else { continue };
-            let made = joined(&parts[first.part].objset, join).await?;
+            let made = joined(parts[stretches[first.stretch].part].objset.id(), join).await?;
             let places = zio.find_places(allocator, &made.batch).await;
             let (shared, forgets) = (self.shared.clone(), now.pass >= PASS_REWRITE);
             let counts: Vec<usize> = spans.iter().map(|span| span.count).collect();
@@ -322,11 +317,11 @@ impl Writer {
             if pointing.len() >= POINTED_MAX
                 && let Some((spans, join)) = pointing.pop_front()
             {
-                enter(parts, trees, level, spans, join, stores).await?;
+                enter(parts, stretches, level, spans, join, stores).await?;
             }
         }
         for (spans, join) in pointing {
-            enter(parts, trees, level, spans, join, stores).await?;
+            enter(parts, stretches, level, spans, join, stores).await?;
         }
         Ok(())
     }
@@ -382,21 +377,27 @@ impl Storing {
     /// # Errors
     /// A device failure that the vdevs cannot make up for: the txg cannot be written.
     pub async fn finish(self) -> Result<Vec<Guid>, DmuError> {
-        let Self { stores, txg, objects, roots } = self;
+        let Self { stores, txg, objects, metas, roots } = self;
         let dmu = stores.dmu().clone();
         let fail = |kind| DmuError::new(cenote_format::ids::ObjsetId(0), ObjectId(0), kind);
         let (missed, replaced) = stores.finish().await.map_err(fail)?;
-        let gone: Vec<_> = objects.into_iter().filter_map(|(object, synced)| object.put_synced(txg, synced)).collect();
+        let handle = dmu.handle().clone();
+        let settling = |settled| {
+            let handle = handle.clone();
+            async move {
+                let gone = stretch::settle(settled, txg);
+                // Giving back a txg's memory takes a while, and nobody waits for it; refused, it is dropped here.
+                let _ = handle.dispatch(Class::Sync, move || drop(gone));
+                Ok(())
+            }
+        };
+        on_all_cores(&handle, objects, settling).await?;
+        drop(stretch::settle(metas, txg));
         for (objset, root, phys) in roots {
             objset.put_synced(txg, root, phys);
         }
-        // Giving back a txg's memory takes a while, and nobody waits for it; refused, it is dropped here. What a snapshot has
-        // still is read again.
-        let handle = dmu.handle().clone();
-        let _ = handle.dispatch(Class::Sync, move || {
-            replaced.iter().for_each(|bp| dmu.forget(bp));
-            drop(gone);
-        });
+        // What a snapshot has still is read again.
+        let _ = handle.dispatch(Class::Sync, move || replaced.iter().for_each(|bp| dmu.forget(bp)));
         Ok(missed)
     }
 }
@@ -404,21 +405,22 @@ impl Storing {
 /// Enters blocks of a level whose pointers are complete into their trees, and begins to store them.
 async fn enter(
     parts: &mut [Part],
-    trees: &mut [Vec<Tree>],
+    stretches: &mut [Stretch],
     level: u8,
     spans: Vec<Span>,
     join: Join<Pointed>,
     stores: &mut Stores,
 ) -> Result<(), DmuError> {
     let Some(first) = spans.first() else { return Ok(()) };
-    let pointed = joined(&parts[first.part].objset, join).await?;
+    let pointed = joined(parts[stretches[first.stretch].part].objset.id(), join).await?;
     if let Some((span, error)) = pointed.error {
-        return Err(trees[spans[span].part][spans[span].tree].object.error(error));
+        return Err(stretches[spans[span].stretch].trees[spans[span].tree].object.error(error));
     }
     let mut pointers = &pointed.pointers[..];
     for (span, change) in spans.iter().zip(pointed.changes) {
-        let used_bytes = parts[span.part].take(change);
-        let tree = &mut trees[span.part][span.tree];
+        let stretch = &mut stretches[span.stretch];
+        let used_bytes = parts[stretch.part].take(change);
+        let tree = &mut stretch.trees[span.tree];
         let (own, rest) = pointers.split_at(span.count.min(pointers.len()));
         tree.head.used = tree.head.used.saturating_add_signed(used_bytes);
         tree.put_all(level, own);
@@ -429,72 +431,30 @@ async fn enter(
     Ok(())
 }
 
-/// Enters into the accounts of objsets what has changed; the accounts are objects that are to be written then, if there are.
-async fn count_owners(parts: &[Part], trees: &mut [Vec<Tree>], txg: Txg) -> Result<Option<Vec<Vec<Object>>>, DmuError> {
-    let mut all = Vec::with_capacity(parts.len());
-    for (part, trees) in parts.iter().zip(trees) {
-        let mut changed = Vec::new();
-        if let Some(accounting) = Accounting::of(part.objset.phys().flags) {
-            let mut changes = Changes::default();
-            for tree in trees.iter_mut().filter(|tree| ![USERUSED, GROUPUSED, PROJECTUSED].contains(&tree.object.id()))
-            {
-                accounting.count(tree, &mut changes).map_err(|kind| tree.object.error(kind))?;
+/// Does the same with each, on any core; what comes of them in their order. What is alone is done here.
+async fn on_all_cores<I, T, F>(handle: &Handle, items: Vec<I>, work: impl Fn(I) -> F) -> Result<Vec<T>, DmuError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, DmuError>> + Send + 'static,
+{
+    let is_alone = items.len() == 1;
+    let (mut pending, mut done) = (VecDeque::new(), Vec::with_capacity(items.len()));
+    let mut items = items.into_iter();
+    loop {
+        while pending.len() < STRETCHES_MAX
+            && let Some(item) = items.next()
+        {
+            match is_alone {
+                true => done.push(work(item).await?),
+                false => pending.push_back(handle.spawn(Class::Sync, work(item))),
             }
-            changes.enter(&part.objset, txg).await?;
-            changed = part.objset.take_dirty(txg);
         }
-        all.push(changed);
+        let Some(join) = pending.pop_front() else { return Ok(done) };
+        done.push(joined(ObjsetId(0), join).await??);
     }
-    Ok(all.iter().any(|changed| !changed.is_empty()).then_some(all))
 }
 
-async fn joined<T>(objset: &Objset, join: Join<T>) -> Result<T, DmuError> {
+async fn joined<T>(objset: ObjsetId, join: Join<T>) -> Result<T, DmuError> {
     let interrupted = |error: cenote_taskq::JoinError| DmuErrorKind::Interrupted(error.to_string());
-    join.await.map_err(|error| DmuError::new(objset.id(), ObjectId(0), interrupted(error)))
-}
-
-/// Puts written objects' dnodes into the blocks of the meta-dnode, those that stand in the root block into `roots`. What each
-/// object is on disk once all is stored goes to `settled`.
-async fn patch_dnodes(
-    objset: &Objset,
-    trees: Vec<Tree>,
-    txg: Txg,
-    roots: &mut BTreeMap<ObjectId, DnodePhys>,
-    settled: &mut Vec<(Object, Option<DnodePhys>)>,
-) -> Result<(), DmuError> {
-    let meta = objset.meta_dnode();
-    let mut open: Option<(u64, Buf)> = None;
-    for tree in trees {
-        let id = tree.object.id();
-        if [USERUSED, GROUPUSED, PROJECTUSED].contains(&id) {
-            settled.push((tree.object, Some(tree.head.clone())));
-            roots.insert(id, tree.head);
-            continue;
-        }
-        let (block, slot) = (id.0 / SLOTS, (id.0 % SLOTS) as usize);
-        if open.as_ref().is_none_or(|(at, _)| *at != block) {
-            if let Some((at, bytes)) = open.take() {
-                meta.write_block(txg, at, bytes.freeze());
-            }
-            let size = meta.block_bytes() as usize;
-            let bytes =
-                meta.block(BlockId(block)).await?.map_or_else(|| Buf::zeroed(size), |(block, _)| block.into_buf());
-            open = Some((block, bytes));
-        }
-        let Some((_, bytes)) = &mut open else { continue };
-        let start = slot * SLOT_BYTES;
-        let target = bytes.get_mut(start..start + tree.head.slots() * SLOT_BYTES);
-        let target =
-            target.ok_or_else(|| tree.object.error(DmuErrorKind::Corrupt("a dnode beyond its block".into())))?;
-        if tree.is_freed {
-            target.fill(0);
-        } else {
-            target.copy_from_slice(&tree.head.emit());
-        }
-        settled.push((tree.object, (!tree.is_freed).then_some(tree.head)));
-    }
-    if let Some((at, bytes)) = open {
-        meta.write_block(txg, at, bytes.freeze());
-    }
-    Ok(())
+    join.await.map_err(|error| DmuError::new(objset, ObjectId(0), interrupted(error)))
 }

@@ -9,11 +9,14 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodePhys, MAX_BLKPTRS, dnodes_in_block};
 use cenote_format::ids::{BlockId, Txg};
+use cenote_format::needs::Needs;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{BoxFuture, Class};
 use cenote_zio::ORDER;
 
 use super::batch::Room;
+use super::killed::Killed;
+use super::shared::Shared;
 use crate::geometry::levels_for;
 use crate::object::Object;
 use crate::object::SYNC_TREE_BYTES;
@@ -157,9 +160,30 @@ impl Tree {
                 tree.free_range(range).await?;
             }
         }
+        if tree.blocks.is_empty() && matches!(tree.spill, Some(None)) {
+            // It is not written, and no block comes before it.
+            tree.take_spill();
+        }
         tree.grow();
         tree.open_paths().await?;
         Ok(tree)
+    }
+
+    /// True if there may be blocks to be written.
+    pub(super) fn has_blocks(&self) -> bool {
+        !self.blocks.is_empty() || self.spill.is_some() || self.indirects.iter().any(|level| !level.is_empty())
+    }
+
+    /// Counts the blocks that the tree has lost, and gives them away. Features that the dnode needs come back.
+    pub(super) fn count_killed(&mut self, shared: &Shared, killed: &mut Killed) -> Needs {
+        let mut used = 0;
+        for bp in std::mem::take(&mut self.killed) {
+            let space = shared.space_of(&bp);
+            used -= space.used_bytes;
+            killed.push(bp, space);
+        }
+        self.head.used = self.head.used.saturating_add_signed(used);
+        if self.is_freed { Needs::default() } else { Needs::of_slots(self.head.slots()) }
     }
 
     const fn top_level(&self) -> u8 {

@@ -31,9 +31,9 @@ pub(super) struct Accounting {
     projects: bool,
 }
 
-/// What a txg changes, by account and name.
+/// What a txg changes, by account and whose; of objects (or bytes).
 #[derive(Debug, Default)]
-pub(super) struct Changes(BTreeMap<(ObjectId, String), i64>);
+pub(super) struct Changes(BTreeMap<(ObjectId, bool, u64), i64>);
 
 impl Accounting {
     /// Those that the flags say are complete; none where users' are not.
@@ -71,9 +71,9 @@ impl Accounting {
         let counts_objects = dnode.flags.contains(DnodeFlags::USEROBJUSED_ACCOUNTED);
         let accounts = [(USERUSED, owner.uid), (GROUPUSED, owner.gid), (PROJECTUSED, owner.project)];
         for (account, id) in accounts.into_iter().filter(|(account, _)| self.projects || *account != PROJECTUSED) {
-            *changes.0.entry((account, AccountKey::Space(id).name())).or_default() += bytes;
+            *changes.0.entry((account, false, id)).or_default() += bytes;
             if counts_objects {
-                *changes.0.entry((account, AccountKey::Objects(id).name())).or_default() += sign;
+                *changes.0.entry((account, true, id)).or_default() += sign;
             }
         }
         Ok(())
@@ -81,10 +81,26 @@ impl Accounting {
 }
 
 impl Changes {
-    /// Enters the changes into an objset's accounts.
-    pub(super) async fn enter(self, objset: &Objset, txg: Txg) -> Result<(), DmuError> {
+    /// Takes others in.
+    pub(super) fn append(&mut self, other: Self) {
+        if self.0.is_empty() {
+            *self = other;
+            return;
+        }
+        other.0.into_iter().for_each(|(account, delta)| *self.0.entry(account).or_default() += delta);
+    }
+
+    /// Enters the changes into an objset's accounts, in the order of their names; false if there are none.
+    pub(super) async fn enter(self, objset: &Objset, txg: Txg) -> Result<bool, DmuError> {
+        let named = |((account, is_objects, id), delta)| {
+            let key = if is_objects { AccountKey::Objects(id) } else { AccountKey::Space(id) };
+            ((account, key.name()), delta)
+        };
+        let named: BTreeMap<(ObjectId, String), i64> =
+            self.0.into_iter().filter(|(_, delta)| *delta != 0).map(named).collect();
         let mut open: Option<(ObjectId, Zap)> = None;
-        for ((account, name), delta) in self.0.into_iter().filter(|(_, delta)| *delta != 0) {
+        let any = !named.is_empty();
+        for ((account, name), delta) in named {
             if open.as_ref().is_none_or(|(at, _)| *at != account) {
                 if let Some((_, mut zap)) = open.take() {
                     zap.flush(txg).await?;
@@ -101,7 +117,7 @@ impl Changes {
         if let Some((_, mut zap)) = open {
             zap.flush(txg).await?;
         }
-        Ok(())
+        Ok(any)
     }
 }
 
