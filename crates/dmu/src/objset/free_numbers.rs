@@ -22,14 +22,16 @@ impl Objset {
     /// The meta-dnode cannot be read.
     pub async fn look_for_numbers(&self) -> Result<(), DmuError> {
         for _ in 0..LOOKS_MAX {
-            let (block, forgotten) = {
-                let mut state = self.open_state().state.lock();
+            let open = self.open_state();
+            let block = {
+                let mut state = open.state.lock();
                 if self.id() == MOS || !state.numbers.wants_more() {
                     return Ok(());
                 }
                 let Some(block) = state.numbers.unseen.next() else { return Ok(()) };
-                (block, state.forgotten)
+                block
             };
+            let forgotten = open.table.of(ObjectId(block * SLOTS)).forgotten;
             let meta = self.meta_dnode();
             let Some(on_disk) = meta.on_disk() else { return Ok(()) };
             let pointer = on_disk.pointer(0, BlockId(block)).await?;
@@ -47,19 +49,19 @@ impl Objset {
                     free &= !bits(ObjectId(slot as u64), dnode.slots() as u64);
                 }
             }
-            let mut state = self.open_state().state.lock();
+            let shard = open.table.of(ObjectId(block * SLOTS));
             // What was written and forgotten meanwhile is neither in what was read nor in memory.
-            if state.forgotten != forgotten {
+            if shard.forgotten != forgotten {
                 continue;
             }
             let numbers = ObjectId(block * SLOTS)..ObjectId((block + 1) * SLOTS);
-            for (id, object) in state.objects.range(numbers) {
+            for (id, object) in shard.objects.range(numbers) {
                 free &= !bits(*id, object.phys().slots() as u64);
             }
             if block == 0 {
                 free &= !1;
             }
-            state.numbers.add(block, free);
+            open.state.lock().numbers.add(block, free);
         }
         Ok(())
     }

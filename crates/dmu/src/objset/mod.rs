@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Objset ─┬─ frozen: a root                          of a snapshot, a view, a pool opened read-only
-//!           └─ open:   objects in memory by number, the set of objects that each txg has changed, the root on disk
+//!           └─ open:   objects in memory by number (`table`), the set of objects that each txg has changed, the root on disk
 //! ```
 
 mod free_numbers;
@@ -11,6 +11,7 @@ mod object_alloc;
 mod open;
 mod policy;
 mod stats;
+mod table;
 
 use std::sync::Arc;
 

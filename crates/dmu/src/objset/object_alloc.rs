@@ -30,7 +30,7 @@ pub(super) struct Numbers {
     next: u64,
     /// Free slots, a bit for each, by block of the meta-dnode.
     free: BTreeMap<u64, u32>,
-    /// What a txg has freed, with its slots. The txg itself does not give it again.
+    /// What a txg has freed, with its slots, in any order. The txg itself does not give it again.
     freed: BTreeMap<Txg, Vec<(ObjectId, u64)>>,
     /// Blocks of the meta-dnode that are still to be looked into for free slots.
     pub(super) unseen: std::ops::Range<u64>,
@@ -40,6 +40,12 @@ pub(super) struct Numbers {
 pub(super) fn bits(id: ObjectId, slots: u64) -> u32 {
     let ones = u32::MAX >> (SLOTS - slots.clamp(1, SLOTS));
     ones << (id.0 % SLOTS)
+}
+
+/// Which of them are known, where they are too many, must not depend on who gave them first.
+fn sorted(mut freed: Vec<(ObjectId, u64)>) -> Vec<(ObjectId, u64)> {
+    freed.sort_unstable();
+    freed
 }
 
 impl Numbers {
@@ -52,7 +58,7 @@ impl Numbers {
     pub(super) fn take(&mut self, txg: Txg, slots: u64) -> ObjectId {
         assert!((1..=SLOTS).contains(&slots), "a dnode takes a slot, and no more than a block has");
         let later = self.freed.split_off(&txg);
-        for (id, slots) in std::mem::replace(&mut self.freed, later).into_values().flatten() {
+        for (id, slots) in std::mem::replace(&mut self.freed, later).into_values().flat_map(sorted) {
             self.add(id.0 / SLOTS, bits(id, slots));
         }
         let fits = |(block, free): (&u64, &u32)| {

@@ -1,6 +1,7 @@
 //! The open state of an objset: its objects in memory, which of them each txg has changed, and its root on disk.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_format::blkptr::Blkptr;
@@ -13,6 +14,7 @@ use super::Objset;
 use super::object_alloc::Numbers;
 use super::policy::ObjsetPolicy;
 use super::stats::ObjsetStats;
+use super::table::{SHARDS, Table};
 use crate::changes::Changes;
 use crate::geometry::{OBJECT_MAX, SLOTS, is_special};
 use crate::object::{Object, ObjectSpec};
@@ -22,8 +24,8 @@ use crate::{DmuError, DmuErrorKind};
 
 /// The meta object set.
 pub(super) const MOS: ObjsetId = ObjsetId(0);
-/// Objects in memory at which unused ones are first let go.
-const OBJECTS_MIN: usize = 1 << 10;
+/// Objects in memory from which on the end of a txg looks at them on all cores.
+const SWEPT_ALONE_MAX: usize = 1 << 11;
 
 /// Frees of a txg may take this part of `zfs_dirty_data_max` at most.
 const FREES_PART: u64 = 8;
@@ -32,6 +34,8 @@ const FREES_PART: u64 = 8;
 const FREED_BYTES: u64 = 512;
 
 pub(super) struct Open {
+    pub(super) table: Table,
+    /// Taken after a shard of the table, where both are.
     pub(super) state: Mutex<State>,
     changes: Arc<Changes>,
     pub(super) stats: Arc<ObjsetStats>,
@@ -39,44 +43,21 @@ pub(super) struct Open {
 
 pub(super) struct State {
     policy: ObjsetPolicy,
-    pub(super) objects: BTreeMap<ObjectId, Object>,
-    /// Number of objects at which unused ones are let go, though no txg ends.
-    full_at: usize,
     pub(super) numbers: Numbers,
-    /// How often objects have been forgotten: what was read from disk before may be out of date after.
-    pub(super) forgotten: u64,
     root: Blkptr,
     /// All of the root block but its dnodes.
     phys: Arc<ObjsetPhys>,
 }
 
-impl State {
-    /// Lets go of unused objects before they are more than the used ones: where everything is only read no txg ends.
-    fn make_room(&mut self) {
-        if self.objects.len() < self.full_at {
-            return;
-        }
-        // An object that is freed on disk is let go at the end of a txg, which gives its number to others.
-        let is_kept =
-            |id: &ObjectId, object: &Object| id.0 == 0 || is_special(*id) || !object.is_idle() || object.is_gone();
-        self.objects.retain(|id, object| is_kept(id, object));
-        self.forgotten += 1;
-        self.full_at = (self.objects.len() * 2).max(OBJECTS_MIN);
-    }
-}
-
 impl Open {
     pub(super) fn new(reader: &Reader, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
-        let state = State {
-            policy,
-            objects: BTreeMap::new(),
-            full_at: OBJECTS_MIN,
-            numbers: Numbers::new(next),
-            forgotten: 0,
-            root,
-            phys: Arc::new(phys),
-        };
-        Self { state: Mutex::new(state), changes: Arc::new(Changes::new(reader.clone())), stats: Arc::default() }
+        let state = State { policy, numbers: Numbers::new(next), root, phys: Arc::new(phys) };
+        Self {
+            table: Table::new(),
+            state: Mutex::new(state),
+            changes: Arc::new(Changes::new(reader.clone())),
+            stats: Arc::default(),
+        }
     }
 
     pub(super) fn root(&self) -> Blkptr {
@@ -88,14 +69,14 @@ impl Open {
     }
 
     pub(super) fn meta(&self) -> Object {
-        self.state.lock().objects[&ObjectId(0)].clone()
+        self.table.of(ObjectId(0)).objects[&ObjectId(0)].clone()
     }
 }
 
 impl Objset {
     pub(super) fn add(&self, id: ObjectId, head: DnodePhys, synced: Option<DnodePhys>) -> Object {
         let object = Object::open(&self.open_state().changes, id, head, synced);
-        let before = self.open_state().state.lock().objects.insert(id, object.clone());
+        let before = self.open_state().table.of(id).objects.insert(id, object.clone());
         assert!(before.is_none(), "a new object takes no other's place");
         object
     }
@@ -172,12 +153,12 @@ impl Objset {
         let head = spec.dnode().map_err(fail)?;
         let is_special = is_special(id);
         {
-            let mut state = self.open_state().state.lock();
-            if state.objects.contains_key(&id) || (id.0 >= OBJECT_MAX && !is_special) {
+            let shard = self.open_state().table.of(id);
+            if shard.objects.contains_key(&id) || (id.0 >= OBJECT_MAX && !is_special) {
                 return Err(fail(DmuErrorKind::WrongType("its number is taken".into())));
             }
             if !is_special {
-                state.numbers.claim(id, u64::from(spec.slots.clamp(1, SLOTS as u8)));
+                self.open_state().state.lock().numbers.claim(id, u64::from(spec.slots.clamp(1, SLOTS as u8)));
             }
         }
         let object = self.add(id, head, None);
@@ -189,8 +170,8 @@ impl Objset {
     pub(super) async fn open_object(&self, id: ObjectId) -> Result<Object, DmuError> {
         loop {
             let (found, forgotten) = {
-                let state = self.open_state().state.lock();
-                (state.objects.get(&id).cloned(), state.forgotten)
+                let shard = self.open_state().table.of(id);
+                (shard.objects.get(&id).cloned(), shard.forgotten)
             };
             if let Some(object) = found {
                 if object.is_freed() {
@@ -199,26 +180,26 @@ impl Objset {
                 return Ok(object);
             }
             let phys = self.find_dnode(id).await?;
-            let mut state = self.open_state().state.lock();
+            let mut shard = self.open_state().table.of(id);
             // Someone may have come first, changed it, and let it go again after a sync: the dnode is an old one then.
-            if !state.objects.contains_key(&id) && state.forgotten != forgotten {
+            if !shard.objects.contains_key(&id) && shard.forgotten != forgotten {
                 continue;
             }
-            state.make_room();
+            shard.make_room();
             let made = || Object::open(&self.open_state().changes, id, phys.clone(), Some(phys));
-            return Ok(state.objects.entry(id).or_insert_with(made).clone());
+            return Ok(shard.objects.entry(id).or_insert_with(made).clone());
         }
     }
 
     /// Objects in memory: those in use, those with changes that are not on disk, and at most as many unused ones, or a thousand.
     #[must_use]
     pub fn loaded_count(&self) -> usize {
-        self.open_state().state.lock().objects.len()
+        self.open_state().table.len()
     }
 
     /// Whether an object is in use in memory; those that stand in the root block always are.
     pub(crate) fn has(&self, id: ObjectId) -> bool {
-        self.open_state().state.lock().objects.contains_key(&id)
+        self.open_state().table.of(id).objects.contains_key(&id)
     }
 
     /// Takes the numbers of the objects that a txg has changed, the meta-dnode's left out.
@@ -230,8 +211,7 @@ impl Objset {
 
     /// Those objects of these numbers that are in memory, as all are that have changes.
     pub(crate) fn loaded(&self, ids: &[ObjectId]) -> Vec<Object> {
-        let state = self.open_state().state.lock();
-        let objects: Vec<Object> = ids.iter().filter_map(|id| state.objects.get(id).cloned()).collect();
+        let objects = self.open_state().table.all(ids);
         debug_assert_eq!(objects.len(), ids.len(), "an object with changes is in memory");
         objects
     }
@@ -245,19 +225,26 @@ impl Objset {
         // Flags may have been set for a later txg meanwhile.
         let flags = state.phys.flags;
         state.phys = Arc::new(ObjsetPhys { flags, ..phys });
-        let State { objects, numbers, .. } = &mut *state;
-        objects.retain(|id, object| {
-            if id.0 == 0 || is_special(*id) {
-                return true;
-            }
-            // What is freed on disk is no object any more, though someone may still hold it.
-            let is_gone = object.is_gone();
-            debug_assert!(!object.is_changed_in(txg), "what a txg has changed is on disk with its root");
-            if is_gone && self.id() != MOS {
-                numbers.give(txg, *id, object.phys().slots() as u64);
-            }
-            !is_gone && !object.is_idle()
-        });
-        state.forgotten += 1;
+    }
+
+    /// Pieces in which unused objects are let go when a txg is on disk, each by [`Self::sweep`], on any core: one where there are few
+    /// objects.
+    pub(crate) fn sweeps(&self) -> Vec<Range<usize>> {
+        match self.loaded_count() > SWEPT_ALONE_MAX {
+            true => (0..SHARDS).map(|at| at..at + 1).collect(),
+            false => std::iter::once(0..SHARDS).collect(),
+        }
+    }
+
+    /// Lets go of objects that nobody uses any more; numbers of those that the txg has freed can be given again.
+    pub(crate) fn sweep(&self, txg: Txg, shards: Range<usize>) {
+        for at in shards {
+            let open = self.open_state();
+            open.table.shard(at).sweep(txg, |id, object| {
+                if self.id() != MOS {
+                    open.state.lock().numbers.give(txg, id, object.phys().slots() as u64);
+                }
+            });
+        }
     }
 }

@@ -35,7 +35,8 @@
 //!    order; accounts are entered, and written like other objects. The meta-dnode is written likewise, then the root block.
 //!    [`Writer::sync`] is two halves:
 //!    [`Writer::begin`] ends when everything has its place and is on its way, [`Storing::finish`] when devices have it. Then the
-//!    layers give way to the new trees, stretch by stretch, and their memory is given back where nobody waits for it.
+//!    layers give way to the new trees, stretch by stretch, unused objects are let go, shard by shard of the objset's table, and
+//!    memory is given back where nobody waits for it.
 //! 7. The caller gets the new root and the blocks that are not pointed to any more, and puts the first into the object above
 //!    (the dataset, in the end the uberblock) and frees the others.
 //!
@@ -393,9 +394,16 @@ impl Storing {
         };
         on_all_cores(&handle, objects, settling).await?;
         drop(stretch::settle(metas, txg));
+        let mut sweeps = Vec::with_capacity(roots.len());
         for (objset, root, phys) in roots {
             objset.put_synced(txg, root, phys);
+            sweeps.extend(objset.sweeps().into_iter().map(|shards| (objset.clone(), shards)));
         }
+        let sweep = |(objset, shards): (Objset, _)| async move {
+            objset.sweep(txg, shards);
+            Ok(())
+        };
+        on_all_cores(&handle, sweeps, sweep).await?;
         // What a snapshot has still is read again.
         let _ = handle.dispatch(Class::Sync, move || replaced.iter().for_each(|bp| dmu.forget(bp)));
         Ok(missed)
