@@ -97,10 +97,13 @@ mod tests {
         assert_eq!(share.most, SHARE_FIRST / 2);
         share.adapt(Txg(2), TXG_MAX * 2, SHARE_MAX);
         assert_eq!(share.most, SHARE_FIRST / 2, "a txg counts once");
-        (3..50).for_each(|txg| share.adapt(Txg(txg), TXG_MAX * 2, SHARE_MAX));
-        assert_eq!(share.most, SHARE_MIN);
-        (50..99).for_each(|txg| share.adapt(Txg(txg), TXG_MAX / 9, 100_000));
-        assert_eq!(share.most, 100_000);
+        let mut used_up = |txg, took, bound| {
+            assert!(share.take(Txg(txg), SHARE_MAX, bound));
+            share.adapt(Txg(txg), took, bound);
+            share.most
+        };
+        assert_eq!((3..50).map(|txg| used_up(txg, TXG_MAX * 2, SHARE_MAX)).last(), Some(SHARE_MIN));
+        assert_eq!((50..99).map(|txg| used_up(txg, TXG_MAX / 9, 100_000)).last(), Some(100_000));
     }
 
     #[test]
