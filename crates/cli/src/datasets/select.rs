@@ -12,9 +12,10 @@ use cenote_props::{Property, Types};
 
 use super::values::{Caches, Raw, type_of};
 use super::{Column, Item, Mounts, PoolView};
-use crate::context::{Context, is_no_such_pool};
+use crate::context::Context;
 use crate::control::Owned;
 use crate::files::pool_of;
+use crate::missingpool::is_no_such_pool;
 
 /// What is asked for.
 pub(crate) struct Selection {

@@ -45,7 +45,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         for name in &args.pools {
             match context.open_pool(name).await {
                 Ok(pool) => views.push(Facts::of(context, pool)),
-                Err(error) if crate::context::is_no_such_pool(&error) => {
+                Err(error) if crate::missingpool::is_no_such_pool(&error) => {
                     if name != first && views.len() == 1 {
                         bail!("not supported yet: properties of vdevs ('{}')", rest.join("', '"));
                     }

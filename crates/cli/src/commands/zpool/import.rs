@@ -103,7 +103,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         let is_noted = noted.contains_key(target) || noted.values().any(|entry| target.parse() == Ok(entry.guid));
         let found =
-            crate::context::choose(found, name).map_err(|error| match crate::context::is_no_such_pool(&error) {
+            crate::context::choose(found, name).map_err(|error| match crate::missingpool::is_no_such_pool(&error) {
                 true if hints.is_empty() => SpaError::NoSuchPool(name.clone()).into(),
                 true => anyhow!("{}\n{}", SpaError::NoSuchPool(name.clone()), hints.join("\n")),
                 false => error,

@@ -1,17 +1,17 @@
 //! What a command works with: the runtime, the options that all share, its output, and the way to pools.
 
-use std::io::{self, Read};
+mod served;
+
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
-use cenote_fuse::{MountError, Unmount};
 use cenote_kstat::Settings;
 use cenote_spa::multihost::Notice;
 use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, View, find, import, tunables};
@@ -21,21 +21,16 @@ use cenote_taskq::{Group, Handle};
 use crate::args::globals::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
 use crate::control::{self, Kept, Who};
-use crate::datasets::{Mounted, Mounts};
 use crate::holder::{self, Holder};
 use crate::livemounts::LiveMounts;
+use crate::missingpool::{Gone, NoSuchPool, User};
 use crate::outcome::Outcome;
 use crate::output::{Output, Progress};
-use crate::served::ServedPool;
 use crate::volumes::OpenVolumes;
+use crate::{disks, keyfile, memory};
 
 /// Where devices are looked for when nothing says where.
 const DEFAULT_DIRS: [&str; 2] = ["/dev/disk/by-id", "/dev"];
-/// Names in `/dev` that are never disks, and of which some do things when they are opened.
-const NO_DISKS: [&str; 12] =
-    ["watchdog", "tty", "vcs", "hpet", "core", "fd", "std", "console", "ptmx", "kmsg", "mem", "random"];
-/// A key file's size at most.
-const KEY_MAX_BYTES: u64 = 64 << 10;
 
 /// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -44,15 +39,10 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 const END_TIME_MAX: Duration = Duration::from_secs(600);
 /// How long a process is waited for that has the devices and does not say for what.
 const SILENT_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long a client that has gone may seem to be there.
-const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked whether it has ended.
 const END_POLL: Duration = Duration::from_millis(50);
 /// How long nothing is said of that.
 const TELL_AFTER: Duration = Duration::from_millis(500);
-
-/// Properties of which a mount obeys the value.
-const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
 
 /// Work of a command, on the thread that began it.
 pub(crate) type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -151,160 +141,6 @@ impl Context {
         Self { may_send: false, ..self.clone() }
     }
 
-    /// For a client of this process, which has this pool.
-    pub(crate) fn served_by(&self, of: &ServedPool, output: Output) -> Self {
-        let (pool, volumes, mounts) = (of.pool.clone(), of.volumes.clone(), of.mounts.clone());
-        let devices = of.devices.clone();
-        let served = Served { pool, volumes, mounts, devices, view: Arc::default(), is_to_end: Arc::default() };
-        let mut context = self.clone();
-        (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
-        context.kept = Arc::default();
-        // Its own labels say that it is in use.
-        context.search.force = true;
-        context
-    }
-
-    /// The pool of this process, where it does a client's work.
-    pub(crate) fn served(&self) -> Option<&Pool> {
-        self.served.as_ref().map(|served| &served.pool)
-    }
-
-    /// The pool of this process, if it has one, has got devices: clients find it by them too.
-    pub(crate) fn devices_added(&self, paths: &[PathBuf]) {
-        let Some(served) = &self.served else { return };
-        let mut devices = served.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let new: Vec<PathBuf> = paths.iter().filter(|path| !devices.contains(path)).cloned().collect();
-        devices.extend(new);
-    }
-
-    /// Fails where clients use the pool of this process: a mount, or a volume. Mounts that nobody uses are unmounted on the way.
-    pub(crate) async fn check_unused(&self) -> Result<()> {
-        let Some(served) = &self.served else { return Ok(()) };
-        let pool = served.pool.name();
-        let begun = self.handle.now();
-        while let Some(volume) = served.volumes.in_use().await {
-            // A client that has just gone is noticed a moment later.
-            if self.handle.now() - begun < UNUSED_TIME_MAX {
-                self.handle.sleep(END_POLL).await;
-                continue;
-            }
-            bail!(
-                "cannot export '{pool}': pool is busy: a client has the volume '{volume}' ('-f' exports it nevertheless)"
-            );
-        }
-        let table = Mounts::read();
-        let mut mounts = served.mounts.all();
-        mounts.reverse();
-        for (dataset, at) in mounts {
-            if !table.ours().any(|there| there.dataset == dataset && there.at == at) {
-                continue;
-            }
-            let path = at.clone();
-            // What is not mounted any more, or cannot be unmounted from here, ends with the pool.
-            let ended = self.handle.spawn_blocking(move || cenote_fuse::unmount(&path, Unmount::Unused)).await?;
-            if let Err(MountError::Busy(_)) = ended {
-                bail!(
-                    "cannot export '{pool}': pool is busy: '{dataset}' is in use at {} ('-f' exports it nevertheless)",
-                    at.display()
-                );
-            }
-        }
-        Ok(())
-    }
-
-    /// The volumes of that pool.
-    pub(crate) fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
-        self.served.as_ref().map(|served| &served.volumes)
-    }
-
-    /// Has what is mounted obey properties of datasets that were just changed, and says what obeys them only later.
-    pub(crate) async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
-        if let Some(served) = &self.served {
-            served.mounts.refresh(&served.pool, changed).await.iter().for_each(|line| self.err(line));
-            served.volumes.refresh(changed).await.iter().for_each(|line| self.err(line));
-            return;
-        }
-        // Read-only mounts, whose processes see the pool as it was.
-        if !changed.iter().any(|name| OF_MOUNTS.contains(&name.as_str())) {
-            return;
-        }
-        let is_at_or_below = |mounted: &Mounted, dataset: &String| {
-            mounted.dataset.strip_prefix(dataset.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let mounts = Mounts::read();
-        for mounted in mounts.ours().filter(|mounted| datasets.iter().any(|dataset| is_at_or_below(mounted, dataset))) {
-            let (dataset, at) = (&mounted.dataset, mounted.at.display());
-            self.err(format!("'{dataset}' is mounted at {at}: what was set takes effect there at the next mount"));
-        }
-    }
-
-    /// Has this process end, with the pool exported, when the client has its answer.
-    pub(crate) fn ask_to_end(&self) {
-        if let Some(served) = &self.served {
-            served.is_to_end.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Whether it was asked to.
-    pub(crate) fn is_to_end(&self) -> bool {
-        self.served.as_ref().is_some_and(|served| served.is_to_end.load(Ordering::SeqCst))
-    }
-
-    /// Refuses what is not about the pool that this process has.
-    pub(crate) fn check_served(&self, name: &str) -> Result<()> {
-        match self.served() {
-            Some(pool) if pool.name() != name => bail!("this server has the pool '{}', not '{name}'", pool.name()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Has a pool's server asked instead, if there is one that goes on.
-    pub(crate) fn check_server(&self, found: &FoundPool) -> Result<()> {
-        let Some(socket) = control::find(found.guid).filter(|_| self.may_send) else { return Ok(()) };
-        match control::who(&socket) {
-            // Another pool's server, which `CENOTE_CONTROL` names, is not asked for this one.
-            Ok(who) if who.is_ending || who.guid != found.guid.0 => Ok(()),
-            // The reason why a server does not say who it is comes with the request.
-            Ok(_) | Err(_) => Err(control::Owned { pool: found.name().to_owned(), socket }.into()),
-        }
-    }
-
-    /// Has the server asked, if there is one, whatever pool it has.
-    pub(crate) fn check_any_server(&self) -> Result<()> {
-        let mut sockets = if self.may_send { control::all() } else { Vec::new() };
-        match (sockets.pop(), sockets.len()) {
-            (None, _) => Ok(()),
-            (Some(socket), 0) => Err(control::Owned { pool: String::new(), socket }.into()),
-            (Some(_), others) => bail!("{} pools are served: say which is meant", others + 1),
-        }
-    }
-
-    /// Has a pool's server asked, if there is one; also where the pool's devices do not let themselves be read, if there is but one
-    /// server that it may be.
-    pub(crate) async fn check_reachable(&self, name: &str) -> Result<()> {
-        match self.locate(name).await {
-            Ok((found, _)) => self.check_server(&found),
-            Err(error) => match if self.may_send { control::only() } else { None } {
-                // Another pool's server is not asked for this one.
-                Some(socket) if control::who(&socket).is_ok_and(|who| !who.is_called(name)) => Err(error),
-                Some(socket) => Err(control::Owned { pool: name.to_owned(), socket }.into()),
-                None => Err(error),
-            },
-        }
-    }
-
-    /// As [`Context::check_reachable`] where the pool's devices do not let themselves be read; nothing where they do, or there is no
-    /// server.
-    pub(crate) async fn check_failing(&self, name: &str) -> Result<()> {
-        if !self.may_send || control::only().is_none() {
-            return Ok(());
-        }
-        match self.check_reachable(name).await {
-            Err(error) if error.is::<control::Owned>() => Err(error),
-            _ => Ok(()),
-        }
-    }
-
     /// With what a command's own line adds.
     pub(crate) fn with(&self, search: &Search) -> Self {
         let mut context = self.clone();
@@ -374,7 +210,7 @@ impl Context {
             rewind,
             altroot: self.altroot.clone(),
             host_id: crate::hostid::host_id(),
-            cache_bytes: globals.cache_bytes.map_or_else(default_cache_bytes, usable),
+            cache_bytes: globals.cache_bytes.map_or_else(memory::default_cache_bytes, memory::usable),
             tunables: self.tunables(),
             notice: Some(self.notice()),
             ..ImportOptions::default()
@@ -414,7 +250,7 @@ impl Context {
                 if path.is_dir() {
                     let listed = self.handle.list_directory(&path).await;
                     paths.extend(
-                        listed.with_context(|| path.display().to_string())?.into_iter().filter(|at| is_disk(at)),
+                        listed.with_context(|| path.display().to_string())?.into_iter().filter(|at| disks::is_disk(at)),
                     );
                 } else if path.exists() {
                     paths.push(path);
@@ -428,7 +264,7 @@ impl Context {
         for dir in DEFAULT_DIRS {
             paths.extend(self.handle.list_directory(Path::new(dir)).await.unwrap_or_default());
         }
-        paths.retain(|path| is_disk(path));
+        paths.retain(|path| disks::is_disk(path));
         Ok(paths)
     }
 
@@ -815,71 +651,13 @@ impl Context {
             if dataset.split('/').next() != Some(pool.name()) {
                 continue;
             }
-            if let Some(mode) = mode_for_others(file) {
+            if let Some(mode) = keyfile::mode_for_others(file) {
                 self.err(format!("the key file '{file}' can be read by others (mode {mode:03o}): 'chmod go= {file}'"));
             }
             self.tell_of_slow_key(pool, dataset).await;
-            pool.dsl().load_key(dataset, Secret::new(key_bytes(file)?)).await?;
+            pool.dsl().load_key(dataset, Secret::new(keyfile::key_bytes(file)?)).await?;
         }
         Ok(())
-    }
-}
-
-/// The permission bits of a key file that others may read.
-fn mode_for_others(file: &str) -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
-    let meta = std::fs::metadata(file.strip_prefix("file://").unwrap_or(file)).ok()?;
-    let mode = meta.mode() & 0o777;
-    // A pipe or a terminal is no place where a key stays.
-    (meta.is_file() && mode & 0o044 != 0).then_some(mode)
-}
-
-/// Whether an error says that no pool has the name that was given.
-pub(crate) fn is_no_such_pool(error: &anyhow::Error) -> bool {
-    error.is::<NoSuchPool>()
-}
-
-/// No pool of this name was found.
-#[derive(Debug)]
-struct NoSuchPool {
-    name: String,
-    /// Why that may be, a line each.
-    hints: Vec<String>,
-}
-
-impl std::fmt::Display for NoSuchPool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cannot open '{}': no such pool", self.name)?;
-        self.hints.iter().try_for_each(|hint| write!(f, "\n{hint}"))
-    }
-}
-
-impl std::error::Error for NoSuchPool {}
-
-/// A pool that was imported is not there any more.
-#[derive(Debug)]
-struct Gone(String);
-
-impl std::fmt::Display for Gone {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = &self.0;
-        write!(f, "cannot open '{name}': none of its devices is where it was; 'zpool export {name}' forgets it")
-    }
-}
-
-impl std::error::Error for Gone {}
-
-/// A process that has a pool which is read meanwhile.
-struct User {
-    holder: Holder,
-    /// It has written what it had in memory.
-    is_synced: bool,
-}
-
-impl std::fmt::Display for User {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let unseen = if self.is_synced { "" } else { ", without what that has in memory" };
-        write!(f, "{}{unseen}", self.holder)
     }
 }
 
@@ -916,54 +694,4 @@ pub(crate) fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool,
         return Err(SpaError::Ambiguous { name: name.to_owned(), guids }.into());
     }
     pools.pop().ok_or_else(|| NoSuchPool { name: name.to_owned(), hints: Vec::new() }.into())
-}
-
-fn key_bytes(file: &str) -> Result<Vec<u8>> {
-    let file = file.strip_prefix("file://").unwrap_or(file);
-    let (name, from): (_, Box<dyn Read>) = match file {
-        "-" => ("standard input", Box::new(io::stdin().lock())),
-        _ => (file, Box::new(std::fs::File::open(file).with_context(|| file.to_owned())?)),
-    };
-    let mut bytes = Vec::new();
-    from.take(KEY_MAX_BYTES + 1).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
-    if bytes.len() as u64 > KEY_MAX_BYTES {
-        bail!("{name} is no key: it has more than {} KiB", KEY_MAX_BYTES >> 10);
-    }
-    Ok(bytes)
-}
-
-fn is_disk(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    let in_dev = path.parent() == Some(Path::new("/dev"));
-    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    if in_dev && NO_DISKS.iter().any(|prefix| name.starts_with(prefix)) {
-        return false;
-    }
-    // What is neither a file nor a block device (a pipe, a socket, a terminal) may block whoever opens it.
-    std::fs::metadata(path).is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
-}
-
-fn usable(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
-/// A quarter of the machine's memory, or of what the control group allows.
-fn default_cache_bytes() -> usize {
-    const UNKNOWN: u64 = 1 << 30;
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total_kib = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    let machine = total_kib.map_or(UNKNOWN, |kib| kib << 10);
-    usable(group_limit().map_or(machine, |limit| limit.min(machine)) / 4)
-}
-
-/// The lowest memory limit of the control groups (version 2) that this process is in.
-fn group_limit() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let root = Path::new("/sys/fs/cgroup");
-    let own = root.join(group);
-    let limit_of = |dir: &Path| std::fs::read_to_string(dir.join("memory.max")).ok()?.trim().parse::<u64>().ok();
-    own.ancestors().take_while(|dir| dir.starts_with(root)).filter_map(limit_of).min()
 }

@@ -1,0 +1,178 @@
+//! Commands of clients, in the process that has their pool; and whether another process should do a command.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use cenote_fuse::{MountError, Unmount};
+use cenote_spa::{FoundPool, Pool};
+
+use super::{Context, END_POLL, Served};
+use crate::control;
+use crate::datasets::{Mounted, Mounts};
+use crate::output::Output;
+use crate::served::ServedPool;
+use crate::volumes::OpenVolumes;
+
+/// Properties of which a mount obeys the value.
+const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
+/// How long a client that has gone may seem to be there.
+const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
+
+impl Context {
+    /// For a client of this process, which has this pool.
+    pub(crate) fn served_by(&self, of: &ServedPool, output: Output) -> Self {
+        let (pool, volumes, mounts) = (of.pool.clone(), of.volumes.clone(), of.mounts.clone());
+        let devices = of.devices.clone();
+        let served = Served { pool, volumes, mounts, devices, view: Arc::default(), is_to_end: Arc::default() };
+        let mut context = self.clone();
+        (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
+        context.kept = Arc::default();
+        // Its own labels say that it is in use.
+        context.search.force = true;
+        context
+    }
+
+    /// The pool of this process, where it does a client's work.
+    pub(crate) fn served(&self) -> Option<&Pool> {
+        self.served.as_ref().map(|served| &served.pool)
+    }
+
+    /// The pool of this process, if it has one, has got devices: clients find it by them too.
+    pub(crate) fn devices_added(&self, paths: &[PathBuf]) {
+        let Some(served) = &self.served else { return };
+        let mut devices = served.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let new: Vec<PathBuf> = paths.iter().filter(|path| !devices.contains(path)).cloned().collect();
+        devices.extend(new);
+    }
+
+    /// Fails where clients use the pool of this process: a mount, or a volume. Mounts that nobody uses are unmounted on the way.
+    pub(crate) async fn check_unused(&self) -> Result<()> {
+        let Some(served) = &self.served else { return Ok(()) };
+        let pool = served.pool.name();
+        let begun = self.handle.now();
+        while let Some(volume) = served.volumes.in_use().await {
+            // A client that has just gone is noticed a moment later.
+            if self.handle.now() - begun < UNUSED_TIME_MAX {
+                self.handle.sleep(END_POLL).await;
+                continue;
+            }
+            bail!(
+                "cannot export '{pool}': pool is busy: a client has the volume '{volume}' ('-f' exports it nevertheless)"
+            );
+        }
+        let table = Mounts::read();
+        let mut mounts = served.mounts.all();
+        mounts.reverse();
+        for (dataset, at) in mounts {
+            if !table.ours().any(|there| there.dataset == dataset && there.at == at) {
+                continue;
+            }
+            let path = at.clone();
+            // What is not mounted any more, or cannot be unmounted from here, ends with the pool.
+            let ended = self.handle.spawn_blocking(move || cenote_fuse::unmount(&path, Unmount::Unused)).await?;
+            if let Err(MountError::Busy(_)) = ended {
+                bail!(
+                    "cannot export '{pool}': pool is busy: '{dataset}' is in use at {} ('-f' exports it nevertheless)",
+                    at.display()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The volumes of that pool.
+    pub(crate) fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
+        self.served.as_ref().map(|served| &served.volumes)
+    }
+
+    /// Has what is mounted obey properties of datasets that were just changed, and says what obeys them only later.
+    pub(crate) async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
+        if let Some(served) = &self.served {
+            served.mounts.refresh(&served.pool, changed).await.iter().for_each(|line| self.err(line));
+            served.volumes.refresh(changed).await.iter().for_each(|line| self.err(line));
+            return;
+        }
+        // Read-only mounts, whose processes see the pool as it was.
+        if !changed.iter().any(|name| OF_MOUNTS.contains(&name.as_str())) {
+            return;
+        }
+        let is_at_or_below = |mounted: &Mounted, dataset: &String| {
+            mounted.dataset.strip_prefix(dataset.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mounts = Mounts::read();
+        for mounted in mounts.ours().filter(|mounted| datasets.iter().any(|dataset| is_at_or_below(mounted, dataset))) {
+            let (dataset, at) = (&mounted.dataset, mounted.at.display());
+            self.err(format!("'{dataset}' is mounted at {at}: what was set takes effect there at the next mount"));
+        }
+    }
+
+    /// Has this process end, with the pool exported, when the client has its answer.
+    pub(crate) fn ask_to_end(&self) {
+        if let Some(served) = &self.served {
+            served.is_to_end.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether it was asked to.
+    pub(crate) fn is_to_end(&self) -> bool {
+        self.served.as_ref().is_some_and(|served| served.is_to_end.load(Ordering::SeqCst))
+    }
+
+    /// Refuses what is not about the pool that this process has.
+    pub(crate) fn check_served(&self, name: &str) -> Result<()> {
+        match self.served() {
+            Some(pool) if pool.name() != name => bail!("this server has the pool '{}', not '{name}'", pool.name()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has a pool's server asked instead, if there is one that goes on.
+    pub(crate) fn check_server(&self, found: &FoundPool) -> Result<()> {
+        let Some(socket) = control::find(found.guid).filter(|_| self.may_send) else { return Ok(()) };
+        match control::who(&socket) {
+            // Another pool's server, which `CENOTE_CONTROL` names, is not asked for this one.
+            Ok(who) if who.is_ending || who.guid != found.guid.0 => Ok(()),
+            // The reason why a server does not say who it is comes with the request.
+            Ok(_) | Err(_) => Err(control::Owned { pool: found.name().to_owned(), socket }.into()),
+        }
+    }
+
+    /// Has the server asked, if there is one, whatever pool it has.
+    pub(crate) fn check_any_server(&self) -> Result<()> {
+        let mut sockets = if self.may_send { control::all() } else { Vec::new() };
+        match (sockets.pop(), sockets.len()) {
+            (None, _) => Ok(()),
+            (Some(socket), 0) => Err(control::Owned { pool: String::new(), socket }.into()),
+            (Some(_), others) => bail!("{} pools are served: say which is meant", others + 1),
+        }
+    }
+
+    /// Has a pool's server asked, if there is one; also where the pool's devices do not let themselves be read, if there is but one
+    /// server that it may be.
+    pub(crate) async fn check_reachable(&self, name: &str) -> Result<()> {
+        match self.locate(name).await {
+            Ok((found, _)) => self.check_server(&found),
+            Err(error) => match if self.may_send { control::only() } else { None } {
+                // Another pool's server is not asked for this one.
+                Some(socket) if control::who(&socket).is_ok_and(|who| !who.is_called(name)) => Err(error),
+                Some(socket) => Err(control::Owned { pool: name.to_owned(), socket }.into()),
+                None => Err(error),
+            },
+        }
+    }
+
+    /// As [`Context::check_reachable`] where the pool's devices do not let themselves be read; nothing where they do, or there is no
+    /// server.
+    pub(crate) async fn check_failing(&self, name: &str) -> Result<()> {
+        if !self.may_send || control::only().is_none() {
+            return Ok(());
+        }
+        match self.check_reachable(name).await {
+            Err(error) if error.is::<control::Owned>() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
