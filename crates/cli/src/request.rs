@@ -168,6 +168,13 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_asks_for_no_command_is_refused() {
+        for wrong in [serde_json::json!(7), serde_json::json!({}), serde_json::json!({ "command": "zpool" })] {
+            assert!(Whole.sent(wrong).is_err());
+        }
+    }
+
+    #[test]
     fn a_request_survives_being_sent() {
         let request = Request::try_parse_from(["cenote", "-d", "/x", "--key", "a=b", "manifest", "tank"]).unwrap();
         let text = serde_json::to_string(&request).unwrap();

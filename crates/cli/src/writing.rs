@@ -55,7 +55,10 @@ impl Writing {
     {
         let told = Told::default();
         let tell = told.clone();
-        told.or(self.pool.look(move |syncer| Box::pin(async move { tell.of(work(syncer).await) })).await)
+        told.or(self
+            .pool
+            .look(move |syncer| Box::pin(async move { work(syncer).await.map_err(|error| tell.of(error)) }))
+            .await)
     }
 
     /// Makes a step.
@@ -66,7 +69,10 @@ impl Writing {
     {
         let told = Told::default();
         let tell = told.clone();
-        told.or(self.pool.change(move |syncer| Box::pin(async move { tell.of(work(syncer).await) })).await)
+        told.or(self
+            .pool
+            .change(move |syncer| Box::pin(async move { work(syncer).await.map_err(|error| tell.of(error)) }))
+            .await)
     }
 
     /// Does the background work that the steps have left, where no server will: shown with its rate and time left. It may be
@@ -121,12 +127,10 @@ struct Told(Arc<Mutex<Option<anyhow::Error>>>);
 
 impl Told {
     /// The pool is told in words that the step has failed.
-    fn of<T>(&self, result: Result<T>) -> Result<T, SpaError> {
-        result.map_err(|error| {
-            let words = SpaError::CannotCreate(causes(&error));
-            *self.0.lock() = Some(error);
-            words
-        })
+    fn of(&self, error: anyhow::Error) -> SpaError {
+        let words = SpaError::CannotCreate(causes(&error));
+        *self.0.lock() = Some(error);
+        words
     }
 
     fn or<T>(&self, result: Result<T, SpaError>) -> Result<T> {

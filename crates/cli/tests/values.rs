@@ -267,10 +267,10 @@ fn every_value_that_can_be_set_is_seen_on_disk() {
             pool.change_property(&case.name, case.property.name, Some(&value)).await.unwrap();
         }
         pool.export().await.unwrap();
-        let mut pool = opened(&handle, &files).await;
+        let pool = opened(&handle, &files).await;
         let mut seen = Vec::new();
         for case in &cases {
-            seen.push(write_file(&mut pool, case).await);
+            seen.push(write_file(&pool, case).await);
         }
         pool.export().await.unwrap();
         seen

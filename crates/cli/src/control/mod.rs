@@ -174,9 +174,9 @@ mod tests {
         let line = serde_json::to_string(&Said::Out("a\n".into())).unwrap();
         assert_eq!(line, r#"{"out":"a\n"}"#);
         assert_eq!(serde_json::to_string(&Said::Status(2)).unwrap(), r#"{"status":2}"#);
-        for wrong in ["", "{}", "[]", r#"{"status":300}"#, r#"{"version":1}"#, r#"{"version":1,"request":7}"#] {
+        for wrong in ["", "{}", "[]", r#"{"status":300}"#, r#"{"version":1}"#] {
             assert!(serde_json::from_str::<Said>(wrong).is_err());
-            assert!(serde_json::from_str::<Ask<u32>>(wrong).is_err());
+            assert!(serde_json::from_str::<Ask<serde_json::Value>>(wrong).is_err());
         }
     }
 }

@@ -20,9 +20,9 @@ fn with_volume(seed: u64, test: impl AsyncFnOnce(&Machine, &cenote_spa::Pool, Vo
     let machine = Machine::new(&runtime, 1, slow);
     runtime.block_on(async {
         machine.make(TopKind::Single, 12).await;
-        let mut pool = machine.open().await;
+        let pool = machine.open().await;
         let spec = VolumeSpec { size_bytes: 64 * BLOCK, block_bytes: BLOCK as u32 };
-        let (_, volume) = machine.volume(&mut pool, &spec).await;
+        let (_, volume) = machine.volume(&pool, &spec).await;
         let ones = vec![1; 64 * BLOCK as usize];
         volume.claim(0, 64 * BLOCK).await.unwrap().write(pool.txg(), 0, &ones).await.unwrap();
         pool.export().await.unwrap();

@@ -20,9 +20,9 @@ fn a_large_discard_keeps_to_the_limit_of_dirty_data_and_passes_holes_over() {
     let machine = Machine::new(&runtime, 1, Latency::default());
     runtime.block_on(async {
         machine.make(TopKind::Single, 12).await;
-        let mut pool = machine.open().await;
+        let pool = machine.open().await;
         let spec = VolumeSpec { size_bytes: 1 << 40, block_bytes: BLOCK as u32 };
-        machine.volume(&mut pool, &spec).await;
+        machine.volume(&pool, &spec).await;
         pool.sync().await.unwrap();
         let tunables = TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() };
         let pool = pool.start(tunables).await;

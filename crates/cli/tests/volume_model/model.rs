@@ -107,7 +107,7 @@ fn a_volume_is_as_an_array_that_the_same_was_done_to() {
             let block_bytes = [512, 4096, 8192, 16 << 10, 64 << 10, 128 << 10, 256 << 10][seed as usize % 7];
             let size_bytes = u64::from(block_bytes) * (1 + rng.below(40));
             let mut pool = machine.open().await;
-            let (head, volume) = machine.volume(&mut pool, &VolumeSpec { size_bytes, block_bytes }).await;
+            let (head, volume) = machine.volume(&pool, &VolumeSpec { size_bytes, block_bytes }).await;
             if seed % 4 == 3 {
                 pool.set_property(&head, "compression", &PropertyValue::Number(2)).await.unwrap();
             }
@@ -145,9 +145,9 @@ fn reserved_space_counts_once_whether_it_is_used_or_not() {
     let machine = Machine::new(&runtime, 1, Latency::default());
     runtime.block_on(async {
         machine.make(TopKind::Single, 12).await;
-        let mut pool = machine.open().await;
+        let pool = machine.open().await;
         let spec = VolumeSpec { size_bytes: 8 << 20, block_bytes: 16 << 10 };
-        let (head, volume) = machine.volume(&mut pool, &spec).await;
+        let (head, volume) = machine.volume(&pool, &spec).await;
         let size = spec.size_bytes;
         let reserved = pool.peek(move |syncer| syncer.volume_reservation_bytes(size, 16 << 10)).await.unwrap();
         pool.set_property(&head, "refreservation", &PropertyValue::Number(reserved)).await.unwrap();

@@ -95,20 +95,20 @@ fn metadata_and_small_blocks_go_to_special_vdevs_and_data_does_not() {
         let handle = runtime.handle();
         let machine = Machine::new(&runtime, 9, Latency::default());
         runtime.block_on(async {
-            let mut pool = of_all_classes(&handle, &machine.paths, ashift).await;
+            let pool = of_all_classes(&handle, &machine.paths, ashift).await;
             let root = pool.root().unwrap().clone();
             let before = allocated(&handle, &machine.paths, "new").await;
             assert_eq!((before[&NORMAL], before[&DEDUP], before[&LOG]), (0, 0, 0), "a pool without data is metadata");
             assert!(before[&SPECIAL] > 0);
-            fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, 100).await;
+            fill(&pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, 100).await;
             let large = allocated(&handle, &machine.paths, "data").await;
             assert_eq!(large[&NORMAL], 100 * (16 << 10));
             let small = PropertyValue::Number(8 << 10);
             pool.set_property(&root, "special_small_blocks", &small).await.unwrap();
-            fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, 10).await;
-            fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 8 << 10, 100).await;
+            fill(&pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, 10).await;
+            fill(&pool, DmuType::PLAIN_FILE_CONTENTS, 8 << 10, 100).await;
             // A volume's blocks are never small.
-            fill(&mut pool, DmuType::ZVOL, 8 << 10, 10).await;
+            fill(&pool, DmuType::ZVOL, 8 << 10, 10).await;
             let small = allocated(&handle, &machine.paths, "small data").await;
             assert_eq!(small[&NORMAL], 110 * (16 << 10) + 10 * (8 << 10));
             assert!(small[&SPECIAL] > large[&SPECIAL] + 100 * (8 << 10), "{small:?}");
@@ -124,12 +124,12 @@ fn small_blocks_leave_space_for_metadata_even_within_one_txg() {
     let handle = runtime.handle();
     let machine = Machine::new(&runtime, 9, Latency::default());
     runtime.block_on(async {
-        let mut pool = of_all_classes(&handle, &machine.paths, 12).await;
+        let pool = of_all_classes(&handle, &machine.paths, 12).await;
         let root = pool.root().unwrap().clone();
         let small = PropertyValue::Number(16 << 10);
         pool.set_property(&root, "special_small_blocks", &small).await.unwrap();
         // More than three quarters of the special vdev.
-        fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, (70 << 20) / (16 << 10)).await;
+        fill(&pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, (70 << 20) / (16 << 10)).await;
         pool.export().await.unwrap();
         let found = allocated(&handle, &machine.paths, "full of small data").await;
         let most = DISK_BYTES * 3 / 4 + (2 << 20);
@@ -179,11 +179,11 @@ fn what_is_added_is_written_to_when_the_pool_is_opened_again() {
     runtime.block_on(async {
         let paths = &machine.paths;
         let first = top(&handle, TopKind::Single, AllocationClass::Normal, &paths[..1]).await;
-        let mut pool = create(&handle, options(vec![first], 12)).await.unwrap();
+        let pool = create(&handle, options(vec![first], 12)).await.unwrap();
         let node = cenote_zpl::bulk::NodeSpec { mode: 0o755, ..Default::default() };
         let root = pool.root().unwrap().objset.clone();
         cenote_zpl::bulk::BulkWriter::create(&root, pool.txg(), &node).await.unwrap();
-        fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 128 << 10, 100).await;
+        fill(&pool, DmuType::PLAIN_FILE_CONTENTS, 128 << 10, 100).await;
         pool.export().await.unwrap();
         // Another sector size is refused, and nothing changes by that.
         let pool = reopen(&handle, paths).await;
@@ -197,15 +197,15 @@ fn what_is_added_is_written_to_when_the_pool_is_opened_again() {
         pool.export().await.unwrap();
         let before = allocated(&handle, paths, "added").await;
         assert_eq!(before[&VdevId(1)], 0);
-        let mut pool = reopen(&handle, paths).await;
-        fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 128 << 10, 100).await;
+        let pool = reopen(&handle, paths).await;
+        fill(&pool, DmuType::PLAIN_FILE_CONTENTS, 128 << 10, 100).await;
         let special = vec![top(&handle, TopKind::Mirror, AllocationClass::Special, &paths[2..4]).await];
         pool.add_vdevs(AddOptions { tops: special, ashift: Some(12), ..AddOptions::default() }).await.unwrap();
         pool.export().await.unwrap();
         let used = allocated(&handle, paths, "used").await;
         assert!(used[&VdevId(1)] > 4 << 20, "{used:?}");
-        let mut pool = reopen(&handle, paths).await;
-        fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, 10).await;
+        let pool = reopen(&handle, paths).await;
+        fill(&pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, 10).await;
         pool.export().await.unwrap();
         let last = allocated(&handle, paths, "with special").await;
         assert!(last[&VdevId(2)] > 0, "{last:?}");
@@ -254,8 +254,8 @@ fn a_power_cut_while_vdevs_are_added_leaves_the_old_pool_or_the_new_one() {
                 1 => old += 1,
                 _ => new += 1,
             }
-            let mut pool = reopen(&handle, &paths).await;
-            fill(&mut pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, 10).await;
+            let pool = reopen(&handle, &paths).await;
+            fill(&pool, DmuType::PLAIN_FILE_CONTENTS, 16 << 10, 10).await;
             pool.export().await.unwrap();
             let after = allocated(&handle, &paths, &format!("seed {seed} written on")).await;
             assert_eq!(after.len(), found.len());

@@ -91,10 +91,10 @@ fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
         runtime.block_on(async {
             let mut rng = Rng::new(seed);
             let mut pool = make(&handle, options(machine.tops(&handle, layout).await, 9)).await;
-            fill(&mut pool, "written/kept", &mut rng).await;
+            fill(&pool, "written/kept", &mut rng).await;
             let before_bytes = used_bytes(&handle, &paths).await;
-            fill(&mut pool, "written/gone", &mut rng).await;
-            fill(&mut pool, "written/gone/below", &mut rng).await;
+            fill(&pool, "written/gone", &mut rng).await;
+            fill(&pool, "written/gone/below", &mut rng).await;
             assert!(used_bytes(&handle, &paths).await > before_bytes + (1 << 20));
 
             // Both in one txg.
@@ -149,8 +149,8 @@ fn a_destroyed_dataset_that_cannot_be_read_stands_still() {
     let paths = machine.paths.clone();
     runtime.block_on(async {
         let mut rng = Rng::new(5);
-        let mut pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 9)).await;
-        fill(&mut pool, "written/gone", &mut rng).await;
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 9)).await;
+        fill(&pool, "written/gone", &mut rng).await;
         let tree = tree_places(&read(&handle, &paths).await, "written/gone").await;
         pool.destroy_dataset("written/gone").await.unwrap();
         let blocks = 1;

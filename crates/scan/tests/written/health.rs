@@ -90,17 +90,17 @@ fn a_leaf_that_did_not_take_a_commit_has_missed_its_txg() {
     for (part, within) in PARTS {
         on_mirror(7, async |handle, machine| {
             let mut rng = Rng::new(1);
-            let mut pool = reopen(handle, &machine.paths).await.unwrap();
+            let pool = reopen(handle, &machine.paths).await.unwrap();
             let is_on = refuse_labels(&machine.disks[1], within);
             is_on.store(true, Ordering::SeqCst);
             // The first txg of a pool that was opened writes configurations too.
-            let missed = change_and_sync(&mut pool, &mut rng).await;
+            let missed = change_and_sync(&pool, &mut rng).await;
             is_on.store(false, Ordering::SeqCst);
             let errors = leaf(&pool.tree().unwrap().status(), "/disk1").errors;
             assert!(errors.write > 0 && errors.read == 0 && errors.checksum == 0, "{part}: {errors:?}");
             assert_degraded(&pool.tree().unwrap().status(), "/disk1", &[missed], part);
             // It is in the dirty time log from the next txg on, whatever becomes of the process.
-            change_and_sync(&mut pool, &mut rng).await;
+            change_and_sync(&pool, &mut rng).await;
             drop(pool);
             let pool = seen(handle, &machine.paths).await.unwrap();
             assert_degraded(&pool.tree().status(), "/disk1", &[missed], part);
@@ -134,19 +134,19 @@ fn a_leaf_one_commit_behind_is_made_whole_by_the_next_or_known_for_refusing_that
     for refuses_again in [false, true] {
         on_mirror(9, async |handle, machine| {
             let mut rng = Rng::new(1);
-            let mut pool = reopen(handle, &machine.paths).await.unwrap();
-            change_and_sync(&mut pool, &mut rng).await;
+            let pool = reopen(handle, &machine.paths).await.unwrap();
+            change_and_sync(&pool, &mut rng).await;
             let is_on = refuse_labels(&machine.disks[1], PARTS[0].1.clone());
             is_on.store(true, Ordering::SeqCst);
-            change_and_sync(&mut pool, &mut rng).await;
+            change_and_sync(&pool, &mut rng).await;
             drop(pool);
             is_on.store(refuses_again, Ordering::SeqCst);
             let pool = seen(handle, &machine.paths).await.unwrap();
             let note = "/disk1 did not take the last commit";
             assert!(pool.notes().iter().any(|line| line.contains(note)), "{:?}", pool.notes());
             pool.close().await;
-            let mut pool = reopen(handle, &machine.paths).await.unwrap();
-            let missed = change_and_sync(&mut pool, &mut rng).await;
+            let pool = reopen(handle, &machine.paths).await.unwrap();
+            let missed = change_and_sync(&pool, &mut rng).await;
             pool.export().await.unwrap();
             let pool = seen(handle, &machine.paths).await.unwrap();
             match refuses_again {
@@ -202,10 +202,10 @@ fn what_one_leg_has_not_and_the_other_cannot_flush_is_not_the_pool() {
 fn a_leaf_put_back_from_an_old_copy_has_missed_what_came_since() {
     on_mirror(12, async |handle, machine| {
         let (copy, mut rng) = (machine.disks[1].image(), Rng::new(5));
-        let mut pool = reopen(handle, &machine.paths).await.unwrap();
+        let pool = reopen(handle, &machine.paths).await.unwrap();
         let mut missed = Vec::new();
         for _ in 0..3 {
-            missed.push(change_and_sync(&mut pool, &mut rng).await);
+            missed.push(change_and_sync(&pool, &mut rng).await);
         }
         pool.export().await.unwrap();
         machine.disks[1].restore(&copy);
@@ -229,10 +229,10 @@ fn zdb_finds_each_missed_txg_in_the_dirty_time_log() {
     }
     for syncs in [0, 1, 4] {
         on_mirror(14, async |handle, machine| {
-            let (mut pool, mut rng) = (reopen(handle, &machine.paths[1..]).await.unwrap(), Rng::new(6));
+            let (pool, mut rng) = (reopen(handle, &machine.paths[1..]).await.unwrap(), Rng::new(6));
             let first = pool.txg();
             for _ in 0..syncs {
-                change_and_sync(&mut pool, &mut rng).await;
+                change_and_sync(&pool, &mut rng).await;
             }
             // The export's txg is missed too.
             let end = pool.txg().0 + 1;
@@ -263,16 +263,16 @@ fn nobody_writes_while_the_one_leaf_is_away_that_has_what_another_missed() {
         runtime.block_on(async {
             make(&handle, options(machine.tops(&handle, layout).await, 12)).await.export().await.unwrap();
             let mut rng = Rng::new(2);
-            let mut pool = reopen(&handle, &machine.paths[1..]).await.unwrap();
-            let missed = change_and_sync(&mut pool, &mut rng).await;
+            let pool = reopen(&handle, &machine.paths[1..]).await.unwrap();
+            let missed = change_and_sync(&pool, &mut rng).await;
             pool.export().await.unwrap();
             let pool = seen(&handle, &machine.paths).await.unwrap();
             assert_degraded(&pool.tree().status(), "/disk0", &[missed], &what);
             pool.close().await;
             // Back again, and written for so long that nothing of the pool's own is from then.
-            let mut pool = reopen(&handle, &machine.paths).await.unwrap();
+            let pool = reopen(&handle, &machine.paths).await.unwrap();
             for _ in 0..4 {
-                change_and_sync(&mut pool, &mut rng).await;
+                change_and_sync(&pool, &mut rng).await;
             }
             pool.export().await.unwrap();
             let pool = seen(&handle, &machine.paths).await.unwrap();

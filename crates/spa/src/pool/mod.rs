@@ -148,7 +148,7 @@ impl Pool {
             jobs: Mutex::new(syncer.jobs()),
             kstats: Kstats::default(),
             uses: Mutex::new(BTreeMap::new()),
-            seat: AsyncMutex::new(Seat::Syncer(syncer)),
+            seat: AsyncMutex::new(Seat::Syncer(Box::new(syncer))),
             failed: OnceLock::new(),
             sync: Mutex::new(None),
         });

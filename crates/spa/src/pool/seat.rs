@@ -7,7 +7,7 @@ use crate::sync::Syncer;
 /// Where the syncer is between two uses.
 pub(super) enum Seat {
     /// Here.
-    Syncer(Syncer),
+    Syncer(Box<Syncer>),
     /// A change or a txg failed half-way: the syncer is gone, and with it all that is not on disk.
     Failed,
     /// The pool was exported, destroyed or given up.
