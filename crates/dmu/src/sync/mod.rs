@@ -19,7 +19,7 @@
 //!
 //! **Life of a write.**
 //! 1. The caller has a txg that is open, and keeps it open while it changes things.
-//! 2. [`Object::write`] locks the range of blocks (`object/range_lock`), reads what it does not overwrite, makes new blocks and
+//! 2. [`Object::write`](crate::Object::write) locks the range of blocks (`object/range_lock`), reads what it does not overwrite, makes new blocks and
 //!    puts them into the layer of the txg. Others change other blocks meanwhile.
 //! 3. The txg is quiesced: nobody holds it, its layers are final. Others go on in the next.
 //! 4. [`Writer::sync`] cuts what has changed into stretches of objects whose dnodes stand side by side (`stretch`): what is done for

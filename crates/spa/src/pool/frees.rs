@@ -1,6 +1,6 @@
 //! Space that is being freed in the background: changes for which there is no space now wait for it.
 //!
-//! A file system holds [`HeadFrees`] for as long as it has something to free, and counts the pieces that it frees. A change that
+//! A file system holds [`HeadFrees`](crate::HeadFrees) for as long as it has something to free, and counts the pieces that it frees. A change that
 //! finds no space waits for the next txgs and tries again while pieces are freed that may make room for it: any for a full pool,
 //! those of its own dataset for a quota. It fails when there are none, or when none was freed for a while. OpenZFS's changes wait
 //! likewise while txgs that are under way may free something.
@@ -19,11 +19,11 @@ pub(super) struct Frees {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Freeing {
-    /// [`HeadFrees`] of the dataset.
+    /// [`HeadFrees`](crate::HeadFrees) of the dataset.
     pub(super) pending: u64,
     /// Pieces freed so far.
     pub(super) pieces: u64,
-    /// The newest txg in which a piece may have been freed when a [`HeadFrees`] ended.
+    /// The newest txg in which a piece may have been freed when a [`HeadFrees`](crate::HeadFrees) ended.
     pub(super) until: Txg,
 }
 

@@ -18,7 +18,7 @@
 //! that fails is an error. [`Pool::start`] has it written **in the background**: by time and by how much is dirty; devices that fail
 //! suspend it.
 //!
-//! **Life of a change of data.** [`LiveHead::begin`] assigns a txg; objects of the dataset are changed in it; the [`Tx`] is
+//! **Life of a change of data.** [`LiveHead::begin`] assigns a txg; objects of the dataset are changed in it; the [`Tx`](cenote_dmu::tx::Tx) is
 //! dropped. A caller that needs it on disk waits for the txg ([`Pool::wait_synced`]).
 //!
 //! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A task of its own takes the seat and makes the change in the

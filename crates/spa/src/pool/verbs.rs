@@ -1,4 +1,4 @@
-//! The verbs of a pool, each one sync task: what they do stands with [`Syncer`]'s methods of the same names.
+//! The verbs of a pool, each one sync task: what they do stands with [`Syncer`](crate::Syncer)'s methods of the same names.
 
 use cenote_dsl::Head;
 use cenote_format::enums::ObjsetType;
