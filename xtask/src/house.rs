@@ -170,11 +170,11 @@ mod tests {
 
     #[test]
     fn an_arrow_that_points_up_or_sideways_is_a_fault() {
-        assert_eq!(layer_faults("zio", 4, "[dependencies]\ncenote-vdev.workspace = true\n"), 0);
-        assert_eq!(layer_faults("zio", 4, "[dependencies]\ncenote-dmu.workspace = true\n"), 1);
-        assert_eq!(layer_faults("arc", 5, "[dependencies]\ncenote-metaslab.workspace = true\n"), 1);
-        assert_eq!(layer_faults("zio", 4, "[dependencies]\ncenote-testkit.workspace = true\n"), 1);
-        assert_eq!(layer_faults("zio", 4, "[dev-dependencies]\ncenote-testkit.workspace = true\n"), 0);
+        assert_eq!(layer_faults("zio", 5, "[dependencies]\ncenote-vdev.workspace = true\n"), 0);
+        assert_eq!(layer_faults("zio", 5, "[dependencies]\ncenote-dmu.workspace = true\n"), 1);
+        assert_eq!(layer_faults("arc", 6, "[dependencies]\ncenote-metaslab.workspace = true\n"), 1);
+        assert_eq!(layer_faults("zio", 5, "[dependencies]\ncenote-testkit.workspace = true\n"), 1);
+        assert_eq!(layer_faults("zio", 5, "[dev-dependencies]\ncenote-testkit.workspace = true\n"), 0);
     }
 
     #[test]

@@ -21,7 +21,7 @@
 //! **Life of a change of data.** [`LiveHead::begin`] assigns a txg; objects of the dataset are changed in it; the [`Tx`](cenote_dmu::tx::Tx) is
 //! dropped. A caller that needs it on disk waits for the txg ([`Pool::wait_synced`]).
 //!
-//! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A task of its own takes the seat and makes the change in the
+//! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A task takes the seat and makes the change that was asked for first in the
 //! MOS's open txg, the next to be synced, on the pool as earlier changes have left it. In the background the caller's answer waits until
 //! that txg is on disk; all changes that wait for the seat meanwhile are in one txg. By hand the answer comes at once. A change that
 //! does several things does all of them or none: one that fails before it has changed anything is refused; one that fails half-way
@@ -149,6 +149,7 @@ impl Pool {
             kstats: Kstats::default(),
             uses: Mutex::new(BTreeMap::new()),
             seat: AsyncMutex::new(Seat::Syncer(Box::new(syncer))),
+            asked: Mutex::default(),
             failed: OnceLock::new(),
             sync: Mutex::new(None),
         });

@@ -8,7 +8,7 @@ use cenote_dsl::Dsl;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::AtomicBool;
-use cenote_taskq::{AsyncMutex, Handle, Join};
+use cenote_taskq::{AsyncMutex, BoxFuture, Handle, Join};
 use cenote_vdev::tree::{Suspension, VdevTree};
 
 use super::frees::Frees;
@@ -24,6 +24,9 @@ use crate::pins::Pins;
 use crate::sync::clock::Clock;
 use crate::sync::multihost::Multihost;
 use crate::sync::troubles::Troubles;
+
+/// A change or a look, made by a task that has the seat.
+pub(super) type Request = Box<dyn for<'a> FnOnce(&'a Shared, &'a mut Seat) -> BoxFuture<'a, ()> + Send>;
 
 pub(super) struct Shared {
     pub(super) handle: Handle,
@@ -51,6 +54,8 @@ pub(super) struct Shared {
     /// The root of the last txg, for views; none before the first, and once the sync has ended.
     pub(super) root: Mutex<Option<Root>>,
     pub(super) seat: AsyncMutex<Seat>,
+    /// Changes and looks that wait for the seat, in the order of asking. Their callers have them: what has one in it may have the pool.
+    pub(super) asked: Mutex<VecDeque<Weak<Mutex<Option<Request>>>>>,
     /// Why there is no syncer in the seat any more.
     pub(super) failed: OnceLock<FailedPool>,
     pub(super) accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,

@@ -1,30 +1,21 @@
 //! Sync tasks: changes of the pool and looks at it, made in the seat; and the end of the pool.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_dmu::tx::TxError;
 use cenote_format::ids::Txg;
-use cenote_taskq::{BoxFuture, Class};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{BoxFuture, Class, oneshot};
 
 use super::seat::Seat;
-use super::shared::Shared;
+use super::shared::{Request, Shared};
 use crate::config::PoolState;
 use crate::sync::Syncer;
 use crate::{FailedPool, SpaError};
 
 /// How long an export waits for those that read the pool as of a txg.
 const VIEWS_END_MAX: Duration = Duration::from_secs(20);
-
-/// A caller that waits for a change or a look: where it goes away before that has begun nothing is done.
-struct Asking(Arc<AtomicBool>);
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
 
 impl Shared {
     /// A refusal in the pool's name; of a pool that has failed, why it has.
@@ -35,33 +26,46 @@ impl Shared {
         }
     }
 
-    /// Makes a change or a look in a task of its own, which goes on when the caller goes away, and gives back the txg that it was made
-    /// in.
+    /// Makes a change or a look in a task that goes on when the caller goes away, and gives back the txg that it was made in. Where the
+    /// caller goes away before it has begun nothing is done.
     pub(super) async fn make<T, F>(self: Arc<Self>, change: F) -> Result<(Txg, T), SpaError>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
     {
         self.pass().await.map_err(|error| self.fail(&error))?;
-        let is_asked = Arc::new(AtomicBool::new(true));
-        let asking = Asking(is_asked.clone());
+        let (sender, answer) = oneshot::channel();
+        let request: Request = Box::new(move |shared, seat| {
+            Box::pin(async move {
+                let made = shared.make_seated(seat, change).await;
+                // The caller may have gone.
+                drop(sender.send(made));
+            })
+        });
+        // The caller has it until it begins.
+        let request = Arc::new(Mutex::new(Some(request)));
+        self.asked.lock().push_back(Arc::downgrade(&request));
+        // As many tasks as requests: each does what was asked for first, so requests are done in the order of asking.
         let shared = self.clone();
-        let made = self.handle.spawn(Class::Sync, async move { shared.make_seated(&is_asked, change).await });
-        let made = async { made.await.unwrap_or(Err(TxError::Closed)) };
-        let made = self.unless_refused(made).await;
-        drop(asking);
+        self.handle.detach(Class::Sync, async move {
+            let mut seat = shared.seat.lock().await;
+            let first = shared.asked.lock().pop_front().expect("a task for each request");
+            let first = first.upgrade().and_then(|first| first.lock().take());
+            if let Some(first) = first {
+                first(&shared, &mut seat).await;
+            }
+        });
+        let answer = async { answer.await.unwrap_or(Err(TxError::Closed)) };
+        let made = self.unless_refused(answer).await;
+        drop(request);
         made.map_err(|error| self.fail(&error))?
     }
 
-    async fn make_seated<T, F>(&self, is_asked: &AtomicBool, change: F) -> Result<Result<(Txg, T), SpaError>, TxError>
+    async fn make_seated<T, F>(&self, seat: &mut Seat, change: F) -> Result<Result<(Txg, T), SpaError>, TxError>
     where
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
     {
-        let mut seat = self.seat.lock().await;
         let syncer = seat.syncer()?;
-        if !is_asked.load(Ordering::Acquire) {
-            return Err(TxError::Closed);
-        }
         let (txg, before) = (syncer.txg(), syncer.change_count());
         let result = change(syncer).await;
         assert_eq!(syncer.txg(), txg, "a change of the pool is made in one txg");
@@ -69,7 +73,7 @@ impl Shared {
         syncer.is_changed |= is_changed;
         // A failure without a trace is a refusal, and that is all.
         if is_changed && let Err(error) = &result {
-            self.fail_seat(&mut seat, error);
+            self.fail_seat(seat, error);
         }
         Ok(result.map(|made| (txg, made)))
     }
