@@ -263,7 +263,7 @@ impl Life {
         done.has_grown = !self.models.grown.lock().is_empty();
         let behind = match self.behind {
             _ if self.all_failed => Behind::Any,
-            Some(behind) => Behind::One(Machine::name(behind)),
+            Some(behind) => Behind::One(cenote_sim::Machine::name(behind)),
             None => Behind::None,
         };
         let expected = Expected { promised, behind, ..Expected::default() };
@@ -288,7 +288,7 @@ impl Life {
             && (promised > self.txg || self.txg_without(&earlier, victim).map_err(&about)? == self.txg)
         {
             // The other devices have the txg before this stretch too, or a later one.
-            let lost = Some(Machine::name(victim));
+            let lost = Some(cenote_sim::Machine::name(victim));
             let expected = Expected { lost, ..expected };
             let mut images = self.images.clone();
             let (without, how) = if rng.chance(1, 2) && !self.earlier.is_empty() {
@@ -298,7 +298,7 @@ impl Life {
                 (Some(victim), "lost")
             };
             let judged = self.judged(&mut done, &images, without, &[], &expected);
-            judged.map_err(|error| about(format!("with {} {how}: {error}", Machine::name(victim))))?;
+            judged.map_err(|error| about(format!("with {} {how}: {error}", cenote_sim::Machine::name(victim))))?;
         }
         let before = std::mem::replace(&mut self.txg, txg);
         self.models = models;
@@ -356,7 +356,7 @@ impl Life {
         let expected = Expected::default();
         let without = run(&runtime, async { imported(&handle, &machine, &expected).await.map(|pool| pool.txg()) });
         let ended = machine.end(runtime, handle);
-        let without = without.map_err(|error| format!("without {}: {error}", Machine::name(away)))?;
+        let without = without.map_err(|error| format!("without {}: {error}", cenote_sim::Machine::name(away)))?;
         ended.map(|()| without)
     }
 

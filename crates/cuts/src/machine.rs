@@ -8,13 +8,13 @@ use std::time::Duration;
 use cenote_dmu::tx::SyncMode;
 use cenote_format::ids::{Guid, Txg};
 use cenote_metaslab::Tunables;
+use cenote_sim::{Layout, disk, slow, tops};
 use cenote_spa::{AddOptions, DiskSpec, TopKind, TopSpec};
-use cenote_taskq::sim::disk::{Crash, Fault, Image, Late, Latency, Request, RequestKind, SimDisk, SimDiskOptions};
+use cenote_taskq::sim::disk::{Crash, Fault, Image, Late, Request, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime, oneshot};
+use cenote_taskq::{Class, Handle, Rng, Runtime, oneshot};
 use cenote_vdev::commit::{LeafCommit, commit};
 use cenote_vdev::config::AllocationClass;
-use cenote_vdev::disk::Disk;
 use cenote_vdev::leaf::probe_device;
 use cenote_vdev::ring::Ring;
 
@@ -26,10 +26,7 @@ pub const DISK_BYTES: u64 = 80 << 20;
 /// Where the txgs begin that devices have from an earlier life.
 const EARLIER_TXG: u64 = 1 << 30;
 
-/// A pool's layout: kinds with their numbers of disks.
-type Tops = &'static [(TopKind, usize)];
-
-const LAYOUTS: [Tops; 8] = [
+const LAYOUTS: [Layout; 8] = [
     &[(TopKind::Single, 1)],
     &[(TopKind::Single, 1), (TopKind::Single, 1)],
     &[(TopKind::Mirror, 2)],
@@ -43,7 +40,7 @@ const LAYOUTS: [Tops; 8] = [
 /// What a life's devices are, and how its space is kept.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    layout: Tops,
+    layout: Layout,
     /// Sector size of the pool as a power of two.
     pub ashift: u32,
     /// Features that the pool is made without.
@@ -114,7 +111,7 @@ fn draw_sync(rng: &mut Rng) -> SyncMode {
 }
 
 /// A quota that the directories fit into, and of the files that are made later only a part.
-fn quota_unit_bytes(layout: Tops) -> u64 {
+fn quota_unit_bytes(layout: Layout) -> u64 {
     let has_parity = layout.iter().any(|(kind, _)| !matches!(kind, TopKind::Single | TopKind::Mirror));
     if has_parity { 512 << 10 } else { 128 << 10 }
 }
@@ -221,7 +218,7 @@ impl Growth {
     async fn disks(&self, handle: &Handle) -> Result<Vec<DiskSpec>, String> {
         let mut disks = Vec::new();
         for path in &self.paths {
-            disks.push(disk(handle, path).await?);
+            disks.push(disk(handle, path).await.map_err(|error| error.to_string())?);
         }
         Ok(disks)
     }
@@ -242,7 +239,7 @@ impl Growth {
     /// # Errors
     /// A device fails, or none of the pool's has an uberblock.
     pub async fn used_before(&self, handle: &Handle, of: &Path) -> Result<(), String> {
-        let report = probe_device(disk(handle, of).await?.disk.device()).await;
+        let report = probe_device(disk(handle, of).await.map_err(|error| error.to_string())?.disk.device()).await;
         let found = report.labelled().find_map(|label| label.uberblocks.first().map(|copy| copy.uberblock));
         let mut uberblock = found.ok_or("no uberblock")?;
         let leaf = |spec: DiskSpec| LeafCommit {
@@ -263,12 +260,6 @@ impl Growth {
     }
 }
 
-async fn disk(handle: &Handle, path: &Path) -> Result<DiskSpec, String> {
-    let options = OpenOptions { write: true, ..OpenOptions::default() };
-    let device = handle.open(path, options).await.map_err(|error| error.to_string())?;
-    Ok(DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file: true })
-}
-
 /// The devices of one stretch of a life, between two cuts.
 pub struct Machine {
     disks: Vec<Arc<SimDisk>>,
@@ -285,25 +276,16 @@ impl Machine {
     /// Devices with this content; empty ones if there is none.
     #[must_use]
     pub fn new(runtime: &Runtime, shape: &Shape, images: &[Image]) -> Self {
-        let handle = runtime.handle();
         let count = shape.layout.iter().map(|(_, disks)| disks).sum::<usize>() + shape.growth().1;
-        let paths: Vec<PathBuf> = (0..count).map(|index| format!("/disk{index}").into()).collect();
-        let latency = Latency {
-            write: Duration::from_micros(100),
-            flush: Duration::from_micros(400),
-            jitter: Duration::from_micros(400),
-            ..Latency::default()
-        };
-        let options = || SimDiskOptions {
+        let options = SimDiskOptions {
             size_bytes: DISK_BYTES,
             sector_bytes: shape.sector_bytes,
             physical_sector_bytes: shape.physical_bytes,
             write_cache: shape.write_cache,
-            latency,
+            latency: slow(),
             ..SimDiskOptions::default()
         };
-        let add = |path| runtime.sim().map(|sim| sim.add_disk(&handle, path, options()));
-        let disks: Vec<_> = paths.iter().filter_map(add).collect();
+        let cenote_sim::Machine { disks, paths, .. } = cenote_sim::Machine::new(runtime, count, &options);
         disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
         let untold = Arc::default();
         let machine = Self { disks, has_garbage: shape.has_garbage, away: None, untold, paths };
@@ -319,12 +301,6 @@ impl Machine {
             self.paths.remove(away);
         }
         self
-    }
-
-    /// A device's name, as messages have it.
-    #[must_use]
-    pub fn name(index: usize) -> String {
-        format!("/disk{index}")
     }
 
     /// Devices fail from now on, until they [come back](Machine::come_back).
@@ -390,16 +366,7 @@ impl Machine {
     /// # Errors
     /// A device cannot be opened.
     pub async fn tops(&self, handle: &Handle, shape: &Shape) -> Result<Vec<TopSpec>, String> {
-        let mut paths = self.paths.iter();
-        let mut tops = Vec::new();
-        for (kind, count) in shape.layout {
-            let mut disks = Vec::new();
-            for path in paths.by_ref().take(*count) {
-                disks.push(disk(handle, path).await?);
-            }
-            tops.push(TopSpec { kind: *kind, class: AllocationClass::Normal, disks });
-        }
-        Ok(tops)
+        tops(handle, shape.layout, &self.paths).await.map_err(|error| error.to_string())
     }
 
     /// The vdev that the pool gets while it is used.

@@ -93,7 +93,7 @@ fn metadata_and_small_blocks_go_to_special_vdevs_and_data_does_not() {
     for ashift in [9, 12] {
         let runtime = Runtime::simulated(1);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 9, Latency::default());
+        let machine = machine_of(&runtime, 9, Latency::default());
         runtime.block_on(async {
             let pool = of_all_classes(&handle, &machine.paths, ashift).await;
             let root = pool.root().unwrap().clone();
@@ -122,7 +122,7 @@ fn metadata_and_small_blocks_go_to_special_vdevs_and_data_does_not() {
 fn small_blocks_leave_space_for_metadata_even_within_one_txg() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 9, Latency::default());
+    let machine = machine_of(&runtime, 9, Latency::default());
     runtime.block_on(async {
         let pool = of_all_classes(&handle, &machine.paths, 12).await;
         let root = pool.root().unwrap().clone();
@@ -141,7 +141,7 @@ fn small_blocks_leave_space_for_metadata_even_within_one_txg() {
 fn what_vdevs_are_for_is_found_again_with_spares_and_caches() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 16, Latency::default());
+    let machine = machine_of(&runtime, 16, Latency::default());
     runtime.block_on(async {
         let pool = of_all_classes(&handle, &machine.paths, 12).await;
         pool.export().await.unwrap();
@@ -175,7 +175,7 @@ fn what_vdevs_are_for_is_found_again_with_spares_and_caches() {
 fn what_is_added_is_written_to_when_the_pool_is_opened_again() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 5, Latency::default());
+    let machine = machine_of(&runtime, 5, Latency::default());
     runtime.block_on(async {
         let paths = &machine.paths;
         let first = top(&handle, TopKind::Single, AllocationClass::Normal, &paths[..1]).await;
@@ -221,7 +221,7 @@ fn a_power_cut_while_vdevs_are_added_leaves_the_old_pool_or_the_new_one() {
     for seed in 0..40 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 6, slow());
+        let machine = machine_of(&runtime, 6, slow());
         runtime.block_on(async {
             let paths = machine.paths.clone();
             let first = top(&handle, TopKind::Mirror, AllocationClass::Normal, &paths[..2]).await;

@@ -86,11 +86,11 @@ fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let count = layout.iter().map(|(_, count)| count).sum();
-        let machine = Machine::new(&runtime, count, Latency::default());
+        let machine = machine_of(&runtime, count, Latency::default());
         let paths = machine.paths.clone();
         runtime.block_on(async {
             let mut rng = Rng::new(seed);
-            let mut pool = make(&handle, options(machine.tops(&handle, layout).await, 9)).await;
+            let mut pool = make(&handle, options(machine.tops(&handle, layout).await.unwrap(), 9)).await;
             fill(&pool, "written/kept", &mut rng).await;
             let before_bytes = used_bytes(&handle, &paths).await;
             fill(&pool, "written/gone", &mut rng).await;
@@ -145,11 +145,11 @@ fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
 fn a_destroyed_dataset_that_cannot_be_read_stands_still() {
     let runtime = Runtime::simulated(5);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, Latency::default());
+    let machine = machine_of(&runtime, 1, Latency::default());
     let paths = machine.paths.clone();
     runtime.block_on(async {
         let mut rng = Rng::new(5);
-        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 9)).await;
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 9)).await;
         fill(&pool, "written/gone", &mut rng).await;
         let tree = tree_places(&read(&handle, &paths).await, "written/gone").await;
         pool.destroy_dataset("written/gone").await.unwrap();

@@ -15,11 +15,13 @@ use cenote_taskq::sim::disk::{Crash, Fault, Request, RequestKind, SimDiskOptions
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Runtime};
 
+use cenote_sim::Machine;
+
 use crate::common::*;
 use crate::live::{Written, check_blocks, live, make_objects, reopened, small, write_blocks};
 
 /// Layouts, and how many of the disks fail.
-const CASES: &[(Tops, usize)] = &[
+const CASES: &[(Layout, usize)] = &[
     (SINGLE, 1),
     (&[(TopKind::Mirror, 2)], 2),
     (&[(TopKind::Raidz { parity: 1 }, 3)], 2),
@@ -149,7 +151,7 @@ pub(crate) async fn check_reopened(
 /// One way to fail at one point, on one layout or another.
 struct Case {
     seed: u64,
-    layout: Tops,
+    layout: Layout,
     victims: usize,
     point: Point,
     how: How,
@@ -164,7 +166,7 @@ fn each_case(run: impl AsyncFn(&Handle, &Machine, Case)) {
             let what = format!("seed {seed}: {layout:?} {point:?} {how:?}");
             let case = Case { seed, layout, victims: *victims, point: *point, how, what };
             let runtime = Runtime::simulated(seed);
-            let machine = Machine::new(&runtime, disks_of(layout), slow());
+            let machine = machine_of(&runtime, disks_of(layout), slow());
             runtime.block_on(run(&runtime.handle(), &machine, case));
         }
     }
@@ -188,7 +190,7 @@ pub(crate) fn assert_whole(report: &VerifyReport, what: &str) {
     }
 }
 
-pub(crate) fn disks_of(layout: Tops) -> usize {
+pub(crate) fn disks_of(layout: Layout) -> usize {
     layout.iter().map(|(_, count)| count).sum()
 }
 
@@ -295,7 +297,7 @@ async fn suspended(handle: &Handle, machine: &Machine, failmode: u64) -> (Pool, 
 fn with_failmode_continue_writers_are_refused_readers_are_not_and_what_was_dirty_is_written() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let (pool, load, is_down) = suspended(&handle, &machine, 1).await;
         assert_eq!(pool.failed().await.1, FailMode::Continue);
@@ -325,7 +327,7 @@ fn with_failmode_continue_writers_are_refused_readers_are_not_and_what_was_dirty
 fn with_failmode_panic_whoever_has_the_pool_is_told_to_end() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let (pool, _load, _) = suspended(&handle, &machine, 2).await;
         let (reason, mode) = pool.failed().await;
@@ -346,7 +348,7 @@ fn with_failmode_panic_whoever_has_the_pool_is_told_to_end() {
 fn a_suspended_pool_that_is_given_up_tells_everyone_and_is_whole_as_of_the_last_txg() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let (pool, load, _) = suspended(&handle, &machine, 0).await;
         let promised = pool.txgs().synced_txg();
@@ -371,7 +373,7 @@ fn a_suspended_pool_that_is_given_up_tells_everyone_and_is_whole_as_of_the_last_
 
 #[test]
 fn a_device_that_is_smaller_than_the_pool_says_is_not_used_and_a_larger_one_is() {
-    let cases: [(Tops, u64); 4] = [
+    let cases: [(Layout, u64); 4] = [
         (SINGLE, DISK_BYTES / 2),
         (&[(TopKind::Mirror, 2)], DISK_BYTES / 2),
         (&[(TopKind::Raidz { parity: 1 }, 3)], DISK_BYTES / 2),
@@ -380,7 +382,7 @@ fn a_device_that_is_smaller_than_the_pool_says_is_not_used_and_a_larger_one_is()
     for (layout, size_bytes) in cases {
         let runtime = Runtime::simulated(1);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, disks_of(layout), slow());
+        let machine = machine_of(&runtime, disks_of(layout), slow());
         runtime.block_on(async {
             let pool = live(&handle, &machine, layout, small()).await;
             let load = Load::new(&pool).await;

@@ -13,6 +13,8 @@ use cenote_spa::{
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Runtime};
 
+use cenote_sim::Machine;
+
 use crate::common::*;
 use crate::reopened::reopen;
 
@@ -56,19 +58,20 @@ async fn whole(handle: &Handle, machine: &Machine, what: &str) -> View {
 
 #[test]
 fn each_draid_counts_in_pools_that_are_made_and_in_pools_that_get_them() {
-    let layouts: [(Tops, u64); 3] = [(SINGLE, 0), (&[DRAID], 1), (&[DRAID, (TopKind::Mirror, 2), DRAID], 2)];
+    let layouts: [(Layout, u64); 3] = [(SINGLE, 0), (&[DRAID], 1), (&[DRAID, (TopKind::Mirror, 2), DRAID], 2)];
     for (made, expected) in layouts {
         let runtime = Runtime::simulated(1);
         let handle = runtime.handle();
         let used = made.iter().map(|(_, disks)| disks).sum::<usize>();
-        let machine = Machine::new(&runtime, used + 10, Latency::default());
+        let machine = machine_of(&runtime, used + 10, Latency::default());
         runtime.block_on(async {
-            let pool = make(&handle, options(machine.tops(&handle, made).await, 12)).await;
+            let pool = make(&handle, options(machine.tops(&handle, made).await.unwrap(), 12)).await;
             pool.export().await.unwrap();
             assert_eq!(count(&whole(&handle, &machine, "made").await, "draid").await, Some(expected));
             let pool = reopen(&handle, &machine.paths).await.unwrap();
-            let new = Machine { disks: machine.disks.clone(), paths: machine.paths[used..].to_vec() };
-            let tops = new.tops(&handle, &[DRAID, (TopKind::Mirror, 2), DRAID]).await;
+            let new =
+                Machine { disks: machine.disks.clone(), paths: machine.paths[used..].to_vec(), size_bytes: DISK_BYTES };
+            let tops = new.tops(&handle, &[DRAID, (TopKind::Mirror, 2), DRAID]).await.unwrap();
             let added = AddOptions { tops, ashift: Some(12), allow_other_ashift: true, ..AddOptions::default() };
             pool.add_vdevs(added).await.unwrap();
             pool.export().await.unwrap();
@@ -89,13 +92,14 @@ fn the_txgs_of_enabling_stay_and_those_of_an_upgrade_come_to_them() {
     for is_noted in [true, false] {
         let runtime = Runtime::simulated(1);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 1, Latency::default());
+        let machine = machine_of(&runtime, 1, Latency::default());
         runtime.block_on(async {
             let mut disabled = late.to_vec();
             if !is_noted {
                 disabled.extend(["enabled_txg", "hole_birth"]);
             }
-            let pool = make(&handle, without(options(machine.tops(&handle, SINGLE).await, 12), &disabled)).await;
+            let pool =
+                make(&handle, without(options(machine.tops(&handle, SINGLE).await.unwrap(), 12), &disabled)).await;
             pool.export().await.unwrap();
             let pool = whole(&handle, &machine, "made").await;
             let before = enabled_txgs(&pool).await;
@@ -146,10 +150,11 @@ fn the_root_has_a_table_of_attributes_from_the_beginning_or_from_an_upgrade_on()
     for is_upgraded in [false, true] {
         let runtime = Runtime::simulated(1);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 1, Latency::default());
+        let machine = machine_of(&runtime, 1, Latency::default());
         runtime.block_on(async {
             let disabled: &[&str] = if is_upgraded { &["vdev_zaps_v2"] } else { &[] };
-            let pool = make(&handle, without(options(machine.tops(&handle, SINGLE).await, 12), disabled)).await;
+            let pool =
+                make(&handle, without(options(machine.tops(&handle, SINGLE).await.unwrap(), 12), disabled)).await;
             pool.export().await.unwrap();
             if is_upgraded {
                 let pool = whole(&handle, &machine, "made").await;

@@ -22,7 +22,7 @@ use crate::common::*;
 use crate::live::{Written, check_blocks, content, live, make_objects, reopened, small, write_blocks};
 
 const BLOCK_BYTES: u64 = 16 << 10;
-const MIRROR: Tops = &[(TopKind::Mirror, 2)];
+const MIRROR: Layout = &[(TopKind::Mirror, 2)];
 
 /// Writers of objects of their own, and what they wrote.
 struct Writers {
@@ -77,7 +77,7 @@ fn vdevs_are_added_while_blocks_are_written() {
         let runtime = Runtime::simulated(seed as u64);
         let handle = runtime.handle();
         let old: usize = layout.iter().map(|(_, disks)| disks).sum();
-        let machine = Machine::new(&runtime, old + count + 2, slow());
+        let machine = machine_of(&runtime, old + count + 2, slow());
         runtime.block_on(async {
             let pool = live(&handle, &machine, layout, small()).await;
             let head = pool.open_head("written").await.unwrap();
@@ -139,7 +139,7 @@ fn vdevs_are_added_while_blocks_are_written() {
 fn a_pool_that_has_grown_can_be_wound_back_and_lacks_nothing() {
     let runtime = Runtime::simulated(5);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, slow());
+    let machine = machine_of(&runtime, 2, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -168,7 +168,7 @@ fn a_pool_that_has_grown_can_be_wound_back_and_lacks_nothing() {
 fn a_view_of_before_reads_on_while_the_pool_has_grown() {
     let runtime = Runtime::simulated(6);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 3, slow());
+    let machine = machine_of(&runtime, 3, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -195,7 +195,7 @@ fn a_view_of_before_reads_on_while_the_pool_has_grown() {
 fn what_cannot_be_added_to_a_pool_in_use_is_refused_and_nothing_changes() {
     let runtime = Runtime::simulated(7);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 4, slow());
+    let machine = machine_of(&runtime, 4, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -238,7 +238,7 @@ fn what_cannot_be_added_to_a_pool_in_use_is_refused_and_nothing_changes() {
 fn additions_that_come_at_once_do_not_meet() {
     let runtime = Runtime::simulated(8);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 5, slow());
+    let machine = machine_of(&runtime, 5, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -270,7 +270,7 @@ fn an_addition_outlasts_devices_that_fail_for_a_while() {
     for (seed, failing) in [(0, [0, 0]), (1, [1, 2]), (2, [1, 1]), (3, [0, 2])] {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 3, slow());
+        let machine = machine_of(&runtime, 3, slow());
         runtime.block_on(async {
             let pool = live(&handle, &machine, SINGLE, small()).await;
             let head = pool.open_head("written").await.unwrap();
@@ -318,7 +318,7 @@ fn a_power_cut_while_a_pool_in_use_grows_leaves_the_old_pool_or_the_new_one() {
     for seed in 0..40 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 4, slow());
+        let machine = machine_of(&runtime, 4, slow());
         runtime.block_on(async {
             let pool = live(&handle, &machine, MIRROR, small()).await;
             let head = pool.open_head("written").await.unwrap();

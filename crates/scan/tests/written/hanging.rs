@@ -11,11 +11,13 @@ use cenote_taskq::sim::disk::{Fault, Request, RequestKind, SimDisk};
 use cenote_taskq::{Handle, Instant, Runtime};
 use cenote_vdev::tree::{HangStatus, VdevState, VdevStatus};
 
+use cenote_sim::Machine;
+
 use crate::common::*;
 use crate::failing::{Load, Point, assert_whole, check_reopened, comment, disks_of};
 use crate::live::{Written, check_blocks, live, reopened, small};
 
-const REDUNDANT: &[Tops] =
+const REDUNDANT: &[Layout] =
     &[&[(TopKind::Mirror, 2)], &[(TopKind::Raidz { parity: 1 }, 3)], &[(TopKind::Mirror, 2), (TopKind::Single, 1)]];
 
 const POINTS: &[Point] = &[
@@ -115,7 +117,7 @@ fn a_device_that_hangs_is_left_out_where_others_have_the_same_and_is_known_to_la
             let (seed, what) = ((at * POINTS.len() + index) as u64, format!("{layout:?} {point:?} {late:?}"));
             let runtime = Runtime::simulated(seed);
             let handle = runtime.handle();
-            let machine = Machine::new(&runtime, disks_of(layout), slow());
+            let machine = machine_of(&runtime, disks_of(layout), slow());
             runtime.block_on(async {
                 let pool = live(&handle, &machine, layout, small()).await;
                 let load = Load::new(&pool).await;
@@ -168,7 +170,7 @@ fn a_device_that_hangs_and_nothing_makes_up_for_is_waited_for_and_the_pool_goes_
         let what = format!("{point:?}");
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 1, slow());
+        let machine = machine_of(&runtime, 1, slow());
         runtime.block_on(async {
             let pool = live(&handle, &machine, SINGLE, small()).await;
             let load = Load::new(&pool).await;
@@ -210,7 +212,7 @@ fn a_read_that_hangs_costs_the_device_its_place_where_it_can_be_done_without_and
         let what = format!("{layout:?}");
         let runtime = Runtime::simulated(3);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, disks_of(layout), slow());
+        let machine = machine_of(&runtime, disks_of(layout), slow());
         runtime.block_on(async {
             let pool = live(&handle, &machine, layout, small()).await;
             let load = Load::new(&pool).await;
@@ -248,7 +250,7 @@ fn a_read_that_hangs_costs_the_device_its_place_where_it_can_be_done_without_and
 fn a_device_that_hangs_while_the_other_has_missed_something_is_waited_for() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, slow());
+    let machine = machine_of(&runtime, 2, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, REDUNDANT[0], small()).await;
         let load = Load::new(&pool).await;
@@ -279,7 +281,7 @@ fn a_device_that_hangs_while_the_other_has_missed_something_is_waited_for() {
 fn is_in_time(flush: Duration) -> bool {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, slow());
+    let machine = machine_of(&runtime, 2, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, REDUNDANT[0], small()).await;
         let load = Load::new(&pool).await;
@@ -329,7 +331,7 @@ async fn hanging_with(handle: &Handle, machine: &Machine, set: &[(&str, &str)]) 
 fn with_failmode_panic_a_hang_is_fatal_and_with_the_deadman_off_it_is_waited_for_in_silence() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, slow());
+    let machine = machine_of(&runtime, 2, slow());
     runtime.block_on(async {
         let pool = hanging_with(&handle, &machine, &[("zfs_deadman_failmode", "panic")]).await;
         comment(&pool, "fatal").await.unwrap();
@@ -338,7 +340,7 @@ fn with_failmode_panic_a_hang_is_fatal_and_with_the_deadman_off_it_is_waited_for
     });
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, slow());
+    let machine = machine_of(&runtime, 2, slow());
     runtime.block_on(async {
         let pool = hanging_with(&handle, &machine, &[("zfs_deadman_enabled", "0")]).await;
         let begun = handle.now();

@@ -12,10 +12,12 @@ use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_testkit::zdb::{Devices, program, run};
 use cenote_vdev::tree::{VdevState, VdevStatus};
 
+use cenote_sim::Machine;
+
 use crate::common::*;
 use crate::reopened::{change_head, reopen, write_options};
 
-const MIRROR: Tops = &[(TopKind::Mirror, 2)];
+const MIRROR: Layout = &[(TopKind::Mirror, 2)];
 
 /// The pool as an import sees it that only reads.
 pub(crate) async fn seen(handle: &Handle, paths: &[PathBuf]) -> Result<View, SpaError> {
@@ -45,9 +47,9 @@ fn assert_degraded(status: &VdevStatus, name: &str, txgs: &[Txg], what: &str) {
 fn on_mirror(seed: u64, test: impl AsyncFnOnce(&Handle, &Machine)) {
     let runtime = Runtime::simulated(seed);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, Latency::default());
+    let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, options(machine.tops(&handle, MIRROR).await, 12)).await.export().await.unwrap();
+        make(&handle, options(machine.tops(&handle, MIRROR).await.unwrap(), 12)).await.export().await.unwrap();
         test(&handle, &machine).await;
     });
 }
@@ -238,7 +240,7 @@ fn zdb_finds_each_missed_txg_in_the_dirty_time_log() {
             let end = pool.txg().0 + 1;
             pool.export().await.unwrap();
             let dir = tempfile::tempdir().unwrap();
-            let devices = Devices::of(&machine.images_in(dir.path())).unwrap();
+            let devices = Devices::of(&machine.images_in(dir.path()).unwrap()).unwrap();
             let told = run(&devices, &["-ddd"], "written").unwrap();
             let wanted = format!("missing [{first},{end}) length {}", end - first.0);
             assert_eq!(told.status, Some(0), "{}", told.text);
@@ -251,17 +253,17 @@ fn zdb_finds_each_missed_txg_in_the_dirty_time_log() {
 /// meanwhile. Without that one nothing is written, unless someone says so.
 #[test]
 fn nobody_writes_while_the_one_leaf_is_away_that_has_what_another_missed() {
-    const RAIDZ: Tops = &[(TopKind::Raidz { parity: 1 }, 4)];
-    const THREE: Tops = &[(TopKind::Mirror, 3)];
+    const RAIDZ: Layout = &[(TopKind::Raidz { parity: 1 }, 4)];
+    const THREE: Layout = &[(TopKind::Mirror, 3)];
     let (mut refused, mut gone_on) = (0, 0);
     for layout in [MIRROR, THREE, RAIDZ] {
         let count: usize = layout.iter().map(|(_, count)| count).sum();
         let runtime = Runtime::simulated(13);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, count, Latency::default());
+        let machine = machine_of(&runtime, count, Latency::default());
         let what = format!("{layout:?}");
         runtime.block_on(async {
-            make(&handle, options(machine.tops(&handle, layout).await, 12)).await.export().await.unwrap();
+            make(&handle, options(machine.tops(&handle, layout).await.unwrap(), 12)).await.export().await.unwrap();
             let mut rng = Rng::new(2);
             let pool = reopen(&handle, &machine.paths[1..]).await.unwrap();
             let missed = change_and_sync(&pool, &mut rng).await;

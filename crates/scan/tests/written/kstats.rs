@@ -12,7 +12,7 @@ use cenote_zpl::{FileSystem, FileSystemOptions, NewNode};
 use crate::common::*;
 use crate::live::{live, small};
 
-const MIRROR: Tops = &[(TopKind::Mirror, 2)];
+const MIRROR: Layout = &[(TopKind::Mirror, 2)];
 
 /// What a user has done.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ fn statistics_agree_with_what_was_done() {
     let runtime = Runtime::simulated(11);
     let handle = runtime.handle();
     runtime.block_on(async {
-        let machine = Machine::new(&runtime, 2, Latency::default());
+        let machine = machine_of(&runtime, 2, Latency::default());
         let pool = live(&handle, &machine, MIRROR, small()).await;
         let head = pool.open_head("written").await.unwrap();
         let (group, objset) = (format!("objset-0x{:x}", head.dataset().0), head.objset().clone());

@@ -20,6 +20,8 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
+use cenote_sim::Machine;
+
 use crate::common::*;
 
 const BLOCK_BYTES: u64 = 16 << 10;
@@ -28,8 +30,8 @@ pub(crate) fn small() -> TxTunables {
     TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() }
 }
 
-pub(crate) async fn live(handle: &Handle, machine: &Machine, layout: Tops, tunables: TxTunables) -> Pool {
-    let pool = make(handle, options(machine.tops(handle, layout).await, 12)).await;
+pub(crate) async fn live(handle: &Handle, machine: &Machine, layout: Layout, tunables: TxTunables) -> Pool {
+    let pool = make(handle, options(machine.tops(handle, layout).await.unwrap(), 12)).await;
     pool.start(tunables).await
 }
 
@@ -98,7 +100,7 @@ pub(crate) async fn check_blocks(object: &Object, written: &Written, txg: Txg, w
 fn metadata_that_a_txg_has_written_is_not_read_by_the_next() {
     let runtime = Runtime::simulated(5);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, &[(TopKind::Single, 1)], small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -128,7 +130,7 @@ fn changes_of_attributes_are_dirty_and_wait_for_devices_that_are_slow() {
     const OBJECTS: usize = 3000;
     let runtime = Runtime::simulated(9);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -170,7 +172,7 @@ fn changes_of_attributes_are_dirty_and_wait_for_devices_that_are_slow() {
 fn objects_that_are_only_looked_at_do_not_pile_up_in_memory() {
     let runtime = Runtime::simulated(4);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, Latency::default());
+    let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -198,9 +200,9 @@ fn many_writers_and_txgs_at_once_leave_a_whole_pool_with_all_that_was_written() 
     for seed in 0..6 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 3, slow());
+        let machine = machine_of(&runtime, 3, slow());
         runtime.block_on(async {
-            let layout: Tops = &[(TopKind::Raidz { parity: 1 }, 3)];
+            let layout: Layout = &[(TopKind::Raidz { parity: 1 }, 3)];
             let pool = live(&handle, &machine, layout, small()).await;
             let head = pool.open_head("written").await.unwrap();
             let objects = make_objects(&head, 6).await;
@@ -241,9 +243,9 @@ fn the_history_of_txgs_agrees_with_what_is_allocated_on_disk() {
     for (is_logged, layout) in [(true, LAYOUTS[3]), (false, SINGLE)] {
         let runtime = Runtime::simulated(5);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 3, slow());
+        let machine = machine_of(&runtime, 3, slow());
         runtime.block_on(async {
-            let mut how = options(machine.tops(&handle, layout).await, 12);
+            let mut how = options(machine.tops(&handle, layout).await.unwrap(), 12);
             if !is_logged {
                 how.disabled_features.push("log_spacemap".into());
             }
@@ -290,9 +292,9 @@ fn wherever_the_power_goes_each_object_is_as_of_the_same_txg_and_what_was_promis
     for seed in from..from + count {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 2, slow());
+        let machine = machine_of(&runtime, 2, slow());
         runtime.block_on(async {
-            let layout: Tops =
+            let layout: Layout =
                 if seed % 2 == 0 { &[(TopKind::Mirror, 2)] } else { &[(TopKind::Single, 1), (TopKind::Single, 1)] };
             let pool = live(&handle, &machine, layout, small()).await;
             let head = pool.open_head("written").await.unwrap();
@@ -336,7 +338,7 @@ fn wherever_the_power_goes_each_object_is_as_of_the_same_txg_and_what_was_promis
 fn a_full_pool_refuses_changes_and_goes_on_when_something_is_freed() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, Latency::default());
+    let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -374,7 +376,7 @@ fn a_full_pool_refuses_changes_and_goes_on_when_something_is_freed() {
 fn a_change_without_space_waits_for_what_is_being_freed_and_not_for_what_hangs() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, Latency::default());
+    let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -431,7 +433,7 @@ fn a_change_without_space_waits_for_what_is_being_freed_and_not_for_what_hangs()
 fn a_change_beyond_a_quota_does_not_wait_for_what_other_datasets_free() {
     let runtime = Runtime::simulated(2);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, Latency::default());
+    let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let other = pool.open_head("written").await.unwrap();
@@ -475,7 +477,7 @@ fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
     const PARENTS: usize = 20;
     let runtime = Runtime::simulated(4);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let first = pool.sync().await.unwrap();
@@ -515,7 +517,7 @@ fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
             Box::pin(async {
                 let view = writer.dsl().clone();
                 let root = view.root_dir().await.unwrap();
-                Ok((writer.txg(), view.tree(root, false).await.unwrap().len()))
+                Ok::<_, SpaError>((writer.txg(), view.tree(root, false).await.unwrap().len()))
             })
         });
         assert_eq!(there.await.unwrap(), (Txg(last.0 + 1), 301 + PARENTS));
@@ -527,7 +529,7 @@ fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
 fn changes_of_the_pool_are_made_in_order_and_on_disk_when_they_are_answered() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let make = async |name: &'static str| {
@@ -536,7 +538,7 @@ fn changes_of_the_pool_are_made_in_order_and_on_disk_when_they_are_answered() {
                     let head = writer.create_dataset(name, ObjsetType::Zfs).await?;
                     let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
                     BulkWriter::create(&head.objset, writer.txg(), &root).await.unwrap();
-                    Ok(())
+                    Ok::<_, SpaError>(())
                 })
             });
             made.await

@@ -24,9 +24,9 @@ fn a_pool_of_any_layout_and_sector_size_is_whole_from_its_first_txg_on() {
         for ashift in [9, 12, 13] {
             let runtime = Runtime::simulated(index as u64);
             let handle = runtime.handle();
-            let machine = Machine::new(&runtime, layout.iter().map(|(_, count)| count).sum(), Latency::default());
+            let machine = machine_of(&runtime, layout.iter().map(|(_, count)| count).sum(), Latency::default());
             runtime.block_on(async {
-                let pool = make(&handle, options(machine.tops(&handle, layout).await, ashift)).await;
+                let pool = make(&handle, options(machine.tops(&handle, layout).await.unwrap(), ashift)).await;
                 let passes = passes_of(&pool);
                 assert!(passes <= 6, "{passes} passes");
                 pool.export().await.unwrap();
@@ -43,10 +43,10 @@ fn many_txgs_of_changes_leave_a_whole_pool_with_and_without_log_space_maps() {
     for (seed, has_log) in [(1, true), (2, true), (3, false), (4, false)] {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 4, Latency::default());
+        let machine = machine_of(&runtime, 4, Latency::default());
         runtime.block_on(async {
-            let layout: Tops = &[(TopKind::Raidz { parity: 1 }, 3), (TopKind::Single, 1)];
-            let mut wish = options(machine.tops(&handle, layout).await, 9);
+            let layout: Layout = &[(TopKind::Raidz { parity: 1 }, 3), (TopKind::Single, 1)];
+            let mut wish = options(machine.tops(&handle, layout).await.unwrap(), 9);
             if !has_log {
                 wish.disabled_features = vec!["log_spacemap".into()];
             }
@@ -75,9 +75,9 @@ fn the_same_seed_gives_the_same_bytes_whatever_the_order_of_events() {
         let runtime = Runtime::simulated(schedule);
         let handle = runtime.handle();
         let latency = Latency { jitter: Duration::from_millis(3), ..Latency::default() };
-        let machine = Machine::new(&runtime, 1, latency);
+        let machine = machine_of(&runtime, 1, latency);
         runtime.block_on(async {
-            let pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
+            let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
             let (mut objects, mut rng) = (Vec::new(), Rng::new(5));
             for _ in 0..6 {
                 change(&pool, &mut objects, &mut rng).await.unwrap();
@@ -97,11 +97,11 @@ fn wherever_the_power_goes_the_last_synced_txg_is_whole() {
     for seed in 0..30_u64 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 2, slow());
-        let layout: Tops =
+        let machine = machine_of(&runtime, 2, slow());
+        let layout: Layout =
             if seed % 2 == 0 { &[(TopKind::Mirror, 2)] } else { &[(TopKind::Single, 1), (TopKind::Single, 1)] };
         runtime.block_on(async {
-            let pool = make(&handle, options(machine.tops(&handle, layout).await, 12)).await;
+            let pool = make(&handle, options(machine.tops(&handle, layout).await.unwrap(), 12)).await;
             let mut rng = Rng::new(seed);
             let mut objects = Vec::new();
             // What is on disk for sure, told by the writer.
@@ -139,9 +139,9 @@ fn wherever_the_power_goes_the_last_synced_txg_is_whole() {
 fn a_full_pool_refuses_what_does_not_fit_and_stays_whole() {
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, Latency::default());
+    let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
-        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
         let root = pool.root().unwrap().objset.clone();
         let object = root.create_object(pool.txg(), &ObjectSpec::new(DmuType::UINT8_DATA, 128 << 10)).unwrap();
         let mut bytes = vec![0; DISK_BYTES as usize + (8 << 20)];
@@ -167,9 +167,9 @@ fn zdb_finds_no_fault_with_pools_of_any_layout() {
         let ashift = [9, 12][index % 2];
         let runtime = Runtime::simulated(index as u64);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, layout.iter().map(|(_, count)| count).sum(), Latency::default());
+        let machine = machine_of(&runtime, layout.iter().map(|(_, count)| count).sum(), Latency::default());
         runtime.block_on(async {
-            let pool = make(&handle, options(machine.tops(&handle, layout).await, ashift)).await;
+            let pool = make(&handle, options(machine.tops(&handle, layout).await.unwrap(), ashift)).await;
             let (mut objects, mut rng) = (Vec::new(), Rng::new(index as u64));
             for _ in 0..2 * index {
                 change(&pool, &mut objects, &mut rng).await.unwrap();
@@ -178,7 +178,7 @@ fn zdb_finds_no_fault_with_pools_of_any_layout() {
             pool.export().await.unwrap();
         });
         let dir = tempfile::tempdir().unwrap();
-        let devices = Devices::of(&machine.images_in(dir.path())).unwrap();
+        let devices = Devices::of(&machine.images_in(dir.path()).unwrap()).unwrap();
         for flags in ["-bcc", "-d"] {
             let told = cenote_testkit::zdb::run(&devices, &[flags], "written").unwrap();
             let last: Vec<&str> = told.text.lines().rev().take(40).collect();
@@ -197,11 +197,11 @@ fn zdb_finds_no_fault_with_pools_of_any_layout() {
 fn a_history_that_has_wrapped_around_has_its_newest_commands_and_the_first() {
     let runtime = Runtime::simulated(3);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, Latency::default());
+    let machine = machine_of(&runtime, 1, Latency::default());
     let count = 1500;
     runtime.block_on(async {
-        let layout: Tops = &[(TopKind::Single, 1)];
-        let pool = make(&handle, options(machine.tops(&handle, layout).await, 12)).await;
+        let layout: Layout = &[(TopKind::Single, 1)];
+        let pool = make(&handle, options(machine.tops(&handle, layout).await.unwrap(), 12)).await;
         for number in 0..count {
             // Lengths of all remainders, so that no record's end is another's beginning by chance.
             let line = format!("zpool set a:b={number} {}", "x".repeat(number % 211));

@@ -12,6 +12,8 @@ use cenote_taskq::sim::disk::{Latency, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
+use cenote_sim::Machine;
+
 use crate::common::*;
 use crate::live::{make_objects, small};
 
@@ -28,7 +30,7 @@ fn import_options() -> ImportOptions {
 
 /// A pool of few metaslabs on one disk, each with a map of its own; its objects come back.
 async fn filled(handle: &Handle, machine: &Machine, metaslabs: u64) -> Vec<ObjectId> {
-    let options = options(machine.tops(handle, SINGLE).await, 12);
+    let options = options(machine.tops(handle, SINGLE).await.unwrap(), 12);
     let pool = create_with_metaslabs(handle, options, metaslabs).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
     BulkWriter::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
@@ -113,7 +115,7 @@ async fn objects_of(head: &LiveHead, ids: &[ObjectId]) -> Vec<Object> {
 fn an_unreadable_space_map_costs_its_metaslab_and_not_the_pool() {
     let runtime = Runtime::simulated(3);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, Latency::default());
+    let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
         let ids = filled(&handle, &machine, 6).await;
         let first = maps(&handle, &machine.paths).await;
@@ -157,7 +159,7 @@ fn an_unreadable_space_map_costs_its_metaslab_and_not_the_pool() {
 fn no_space_in_a_sync_suspends_the_pool_and_what_was_written_is_there_when_it_goes_on() {
     let runtime = Runtime::simulated(5);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, Latency::default());
+    let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
         let ids = filled(&handle, &machine, 3).await;
         let maps = maps(&handle, &machine.paths).await;

@@ -73,9 +73,9 @@ fn a_pool_is_opened_changed_and_exported_many_times() {
     for (index, layout) in LAYOUTS.iter().enumerate() {
         let runtime = Runtime::simulated(index as u64);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, layout.iter().map(|(_, count)| count).sum(), Latency::default());
+        let machine = machine_of(&runtime, layout.iter().map(|(_, count)| count).sum(), Latency::default());
         runtime.block_on(async {
-            let mut wish = options(machine.tops(&handle, layout).await, [9, 12][index % 2]);
+            let mut wish = options(machine.tops(&handle, layout).await.unwrap(), [9, 12][index % 2]);
             if index % 3 == 2 {
                 wish.disabled_features = vec!["log_spacemap".into()];
             }
@@ -106,15 +106,15 @@ fn a_pool_is_opened_changed_and_exported_many_times() {
 
 #[test]
 fn a_device_that_is_away_is_made_up_for_and_known_to_have_missed_it() {
-    const MIRROR: Tops = &[(TopKind::Mirror, 2)];
-    const RAIDZ: Tops = &[(TopKind::Raidz { parity: 1 }, 4)];
+    const MIRROR: Layout = &[(TopKind::Mirror, 2)];
+    const RAIDZ: Layout = &[(TopKind::Raidz { parity: 1 }, 4)];
     for (layout, log_spacemap) in [(MIRROR, true), (RAIDZ, true), (RAIDZ, false)] {
         let runtime = Runtime::simulated(5);
         let handle = runtime.handle();
         let count: usize = layout.iter().map(|(_, count)| count).sum();
-        let machine = Machine::new(&runtime, count, Latency::default());
+        let machine = machine_of(&runtime, count, Latency::default());
         runtime.block_on(async {
-            let mut wish = options(machine.tops(&handle, layout).await, 12);
+            let mut wish = options(machine.tops(&handle, layout).await.unwrap(), 12);
             if !log_spacemap {
                 wish.disabled_features = vec!["log_spacemap".into()];
             }
@@ -182,9 +182,13 @@ fn tear_newest_uberblock(disk: &SimDisk) {
 fn a_leg_whose_uberblock_was_torn_twice_has_missed_nothing() {
     let runtime = Runtime::simulated(3);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, Latency::default());
+    let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, options(machine.tops(&handle, &[(TopKind::Mirror, 2)]).await, 12)).await.export().await.unwrap();
+        make(&handle, options(machine.tops(&handle, &[(TopKind::Mirror, 2)]).await.unwrap(), 12))
+            .await
+            .export()
+            .await
+            .unwrap();
         let mut rng = Rng::new(4);
         for _ in 0..4 {
             let pool = reopen(&handle, &machine.paths).await.unwrap();
@@ -207,9 +211,13 @@ fn a_leg_whose_uberblock_was_torn_twice_has_missed_nothing() {
 fn labels_that_were_torn_are_written_before_any_that_is_good() {
     let runtime = Runtime::simulated(3);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 2, Latency::default());
+    let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, options(machine.tops(&handle, &[(TopKind::Mirror, 2)]).await, 12)).await.export().await.unwrap();
+        make(&handle, options(machine.tops(&handle, &[(TopKind::Mirror, 2)]).await.unwrap(), 12))
+            .await
+            .export()
+            .await
+            .unwrap();
         let places =
             DeviceLayout::new(DISK_BYTES).unwrap().label_offsets().map(|label| label + VDEV_PHYS_OFFSET as u64);
         for torn in [[1, 3], [0, 2]] {
@@ -240,11 +248,11 @@ fn a_pool_in_use_by_a_crashed_writer_goes_on_where_it_was_durable() {
     for seed in 0..12_u64 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 2, slow());
-        let layout: Tops =
+        let machine = machine_of(&runtime, 2, slow());
+        let layout: Layout =
             if seed % 2 == 0 { &[(TopKind::Mirror, 2)] } else { &[(TopKind::Single, 1), (TopKind::Single, 1)] };
         runtime.block_on(async {
-            make(&handle, options(machine.tops(&handle, layout).await, 12)).await.export().await.unwrap();
+            make(&handle, options(machine.tops(&handle, layout).await.unwrap(), 12)).await.export().await.unwrap();
             let mut dice = Rng::new(seed ^ 0xff);
             let mut promised = Txg(5);
             for _ in 0..5 {

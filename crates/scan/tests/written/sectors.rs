@@ -13,13 +13,15 @@ use cenote_taskq::{Handle, Runtime};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::tree::VdevState;
 
+use cenote_sim::Machine;
+
 use crate::common::*;
 use crate::health::{leaf, seen};
 use crate::reopened::reopen;
 
-const SINGLE_OF_TWO: Tops = &[(TopKind::Single, 1), (TopKind::Single, 1)];
-const MIRROR: Tops = &[(TopKind::Mirror, 2)];
-const RAIDZ: Tops = &[(TopKind::Raidz { parity: 1 }, 3)];
+const SINGLE_OF_TWO: Layout = &[(TopKind::Single, 1), (TopKind::Single, 1)];
+const MIRROR: Layout = &[(TopKind::Mirror, 2)];
+const RAIDZ: Layout = &[(TopKind::Raidz { parity: 1 }, 3)];
 
 fn disk_of(logical: u32, physical: u32) -> SimDiskOptions {
     SimDiskOptions {
@@ -38,12 +40,12 @@ fn moved(from: &Machine, runtime: &Runtime, logical: &[u32]) -> Machine {
     let add = |(path, logical): (&std::path::PathBuf, &u32)| sim.add_disk(&handle, path, disk_of(*logical, 0));
     let disks: Vec<_> = paths.iter().zip(logical).map(add).collect();
     disks.iter().zip(&from.disks).for_each(|(disk, from)| disk.restore(&from.image()));
-    Machine { disks, paths }
+    Machine { disks, paths, size_bytes: DISK_BYTES }
 }
 
 /// A pool of ashift 9 with something in it.
-async fn of_ashift_9(handle: &Handle, machine: &Machine, layout: Tops) {
-    let pool = make(handle, options(machine.tops(handle, layout).await, 9)).await;
+async fn of_ashift_9(handle: &Handle, machine: &Machine, layout: Layout) {
+    let pool = make(handle, options(machine.tops(handle, layout).await.unwrap(), 9)).await;
     let (root, txg) = (pool.root().unwrap().objset.clone(), pool.txg());
     let object = root.create_object(txg, &ObjectSpec::new(DmuType::UINT8_DATA, 512)).unwrap();
     object.write(txg, 0, &vec![7; 100_000]).await.unwrap();
@@ -56,7 +58,7 @@ fn a_device_with_larger_sectors_than_its_vdev_is_read_and_never_written() {
     for (layout, logical) in [(MIRROR, &[512, 4096][..]), (RAIDZ, &[512, 4096, 512])] {
         let runtime = Runtime::simulated(1);
         let handle = runtime.handle();
-        let before = Machine::new(&runtime, logical.len(), Latency::default());
+        let before = machine_of(&runtime, logical.len(), Latency::default());
         runtime.block_on(async {
             of_ashift_9(&handle, &before, layout).await;
             let machine = moved(&before, &runtime, logical);
@@ -99,7 +101,7 @@ fn a_pool_that_needs_a_device_with_larger_sectors_is_only_read() {
     for (layout, logical) in [(SINGLE, &[4096][..]), (SINGLE_OF_TWO, &[512, 4096]), (RAIDZ, &[4096, 512, 4096])] {
         let runtime = Runtime::simulated(2);
         let handle = runtime.handle();
-        let before = Machine::new(&runtime, logical.len(), Latency::default());
+        let before = machine_of(&runtime, logical.len(), Latency::default());
         runtime.block_on(async {
             of_ashift_9(&handle, &before, layout).await;
             let machine = moved(&before, &runtime, logical);

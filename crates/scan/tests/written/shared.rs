@@ -117,7 +117,7 @@ async fn names(pool: &Pool) -> Vec<String> {
         Box::pin(async move {
             let view = writer.dsl().clone();
             let root = view.root_dir().await.unwrap();
-            Ok(view.tree(root, false).await.unwrap().into_iter().map(|dir| dir.name).collect::<Vec<_>>())
+            Ok::<_, SpaError>(view.tree(root, false).await.unwrap().into_iter().map(|dir| dir.name).collect::<Vec<_>>())
         })
     });
     names.await.unwrap()

@@ -48,7 +48,7 @@ fn a_view_stays_as_it_was_while_everything_is_overwritten() {
     for (seed, layout) in [SINGLE, LAYOUTS[3], LAYOUTS[6]].into_iter().enumerate() {
         let runtime = Runtime::simulated(seed as u64);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 4, slow());
+        let machine = machine_of(&runtime, 4, slow());
         runtime.block_on(async {
             let pool = live(&handle, &machine, layout, small()).await;
             let head = pool.open_head("written").await.unwrap();
@@ -88,7 +88,7 @@ fn a_view_stays_as_it_was_while_everything_is_overwritten() {
 fn a_view_is_given_up_before_the_pool_has_no_space_left() {
     let runtime = Runtime::simulated(3);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -125,7 +125,7 @@ fn a_view_is_given_up_before_the_pool_has_no_space_left() {
 fn a_view_waits_for_no_txg_but_the_one_with_its_callers_changes_and_holds_none_up() {
     let runtime = Runtime::simulated(4);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let head = pool.open_head("written").await.unwrap();
@@ -149,7 +149,7 @@ fn a_view_waits_for_no_txg_but_the_one_with_its_callers_changes_and_holds_none_u
 fn an_export_waits_for_views_and_new_ones_are_refused() {
     let runtime = Runtime::simulated(5);
     let handle = runtime.handle();
-    let machine = Machine::new(&runtime, 1, slow());
+    let machine = machine_of(&runtime, 1, slow());
     runtime.block_on(async {
         let pool = live(&handle, &machine, SINGLE, small()).await;
         let view = pool.view(&ImportOptions::default()).await.unwrap();

@@ -14,7 +14,9 @@ use cenote_zpl::{
 };
 
 use super::{Live, fresh, judged, make, reopen};
-use crate::common::{Machine, SINGLE, options};
+use cenote_sim::Machine;
+
+use crate::common::{SINGLE, machine_of, options};
 
 fn file(mode: u32) -> NewNode {
     NewNode { mode: 0o100_000 | mode, ..NewNode::default() }
@@ -652,8 +654,8 @@ fn what_is_being_written_is_read_from_memory_until_it_is_on_disk() {
     let handle = runtime.handle();
     runtime.block_on(async {
         let latency = Latency { write: Duration::from_millis(20), ..Latency::default() };
-        let machine = Machine::new(&runtime, 1, latency);
-        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
+        let machine = machine_of(&runtime, 1, latency);
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
         let live =
             Live::start(&handle, pool, FileSystemOptions { record_bytes: 4096, ..FileSystemOptions::default() }).await;
         let open = make_file(&live.fs, "f").await;
@@ -677,8 +679,8 @@ fn a_live_pool_gives_txgs_and_its_files_are_there_after_export() {
     let runtime = Runtime::simulated(4);
     let handle = runtime.handle();
     runtime.block_on(async {
-        let machine = Machine::new(&runtime, 1, Latency::default());
-        let writer = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
+        let machine = machine_of(&runtime, 1, Latency::default());
+        let writer = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
         let pool = writer.start(TxTunables::default()).await;
         let head = pool.open_head("written").await.unwrap();
         let fs =

@@ -22,7 +22,9 @@ use cenote_taskq::{Class, Handle, Join, Runtime};
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 use cenote_zpl::{FileSystem, FileSystemOptions, SpaceKind};
 
-use crate::common::{Machine, SINGLE, assert_clean, check};
+use cenote_sim::Machine;
+
+use crate::common::{SINGLE, assert_clean, check, machine_of};
 
 /// Syncs txgs until all is closed.
 async fn run(txgs: Transactions, pool: Pool) -> Pool {
@@ -97,8 +99,8 @@ pub(super) async fn make(handle: &Handle, options: CreateOptions) -> Pool {
 
 /// A new pool on a simulated disk, its file system in use.
 pub(super) async fn fresh(runtime: &Runtime, handle: &Handle, options: FileSystemOptions) -> (Machine, Live) {
-    let machine = Machine::new(runtime, 1, Latency::default());
-    let pool = make(handle, crate::common::options(machine.tops(handle, SINGLE).await, 12)).await;
+    let machine = machine_of(runtime, 1, Latency::default());
+    let pool = make(handle, crate::common::options(machine.tops(handle, SINGLE).await.unwrap(), 12)).await;
     let live = Live::start(handle, pool, options).await;
     (machine, live)
 }

@@ -13,7 +13,8 @@ use cenote_zpl::{
 
 use super::model::{Model, Node};
 use super::{Live, judged, make, reopen};
-use crate::common::{Machine, SINGLE, options};
+
+use crate::common::{SINGLE, machine_of, options};
 
 const NAMES: u64 = 14;
 const SIZE_MAX: u64 = 1_600_000;
@@ -377,9 +378,9 @@ fn random_operations_agree_with_a_plain_model_across_syncs_and_openings() {
     for seed in 0..10 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let machine = Machine::new(&runtime, 1, Latency::default());
+        let machine = machine_of(&runtime, 1, Latency::default());
         runtime.block_on(async {
-            let pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
+            let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
             play(&handle, pool, &machine.paths, seed, 250).await;
         });
     }
@@ -397,12 +398,12 @@ fn zdb_finds_nothing_wrong_with_what_random_operations_leave() {
         std::fs::File::create(&path).unwrap().set_len(192 << 20).unwrap();
         let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
         let handle = runtime.handle();
-        let machine = Machine { disks: Vec::new(), paths: vec![path] };
+        let paths = vec![path];
         runtime.block_on(async {
-            let pool = make(&handle, options(machine.tops(&handle, SINGLE).await, 12)).await;
-            play(&handle, pool, &machine.paths, seed, 300).await;
+            let pool = make(&handle, options(cenote_sim::tops(&handle, SINGLE, &paths).await.unwrap(), 12)).await;
+            play(&handle, pool, &paths, seed, 300).await;
         });
-        let devices = Devices::of(&machine.paths).unwrap();
+        let devices = Devices::of(&paths).unwrap();
         let told = cenote_testkit::zdb::run(&devices, &["-bcc"], "written").unwrap();
         let last: Vec<&str> = told.text.lines().rev().take(40).collect();
         assert_eq!(told.status, Some(0), "zdb -bcc: {last:#?}");

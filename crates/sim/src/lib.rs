@@ -1,0 +1,32 @@
+//! Machines, pools and judges in simulation, for tests.
+//!
+//! # Theory
+//!
+//! **Need.** Tests of many crates run the whole engine on simulated disks: power cuts, written pools, verbs, volumes. Each needs disks,
+//! a pool on them, and somebody who says whether the pool is whole. They are made here once, so that what one test learns to do to a
+//! disk all tests can do, and that a judge that learns to see more sees it everywhere.
+//!
+//! **Shape.**
+//! ```text
+//! Machine    simulated disks of one runtime, and where they are found          machine
+//! Layout     which vdevs a pool has on them                                    layout
+//! new_pool   a pool with a root directory, the same for the same calls         pool
+//! check      Cenote's own verify of what is on the disks                       judge
+//! zdb        OpenZFS's, of the same disks copied to files                      judge
+//! ```
+//! A test stands with the crate that it tests, and has this crate as a dev-dependency. The models that tests compare with stay with
+//! them: a model of files and a model of space have nothing in common but their form.
+//!
+//! **Invariants.** The same seed and the same calls give the same bytes on the disks.
+
+#![forbid(unsafe_code)]
+
+mod judge;
+mod layout;
+mod machine;
+mod pool;
+
+pub use judge::{check, zdb};
+pub use layout::{LAYOUTS, Layout, SINGLE};
+pub use machine::{Machine, disk, slow, tops};
+pub use pool::{CACHE_BYTES, new_pool, options};

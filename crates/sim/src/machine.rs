@@ -1,0 +1,119 @@
+//! Simulated disks.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_spa::{DiskSpec, TopSpec};
+use cenote_taskq::sim::disk::{Image, Latency, SimDisk, SimDiskOptions};
+use cenote_taskq::{Handle, OpenOptions, Runtime};
+use cenote_vdev::config::AllocationClass;
+use cenote_vdev::disk::Disk;
+
+use crate::Layout;
+
+/// The disks of a simulated runtime.
+pub struct Machine {
+    /// The disks, in their order.
+    pub disks: Vec<Arc<SimDisk>>,
+    /// Where they are found.
+    pub paths: Vec<PathBuf>,
+    /// The size of each in bytes.
+    pub size_bytes: u64,
+}
+
+impl Machine {
+    /// Adds so many disks to a simulated runtime.
+    ///
+    /// # Panics
+    /// The runtime is not simulated.
+    #[must_use]
+    pub fn new(runtime: &Runtime, count: usize, options: &SimDiskOptions) -> Self {
+        let handle = runtime.handle();
+        let sim = runtime.sim().expect("a simulated runtime");
+        let paths: Vec<PathBuf> = (0..count).map(|index| Self::name(index).into()).collect();
+        let disks = paths.iter().map(|path| sim.add_disk(&handle, path, options.clone())).collect();
+        Self { disks, paths, size_bytes: options.size_bytes }
+    }
+
+    /// A disk's name, as messages have it.
+    #[must_use]
+    pub fn name(index: usize) -> String {
+        format!("/disk{index}")
+    }
+
+    /// The vdevs of a pool on the first of these disks.
+    ///
+    /// # Errors
+    /// As [`tops`].
+    pub async fn tops(&self, handle: &Handle, layout: Layout) -> io::Result<Vec<TopSpec>> {
+        tops(handle, layout, &self.paths).await
+    }
+
+    /// Copies the disks to sparse files in a folder, for programs outside of the simulation.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn images_in(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        let images: Vec<Image> = self.disks.iter().map(|disk| disk.image()).collect();
+        export(&images, self.size_bytes, dir)
+    }
+}
+
+/// Writes what is on disks to sparse files.
+pub(crate) fn export(images: &[Image], size_bytes: u64, dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for (at, image) in images.iter().enumerate() {
+        let path = dir.join(format!("disk{at}"));
+        let mut file = File::create(&path)?;
+        file.set_len(size_bytes)?;
+        for (offset_bytes, page) in image.pages() {
+            file.seek(SeekFrom::Start(offset_bytes))?;
+            file.write_all(page)?;
+        }
+        files.push(path);
+    }
+    Ok(files)
+}
+
+/// A disk of a pool, opened to be written.
+///
+/// # Errors
+/// It is not there, or cannot be opened.
+pub async fn disk(handle: &Handle, path: &Path) -> io::Result<DiskSpec> {
+    let device = handle.open(path, OpenOptions { write: true, ..OpenOptions::default() }).await?;
+    Ok(DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file: true })
+}
+
+/// The vdevs of a pool on the first of these disks.
+///
+/// # Errors
+/// A disk cannot be opened.
+///
+/// # Panics
+/// There are fewer disks than the layout needs.
+pub async fn tops(handle: &Handle, layout: Layout, paths: &[PathBuf]) -> io::Result<Vec<TopSpec>> {
+    let mut paths = paths.iter();
+    let mut tops = Vec::new();
+    for (kind, count) in layout {
+        let mut disks = Vec::new();
+        for _ in 0..*count {
+            disks.push(disk(handle, paths.next().expect("as many disks as the layout needs")).await?);
+        }
+        tops.push(TopSpec { kind: *kind, class: AllocationClass::Normal, disks });
+    }
+    Ok(tops)
+}
+
+/// Disks that take their time, each time another, so that a cut meets writes and flushes on their way.
+#[must_use]
+pub fn slow() -> Latency {
+    Latency {
+        write: Duration::from_micros(100),
+        flush: Duration::from_micros(400),
+        jitter: Duration::from_micros(400),
+        ..Latency::default()
+    }
+}
