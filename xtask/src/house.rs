@@ -25,6 +25,7 @@ const LAYERS: &[&[&str]] = &[
     &["dsl"],
     &["spa"],
     &["zpl", "zvol", "send", "scan"],
+    &["admin"],
     &["fuse", "nbd", "bench"],
     &["cli"],
 ];

@@ -229,8 +229,7 @@ pub(crate) async fn forbidden(dsl: &Dsl, dataset: &str, is_with_below: bool) -> 
 /// A file system, and how its properties want it served.
 async fn open_dataset(pool: &Pool, name: &str) -> Result<(LiveHead, Properties)> {
     let (this, wanted) = (pool.clone(), name.to_owned());
-    // What is refused is no failure of the pool.
-    pool.look(move |writer| Box::pin(async move { Ok(opened(&this, writer, &wanted).await) })).await?
+    pool.look(move |writer| Box::pin(async move { opened(&this, writer, &wanted).await })).await
 }
 
 /// Where the sync looks at the pool.

@@ -87,9 +87,9 @@ impl LiveMounts {
         let mut later = Vec::new();
         for mount in mounts {
             let (name, at) = (mount.dataset.clone(), mount.at.display());
-            let reading = pool.look(move |writer| Box::pin(async move { Ok(read_wanted(writer, &name).await) }));
+            let reading = pool.look(move |writer| Box::pin(async move { read_wanted(writer, &name).await }));
             // One that has another name now, or is gone, is served as it was.
-            let Ok(Ok(properties)) = reading.await else { continue };
+            let Ok(properties) = reading.await else { continue };
             let forbidden = properties.forbidden;
             mount.server.set_options(mount.options.over(properties));
             let dataset = &mount.dataset;

@@ -2,6 +2,7 @@
 //! `zfs create -o` and `zpool create -O`.
 
 use anyhow::{Result, anyhow, bail};
+use cenote_admin::AUTO;
 use cenote_props::effect::{self, Effect};
 use cenote_props::{Kind, Property, Types, dataset, find, is_user_property};
 use cenote_spa::PropertyValue;
@@ -10,8 +11,6 @@ use crate::args::parse_size;
 use crate::context::Context;
 use crate::outcome::usage;
 
-/// `refreservation=auto`, until it is known what that comes to.
-pub(crate) const AUTO: u64 = u64::MAX;
 /// Text of a value at most, in bytes, with the zero that ends it (`ZFS_MAXPROPLEN`).
 const VALUE_MAX_BYTES: usize = 8192;
 /// The name of a user property at most, in bytes, with the zero that ends it (`ZAP_MAXNAMELEN`).

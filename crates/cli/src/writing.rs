@@ -4,18 +4,15 @@
 //! after, whatever happens in between.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use cenote_spa::{Pool, SpaError, Syncer, WriteOptions, open};
+use cenote_spa::{Pool, Syncer, WriteOptions, open};
 
 use cenote_taskq::BoxFuture;
-use cenote_taskq::sync::Mutex;
 
 use crate::context::{Context, device_paths, server_of};
 use crate::holder::Holder;
 use crate::host::{clock, host};
-use crate::outcome::causes;
 use crate::owners;
 use crate::signals;
 
@@ -47,32 +44,13 @@ impl Writing {
         self.is_served.then(|| self.pool.clone())
     }
 
-    /// Looks at what the steps so far have left, and changes nothing: what is refused after it leaves the pool as it was.
-    pub(crate) async fn look<T, W>(&self, work: W) -> Result<T>
-    where
-        T: Send + 'static,
-        W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T>> + Send + 'static,
-    {
-        let told = Told::default();
-        let tell = told.clone();
-        told.or(self
-            .pool
-            .look(move |syncer| Box::pin(async move { work(syncer).await.map_err(|error| tell.of(error)) }))
-            .await)
-    }
-
     /// Makes a step.
     pub(crate) async fn step<T, W>(&self, work: W) -> Result<T>
     where
         T: Send + 'static,
         W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
-        let told = Told::default();
-        let tell = told.clone();
-        told.or(self
-            .pool
-            .change(move |syncer| Box::pin(async move { work(syncer).await.map_err(|error| tell.of(error)) }))
-            .await)
+        self.pool.change(work).await
     }
 
     /// Does the background work that the steps have left, where no server will: shown with its rate and time left. It may be
@@ -118,23 +96,6 @@ impl Writing {
             .pool
             .change_later(what, move |syncer| Box::pin(async move { syncer.record_command(&line, user).await }));
         Ok(noted?)
-    }
-}
-
-/// The error of a step, on its way around the pool, which has errors of its own.
-#[derive(Clone, Default)]
-struct Told(Arc<Mutex<Option<anyhow::Error>>>);
-
-impl Told {
-    /// The pool is told in words that the step has failed.
-    fn of(&self, error: anyhow::Error) -> SpaError {
-        let words = SpaError::CannotCreate(causes(&error));
-        *self.0.lock() = Some(error);
-        words
-    }
-
-    fn or<T>(&self, result: Result<T, SpaError>) -> Result<T> {
-        result.map_err(|error| self.0.lock().take().unwrap_or_else(|| error.into()))
     }
 }
 

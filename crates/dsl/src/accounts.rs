@@ -27,6 +27,8 @@ pub struct Settled {
     pub freed: Killed,
     /// Entries of deadlists that shared the empty list and do not any more.
     pub replaced_empty: u64,
+    /// It has more blocks than before, and was not made in this txg.
+    pub is_larger: bool,
 }
 
 impl Dsl {
@@ -107,7 +109,8 @@ impl Dsl {
             self.leave_to_snapshot(txg, dataset, &phys, &dead).await?;
             replaced_empty = self.insert_dead(txg, phys.deadlist, &dead).await?;
         }
-        Ok(Settled { freed, replaced_empty })
+        let is_larger = own.used_bytes > 0 && phys.creation_txg != txg;
+        Ok(Settled { freed, replaced_empty, is_larger })
     }
 
     /// Counts blocks that a head gave up to its snapshots, and to the last of them alone what only that one has.

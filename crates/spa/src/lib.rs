@@ -80,7 +80,7 @@ pub use open::new::{CreateOptions, create, create_with_metaslabs};
 pub use open::spares_l2cache::AuxSpec;
 pub use open::vdevs::{DiskSpec, TopKind, TopSpec};
 pub use owner::{KERNEL_POOLS, kernel_pool};
-pub use pool::{HeadFrees, HeadSpace, KeptTxg, LiveHead, MemoryLimits, Pool, TxgRecord};
+pub use pool::{HeadFrees, HeadSpace, KeptTxg, LiveHead, MemoryLimits, Pool, SyncTask, TxgRecord};
 pub use space::LogFigures;
 pub use status::{Condition, condition, condition_with, device_condition};
 pub use sync::{Clock, Host, Phase, Syncer};

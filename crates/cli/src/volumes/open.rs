@@ -99,7 +99,7 @@ impl OpenVolumes {
                     let readonly = view.property(&dir, "readonly", true).await.map_err(failed)?;
                     now.push((name, readonly.and_then(|found| found.value.number()) == Some(1)));
                 }
-                Ok(now)
+                Ok::<_, SpaError>(now)
             })
         });
         let now = match now.await {
@@ -152,8 +152,10 @@ impl Locked<'_> {
         }
         let (pool, wanted) = (self.all.pool.clone(), name.to_owned());
         let open: Vec<ObjectId> = self.volumes.keys().copied().collect();
-        let seen =
-            self.all.pool.look(move |writer| Box::pin(async move { Ok(seen(&pool, writer, &wanted, &open).await) }));
+        let seen = self
+            .all
+            .pool
+            .look(move |writer| Box::pin(async move { Ok::<_, SpaError>(seen(&pool, writer, &wanted, &open).await) }));
         let (dataset, live) = match seen.await.map_err(|error| io_error(&error))?? {
             None => return Ok(None),
             Some(Seen::Frozen(volume)) => return Ok(Some(Found::Frozen(volume))),

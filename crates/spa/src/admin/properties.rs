@@ -134,6 +134,31 @@ impl Syncer {
         self.require(needs)
     }
 
+    /// The directory of a dataset, if [`Self::change_property`] would change this property there.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn check_change_property(
+        &self,
+        dataset: &str,
+        property: &str,
+        value: Option<&PropertyValue>,
+    ) -> Result<Dir, SpaError> {
+        let view = self.dsl();
+        let named = if dataset.contains('@') { view.dataset(dataset).await.ok() } else { None };
+        if named.is_some_and(|named| named.is_snapshot()) {
+            return Err(self.refused(format!("changing properties of snapshots ('{dataset}')")));
+        }
+        let dir = self.dir_of(view, dataset).await?;
+        if let Some(value) = value {
+            self.check_property(property, value)?;
+        }
+        if let ("quota", Some(PropertyValue::Number(bytes))) = (property, value) {
+            self.check_quota_value(dataset, &dir, *bytes).await?;
+        }
+        Ok(dir)
+    }
+
     /// Sets a property of a dataset, or has it inherited from above. It is not checked whether the property exists; what
     /// depends on a feature is refused where the pool has not got it.
     ///
@@ -146,17 +171,7 @@ impl Syncer {
         value: Option<&PropertyValue>,
     ) -> Result<(), SpaError> {
         let view = self.dsl().clone();
-        let named = if dataset.contains('@') { view.dataset(dataset).await.ok() } else { None };
-        if named.is_some_and(|named| named.is_snapshot()) {
-            return Err(self.refused(format!("changing properties of snapshots ('{dataset}')")));
-        }
-        let dir = self.dir_of(&view, dataset).await?;
-        if let Some(value) = value {
-            self.check_property(property, value)?;
-        }
-        if let ("quota", Some(PropertyValue::Number(bytes))) = (property, value) {
-            self.check_quota_value(dataset, &dir, *bytes).await?;
-        }
+        let dir = self.check_change_property(dataset, property, value).await?;
         let followed = self.policies_with(&view, &dir, property, value).await?;
         let txg = self.txg;
         let text = value.map(PropertyValue::text).unwrap_or_default();
@@ -243,17 +258,17 @@ impl Syncer {
         Ok(followed)
     }
 
-    /// Makes a dataset below another, which is to be of this kind; the caller makes that of its objset.
+    /// The directory that a new dataset would be below, if [`Self::create_dataset`] would make it.
     ///
     /// # Errors
-    /// The name is taken or cannot be one; what is above it is of a kind that cannot have it, or not yet.
-    pub async fn create_dataset(&mut self, name: &str, kind: ObjsetType) -> Result<Head, SpaError> {
+    /// As there.
+    pub async fn check_create(&self, name: &str) -> Result<Dir, SpaError> {
         cenote_dsl::name::check_new_dataset(name)
             .map_err(|reason| SpaError::CannotCreate(format!("cannot create '{name}': {reason}")))?;
         let Some((above, last)) = name.rsplit_once('/') else {
             return Err(SpaError::CannotCreate(format!("cannot create '{name}': a pool's root dataset comes with it")));
         };
-        let view = self.dsl().clone();
+        let view = self.dsl();
         let parent = match view.dir(above).await {
             Err(DslError::NoSuchDataset(_)) => {
                 return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent does not exist")));
@@ -268,7 +283,18 @@ impl Syncer {
         if view.kind(&head).await.map_err(|error| self.dsl_failed(error))? != ObjsetType::Zfs {
             return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent is not a filesystem")));
         }
-        self.check_above(&view, &parent).await?;
+        self.check_above(view, &parent).await?;
+        Ok(parent)
+    }
+
+    /// Makes a dataset below another, which is to be of this kind; the caller makes that of its objset.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be one; what is above it is of a kind that cannot have it, or not yet.
+    pub async fn create_dataset(&mut self, name: &str, kind: ObjsetType) -> Result<Head, SpaError> {
+        let parent = self.check_create(name).await?;
+        let view = self.dsl().clone();
+        let (_, last) = name.rsplit_once('/').expect("checked: it is below another");
         let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &parent, &mut policy).await?;
         let birth = Birth { time_s: self.time_s(), txg: self.txg };

@@ -25,7 +25,8 @@
 //! MOS's open txg, the next to be synced, on the pool as earlier changes have left it. In the background the caller's answer waits until
 //! that txg is on disk; all changes that wait for the seat meanwhile are in one txg. By hand the answer comes at once. A change that
 //! does several things does all of them or none: one that fails before it has changed anything is refused; one that fails half-way
-//! would leave the MOS in between, so the txg is not written, and the pool has failed ([`FailedPool`]): on disk it is whole.
+//! would leave the MOS in between, so the txg is not written, and the pool has failed ([`FailedPool`]): on disk it is whole. So a change
+//! that may be refused is checked first: [`SyncTask`], of which a set is made as one ([`Pool::sync_tasks`]).
 //!
 //! **Life of a look at the pool.** [`Pool::look`] takes the seat for a moment, and needs no txg.
 //!
@@ -69,11 +70,13 @@ mod root;
 mod seat;
 mod shared;
 mod space;
+mod sync_task;
 mod task;
 mod verbs;
 mod view;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
 
 use cenote_dmu::tx::{Transactions, TxError, TxTunables};
@@ -90,6 +93,7 @@ pub use head_frees::HeadFrees;
 pub use history::TxgRecord;
 pub use memory::MemoryLimits;
 pub use space::HeadSpace;
+pub use sync_task::SyncTask;
 pub use view::KeptTxg;
 
 use crate::config::PoolState;
@@ -282,10 +286,11 @@ impl Pool {
     ///
     /// # Errors
     /// What the change says; or the pool is closed, suspended, or has failed.
-    pub async fn change<T, F>(&self, change: F) -> Result<T, SpaError>
+    pub async fn change<T, E, F>(&self, change: F) -> Result<T, E>
     where
         T: Send + 'static,
-        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
+        E: From<SpaError> + Display + Send + 'static,
+        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
         let (txg, made) = self.shared.clone().make(change).await?;
         if self.shared.is_background.load(Ordering::Acquire) {
@@ -321,10 +326,11 @@ impl Pool {
     ///
     /// # Errors
     /// What the look says; or the pool is closed, suspended, or has failed.
-    pub async fn look<T, F>(&self, look: F) -> Result<T, SpaError>
+    pub async fn look<T, E, F>(&self, look: F) -> Result<T, E>
     where
         T: Send + 'static,
-        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
+        E: From<SpaError> + Display + Send + 'static,
+        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
         let seen = self.shared.clone().make(move |syncer| {
             Box::pin(async move {

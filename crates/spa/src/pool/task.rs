@@ -1,5 +1,6 @@
 //! Sync tasks: changes of the pool and looks at it, made in the seat; and the end of the pool.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,10 +29,11 @@ impl Shared {
 
     /// Makes a change or a look in a task that goes on when the caller goes away, and gives back the txg that it was made in. Where the
     /// caller goes away before it has begun nothing is done.
-    pub(super) async fn make<T, F>(self: Arc<Self>, change: F) -> Result<(Txg, T), SpaError>
+    pub(super) async fn make<T, E, F>(self: Arc<Self>, change: F) -> Result<(Txg, T), E>
     where
         T: Send + 'static,
-        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
+        E: From<SpaError> + Display + Send + 'static,
+        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
         self.pass().await.map_err(|error| self.fail(&error))?;
         let (sender, answer) = oneshot::channel();
@@ -61,9 +63,10 @@ impl Shared {
         made.map_err(|error| self.fail(&error))?
     }
 
-    async fn make_seated<T, F>(&self, seat: &mut Seat, change: F) -> Result<Result<(Txg, T), SpaError>, TxError>
+    async fn make_seated<T, E, F>(&self, seat: &mut Seat, change: F) -> Result<Result<(Txg, T), E>, TxError>
     where
-        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, SpaError>> + Send + 'static,
+        E: Display,
+        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
         let syncer = seat.syncer()?;
         let (txg, before) = (syncer.txg(), syncer.change_count());
@@ -79,7 +82,7 @@ impl Shared {
     }
 
     /// Takes the syncer out of its seat for good.
-    pub(super) fn fail_seat(&self, seat: &mut Seat, error: &SpaError) {
+    pub(super) fn fail_seat(&self, seat: &mut Seat, error: &dyn Display) {
         let (name, guid, synced) = (self.name.clone(), self.guid, self.txgs.synced_txg());
         let why = error.to_string();
         debug_assert!(matches!(seat, Seat::Syncer(_)), "what fails had the seat");

@@ -110,7 +110,8 @@ impl Syncer {
         Ok(())
     }
 
-    /// A dataset, and all above it, have no more than they may have.
+    /// A dataset that has grown, and all above it, have no more than they may have. By hand nobody asks before the change is made. As in
+    /// OpenZFS an empty dataset may be larger than its quota.
     async fn check_quota(&self, dataset: ObjectId) -> Result<(), SpaError> {
         let phys = self.dsl.dataset_phys(dataset).await.map_err(|error| self.dsl_error(error))?;
         let mut at = phys.dir;
@@ -170,7 +171,7 @@ impl Syncer {
             self.use_features(txg, head.dataset, synced.needs).await?;
             let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
             self.release_empty_bpobj(txg, settled.replaced_empty).await?;
-            if !self.is_live {
+            if !self.is_live && settled.is_larger {
                 self.check_quota(head.dataset).await?;
             }
             self.free_killed(txg, settled.freed).await?;

@@ -1,7 +1,7 @@
 //! `zfs destroy`.
 
-use anyhow::{Result, bail};
-use cenote_spa::{Pool, Syncer};
+use anyhow::Result;
+use cenote_admin::Destroy;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -36,46 +36,16 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         volumes.lock().await.close_unused();
         live.sync().await?;
     }
-    let mut names = vec![name.clone()];
-    if args.recursive {
-        let name = name.clone();
-        let tree = async move |writer: &mut Syncer| {
-            let view = writer.dsl().clone();
-            Ok(view.tree(view.dir(&name).await?, false).await?)
-        };
-        let tree = pool.look(move |writer| Box::pin(async move { tree(writer).await })).await?;
-        // Those below first; the pool's own goes with the pool alone.
-        names = tree.into_iter().rev().map(|dir| dir.name).filter(|name| name.contains('/')).collect();
-    }
-    let is_recursive = args.recursive;
-    for name in names {
-        if args.dry_run {
-            let name = name.clone();
-            let check =
-                async move |writer: &mut Syncer| Ok(writer.check_destroy(&name, is_recursive).await.map(drop)?);
-            pool.look(move |writer| Box::pin(async move { check(writer).await })).await?;
-        }
-        if args.verbose || args.dry_run {
+    let task = pool.pool().check_task(Destroy::new(pool.pool(), name, args.recursive)).await?;
+    if args.verbose || args.dry_run {
+        for name in task.names() {
             context.out(format!("{} destroy {name}\n", if args.dry_run { "would" } else { "will" }))?;
         }
-        if args.dry_run {
-            continue;
-        }
-        let live = pool.served();
-        pool.step(move |writer| Box::pin(async move { destroy(writer, live, &name).await })).await?;
     }
     if !args.dry_run {
+        pool.pool().sync_task(task).await?;
         pool.work_off(context, "freeing").await?;
         pool.finish(line(["zfs", "destroy", if args.recursive { "-r" } else { "" }, name])).await?;
     }
     Ok(Outcome::Good)
-}
-
-async fn destroy(pool: &mut Syncer, live: Option<Pool>, name: &str) -> Result<()> {
-    if let Some(live) = live
-        && live.is_used(pool.dsl().clone().dataset(name).await?.object)
-    {
-        bail!("cannot destroy '{name}': dataset is busy");
-    }
-    Ok(pool.destroy_dataset(name).await?)
 }

@@ -1,8 +1,8 @@
 //! `zfs inherit`.
 
 use anyhow::{Result, anyhow, bail};
+use cenote_admin::inherit_property;
 use cenote_props::{Types, dataset, find};
-use cenote_spa::Syncer;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -45,21 +45,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return Err(usage("not supported yet: datasets of several pools in one command"));
     }
     let pool = Writing::open(context, &name).await?;
-    let (datasets, is_recursive, changed) = (args.datasets.clone(), args.recursive, property.clone());
-    let inherit = async move |writer: &mut Syncer| {
-        let view = writer.dsl().clone();
-        for dataset in &datasets {
-            let dir = view.dir(dataset).await?;
-            let dirs = if is_recursive { view.tree(dir, false).await? } else { vec![dir] };
-            for dir in dirs {
-                writer.change_property(&dir.name, &property, None).await?;
-            }
-        }
-        Ok(())
-    };
-    pool.step(move |writer| Box::pin(async move { inherit(writer).await })).await?;
+    inherit_property(pool.pool(), &args.datasets, &property, args.recursive).await?;
     let words = ["zfs", "inherit", if args.recursive { "-r" } else { "" }, &args.property];
     pool.finish(line(words.into_iter().chain(args.datasets.iter().map(String::as_str)))).await?;
-    context.properties_changed(&[changed], &args.datasets).await;
+    context.properties_changed(&[property], &args.datasets).await;
     Ok(Outcome::Good)
 }

@@ -1,17 +1,17 @@
 //! `zfs set`.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
+use cenote_admin::set_properties;
+use cenote_props::{Types, dataset, effect};
+use cenote_spa::PropertyValue;
 use serde::{Deserialize, Serialize};
 
 use crate::commands::zfs::volume;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::values::{AUTO, When, dataset_setting, note_stored};
+use crate::values::{When, dataset_setting, note_stored};
 use crate::writing::{Writing, line};
-use cenote_format::enums::ObjsetType;
-use cenote_props::{Types, dataset, effect, find};
-use cenote_spa::{PropertyValue, Syncer};
 
 /// Set properties of datasets.
 ///
@@ -53,10 +53,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     match (size, context.served_volumes()) {
         (Some(bytes), Some(volumes)) => volume::resize_served(&mut pool, volumes, first, bytes).await?,
-        _ => {
-            let datasets = changed.clone();
-            pool.step(move |writer| Box::pin(async move { set(writer, &datasets, &parsed).await })).await?;
-        }
+        _ => set_properties(pool.pool(), &changed, &parsed).await?,
     }
     let words = ["zfs", "set"].into_iter().chain(args.arguments.iter().map(String::as_str));
     pool.finish(line(words)).await?;
@@ -64,41 +61,4 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
     context.properties_changed(&names, &changed).await;
     Ok(Outcome::Good)
-}
-
-async fn set(pool: &mut Syncer, datasets: &[String], settings: &[(String, PropertyValue)]) -> Result<()> {
-    for dataset in datasets {
-        check_types(pool, dataset, settings).await?;
-        for (name, value) in settings {
-            match (name.as_str(), value) {
-                ("volsize", PropertyValue::Number(bytes)) => {
-                    volume::resize(pool, dataset, *bytes).await?;
-                }
-                ("refreservation", PropertyValue::Number(bytes)) => {
-                    volume::reserve(pool, dataset, *bytes).await?;
-                }
-                _ => pool.change_property(dataset, name, Some(value)).await?,
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Refuses properties that do not apply to a dataset: file systems and volumes have different ones.
-async fn check_types(pool: &Syncer, name: &str, settings: &[(String, PropertyValue)]) -> Result<()> {
-    let view = pool.dsl().clone();
-    let found = view.dataset(name).await?;
-    // The kind cannot be read without the dataset's key; without that the change is refused anyway.
-    let Ok(kind) = view.kind(&found).await else { return Ok(()) };
-    let types = if kind == ObjsetType::Zvol { Types::VOLUME } else { Types::FILESYSTEM };
-    for (property, value) in settings {
-        let fits = find(dataset::PROPERTIES, property).is_none_or(|property| property.types.contains(types));
-        if !fits {
-            bail!("cannot set property for '{name}': '{property}' does not apply to datasets of this type");
-        }
-        if matches!(value, PropertyValue::Number(AUTO)) && types != Types::VOLUME {
-            bail!("cannot set property for '{name}': '{property}=auto' only allowed on volumes");
-        }
-    }
-    Ok(())
 }

@@ -1,0 +1,268 @@
+//! Making file systems and volumes.
+
+use cenote_dmu::Zap;
+use cenote_dsl::{Dsl, DslError};
+use cenote_format::enums::ObjsetType;
+use cenote_format::zpl::{MASTER_NODE, master_node};
+use cenote_spa::{PropertyValue, SyncTask, Syncer};
+use cenote_taskq::BoxFuture;
+use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
+use cenote_zvol::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeSpec};
+
+use crate::error::{AdminError, Reason, Verb};
+use crate::{AUTO, Setting};
+
+/// Where a new dataset comes to stand.
+struct Site {
+    name: String,
+    parents: bool,
+    /// Names above it that are missing, from the top down.
+    missing: Vec<String>,
+    /// It is there already, and that is no fault.
+    is_there: bool,
+}
+
+impl Site {
+    fn new(name: &str, parents: bool) -> Self {
+        Self { name: name.to_owned(), parents, missing: Vec::new(), is_there: false }
+    }
+
+    fn refused(&self, reason: Reason) -> AdminError {
+        AdminError::refused(Verb::Create, &self.name, reason)
+    }
+
+    async fn check(&mut self, pool: &Syncer) -> Result<(), AdminError> {
+        let dsl = pool.dsl();
+        self.missing.clear();
+        self.is_there = self.parents && exists(dsl, &self.name).await?;
+        if self.is_there {
+            return Ok(());
+        }
+        if self.parents {
+            for (at, _) in self.name.match_indices('/') {
+                let above = &self.name[..at];
+                if !exists(dsl, above).await? {
+                    self.missing.push(above.to_owned());
+                }
+            }
+        }
+        // Where nothing of the name is there the pool itself is another one, which the first name says.
+        let first = self.missing.first().unwrap_or(&self.name);
+        pool.check_create(first).await?;
+        if let Some((above, _)) = first.rsplit_once('/') {
+            check_names(dsl, above).await?;
+        }
+        Ok(())
+    }
+
+    /// The nearest dataset above that is there.
+    fn above(&self) -> Option<&str> {
+        let first = self.missing.first().unwrap_or(&self.name);
+        first.rsplit_once('/').map(|(above, _)| above)
+    }
+
+    /// Refuses to reserve more than is available.
+    async fn check_room(&self, pool: &Syncer, bytes: u64) -> Result<(), AdminError> {
+        let Some(above) = self.above() else { return Ok(()) };
+        let dir = pool.dsl().dir(above).await?;
+        if bytes > pool.available_bytes(pool.dsl(), &dir).await? {
+            return Err(self.refused(Reason::OutOfSpace));
+        }
+        Ok(())
+    }
+
+    fn check_values(&self, pool: &Syncer, settings: &[Setting]) -> Result<(), AdminError> {
+        for (property, value) in settings {
+            pool.check_property(property, value).map_err(|error| self.refused(Reason::Value(error)))?;
+        }
+        Ok(())
+    }
+
+    async fn make_parents(&self, pool: &mut Syncer) -> Result<(), AdminError> {
+        for above in &self.missing {
+            make_filesystem(pool, above).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn exists(dsl: &Dsl, name: &str) -> Result<bool, AdminError> {
+    match dsl.dir(name).await {
+        Ok(_) => Ok(true),
+        Err(DslError::NoSuchDataset(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How names are compared is inherited at creation; only the usual way is written yet.
+async fn check_names(dsl: &Dsl, above: &str) -> Result<(), AdminError> {
+    let dataset = dsl.dataset(above).await?;
+    let Some(objset) = dsl.open(&dataset).await? else { return Ok(()) };
+    let master = Zap::open(objset.object(MASTER_NODE).await?).await?;
+    for property in [master_node::NORMALIZATION, master_node::UTF8_ONLY, master_node::CASE_SENSITIVITY] {
+        if master.find_u64(property).await?.unwrap_or(0) != 0 {
+            return Err(AdminError::Names { property, parent: above.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Makes an empty file system.
+async fn make_filesystem(pool: &mut Syncer, name: &str) -> Result<(), AdminError> {
+    let head = pool.create_dataset(name, ObjsetType::Zfs).await?;
+    let now = [pool.time_s(), 0];
+    let node =
+        NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
+    BulkWriter::create(&head.objset, pool.txg(), &node).await?;
+    Ok(())
+}
+
+/// Makes a file system: [`create_filesystem`](crate::create_filesystem).
+pub struct CreateFilesystem {
+    site: Site,
+    settings: Vec<Setting>,
+}
+
+impl CreateFilesystem {
+    /// The task.
+    #[must_use]
+    pub fn new(name: &str, settings: Vec<Setting>, parents: bool) -> Self {
+        Self { site: Site::new(name, parents), settings }
+    }
+}
+
+impl SyncTask for CreateFilesystem {
+    /// Whether it was made.
+    type Made = bool;
+    type Error = AdminError;
+
+    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            self.site.check(pool).await?;
+            if self.site.is_there {
+                return Ok(());
+            }
+            self.site.check_values(pool, &self.settings)?;
+            for (property, value) in &self.settings {
+                if let ("refreservation", PropertyValue::Number(bytes)) = (property.as_str(), value) {
+                    self.site.check_room(pool, *bytes).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<bool, AdminError>> {
+        Box::pin(async move {
+            if self.site.is_there {
+                return Ok(false);
+            }
+            self.site.make_parents(pool).await?;
+            make_filesystem(pool, &self.site.name).await?;
+            for (property, value) in &self.settings {
+                pool.change_property(&self.site.name, property, Some(value)).await?;
+            }
+            Ok(true)
+        })
+    }
+}
+
+/// What a new volume is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeShape {
+    /// Its size in bytes; up to whole blocks.
+    pub size_bytes: u64,
+    /// The size of its blocks in bytes; the pool's usual one if none is given.
+    pub block_bytes: Option<u64>,
+    /// Nothing is reserved for it, unless `refreservation` is given.
+    pub sparse: bool,
+}
+
+/// Makes a volume: [`create_volume`](crate::create_volume).
+pub struct CreateVolume {
+    site: Site,
+    shape: VolumeShape,
+    settings: Vec<Setting>,
+    /// As checked: size and block size, and what is reserved.
+    plan: Option<(VolumeSpec, u64)>,
+}
+
+impl CreateVolume {
+    /// The task.
+    #[must_use]
+    pub fn new(name: &str, shape: VolumeShape, settings: Vec<Setting>, parents: bool) -> Self {
+        Self { site: Site::new(name, parents), shape, settings, plan: None }
+    }
+
+    fn spec(&self, pool: &Syncer) -> Result<VolumeSpec, AdminError> {
+        let block_bytes = self.shape.block_bytes.unwrap_or_else(|| pool.default_volume_block_bytes());
+        let range = u64::from(BLOCK_BYTES_MIN)..=u64::from(BLOCK_BYTES_MAX);
+        let block_bytes = match u32::try_from(block_bytes) {
+            Ok(bytes) if bytes.is_power_of_two() && range.contains(&block_bytes) => bytes,
+            _ => return Err(self.site.refused(Reason::BadBlockSize)),
+        };
+        // As OpenZFS does it: up to whole blocks.
+        let size_bytes = self.shape.size_bytes.checked_next_multiple_of(u64::from(block_bytes)).unwrap_or(0);
+        if size_bytes == 0 {
+            return Err(self.site.refused(Reason::ZeroSize));
+        }
+        let spec = VolumeSpec { size_bytes, block_bytes };
+        spec.check().map_err(|error| self.site.refused(Reason::Volume(error)))?;
+        Ok(spec)
+    }
+
+    fn asked_reservation(&self) -> Option<&PropertyValue> {
+        let asked = self.settings.iter().find(|(property, _)| property == "refreservation");
+        asked.map(|(_, value)| value)
+    }
+}
+
+impl SyncTask for CreateVolume {
+    /// Whether it was made.
+    type Made = bool;
+    type Error = AdminError;
+
+    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            self.site.check(pool).await?;
+            if self.site.is_there {
+                return Ok(());
+            }
+            self.site.check_values(pool, &self.settings)?;
+            let spec = self.spec(pool)?;
+            let usual = pool.volume_reservation_bytes(spec.size_bytes, u64::from(spec.block_bytes));
+            let reserved = match self.asked_reservation() {
+                Some(PropertyValue::Number(AUTO)) => usual,
+                Some(PropertyValue::Number(bytes)) => *bytes,
+                _ if self.shape.sparse => 0,
+                _ => usual,
+            };
+            self.site.check_room(pool, reserved).await?;
+            // Its feature is used once a block is written, but it has to be there.
+            let block = PropertyValue::Number(u64::from(spec.block_bytes));
+            let checked = pool.check_property("volblocksize", &block);
+            checked.map_err(|error| self.site.refused(Reason::Value(error)))?;
+            self.plan = Some((spec, reserved));
+            Ok(())
+        })
+    }
+
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<bool, AdminError>> {
+        Box::pin(async move {
+            if self.site.is_there {
+                return Ok(false);
+            }
+            let (spec, reserved) = self.plan.expect("a task is checked before it is made");
+            self.site.make_parents(pool).await?;
+            let head = pool.create_dataset(&self.site.name, ObjsetType::Zvol).await?;
+            Volume::create(&head.objset, pool.txg(), &spec).await?;
+            for (property, value) in self.settings.iter().filter(|(property, _)| property != "refreservation") {
+                pool.set_property(&head, property, value).await?;
+            }
+            if reserved != 0 || self.asked_reservation().is_some() {
+                pool.set_property(&head, "refreservation", &PropertyValue::Number(reserved)).await?;
+            }
+            Ok(true)
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! Why a verb was refused.
+
+use std::fmt;
+
+use cenote_dmu::DmuError;
+use cenote_dsl::DslError;
+use cenote_spa::SpaError;
+use cenote_zpl::ZplError;
+use cenote_zvol::VolumeError;
+use thiserror::Error;
+
+/// What was to be done, as OpenZFS's messages begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// `cannot create`
+    Create,
+    /// `cannot destroy`
+    Destroy,
+    /// `cannot set property for`
+    SetProperty,
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Create => "create",
+            Self::Destroy => "destroy",
+            Self::SetProperty => "set property for",
+        })
+    }
+}
+
+/// Why a verb is refused, in OpenZFS's words where it has them.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Less is available than is to be reserved.
+    #[error("out of space")]
+    OutOfSpace,
+    /// Less is available than is to be reserved, of a dataset that is there.
+    #[error("size is greater than available space")]
+    NoRoom,
+    /// It is open to be changed.
+    #[error("dataset is busy")]
+    Busy,
+    /// A volume's blocks cannot have this size.
+    #[error("'volblocksize' must be power of 2 from 512B to 16M")]
+    BadBlockSize,
+    /// A volume of no bytes, or of more than can be counted in whole blocks.
+    #[error("volume size cannot be zero")]
+    ZeroSize,
+    /// A volume's size is not in whole blocks.
+    #[error("'volsize' must be a multiple of volume block size ({0})")]
+    NotWholeBlocks(u64),
+    /// The volume's property `readonly` is on.
+    #[error("the volume is read-only ('readonly=on')")]
+    ReadOnly,
+    /// The property is one of another kind of dataset.
+    #[error("'{0}' does not apply to datasets of this type")]
+    DoesNotApply(String),
+    /// `auto` was given of a file system.
+    #[error("'{0}=auto' only allowed on volumes")]
+    AutoOfVolumesOnly(String),
+    /// A value that the property cannot have in this pool.
+    #[error(transparent)]
+    Value(SpaError),
+    /// A size that a volume cannot have.
+    #[error(transparent)]
+    Volume(VolumeError),
+}
+
+/// Why a verb failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// It is refused, and nothing was changed.
+    #[error("cannot {verb} '{name}': {reason}")]
+    Refused {
+        /// What was to be done.
+        verb: Verb,
+        /// The dataset.
+        name: String,
+        /// Why not.
+        reason: Box<Reason>,
+    },
+    /// A volume was named, and this dataset is none.
+    #[error("'{0}' is no volume")]
+    NoVolume(String),
+    /// What the parent says of names is not obeyed yet.
+    #[error("not supported yet: file systems below one with the property '{property}' ('{parent}')")]
+    Names {
+        /// The property.
+        property: &'static str,
+        /// The dataset above.
+        parent: String,
+    },
+    /// Of the pool.
+    #[error(transparent)]
+    Spa(Box<SpaError>),
+    /// Of its datasets.
+    #[error(transparent)]
+    Dsl(#[from] DslError),
+    /// Of an object.
+    #[error(transparent)]
+    Dmu(#[from] DmuError),
+    /// Of a file system.
+    #[error(transparent)]
+    Zpl(#[from] ZplError),
+    /// Of a volume.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+}
+
+impl From<SpaError> for AdminError {
+    fn from(error: SpaError) -> Self {
+        Self::Spa(Box::new(error))
+    }
+}
+
+impl AdminError {
+    pub(crate) fn refused(verb: Verb, name: &str, reason: Reason) -> Self {
+        Self::Refused { verb, name: name.to_owned(), reason: Box::new(reason) }
+    }
+}

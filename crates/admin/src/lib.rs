@@ -1,0 +1,115 @@
+//! Administration of a pool's datasets, as plain functions.
+//!
+//! # Theory
+//!
+//! **Need.** A command, a server's socket, a test and a program that embeds the engine all make file systems and volumes, set
+//! properties and destroy datasets. Each verb stands here once. `cenote_spa` knows datasets, but not what stands in one: a new file
+//! system needs its root directory (`cenote_zpl`), a new volume its size (`cenote_zvol`).
+//!
+//! **Shape.** A verb is a sync task ([`SyncTask`](cenote_spa::SyncTask)): a check, which may read all it likes, and a change. The
+//! functions below have one task made, or a set of tasks as one atomic change:
+//! ```text
+//! create_filesystem   CreateFilesystem   with missing parents, root directory and all properties
+//! create_volume       CreateVolume       with missing parents, size, reservation and all properties
+//! destroy             Destroy            a dataset, or a tree of them, from below
+//! set_properties      SetProperties      one for each dataset, all or none
+//! inherit_property    InheritProperty    one for each dataset, all or none
+//! ```
+//!
+//! **Life of `zfs create -p -o quota=1G tank/a/b`.** The task takes the pool's seat. Its check finds that `tank/a` is missing and
+//! `tank` can have it, and that each property can have its value. The change makes `tank/a`, `tank/a/b` and its root directory, and sets
+//! the property. The sync writes all of it in one txg.
+//!
+//! **Invariants.**
+//! 1. What a check lets pass does not fail half-way, except by a device or memory that fails.
+//! 2. A verb is in one txg: after a crash all of it is there, or nothing.
+//! 3. A dataset that is open to be changed is not destroyed.
+//!
+//! **Crash.** That of [`cenote_spa::Pool::change`].
+//!
+//! **Rejected.** *Verbs as methods of the pool*: the pool would know file systems and volumes, which stand above it. *Steps made one
+//! after another, each on disk*: `create -p` and `destroy -r` stopped half-way where a later step was refused.
+
+#![forbid(unsafe_code)]
+
+mod create;
+mod destroy;
+mod error;
+mod properties;
+mod volume;
+
+use cenote_spa::{Pool, PropertyValue};
+
+pub use create::{CreateFilesystem, CreateVolume, VolumeShape};
+pub use destroy::Destroy;
+pub use error::{AdminError, Reason, Verb};
+pub use properties::{InheritProperty, SetProperties};
+pub use volume::{Resize, set_reserved};
+
+/// A property and its value, as it is kept.
+pub type Setting = (String, PropertyValue);
+
+/// The value of `refreservation` that stands for as much as a volume needs (`auto`). No dataset can reserve so much.
+pub const AUTO: u64 = u64::MAX;
+
+/// Makes a file system with all these properties; with `parents` also what is missing above it. False where it was there already, which
+/// only `parents` allows.
+///
+/// # Errors
+/// The name is taken or cannot be one, there is nothing above it, a property cannot have its value, there is no room for what is
+/// reserved; or as [`Pool::change`].
+pub async fn create_filesystem(
+    pool: &Pool,
+    name: &str,
+    settings: Vec<Setting>,
+    parents: bool,
+) -> Result<bool, AdminError> {
+    pool.sync_task(CreateFilesystem::new(name, settings, parents)).await
+}
+
+/// Makes a volume with all these properties; with `parents` also what is missing above it. False where it was there already, which only
+/// `parents` allows.
+///
+/// # Errors
+/// As [`create_filesystem`]; or no volume has such a size.
+pub async fn create_volume(
+    pool: &Pool,
+    name: &str,
+    shape: VolumeShape,
+    settings: Vec<Setting>,
+    parents: bool,
+) -> Result<bool, AdminError> {
+    pool.sync_task(CreateVolume::new(name, shape, settings, parents)).await
+}
+
+/// Destroys a dataset, with `recursive` also all below it. The blocks are freed in the background.
+///
+/// # Errors
+/// There is none of this name, it is in use or has what depends on it; or as [`Pool::change`].
+pub async fn destroy(pool: &Pool, name: &str, recursive: bool) -> Result<(), AdminError> {
+    pool.sync_task(Destroy::new(pool, name, recursive)).await
+}
+
+/// Sets properties of datasets: all of them, or none.
+///
+/// # Errors
+/// There is no such dataset, a property does not apply to it or cannot have its value, there is no room for what is reserved; or as
+/// [`Pool::change`].
+pub async fn set_properties(pool: &Pool, datasets: &[String], settings: &[Setting]) -> Result<(), AdminError> {
+    let tasks = datasets.iter().map(|dataset| SetProperties::new(dataset, settings.to_vec())).collect();
+    pool.sync_tasks(tasks).await.map(drop)
+}
+
+/// Has datasets inherit a property, with `recursive` also all below them: all of them, or none.
+///
+/// # Errors
+/// There is no such dataset; or as [`Pool::change`].
+pub async fn inherit_property(
+    pool: &Pool,
+    datasets: &[String],
+    property: &str,
+    recursive: bool,
+) -> Result<(), AdminError> {
+    let tasks = datasets.iter().map(|dataset| InheritProperty::new(dataset, property, recursive)).collect();
+    pool.sync_tasks(tasks).await.map(drop)
+}

@@ -1,0 +1,135 @@
+//! Setting properties and having them inherited.
+
+use cenote_format::enums::ObjsetType;
+use cenote_props::{Types, dataset, find};
+use cenote_spa::{PropertyValue, SyncTask, Syncer};
+use cenote_taskq::BoxFuture;
+
+use crate::error::{AdminError, Reason, Verb};
+use crate::volume::{Resize, check_reservation, set_reserved};
+use crate::{AUTO, Setting};
+
+/// Sets properties of a dataset: [`set_properties`](crate::set_properties).
+pub struct SetProperties {
+    dataset: String,
+    settings: Vec<Setting>,
+    /// As checked: what to do for each.
+    steps: Vec<Step>,
+}
+
+enum Step {
+    Resize(Resize),
+    Reserve(u64),
+    Change(Setting),
+}
+
+impl SetProperties {
+    /// The task.
+    #[must_use]
+    pub fn new(dataset: &str, settings: Vec<Setting>) -> Self {
+        Self { dataset: dataset.to_owned(), settings, steps: Vec::new() }
+    }
+
+    /// Refuses properties that do not apply to the dataset: file systems and volumes have different ones.
+    async fn check_types(&self, pool: &Syncer) -> Result<(), AdminError> {
+        let dsl = pool.dsl();
+        let found = dsl.dataset(&self.dataset).await?;
+        // The kind cannot be read without the dataset's key; without that the change is refused anyway.
+        let Ok(kind) = dsl.kind(&found).await else { return Ok(()) };
+        let types = if kind == ObjsetType::Zvol { Types::VOLUME } else { Types::FILESYSTEM };
+        let refused = |reason| Err(AdminError::refused(Verb::SetProperty, &self.dataset, reason));
+        for (property, value) in &self.settings {
+            if find(dataset::PROPERTIES, property).is_some_and(|known| !known.types.contains(types)) {
+                return refused(Reason::DoesNotApply(property.clone()));
+            }
+            if matches!(value, PropertyValue::Number(AUTO)) && types != Types::VOLUME {
+                return refused(Reason::AutoOfVolumesOnly(property.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SyncTask for SetProperties {
+    type Made = ();
+    type Error = AdminError;
+
+    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            self.check_types(pool).await?;
+            self.steps.clear();
+            for (property, value) in &self.settings {
+                self.steps.push(match (property.as_str(), value) {
+                    ("volsize", PropertyValue::Number(bytes)) => {
+                        Step::Resize(Resize::plan(pool, &self.dataset, *bytes).await?)
+                    }
+                    ("refreservation", PropertyValue::Number(bytes)) => {
+                        Step::Reserve(check_reservation(pool, &self.dataset, *bytes).await?)
+                    }
+                    _ => {
+                        pool.check_change_property(&self.dataset, property, Some(value)).await?;
+                        Step::Change((property.clone(), value.clone()))
+                    }
+                });
+            }
+            Ok(())
+        })
+    }
+
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            for step in &self.steps {
+                match step {
+                    Step::Resize(resize) => resize.make(pool, &self.dataset).await?,
+                    Step::Reserve(bytes) => set_reserved(pool, &self.dataset, *bytes).await?,
+                    Step::Change((property, value)) => {
+                        pool.change_property(&self.dataset, property, Some(value)).await?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Has a dataset inherit a property: [`inherit_property`](crate::inherit_property).
+pub struct InheritProperty {
+    dataset: String,
+    property: String,
+    recursive: bool,
+    names: Vec<String>,
+}
+
+impl InheritProperty {
+    /// The task.
+    #[must_use]
+    pub fn new(dataset: &str, property: &str, recursive: bool) -> Self {
+        Self { dataset: dataset.to_owned(), property: property.to_owned(), recursive, names: Vec::new() }
+    }
+}
+
+impl SyncTask for InheritProperty {
+    type Made = ();
+    type Error = AdminError;
+
+    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let dir = pool.dsl().dir(&self.dataset).await?;
+            let dirs = if self.recursive { pool.dsl().tree(dir, false).await? } else { vec![dir] };
+            self.names = dirs.into_iter().map(|dir| dir.name).collect();
+            for name in &self.names {
+                pool.check_change_property(name, &self.property, None).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            for name in &self.names {
+                pool.change_property(name, &self.property, None).await?;
+            }
+            Ok(())
+        })
+    }
+}
