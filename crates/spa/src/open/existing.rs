@@ -283,6 +283,7 @@ impl Opening<'_> {
             found: FoundPool { leaves, ..pool.found().clone() },
             synced: None,
             is_live: false,
+            preloading: Arc::default(),
             is_changed: false,
         })
     }

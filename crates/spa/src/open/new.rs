@@ -253,6 +253,7 @@ pub(crate) async fn create_syncer(
         found,
         synced: None,
         is_live: false,
+        preloading: Arc::default(),
         is_changed: false,
     };
     let objset = pool.new_objset(txg, dataset, ObjsetType::Zfs, ObjsetPolicy { copies: 1, ..policy });

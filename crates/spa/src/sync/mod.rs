@@ -80,6 +80,7 @@ mod hold;
 mod missed;
 pub(crate) mod multihost;
 mod phases;
+mod preload;
 pub(crate) mod space;
 mod space_maps;
 pub(crate) mod troubles;
@@ -89,6 +90,7 @@ pub(crate) mod vdev_config;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use cenote_dmu::{Object, Objset, Writer};
 use cenote_dsl::Dsl;
@@ -137,6 +139,8 @@ pub struct Syncer {
     pub(crate) raidz_reflow: u64,
     pub(crate) tree: Arc<VdevTree>,
     pub(crate) space: Arc<Space>,
+    /// A task loads metaslabs before they are asked for.
+    pub(crate) preloading: Arc<AtomicBool>,
     pub(crate) writer: Writer,
     pub(crate) mos: Objset,
     pub(crate) directory: Object,

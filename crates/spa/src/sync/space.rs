@@ -147,16 +147,16 @@ impl Space {
         work(&mut self.allocator.lock())
     }
 
-    /// The txg is on disk.
-    pub(crate) fn sync_done(&self, txg: Txg) -> Result<(), String> {
+    /// The txg is on disk. The metaslabs that will be asked next and are not loaded come back.
+    pub(crate) fn sync_done(&self, txg: Txg) -> Result<Vec<MetaslabId>, String> {
         let now_ms = self.now_ms();
         self.with(|allocator| allocator.try_again(now_ms, TRY_AGAIN_MS));
         let (kept, free) = self.with(|allocator| allocator.kept_figures());
         let pins = self.pins.txgs(kept > free / KEPT_SHARE_MAX);
         let keep = Keep { may_defer: true, pins: &pins };
-        self.with(|allocator| allocator.sync_done(txg, &keep, now_ms)).map(drop).map_err(|error| error.to_string())?;
+        let next = self.with(|allocator| allocator.sync_done(txg, &keep, now_ms)).map_err(|error| error.to_string())?;
         self.measure_special();
-        Ok(())
+        Ok(next)
     }
 
     /// What is asked for a block; the class is still to be filled in.
@@ -181,7 +181,7 @@ impl Space {
         self.small_left_bytes.store(left.saturating_sub(bytes), Ordering::Relaxed);
     }
 
-    async fn load(&self, id: MetaslabId, txg: Txg) -> Result<(), String> {
+    pub(super) async fn load(&self, id: MetaslabId, txg: Txg) -> Result<(), String> {
         let mos = self.mos.get().ok_or("space maps cannot be read yet")?;
         let mut loading = self.with(|allocator| allocator.begin_load(id)).map_err(|error| error.to_string())?;
         loop {

@@ -87,7 +87,8 @@ impl Syncer {
         let begun = self.handle.now();
         self.commit(txg).await?;
         self.time(Phase::Commit, begun);
-        self.space.sync_done(txg).map_err(|error| self.fail(error))?;
+        let next = self.space.sync_done(txg).map_err(|error| self.fail(error))?;
+        self.preload(txg, next);
         self.config_changed = false;
         self.txg = Txg(txg.0 + 1);
         Ok(txg)
