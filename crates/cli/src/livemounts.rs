@@ -5,11 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cenote_dsl::{Dir, Dsl};
-use cenote_fuse::{LiveServer, MountHandle, MountOptions, remount};
-use cenote_spa::{FileSizes, Pool, Syncer};
+use cenote_fuse::{MountHandle, MountOptions, Tree, remount};
 use cenote_taskq::sync::Mutex;
-use cenote_zpl::{Forbidden, Properties};
+use cenote_zpl::Forbidden;
 
 use crate::datasets::{Mounted, Mounts};
 
@@ -21,9 +19,10 @@ const OBEYED_WHEN_MOUNTED: [&str; 2] = ["acltype", "sync"];
 struct LiveMount {
     /// Its number among the mounts that are listed.
     id: u64,
+    /// As the mount table has it.
     dataset: String,
     at: PathBuf,
-    server: LiveServer,
+    tree: Tree,
     /// As they were asked for.
     options: MountOptions,
     forbidden: Forbidden,
@@ -57,19 +56,12 @@ impl Drop for Listed {
 
 impl LiveMounts {
     /// Lists a mount.
-    pub(crate) fn list(
-        self: Arc<Self>,
-        mount: MountHandle,
-        dataset: &str,
-        server: LiveServer,
-        options: MountOptions,
-        forbidden: Forbidden,
-    ) -> Listed {
-        let (dataset, at) = (dataset.to_owned(), mount.mountpoint().to_owned());
+    pub(crate) fn list(self: Arc<Self>, mount: MountHandle, tree: Tree, options: MountOptions) -> Listed {
+        let (dataset, at, forbidden) = (tree.dataset(), mount.mountpoint().to_owned(), tree.forbidden());
         let id = {
             let mut all = self.0.lock();
             let id = all.last().map_or(0, |last| last.id + 1);
-            all.push(LiveMount { id, dataset, at, server, options, forbidden });
+            all.push(LiveMount { id, dataset, at, tree, options, forbidden });
             id
         };
         Listed { mount, mounts: self, id }
@@ -80,18 +72,30 @@ impl LiveMounts {
         self.0.lock().iter().map(|mount| (mount.dataset.clone(), mount.at.clone())).collect()
     }
 
-    /// Has mounts obey the properties of their datasets as they are now, of which those called `changed` were just changed. Returns a
-    /// sentence for each property that a mount obeys only later.
-    pub(crate) async fn refresh(&self, pool: &Pool, changed: &[String]) -> Vec<String> {
+    /// Has a dataset and those below it leave the mounts that show them nested in others; false where somebody uses them there, or one
+    /// is mounted by itself. [`Self::refresh`] brings back those that are there still.
+    pub(crate) async fn release(&self, dataset: &str) -> Result<bool> {
+        let mounts = self.0.lock().clone();
+        for mount in mounts {
+            if !mount.tree.release_dataset(dataset).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has mounts show the datasets that are there now, and obey their properties as they are now, of which those called `changed` were
+    /// just changed. Returns a sentence for each property that a mount obeys only later.
+    pub(crate) async fn refresh(&self, changed: &[String]) -> Vec<String> {
         let mounts = self.0.lock().clone();
         let mut later = Vec::new();
         for mount in mounts {
-            let (name, at) = (mount.dataset.clone(), mount.at.display());
-            let reading = pool.look(move |writer| Box::pin(async move { read_wanted(writer, &name).await }));
-            // One that has another name now, or is gone, is served as it was.
-            let Ok(properties) = reading.await else { continue };
-            let forbidden = properties.forbidden;
-            mount.server.set_options(mount.options.over(properties));
+            let at = mount.at.display();
+            if let Err(error) = mount.tree.refresh().await {
+                later.push(format!("'{}' is mounted at {at}, where all is as before: {error}", mount.dataset));
+                continue;
+            }
+            let forbidden = mount.tree.forbidden();
             let dataset = &mount.dataset;
             for property in changed.iter().filter(|name| OBEYED_WHEN_MOUNTED.contains(&name.as_str())) {
                 later
@@ -116,19 +120,4 @@ impl LiveMounts {
         }
         later
     }
-}
-
-/// Where the sync looks at the pool.
-async fn read_wanted(writer: &mut Syncer, name: &str) -> Result<Properties> {
-    let view = writer.dsl().clone();
-    let dataset = view.dataset(name).await?;
-    wanted(writer, &view, &dataset.dir).await
-}
-
-/// How properties want a file system served, in sizes that the pool's features allow.
-pub(crate) async fn wanted(writer: &Syncer, view: &Dsl, dir: &Dir) -> Result<Properties> {
-    let mut properties = Properties::read(view, dir).await?;
-    let FileSizes { record_bytes, dnode_slots } = writer.file_sizes(view, dir).await?;
-    (properties.files.record_bytes, properties.files.dnode_slots) = (record_bytes, dnode_slots);
-    Ok(properties)
 }

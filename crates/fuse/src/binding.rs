@@ -33,7 +33,7 @@ use crate::kernel_mount;
 use crate::mount::{Unmount, unmount};
 use crate::options::{Access, MountOptions};
 use crate::server::{
-    Caching, DirItem, Entry, Errno, FileServer, NewFile, NodeId, Rename, Seek, SetAttributes, Stat, Writer,
+    Caching, Client, DirItem, Entry, Errno, FileServer, NewFile, NodeId, Rename, Seek, SetAttributes, Stat, Writer,
 };
 
 /// Requests of the kernel's own reading ahead that may wait at once. Chosen by eye: enough for many disks.
@@ -79,6 +79,21 @@ impl Notices {
     }
 }
 
+impl Client for Notices {
+    fn forget_name(&self, parent: NodeId, name: &[u8]) {
+        if let Some(notifier) = self.0.get() {
+            // An error is that the kernel does not know the directory, and so has no names in it.
+            let _ = notifier.inval_entry(INodeNo(parent.0), OsStr::from_bytes(name));
+        }
+    }
+
+    fn forget_content(&self, node: NodeId) {
+        if let Some(notifier) = self.0.get() {
+            let _ = notifier.inval_inode(INodeNo(node.0), 0, 0);
+        }
+    }
+}
+
 /// A mounted session, before its loop runs.
 pub(crate) struct Mounted<S: FileServer>(Session<Binding<S>>);
 
@@ -95,6 +110,7 @@ pub(crate) fn mount<S: FileServer>(
     let (skips_open, skips_opendir) = (AtomicBool::new(false), AtomicBool::new(false));
     let (notices, direct) = (Notices::default(), Arc::default());
     let told = notices.clone();
+    server.connected(Arc::new(notices.clone()));
     let binding = Binding { server, handle, group, caching, skips_open, skips_opendir, is_writable, notices, direct };
     let config = config(name, options, is_writable);
     let session = match kernel_mount::mount(mountpoint, name, options, is_writable)? {

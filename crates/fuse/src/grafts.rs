@@ -1,119 +1,149 @@
 //! The datasets nested in a mount, resolved against the file systems that they stand in.
 //!
-//! Resolved once, when the mount is made: each directory on the way to a dataset is looked up in the file system around
-//! it. From then on a look-up costs one search of a map to learn that no dataset stands in this directory.
+//! Resolved when the mount is made, and again when datasets of a pool in use have come, gone or moved: each directory on the way to a
+//! dataset is looked up in the file system around it. From then on a look-up costs one search of a map to learn that no dataset stands
+//! in this directory. The names of grafts are in use, as a mount point is: they are neither removed nor renamed nor made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cenote_spa::View;
+use cenote_format::ids::ObjectId;
 use cenote_zpl::FileKind;
 
 use crate::layout::{Placed, Trie};
 use crate::node::Place;
 use crate::server::NodeId;
 use crate::slots::Slots;
-use crate::volume::{OpenError, Volume};
+use crate::source::Source;
+use crate::zfsvfs::Zfsvfs;
 
 /// A directory in which, or at which, datasets stand.
 #[derive(Debug)]
 pub(crate) struct Graft {
-    /// Its node.
-    pub(crate) node: NodeId,
     /// The directory above.
     pub(crate) above: NodeId,
-    /// What stands in it, by name: indices of grafts.
-    pub(crate) children: BTreeMap<Vec<u8>, u32>,
+    /// What stands in it, by name: nodes of grafts.
+    pub(crate) children: BTreeMap<Vec<u8>, NodeId>,
+    /// Which of the mount's grafts it is: the same for as long as it is one.
+    pub(crate) number: u32,
 }
 
-/// All grafts of a mount. Index 0 is the mount's root.
+/// All grafts of a mount, by their nodes. The mount's root is one, unless there are none.
 #[derive(Debug, Default)]
 pub(crate) struct Grafts {
-    all: Vec<Graft>,
-    by_node: BTreeMap<NodeId, u32>,
+    by_node: BTreeMap<NodeId, Arc<Graft>>,
+    /// The number of the next new one.
+    next: u32,
 }
+
+/// A graft by the directory that it stands in, its name there, and its node.
+pub(crate) type Named = (NodeId, Vec<u8>, NodeId);
 
 /// What covers a directory while the trie is walked.
 enum Around {
-    Directory(Arc<Volume>, cenote_format::ids::ObjectId),
+    Directory(Arc<Zfsvfs>, u16, ObjectId),
     Nothing,
 }
 
 impl Grafts {
-    /// Gives each dataset of `placed` a slot and finds the directories around them. Slot 0 must have been fixed.
-    pub(crate) async fn resolve(
-        pool: &View,
+    /// Gives each dataset of `placed` a slot and finds the directories around them. What stands where it stood keeps its node and number.
+    pub(crate) async fn resolved(
+        &self,
+        source: &Source,
         slots: &Slots,
+        top: &Arc<Zfsvfs>,
         placed: &[Placed],
         note: &mut (dyn FnMut(String) + Send),
-    ) -> Result<Self, OpenError> {
-        let trie = Trie::new(placed);
-        let mut grafts = Self::default();
+    ) -> Self {
+        let mut grafts = Self { by_node: BTreeMap::new(), next: self.next };
         if placed.is_empty() {
-            return Ok(grafts);
+            return grafts;
         }
+        let trie = Trie::new(placed);
         let mut around: Vec<Around> = Vec::with_capacity(trie.nodes.len());
+        let mut nodes: Vec<NodeId> = Vec::with_capacity(trie.nodes.len());
+        let mut made: Vec<(NodeId, u32)> = Vec::with_capacity(trie.nodes.len());
         // A node's parent always comes before it.
         for (index, node) in trie.nodes.iter().enumerate() {
-            let above = grafts.all.get(node.parent as usize).map_or(NodeId::ROOT, |graft| graft.node);
-            let own_name = trie.nodes[node.parent as usize]
-                .children
-                .iter()
-                .find(|(_, child)| **child as usize == index)
-                .map(|(name, _)| name.as_slice())
-                .unwrap_or_default();
+            let above = nodes.get(node.parent as usize).copied().unwrap_or(NodeId::ROOT);
             let mut place = None;
             let mut covers = Around::Nothing;
             if index == 0 {
-                let slot = slots.at(0).ok_or_else(|| OpenError::Empty(pool.name().to_owned()))?;
-                let volume = slots.open(pool, &slot).await?;
-                let root = volume.filesystem.root();
-                (place, covers) = (Some(NodeId::ROOT), Around::Directory(volume, root));
+                (place, covers) = (Some(NodeId::ROOT), Around::Directory(Arc::clone(top), 0, top.filesystem.root()));
             } else if let Some(dataset) = node.dataset {
-                let dataset = placed[dataset].dataset.clone();
-                let name = dataset.name();
-                let node_of = |slot| Place::Root { slot }.node().unwrap_or(NodeId::ROOT);
-                match slots.fix(dataset, node_of, above) {
-                    None => note(format!("'{name}' is left out: too many datasets")),
+                let dataset = &placed[dataset].dataset;
+                match slots.place(dataset, above) {
+                    None => note(format!("'{}' is left out: too many datasets", dataset.name())),
                     Some(slot) => {
                         place = Some(slot.root);
                         // Datasets with nothing in them stay closed until somebody looks.
                         if !node.children.is_empty() {
-                            match slots.open(pool, &slot).await {
-                                Ok(volume) => {
-                                    let root = volume.filesystem.root();
-                                    covers = Around::Directory(volume, root);
+                            match slots.open(source, &slot).await {
+                                Ok(zfsvfs) => {
+                                    let root = zfsvfs.filesystem.root();
+                                    covers = Around::Directory(zfsvfs, slot.index, root);
                                 }
                                 Err(error) => note(error.to_string()),
                             }
                         }
                     }
                 }
-            } else if let Around::Directory(volume, directory) = &around[node.parent as usize]
-                && let Ok(object) = volume.filesystem.lookup(*directory, own_name).await
-                && let Ok(attributes) = volume.filesystem.attributes(object).await
-                && attributes.kind == FileKind::Directory
+            } else if let Around::Directory(zfsvfs, slot, directory) = &around[node.parent as usize]
+                && let Ok(found) = zfsvfs.filesystem.find(*directory, &node.name).await
+                && found.kind == FileKind::Directory
             {
-                place = volume.place(object).node();
-                covers = Around::Directory(Arc::clone(volume), object);
+                place = Place::Object { slot: *slot, object: found.object }.node();
+                covers = Around::Directory(Arc::clone(zfsvfs), *slot, found.object);
             }
             // Where the file system around has no such directory, or the dataset has no slot, one is made.
-            let made = || Place::Virtual { index: index as u32 }.node().unwrap_or(NodeId::ROOT);
-            let place = place.unwrap_or_else(made);
-            grafts.by_node.insert(place, index as u32);
-            grafts.all.push(Graft { node: place, above, children: node.children.clone() });
+            let place = place
+                .or_else(|| self.made_at(above, &node.name))
+                .unwrap_or_else(|| Place::Virtual { index: grafts.next }.node().unwrap_or(NodeId::ROOT));
+            let number = self.by_node.get(&place).map_or_else(|| grafts.new_number(), |before| before.number);
+            nodes.push(place);
+            made.push((above, number));
             around.push(covers);
         }
-        Ok(grafts)
+        for (index, (above, number)) in made.into_iter().enumerate() {
+            let children = &trie.nodes[index].children;
+            let children = children.iter().map(|(name, child)| (name.clone(), nodes[*child as usize])).collect();
+            grafts.by_node.insert(nodes[index], Arc::new(Graft { above, children, number }));
+        }
+        grafts
+    }
+
+    fn new_number(&mut self) -> u32 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    /// The made directory of a name in a directory.
+    fn made_at(&self, above: NodeId, name: &[u8]) -> Option<NodeId> {
+        let node = *self.by_node.get(&above)?.children.get(name)?;
+        matches!(Place::of(node), Place::Virtual { .. }).then_some(node)
     }
 
     /// The graft at a directory.
-    pub(crate) fn at(&self, node: NodeId) -> Option<&Graft> {
-        self.by_node.get(&node).and_then(|index| self.all.get(*index as usize))
+    pub(crate) fn at(&self, node: NodeId) -> Option<Arc<Graft>> {
+        self.by_node.get(&node).cloned()
     }
 
-    /// The graft of a number.
-    pub(crate) fn get(&self, index: u32) -> Option<&Graft> {
-        self.all.get(index as usize)
+    /// What stands in a directory: number, name and node, in the order of numbers.
+    pub(crate) fn children(&self, graft: &Graft) -> Vec<(u32, Vec<u8>, NodeId)> {
+        let numbered = |(name, node): (&Vec<u8>, &NodeId)| Some((self.by_node.get(node)?.number, name.clone(), *node));
+        let mut children: Vec<_> = graft.children.iter().filter_map(numbered).collect();
+        children.sort_unstable();
+        children
+    }
+
+    /// All of them but the root.
+    pub(crate) fn named(&self) -> BTreeSet<Named> {
+        let children = |(parent, graft): (&NodeId, &Arc<Graft>)| {
+            let parent = *parent;
+            let named = graft.children.iter().map(|(name, node)| (parent, name.clone(), *node));
+            named.collect::<Vec<_>>()
+        };
+        self.by_node.iter().flat_map(children).collect()
     }
 }

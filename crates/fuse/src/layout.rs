@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use cenote_dsl::property::Value;
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
+use cenote_zpl::Properties;
 
 /// Datasets shown in one mount at most.
 const DATASETS_MAX: usize = 1 << 14;
@@ -39,6 +40,7 @@ pub enum Layout {
 pub(crate) struct Placed {
     pub(crate) dataset: Dataset,
     pub(crate) path: Vec<Vec<u8>>,
+    pub(crate) properties: Properties,
 }
 
 /// The datasets to show below `top`, outer ones first. Remarks on those left out go to `note`.
@@ -80,7 +82,7 @@ pub(crate) async fn placed(
             note(format!("'{name}' and those after it are left out: more than {DATASETS_MAX} datasets"));
             break;
         } else {
-            found.push(Placed { dataset, path });
+            found.push(Placed { dataset, path, properties: Properties::read(dsl, &dir).await? });
         }
     }
     found.sort_by(|a, b| (a.path.len(), &a.path).cmp(&(b.path.len(), &b.path)));
@@ -131,6 +133,7 @@ fn below(base: &str, path: &str) -> Option<Vec<Vec<u8>>> {
 #[derive(Debug, Default)]
 pub(crate) struct TrieNode {
     pub(crate) parent: u32,
+    pub(crate) name: Vec<u8>,
     pub(crate) children: BTreeMap<Vec<u8>, u32>,
     /// The dataset whose root it is, as an index into the list that the trie was made from.
     pub(crate) dataset: Option<usize>,
@@ -152,7 +155,7 @@ impl Trie {
                     Some(&child) => child,
                     None => {
                         let child = nodes.len() as u32;
-                        nodes.push(TrieNode { parent: at, ..TrieNode::default() });
+                        nodes.push(TrieNode { parent: at, name: part.clone(), ..TrieNode::default() });
                         nodes[at as usize].children.insert(part.clone(), child);
                         child
                     }

@@ -12,7 +12,7 @@
 //!                                                                               │
 //!                                             server::FileServer  ◄─────────────┘   our own terms, no kernel needed
 //!                                                     │
-//!                         tree: node numbers ─► slot ─► volume (FileSystem + properties) ─► zpl ─► dmu ─► cache
+//!                         tree: node numbers ─► slot ─► zfsvfs (FileSystem + properties) ─► zpl ─► dmu ─► cache
 //! ```
 //! **One mount for the whole tree.** Mounting a dataset shows, in one FUSE mount, the dataset, those nested in it where
 //! their `mountpoint` puts them ([`Layout`]), and `.zfs/snapshot/NAME` of each. The other way, a mount for each dataset
@@ -23,12 +23,13 @@
 //! snapshot mounted by itself has exactly OpenZFS's inode numbers; both forms can be had at once, in one process.
 //!
 //! **In memory.** A node number says where its object is, so there is no table of nodes: only slots (which dataset has
-//! which number; bounded), opened volumes (bounded), files being read (bounded), and grafts (where nested datasets
-//! stand; fixed when mounting). Data in flight and data read ahead each have a budget in bytes.
+//! which number; bounded), opened file systems (bounded), files being read (bounded), and grafts (where nested datasets
+//! stand). Data in flight has a budget in bytes; what is read ahead is the cache's to bound. The mounted dataset is at hand for every
+//! request: its numbers are those of its objects, and nothing is looked up to find it.
 //!
 //! **Life of a read.** The kernel asks for up to 1 MiB of a node; a thread of the binding begins to serve that: finds the file
-//! (kept open by node), takes its share of the budget, and reads the blocks concurrently through the cache; a series of
-//! reads in order starts a background task that reads ahead. If the cache has the blocks the same thread sends the reply. If not
+//! (kept open by node), takes its share of the budget, and reads the blocks concurrently through the cache, which reads ahead of
+//! reads in order. If the cache has the blocks the same thread sends the reply. If not
 //! the request goes on as a task, and the thread reads the next one.
 //!
 //! **One thread for a request.** To hand a request to another thread and to wake that costs more than most requests do. So the
@@ -38,12 +39,16 @@
 //! listings and data are all handed out for as long as the kernel cares to keep them, files are opened without asking
 //! us, and a second `find` or `grep` never reaches this process.
 //!
-//! **Changing.** A dataset of a pool that is written in the background is mounted by itself, for writing ([`mount_live`]): a
-//! second server over the same file system type, opened to be changed, with the same binding. All changes come through the mount, so the kernel still keeps
-//! what it was told, and undoes that itself where it asks for a change. Open files are held by node, so that they outlive
+//! **Changing.** Of a pool in use ([`Tree::open_live`]) the slots of heads are *live*: their file systems are opened to be changed, each
+//! in one mount at a time. Snapshots are opened from the open state of the datasets, since a view of a txg would keep all from being
+//! used again that is freed while the mount lives. Between datasets there are no links and renames (`EXDEV`), as between mounts, and
+//! where one stands the name is in use (`EBUSY`). All changes of files come through the mount, so the kernel still keeps
+//! what it was told, and undoes that itself where it asks for a change. Datasets come, go and move by commands of this process, which
+//! says so ([`Tree::refresh`]); the kernel is told to forget the names that this concerns. One that is to be destroyed leaves the mount
+//! before, unless somebody uses it ([`Tree::release_dataset`]). Open files are held by node, so that they outlive
 //! their names; directories and special files that lost their last name are held until the kernel forgets them. `fsync` waits
 //! for the txg; `statfs` has figures as of the last one. Direct writes have the kernel drop the pages that they make stale (the
-//! module `direct`). Not here yet: setting flags, and snapshots and nested datasets beside it.
+//! module `direct`). Not here yet: setting flags.
 //! `docs/SEMANTICS.md` lists what a mount promises.
 //!
 //! **File handles.** A node's number and generation are those of its object, so they are good for ever. Where the kernel has
@@ -62,15 +67,18 @@
 //! **Invariants.**
 //! 1. A thread of the binding never waits for I/O or for a lock held across I/O.
 //! 2. No two files of a mount have the same inode number.
-//! 3. A slot is given to another snapshot only when the kernel has forgotten every node in it.
+//! 3. A slot is given to another dataset only when the kernel has forgotten every node in it.
 //! 4. Every request gets one reply, a panic's `EIO` included.
 //! 5. A listing ends: positions that would not lead on are refused as corrupt.
+//! 6. A head has one file system that changes it, whatever shows it: two would have two sets of locks.
 //!
 //! **Crash.** What was changed is as of the last txg. A killed process leaves a mount that answers `ENOTCONN`; mounting there says how to
 //! remove it.
 //!
 //! **Rejected.** A table of inodes (memory that grows with what was looked at, for nothing that the numbers do not say);
-//! `fuse3` and other async bindings (they bring a runtime of their own); opening files by handle (messages for nothing
+//! *A server for frozen datasets and one for live ones*: all but the changes was there twice, and snapshots and nested datasets but once.
+//! *Letting what the kernel keeps of a pool in use expire*, so that it asks for datasets that have come or gone: it would ask all the time,
+//! and be wrong in between. `fuse3` and other async bindings (they bring a runtime of their own); opening files by handle (messages for nothing
 //! while nothing can change). *The kernel's writeback cache*: writes would return sooner, but what they wrote would stay in the
 //! kernel for half a minute before any txg could have it, where now a killed process loses some seconds; and the kernel would write
 //! each file's times with a message of their own. A future polled where the request is read *for a moment longer*, in the hope that
@@ -90,13 +98,14 @@ mod node;
 mod options;
 pub mod server;
 mod slots;
+mod source;
 mod space;
 mod tree;
-mod volume;
+mod zfsvfs;
 
 pub use layout::Layout;
-pub use live::LiveServer;
-pub use mount::{MountError, MountHandle, Unmount, Unmounted, change_mount, mount, mount_live, remount, unmount};
+pub use mount::{MountError, MountHandle, Unmount, Unmounted, change_mount, mount, mount_tree, remount, unmount};
 pub use options::{Access, MountOptions};
-pub use tree::{Report, Tree, TreeOptions};
-pub use volume::OpenError;
+pub use server::Report;
+pub use tree::{Tree, TreeOptions};
+pub use zfsvfs::OpenError;

@@ -3,7 +3,8 @@
 //! ```text
 //! 0                                the beginning: `.` comes next
 //! 1, 2, 3                          after `.`, after `..`, after `.zfs` (whether it is listed or not)
-//! 4 + n                            after the n-th dataset that stands here under a name the directory does not have
+//! 4 + n                            after the dataset with number n that stands here under a name the directory does not have;
+//!                                  in `.zfs/snapshot` 3 + n: after the snapshot whose object is n
 //! bit 62 | differentiator | hash   after an entry of the directory's ZAP: 16 and 28 bits
 //! ```
 //! A name's hash has 28 bits, at the top of a word. The number never has the sign bit, so `seekdir` takes it.

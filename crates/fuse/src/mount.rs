@@ -15,11 +15,10 @@ use thiserror::Error;
 
 use crate::binding;
 use crate::kernel_mount;
-use crate::live::LiveServer;
 use crate::options::MountOptions;
-use crate::server::FileServer;
-use crate::tree::{Report, Tree, TreeOptions};
-use crate::volume::OpenError;
+use crate::server::Report;
+use crate::tree::Tree;
+use crate::zfsvfs::OpenError;
 
 const DEVICE: &str = "/dev/fuse";
 /// The program that mounts for those who may not.
@@ -99,13 +98,7 @@ pub struct MountHandle {
     handle: Handle,
     state: Arc<State>,
     group: Group,
-    served_by: Served,
-}
-
-/// What is to be closed when a mount has ended.
-enum Served {
-    Tree(Tree),
-    Live(LiveServer),
+    tree: Tree,
 }
 
 #[derive(Default)]
@@ -114,8 +107,11 @@ struct State {
     error: Mutex<Option<io::Error>>,
 }
 
-/// Mounts `dataset` (`pool/fs` or `pool/fs@snapshot`) at `mountpoint`, which must be a directory. One process can have any
-/// number of mounts of any number of pools. `report` is told the causes of errors that clients see as an errno.
+/// Mounts `dataset` (`pool/fs` or `pool/fs@snapshot`) of a pool as of a txg at `mountpoint`, which must be a directory. `report` is told
+/// the causes of errors that clients see as an errno.
+///
+/// # Errors
+/// As [`mount_tree`], or the dataset cannot be opened.
 pub async fn mount(
     handle: &Handle,
     pool: &View,
@@ -124,26 +120,28 @@ pub async fn mount(
     options: &MountOptions,
     report: Report,
 ) -> Result<MountHandle, MountError> {
-    let mountpoint = place(handle, mountpoint).await?;
-    let tree_options = TreeOptions { layout: options.layout, report: Arc::clone(&report) };
-    let tree = Tree::open(handle, pool, dataset, tree_options).await?;
-    mount_server(handle, tree.clone(), Served::Tree(tree), dataset, mountpoint, options).await
+    // Nothing is opened for a place where nothing can be mounted.
+    place(handle, mountpoint).await?;
+    let tree = Tree::open(pool, dataset, options.tree(report)).await?;
+    mount_tree(handle, tree, mountpoint, options).await
 }
 
-/// Mounts a dataset for changing at `mountpoint`, which must be a directory. Until the mount has ended nobody else changes the
-/// dataset. `name` is what the mount is listed as.
+/// Mounts a tree at `mountpoint`, which must be a directory. What the properties of its datasets forbid, no option allows. One process
+/// can have any number of mounts of any number of pools. Where it fails the tree is closed.
 ///
 /// # Errors
 /// It cannot be mounted there.
-pub async fn mount_live(
+pub async fn mount_tree(
     handle: &Handle,
-    server: LiveServer,
-    name: &str,
+    tree: Tree,
     mountpoint: &Path,
     options: &MountOptions,
 ) -> Result<MountHandle, MountError> {
-    let mountpoint = place(handle, mountpoint).await?;
-    mount_server(handle, server.clone(), Served::Live(server), name, mountpoint, options).await
+    let mounted = mounted(handle, tree.clone(), mountpoint, &options.without(tree.forbidden())).await;
+    if mounted.is_err() {
+        tree.close().await;
+    }
+    mounted
 }
 
 async fn place(handle: &Handle, mountpoint: &Path) -> Result<PathBuf, MountError> {
@@ -151,18 +149,17 @@ async fn place(handle: &Handle, mountpoint: &Path) -> Result<PathBuf, MountError
     blocking(handle, move || check_place(&mountpoint)).await
 }
 
-async fn mount_server<S: FileServer>(
+async fn mounted(
     handle: &Handle,
-    server: S,
-    served_by: Served,
-    name: &str,
-    mountpoint: PathBuf,
+    tree: Tree,
+    mountpoint: &Path,
     options: &MountOptions,
 ) -> Result<MountHandle, MountError> {
+    let mountpoint = place(handle, mountpoint).await?;
     let group = handle.group();
     let mounted = {
-        let (server, group) = (Arc::new(server), group.clone());
-        let (at, name, options) = (mountpoint.clone(), name.to_owned(), options.clone());
+        let (server, group) = (Arc::new(tree.clone()), group.clone());
+        let (at, name, options) = (mountpoint.clone(), tree.dataset(), options.clone());
         let session_handle = handle.clone();
         blocking(handle, move || {
             binding::mount(session_handle, server, group, &at, &name, &options).map_err(|error| explain(&at, error))
@@ -182,7 +179,7 @@ async fn mount_server<S: FileServer>(
     };
     // The session waits for the kernel as long as the mount lives, so it has a thread of its own.
     let spawned = std::thread::Builder::new().name("fuse-session".to_owned()).spawn(served);
-    let mount = MountHandle { mountpoint, handle: handle.clone(), state, group, served_by };
+    let mount = MountHandle { mountpoint, handle: handle.clone(), state, group, tree };
     if let Err(error) = spawned {
         mount.state.ended.set();
         return Err(MountError::Io { verb: "mount", mountpoint: mount.mountpoint.clone(), error });
@@ -276,11 +273,8 @@ impl MountHandle {
     /// of all files. Whoever exports the pool after a mount of it calls this first.
     pub async fn close(&self) {
         self.group.close().await;
-        match &self.served_by {
-            Served::Tree(tree) => tree.close().await,
-            // Boxed: what closing a file system comes to is a deep future, in one that callers nest deeper still.
-            Served::Live(server) => Box::pin(server.close()).await,
-        }
+        // Boxed: what closing a file system comes to is a deep future, in one that callers nest deeper still.
+        Box::pin(self.tree.close()).await;
     }
 
     /// Whether the mount has ended.

@@ -66,12 +66,20 @@ impl Place {
             return Self::Virtual { index: low as u32 };
         }
         match low {
-            0 => Self::Root { slot },
+            0 if slot != 0 => Self::Root { slot },
             CONTROL => Self::Control { slot },
             SHARES => Self::Shares { slot },
             SNAPSHOTS => Self::Snapshots { slot },
             low if is_special(low) => Self::SnapshotRoot { slot, objset: SNAPSHOT_ROOTS - low },
             low => Self::Object { slot, object: ObjectId(low) },
+        }
+    }
+
+    /// The slot of a node that is neither in the mounted dataset nor in none: each entry of it that the client remembers keeps the slot.
+    pub(crate) const fn nested_slot(node: NodeId) -> Option<u16> {
+        match (node.0 >> SLOT_SHIFT) as u16 {
+            0 | VIRTUAL => None,
+            slot => Some(slot),
         }
     }
 
@@ -144,6 +152,6 @@ mod tests {
             assert_eq!(Place::Object { slot: 0, object: ObjectId(object) }.node(), None, "{object:x}");
         }
         assert_eq!(Place::SnapshotRoot { slot: 0, objset: u64::MAX }.node(), None);
-        assert_eq!(Place::of(NodeId(0)), Place::Root { slot: 0 });
+        assert_eq!(Place::of(NodeId(0)), Place::Object { slot: 0, object: ObjectId(0) });
     }
 }

@@ -1,8 +1,10 @@
 //! Mount options, as `-o` names them.
 
-use cenote_zpl::{AccessTimes, Forbidden, Properties};
+use cenote_zpl::{AccessTimes, Forbidden};
 
 use crate::layout::Layout;
+use crate::server::Report;
+use crate::tree::TreeOptions;
 
 /// Who may use a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,11 +81,10 @@ impl MountOptions {
         }
     }
 
-    /// Properties of a dataset as they are in a mount with these options, which count for more.
+    /// What a tree has to know of them.
     #[must_use]
-    pub fn over(&self, mut properties: Properties) -> Properties {
-        properties.files.access_times = self.access_times.unwrap_or(properties.files.access_times);
-        properties
+    pub fn tree(&self, report: Report) -> TreeOptions {
+        TreeOptions { layout: self.layout, access_times: self.access_times, report }
     }
 
     /// Takes up a comma-separated list, as it follows `-o`. On an error the options are partly changed.

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_taskq::Block;
@@ -58,14 +59,14 @@ pub struct Stat {
 
 /// Keeps a node known to the server. Dropped, it lets go; [`Pin::keep`] leaves that to a later
 /// [`FileServer::forget`].
-pub struct Pin(Option<Box<dyn FnOnce() + Send>>);
+pub struct Pin(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl Pin {
     /// A pin for a node that needs none.
     pub const NONE: Self = Self(None);
 
     /// A pin that runs `release` when it is dropped.
-    pub fn new(release: impl FnOnce() + Send + 'static) -> Self {
+    pub fn new(release: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(release)))
     }
 
@@ -238,11 +239,27 @@ pub struct Caching {
     pub is_immutable: bool,
 }
 
+/// Where causes of errors go that a client only sees as an errno. Called from any thread; must not block for long.
+pub type Report = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A way to have the client forget what it was told and keeps. Both block until the requests are done that the client has going in the
+/// directory.
+pub trait Client: Send + Sync {
+    /// Another file, or none, has a name in a directory.
+    fn forget_name(&self, parent: NodeId, name: &[u8]);
+
+    /// A directory lists something else, and has other attributes.
+    fn forget_content(&self, node: NodeId);
+}
+
 /// A file server: one mount's tree. Every method may be called any number of times at once; what it comes to is a task
 /// of its own. `Errno` is what the client sees; the server has reported the cause where it is more than the errno says.
 pub trait FileServer: Send + Sync + 'static {
     /// How long the client may believe what it was told.
     fn caching(&self) -> Caching;
+
+    /// There is a way to the client, which is about to ask.
+    fn connected(&self, _client: Arc<dyn Client>) {}
 
     /// The node that `name` refers to in the directory `parent`.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> impl Future<Output = Result<Entry, Errno>> + Send;

@@ -1,46 +1,84 @@
 //! Slots: which datasets and snapshots of a mount have numbers, and which of them are open.
 //!
-//! The mounted dataset and those nested in it have fixed slots from the start. A snapshot gets one when something in it
-//! is first looked up, and keeps it as long as the kernel remembers any of its files: each entry handed out is counted,
-//! each forget counted off. When all slots are taken, one that nobody remembers is given away; if there is none, the
-//! look-up fails with `ENFILE`.
+//! The mounted dataset has slot 0, for as long as the mount lives; it is always open, and not looked up here. One that is nested in it
+//! has a slot from the moment it is placed. A snapshot gets one when something in it is first looked up. Both keep it as long as the
+//! kernel remembers any of their files: each entry handed out is counted, each forget counted off. When all slots are taken, one that
+//! nobody remembers is given away, of a snapshot or of a dataset that is not placed any more; if there is none, the look-up fails with
+//! `ENFILE`.
 //!
 //! Being open is apart from having a slot: an opened file system is some kilobytes, so at most [`OPEN_MAX`] are kept, and
-//! the one opened longest ago is closed for the next. Closing loses nothing but the work of opening again.
+//! the one opened longest ago is closed for the next. Closing loses nothing but the work of opening again. One that can be changed holds
+//! more (open files, nodes without a name, a task that frees), so at most [`LIVE_MAX`] are kept beside those that somebody uses, and it
+//! is closed only where the kernel remembers nothing of it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use cenote_dsl::Dataset;
-use cenote_spa::View;
+use cenote_format::ids::ObjectId;
 use cenote_taskq::AsyncMutex;
-use cenote_taskq::sync::Mutex;
-use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
+use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_taskq::sync::{Mutex, RwLock};
 
-use crate::node::SLOTS_MAX;
+use crate::node::{Place, SLOTS_MAX};
 use crate::server::{NodeId, Pin};
-use crate::volume::{OpenError, Volume};
+use crate::source::Source;
+use crate::zfsvfs::{OpenError, Zfsvfs};
 
-/// File systems open at once.
+/// File systems open at once that do not change.
 const OPEN_MAX: usize = 1024;
+/// Nested file systems open at once that can be changed and that nobody uses.
+pub(crate) const LIVE_MAX: usize = 256;
 
 /// A dataset with a number.
 pub(crate) struct Slot {
     pub(crate) index: u16,
-    pub(crate) dataset: Dataset,
-    /// The node of its root directory, and of the directory above that.
+    /// The node of its root directory.
     pub(crate) root: NodeId,
-    pub(crate) above: NodeId,
+    /// As it was called and placed last.
+    dataset: RwLock<Arc<Dataset>>,
+    above: AtomicU64,
+    /// It is a head that is not placed any more.
+    is_gone: AtomicBool,
     /// Entries that the client remembers.
     remembered: AtomicU64,
-    opened: Mutex<Option<Arc<Volume>>>,
-    /// Held while opening, so that it is done once.
+    opened: Mutex<Option<Arc<Zfsvfs>>>,
+    /// Held while opening or closing, so that it is done once.
     opening: AsyncMutex<()>,
 }
 
 impl Slot {
+    pub(crate) fn new(index: u16, dataset: Dataset, root: NodeId, above: NodeId) -> Self {
+        Self {
+            index,
+            root,
+            dataset: RwLock::new(Arc::new(dataset)),
+            above: AtomicU64::new(above.0),
+            is_gone: AtomicBool::new(false),
+            remembered: AtomicU64::new(0),
+            opened: Mutex::new(None),
+            opening: AsyncMutex::new(()),
+        }
+    }
+
+    /// The dataset.
+    pub(crate) fn dataset(&self) -> Arc<Dataset> {
+        Arc::clone(&self.dataset.read())
+    }
+
+    /// It has another name now, or another place in the tree of datasets.
+    pub(crate) fn set_dataset(&self, dataset: Dataset) {
+        assert_eq!(dataset.object, self.dataset().object, "a slot is of one dataset");
+        *self.dataset.write() = Arc::new(dataset);
+    }
+
+    /// The directory above its root.
+    pub(crate) fn above(&self) -> NodeId {
+        NodeId(self.above.load(Ordering::Relaxed))
+    }
+
     /// Keeps the slot for one more entry.
-    pub(crate) fn pin(self: &Arc<Self>) -> Pin {
+    fn pin(self: &Arc<Self>) -> Pin {
         self.remembered.fetch_add(1, Ordering::Relaxed);
         let slot = Arc::clone(self);
         Pin::new(move || slot.forget(1))
@@ -50,45 +88,125 @@ impl Slot {
         let lower = |now: u64| Some(now.saturating_sub(count));
         let _ = self.remembered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
     }
+
+    /// Whether it is a head that is not placed any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
+    fn is_forgotten(&self) -> bool {
+        self.remembered.load(Ordering::Relaxed) == 0
+    }
+
+    /// Its file system, if it is open.
+    pub(crate) fn opened(&self) -> Option<Arc<Zfsvfs>> {
+        self.opened.lock().clone()
+    }
+
+    /// Closes its file system if nobody uses it. True if it is closed.
+    pub(crate) async fn close_unused(&self) -> bool {
+        let _opening = self.opening.lock().await;
+        let zfsvfs = {
+            let mut opened = self.opened.lock();
+            let Some(shared) = opened.take() else { return self.is_forgotten() };
+            match Arc::try_unwrap(shared) {
+                Ok(zfsvfs) if self.is_forgotten() && !has_open_files(&zfsvfs) => zfsvfs,
+                Ok(zfsvfs) => {
+                    *opened = Some(Arc::new(zfsvfs));
+                    return false;
+                }
+                // A request is on its way.
+                Err(shared) => {
+                    *opened = Some(shared);
+                    return false;
+                }
+            }
+        };
+        zfsvfs.close().await;
+        true
+    }
+}
+
+fn has_open_files(zfsvfs: &Zfsvfs) -> bool {
+    zfsvfs.as_live().is_some_and(crate::live::Live::has_open_files)
 }
 
 #[derive(Default)]
 struct State {
+    /// By number; that of the mounted dataset stands for itself.
     slots: Vec<Arc<Slot>>,
-    /// Slots of snapshots by objset.
-    by_objset: BTreeMap<u64, u16>,
-    fixed_count: usize,
+    /// By the object of the dataset.
+    by_dataset: BTreeMap<ObjectId, u16>,
+    /// Heads that are placed.
+    placed_count: usize,
     hand: usize,
+}
+
+impl State {
+    /// The slot that a dataset has. The object of one that is gone may be that of another.
+    fn of(&self, dataset: &Dataset) -> Option<Arc<Slot>> {
+        let index = self.by_dataset.get(&dataset.object)?;
+        let slot = self.slots.get(usize::from(*index))?;
+        (slot.dataset().phys.guid == dataset.phys.guid).then(|| Arc::clone(slot))
+    }
 }
 
 /// All slots of a mount.
 pub(crate) struct Slots {
     state: Mutex<State>,
-    open: Mutex<VecDeque<Arc<Slot>>>,
+    /// Those with open file systems, in the order of opening: what does not change, and what can be changed.
+    frozen: Mutex<VecDeque<Arc<Slot>>>,
+    live: Mutex<VecDeque<Arc<Slot>>>,
     slots_max: usize,
 }
 
 impl Slots {
-    pub(crate) fn new() -> Self {
-        Self::with_limit(SLOTS_MAX)
+    /// With the slot of the mounted dataset.
+    pub(crate) fn new(top: Arc<Slot>) -> Self {
+        Self::with_limit(top, SLOTS_MAX)
     }
 
-    fn with_limit(slots_max: usize) -> Self {
-        Self { state: Mutex::new(State::default()), open: Mutex::new(VecDeque::new()), slots_max }
+    fn with_limit(top: Arc<Slot>, slots_max: usize) -> Self {
+        assert_eq!((top.index, top.root), (0, NodeId::ROOT), "the mounted dataset has the first slot");
+        let state = State { slots: vec![top], ..State::default() };
+        Self { state: Mutex::new(state), frozen: Mutex::default(), live: Mutex::default(), slots_max }
     }
 
-    /// Gives a dataset a slot for good. `None` if there is none left. `root` is told the slot's number.
-    pub(crate) fn fix(&self, dataset: Dataset, root: impl FnOnce(u16) -> NodeId, above: NodeId) -> Option<Arc<Slot>> {
+    /// Gives a head a slot, or finds the one that it has; it is placed below the directory `above` from now on. `None` if there is none
+    /// left.
+    pub(crate) fn place(&self, dataset: &Dataset, above: NodeId) -> Option<Arc<Slot>> {
         let mut state = self.state.lock();
+        if let Some(slot) = state.of(dataset) {
+            slot.set_dataset(dataset.clone());
+            slot.above.store(above.0, Ordering::Relaxed);
+            if slot.is_gone.swap(false, Ordering::Relaxed) {
+                state.placed_count += 1;
+            }
+            return Some(slot);
+        }
         // Snapshots need some too.
-        if state.slots.len() >= self.slots_max / 2 {
+        if state.placed_count >= self.slots_max / 2 {
             return None;
         }
-        let index = state.slots.len() as u16;
-        let slot = Arc::new(new_slot(index, dataset, root(index), above));
-        state.slots.push(Arc::clone(&slot));
-        state.fixed_count = state.slots.len();
+        let root = |index| Place::Root { slot: index }.node().unwrap_or(NodeId::ROOT);
+        let slot = self.taken(&mut state, dataset, root, above)?;
+        state.placed_count += 1;
         Some(slot)
+    }
+
+    /// The heads in other slots than these are not placed any more.
+    pub(crate) fn retire_others(&self, placed: &BTreeSet<u16>) {
+        let mut state = self.state.lock();
+        let others: Vec<Arc<Slot>> = state.slots[1..]
+            .iter()
+            .filter(|slot| !placed.contains(&slot.index) && !slot.dataset().is_snapshot())
+            .cloned()
+            .collect();
+        for slot in others {
+            if !slot.is_gone.swap(true, Ordering::Relaxed) {
+                state.placed_count -= 1;
+            }
+        }
     }
 
     /// True for the slot of the mounted dataset, which a later mount of the same dataset gives the same number.
@@ -103,22 +221,37 @@ impl Slots {
     /// The slot of a snapshot, with a pin; a new one if it has none. `None` if all are taken and remembered.
     pub(crate) fn of_snapshot(&self, dataset: &Dataset, root: NodeId, above: NodeId) -> Option<(Arc<Slot>, Pin)> {
         let mut state = self.state.lock();
-        let objset = dataset.object.0;
-        if let Some(&index) = state.by_objset.get(&objset) {
-            let slot = Arc::clone(state.slots.get(usize::from(index))?);
+        if let Some(slot) = state.of(dataset) {
             let pin = slot.pin();
             return Some((slot, pin));
         }
-        let index = if state.slots.len() < self.slots_max { state.slots.len() } else { free_one(&mut state)? };
-        let slot = Arc::new(new_slot(index as u16, dataset.clone(), root, above));
+        let slot = self.taken(&mut state, dataset, |_| root, above)?;
         let pin = slot.pin();
+        Some((slot, pin))
+    }
+
+    fn taken(
+        &self,
+        state: &mut State,
+        dataset: &Dataset,
+        root: impl FnOnce(u16) -> NodeId,
+        above: NodeId,
+    ) -> Option<Arc<Slot>> {
+        let index = if state.slots.len() < self.slots_max { state.slots.len() } else { free_one(state)? };
+        let slot = Arc::new(Slot::new(index as u16, dataset.clone(), root(index as u16), above));
         if index == state.slots.len() {
             state.slots.push(Arc::clone(&slot));
         } else {
             state.slots[index] = Arc::clone(&slot);
         }
-        state.by_objset.insert(objset, index as u16);
-        Some((slot, pin))
+        state.by_dataset.insert(dataset.object, index as u16);
+        Some(slot)
+    }
+
+    /// Keeps a slot for one more entry that the client is handed. The mounted dataset's is kept anyway.
+    pub(crate) fn pin(&self, node: NodeId) -> Pin {
+        let slot = Place::nested_slot(node).and_then(|index| self.at(index));
+        slot.map_or(Pin::NONE, |slot| slot.pin())
     }
 
     /// The client forgets entries of a slot.
@@ -129,48 +262,85 @@ impl Slots {
     }
 
     /// The slot's file system, opened if it is not.
-    pub(crate) async fn open(&self, pool: &View, slot: &Arc<Slot>) -> Result<Arc<Volume>, OpenError> {
-        if let Some(volume) = slot.opened.lock().clone() {
-            return Ok(volume);
+    pub(crate) async fn open(&self, source: &Source, slot: &Arc<Slot>) -> Result<Arc<Zfsvfs>, OpenError> {
+        if let Some(zfsvfs) = slot.opened() {
+            return Ok(zfsvfs);
         }
-        let _opening = slot.opening.lock().await;
-        if let Some(volume) = slot.opened.lock().clone() {
-            return Ok(volume);
+        let zfsvfs = {
+            let _opening = slot.opening.lock().await;
+            if let Some(zfsvfs) = slot.opened() {
+                return Ok(zfsvfs);
+            }
+            let zfsvfs = Arc::new(source.open(&slot.dataset()).await?);
+            *slot.opened.lock() = Some(Arc::clone(&zfsvfs));
+            zfsvfs
+        };
+        if zfsvfs.as_live().is_some() {
+            self.live.lock().push_back(Arc::clone(slot));
+            self.close_one().await;
+        } else {
+            let mut frozen = self.frozen.lock();
+            frozen.push_back(Arc::clone(slot));
+            if frozen.len() > OPEN_MAX
+                && let Some(oldest) = frozen.pop_front()
+            {
+                *oldest.opened.lock() = None;
+            }
         }
-        let volume = Arc::new(Volume::open(pool, slot.dataset.clone(), slot.index).await?);
-        *slot.opened.lock() = Some(Arc::clone(&volume));
-        let mut open = self.open.lock();
-        open.push_back(Arc::clone(slot));
-        if open.len() > OPEN_MAX
-            && let Some(oldest) = open.pop_front()
-        {
-            *oldest.opened.lock() = None;
+        Ok(zfsvfs)
+    }
+
+    /// Where too many are open that can be changed, one that nobody uses is closed, of those opened first.
+    async fn close_one(&self) {
+        let tries = self.live.lock().len();
+        for _ in LIVE_MAX..tries {
+            let Some(oldest) = self.live.lock().pop_front() else { return };
+            if oldest.close_unused().await {
+                return;
+            }
+            self.live.lock().push_back(oldest);
         }
-        Ok(volume)
+    }
+
+    /// The slots of nested heads that are called so or are below that name.
+    pub(crate) fn within(&self, name: &str) -> Vec<Arc<Slot>> {
+        let is_within = |slot: &&Arc<Slot>| {
+            let dataset = slot.dataset();
+            !dataset.is_snapshot() && is_at_or_below(&dataset.dir.name, name) && !slot.is_gone()
+        };
+        self.state.lock().slots[1..].iter().filter(is_within).cloned().collect()
+    }
+
+    /// The file systems that are open and can be changed, the mounted one apart.
+    pub(crate) fn live(&self) -> Vec<(Arc<Slot>, Arc<Zfsvfs>)> {
+        let slots: Vec<Arc<Slot>> = self.live.lock().iter().cloned().collect();
+        let mut opened: Vec<_> =
+            slots.into_iter().filter_map(|slot| Some((Arc::clone(&slot), slot.opened()?))).collect();
+        // One that was closed and opened again stands there twice.
+        opened.sort_by_key(|(slot, _)| slot.index);
+        opened.dedup_by_key(|(slot, _)| slot.index);
+        opened
     }
 }
 
-fn new_slot(index: u16, dataset: Dataset, root: NodeId, above: NodeId) -> Slot {
-    Slot {
-        index,
-        dataset,
-        root,
-        above,
-        remembered: AtomicU64::new(0),
-        opened: Mutex::new(None),
-        opening: AsyncMutex::new(()),
-    }
+/// Whether a dataset has a name or is below the dataset that has it.
+pub(crate) fn is_at_or_below(dataset: &str, name: &str) -> bool {
+    dataset.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Takes a slot away from a snapshot of which nothing is remembered.
+/// Takes a slot away from a snapshot, or from a head that is not placed any more, of which nothing is remembered.
 fn free_one(state: &mut State) -> Option<usize> {
-    let span = state.slots.len() - state.fixed_count;
+    let span = state.slots.len() - 1;
     for step in 0..span {
-        let index = state.fixed_count + (state.hand + step) % span;
-        if state.slots[index].remembered.load(Ordering::Relaxed) == 0 {
+        let index = 1 + (state.hand + step) % span;
+        let slot = &state.slots[index];
+        let dataset = slot.dataset();
+        let is_unused = dataset.is_snapshot() || slot.is_gone() && slot.opened().is_none();
+        if is_unused && slot.is_forgotten() {
             state.hand = (state.hand + step + 1) % span;
-            let objset = state.slots[index].dataset.object.0;
-            state.by_objset.remove(&objset);
+            if state.by_dataset.get(&dataset.object) == Some(&(index as u16)) {
+                state.by_dataset.remove(&dataset.object);
+            }
             return Some(index);
         }
     }

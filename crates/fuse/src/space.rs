@@ -3,12 +3,11 @@
 //! *Used* is what the dataset refers to. *Available* is the least that any directory from the dataset's own up to the
 //! pool's root has left: its quota less its use, with what is reserved for it beyond its use given back on the way down.
 
-use cenote_dsl::{Dir, DslError};
+use cenote_dsl::{Dataset, Dir, DslError};
 use cenote_spa::{HeadSpace, View};
 use cenote_taskq::AsyncMutex;
 
 use crate::server::SpaceFigures;
-use crate::volume::Volume;
 
 /// Object numbers that a dataset can have (`DN_MAX_OBJECT`).
 const OBJECTS_MAX: u64 = 1 << 48;
@@ -41,8 +40,12 @@ pub(crate) struct PoolSize {
 
 impl PoolSize {
     /// The space of a dataset.
-    pub(crate) async fn figures(&self, pool: &View, volume: &Volume) -> Result<SpaceFigures, DslError> {
-        let dataset = &volume.dataset;
+    pub(crate) async fn figures(
+        &self,
+        pool: &View,
+        dataset: &Dataset,
+        record_bytes: u32,
+    ) -> Result<SpaceFigures, DslError> {
         let dsl = pool.dsl();
         let mut available = self.available(pool, &dataset.dir).await?;
         let number = async |name| {
@@ -61,7 +64,7 @@ impl PoolSize {
         }
         let space =
             HeadSpace { referenced_bytes: referenced, available_bytes: available, objects: dataset.phys.bp.fill() };
-        Ok(figures_of(&space, volume.record_size_bytes))
+        Ok(figures_of(&space, record_bytes))
     }
 
     async fn available(&self, pool: &View, dir: &Dir) -> Result<u64, DslError> {

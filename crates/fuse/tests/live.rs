@@ -9,11 +9,14 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
-use cenote_fuse::{Access, MountOptions};
-use cenote_taskq::Rng;
-use cenote_zpl::Properties;
-use support::live::{mounted, mounted_as};
+use cenote_format::enums::ObjsetType;
+use cenote_fuse::{Access, Layout, MountOptions, Tree, Unmount, mount_tree};
+use cenote_spa::{Pool, SpaError};
+use cenote_taskq::{Rng, Runtime, RuntimeOptions};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
+use support::live::{judge, mounted, mounted_as, new_pool};
 
 /// Everything below a directory: kind, mode, links of files, size, and content or target.
 fn tree(at: &Path, below: &Path, into: &mut BTreeMap<PathBuf, (u32, u64, u64, Vec<u8>)>) {
@@ -161,7 +164,7 @@ fn nobody_runs_as_its_owner_what_another_has_written() {
         return;
     }
     let options = MountOptions { access: Access::All, suid: true, ..MountOptions::default() };
-    mounted_as(Properties::default(), &options, 1, |_, at| {
+    mounted_as(&[], &options, 1, |_, at| {
         let program = at.join("program");
         let changes = [
             "dd if=/usr/bin/id of=program bs=1 count=1 conv=notrunc status=none",
@@ -198,4 +201,78 @@ fn a_tree_is_copied_in_and_out_by_ordinary_programs() {
             "mkdir {at}/b && tar -C {at}/b -xf {at}/a.tar && diff -r {source} {at}/b/a && rm -r {at}/a {at}/b"
         ));
     });
+}
+
+async fn make(pool: &Pool, name: &'static str) {
+    let made = pool.change(move |syncer| {
+        Box::pin(async move {
+            let head = syncer.create_dataset(name, ObjsetType::Zfs).await?;
+            BulkWriter::create(&head.objset, syncer.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() })
+                .await
+                .unwrap();
+            Ok::<(), SpaError>(())
+        })
+    });
+    made.await.unwrap();
+}
+
+#[test]
+fn one_process_mounts_several_datasets_of_several_pools() {
+    if !support::can_mount() {
+        return;
+    }
+    let disks = tempfile::tempdir().unwrap();
+    let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
+    let handle = runtime.handle();
+    let paths = [disks.path().join("disk0"), disks.path().join("disk1")];
+    runtime.block_on(async {
+        let options = MountOptions { layout: Layout::Names, ..MountOptions::default() };
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (mut pools, mut mounts, mut folders) = (Vec::new(), Vec::new(), Vec::new());
+        for path in &paths {
+            let pool = new_pool(&handle, path).await;
+            for name in ["mounted/x", "mounted/x/below", "mounted/y"] {
+                make(&pool, name).await;
+            }
+            // The last shows those before it, which are somebody else's already.
+            for dataset in ["mounted/x", "mounted/y", "mounted"] {
+                let tell = Arc::clone(&told);
+                let report = Arc::new(move |text: &str| tell.lock().unwrap().push(text.to_owned()));
+                let tree = Tree::open_live(&pool, dataset, options.tree(report)).await.unwrap();
+                let folder = tempfile::tempdir().unwrap();
+                mounts.push(mount_tree(&handle, tree, folder.path(), &options).await.unwrap());
+                folders.push(folder);
+            }
+            pools.push(pool);
+        }
+        let places: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
+        let worked = handle.spawn_blocking(move || {
+            for (number, at) in places.iter().enumerate() {
+                fs::write(at.join("file"), number.to_string()).unwrap();
+                if number % 3 == 0 {
+                    fs::write(at.join("below/file"), number.to_string()).unwrap();
+                }
+                if number % 3 == 2 {
+                    let busy = fs::metadata(at.join("x")).unwrap_err();
+                    assert_eq!(busy.raw_os_error(), Some(rustix::io::Errno::BUSY.raw_os_error()));
+                }
+            }
+            for (number, at) in places.iter().enumerate() {
+                assert_eq!(fs::read(at.join("file")).unwrap(), number.to_string().into_bytes());
+            }
+        });
+        worked.await.unwrap();
+        for mount in mounts {
+            mount.unmount(Unmount::Unused).await.unwrap();
+        }
+        let mut told = told.lock().unwrap().clone();
+        told.sort();
+        told.dedup();
+        let wanted = ["x", "x/below", "y"].map(|name| format!("cannot mount 'mounted/{name}': it is mounted already"));
+        assert_eq!(told, wanted);
+        for pool in pools {
+            pool.export().await.unwrap();
+        }
+    });
+    paths.iter().for_each(|path| judge(path));
 }

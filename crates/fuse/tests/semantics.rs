@@ -12,7 +12,6 @@ use std::process::Command;
 
 use cenote_fuse::server::{Caller, Errno, FileServer, NewFile, NodeId};
 use cenote_fuse::{Access, MountOptions};
-use cenote_zpl::{AccessTimes, Properties, XattrMode};
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, XattrFlags};
 use support::live::{mounted, mounted_as, open, served};
 
@@ -51,10 +50,10 @@ fn a_directory_that_lost_its_name_is_there_for_those_who_use_it() {
 /// xfstests generic/523, in both forms that attributes are kept in.
 #[test]
 fn the_name_of_an_attribute_may_have_slashes() {
-    for form in [XattrMode::Sa, XattrMode::Dir] {
-        let mut serving = Properties::default();
-        serving.files.xattrs = form;
-        mounted_as(serving, &MountOptions::default(), 2, |time, at| {
+    const DIR: u64 = 1;
+    const SA: u64 = 2;
+    for form in [SA, DIR] {
+        mounted_as(&[("xattr", form)], &MountOptions::default(), 2, |time, at| {
             if time == 0 {
                 rustix::fs::setxattr(at, "user.a/b/", b"value", XattrFlags::CREATE).unwrap();
             }
@@ -77,6 +76,7 @@ fn a_file_handle_leads_to_its_file_for_as_long_as_that_has_a_name() {
         let file = server.create(dir.node, b"file", &new(0o100_644), false).await.unwrap();
         let handle = (file.node, file.generation);
         // Another mount.
+        server.close().await;
         drop(server);
         let server = open(&pool).await;
         let found = server.lookup(handle.0, b".").await.unwrap();
@@ -108,10 +108,8 @@ fn an_access_list_set_by_a_stranger_to_the_group_takes_set_group_id_away() {
         eprintln!("left out: only root becomes another user");
         return;
     }
-    let mut serving = Properties::default();
-    serving.files.has_posix_acls = true;
     let options = MountOptions { access: Access::All, suid: true, ..MountOptions::default() };
-    mounted_as(serving, &options, 1, |_, at| {
+    mounted_as(&[("acltype", 1)], &options, 1, |_, at| {
         fs::set_permissions(at, fs::Permissions::from_mode(0o755)).unwrap();
         let file = at.join("file");
         for (gid, stays) in [(GROUP, false), (USER, true)] {
@@ -191,7 +189,7 @@ fn the_systems_table_of_mounts_has_the_type_and_the_options() {
     ] {
         let mut options = MountOptions::default();
         options.parse(list).unwrap();
-        mounted_as(Properties::default(), &options, 1, move |_, at| {
+        mounted_as(&[], &options, 1, move |_, at| {
             let (kind, options) = options_of(&at.canonicalize().unwrap());
             assert_eq!(kind, "fuse.cenote");
             let has = |name: &&&str| options.iter().any(|option| option == **name);
@@ -205,11 +203,9 @@ fn the_systems_table_of_mounts_has_the_type_and_the_options() {
 
 #[test]
 fn access_times_are_kept_as_the_mount_says_whatever_the_properties_say() {
-    let mut serving = Properties::default();
-    serving.files.access_times = AccessTimes::Always;
     let mut options = MountOptions::default();
     options.parse("noatime").unwrap();
-    mounted_as(serving, &options, 1, |_, at| {
+    mounted_as(&[("relatime", 0)], &options, 1, |_, at| {
         let file = at.join("file");
         fs::write(&file, "content").unwrap();
         let before = fs::metadata(&file).unwrap().accessed().unwrap();

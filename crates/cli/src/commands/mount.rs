@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_fuse::{Layout, MountError, MountHandle, MountOptions, Unmount, Unmounted, change_mount};
+use cenote_fuse::{MountError, MountHandle, MountOptions, Unmount, Unmounted, change_mount};
 use cenote_taskq::Either;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGINT;
@@ -25,7 +25,9 @@ use crate::signals;
 /// Datasets below it stand where their `mountpoint` puts them, snapshots in `.zfs/snapshot`. Works as root, and through
 /// fusermount3 as anybody.
 ///
-/// With `--rw` the dataset is shown by itself and can be changed. The pool is this process's alone meanwhile, which takes commands
+/// With `--rw` files can be changed, in the datasets below too: each as its own properties say, and read-only where it cannot be written
+/// yet, which is said. Datasets that commands make, rename and destroy come and go in the mount; `zfs destroy` is refused for one that is
+/// in use there. The pool is this process's alone meanwhile, which takes commands
 /// for it; what a program has synced (`fsync`) is on disk when it is told so, everything else within seconds, and an interrupt or
 /// `umount` ends with everything written and the pool exported.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -108,8 +110,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let pool = context.open_pool(pool_name).await?;
     context.say_notes(pool.name(), pool.notes());
-    let forbidden = live::forbidden(pool.dsl(), &args.dataset, options.layout != Layout::Alone).await?;
-    let options = options.without(forbidden);
     let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
     let end = args.goes_on.end("unmount");
     context.err(format!("'{}' is mounted at {}; {end}", args.dataset, mount.mountpoint().display()));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_fuse::{Layout, MountOptions};
+use cenote_fuse::MountOptions;
 use cenote_nbd::{Exports, Listener, Server, ServerOptions};
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Signals;
@@ -27,7 +27,7 @@ use crate::volumes::{LiveVolumes, PoolVolumes};
 /// and their snapshots are shown in a folder as well, as `cenote mount` does; both share one cache.
 ///
 /// Nothing is written unless `--rw` is given. Then the pool is this process's alone: clients write volumes, and programs the mounted
-/// dataset, which is shown by itself; what they flush or sync is on disk when they are told so, and an interrupt ends with everything
+/// dataset and those below it; what they flush or sync is on disk when they are told so, and an interrupt ends with everything
 /// written and the pool exported. Snapshots, and volumes with `readonly=on`, stay as they are.
 ///
 /// NBD clients may have 256 MiB of requests in flight together, and 64 MiB and 256 requests each; further requests wait. A client
@@ -113,9 +113,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let mut waiting = signals;
     if let Some(at) = &args.mount {
-        let forbidden = live::forbidden(pool.dsl(), &args.dataset, mount_options.layout != Layout::Alone).await?;
-        let options = mount_options.without(forbidden);
-        let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
+        let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &mount_options, report).await?;
         context.err(format!(
             "'{}' is mounted at {}; {}",
             args.dataset,

@@ -91,7 +91,7 @@ impl Context {
     /// Has what is mounted obey properties of datasets that were just changed, and says what obeys them only later.
     pub(crate) async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
         if let Some(served) = &self.served {
-            served.mounts.refresh(&served.pool, changed).await.iter().for_each(|line| self.err(line));
+            served.mounts.refresh(changed).await.iter().for_each(|line| self.err(line));
             served.volumes.refresh(changed).await.iter().for_each(|line| self.err(line));
             return;
         }
@@ -106,6 +106,25 @@ impl Context {
         for mounted in mounts.ours().filter(|mounted| datasets.iter().any(|dataset| is_at_or_below(mounted, dataset))) {
             let (dataset, at) = (&mounted.dataset, mounted.at.display());
             self.err(format!("'{dataset}' is mounted at {at}: what was set takes effect there at the next mount"));
+        }
+    }
+
+    /// Has what is mounted show datasets that were just made, destroyed or renamed.
+    pub(crate) async fn datasets_changed(&self) {
+        if let Some(served) = &self.served {
+            served.mounts.refresh(&[]).await.iter().for_each(|line| self.err(line));
+        }
+    }
+
+    /// Has a dataset that is to be destroyed leave the mounts of this process; fails where somebody uses it there.
+    pub(crate) async fn release(&self, dataset: &str) -> Result<()> {
+        match &self.served {
+            Some(served) if !served.mounts.release(dataset).await? => {
+                // What left one mount and is in use in another is shown again.
+                self.datasets_changed().await;
+                bail!("cannot destroy '{dataset}': dataset is busy")
+            }
+            _ => Ok(()),
         }
     }
 

@@ -83,9 +83,10 @@ impl Mounted {
         let status = self.child.wait().unwrap();
         let said = self.said();
         assert!(status.success(), "it ended with {status}: {said}");
-        // Nothing was reported but where it is mounted, where commands are taken, what is served still, and that the one before was killed.
+        // Nothing was reported but where it is mounted, what of it is shown read-only, where commands are taken, what is served still, and that the one before was killed.
         let usual = [
             "mounted at",
+            "is shown read-only",
             "serving",
             "commands for",
             "which had it, is gone",

@@ -5,18 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxTunables;
-use cenote_fuse::{LiveServer, MountOptions, Unmount, mount_live};
-use cenote_spa::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, Pool, TopKind, TopSpec, create};
+use cenote_fuse::{MountOptions, Tree, TreeOptions, Unmount, mount_tree};
+use cenote_spa::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, Pool, PropertyValue, TopKind, TopSpec, create};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
-use cenote_zpl::Properties;
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use super::can_mount;
 
-async fn new_pool(handle: &Handle, path: &Path) -> Pool {
+pub(crate) async fn new_pool(handle: &Handle, path: &Path) -> Pool {
     File::create(path).unwrap().set_len(256 << 20).unwrap();
     let options = cenote_taskq::OpenOptions { write: true, ..Default::default() };
     let disk = Disk::whole(handle.open(path, options).await.unwrap());
@@ -45,12 +44,12 @@ async fn new_pool(handle: &Handle, path: &Path) -> Pool {
 
 /// Mounts a new file system, does something there, and has what is left judged.
 pub(crate) fn mounted(work: impl Fn(&Path) + Send + Sync + 'static) {
-    mounted_as(Properties::default(), &MountOptions::default(), 1, move |_, at| work(at));
+    mounted_as(&[], &MountOptions::default(), 1, move |_, at| work(at));
 }
 
-/// The same with options, and several times one after the other: what is done is told which time it is.
+/// The same with properties, by the numbers that they are stored as, and options, and several times one after the other: what is done is told which time it is.
 pub(crate) fn mounted_as(
-    serving: Properties,
+    properties: &[(&str, u64)],
     options: &MountOptions,
     times: u32,
     work: impl Fn(u32, &Path) + Send + Sync + 'static,
@@ -66,11 +65,13 @@ pub(crate) fn mounted_as(
     let work = Arc::new(work);
     runtime.block_on(async {
         let pool = new_pool(&handle, &path).await;
+        for (property, number) in properties {
+            pool.change_property("mounted", property, Some(&PropertyValue::Number(*number))).await.unwrap();
+        }
         for time in 0..times {
-            let head = pool.open_head("mounted").await.unwrap();
             let report = Arc::new(|text: &str| panic!("{text}"));
-            let server = LiveServer::open(head, options.over(serving), report).await.unwrap();
-            let mount = mount_live(&handle, server, "mounted", folder.path(), options).await.unwrap();
+            let tree = Tree::open_live(&pool, "mounted", options.tree(report)).await.unwrap();
+            let mount = mount_tree(&handle, tree, folder.path(), options).await.unwrap();
             let (at, work) = (folder.path().to_owned(), work.clone());
             let worked = handle.spawn_blocking(move || work(time, &at)).await;
             mount.unmount(Unmount::Unused).await.unwrap();
@@ -79,15 +80,20 @@ pub(crate) fn mounted_as(
         }
         pool.export().await.unwrap();
     });
+    judge(&path);
+}
+
+/// Has OpenZFS's `zdb` judge a pool that was exported.
+pub(crate) fn judge(path: &Path) {
     if program("zdb").is_some() {
-        let told = run(&Devices::of(&[path]).unwrap(), &["-bcc"], "mounted").unwrap();
+        let told = run(&Devices::of(&[path.to_owned()]).unwrap(), &["-bcc"], "mounted").unwrap();
         assert_eq!(told.status, Some(0), "{}", told.text);
         assert!(BlockStatistics::parse(&told.text).unwrap().leak_free, "{}", told.text);
     }
 }
 
 /// Serves a new file system without a kernel.
-pub(crate) fn served<F>(work: impl FnOnce(Pool, LiveServer) -> F)
+pub(crate) fn served<F>(work: impl FnOnce(Pool, Tree) -> F)
 where
     F: Future<Output = ()>,
 {
@@ -103,7 +109,7 @@ where
 }
 
 /// A server of the pool's file system.
-pub(crate) async fn open(pool: &Pool) -> LiveServer {
-    let head = pool.open_head("mounted").await.unwrap();
-    LiveServer::open(head, Properties::default(), Arc::new(|text: &str| panic!("{text}"))).await.unwrap()
+pub(crate) async fn open(pool: &Pool) -> Tree {
+    let report = Arc::new(|text: &str| panic!("{text}"));
+    Tree::open_live(pool, "mounted", TreeOptions { report, ..TreeOptions::default() }).await.unwrap()
 }

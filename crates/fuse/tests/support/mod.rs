@@ -61,8 +61,8 @@ impl Opened {
 
     /// The file server over a dataset.
     pub(crate) fn tree(&self, dataset: &str, layout: Layout) -> Tree {
-        let options = TreeOptions { layout, report: self.report() };
-        self.runtime.block_on(Tree::open(&self.handle(), &self.pool, dataset, options)).unwrap()
+        let options = TreeOptions { layout, report: self.report(), ..TreeOptions::default() };
+        self.runtime.block_on(Tree::open(&self.pool, dataset, options)).unwrap()
     }
 
     /// Mounts a dataset, hands the folder to `look`, and unmounts.

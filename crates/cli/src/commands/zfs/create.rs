@@ -72,6 +72,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let words = words.chain(args.block_size.iter().flat_map(|size| ["-b", size])).chain(options).chain(volume);
     let words = words.chain([name.as_str()]);
     pool.finish(line(words)).await?;
+    context.datasets_changed().await;
     let set = shown.iter().map(|(name, value)| (name.as_str(), value));
     note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
     Ok(Outcome::Good)

@@ -36,7 +36,23 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         volumes.lock().await.close_unused();
         live.sync().await?;
     }
-    let task = pool.pool().check_task(Destroy::new(pool.pool(), name, args.recursive)).await?;
+    let destroyed = destroy(context, &args, &pool).await;
+    // Those that are there still are shown again.
+    context.datasets_changed().await;
+    destroyed?;
+    if !args.dry_run {
+        pool.work_off(context, "freeing").await?;
+        pool.finish(line(["zfs", "destroy", if args.recursive { "-r" } else { "" }, name])).await?;
+    }
+    Ok(Outcome::Good)
+}
+
+async fn destroy(context: &Context, args: &Args, pool: &Writing) -> Result<()> {
+    // As OpenZFS unmounts them: a mount that shows them nested in another has them in use.
+    for name in outermost(args, pool).await? {
+        context.release(&name).await?;
+    }
+    let task = pool.pool().check_task(Destroy::new(pool.pool(), &args.dataset, args.recursive)).await?;
     if args.verbose || args.dry_run {
         for name in task.names() {
             context.out(format!("{} destroy {name}\n", if args.dry_run { "would" } else { "will" }))?;
@@ -44,8 +60,20 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     if !args.dry_run {
         pool.pool().sync_task(task).await?;
-        pool.work_off(context, "freeing").await?;
-        pool.finish(line(["zfs", "destroy", if args.recursive { "-r" } else { "" }, name])).await?;
     }
-    Ok(Outcome::Good)
+    Ok(())
+}
+
+/// The datasets that go and are not below others that go: the pool's own goes with the pool alone.
+async fn outermost(args: &Args, pool: &Writing) -> Result<Vec<String>> {
+    let name = &args.dataset;
+    if pool.served().is_none() {
+        return Ok(Vec::new());
+    }
+    if name.contains('/') {
+        return Ok(vec![name.clone()]);
+    }
+    let dsl = pool.pool().dsl()?;
+    let children = dsl.children(&dsl.root_dir().await?, false).await?;
+    Ok(children.into_iter().filter(|_| args.recursive).map(|(child, _)| format!("{name}/{child}")).collect())
 }

@@ -22,7 +22,6 @@ use crate::commands::mount::{parse_options, tell_others};
 use crate::context::{Context, device_paths};
 use crate::datasets::{Column, Item, Mounts, Selection, select};
 use crate::files::pool_of;
-use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::output::output_version;
 use crate::signals;
@@ -277,8 +276,7 @@ async fn mount(context: &Context, item: &Item, at: &PathBuf, options: &MountOpti
     let report = context.clone();
     let report = Arc::new(move |line: &str| report.err(line));
     let pool = item.opened_pool();
-    let options = options.without(live::forbidden(pool.dsl(), &item.name, options.layout != Layout::Alone).await?);
-    cenote_fuse::mount(context.handle(), pool, &item.name, at, &options, report).await.map_err(|error| anyhow!(error))
+    cenote_fuse::mount(context.handle(), pool, &item.name, at, options, report).await.map_err(|error| anyhow!(error))
 }
 
 /// Waits until all mounts have ended, by others or by a signal. An interrupt unmounts what is not in use; a second one, or

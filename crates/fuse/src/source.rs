@@ -1,0 +1,261 @@
+//! Where the datasets of a mount come from: a pool as of a txg, or a pool in use.
+//!
+//! Of a pool in use heads are opened to be changed. Snapshots are opened from the open state of its datasets, not from a [`View`]: a
+//! view's txg would be pinned for as long as the mount lives, and what is freed meanwhile could not be used again. A snapshot's own
+//! blocks need no pin. They are there as long as the snapshot is.
+//!
+//! A head that cannot be changed yet is read as it is on disk. Nobody else changes it: this process has the pool.
+
+use cenote_dsl::{Dataset, Dir, Dsl, DslError};
+use cenote_format::enums::ObjsetType;
+use cenote_spa::{FileSizes, HeadSpace, LiveHead, Pool, SpaError, Syncer, View};
+use cenote_taskq::Handle;
+use cenote_zpl::{AccessTimes, FileSystem, Properties, ZplError};
+
+use crate::layout::{self, Layout, Placed};
+use crate::live::Live;
+use crate::server::{Report, SpaceFigures};
+use crate::space::{PoolSize, figures_of};
+use crate::zfsvfs::{OpenError, Zfsvfs};
+
+enum From {
+    /// As of a txg: nothing ever changes.
+    View { view: View, size: PoolSize },
+    /// In use.
+    Pool(Pool),
+}
+
+/// Where the datasets of a mount come from.
+pub(crate) struct Source {
+    from: From,
+    /// What counts for more than the properties `atime` and `relatime`.
+    access_times: Option<AccessTimes>,
+    report: Report,
+}
+
+/// The datasets of a mount as they are now.
+pub(crate) struct Survey {
+    /// The mounted one.
+    pub(crate) top: Placed,
+    /// Those nested in it, outer ones first.
+    pub(crate) below: Vec<Placed>,
+    /// Remarks on those that are left out.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Source {
+    pub(crate) fn view(view: &View, report: Report) -> Self {
+        let from = From::View { view: view.clone(), size: PoolSize::default() };
+        Self { from, access_times: None, report }
+    }
+
+    pub(crate) fn pool(pool: &Pool, access_times: Option<AccessTimes>, report: Report) -> Self {
+        Self { from: From::Pool(pool.clone()), access_times, report }
+    }
+
+    /// Whether nothing ever changes.
+    pub(crate) const fn is_frozen(&self) -> bool {
+        matches!(self.from, From::View { .. })
+    }
+
+    /// The pool's name.
+    pub(crate) fn name(&self) -> &str {
+        match &self.from {
+            From::View { view, .. } => view.name(),
+            From::Pool(pool) => pool.name(),
+        }
+    }
+
+    /// The runtime.
+    pub(crate) fn handle(&self) -> &Handle {
+        match &self.from {
+            From::View { view, .. } => view.dmu().handle(),
+            From::Pool(pool) => pool.handle(),
+        }
+    }
+
+    /// The datasets: of a pool in use with all that was changed so far.
+    ///
+    /// # Errors
+    /// The pool is closed.
+    pub(crate) fn dsl(&self) -> Result<Dsl, OpenError> {
+        match &self.from {
+            From::View { view, .. } => Ok(view.dsl().clone()),
+            From::Pool(pool) => Ok(pool.dsl()?),
+        }
+    }
+
+    /// The mounted dataset as it is called now, and where those nested in it stand.
+    ///
+    /// # Errors
+    /// It is not there any more, or cannot be read.
+    pub(crate) async fn survey(&self, top: &Dataset, layout: Layout) -> Result<Survey, OpenError> {
+        let layout = if top.is_snapshot() { Layout::Alone } else { layout };
+        let mut survey = match &self.from {
+            From::View { view, .. } => survey(view.dsl(), top, layout).await?,
+            From::Pool(pool) => {
+                let top = top.clone();
+                // Between two changes of the pool, so that none is seen half made.
+                let looked = pool.look(move |syncer| {
+                    Box::pin(async move {
+                        let dsl = syncer.dsl().clone();
+                        let mut found = survey(&dsl, &top, layout).await?;
+                        for placed in std::iter::once(&mut found.top).chain(&mut found.below) {
+                            allow_sizes(syncer, &dsl, &placed.dataset.dir, &mut placed.properties).await?;
+                        }
+                        Ok::<_, OpenError>(found)
+                    })
+                });
+                looked.await?
+            }
+        };
+        for placed in std::iter::once(&mut survey.top).chain(&mut survey.below) {
+            self.override_properties(&mut placed.properties);
+        }
+        Ok(survey)
+    }
+
+    fn override_properties(&self, properties: &mut Properties) {
+        properties.files.access_times = self.access_times.unwrap_or(properties.files.access_times);
+    }
+
+    /// Opens the mounted dataset: of a pool in use to be changed, or not at all.
+    ///
+    /// # Errors
+    /// It cannot be opened so.
+    pub(crate) async fn open_top(&self, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
+        match &self.from {
+            From::View { view, .. } => frozen(view.dsl(), dataset).await,
+            From::Pool(_) if dataset.is_snapshot() => Err(OpenError::Snapshot(dataset.name())),
+            From::Pool(pool) => self.changeable(pool, dataset, true).await,
+        }
+    }
+
+    /// Opens a dataset that is nested in the mounted one, or a snapshot.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) async fn open(&self, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
+        let pool = match &self.from {
+            From::View { view, .. } => return frozen(view.dsl(), dataset).await,
+            From::Pool(pool) if dataset.is_snapshot() => return frozen(&pool.dsl()?, dataset).await,
+            From::Pool(pool) => pool,
+        };
+        let reason = match self.changeable(pool, dataset, false).await {
+            Err(OpenError::Zpl(_, ZplError::Unsupported(what))) => what,
+            Err(OpenError::Spa(error)) => match *error {
+                SpaError::Unwritable { what, .. } => format!("not supported yet: {what}"),
+                error => return Err(error.into()),
+            },
+            opened => return opened,
+        };
+        let opened = frozen(&pool.dsl()?, dataset).await?;
+        (self.report)(&format!("'{}' is shown read-only: {reason}", dataset.name()));
+        Ok(opened)
+    }
+
+    async fn changeable(&self, pool: &Pool, dataset: &Dataset, is_top: bool) -> Result<Zfsvfs, OpenError> {
+        let (this, wanted) = (pool.clone(), dataset.clone());
+        let looked = pool.look(move |syncer| Box::pin(async move { head(&this, syncer, &wanted, is_top).await }));
+        let (head, mut properties) = looked.await?;
+        self.override_properties(&mut properties);
+        let live = Live::open(head, &properties, self.report.clone()).await;
+        let live = live.map_err(|error| OpenError::Zpl(dataset.name(), error))?;
+        Ok(Zfsvfs::live(live, properties))
+    }
+
+    /// The space of a dataset of the mount.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) async fn space(&self, dataset: &Dataset, opened: &Zfsvfs) -> Result<SpaceFigures, OpenError> {
+        let record_bytes = opened.record_bytes();
+        if let Some(live) = opened.as_live() {
+            return Ok(figures_of(&live.space(), record_bytes));
+        }
+        match &self.from {
+            From::View { view, size } => Ok(size.figures(view, dataset, record_bytes).await?),
+            From::Pool(pool) => {
+                let dir = dataset.dir.object;
+                let available_bytes = pool.look(move |syncer| {
+                    Box::pin(async move {
+                        let dsl = syncer.dsl().clone();
+                        let dir = dsl.dir_object(dir, String::new()).await;
+                        let dir = dir.map_err(|error| SpaError::Dsl { pool: syncer.name().to_owned(), error })?;
+                        syncer.available_bytes(&dsl, &dir).await
+                    })
+                });
+                let space = HeadSpace {
+                    referenced_bytes: dataset.phys.referenced_bytes,
+                    available_bytes: available_bytes.await?,
+                    objects: dataset.phys.bp.fill(),
+                };
+                Ok(figures_of(&space, record_bytes))
+            }
+        }
+    }
+}
+
+async fn survey(dsl: &Dsl, top: &Dataset, layout: Layout) -> Result<Survey, OpenError> {
+    // It may have been renamed since.
+    let dir = dsl.dir_object(top.dir.object, dsl.dir_name(top.dir.object).await?).await?;
+    let dataset = dsl.dataset_object(top.object, dir, top.snapshot.clone()).await?;
+    let mut notes = Vec::new();
+    let below = layout::placed(dsl, &dataset.dir, layout, |text| notes.push(text)).await?;
+    let properties = Properties::read(dsl, &dataset.dir).await?;
+    Ok(Survey { top: Placed { dataset, path: Vec::new(), properties }, below, notes })
+}
+
+/// Puts in the sizes of new files' blocks and dnodes that the pool's features allow.
+async fn allow_sizes(syncer: &Syncer, dsl: &Dsl, dir: &Dir, properties: &mut Properties) -> Result<(), SpaError> {
+    let FileSizes { record_bytes, dnode_slots } = syncer.file_sizes(dsl, dir).await?;
+    (properties.files.record_bytes, properties.files.dnode_slots) = (record_bytes, dnode_slots);
+    Ok(())
+}
+
+/// Opens a head to be changed, where the sync looks at the pool.
+async fn head(
+    pool: &Pool,
+    syncer: &mut Syncer,
+    wanted: &Dataset,
+    is_top: bool,
+) -> Result<(LiveHead, Properties), OpenError> {
+    let dsl = syncer.dsl().clone();
+    let name = wanted.name();
+    let dataset = dsl.dataset(&name).await?;
+    if dataset.phys.guid != wanted.phys.guid {
+        return Err(DslError::NoSuchDataset(name).into());
+    }
+    match dsl.kind(&dataset).await {
+        Ok(ObjsetType::Zvol) => return Err(OpenError::Volume(name)),
+        Ok(ObjsetType::None) => return Err(OpenError::Empty(name)),
+        // What cannot be read for want of a key is refused below, by name.
+        Ok(_) | Err(_) => {}
+    }
+    // One file system of a head at a time: its locks are its own.
+    if pool.is_used(dataset.object) {
+        return Err(OpenError::InUse(name));
+    }
+    let mut properties = Properties::read(&dsl, &dataset.dir).await?;
+    if is_top && properties.forbidden.write {
+        return Err(OpenError::ReadOnly(name));
+    }
+    allow_sizes(syncer, &dsl, &dataset.dir, &mut properties).await?;
+    let head = syncer.open_head(&name).await?;
+    Ok((pool.adopt(syncer, &name, head).await?, properties))
+}
+
+/// Opens a dataset that does not change while it is open.
+async fn frozen(dsl: &Dsl, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
+    let name = dataset.name();
+    if dataset.is_inconsistent() {
+        return Err(OpenError::Inconsistent(name));
+    }
+    if dsl.encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
+        return Err(OpenError::KeyNotLoaded(name));
+    }
+    let objset = dsl.open(dataset).await?.ok_or_else(|| OpenError::Empty(name.clone()))?;
+    let filesystem = FileSystem::open(objset).await.map_err(|error| OpenError::Zpl(name, error))?;
+    let properties = Properties::read(dsl, &dataset.dir).await?;
+    Ok(Zfsvfs::frozen(filesystem, properties, dataset.is_snapshot()))
+}

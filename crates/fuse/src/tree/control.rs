@@ -1,0 +1,169 @@
+//! `.zfs` and what is in it: the snapshots of a dataset, as they are now.
+
+use cenote_dmu::Zap;
+use cenote_dsl::Dataset;
+use cenote_format::dsl::dir_field;
+use cenote_format::ids::ObjectId;
+use cenote_zpl::{FileKind, Time};
+
+use super::{At, Tree};
+use crate::listing::AFTER_CONTROL;
+use crate::node::Place;
+use crate::server::{DirItem, Entry, Errno, NodeId, Pin, Stat};
+use crate::slots::Slot;
+use crate::zfsvfs::{OpenError, made_directory};
+
+/// The name of the control directory and of what is in it.
+pub(super) const CONTROL_NAME: &[u8] = b".zfs";
+const SNAPSHOTS_NAME: &[u8] = b"snapshot";
+const SHARES_NAME: &[u8] = b"shares";
+
+impl Tree {
+    /// The dataset in a slot, if that has a control directory.
+    async fn with_control(&self, slot: u16) -> Result<At<'_>, Errno> {
+        let at = self.at(slot).await?;
+        if at.zfsvfs.has_control() { Ok(at) } else { Err(Errno::NOENT) }
+    }
+
+    fn dsl(&self) -> Result<cenote_dsl::Dsl, Errno> {
+        self.shared.source.dsl().map_err(|error| self.failed("look-up", NodeId::ROOT, &error, Errno::IO))
+    }
+
+    /// The snapshot `objset` of the dataset in `slot`, opened.
+    pub(super) async fn at_snapshot(&self, slot: u16, objset: u64) -> Result<At<'_>, Errno> {
+        let head = self.with_control(slot).await?;
+        let dir = head.slot.dataset().dir.clone();
+        // The name only serves messages; looking it up would take a walk over all snapshots.
+        let name = format!("#{objset}");
+        let found = self.dsl()?.dataset_object(ObjectId(objset), dir, Some(name)).await.map_err(|_| Errno::NOENT)?;
+        check_snapshot(&head.slot, &found)?;
+        self.snapshot(&head.slot, &found).await
+    }
+
+    async fn snapshot(&self, head: &Slot, snapshot: &Dataset) -> Result<At<'_>, Errno> {
+        let objset = snapshot.object.0;
+        let root = Place::SnapshotRoot { slot: head.index, objset }.node().ok_or(Errno::UCLEAN)?;
+        let above = Place::Snapshots { slot: head.index }.node().ok_or(Errno::UCLEAN)?;
+        let (slot, pin) = self
+            .shared
+            .slots
+            .of_snapshot(snapshot, root, above)
+            .ok_or_else(|| self.failed("opening", root, &"files of too many snapshots are in use", Errno::NFILE))?;
+        self.nested(slot, pin).await
+    }
+
+    async fn snapshots(&self, slot: &Slot) -> Result<Vec<Dataset>, Errno> {
+        let found = self.dsl()?.snapshots(&slot.dataset()).await;
+        found.map_err(|error| self.failed("listing snapshots", slot.root, &error, Errno::IO))
+    }
+
+    /// When a snapshot of the dataset was last made or destroyed, if the pool keeps that.
+    async fn snapshots_changed(&self, slot: &Slot) -> Option<Time> {
+        let dsl = self.shared.source.dsl().ok()?;
+        let dir = dsl.mos().object(slot.dataset().dir.object).await.ok()?;
+        if !dir.phys().object_type.is_zap() {
+            return None;
+        }
+        let value = Zap::open(dir).await.ok()?.lookup(dir_field::SNAPSHOTS_CHANGED.as_bytes()).await.ok()??;
+        let mut words = value.integers();
+        Some(Time { seconds: words.next()?.cast_signed(), nanoseconds: words.next()? })
+    }
+
+    /// What `stat` shows of the control directory and of those in it.
+    pub(super) async fn control_stat(&self, node: NodeId) -> Result<Stat, Errno> {
+        let at = self.shared.made_at;
+        match Place::of(node) {
+            Place::Control { slot } => {
+                self.with_control(slot).await?;
+                Ok(Stat { size_bytes: 0, ..made_directory(node.0, 0o777, 1, at) })
+            }
+            Place::Shares { slot } => {
+                self.with_control(slot).await?;
+                Ok(made_directory(node.0, 0o777, 2, at))
+            }
+            Place::Snapshots { slot } => {
+                let head = self.with_control(slot).await?;
+                let snapshots = self.snapshots(&head.slot).await?;
+                let at = self.snapshots_changed(&head.slot).await.unwrap_or(at);
+                let mut stat = made_directory(node.0, 0o777, 2, at);
+                stat.link_count += snapshots.len() as u64;
+                Ok(stat)
+            }
+            _ => Err(Errno::NOENT),
+        }
+    }
+
+    pub(super) async fn lookup_in_control(&self, slot: u16, name: &[u8]) -> Result<Entry, Errno> {
+        self.with_control(slot).await?;
+        let place = match name {
+            SNAPSHOTS_NAME => Place::Snapshots { slot },
+            SHARES_NAME => Place::Shares { slot },
+            _ => return Err(Errno::NOENT),
+        };
+        self.entry_of_node(place.node().ok_or(Errno::NOENT)?).await
+    }
+
+    pub(super) async fn lookup_snapshot(&self, slot: u16, name: &[u8]) -> Result<Entry, Errno> {
+        let head = self.with_control(slot).await?;
+        let name = std::str::from_utf8(name).map_err(|_| Errno::NOENT)?;
+        if name.contains(['@', '#', '/']) {
+            return Err(Errno::NOENT);
+        }
+        let full = format!("{}@{name}", head.slot.dataset().dir.name);
+        let found = self.dsl()?.dataset(&full).await.map_err(|error| {
+            let error = OpenError::from(error);
+            self.failed("look-up", head.slot.root, &error, error.errno())
+        })?;
+        check_snapshot(&head.slot, &found)?;
+        let at = self.snapshot(&head.slot, &found).await?;
+        let filesystem = &at.zfsvfs.filesystem;
+        let attributes = filesystem.attributes(filesystem.root()).await;
+        self.entry(&at, &attributes.map_err(|error| self.zpl("attributes", at.slot.root, &error))?)
+    }
+
+    /// What is in the control directory after `position`.
+    pub(super) fn control_items(&self, slot: u16, position: u64) -> Vec<DirItem> {
+        let all = [
+            (AFTER_CONTROL + 1, SNAPSHOTS_NAME, Place::Snapshots { slot }),
+            (AFTER_CONTROL + 2, SHARES_NAME, Place::Shares { slot }),
+        ];
+        let item = |(next, name, place): (u64, &[u8], Place)| {
+            let node = place.node().filter(|_| position < next)?;
+            Some(self.directory_item(name.to_vec(), node, next))
+        };
+        all.into_iter().filter_map(item).collect()
+    }
+
+    /// The snapshots of a dataset after `position`, which is that of a snapshot's object.
+    pub(super) async fn snapshot_items(
+        &self,
+        slot: u16,
+        position: u64,
+        count_max: usize,
+    ) -> Result<Vec<DirItem>, Errno> {
+        let head = self.with_control(slot).await?;
+        let mut snapshots = self.snapshots(&head.slot).await?;
+        snapshots.sort_unstable_by_key(|snapshot| snapshot.object);
+        let item = |snapshot: Dataset| {
+            let next = AFTER_CONTROL.checked_add(snapshot.object.0).filter(|next| *next > position)?;
+            let node = Place::SnapshotRoot { slot, objset: snapshot.object.0 }.node()?;
+            Some(self.directory_item(snapshot.snapshot?.into_bytes(), node, next))
+        };
+        Ok(snapshots.into_iter().filter_map(item).take(count_max).collect())
+    }
+
+    /// An item of a listing for a directory that is named without being looked up.
+    pub(super) fn directory_item(&self, name: Vec<u8>, node: NodeId, next: u64) -> DirItem {
+        let pin = if matches!(&name[..], b"." | b"..") { Pin::NONE } else { self.shared.slots.pin(node) };
+        DirItem { name, ino: node.0, kind: Some(FileKind::Directory), next, entry: None, pin }
+    }
+}
+
+/// That a dataset is a snapshot of a head, as its number or name claims.
+fn check_snapshot(head: &Slot, found: &Dataset) -> Result<(), Errno> {
+    let head = head.dataset();
+    if found.phys.dir != head.dir.object || found.object == head.object {
+        return Err(Errno::NOENT);
+    }
+    Ok(())
+}

@@ -1,0 +1,351 @@
+//! The file server over a pool: one dataset's tree with what is nested in it and its snapshots.
+
+mod control;
+mod list;
+mod place;
+mod serve;
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use cenote_format::ids::ObjectId;
+use cenote_spa::{Pool, View};
+use cenote_taskq::sync::{Mutex, RwLock};
+use cenote_taskq::{AsyncMutex, Semaphore};
+use cenote_zpl::{AccessTimes, Attributes, File, Forbidden, Time, ZplError};
+
+use crate::files::Files;
+use crate::grafts::{Graft, Grafts};
+use crate::layout::Layout;
+use crate::node::{Place, snapshot_root_ino};
+use crate::server::{Client, Entry, Errno, NodeId, Pin, Report, Stat};
+use crate::slots::{Slot, Slots};
+use crate::source::Source;
+use crate::zfsvfs::{OpenError, Zfsvfs, errno, made_directory};
+
+/// Memory for the data of requests in flight, in bytes.
+const READ_BUDGET_BYTES: u64 = 256 << 20;
+/// Causes of errors reported for one mount at most: a bad disk gives one for every block.
+const REPORTS_MAX: u32 = 200;
+
+/// What decides how a tree looks and behaves.
+#[derive(Clone)]
+pub struct TreeOptions {
+    /// Which datasets are shown besides the mounted one.
+    pub layout: Layout,
+    /// When reading changes access times, whatever the properties say.
+    pub access_times: Option<AccessTimes>,
+    /// Where causes of errors go.
+    pub report: Report,
+}
+
+impl Default for TreeOptions {
+    fn default() -> Self {
+        Self { layout: Layout::default(), access_times: None, report: Arc::new(|_| {}) }
+    }
+}
+
+/// One dataset's tree as a file server. Cheap to clone.
+#[derive(Clone)]
+pub struct Tree {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    source: Source,
+    /// The mounted dataset.
+    slot: Arc<Slot>,
+    zfsvfs: Arc<Zfsvfs>,
+    slots: Slots,
+    grafts: RwLock<Arc<Grafts>>,
+    /// Held while datasets are placed.
+    placing: AsyncMutex<()>,
+    layout: Layout,
+    /// What the properties of all datasets that are shown forbid.
+    forbidden: Mutex<Forbidden>,
+    files: Files,
+    reading: Semaphore,
+    client: OnceLock<Arc<dyn Client>>,
+    report: Report,
+    reports_left: Mutex<u32>,
+    /// Remarks that were reported.
+    noted: Mutex<BTreeSet<String>>,
+    /// The times of directories that are in no dataset.
+    made_at: Time,
+}
+
+/// The mounted dataset's, or another's of which this is a share.
+enum Held<'a, T> {
+    Top(&'a Arc<T>),
+    Nested(Arc<T>),
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = Arc<T>;
+
+    fn deref(&self) -> &Arc<T> {
+        match self {
+            Self::Top(held) => held,
+            Self::Nested(held) => held,
+        }
+    }
+}
+
+/// A dataset of the mount, opened.
+struct At<'a> {
+    slot: Held<'a, Slot>,
+    zfsvfs: Held<'a, Zfsvfs>,
+    _pin: Pin,
+}
+
+/// An object found from its node.
+struct Found<'a> {
+    at: At<'a>,
+    object: ObjectId,
+}
+
+impl<'a> Deref for Found<'a> {
+    type Target = At<'a>;
+
+    fn deref(&self) -> &At<'a> {
+        &self.at
+    }
+}
+
+impl Tree {
+    /// The tree of `dataset` (`pool/fs` or `pool/fs@snapshot`) of a pool as of a txg.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub async fn open(pool: &View, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
+        let source = Source::view(pool, Arc::clone(&options.report));
+        Self::of(source, dataset, options).await
+    }
+
+    /// The tree of a file system of a pool in use, to be changed through its mount and through nothing else meanwhile, and so those
+    /// nested in it. What commands make, destroy, rename and set of datasets it learns by [`Self::refresh`].
+    ///
+    /// # Errors
+    /// It is no file system, or one that cannot be changed yet, or its property `readonly` is on.
+    pub async fn open_live(pool: &Pool, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
+        let source = Source::pool(pool, options.access_times, Arc::clone(&options.report));
+        Self::of(source, dataset, options).await
+    }
+
+    async fn of(source: Source, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
+        let top = source.dsl()?.dataset(dataset).await?;
+        let zfsvfs = Arc::new(source.open_top(&top).await?);
+        let seconds = i64::try_from(top.phys.creation_time).unwrap_or(0);
+        let slot = Arc::new(Slot::new(0, top, NodeId::ROOT, NodeId::ROOT));
+        let tree = Self {
+            shared: Arc::new(Shared {
+                source,
+                slots: Slots::new(Arc::clone(&slot)),
+                slot,
+                zfsvfs,
+                grafts: RwLock::default(),
+                placing: AsyncMutex::new(()),
+                layout: options.layout,
+                forbidden: Mutex::default(),
+                files: Files::default(),
+                reading: Semaphore::new(READ_BUDGET_BYTES),
+                client: OnceLock::new(),
+                report: options.report,
+                reports_left: Mutex::new(REPORTS_MAX),
+                noted: Mutex::default(),
+                made_at: Time { seconds, nanoseconds: 0 },
+            }),
+        };
+        if let Err(error) = tree.refresh().await {
+            tree.close().await;
+            return Err(error);
+        }
+        Ok(tree)
+    }
+
+    /// The name of the mounted dataset.
+    #[must_use]
+    pub fn dataset(&self) -> String {
+        self.shared.slot.dataset().name()
+    }
+
+    /// The uses that the properties of the mounted dataset and those nested in it forbid. Its `write` is the mounted dataset's own:
+    /// those nested in it are each as they say.
+    #[must_use]
+    pub fn forbidden(&self) -> Forbidden {
+        *self.shared.forbidden.lock()
+    }
+
+    /// Ends the service, when no request comes any more: lets go of files that are still open and frees a little of what was removed; the
+    /// rest is left to the next user.
+    pub async fn close(&self) {
+        let _turn = self.shared.placing.lock().await;
+        for (_, zfsvfs) in self.shared.slots.live() {
+            zfsvfs.close().await;
+        }
+        self.shared.zfsvfs.close().await;
+    }
+
+    /// Reports the cause of an error where the errno alone says too little, and gives the errno.
+    fn failed(&self, what: &str, node: NodeId, error: &dyn std::fmt::Display, errno: Errno) -> Errno {
+        if !matches!(errno, Errno::IO | Errno::BADE | Errno::NFILE | Errno::UCLEAN) {
+            return errno;
+        }
+        let mut left = self.shared.reports_left.lock();
+        if *left > 0 {
+            *left -= 1;
+            let last = if *left == 0 { " (further errors are not reported)" } else { "" };
+            (self.shared.report)(&format!("{what} of inode {:#x}: {error}{last}", node.0));
+        }
+        errno
+    }
+
+    fn zpl(&self, what: &str, node: NodeId, error: &ZplError) -> Errno {
+        self.failed(what, node, error, errno(error))
+    }
+
+    fn grafts(&self) -> Arc<Grafts> {
+        Arc::clone(&self.shared.grafts.read())
+    }
+
+    fn graft_at(&self, node: NodeId) -> Option<Arc<Graft>> {
+        self.shared.grafts.read().at(node)
+    }
+
+    fn top(&self) -> At<'_> {
+        let Shared { slot, zfsvfs, .. } = &*self.shared;
+        At { slot: Held::Top(slot), zfsvfs: Held::Top(zfsvfs), _pin: Pin::NONE }
+    }
+
+    /// The dataset in a slot, opened.
+    async fn at(&self, index: u16) -> Result<At<'_>, Errno> {
+        if Slots::is_lasting(index) {
+            return Ok(self.top());
+        }
+        self.nested(self.shared.slots.at(index).ok_or(Errno::STALE)?, Pin::NONE).await
+    }
+
+    async fn nested(&self, slot: Arc<Slot>, pin: Pin) -> Result<At<'_>, Errno> {
+        let opened = self.shared.slots.open(&self.shared.source, &slot).await.map_err(|error| {
+            // A dataset that is gone has no name that could be absent.
+            let errno = if slot.is_gone() { Errno::STALE } else { error.errno() };
+            self.failed("opening", slot.root, &error, errno)
+        })?;
+        Ok(At { slot: Held::Nested(slot), zfsvfs: Held::Nested(opened), _pin: pin })
+    }
+
+    /// The object of a node; `None` if the node is a directory that no dataset has.
+    async fn find(&self, node: NodeId) -> Result<Option<Found<'_>>, Errno> {
+        let (at, object) = match Place::of(node) {
+            Place::Object { slot, object } => (self.at(slot).await?, Some(object)),
+            Place::Root { slot } => (self.at(slot).await?, None),
+            Place::SnapshotRoot { slot, objset } => (self.at_snapshot(slot, objset).await?, None),
+            Place::Control { .. } | Place::Shares { .. } | Place::Snapshots { .. } | Place::Virtual { .. } => {
+                return Ok(None);
+            }
+        };
+        let object = object.unwrap_or_else(|| at.zfsvfs.filesystem.root());
+        Ok(Some(Found { at, object }))
+    }
+
+    /// As [`Tree::find`]; `errno` where there is no object.
+    async fn object(&self, node: NodeId, errno: Errno) -> Result<Found<'_>, Errno> {
+        self.find(node).await?.ok_or(errno)
+    }
+
+    /// The node of an object, and the inode number shown.
+    fn node_of(&self, at: &At<'_>, object: ObjectId) -> Result<(NodeId, u64), Errno> {
+        let slot = &at.slot;
+        if object != at.zfsvfs.filesystem.root() {
+            let place = Place::Object { slot: slot.index, object };
+            let node = place.node().ok_or_else(|| {
+                let what = format!("a directory entry for object {}", object.0);
+                self.failed("look-up", slot.root, &what, Errno::UCLEAN)
+            })?;
+            return Ok((node, node.0));
+        }
+        let ino = match slot.root {
+            NodeId::ROOT if slot.dataset().is_snapshot() => snapshot_root_ino(slot.dataset().object.0),
+            NodeId::ROOT => object.0,
+            node => node.0,
+        };
+        Ok((slot.root, ino))
+    }
+
+    /// An entry for an object with its attributes.
+    fn entry(&self, at: &At<'_>, attributes: &Attributes) -> Result<Entry, Errno> {
+        let (node, ino) = self.node_of(at, attributes.object)?;
+        // A listing names roots without reading them.
+        let generation = if node == at.slot.root { 0 } else { attributes.generation };
+        Ok(Entry { node, generation, stat: at.zfsvfs.stat(attributes, ino), pin: self.shared.slots.pin(node) })
+    }
+
+    /// An entry for a node that is not an object of a dataset already at hand.
+    async fn entry_of_node(&self, node: NodeId) -> Result<Entry, Errno> {
+        match self.find(node).await? {
+            Some(found) => {
+                let attributes = found.zfsvfs.filesystem.attributes(found.object).await;
+                let attributes = attributes.map_err(|error| self.zpl("attributes", node, &error))?;
+                self.entry(&found, &attributes)
+            }
+            None => {
+                let stat = self.made_stat(node).await?;
+                Ok(Entry { node, generation: 0, stat, pin: self.shared.slots.pin(node) })
+            }
+        }
+    }
+
+    /// The entry of a node that somebody has noted, or of the directory above it: what a file handle leads to. Numbers of nested
+    /// datasets and snapshots are this mount's and not good for longer.
+    async fn by_number(&self, node: NodeId, is_above: bool) -> Result<Entry, Errno> {
+        let (slot, object) = match Place::of(node) {
+            Place::Root { slot } => (slot, None),
+            Place::Object { slot, object } => (slot, Some(object)),
+            _ => return Err(Errno::NOENT),
+        };
+        if !Slots::is_lasting(slot) {
+            return Err(Errno::STALE);
+        }
+        let at = self.top();
+        let object = object.unwrap_or_else(|| at.zfsvfs.filesystem.root());
+        let found = at.zfsvfs.filesystem.find_by_number(object, is_above).await;
+        self.entry(&at, &found.map_err(|error| errno(&error))?)
+    }
+
+    /// What `stat` shows of a directory that no dataset has.
+    async fn made_stat(&self, node: NodeId) -> Result<Stat, Errno> {
+        let at = self.shared.made_at;
+        match Place::of(node) {
+            Place::Control { .. } | Place::Shares { .. } | Place::Snapshots { .. } => self.control_stat(node).await,
+            Place::Virtual { .. } => {
+                let graft = self.graft_at(node).ok_or(Errno::NOENT)?;
+                Ok(made_directory(node.0, 0o555, graft.children.len() as u64 + 2, at))
+            }
+            _ => Err(Errno::NOENT),
+        }
+    }
+
+    /// Opens a regular file to be read, or finds it open.
+    async fn open_file(&self, node: NodeId) -> Result<Arc<File>, Errno> {
+        // What does not change is found by its node alone.
+        if (self.shared.zfsvfs.as_live().is_none() || Place::nested_slot(node).is_some())
+            && let Some(file) = self.shared.files.find(node)
+        {
+            return Ok(file);
+        }
+        let found = self.object(node, Errno::ISDIR).await?;
+        if let Some(live) = found.zfsvfs.as_live() {
+            return live.file(found.object).await.map_err(|error| self.zpl("opening", node, &error));
+        }
+        let file = found.zfsvfs.filesystem.open_file(found.object).await;
+        let file = file.map_err(|error| self.zpl("opening", node, &error))?;
+        Ok(self.shared.files.keep(node, file))
+    }
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tree of {:?}", self.shared.source.name())
+    }
+}

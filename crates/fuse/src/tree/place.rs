@@ -1,0 +1,154 @@
+//! Which datasets stand where in the mount, and what of them is open.
+//!
+//! A pool in use changes by commands of this process alone. So whoever has made, destroyed, renamed or set something of its datasets
+//! says so ([`Tree::refresh`]), and the client is told exactly which names lead elsewhere now; nothing has to be asked for again from time
+//! to time. A dataset that is to be destroyed leaves the mount before ([`Tree::release_dataset`]), as OpenZFS unmounts it; where somebody uses it
+//! the mount keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cenote_zpl::Forbidden;
+
+use super::Tree;
+use crate::grafts::Named;
+use crate::node::Place;
+use crate::server::NodeId;
+use crate::slots::{LIVE_MAX, Slot, is_at_or_below};
+use crate::zfsvfs::OpenError;
+
+/// How long the client may take to say that it has forgotten what it was told to forget.
+const FORGET_TIME_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked whether it has.
+const FORGET_POLL: Duration = Duration::from_millis(10);
+
+impl Tree {
+    /// Shows datasets where they are now, and obeys their properties as they are now.
+    ///
+    /// # Errors
+    /// The mounted dataset is gone, or the datasets cannot be read: all is shown as before.
+    pub async fn refresh(&self) -> Result<(), OpenError> {
+        let _turn = self.shared.placing.lock().await;
+        self.place(None).await
+    }
+
+    /// Has the dataset `name` and those below it leave the mount, so that they can be destroyed; [`Self::refresh`] shows those that are
+    /// there still. False where somebody uses one of them, which stays then: the mounted dataset itself is in use for as long as it is
+    /// mounted.
+    ///
+    /// # Errors
+    /// As [`Self::refresh`].
+    pub async fn release_dataset(&self, name: &str) -> Result<bool, OpenError> {
+        let _turn = self.shared.placing.lock().await;
+        if self.shared.source.is_frozen() {
+            return Ok(true);
+        }
+        if is_at_or_below(&self.dataset(), name) {
+            return Ok(false);
+        }
+        let slots = self.shared.slots.within(name);
+        if slots.is_empty() {
+            return Ok(true);
+        }
+        self.place(Some(name)).await?;
+        let handle = self.shared.source.handle();
+        let begun = handle.now();
+        for slot in &slots {
+            while !slot.close_unused().await {
+                if handle.now() - begun > FORGET_TIME_MAX {
+                    self.place(None).await?;
+                    return Ok(false);
+                }
+                handle.sleep(FORGET_POLL).await;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Places the datasets as they are now, but those at and below `without`.
+    async fn place(&self, without: Option<&str>) -> Result<(), OpenError> {
+        let shared = &*self.shared;
+        let mut survey = shared.source.survey(&shared.slot.dataset(), shared.layout).await?;
+        survey.notes.drain(..).for_each(|text| self.note(text));
+        survey.below.retain(|placed| without.is_none_or(|name| !is_at_or_below(&placed.dataset.dir.name, name)));
+        let mut forbidden = survey.top.properties.forbidden;
+        for placed in &survey.below {
+            // Each of them says for itself whether it may be written; the kernel has one set of the other flags for the mount.
+            forbidden = forbidden.or(Forbidden { write: false, ..placed.properties.forbidden });
+        }
+        *shared.forbidden.lock() = forbidden;
+        let before = self.grafts();
+        let now = before
+            .resolved(&shared.source, &shared.slots, &shared.zfsvfs, &survey.below, &mut |text| self.note(text))
+            .await;
+        let changed: Vec<Named> = before.named().symmetric_difference(&now.named()).cloned().collect();
+        let placed: BTreeSet<u16> = now.named().iter().filter_map(|(.., node)| root_slot(*node)).collect();
+        *shared.grafts.write() = now.into();
+        shared.slots.retire_others(&placed);
+        if shared.source.is_frozen() {
+            return Ok(());
+        }
+        shared.slot.set_dataset(survey.top.dataset);
+        shared.zfsvfs.set_properties(survey.top.properties);
+        let properties: BTreeMap<_, _> =
+            survey.below.iter().map(|placed| (placed.dataset.object, placed.properties)).collect();
+        for index in placed {
+            let Some(slot) = shared.slots.at(index) else { continue };
+            if let (Some(zfsvfs), Some(properties)) = (slot.opened(), properties.get(&slot.dataset().object)) {
+                zfsvfs.set_properties(*properties);
+            }
+        }
+        self.tell(changed).await;
+        self.open_some().await;
+        Ok(())
+    }
+
+    /// Reports a remark, unless it was.
+    fn note(&self, text: String) {
+        if !self.shared.noted.lock().contains(&text) {
+            (self.shared.report)(&text);
+            self.shared.noted.lock().insert(text);
+        }
+    }
+
+    /// Has the client forget names that lead elsewhere now.
+    async fn tell(&self, changed: Vec<Named>) {
+        let Some(client) = self.shared.client.get().cloned().filter(|_| !changed.is_empty()) else { return };
+        let told = self.shared.source.handle().spawn_blocking(move || {
+            let parents: BTreeSet<NodeId> = changed.iter().map(|(parent, ..)| *parent).collect();
+            changed.iter().for_each(|(parent, name, _)| client.forget_name(*parent, name));
+            parents.into_iter().for_each(|parent| client.forget_content(parent));
+        });
+        drop(told.await);
+    }
+
+    /// Opens the nested datasets, as far as so many are kept open: those that cannot be changed are told then, and not when somebody first
+    /// looks. Those that are not placed any more are closed if nobody uses them.
+    async fn open_some(&self) {
+        let shared = &*self.shared;
+        let slots: Vec<_> = self.placed_slots();
+        for slot in slots.iter().take(LIVE_MAX) {
+            if let Err(error) = shared.slots.open(&shared.source, slot).await {
+                self.note(error.to_string());
+            }
+        }
+        for (slot, zfsvfs) in shared.slots.live() {
+            drop(zfsvfs);
+            if slot.is_gone() {
+                slot.close_unused().await;
+            }
+        }
+    }
+
+    fn placed_slots(&self) -> Vec<std::sync::Arc<Slot>> {
+        let named = self.grafts().named();
+        named.iter().filter_map(|(.., node)| self.shared.slots.at(root_slot(*node)?)).collect()
+    }
+}
+
+fn root_slot(node: NodeId) -> Option<u16> {
+    match Place::of(node) {
+        Place::Root { slot } => Some(slot),
+        _ => None,
+    }
+}
