@@ -72,16 +72,16 @@ impl LiveMounts {
         self.0.lock().iter().map(|mount| (mount.dataset.clone(), mount.at.clone())).collect()
     }
 
-    /// Has a dataset and those below it leave the mounts that show them nested in others; false where somebody uses them there, or one
-    /// is mounted by itself. [`Self::refresh`] brings back those that are there still.
-    pub(crate) async fn release(&self, dataset: &str) -> Result<bool> {
+    /// Has datasets and those below them leave the mounts that show them nested in others. One that somebody uses there, or that is
+    /// mounted by itself, comes back. [`Self::refresh`] brings back those that are there still.
+    pub(crate) async fn release(&self, datasets: &[String]) -> Result<Option<String>> {
         let mounts = self.0.lock().clone();
         for mount in mounts {
-            if !mount.tree.release_dataset(dataset).await? {
-                return Ok(false);
+            if let Some(busy) = mount.tree.release_datasets(datasets).await? {
+                return Ok(Some(busy));
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// Has mounts show the datasets that are there now, and obey their properties as they are now, of which those called `changed` were

@@ -45,7 +45,7 @@
 //! where one stands the name is in use (`EBUSY`). All changes of files come through the mount, so the kernel still keeps
 //! what it was told, and undoes that itself where it asks for a change. Datasets come, go and move by commands of this process, which
 //! says so ([`Tree::refresh`]); the kernel is told to forget the names that this concerns. One that is to be destroyed leaves the mount
-//! before, unless somebody uses it ([`Tree::release_dataset`]). Open files are held by node, so that they outlive
+//! before, unless somebody uses it ([`Tree::release_datasets`]). Open files are held by node, so that they outlive
 //! their names; directories and special files that lost their last name are held until the kernel forgets them. `fsync` waits
 //! for the txg; `statfs` has figures as of the last one. Direct writes have the kernel drop the pages that they make stale (the
 //! module `direct`). Not here yet: setting flags.

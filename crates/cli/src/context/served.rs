@@ -116,15 +116,12 @@ impl Context {
         }
     }
 
-    /// Has a dataset that is to be destroyed leave the mounts of this process; fails where somebody uses it there.
-    pub(crate) async fn release(&self, dataset: &str) -> Result<()> {
-        match &self.served {
-            Some(served) if !served.mounts.release(dataset).await? => {
-                // What left one mount and is in use in another is shown again.
-                self.datasets_changed().await;
-                bail!("cannot destroy '{dataset}': dataset is busy")
-            }
-            _ => Ok(()),
+    /// Has datasets that are to be destroyed leave the mounts of this process; fails where somebody uses one there.
+    pub(crate) async fn release(&self, datasets: &[String]) -> Result<()> {
+        let Some(served) = &self.served else { return Ok(()) };
+        match served.mounts.release(datasets).await? {
+            Some(busy) => bail!("cannot destroy '{busy}': dataset is busy"),
+            None => Ok(()),
         }
     }
 

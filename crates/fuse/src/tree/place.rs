@@ -2,8 +2,8 @@
 //!
 //! A pool in use changes by commands of this process alone. So whoever has made, destroyed, renamed or set something of its datasets
 //! says so ([`Tree::refresh`]), and the client is told exactly which names lead elsewhere now; nothing has to be asked for again from time
-//! to time. A dataset that is to be destroyed leaves the mount before ([`Tree::release_dataset`]), as OpenZFS unmounts it; where somebody uses it
-//! the mount keeps it.
+//! to time. Datasets that are to be destroyed leave the mount before ([`Tree::release_datasets`]), as OpenZFS unmounts them; where
+//! somebody uses one of them the mount keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,48 +29,49 @@ impl Tree {
     /// The mounted dataset is gone, or the datasets cannot be read: all is shown as before.
     pub async fn refresh(&self) -> Result<(), OpenError> {
         let _turn = self.shared.placing.lock().await;
-        self.place(None).await
+        self.place(&[]).await
     }
 
-    /// Has the dataset `name` and those below it leave the mount, so that they can be destroyed; [`Self::refresh`] shows those that are
-    /// there still. False where somebody uses one of them, which stays then: the mounted dataset itself is in use for as long as it is
-    /// mounted.
+    /// Has datasets and those below them leave the mount, so that they can be destroyed; [`Self::refresh`] shows those that are
+    /// there still. Where somebody uses one of them all stay, and its name comes back: the mounted dataset itself is in use for as long
+    /// as it is mounted.
     ///
     /// # Errors
     /// As [`Self::refresh`].
-    pub async fn release_dataset(&self, name: &str) -> Result<bool, OpenError> {
+    pub async fn release_datasets(&self, names: &[String]) -> Result<Option<String>, OpenError> {
         let _turn = self.shared.placing.lock().await;
         if self.shared.source.is_frozen() {
-            return Ok(true);
+            return Ok(None);
         }
-        if is_at_or_below(&self.dataset(), name) {
-            return Ok(false);
+        let top = self.dataset();
+        if names.iter().any(|name| is_at_or_below(&top, name)) {
+            return Ok(Some(top));
         }
-        let slots = self.shared.slots.within(name);
+        let slots: Vec<_> = names.iter().flat_map(|name| self.shared.slots.within(name)).collect();
         if slots.is_empty() {
-            return Ok(true);
+            return Ok(None);
         }
-        self.place(Some(name)).await?;
+        self.place(names).await?;
         let handle = self.shared.source.handle();
         let begun = handle.now();
         for slot in &slots {
             while !slot.close_unused().await {
                 if handle.now() - begun > FORGET_TIME_MAX {
-                    self.place(None).await?;
-                    return Ok(false);
+                    self.place(&[]).await?;
+                    return Ok(Some(slot.dataset().name()));
                 }
                 handle.sleep(FORGET_POLL).await;
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// Places the datasets as they are now, but those at and below `without`.
-    async fn place(&self, without: Option<&str>) -> Result<(), OpenError> {
+    async fn place(&self, without: &[String]) -> Result<(), OpenError> {
         let shared = &*self.shared;
         let mut survey = shared.source.survey(&shared.slot.dataset(), shared.layout).await?;
         survey.notes.drain(..).for_each(|text| self.note(text));
-        survey.below.retain(|placed| without.is_none_or(|name| !is_at_or_below(&placed.dataset.dir.name, name)));
+        survey.below.retain(|placed| !without.iter().any(|name| is_at_or_below(&placed.dataset.dir.name, name)));
         let mut forbidden = survey.top.properties.forbidden;
         for placed in &survey.below {
             // Each of them says for itself whether it may be written; the kernel has one set of the other flags for the mount.

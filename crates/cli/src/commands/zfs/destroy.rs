@@ -49,9 +49,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 
 async fn destroy(context: &Context, args: &Args, pool: &Writing) -> Result<()> {
     // As OpenZFS unmounts them: a mount that shows them nested in another has them in use.
-    for name in outermost(args, pool).await? {
-        context.release(&name).await?;
-    }
+    context.release(&outermost(args, pool).await?).await?;
     let task = pool.pool().check_task(Destroy::new(pool.pool(), &args.dataset, args.recursive)).await?;
     if args.verbose || args.dry_run {
         for name in task.names() {
