@@ -98,6 +98,15 @@ fn snapshots_in_a_live_mount_are_as_they_were_in_openzfs_and_stay_so() {
         }
         images.run("zpool", &["sync", &images.pool]);
     }
+    // One that gets another name has that at once, for those too who have looked for it.
+    let (name, _, at) = &snapshots[0];
+    let (other, first) = (at.with_file_name("renamed"), names(at));
+    assert_eq!(errno(fs::metadata(&other)), Some(Errno::NOENT));
+    images.run("zfs", &["rename", name, "@renamed"]);
+    assert_eq!((names(&other), errno(fs::metadata(at))), (first, Some(Errno::NOENT)));
+    let listed = names(at.parent().unwrap());
+    assert!(listed.contains(&"renamed".to_owned()) && !listed.contains(&name.split_once('@').unwrap().1.to_owned()));
+    images.run("zfs", &["rename", &format!("{}@renamed", name.split_once('@').unwrap().0), name]);
     assert!(rustix::fs::statvfs(&snapshots[0].2).unwrap().f_blocks > 0);
     let mut places: Vec<PathBuf> = snapshots.iter().map(|(.., at)| at.clone()).collect();
     places.push(mounted.at().to_owned());

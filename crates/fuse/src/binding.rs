@@ -313,7 +313,7 @@ impl<S: FileServer> Filesystem for Binding<S> {
                     entry.pin.keep();
                     reply.entry(&kept, &attr, Generation(entry.generation));
                 }
-                Err(Errno::NOENT) if !caching.absent.is_zero() => {
+                Err(Errno::NOENT) if !caching.absent.is_zero() && server.keeps_absent(node(parent)) => {
                     reply.entry(&caching.absent, &no_attr(), Generation(0));
                 }
                 Err(errno) => reply.error(code(errno)),

@@ -267,6 +267,11 @@ pub trait FileServer: Send + Sync + 'static {
     /// The client forgets `count` of the entries of this node that it kept.
     fn forget(&self, node: NodeId, count: u64);
 
+    /// Whether the client may believe for as long that a name is absent in a directory.
+    fn keeps_absent(&self, _parent: NodeId) -> bool {
+        true
+    }
+
     /// A node's attributes.
     fn getattr(&self, node: NodeId) -> impl Future<Output = Result<Stat, Errno>> + Send;
 

@@ -38,8 +38,10 @@ pub(crate) struct Slot {
     /// As it was called and placed last.
     dataset: RwLock<Arc<Dataset>>,
     above: AtomicU64,
-    /// It is a head that is not placed any more.
+    /// It is a head that is not placed any more, or a snapshot that is not there any more.
     is_gone: AtomicBool,
+    /// The client keeps a listing of its snapshots.
+    has_listed: AtomicBool,
     /// Entries that the client remembers.
     remembered: AtomicU64,
     opened: Mutex<Option<Arc<Zfsvfs>>>,
@@ -55,6 +57,7 @@ impl Slot {
             dataset: RwLock::new(Arc::new(dataset)),
             above: AtomicU64::new(above.0),
             is_gone: AtomicBool::new(false),
+            has_listed: AtomicBool::new(false),
             remembered: AtomicU64::new(0),
             opened: Mutex::new(None),
             opening: AsyncMutex::new(()),
@@ -89,7 +92,24 @@ impl Slot {
         let _ = self.remembered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
     }
 
-    /// Whether it is a head that is not placed any more.
+    /// The client is handed a listing of its snapshots.
+    pub(crate) fn snapshots_listed(&self) {
+        self.has_listed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was since this was last asked.
+    pub(crate) fn take_snapshots_listed(&self) -> bool {
+        self.has_listed.swap(false, Ordering::Relaxed)
+    }
+
+    /// It is a snapshot that was destroyed: requests for what was in it fail from now on.
+    pub(crate) fn destroyed(&self) {
+        assert!(self.dataset().is_snapshot(), "a head is closed before it is destroyed");
+        self.is_gone.store(true, Ordering::Relaxed);
+        *self.opened.lock() = None;
+    }
+
+    /// Whether it is a head that is not placed any more, or a snapshot that is not there any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
     }
@@ -222,6 +242,7 @@ impl Slots {
     pub(crate) fn of_snapshot(&self, dataset: &Dataset, root: NodeId, above: NodeId) -> Option<(Arc<Slot>, Pin)> {
         let mut state = self.state.lock();
         if let Some(slot) = state.of(dataset) {
+            slot.set_dataset(dataset.clone());
             let pin = slot.pin();
             return Some((slot, pin));
         }
@@ -309,6 +330,18 @@ impl Slots {
             !dataset.is_snapshot() && is_at_or_below(&dataset.dir.name, name) && !slot.is_gone()
         };
         self.state.lock().slots[1..].iter().filter(is_within).cloned().collect()
+    }
+
+    /// The slot that the dataset with this object has.
+    pub(crate) fn known(&self, dataset: ObjectId) -> Option<Arc<Slot>> {
+        let state = self.state.lock();
+        state.slots.get(usize::from(*state.by_dataset.get(&dataset)?)).cloned()
+    }
+
+    /// The slots of snapshots that are there.
+    pub(crate) fn snapshots(&self) -> Vec<Arc<Slot>> {
+        let is_meant = |slot: &&Arc<Slot>| slot.dataset().is_snapshot() && !slot.is_gone();
+        self.state.lock().slots[1..].iter().filter(is_meant).cloned().collect()
     }
 
     /// The file systems that are open and can be changed, the mounted one apart.

@@ -1,5 +1,7 @@
 //! `.zfs` and what is in it: the snapshots of a dataset, as they are now.
 
+use std::sync::Arc;
+
 use cenote_dmu::Zap;
 use cenote_dsl::Dataset;
 use cenote_format::dsl::dir_field;
@@ -10,7 +12,7 @@ use super::{At, Tree};
 use crate::listing::AFTER_CONTROL;
 use crate::node::Place;
 use crate::server::{DirItem, Entry, Errno, NodeId, Pin, Stat};
-use crate::slots::Slot;
+use crate::slots::{Slot, Slots};
 use crate::zfsvfs::{OpenError, made_directory};
 
 /// The name of the control directory and of what is in it.
@@ -34,7 +36,7 @@ impl Tree {
         let head = self.with_control(slot).await?;
         let dir = head.slot.dataset().dir.clone();
         // The name only serves messages; looking it up would take a walk over all snapshots.
-        let name = format!("#{objset}");
+        let name = known_name(&self.shared.slots, objset).unwrap_or_else(|| format!("#{objset}"));
         let found = self.dsl()?.dataset_object(ObjectId(objset), dir, Some(name)).await.map_err(|_| Errno::NOENT)?;
         check_snapshot(&head.slot, &found)?;
         self.snapshot(&head.slot, &found).await
@@ -93,6 +95,34 @@ impl Tree {
         }
     }
 
+    /// What the client believes of snapshots and is not so any more: names that lead elsewhere, and listings. The slots of those that are
+    /// not there any more are given up.
+    pub(super) async fn changed_snapshots(&self, heads: &[Arc<Slot>]) -> (Vec<(NodeId, Vec<u8>)>, Vec<NodeId>) {
+        let mut names = Vec::new();
+        for slot in self.shared.slots.snapshots() {
+            let (snapshot, Place::SnapshotRoot { slot: head, .. }) = (slot.dataset(), Place::of(slot.root)) else {
+                continue;
+            };
+            let (Some(head), Ok(dsl), Some(name)) =
+                (self.shared.slots.at(head), self.shared.source.dsl(), snapshot.snapshot.as_deref())
+            else {
+                continue;
+            };
+            let dir = head.dataset().dir.clone();
+            let is_it = |found: &Dataset| found.object == snapshot.object && found.phys.guid == snapshot.phys.guid;
+            let named = dsl.dataset(&format!("{}@{name}", dir.name)).await;
+            if named.as_ref().is_ok_and(is_it) {
+                continue;
+            }
+            names.push((slot.above(), name.as_bytes().to_vec()));
+            if !dsl.dataset_object(snapshot.object, dir, None).await.as_ref().is_ok_and(is_it) {
+                slot.destroyed();
+            }
+        }
+        let listed = heads.iter().filter(|head| head.take_snapshots_listed());
+        (names, listed.filter_map(|head| Place::Snapshots { slot: head.index }.node()).collect())
+    }
+
     pub(super) async fn lookup_in_control(&self, slot: u16, name: &[u8]) -> Result<Entry, Errno> {
         self.with_control(slot).await?;
         let place = match name {
@@ -142,6 +172,7 @@ impl Tree {
         count_max: usize,
     ) -> Result<Vec<DirItem>, Errno> {
         let head = self.with_control(slot).await?;
+        head.slot.snapshots_listed();
         let mut snapshots = self.snapshots(&head.slot).await?;
         snapshots.sort_unstable_by_key(|snapshot| snapshot.object);
         let item = |snapshot: Dataset| {
@@ -157,6 +188,11 @@ impl Tree {
         let pin = if matches!(&name[..], b"." | b"..") { Pin::NONE } else { self.shared.slots.pin(node) };
         DirItem { name, ino: node.0, kind: Some(FileKind::Directory), next, entry: None, pin }
     }
+}
+
+/// The name by which a snapshot was looked up.
+fn known_name(slots: &Slots, objset: u64) -> Option<String> {
+    slots.known(ObjectId(objset)).and_then(|slot| slot.dataset().snapshot.clone())
 }
 
 /// That a dataset is a snapshot of a head, as its number or name claims.

@@ -227,6 +227,9 @@ impl Tree {
     }
 
     async fn nested(&self, slot: Arc<Slot>, pin: Pin) -> Result<At<'_>, Errno> {
+        if slot.is_gone() && slot.dataset().is_snapshot() {
+            return Err(Errno::STALE);
+        }
         let opened = self.shared.slots.open(&self.shared.source, &slot).await.map_err(|error| {
             // A dataset that is gone has no name that could be absent.
             let errno = if slot.is_gone() { Errno::STALE } else { error.errno() };

@@ -6,6 +6,7 @@
 //! somebody uses one of them the mount keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_zpl::Forbidden;
@@ -99,7 +100,11 @@ impl Tree {
                 zfsvfs.set_properties(*properties);
             }
         }
-        self.tell(changed).await;
+        let heads: Vec<_> = std::iter::once(Arc::clone(&shared.slot)).chain(self.placed_slots()).collect();
+        let (mut names, mut listings) = self.changed_snapshots(&heads).await;
+        listings.extend(changed.iter().map(|(parent, ..)| *parent).collect::<BTreeSet<_>>());
+        names.extend(changed.into_iter().map(|(parent, name, _)| (parent, name)));
+        self.tell(names, listings).await;
         self.open_some().await;
         Ok(())
     }
@@ -112,13 +117,15 @@ impl Tree {
         }
     }
 
-    /// Has the client forget names that lead elsewhere now.
-    async fn tell(&self, changed: Vec<Named>) {
-        let Some(client) = self.shared.client.get().cloned().filter(|_| !changed.is_empty()) else { return };
+    /// Has the client forget names that lead elsewhere now, and listings.
+    async fn tell(&self, names: Vec<(NodeId, Vec<u8>)>, listings: Vec<NodeId>) {
+        let Some(client) = self.shared.client.get().cloned() else { return };
+        if names.is_empty() && listings.is_empty() {
+            return;
+        }
         let told = self.shared.source.handle().spawn_blocking(move || {
-            let parents: BTreeSet<NodeId> = changed.iter().map(|(parent, ..)| *parent).collect();
-            changed.iter().for_each(|(parent, name, _)| client.forget_name(*parent, name));
-            parents.into_iter().for_each(|parent| client.forget_content(parent));
+            names.iter().for_each(|(parent, name)| client.forget_name(*parent, name));
+            listings.into_iter().for_each(|directory| client.forget_content(directory));
         });
         drop(told.await);
     }
@@ -141,7 +148,7 @@ impl Tree {
         }
     }
 
-    fn placed_slots(&self) -> Vec<std::sync::Arc<Slot>> {
+    fn placed_slots(&self) -> Vec<Arc<Slot>> {
         let named = self.grafts().named();
         named.iter().filter_map(|(.., node)| self.shared.slots.at(root_slot(*node)?)).collect()
     }

@@ -93,6 +93,11 @@ impl FileServer for Tree {
         }
     }
 
+    /// Snapshots come by commands, and which names were asked for before is not known.
+    fn keeps_absent(&self, parent: NodeId) -> bool {
+        self.shared.source.is_frozen() || !matches!(Place::of(parent), Place::Snapshots { .. })
+    }
+
     /// The kernel forgets all it has counted of a node at once, when it has no use for it any more.
     fn forget(&self, node: NodeId, count: u64) {
         let forget = |zfsvfs: Option<&Zfsvfs>| {
