@@ -5,7 +5,7 @@ use cenote_taskq::BoxFuture;
 
 use crate::error::{AdminError, Reason, Verb};
 
-/// Destroys a dataset, or a tree of them: [`destroy`](crate::destroy).
+/// Destroys a dataset, or a tree of them: [`destroy`](crate::destroy()).
 pub struct Destroy {
     pool: Pool,
     name: String,
