@@ -104,15 +104,16 @@ impl NodeTable {
         drop(oldest);
     }
 
-    /// Takes a new object's node in.
+    /// Takes a new object's node in; the node of the object comes back, which another task may have loaded first.
     pub(crate) async fn add(&self, object: Object, attributes: SaHandle) -> Arc<Node> {
         let slot = self.slot(object.id());
-        let node = Arc::new(Node::new(object, attributes));
         let mut place = slot.node.lock().await;
-        assert!(
-            place.upgrade().is_none_or(|before| !is_there(&before)),
-            "the number of a new object is no other node's"
-        );
+        // The name is in its directory by now: somebody may have looked it up and loaded the node, with the same attributes.
+        if let Some(node) = place.upgrade().filter(|node| is_there(node)) {
+            assert!(node.object.is_same(&object), "the number of a new object is no other node's");
+            return node;
+        }
+        let node = Arc::new(Node::new(object, attributes));
         *place = Arc::downgrade(&node);
         self.keep(&node);
         node

@@ -1,11 +1,14 @@
 //! Many at once, while txgs are synced: nothing is lost, whatever order things happen in.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_taskq::{Class, Rng, Runtime};
+use cenote_taskq::{Class, Rng, Runtime, RuntimeOptions};
 use cenote_zpl::{AttributeChange, Cursor, FileSystemOptions, NewNode, RenameMode, XattrSet};
 
-use super::{fresh, judged};
+use super::{Live, fresh, judged, make};
+use crate::common::{SINGLE, options};
 
 const TASKS: u64 = 12;
 
@@ -134,4 +137,52 @@ fn writers_of_one_file_lose_nothing_between_txgs() {
             pool.close().await;
         });
     }
+}
+
+/// A name can be found as soon as it is in the directory, by tasks on other cores before the one that makes the file goes on.
+#[test]
+fn a_new_file_that_is_opened_at_once_by_its_name_is_one_node() {
+    const FILES: usize = 4_000;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk0");
+    std::fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
+    let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
+    let handle = runtime.handle();
+    let paths = vec![path];
+    runtime.block_on(async {
+        let pool = make(&handle, options(cenote_sim::tops(&handle, SINGLE, &paths).await.unwrap(), 12)).await;
+        let live = Live::start(&handle, pool, FileSystemOptions::default()).await;
+        let fs = live.fs.clone();
+        let name = |at: usize| format!("n{at}").into_bytes();
+        let (opener, is_over) = (fs.clone(), Arc::new(AtomicBool::new(false)));
+        let ends = is_over.clone();
+        let opening = handle.spawn(Class::Issue, async move {
+            let mut opened = Vec::new();
+            while opened.len() < FILES && !ends.load(Ordering::SeqCst) {
+                if let Ok(id) = opener.lookup(opener.root(), &name(opened.len())).await {
+                    opened.push(opener.hold(id).await.unwrap());
+                }
+            }
+            opened
+        });
+        let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+        let making = handle.spawn(Class::Issue, async move {
+            let mut made = Vec::new();
+            for at in 0..FILES {
+                made.push(fs.create_file(fs.root(), &name(at), &new).await.unwrap().0);
+            }
+            for (at, file) in made.iter().enumerate().step_by(100) {
+                file.write(0, &[7; 9][..1 + at % 9]).await.unwrap();
+            }
+            made
+        });
+        let made = making.await;
+        is_over.store(made.is_err(), Ordering::SeqCst);
+        let (opened, made) = (opening.await.unwrap(), made.unwrap());
+        for (made, opened) in made.iter().zip(&opened) {
+            assert_eq!((made.id(), made.size_bytes()), (opened.id(), opened.size_bytes()));
+        }
+        drop((made, opened));
+        live.stop().await.export().await.unwrap();
+    });
 }
