@@ -65,7 +65,11 @@ impl Dsl {
             phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(delta.compressed_bytes);
             phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(delta.uncompressed_bytes);
             // What is reserved for a directory counts above it whether it is used or not.
-            let above_bytes = phys.used_bytes.max(phys.reserved_bytes) as i64 - before as i64;
+            let above_bytes = counts_above(before, phys.used_bytes.max(phys.reserved_bytes));
+            assert!(
+                (used_bytes.min(0)..=used_bytes.max(0)).contains(&above_bytes),
+                "no more counts above a directory than is used in it, and none the other way"
+            );
             self.put_dir(txg, at, &phys).await?;
             if phys.parent.0 == 0 {
                 return Ok(());
@@ -140,6 +144,17 @@ impl Dsl {
         })
         .await
     }
+}
+
+/// Bytes of a directory or dataset as a difference. No pool has more of them than fit.
+pub(crate) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// How much more counts above than before.
+const fn counts_above(before: u64, after: u64) -> i64 {
+    // Of bytes that no pool has the difference fits all the same.
+    after.wrapping_sub(before).cast_signed()
 }
 
 /// Counts to a directory what one below it uses more, and what of that counts here, reserved bytes included.

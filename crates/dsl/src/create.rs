@@ -180,7 +180,9 @@ impl Dsl {
         let name = int_key_name(dataset.0);
         let value = ZapValue::from_u64(dataset.0);
         let mut origin = self.dataset_phys(self.origin()).await?;
-        origin.child_count += 1;
+        let count = origin.child_count.checked_add(1);
+        let what = || "more clones than there can be".to_owned();
+        origin.child_count = count.ok_or_else(|| DslError::Corrupt { object: self.origin().0, what: what() })?;
         if origin.next_clones.0 == 0 {
             origin.next_clones = Zap::create_object(self.mos(), txg, DmuType::NEXT_CLONES, &[]).await?.id();
         }

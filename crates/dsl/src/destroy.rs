@@ -7,7 +7,7 @@ use cenote_format::zap::{ZapValue, int_key_name};
 
 use crate::Dsl;
 use crate::DslError;
-use crate::accounts::UsedBy;
+use crate::accounts::{UsedBy, signed};
 
 /// Entries of a deadlist, or children of a directory, that are looked through.
 const ENTRIES_MAX: usize = 1 << 22;
@@ -60,9 +60,9 @@ impl Dsl {
         let head = phys.head_dataset;
         let dataset = self.dataset_phys(head).await?;
         let used = SpaceDelta {
-            used_bytes: phys.used_bytes.cast_signed(),
-            compressed_bytes: phys.compressed_bytes.cast_signed(),
-            uncompressed_bytes: phys.uncompressed_bytes.cast_signed(),
+            used_bytes: signed(phys.used_bytes),
+            compressed_bytes: signed(phys.compressed_bytes),
+            uncompressed_bytes: signed(phys.uncompressed_bytes),
         };
         self.charge(txg, dir, UsedBy::Head, used.negated()).await?;
         self.forget_clone(txg, head, dataset.prev_snapshot).await?;

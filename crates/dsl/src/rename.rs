@@ -6,7 +6,7 @@ use cenote_format::zap::ZapValue;
 
 use crate::Dsl;
 use crate::DslError;
-use crate::accounts::count_child;
+use crate::accounts::{count_child, signed};
 
 /// Children of a directory that are looked through.
 const ENTRIES_MAX: usize = 1 << 22;
@@ -29,7 +29,6 @@ impl Dsl {
         }
         phys.parent = parent;
         self.put_dir(txg, dir, &phys).await?;
-        let signed = |bytes: u64| bytes.cast_signed();
         let moved = SpaceDelta {
             used_bytes: signed(phys.used_bytes.max(phys.reserved_bytes)),
             compressed_bytes: signed(phys.compressed_bytes),

@@ -14,7 +14,7 @@ use cenote_format::zap::ZapValue;
 
 use crate::Dsl;
 use crate::DslError;
-use crate::accounts::UsedBy;
+use crate::accounts::{UsedBy, signed};
 
 /// The property that says how much is reserved.
 const REFRESERVATION: &str = "refreservation";
@@ -61,7 +61,7 @@ impl Dsl {
         }
         let before = self.refreservation_bytes(phys.dir).await?;
         self.change_property(txg, phys.dir, REFRESERVATION, Some(&ZapValue::from_u64(bytes))).await?;
-        let unused = |reserved: u64| reserved.saturating_sub(phys.unique_bytes).cast_signed();
+        let unused = |reserved: u64| signed(reserved.saturating_sub(phys.unique_bytes));
         let delta = SpaceDelta { used_bytes: unused(bytes) - unused(before), ..SpaceDelta::default() };
         self.charge(txg, phys.dir, UsedBy::Refreservation, delta).await
     }

@@ -89,7 +89,7 @@ impl View {
             let (bonus, order) = objects.bonus(object).await.map_err(fail)?;
             let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| fail(error.to_string()))?;
             figures.logs += 1;
-            figures.entry_bytes += phys.length_bytes;
+            figures.entry_bytes = figures.entry_bytes.saturating_add(phys.length_bytes);
         }
         Ok(figures)
     }

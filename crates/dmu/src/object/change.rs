@@ -197,7 +197,14 @@ impl Object {
 
     /// Writes bytes; the object grows where they reach behind its last block. Locks the range itself, with the txg held:
     /// only for objects where no lock is held while a txg is waited for.
+    ///
+    /// # Errors
+    /// No object reaches so far: the offset comes from something that counts wrongly. Or what is there cannot be read.
     pub async fn write(&self, txg: Txg, offset_bytes: u64, bytes: &[u8]) -> Result<(), DmuError> {
+        if offset_bytes.checked_add(bytes.len() as u64).is_none() {
+            let what = format!("a write of {} bytes at {offset_bytes}, where no object reaches", bytes.len());
+            return Err(self.error(DmuErrorKind::Corrupt(what)));
+        }
         let range = self.lock_bytes(offset_bytes, bytes.len() as u64).await;
         self.write_in(&range, txg, offset_bytes, bytes).await
     }

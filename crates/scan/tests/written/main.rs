@@ -14,6 +14,7 @@ mod files;
 mod grown;
 mod hanging;
 mod health;
+mod hostile;
 mod kstats;
 mod live;
 mod made;

@@ -17,6 +17,8 @@
 //! Rejected: to note features when a property is set or a dataset is opened. Datasets inherit, properties change while files are
 //! written, and each writer of blocks of another size had to remember it; two of three writers did not.
 
+use std::ops::RangeInclusive;
+
 use cenote_codec::compress::Compression;
 use cenote_dmu::{Objset, ObjsetPolicy, RedundantMetadata};
 use cenote_dsl::{Dir, Dsl};
@@ -38,6 +40,9 @@ pub(crate) const POLICY_PROPERTIES: [&str; 5] =
 /// Blocks of files that count as small are no larger than this.
 const SMALL_BLOCK_MAX_BYTES: u64 = 1 << 20;
 
+/// Sizes that a file's blocks can have, each a power of two.
+const RECORD_BYTES: RangeInclusive<u32> = 512..=16 << 20;
+
 /// Sizes of new files' blocks and dnodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSizes {
@@ -54,12 +59,15 @@ impl Default for FileSizes {
 }
 
 impl FileSizes {
-    /// By the numbers that properties have, where they have any.
+    /// By the numbers that properties have, where they have any. A number that is no size of a block counts for none.
     #[must_use]
     pub fn of_properties(record: Option<u64>, dnode: Option<u64>) -> Self {
         let usual = Self::default();
         Self {
-            record_bytes: record.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(usual.record_bytes),
+            record_bytes: record
+                .and_then(|bytes| u32::try_from(bytes).ok())
+                .filter(|bytes| bytes.is_power_of_two() && RECORD_BYTES.contains(bytes))
+                .unwrap_or(usual.record_bytes),
             dnode_slots: match dnode {
                 None => usual.dnode_slots,
                 // `auto` is 1 KiB, as in OpenZFS.
@@ -321,7 +329,8 @@ impl Syncer {
                 Ok(Needs::empty())
             }
             "recordsize" => {
-                if !number.is_power_of_two() || !(512..=16 << 20).contains(&number) {
+                let record = u32::try_from(number).ok().filter(|bytes| RECORD_BYTES.contains(bytes));
+                if !record.is_some_and(u32::is_power_of_two) {
                     return Err(bad());
                 }
                 Ok(Needs::of_block_size(number))
@@ -330,5 +339,19 @@ impl Syncer {
             "dnodesize" => Ok(Needs::of_slots(FileSizes::of_properties(None, Some(number)).dnode_slots.into())),
             _ => Ok(Needs::empty()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_size_that_no_block_has_counts_for_none() {
+        let record_bytes = |number| FileSizes::of_properties(Some(number), None).record_bytes;
+        for odd in [0, 3, 256, 1536, 32 << 20, u64::MAX] {
+            assert_eq!(record_bytes(odd), FileSizes::default().record_bytes, "{odd}");
+        }
+        assert_eq!([512, 1 << 20, 16 << 20].map(record_bytes), [512, 1 << 20, 16 << 20]);
     }
 }

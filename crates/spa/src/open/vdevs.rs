@@ -379,7 +379,8 @@ fn metaslab_shift(asize_bytes: u64, metaslabs_min: u64) -> u32 {
         return METASLAB_SHIFT_MIN;
     }
     if shift <= METASLAB_SHIFT_MAX {
-        return shift;
+        // Of few that are wanted one is larger than the vdev.
+        return shift.min(asize_bytes.max(1).ilog2());
     }
     if asize_bytes >> METASLAB_SHIFT_MAX > METASLABS_MAX {
         bits(asize_bytes / METASLABS_MAX)
@@ -401,6 +402,8 @@ mod tests {
         assert_eq!(metaslab_shift(64 << 30, METASLABS_MIN), 29);
         assert_eq!(metaslab_shift(10_000_000_000_000, METASLABS_MIN), 34);
         assert_eq!(metaslab_shift((4 << 30) - (5 << 20), 256), 24);
+        // One that is asked for lies in the vdev.
+        assert_eq!(metaslab_shift(69_730_304, 1), 26);
     }
 
     #[test]

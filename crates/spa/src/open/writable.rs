@@ -56,6 +56,9 @@ const WRITABLE: [&str; 40] = [
     "large_microzap",
 ];
 
+/// The last txg that a pool is opened at for writing: each has one after it.
+const TXG_MAX: Txg = Txg(1 << 62);
+
 impl View {
     /// Whether this version can write to the pool at all.
     ///
@@ -65,6 +68,9 @@ impl View {
         let refuse = |what: String| Err(SpaError::Unwritable { pool: self.name().to_owned(), what });
         if self.is_checkpoint_view() || rewind != Rewind::None {
             return refuse("writing to a pool that is opened as it was before (rewound, or at its checkpoint)".into());
+        }
+        if self.txg() > TXG_MAX {
+            return refuse(format!("pools at txg {}, which no pool comes to", self.txg()));
         }
         if self.uberblock().version != crate::sync::config::VERSION {
             return refuse(format!("pools of version {} (without feature flags)", self.uberblock().version));
