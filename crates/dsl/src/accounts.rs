@@ -89,6 +89,7 @@ impl Dsl {
     /// The MOS cannot be changed, or is of a version that had other deadlists.
     pub async fn synced(&self, txg: Txg, dataset: ObjectId, synced: Synced) -> Result<Settled, DslError> {
         let mut phys = self.dataset_phys(dataset).await?;
+        assert_eq!(synced.root.logical_birth(), txg, "the root of a head that has changed is of the txg");
         let killed = (synced.killed.count(), synced.killed.space());
         let (freed, dead) =
             synced.killed.split_after(phys.prev_snapshot_txg, |bp| self.open_part().writer.space_of(bp));
@@ -137,6 +138,7 @@ impl Dsl {
         let since = if origin.0 == 0 { Txg(0) } else { self.dataset_phys(origin).await?.creation_txg };
         let moved: Vec<Blkptr> = dead.iter().filter(|bp| bp.logical_birth() > since).copied().collect();
         let bytes = self.space_of_all(&moved).used_bytes;
+        assert!(bytes >= 0, "what a head leaves to its snapshots goes to them");
         self.change_dir(txg, phys.dir, |dir| {
             let [head, snapshots, ..] = &mut dir.used_breakdown_bytes;
             *head = head.saturating_add_signed(-bytes);

@@ -46,6 +46,7 @@ impl Dsl {
         rng: &mut Rng,
     ) -> Result<Self, DslError> {
         let (txg, none) = (birth.txg, ObjectId(0));
+        assert_eq!(txg, Txg::INITIAL, "a pool's first directories are made in its first txg");
         let start = |root, open| Self::with(pool.clone(), mos.clone(), root, Some(open));
         let this = start(none, Open::new(writer, none, none, none, None));
         let root = this.create_dir(None, "", none, birth).await?;
@@ -77,6 +78,7 @@ impl Dsl {
         birth: Birth,
     ) -> Result<ObjectId, DslError> {
         assert_eq!(parent.is_none(), name.is_empty(), "all directories but the root have a name in another");
+        debug_assert!(!name.contains('/'), "the name of a directory is one part of a path");
         let spec = ObjectSpec::new(DmuType::DSL_DIR, 512).with_bonus(DmuType::DSL_DIR, vec![0; DslDirPhys::SIZE_BYTES]);
         let object = self.mos().create_object(birth.txg, &spec)?;
         let properties = Zap::create_object(self.mos(), birth.txg, DmuType::DSL_PROPS, &[]).await?.id();
@@ -206,6 +208,7 @@ impl Dsl {
     ) -> Result<ObjectId, DslError> {
         let txg = birth.txg;
         let mut head_phys = self.dataset_phys(head).await?;
+        assert!(head_phys.prev_snapshot.0 == 0 && head_phys.bp.is_hole(), "the origin of all others has no blocks");
         let spec = ObjectSpec::new(DmuType::DSL_DATASET, 512)
             .with_bonus(DmuType::DSL_DATASET, vec![0; DslDatasetPhys::SIZE_BYTES]);
         let snapshot = self.mos().create_object(txg, &spec)?;

@@ -58,6 +58,13 @@ impl Dsl {
         let fail = |error| DslError::Format { object: bpobj.id().0, error };
         let mut phys = BpobjPhys::parse(&bpobj.phys().bonus, ORDER).map_err(fail)?;
         debug_assert!(blocks.iter().all(|bp| !bp.is_hole()), "a hole is in no list of blocks");
+        debug_assert!(
+            blocks.iter().all(|bp| {
+                let kept = Blkptr::from_array(&stored(bp), ORDER);
+                self.space_of_all(&[kept]) == self.space_of_all(&[*bp]) && kept.dvas().eq(bp.dvas())
+            }),
+            "a block in a list counts, and lies, as it did in its dataset"
+        );
         let bytes: Vec<u8> = blocks.iter().flat_map(stored).collect();
         bpobj.write(txg, phys.blkptr_count.saturating_mul(Blkptr::SIZE as u64), &bytes).await?;
         phys.blkptr_count += blocks.len() as u64;

@@ -71,6 +71,7 @@ impl Dsl {
                 _ => return Ok(None),
             }
         }
+        debug_assert_eq!(dir.name, name, "a directory is found by its own path");
         Ok(Some(dir))
     }
 

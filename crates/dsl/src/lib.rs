@@ -31,6 +31,8 @@
 //!    or down the tree is bounded by [`DEPTH_MAX`].
 //! 2. Keys never leave this crate but as opaque handles that decrypt blocks; secrets are wiped when dropped.
 //! 3. A dataset whose key is not loaded can be listed, sized and walked, but not read: every error says so.
+//! 4. What a directory uses is the sum of its parts, links of snapshots lead both ways, and a deadlist has what its lists have
+//!    (asserted by `audit`, in tests and simulations).
 //!
 //! **Changing** is done in a txg's sync alone, by one task, so there are no locks but short ones.
 //!
@@ -40,6 +42,7 @@
 //! invalidation when writing comes).
 
 mod accounts;
+mod audit;
 mod bookmark;
 mod create;
 mod dataset;
@@ -60,7 +63,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_dmu::{Dmu, Object, Objset};
-use cenote_format::ids::ObjectId;
+use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_taskq::sync::Mutex;
 
 pub use self::accounts::{Settled, UsedBy};
@@ -102,6 +105,8 @@ impl Dsl {
     }
 
     fn with(pool: String, mos: Objset, root: ObjectId, open: Option<Open>) -> Self {
+        assert!(open.is_none() || mos.is_open(), "datasets that are changed are in a MOS that is changed");
+        assert_eq!(mos.id(), ObjsetId(0), "datasets are objects of the MOS");
         Self { shared: Arc::new(Shared { mos, root, pool, keys: Mutex::new(BTreeMap::new()), open }) }
     }
 
