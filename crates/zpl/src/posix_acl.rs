@@ -135,6 +135,7 @@ pub(crate) fn inherit(default: &[u8], mode: u32, is_dir: bool) -> Result<(u32, N
     if is_dir {
         lists.push((DEFAULT.to_vec(), default.to_vec()));
     }
+    debug_assert!(lists.iter().all(|(_, list)| check(list).is_ok()), "what is handed down is a list");
     Ok((made, lists))
 }
 

@@ -160,7 +160,9 @@ impl BulkWriter {
         if size_bytes >= u64::from(self.record_bytes) {
             return self.record_bytes;
         }
-        (size_bytes as u32).next_multiple_of(BLOCK_MIN_BYTES).max(BLOCK_MIN_BYTES)
+        let block = (size_bytes as u32).next_multiple_of(BLOCK_MIN_BYTES).max(BLOCK_MIN_BYTES);
+        debug_assert!(u64::from(block) >= size_bytes, "a file that fits a record is one block");
+        block
     }
 
     /// Writes a node's attributes, all of them; extended ones too.
@@ -214,6 +216,7 @@ impl BulkWriter {
 
     /// Gives a new object attributes, with layouts added that are missing.
     async fn put(&self, txg: Txg, object: &Object, mut record: SaRecord) -> Result<(), ZplError> {
+        assert_ne!(txg, Txg(0), "a file's generation is the txg that made it");
         record.put(ZplAttribute::Gen, txg.0)?;
         let room = bonus_room_bytes(object.phys().slots() as u8);
         let fail = |kind: DmuErrorKind| DmuError::new(self.objset.id(), object.id(), kind);

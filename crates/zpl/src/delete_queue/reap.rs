@@ -62,6 +62,8 @@ impl FileSystem {
     /// Keeps a node that went to the queue until it is forgotten.
     pub(crate) fn keep(&self, node: &Arc<Node>) {
         let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.as_ref()) else { return };
+        debug_assert!(self.is_kept(node), "files and links are there only while they are open");
+        debug_assert_eq!(node.word(ZplAttribute::Links), 0, "what has a name is there by that");
         node.count_open(true);
         if kept.lock().insert(node.id, Arc::clone(node)).is_some() {
             node.count_open(false);
@@ -318,6 +320,7 @@ impl FileSystem {
         if let Some(xattrs) = xattrs {
             xattrs.free(tx.txg());
         }
+        debug_assert_eq!(node.opens(), 0, "a node that nothing leads to was not opened meanwhile");
         node.set_gone();
         node.object.free(tx.txg());
         self.shared.objset.count(|stats| stats.unlinked(0, 1));

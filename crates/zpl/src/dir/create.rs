@@ -104,6 +104,8 @@ impl FileSystem {
             drop(entries);
             self.in_use()?.zaps.keep(zap);
             let node = self.in_use()?.nodes.add(object.clone(), attributes).await;
+            assert_eq!(node.id, object.id(), "a new node has its object's number");
+            debug_assert_eq!(node.is_directory(), is_dir, "a new node is what was asked for");
             if open {
                 node.count_open(true);
             }

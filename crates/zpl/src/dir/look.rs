@@ -181,6 +181,7 @@ async fn list(
     directory.check_kind(FileKind::Directory)?;
     let _entries = directory.look_at_entries().await;
     let found = Zap::open(directory.object.clone()).await?.list(cursor.after, count_max).await?;
+    assert!(found.len() <= count_max, "no more entries come than were asked for");
     let mut entries = Vec::with_capacity(found.len());
     for entry in found {
         if !is_valid(entry.name()) {

@@ -80,6 +80,8 @@ impl FileSystem {
                 changed(record, now)
             }),
             Fate::Goes => {
+                let has_names = node.with(|record| record.u64(ZplAttribute::Links)) > 1 && !node.is_directory();
+                assert!(!has_names, "a node that is freed at once has lost its last name");
                 assert_eq!(node.opens(), 0, "nobody has a node open that is freed at once");
                 assert!(is_small(&node.object), "what is freed at once is of few pieces");
                 node.set_gone();
@@ -93,6 +95,7 @@ impl FileSystem {
                     record.put(ZplAttribute::Links, 0)?;
                     changed(record, now)
                 })?;
+                debug_assert_eq!(node.word(ZplAttribute::Links), 0, "what is in the queue has no name");
                 if self.is_kept(node) {
                     self.keep(node);
                 } else if node.opens() == 0 {
@@ -185,6 +188,7 @@ impl FileSystem {
         node: &Arc<Node>,
         directory: bool,
     ) -> Result<(), ZplError> {
+        assert_ne!(parent.id, node.id, "a directory is not removed from itself");
         node.check_there()?;
         match (directory, node.is_directory()) {
             (true, false) => return Err(ZplError::NotDirectory),

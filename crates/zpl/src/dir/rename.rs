@@ -179,6 +179,7 @@ impl FileSystem {
         })?;
         let directories = counts(node);
         let replaced = over.map_or((0, 0), |over| (1, counts(over)));
+        assert_eq!(over.is_some(), fate.is_some(), "what is replaced has a fate");
         self.adjust(&ends.from, txg, (0, 1), (0, directories)).await?;
         self.adjust(&ends.to, txg, (1, replaced.0), (directories, replaced.1)).await?;
         self.flush(&ends.from, txg, from).await?;
@@ -241,6 +242,7 @@ impl FileSystem {
         }
         let tx = self.source()?.begin(Cost::default().with_entries(2).with_objects(2)).await?;
         let (txg, now) = (tx.txg(), self.now());
+        debug_assert!(node.id != ends.to.id && over.id != ends.from.id, "no directory comes to lie in itself");
         for (moved, directory) in [(node, &ends.to), (over, &ends.from)] {
             moved.update(txg, |record| {
                 record.put(ZplAttribute::Parent, directory.id.0)?;

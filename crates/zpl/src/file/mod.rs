@@ -29,6 +29,7 @@ pub struct File {
 
 impl Clone for File {
     fn clone(&self) -> Self {
+        debug_assert!(self.filesystem.is_read_only() || self.node.opens() > 0, "a handle is counted while it is there");
         self.node.count_open(true);
         Self { filesystem: self.filesystem.clone(), node: Arc::clone(&self.node), ahead: self.ahead.clone() }
     }
@@ -89,6 +90,7 @@ impl FileSystem {
 
     /// The handle of a node that counts it already.
     fn opened(&self, node: Arc<Node>) -> File {
+        debug_assert!(self.is_read_only() || node.opens() > 0, "a node is counted before it has its handle");
         let ahead = Some(node.object.zfetch());
         File { filesystem: self.clone(), node, ahead }
     }

@@ -56,7 +56,9 @@ impl FileSystem {
         if let Some(grown) = grown {
             node.object.set_block_bytes(tx.txg(), grown).await?;
         }
-        self.put_size(node, &tx, Some(size_bytes))
+        self.put_size(node, &tx, Some(size_bytes))?;
+        debug_assert_eq!(node.size_bytes(), size_bytes, "a file has the size that it was given");
+        Ok(())
     }
 
     fn put_size(&self, node: &Node, tx: &Tx, size_bytes: Option<u64>) -> Result<(), ZplError> {
@@ -101,7 +103,13 @@ impl FileSystem {
         for (block, data) in patches {
             node.object.write_block(tx.txg(), block, data);
         }
-        self.put_size(node, &tx, Some(size_bytes))
+        self.put_size(node, &tx, Some(size_bytes))?;
+        debug_assert_eq!(
+            node.size_bytes(),
+            size_bytes,
+            "a file that is made smaller ends with the size that it was given"
+        );
+        Ok(())
     }
 
     /// A txg for the last step of something that frees.
@@ -155,7 +163,9 @@ impl FileSystem {
         for (block, data) in patches {
             node.object.write_block(tx.txg(), block, data);
         }
-        self.put_size(node, &tx, None)
+        self.put_size(node, &tx, None)?;
+        debug_assert_eq!(node.size_bytes(), size, "a hole leaves a file's size as it was");
+        Ok(())
     }
 
     /// See [`Allocation`]; the node is locked.

@@ -157,6 +157,7 @@ impl File {
             // Someone may have written meanwhile.
             let grown = self.filesystem.grown_block(&self.node, end)?;
             if grown.is_some() == grows && self.node.object.block_bytes() == block_bytes {
+                debug_assert!(grown.is_none_or(|grown| u64::from(grown) > block_bytes), "blocks get no smaller");
                 return Ok((guard, grown));
             }
         }
@@ -195,7 +196,9 @@ impl File {
         node.update(txg, |record| {
             record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).max(end))?;
             touch(record, now)
-        })
+        })?;
+        debug_assert!(node.size_bytes() >= end, "what is written lies in the file");
+        Ok(())
     }
 
     /// Writes down when the file was last read, where reading has noted that. Another handle need not be closed for it.

@@ -107,6 +107,8 @@ impl NewMaster {
 
     /// Names everything, the root too.
     pub(crate) async fn finish(self, txg: Txg, root: ObjectId) -> Result<Master, ZplError> {
+        let own = [self.object.id(), self.sa_master, self.queue];
+        assert!(root.0 != 0 && !own.contains(&root), "the root directory is an object of its own");
         let mut zap = Zap::create(self.object)?;
         for (name, value) in [
             (master_node::NORMALIZATION, 0),

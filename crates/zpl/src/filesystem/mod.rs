@@ -89,6 +89,7 @@ impl FileSystem {
         if !options.record_bytes.is_power_of_two() || options.record_bytes < 512 {
             return Err(ZplError::Invalid("a record size is a power of two of at least 512 bytes"));
         }
+        assert!(objset.is_open(), "a file system that is changed is in an objset that is");
         let master = Master::open(objset).await?;
         let in_use = InUse {
             source,

@@ -368,6 +368,7 @@ impl NodeInUse {
         }
         self.unnoted_until.store(0, Ordering::Relaxed);
         state.attributes.store(object, txg, plan.record, plan.form)?;
+        debug_assert!(state.accessed.is_none(), "a change brings the last access along");
         self.size_bytes.store(state.attributes.record().u64(ZplAttribute::Size), Ordering::SeqCst);
         Ok(())
     }

@@ -150,6 +150,8 @@ impl FileSystem {
     pub(crate) async fn apply_edit(&self, edit: DirEdit, mut plan: Plan, txg: Txg) -> Result<Plan, ZplError> {
         let DirEdit { directory, record, form, zap, name, value, replaced } = edit;
         assert_eq!(directory.is_some(), zap.is_some(), "a hidden directory that is there has entries");
+        assert!(directory.is_some() || value.is_some(), "a hidden directory is made for a value");
+        assert!(replaced.is_none() || directory.is_some(), "a value that is replaced is in a directory");
         let mut own = Plan { record, form };
         let (object, mut zap) = match (&directory, zap) {
             (Some(hidden), Some(zap)) => (hidden.object.clone(), zap),
@@ -227,6 +229,7 @@ pub(crate) fn hidden_birth(
     links: u64,
     times: Times,
 ) -> Birth {
+    debug_assert!(matches!(mode, HIDDEN_DIR_MODE | HIDDEN_FILE_MODE), "what is hidden is a directory of files");
     let mut flags = ZnodeFlags::XATTR;
     if owner.flags().contains(ZnodeFlags::PROJECT_ID) {
         flags |= ZnodeFlags::PROJECT_ID;
