@@ -91,6 +91,7 @@ pub(crate) async fn judge(
     }
     let report = verify(handle, pool, VerifyOptions::default(), &mut |_| true).await.map_err(words)?;
     check_report(&report, expected).map_err(|error| format!("as of txg {txg}: {error}"))?;
+    pool.audit().await.map_err(words)?;
     let mut files = Vec::new();
     let mut logs = models.files.iter();
     for name in FILE_SYSTEMS {

@@ -540,6 +540,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
         change.await.map_err(words)?;
     }
     pool.sync().await.map_err(words)?;
+    pool.audit().await.map_err(words)?;
     pool.export().await.map_err(words)?;
     // The last txg says that it is exported, and that one is written into all labels.
     machine.growth(shape).used_before(handle, &machine.paths[0]).await?;

@@ -145,6 +145,7 @@ impl FileWriter {
             }
             if self.rng.chance(1, 80) {
                 self.pool.sync().await.map_err(|error| error.to_string())?;
+                self.pool.audit().await.map_err(|error| format!("audit: {error}"))?;
             }
             if self.rng.chance(1, 40) {
                 self.durable.sync().await.map_err(|error| format!("fsync: {error}"))?;

@@ -26,6 +26,10 @@ pub async fn check(handle: &Handle, paths: &[PathBuf]) -> Result<(Txg, VerifyRep
     let options = ImportOptions { cache_bytes: CACHE_BYTES, force: true, ..ImportOptions::default() };
     let pool = import(handle, pools.remove(0), &options).await?;
     let report = verify(handle, &pool, VerifyOptions::default(), &mut |_| true).await?;
+    // Where something is bad the report says what.
+    if report.is_clean() {
+        pool.audit().await?;
+    }
     Ok((pool.txg(), report))
 }
 

@@ -457,6 +457,13 @@ pub(crate) fn with_needs(features: &[&'static Feature]) -> Vec<&'static Feature>
         names.extend(new);
         at += 1;
     }
+    debug_assert!(
+        NEEDS
+            .iter()
+            .filter(|(of, _)| names.contains(of))
+            .all(|(_, needs)| needs.iter().all(|need| names.contains(need))),
+        "what a feature needs is there with it"
+    );
     FEATURES.iter().filter(|feature| names.contains(&feature.name)).collect()
 }
 

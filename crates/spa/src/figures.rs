@@ -31,7 +31,9 @@ const SLOP_MAX_BYTES: u64 = 128 << 30;
 /// is set aside of it for the intent log.
 pub(crate) fn slop_bytes(normal: u64, embedded_log: u64) -> u64 {
     let slop = (normal >> SLOP_SHIFT).min(SLOP_MAX_BYTES);
-    (slop - embedded_log.min(slop >> 1)).max(SLOP_MIN_BYTES.min(normal >> 1))
+    let kept = (slop - embedded_log.min(slop >> 1)).max(SLOP_MIN_BYTES.min(normal >> 1));
+    assert!(kept <= normal >> 1, "half of a pool can be used");
+    kept
 }
 
 /// What dedup has come to.

@@ -321,6 +321,7 @@ fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
         return;
     };
     let (used, other) = if first.is_before(&leaf) { (first, leaf) } else { (leaf, first) };
+    debug_assert!(used.is_before(&other), "of two devices that claim to be one the newer is used");
     let path = |leaf: &FoundLeaf| leaf.disk.device().path().to_owned();
     // The one that is used may have been compared with others before.
     found.copies.iter_mut().filter(|copy| copy.guid == used.guid).for_each(|copy| copy.used = path(&used));

@@ -139,6 +139,7 @@ pub(crate) async fn in_use(
     leaves: Leaves,
     pin: Arc<Pin>,
 ) -> Result<View, SpaError> {
+    assert_eq!(pin.txg(), uberblock.txg, "the blocks of a root that is read are kept");
     let handle = dmu.handle().clone();
     let (name, notes) = (name.to_owned(), Vec::new());
     let mut import = Import { handle: &handle, found, options, purpose: Purpose::Read, name, notes, pin: Some(pin) };
@@ -321,6 +322,7 @@ impl Import<'_> {
             tried += 1;
             match self.open_mos(provisional, uberblock).await {
                 Ok(opened) => {
+                    assert!(uberblock.txg <= newest.txg, "rewinding chooses an older uberblock");
                     if uberblock.txg < newest.txg {
                         self.notes.push(format!("rewound from txg {} to txg {}", newest.txg, uberblock.txg));
                     } else if let Rewind::ToTxg(txg) = self.options.rewind {

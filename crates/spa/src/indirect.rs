@@ -108,6 +108,7 @@ pub(crate) fn removal_order(previous: &BTreeMap<VdevId, Option<VdevId>>) -> Vec<
             at = previous.get(&vdev).copied().flatten();
         }
     }
+    assert_eq!(order.len(), previous.len(), "a removed vdev is in the order once");
     order
 }
 
@@ -138,6 +139,11 @@ impl IndirectMap for Mappings {
         Box::pin(async move {
             let mapping = self.mapping(vdev)?;
             let pieces = mapping.remap(offset_bytes, size_bytes).ok_or(VdevError::Unmapped { vdev, offset_bytes })?;
+            debug_assert_eq!(
+                pieces.iter().map(|piece| piece.asize_bytes).sum::<u64>(),
+                size_bytes,
+                "the pieces of a range make it up"
+            );
             let mut at = offset_bytes;
             Ok(pieces
                 .into_iter()

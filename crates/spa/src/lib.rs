@@ -37,6 +37,7 @@
 //! **Rejected.** Two passes (try, then import) as the original's command line has them: one open serves both.
 
 mod admin;
+mod audit;
 mod behind;
 mod config;
 mod errlog;

@@ -364,6 +364,7 @@ pub(crate) async fn watch_disks(
 ) -> Option<LabelReport> {
     let end = handle.now() + time;
     let step = LOOK_INTERVAL.min(time / 4);
+    assert!(!step.is_zero(), "disks are watched for longer than a moment");
     loop {
         let rest = end.since(handle.now());
         if rest.is_zero() {

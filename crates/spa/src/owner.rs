@@ -138,6 +138,7 @@ fn utc(seconds: u64) -> String {
     let date = day - (153 * month + 2) / 5 + 1;
     let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
     let year = era * 400 + year + next;
+    debug_assert!((1..=12).contains(&month) && (1..=31).contains(&date), "a day is one of a month of a year");
     format!("{year:04}-{month:02}-{date:02} {:02}:{:02}:{:02} UTC", rest / 3600, rest / 60 % 60, rest % 60)
 }
 

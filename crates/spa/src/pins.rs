@@ -39,6 +39,11 @@ pub(crate) struct Pin {
 }
 
 impl Pin {
+    /// The txg.
+    pub(crate) const fn txg(&self) -> Txg {
+        self.txg
+    }
+
     /// Too much had to be kept: blocks of the txg are being used again.
     pub(crate) fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::SeqCst)

@@ -130,7 +130,8 @@ impl Syncer {
         // A tree that cannot be made is refused here, where nothing has changed yet.
         VdevTree::open(&members.config, []).map_err(|error| refuse(error.to_string()))?;
         let leaves = self.leaf_commits_of(&members, Txg(0), true).into_iter();
-        let leaves = leaves.filter(|leaf| vdevs.leaves().any(|new| new.guid == leaf.guid)).collect();
+        let leaves: Vec<_> = leaves.filter(|leaf| vdevs.leaves().any(|new| new.guid == leaf.guid)).collect();
+        assert_eq!(leaves.len(), vdevs.leaves().count(), "each new disk gets labels");
         Ok(Addition { vdevs, auxiliaries, leaves })
     }
 

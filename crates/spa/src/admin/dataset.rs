@@ -246,6 +246,7 @@ impl Syncer {
             self.features.change("extensible_dataset", i64::from(noted.zapified));
             self.features.change(feature.name, i64::from(noted.is_new));
         }
+        assert_eq!(txg, self.txg, "features are noted in the txg whose bytes need them");
         self.used_features.insert(dataset, known | needs);
         Ok(())
     }

@@ -39,6 +39,10 @@ impl Syncer {
             let enabled = self.features.enable(&self.mos, &mut directory, feature, self.txg).await;
             enabled.map_err(|error| self.dmu_error(error))?;
         }
+        debug_assert!(
+            with_needs(&wanted).iter().all(|feature| self.features.has(feature.name)),
+            "what a feature needs is enabled with it"
+        );
         // Labels name some of them.
         self.config_changed |= !wanted.is_empty();
         for feature in &wanted {

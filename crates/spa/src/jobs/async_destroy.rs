@@ -22,7 +22,7 @@ use cenote_taskq::Instant;
 #[derive(Debug)]
 pub(crate) struct AsyncDestroy {
     /// The list, if there is one.
-    pub(super) list: Option<ObjectId>,
+    pub(crate) list: Option<ObjectId>,
     pub(super) left_bytes: u64,
     pub(super) done_bytes: u64,
     pub(super) begun: Option<Instant>,

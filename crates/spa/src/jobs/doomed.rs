@@ -99,6 +99,10 @@ impl Doomed {
             return Err(Unreadable { stop, reason: unreadable.reason.clone() });
         }
         self.is_fresh &= !matches!(found, Ok(Some(_)));
+        if let Ok(Some(group)) = &found {
+            assert!(!group.blocks.is_empty(), "a group has a block");
+            debug_assert!(group.blocks.iter().all(|bp| self.is_ours(bp)), "no block that a snapshot has is given up");
+        }
         found
     }
 
@@ -190,6 +194,7 @@ impl Doomed {
     fn load_ahead(&mut self) {
         let born_after = self.born_after;
         let Some(frame) = self.stack.last_mut() else { return };
+        assert!(frame.ahead <= frame.pointers.len(), "blocks are loaded ahead that are still to come");
         while frame.ahead < AHEAD.min(frame.pointers.len()) {
             let place = frame.pointers[frame.ahead];
             frame.ahead += 1;

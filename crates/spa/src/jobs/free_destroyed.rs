@@ -95,6 +95,7 @@ impl Syncer {
         let phys = BptreePhys { begin: 0, end: 0, used_bytes: 0, compressed_bytes: 0, uncompressed_bytes: 0 };
         let spec = ObjectSpec::new(DmuType::UINT64_METADATA, LIST_BLOCK_BYTES)
             .with_bonus(DmuType::UINT64_METADATA, phys.emit(ORDER).to_vec());
+        assert!(self.async_destroy.list.is_none(), "a pool has one list of destroyed datasets");
         let object = self.mos.create_object(txg, &spec).map_err(|error| self.dmu_error(error))?;
         let entry = ZapValue::from_u64(object.id().0);
         let put = Zap::put_entry(&self.directory, txg, pool_directory::BPTREE, Some(&entry)).await;
@@ -151,6 +152,7 @@ impl Syncer {
             let index = at / BptreeEntry::SIZE_BYTES as u64;
             self.put_entry(txg, &list, index, &entry).await?;
         }
+        assert!(freed.used_bytes >= 0, "what is freed takes no space any more");
         change(&mut list.phys, freed.negated());
         self.async_destroy.done_bytes += freed.used_bytes.max(0).cast_unsigned();
         self.put_bptree(txg, &list)?;
@@ -197,6 +199,7 @@ impl Syncer {
 
     /// The job stands still until the pool is opened again.
     fn stall(&mut self, reason: String) {
+        assert!(self.async_destroy.list.is_some(), "a job that stands still has work left");
         self.space.troubles.tell(reason.clone());
         self.async_destroy.stalled = Some(reason);
     }

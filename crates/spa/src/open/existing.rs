@@ -334,6 +334,9 @@ impl Opening<'_> {
             let is_rotational = disks.into_iter().any(|disk| disk.device().is_rotational());
             setups.push(vdev_setup(pool.tree(), top, maps, next_txg(pool), is_rotational));
         }
+        if sector_bytes == u64::MAX {
+            return Err(pool.corrupt("it has no vdev for anything but its log"));
+        }
         let lost: Vec<VdevId> = setups
             .iter()
             .filter(|setup| setup.maps.class == AllocationClass::Log)

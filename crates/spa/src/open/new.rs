@@ -174,6 +174,8 @@ pub(crate) async fn create_syncer(
     let spec =
         ObjectSpec::new(DmuType::PACKED_NVLIST, CONFIG_BLOCK_BYTES).with_bonus(DmuType::PACKED_NVLIST_SIZE, vec![0; 8]);
     let members = members(&vdevs)?;
+    assert_eq!(members.config.children.len(), vdevs.tops.len(), "a new pool has the vdevs that were asked for");
+    assert!(members.lost().is_empty(), "a new pool has all of its devices");
     let config = mos.create_object(txg, &spec).map_err(dmu_failed)?;
     let deferred = BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() };
     let mut spec = ObjectSpec::new(DmuType::BPOBJ, SYNC_BPOBJ_BLOCK_BYTES)
@@ -307,6 +309,7 @@ impl MadeVdevs {
         txg: Txg,
     ) -> Result<(), cenote_dmu::DmuError> {
         for top in &mut self.tops {
+            assert!(top.zap.0 == 0 && top.metaslab_array.0 == 0, "a new vdev gets its objects once");
             let bias = top.class.name().map(|name| (ALLOCATION_BIAS, ZapValue::from_text(name)));
             top.zap = Zap::create_object(mos, txg, DmuType::ZAP_METADATA, bias.as_slice()).await?.id();
             all.insert_u64(&int_key_name(top.zap.0), top.zap.0).await?;
@@ -323,7 +326,9 @@ impl MadeVdevs {
 impl Syncer {
     /// Gives every device labels of this pool, with rings that are empty.
     async fn initialize_labels(&self) -> Result<(), SpaError> {
+        assert!(self.synced.is_none(), "labels that no uberblock goes with come before the first");
         let leaves = self.leaf_commits(Txg(0), true);
+        debug_assert_eq!(leaves.len(), self.members.disks.len(), "each device of a new pool is labelled");
         let made = join_all(leaves.iter().map(async |leaf| match &leaf.config {
             Some(config) => initialize(&leaf.disk, config).await.map_err(|error| (leaf.disk.path().clone(), error)),
             None => Ok(()),

@@ -100,6 +100,10 @@ impl MadeDisk {
     }
 
     fn label(&self, state: PoolState) -> NvList {
+        assert!(
+            matches!(state, PoolState::Spare | PoolState::L2Cache),
+            "a disk beside the vdevs is a spare or a cache"
+        );
         let mut list = NvList::new();
         list.push("version", VERSION);
         list.push("state", state.number());

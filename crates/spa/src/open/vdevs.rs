@@ -249,6 +249,8 @@ impl MadeTop {
             )));
         }
         let metaslab_shift = metaslab_shift(asize_bytes, metaslabs_min);
+        assert!(asize_bytes >> metaslab_shift > 0, "a vdev has a metaslab");
+        assert!(metaslab_shift >= METASLAB_SHIFT_MIN, "a metaslab holds a block of the largest size");
         let mut guid = || Guid(rng.next_u64() | 1);
         let leaves: Vec<MadeLeaf> =
             disks.into_iter().map(|spec| MadeLeaf { guid: guid(), spec, zap: ObjectId(0) }).collect();
@@ -279,6 +281,7 @@ impl MadeTop {
 
     /// The vdev's configuration, as the MOS has it.
     fn config(&self, id: u64) -> NvList {
+        assert!(!matches!(self.kind, TopKind::Draid { data: None, .. }), "a draid that is made knows its width");
         let leaf_config = |leaf: &MadeLeaf, id: u64| {
             let mut list = NvList::new();
             list.push("type", if leaf.spec.is_file { "file" } else { "disk" });
@@ -361,6 +364,7 @@ fn settle(kind: TopKind, disks: u64) -> Result<TopKind, SpaError> {
 
 /// Groups of a draid's slice: as many as fill whole rows.
 fn draid_groups(width: u64, positions: u64) -> u64 {
+    debug_assert!((1..=positions).contains(&width), "a group of a draid fits its disks");
     (1..=positions).find(|groups| (groups * width).is_multiple_of(positions.max(1))).unwrap_or(1)
 }
 

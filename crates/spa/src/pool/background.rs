@@ -71,11 +71,13 @@ impl Shared {
 
     async fn write(&self, syncer: &mut Syncer, txg: Txg) -> Result<(), SpaError> {
         assert_eq!(syncer.txg(), txg, "the syncer is at the txg that is synced");
+        assert!(self.txgs.open_txg() > txg, "the txg that syncs is closed to changes");
         let begun = self.handle.now();
         let dirty_bytes = self.txgs.dirty().txg_bytes(txg);
         let is_change = std::mem::take(&mut syncer.is_changed);
         let (synced, serial) = history::Polled::new(self.handle.clone(), Box::pin(syncer.sync())).await;
-        synced?;
+        assert_eq!(synced?, txg, "the txg is written that was quiesced");
+        assert_eq!(syncer.txg(), Txg(txg.0 + 1), "the next txg is the one after");
         let root = Root::of(syncer);
         assert_eq!(root.as_ref().map(Root::txg), Some(txg), "the root that is offered is that of the last txg");
         let before = std::mem::replace(&mut *self.root.lock(), root);

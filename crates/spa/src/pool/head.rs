@@ -106,6 +106,7 @@ impl Pool {
     /// # Errors
     /// The MOS cannot be read.
     pub async fn adopt(&self, syncer: &Syncer, name: &str, head: Head) -> Result<LiveHead, SpaError> {
+        debug_assert!(syncer.dsl().open_head(head.dataset).is_some(), "a head that is taken up is open");
         head.objset.count_dirty(self.shared.txgs.dirty());
         self.shared.kstats.opened(name, &head);
         let account = self.shared.account_of(syncer, name, head.dataset).await?;

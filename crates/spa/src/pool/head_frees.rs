@@ -17,7 +17,10 @@ pub struct HeadFrees(LiveHead);
 
 impl PendingFrees for HeadFrees {
     fn went_on(&self) {
-        self.change(|freeing| freeing.pieces += 1);
+        self.change(|freeing| {
+            debug_assert!(freeing.pending > 0, "a piece is freed by frees that were announced");
+            freeing.pieces += 1;
+        });
     }
 }
 
@@ -32,6 +35,7 @@ impl Drop for HeadFrees {
         // The last pieces make room when their txg is on disk.
         let open = self.0.pool.shared.txgs.open_txg();
         self.change(|freeing| {
+            debug_assert!(freeing.pending > 0, "frees that end were announced");
             freeing.pending -= 1;
             freeing.until = freeing.until.max(open);
         });

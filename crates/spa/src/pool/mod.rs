@@ -58,6 +58,7 @@
 //! caller's own task*: a caller that goes away half-way would leave half a change.
 
 mod accounts;
+mod audit;
 mod background;
 mod failmode;
 mod frees;
@@ -126,6 +127,8 @@ impl Drop for Owned {
 impl Pool {
     /// The handle of a pool that was opened or made, to be written by hand.
     pub(crate) fn new(syncer: Syncer) -> Self {
+        assert!(syncer.synced.is_none(), "a pool has its handle before its first txg");
+        assert_eq!(syncer.state, PoolState::Active, "a pool that is opened is in use");
         let handle = syncer.handle.clone();
         let txgs = Transactions::new(&handle, syncer.txg(), TxTunables::by_hand());
         let cache = syncer.writer.dmu().shared_cache();

@@ -72,6 +72,11 @@ impl Shared {
         let (txg, before) = (syncer.txg(), syncer.change_count());
         let result = change(syncer).await;
         assert_eq!(syncer.txg(), txg, "a change of the pool is made in one txg");
+        let (mos_before, _) = before;
+        debug_assert!(
+            syncer.change_count().0 == mos_before || syncer.mos.is_dirty(txg),
+            "a change of the pool is one of the open txg"
+        );
         let is_changed = syncer.change_count() != before;
         syncer.is_changed |= is_changed;
         // A failure without a trace is a refusal, and that is all.
@@ -123,6 +128,7 @@ impl Shared {
         let mut seat = self.seat.lock().await;
         seat.syncer().map_err(|error| self.fail(&error))?;
         let Seat::Syncer(syncer) = std::mem::replace(&mut *seat, Seat::Closed) else { return Err(closed()) };
+        assert!(last.is_none_or(|last| last == syncer.txg()), "the last txg is the one that the syncer is at");
         self.withdraw();
         let result = syncer.end(state).await;
         if let Some(last) = last {

@@ -141,6 +141,10 @@ impl Syncer {
             table.object.set_bonus(txg, &bonus).map_err(|error| self.dmu_error(error))?;
             table.is_changed = false;
         }
+        debug_assert!(
+            clones.0.iter().all(|(vdev, table)| !table.is_changed || gone.contains(vdev)),
+            "the tables of clones are on disk with their txg, or go"
+        );
         for vdev in gone {
             let Some(table) = clones.0.remove(&vdev) else { continue };
             table.entries.object().free(txg);

@@ -70,7 +70,9 @@ fn pack(phys: &DdtPhys) -> ZapValue {
         None => (Compress::Off, &bytes[..]),
     };
     let packed = DdtPacked { compress_number: compress.number(), endian: Endian::Little, payload };
-    ZapValue::from_bytes(&packed.emit())
+    let value = ZapValue::from_bytes(&packed.emit());
+    debug_assert!(unpack(&value).is_ok_and(|again| again == *phys), "what is packed can be unpacked");
+    value
 }
 
 impl Syncer {
@@ -287,6 +289,10 @@ impl Syncer {
             }
         }
         assert!(self.shared.dedup.0.is_empty(), "nothing reads dedup tables while they are written");
+        debug_assert!(
+            dedup.0.values().flatten().all(|tables| !tables.is_changed),
+            "the dedup tables are on disk with their txg"
+        );
         self.shared.dedup = dedup;
         Ok(())
     }

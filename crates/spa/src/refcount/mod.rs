@@ -54,6 +54,7 @@ fn is_data(bp: &Blkptr) -> bool {
 impl Syncer {
     /// Takes away one reference to a block. What comes back is free.
     pub(crate) async fn give_up(&mut self, txg: Txg, bp: &Blkptr) -> Result<Vec<Blkptr>, SpaError> {
+        debug_assert!(!bp.is_hole() && !bp.is_embedded(), "references are to blocks that are stored");
         let mut free = vec![*bp];
         if bp.dedup() {
             match self.give_up_deduplicated(txg, bp).await? {
@@ -68,6 +69,7 @@ impl Syncer {
                 unshared.push(bp);
             }
         }
+        debug_assert!(unshared.iter().all(|bp| !bp.dedup()), "the dedup tables have nothing of what is free");
         Ok(unshared)
     }
 

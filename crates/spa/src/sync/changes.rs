@@ -32,6 +32,7 @@ pub(crate) struct ChangeList {
 impl ChangeList {
     /// Takes a change that is no write.
     pub(crate) fn push(&mut self, change: Change) {
+        debug_assert!(!matches!(change, Change::Write { .. }), "writes are noted, so that later ones join them");
         if let Change::Truncate(object) | Change::Free(object) = &change {
             self.writes.remove(object);
         }
@@ -41,6 +42,10 @@ impl ChangeList {
     /// Takes a write.
     pub(crate) fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) {
         let latest = self.writes.get(&object).and_then(|at| self.changes.get_mut(*at));
+        debug_assert!(
+            latest.as_ref().is_none_or(|it| matches!(**it, Change::Write { object: of, .. } if of == object)),
+            "an object's latest write stands where it was noted"
+        );
         if let Some(Change::Write { offset_bytes: start, bytes: before, .. }) = latest
             && *start + before.len() as u64 == offset_bytes
         {
@@ -53,6 +58,7 @@ impl ChangeList {
 
     /// All of them.
     pub(crate) fn into_changes(self) -> Vec<Change> {
+        debug_assert!(self.writes.values().all(|at| *at < self.changes.len()), "a write that is noted is there");
         self.changes
     }
 }

@@ -92,6 +92,7 @@ impl Syncer {
     /// Makes the root's table of attributes where the pool should have one: as OpenZFS does, with the next configuration that is
     /// written after the feature was enabled, which is in use from then on.
     pub(crate) async fn make_root_zap(&mut self, txg: Txg) -> Result<(), SpaError> {
+        assert!(self.config_changed, "a table that the configuration names is made with it");
         if !self.features.has("vdev_zaps_v2") || self.members.has_root_zap() {
             return Ok(());
         }
@@ -123,6 +124,7 @@ impl Syncer {
 
     /// The same, if these were the pool's vdevs.
     pub(crate) fn leaf_commits_of(&self, members: &Members, txg: Txg, with_labels: bool) -> Vec<LeafCommit> {
+        members.assert_typed();
         let holes = members.holes();
         let label = |mut list: NvList| {
             self.identify(&mut list, txg, members);

@@ -44,6 +44,7 @@ impl Syncer {
             .iter()
             .map(|bytes| Blkptr::from_array(bytes, cenote_zio::ORDER))
             .collect();
+        assert_eq!(blocks.len() as u64, count, "a list is read pointer by pointer");
         let mut space = SpaceDelta::default();
         blocks.iter().for_each(|bp| space.add(self.writer.space_of(bp)));
         let less = |from: u64, bytes: i64| from.saturating_add_signed(bytes.saturating_neg());

@@ -153,6 +153,25 @@ impl FeatureCounts {
         Ok(true)
     }
 
+    /// Checks the counts against each other and, where they are written, against the MOS. For tests and simulations.
+    pub(crate) async fn audit(&self) -> Result<(), cenote_dmu::DmuError> {
+        let enabled: Vec<_> = FEATURES.iter().filter(|feature| self.has(feature.name)).collect();
+        assert_eq!(with_needs(&enabled), enabled, "what a feature needs is enabled with it");
+        for (name, (feature, count)) in &self.counts {
+            assert_eq!(*name, feature.name, "a count stands under its feature's name");
+            assert!(*count > 0 || !ALWAYS.contains(name), "{name} is in use from the moment that it is enabled");
+        }
+        for (object, is_compatible) in [(&self.for_read, false), (&self.for_write, true)] {
+            let zap = Zap::open(object.clone()).await?;
+            for (name, (feature, count)) in self.counts.iter().filter(|_| !self.is_dirty) {
+                let written = zap.find_u64(feature.guid).await?;
+                let expected = (feature.read_only_compatible == is_compatible).then_some(*count);
+                assert_eq!(written, expected, "the MOS counts {name} as often, in one table");
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a feature is enabled.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.counts.contains_key(name)

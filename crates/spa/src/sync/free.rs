@@ -22,6 +22,7 @@ const DEPTH_MAX: u32 = 16;
 impl Syncer {
     /// Gives up blocks in the txg that syncs: those that nobody else refers to are free.
     pub(crate) async fn free_blocks(&mut self, txg: Txg, blocks: &[Blkptr]) -> Result<(), SpaError> {
+        assert_eq!(txg, self.txg, "blocks are given up in the txg that syncs, or in the open one before its sync");
         let may_have_clones = self.may_have_clones();
         let mut plain = Vec::new();
         for bp in blocks.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()) {
@@ -125,6 +126,7 @@ impl Syncer {
 
 /// Frees the places of plain blocks: in the order of places, in which what the allocator looks at for one is at hand for the next.
 fn tell_allocator(space: &Space, txg: Txg, plain: &Killed) -> Result<(), AllocError> {
+    debug_assert!(plain.iter().all(|bp| !bp.is_gang() && !bp.dedup()), "a plain block's places stand in its pointer");
     let stored = plain.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded());
     let mut extents: Vec<_> = stored.flat_map(Blkptr::dvas).map(extent).collect();
     extents.sort_unstable();

@@ -25,6 +25,7 @@ pub(crate) async fn create(
     let end = bytes.len() as u64;
     let ring_end = (pool_bytes / 1000).clamp(RING_MIN_BYTES, RING_MAX_BYTES).max(2 * end);
     let phys = HistoryPhys { create_end: end, ring_end, oldest: end, end, lost_count: 0 };
+    assert!(phys.check().is_ok(), "a new history has a ring, with nothing in it");
     let spec = ObjectSpec::new(DmuType::SPA_HISTORY, 128 << 10)
         .with_bonus(DmuType::SPA_HISTORY_OFFSETS, phys.emit(cenote_zio::ORDER).to_vec());
     let object = mos.create_object(txg, &spec)?;
@@ -61,6 +62,7 @@ pub(crate) async fn append(object: &Object, txg: Txg, record: &NvList) -> Result
     object.write(txg, at, &bytes[..first]).await?;
     object.write(txg, phys.create_end, &bytes[first..]).await?;
     phys.end += len;
+    assert!(phys.check().is_ok(), "a ring that has got a record has no more than it holds");
     object.set_bonus(txg, &phys.emit(order))
 }
 

@@ -1,6 +1,7 @@
 //! Showing other hosts that the pool is in use: the changes of a pool that begin it.
 
 use crate::SpaError;
+use crate::config::PoolState;
 use crate::sync::Syncer;
 
 impl Syncer {
@@ -9,9 +10,11 @@ impl Syncer {
     ///
     /// The protection begins with the next txg, which is to be synced before anybody is told that the pool is there.
     pub fn hold(&mut self) {
+        assert_eq!(self.state, PoolState::Active, "a pool that is held is in use");
         self.multihost.hold();
         self.multihost.start(self.clock);
         self.config_changed = true;
+        assert!(self.multihost.is_shown(), "a pool that is held is shown to others");
     }
 
     /// Obeys the property from the txg that is open on.
@@ -29,6 +32,7 @@ impl Syncer {
         self.multihost.set_on(is_on);
         self.multihost.start(self.clock);
         self.config_changed = true;
+        assert!(!is_on || self.multihost.is_shown(), "with multihost on a pool is shown to others");
         Ok(())
     }
 }

@@ -51,12 +51,17 @@ impl Syncer {
             return Ok(());
         }
         for (guid, txgs) in leaves {
+            assert!(
+                txgs.ranges().last().is_none_or(|last| last.end <= txg.0 + 1),
+                "a leaf has missed no txg that is to come"
+            );
             self.tree.add_missed_txgs(guid, &txgs);
             let missed = self.members.missed.entry(guid).or_default();
             if !missed.absorb(&txgs) {
                 continue;
             }
             let ranges = missed.ranges().to_vec();
+            assert!(!ranges.is_empty(), "a log is written that has got a txg");
             let leaf = self.members.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
             let Some(dtl) = leaf.map(|leaf| leaf.dtl) else { continue };
             let mut changes = Changes::new(self.mos.clone(), txg);
@@ -85,6 +90,7 @@ impl Syncer {
                 .map_err(|error| self.fail(error))?;
             self.make_changes(changes).await?;
             if dtl != map.object {
+                assert_eq!(dtl, ObjectId(0), "a log stays in its object");
                 self.members.set_field(guid, DTL, map.object.0).map_err(|error| self.fail(error))?;
                 self.config_changed = true;
                 self.write_config(txg).await?;

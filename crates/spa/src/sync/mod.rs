@@ -38,6 +38,8 @@
 //! 3. The sum of live blocks is what space maps say is allocated; so says `zdb`, and `verify`. When a txg ends the allocator knows of
 //!    all that it has freed, and the accounts of the MOS's own bytes (asserted in `txg`).
 //! 4. Given the same devices' sizes, the same changes, seed and time, the same bytes are written.
+//! 5. Between two txgs the uberblock, the MOS, the configuration, the vdevs, the allocator and the counts of features say the same
+//!    (asserted by `audit`, in tests and simulations).
 //!
 //! **Crash.** Until step 4 has written its first uberblock the pool is the last txg's, whole: nothing that it leads to was
 //! overwritten, since freed space waits for two txgs. After it, it is this txg's.
@@ -69,6 +71,7 @@
 //!
 //! **Not here yet.** The intent log.
 
+mod audit;
 mod changes;
 pub(crate) mod clock;
 pub(crate) mod config;
@@ -260,6 +263,7 @@ impl Syncer {
     /// # Errors
     /// As [`Syncer::sync`].
     pub(crate) async fn end(mut self, state: PoolState) -> Result<Txg, SpaError> {
+        assert_ne!(state, PoolState::Active, "the last txg says that nobody has the pool");
         self.state = state;
         self.config_changed = true;
         let result = self.sync().await;

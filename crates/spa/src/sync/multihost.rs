@@ -155,6 +155,17 @@ impl Multihost {
         self.set(|state| state.is_held = true);
     }
 
+    /// Checks its state against itself. For tests and simulations.
+    pub(crate) fn audit(&self) {
+        let state = self.0.state.lock();
+        let pending = state.leaves.iter().filter(|leaf| leaf.is_pending).count();
+        assert!(pending <= state.under_way, "a write that a leaf waits for is under way");
+        assert!(state.attempt.is_none(), "between txgs no uberblock is on its way");
+        assert!(!state.is_stopped, "a pool in use shows that it is");
+        assert_eq!(state.mode == Mode::Off, !(state.is_on || state.is_held), "a pool is shown for a reason");
+        assert!(state.next == 0 || state.next < state.leaves.len(), "the next leaf is one of them");
+    }
+
     fn set(&self, change: impl FnOnce(&mut State)) {
         {
             let mut state = self.0.state.lock();
@@ -181,7 +192,13 @@ impl Multihost {
 
     /// This uberblock is being committed.
     pub(crate) fn attempt(&self, uberblock: Uberblock) {
-        self.0.state.lock().attempt = Some(uberblock);
+        let mut state = self.0.state.lock();
+        assert!(
+            state.uberblock.is_none_or(|last| last.txg < uberblock.txg),
+            "what is attempted is newer than the pool"
+        );
+        assert!(state.attempt.is_none_or(|before| before.txg == uberblock.txg), "one txg is attempted at a time");
+        state.attempt = Some(uberblock);
     }
 
     /// It is the pool's newest; multihost writes are copies of it from now on.
@@ -406,6 +423,7 @@ impl Shared {
                 if let Some(leaf) = state.leaves.iter_mut().find(|at| at.guid == leaf.guid) {
                     leaf.is_pending = false;
                 }
+                assert!(state.under_way > 0, "a multihost write that ends was counted");
                 state.under_way -= 1;
                 state.under_way == 0 && state.is_stopped
             };
@@ -420,6 +438,7 @@ impl Shared {
         let alone = self.check_alone().await;
         let is_held = {
             let mut state = self.state.lock();
+            assert!(state.is_checking, "labels are looked at by one task at a time");
             state.is_checking = false;
             let is_held = state.mode == Mode::Held && !state.is_stopped;
             if is_held && alone.is_ok() {

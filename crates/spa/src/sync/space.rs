@@ -65,6 +65,7 @@ pub(crate) struct Space {
 
 impl Space {
     pub(crate) fn new(handle: Handle, clock: Clock, units: AllocationUnits, allocator: Allocator) -> Self {
+        assert!(units.min_bytes.is_power_of_two(), "space is given in sectors");
         let this = Self {
             handle,
             clock,
@@ -116,7 +117,7 @@ impl Space {
     }
 
     pub(crate) fn set_mos(&self, mos: &Objset) {
-        let _ = self.mos.set(mos.clone());
+        assert!(self.mos.set(mos.clone()).is_ok(), "space maps are read from one MOS");
     }
 
     /// From now on an allocation that finds no space suspends the pool and waits, if this tree suspends pools.
@@ -153,6 +154,7 @@ impl Space {
         self.with(|allocator| allocator.try_again(now_ms, TRY_AGAIN_MS));
         let (kept, free) = self.with(|allocator| allocator.kept_figures());
         let pins = self.pins.txgs(kept > free / KEPT_SHARE_MAX);
+        assert!(pins.iter().all(|pin| *pin <= txg), "a txg is pinned that is on disk");
         let keep = Keep { may_defer: true, pins: &pins };
         let next = self.with(|allocator| allocator.sync_done(txg, &keep, now_ms)).map_err(|error| error.to_string())?;
         self.measure_special();
@@ -234,6 +236,11 @@ impl Space {
             for _ in 0..LOADS_MAX {
                 match self.with(|allocator| allocator.allocate(&wish)) {
                     Ok(extents) => {
+                        assert_eq!(extents.len(), wish.copies, "a block has a place for each of its copies");
+                        debug_assert!(
+                            extents.iter().all(|extent| extent.asize_bytes >= request.psize_bytes),
+                            "a place is as large as its block at least"
+                        );
                         if *class == ClassKind::Special {
                             let taken = extents.iter().map(|extent| extent.asize_bytes).sum::<u64>();
                             self.take_special(taken);

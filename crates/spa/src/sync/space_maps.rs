@@ -4,6 +4,7 @@ use crate::SpaError;
 use crate::space::UNFLUSHED_TXGS;
 use crate::sync::Syncer;
 use crate::sync::changes::{Change, ChangeList};
+use crate::sync::txg::PASSES_MAX;
 use cenote_dmu::{ObjectSpec, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
@@ -66,16 +67,19 @@ impl SpaceStore for Changes {
     }
 
     fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), String> {
+        assert_ne!(object, ObjectId(0), "a metaslab that gets a map gets an object");
         self.list.push(Change::MetaslabObject { metaslab, object });
         Ok(())
     }
 
     fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), String> {
+        assert_eq!(txg, self.txg, "a metaslab is flushed in the txg that syncs");
         self.list.push(Change::UnflushedTxg { metaslab, txg });
         Ok(())
     }
 
     fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), String> {
+        assert!(object.is_none() || txg == self.txg, "a log is made in the txg that it is of");
         self.list.push(Change::Log { txg, object });
         Ok(())
     }
@@ -98,6 +102,7 @@ impl Syncer {
         self.frees_told().await?;
         let mut changes = Changes::new(self.mos.clone(), txg);
         self.space_pass += 1;
+        assert!(self.space_pass <= PASSES_MAX + 1, "space is entered once a pass, and once for the datasets");
         if self.space_pass == 1 {
             let failed = self.space.check_maps().await;
             failed.map_err(|_| self.fail("a metaslab that is to be flushed is not there"))?;
@@ -118,6 +123,7 @@ impl Syncer {
 
     pub(crate) async fn make_changes(&mut self, changes: Changes) -> Result<(), SpaError> {
         let txg = changes.txg;
+        assert_eq!(txg, self.txg, "space accounting changes the MOS in the txg that syncs");
         if changes.made != 0 {
             self.features.change("spacemap_histogram", changes.made);
         }

@@ -18,7 +18,7 @@ use crate::sync::config::VERSION;
 use cenote_dsl::Head;
 
 /// Passes at most. Four are usual; that many mean that they do not converge.
-const PASSES_MAX: u32 = 64;
+pub(super) const PASSES_MAX: u32 = 64;
 
 impl Syncer {
     pub(crate) fn dmu_error(&self, error: cenote_dmu::DmuError) -> SpaError {
@@ -37,6 +37,13 @@ impl Syncer {
         let txg = self.txg;
         assert!(self.telling.is_empty(), "the allocator knows of all that earlier txgs have freed");
         assert!(self.mos_delta.is_zero(), "the MOS's own bytes of earlier txgs are in the accounts");
+        let before = Txg(txg.0 - 1);
+        assert!(self.synced.is_none_or(|last| last.txg == before), "a txg follows the one before");
+        assert!(!self.mos.is_dirty(before), "the MOS of the txg before is on disk");
+        debug_assert!(
+            self.dsl.heads().iter().all(|head| !head.objset.is_dirty(before)),
+            "what the txg before has changed is on disk"
+        );
         let mut pass = 0;
         self.space_pass = 0;
         self.phases.clear();
@@ -48,6 +55,10 @@ impl Syncer {
         self.free_deferred(txg).await?;
         self.free_destroyed(txg).await?;
         self.sync_datasets(txg).await?;
+        debug_assert!(
+            self.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),
+            "datasets are written once in a txg, before the MOS"
+        );
         self.save_shared(txg).await?;
         if self.config_changed {
             self.make_root_zap(txg).await?;
@@ -91,6 +102,7 @@ impl Syncer {
         self.preload(txg, next);
         self.config_changed = false;
         self.txg = Txg(txg.0 + 1);
+        self.assert_settled(txg);
         Ok(txg)
     }
 
@@ -103,6 +115,7 @@ impl Syncer {
         if self.features.count("empty_bpobj") == 0
             && let Some(object) = self.dsl.take_empty_bpobj()
         {
+            assert_ne!(object, ObjectId(0), "the list that stands for empty ones is an object");
             Zap::put_entry(&self.directory, txg, pool_directory::EMPTY_BPOBJ, None)
                 .await
                 .map_err(|error| self.dmu_error(error))?;
@@ -134,6 +147,7 @@ impl Syncer {
             if *pass > PASSES_MAX {
                 return Err(self.fail(format!("txg {txg} does not converge")));
             }
+            assert!(self.telling.is_empty(), "a pass begins when the allocator knows of all that was freed");
             let begun = self.handle.now();
             let missed = self.sync_mos(txg, *pass).await?;
             let (write, enter) = match *pass {
@@ -191,7 +205,9 @@ impl Syncer {
         charged.map_err(|error| self.dsl_error(error))?;
         let objsets = [self.mos.clone()];
         let (synced, missed) = self.writer.sync(&objsets, txg, pass).await.map_err(|error| self.dmu_error(error))?;
+        assert_eq!(synced.len(), 1, "a pass writes the MOS");
         for synced in synced {
+            assert_eq!(synced.root.logical_birth(), txg, "each pass gives the MOS a root of the txg");
             let mut delta: SpaceDelta = synced.born;
             delta.add(synced.killed.space().negated());
             self.mos_delta.add(delta);
@@ -223,12 +239,17 @@ impl Syncer {
             self.multihost.stop().await;
         }
         let leaves = self.leaf_commits(txg, self.config_changed);
+        debug_assert!(
+            leaves.iter().filter_map(|leaf| leaf.config.as_ref()).all(|label| label.u64("txg") == Some(txg.0)),
+            "labels are of the txg whose uberblock comes after them"
+        );
         let tree = self.tree.clone();
         // Each step can be done again: the places are the same, and the tree that the bytes lead to.
         loop {
             self.admitted().await?;
             self.ring.is_multihost = self.multihost.is_shown();
             if let Some((uberblock, late)) = self.members.late.take() {
+                assert!(uberblock.txg < txg, "the uberblock that a leaf lacks is older than the one that it gets");
                 mend_labels(&leaves).await;
                 // Those that do not take it will not take the next one either, and are noted then.
                 let late = leaves.iter().filter(|leaf| late.contains(&leaf.guid));
@@ -243,6 +264,7 @@ impl Syncer {
                     self.multihost.committed(uberblock, &leaves);
                     self.synced = Some(uberblock);
                     for Refusal { guid, error } in refusals {
+                        debug_assert!(leaves.iter().any(|leaf| leaf.guid == guid), "a leaf refuses what it was given");
                         tree.missed_commit(guid, txg, &error);
                         self.members.unnoted.entry(guid).or_default().insert(txg.0..txg.0.saturating_add(1));
                     }
@@ -254,6 +276,22 @@ impl Syncer {
                 },
             }
         }
+    }
+
+    /// What holds between two txgs, when one is on disk and the next is open.
+    fn assert_settled(&self, txg: Txg) {
+        assert_eq!(self.synced.map(|last| last.txg), Some(txg), "the txg that was synced is the last on disk");
+        assert!(self.passes > 0 && self.space_pass >= self.passes, "each pass enters what it took and freed");
+        assert!(self.members.late.is_none(), "no leaf lacks the uberblock before the last");
+        debug_assert!(
+            self.members.unnoted.values().all(|missed| missed.contains(txg)),
+            "a leaf that is to be noted has missed the last commit"
+        );
+        debug_assert!(!self.mos.is_dirty(txg) && !self.mos.is_dirty(self.txg), "the next txg has changed nothing yet");
+        debug_assert!(!self.space.with(|allocator| allocator.is_dirty(txg)), "space maps have all that the txg took");
+        let of = |at: Option<&(Phase, std::time::Duration)>| at.map(|(phase, _)| *phase);
+        debug_assert_eq!(of(self.phases.first()), Some(Phase::Datasets), "a sync begins with the datasets");
+        debug_assert_eq!(of(self.phases.last()), Some(Phase::Commit), "a sync ends with the commit");
     }
 
     /// The root of a txg that is about to be committed.

@@ -26,7 +26,8 @@ impl Syncer {
     /// Bytes allocated on a vdev as datasets count them: by what a block of 128 KiB takes.
     fn deflated_bytes(&self, vdev: VdevId, bytes: u64) -> u64 {
         let asize = self.tree.psize_to_asize(vdev, DEFLATE_PSIZE_BYTES, Txg(0)).unwrap_or(DEFLATE_PSIZE_BYTES);
-        (u128::from(bytes) * u128::from(DEFLATE_PSIZE_BYTES) / u128::from(asize.max(1))) as u64
+        assert!(asize >= DEFLATE_PSIZE_BYTES, "a block takes its own size at least");
+        (u128::from(bytes) * u128::from(DEFLATE_PSIZE_BYTES) / u128::from(asize)) as u64
     }
 
     /// What datasets may use, as of the last sync.

@@ -74,7 +74,7 @@ fn parse(tree: &NvList, classes: &BTreeMap<Guid, AllocationClass>) -> Result<Vde
     Ok(config)
 }
 
-fn guid_sum(config: &VdevConfig) -> u64 {
+pub(crate) fn guid_sum(config: &VdevConfig) -> u64 {
     let mut sum = 0_u64;
     config.walk(&mut |vdev| sum = sum.wrapping_add(vdev.guid.0));
     sum
@@ -102,6 +102,14 @@ impl Members {
         })
     }
 
+    /// The list that goes to disk and the tree that is worked with say the same.
+    pub(crate) fn assert_typed(&self) {
+        debug_assert!(
+            parse(&self.tree, &self.classes).is_ok_and(|again| again.children == self.config.children),
+            "the vdevs in memory are those of the configuration"
+        );
+    }
+
     /// The whole tree.
     pub(crate) const fn tree(&self) -> &NvList {
         &self.tree
@@ -114,6 +122,7 @@ impl Members {
 
     /// Gives it one.
     pub(crate) fn set_root_zap(&mut self, object: ObjectId) {
+        assert!(!self.has_root_zap() && object != ObjectId(0), "the root gets one table");
         set(&mut self.tree, ROOT_ZAP, object.0);
     }
 
@@ -162,7 +171,9 @@ impl Members {
             }
         });
         assert!(is_found, "a field is set of a vdev that is there");
+        let before = guid_sum(&self.config);
         self.config = parse(&self.tree, &self.classes)?;
+        assert_eq!(guid_sum(&self.config), before, "a field that is set is no guid");
         Ok(())
     }
 
@@ -220,6 +231,11 @@ impl Members {
     /// What labels say of a top-level vdev.
     fn label_tree(&self, vdev: VdevId) -> NvList {
         let top = self.tree.lists("children").and_then(|tops| tops.get(vdev.0 as usize)).cloned().unwrap_or_default();
+        debug_assert_eq!(
+            top.u64("guid"),
+            self.top(vdev).map(|top| top.guid.0),
+            "a top-level vdev has one place in the list and in the tree"
+        );
         changed(&top, &mut |list| {
             for name in MOS_ONLY {
                 list.remove(name);
