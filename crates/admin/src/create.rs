@@ -12,7 +12,7 @@ use cenote_zvol::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeSpec};
 use crate::error::{AdminError, Reason, Verb};
 use crate::{AUTO, Setting};
 
-/// Where a new dataset comes to stand.
+/// The place of a new dataset in the tree of datasets.
 struct Site {
     name: String,
     parents: bool,
@@ -46,7 +46,7 @@ impl Site {
                 }
             }
         }
-        // Where nothing of the name is there the pool itself is another one, which the first name says.
+        // If the pool has another name the first missing name is a pool's, and is refused as such.
         let first = self.missing.first().unwrap_or(&self.name);
         pool.check_create(first).await?;
         if let Some((above, _)) = first.rsplit_once('/') {
@@ -71,11 +71,8 @@ impl Site {
         Ok(())
     }
 
-    fn check_values(&self, pool: &Syncer, settings: &[Setting]) -> Result<(), AdminError> {
-        for (property, value) in settings {
-            pool.check_property(property, value).map_err(|error| self.refused(Reason::Value(error)))?;
-        }
-        Ok(())
+    fn check_value(&self, pool: &Syncer, property: &str, value: &PropertyValue) -> Result<(), AdminError> {
+        pool.check_property(property, value).map_err(|error| self.refused(Reason::Value(error)))
     }
 
     async fn make_parents(&self, pool: &mut Syncer) -> Result<(), AdminError> {
@@ -117,57 +114,7 @@ async fn make_filesystem(pool: &mut Syncer, name: &str) -> Result<(), AdminError
     Ok(())
 }
 
-/// Makes a file system: [`create_filesystem`](crate::create_filesystem).
-pub struct CreateFilesystem {
-    site: Site,
-    settings: Vec<Setting>,
-}
-
-impl CreateFilesystem {
-    /// The task.
-    #[must_use]
-    pub fn new(name: &str, settings: Vec<Setting>, parents: bool) -> Self {
-        Self { site: Site::new(name, parents), settings }
-    }
-}
-
-impl SyncTask for CreateFilesystem {
-    /// Whether it was made.
-    type Made = bool;
-    type Error = AdminError;
-
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            self.site.check(pool).await?;
-            if self.site.is_there {
-                return Ok(());
-            }
-            self.site.check_values(pool, &self.settings)?;
-            for (property, value) in &self.settings {
-                if let ("refreservation", PropertyValue::Number(bytes)) = (property.as_str(), value) {
-                    self.site.check_room(pool, *bytes).await?;
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<bool, AdminError>> {
-        Box::pin(async move {
-            if self.site.is_there {
-                return Ok(false);
-            }
-            self.site.make_parents(pool).await?;
-            make_filesystem(pool, &self.site.name).await?;
-            for (property, value) in &self.settings {
-                pool.change_property(&self.site.name, property, Some(value)).await?;
-            }
-            Ok(true)
-        })
-    }
-}
-
-/// What a new volume is to be.
+/// Size and kind of a new volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeShape {
     /// Its size in bytes; up to whole blocks.
@@ -178,46 +125,80 @@ pub struct VolumeShape {
     pub sparse: bool,
 }
 
-/// Makes a volume: [`create_volume`](crate::create_volume).
-pub struct CreateVolume {
+/// Makes a file system ([`create_filesystem`](crate::create_filesystem)) or a volume ([`create_volume`](crate::create_volume)).
+pub(crate) struct Create {
     site: Site,
-    shape: VolumeShape,
     settings: Vec<Setting>,
-    /// As checked: size and block size, and what is reserved.
-    plan: Option<(VolumeSpec, u64)>,
+    kind: Kind,
 }
 
-impl CreateVolume {
-    /// The task.
-    #[must_use]
-    pub fn new(name: &str, shape: VolumeShape, settings: Vec<Setting>, parents: bool) -> Self {
-        Self { site: Site::new(name, parents), shape, settings, plan: None }
+enum Kind {
+    Filesystem,
+    /// With its size and its reservation in bytes, once they are checked.
+    Volume(VolumeShape, Option<(VolumeSpec, u64)>),
+}
+
+impl Create {
+    /// The task that makes a file system.
+    pub(crate) fn filesystem(name: &str, settings: Vec<Setting>, parents: bool) -> Self {
+        Self { site: Site::new(name, parents), settings, kind: Kind::Filesystem }
     }
 
-    fn spec(&self, pool: &Syncer) -> Result<VolumeSpec, AdminError> {
-        let block_bytes = self.shape.block_bytes.unwrap_or_else(|| pool.default_volume_block_bytes());
+    /// The task that makes a volume.
+    pub(crate) fn volume(name: &str, shape: VolumeShape, settings: Vec<Setting>, parents: bool) -> Self {
+        Self { site: Site::new(name, parents), settings, kind: Kind::Volume(shape, None) }
+    }
+
+    /// The number that a property is to have; of one that is given twice, the last.
+    fn asked(&self, wanted: &str) -> Option<u64> {
+        self.settings.iter().rev().find_map(|(property, value)| match value {
+            PropertyValue::Number(number) if property == wanted => Some(*number),
+            _ => None,
+        })
+    }
+
+    /// The size of a volume of this shape, and how much to reserve for it.
+    fn plan(&self, pool: &Syncer, shape: VolumeShape) -> Result<(VolumeSpec, u64), AdminError> {
+        let block_bytes = shape.block_bytes.unwrap_or_else(|| pool.default_volume_block_bytes());
         let range = u64::from(BLOCK_BYTES_MIN)..=u64::from(BLOCK_BYTES_MAX);
         let block_bytes = match u32::try_from(block_bytes) {
             Ok(bytes) if bytes.is_power_of_two() && range.contains(&block_bytes) => bytes,
             _ => return Err(self.site.refused(Reason::BadBlockSize)),
         };
         // As OpenZFS does it: up to whole blocks.
-        let size_bytes = self.shape.size_bytes.checked_next_multiple_of(u64::from(block_bytes)).unwrap_or(0);
+        let size_bytes = shape.size_bytes.checked_next_multiple_of(u64::from(block_bytes)).unwrap_or(0);
         if size_bytes == 0 {
             return Err(self.site.refused(Reason::ZeroSize));
         }
         let spec = VolumeSpec { size_bytes, block_bytes };
         spec.check().map_err(|error| self.site.refused(Reason::Volume(error)))?;
-        Ok(spec)
+        // The feature of large blocks is used once a block is written, but it has to be there.
+        let block = PropertyValue::Number(u64::from(block_bytes));
+        self.site.check_value(pool, "volblocksize", &block)?;
+        let usual = pool.volume_reservation_bytes(size_bytes, u64::from(block_bytes));
+        let reserved = match self.asked("refreservation") {
+            Some(AUTO) => usual,
+            Some(bytes) => bytes,
+            None if shape.sparse => 0,
+            None => usual,
+        };
+        Ok((spec, reserved))
     }
 
-    fn asked_reservation(&self) -> Option<&PropertyValue> {
-        let asked = self.settings.iter().find(|(property, _)| property == "refreservation");
-        asked.map(|(_, value)| value)
+    async fn make_volume(&self, pool: &mut Syncer, spec: &VolumeSpec, reserved: u64) -> Result<(), AdminError> {
+        let head = pool.create_dataset(&self.site.name, ObjsetType::Zvol).await?;
+        Volume::create(&head.objset, pool.txg(), spec).await?;
+        for (property, value) in self.settings.iter().filter(|(property, _)| property != "refreservation") {
+            pool.set_property(&head, property, value).await?;
+        }
+        if reserved != 0 || self.asked("refreservation").is_some() {
+            pool.set_property(&head, "refreservation", &PropertyValue::Number(reserved)).await?;
+        }
+        Ok(())
     }
 }
 
-impl SyncTask for CreateVolume {
+impl SyncTask for Create {
     /// Whether it was made.
     type Made = bool;
     type Error = AdminError;
@@ -228,22 +209,22 @@ impl SyncTask for CreateVolume {
             if self.site.is_there {
                 return Ok(());
             }
-            self.site.check_values(pool, &self.settings)?;
-            let spec = self.spec(pool)?;
-            let usual = pool.volume_reservation_bytes(spec.size_bytes, u64::from(spec.block_bytes));
-            let reserved = match self.asked_reservation() {
-                Some(PropertyValue::Number(AUTO)) => usual,
-                Some(PropertyValue::Number(bytes)) => *bytes,
-                _ if self.shape.sparse => 0,
-                _ => usual,
+            for (property, value) in &self.settings {
+                self.site.check_value(pool, property, value)?;
+            }
+            let reserved = match self.kind {
+                Kind::Filesystem => self.asked("refreservation").unwrap_or(0),
+                Kind::Volume(shape, _) => {
+                    let (spec, reserved) = self.plan(pool, shape)?;
+                    self.kind = Kind::Volume(shape, Some((spec, reserved)));
+                    reserved
+                }
             };
-            self.site.check_room(pool, reserved).await?;
-            // Its feature is used once a block is written, but it has to be there.
-            let block = PropertyValue::Number(u64::from(spec.block_bytes));
-            let checked = pool.check_property("volblocksize", &block);
-            checked.map_err(|error| self.site.refused(Reason::Value(error)))?;
-            self.plan = Some((spec, reserved));
-            Ok(())
+            // A quota is checked against what is used, and that includes the reservation.
+            if self.asked("quota").is_some_and(|quota| quota != 0 && quota < reserved) {
+                return Err(self.site.refused(Reason::OutOfSpace));
+            }
+            self.site.check_room(pool, reserved).await
         })
     }
 
@@ -252,15 +233,18 @@ impl SyncTask for CreateVolume {
             if self.site.is_there {
                 return Ok(false);
             }
-            let (spec, reserved) = self.plan.expect("a task is checked before it is made");
             self.site.make_parents(pool).await?;
-            let head = pool.create_dataset(&self.site.name, ObjsetType::Zvol).await?;
-            Volume::create(&head.objset, pool.txg(), &spec).await?;
-            for (property, value) in self.settings.iter().filter(|(property, _)| property != "refreservation") {
-                pool.set_property(&head, property, value).await?;
-            }
-            if reserved != 0 || self.asked_reservation().is_some() {
-                pool.set_property(&head, "refreservation", &PropertyValue::Number(reserved)).await?;
+            match &self.kind {
+                Kind::Filesystem => {
+                    make_filesystem(pool, &self.site.name).await?;
+                    for (property, value) in &self.settings {
+                        pool.change_property(&self.site.name, property, Some(value)).await?;
+                    }
+                }
+                Kind::Volume(_, plan) => {
+                    let (spec, reserved) = plan.as_ref().expect("a task is checked before it is made");
+                    self.make_volume(pool, spec, *reserved).await?;
+                }
             }
             Ok(true)
         })

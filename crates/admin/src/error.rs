@@ -9,7 +9,7 @@ use cenote_zpl::ZplError;
 use cenote_zvol::VolumeError;
 use thiserror::Error;
 
-/// What was to be done, as OpenZFS's messages begin.
+/// A verb, in the words that OpenZFS's messages begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// `cannot create`
@@ -76,17 +76,20 @@ pub enum AdminError {
     /// It is refused, and nothing was changed.
     #[error("cannot {verb} '{name}': {reason}")]
     Refused {
-        /// What was to be done.
+        /// The verb.
         verb: Verb,
         /// The dataset.
         name: String,
         /// Why not.
         reason: Box<Reason>,
     },
+    /// These settings are made one at a time.
+    #[error("not supported yet: 'volsize' or 'refreservation' and other settings in one command")]
+    NotTogether,
     /// A volume was named, and this dataset is none.
     #[error("'{0}' is no volume")]
     NoVolume(String),
-    /// What the parent says of names is not obeyed yet.
+    /// The parent has a property about names that new file systems do not obey yet.
     #[error("not supported yet: file systems below one with the property '{property}' ('{parent}')")]
     Names {
         /// The property.

@@ -9,8 +9,8 @@
 //! **Shape.** A verb is a sync task ([`SyncTask`](cenote_spa::SyncTask)): a check, which may read all it likes, and a change. The
 //! functions below have one task made, or a set of tasks as one atomic change:
 //! ```text
-//! create_filesystem   CreateFilesystem   with missing parents, root directory and all properties
-//! create_volume       CreateVolume       with missing parents, size, reservation and all properties
+//! create_filesystem   Create             with missing parents, root directory and all properties
+//! create_volume       Create             with missing parents, size, reservation and all properties
 //! destroy             Destroy            a dataset, or a tree of them, from below
 //! set_properties      SetProperties      one for each dataset, all or none
 //! inherit_property    InheritProperty    one for each dataset, all or none
@@ -39,11 +39,12 @@ mod properties;
 mod volume;
 
 use cenote_spa::{Pool, PropertyValue};
+use create::Create;
+use properties::{InheritProperty, SetProperties};
 
-pub use create::{CreateFilesystem, CreateVolume, VolumeShape};
+pub use create::VolumeShape;
 pub use destroy::Destroy;
 pub use error::{AdminError, Reason, Verb};
-pub use properties::{InheritProperty, SetProperties};
 pub use volume::{Resize, set_reserved};
 
 /// A property and its value, as it is kept.
@@ -64,7 +65,7 @@ pub async fn create_filesystem(
     settings: Vec<Setting>,
     parents: bool,
 ) -> Result<bool, AdminError> {
-    pool.sync_task(CreateFilesystem::new(name, settings, parents)).await
+    pool.sync_task(Create::filesystem(name, settings, parents)).await
 }
 
 /// Makes a volume with all these properties; with `parents` also what is missing above it. False where it was there already, which only
@@ -79,7 +80,7 @@ pub async fn create_volume(
     settings: Vec<Setting>,
     parents: bool,
 ) -> Result<bool, AdminError> {
-    pool.sync_task(CreateVolume::new(name, shape, settings, parents)).await
+    pool.sync_task(Create::volume(name, shape, settings, parents)).await
 }
 
 /// Destroys a dataset, with `recursive` also all below it. The blocks are freed in the background.
@@ -90,12 +91,26 @@ pub async fn destroy(pool: &Pool, name: &str, recursive: bool) -> Result<(), Adm
     pool.sync_task(Destroy::new(pool, name, recursive)).await
 }
 
+/// Refuses settings that cannot be made together: the room for a volume's size and for a reservation is seen in the dataset as it is
+/// before the change, so neither is set beside another property, nor of several datasets.
+///
+/// # Errors
+/// They cannot.
+pub fn check_together(dataset_count: usize, settings: &[Setting]) -> Result<(), AdminError> {
+    let needs_room = settings.iter().any(|(property, _)| ["volsize", "refreservation"].contains(&property.as_str()));
+    if needs_room && (dataset_count > 1 || settings.len() > 1) {
+        return Err(AdminError::NotTogether);
+    }
+    Ok(())
+}
+
 /// Sets properties of datasets: all of them, or none.
 ///
 /// # Errors
-/// There is no such dataset, a property does not apply to it or cannot have its value, there is no room for what is reserved; or as
+/// As [`check_together`]; there is no such dataset, a property does not apply to it or cannot have its value, there is no room for what is reserved; or as
 /// [`Pool::change`].
 pub async fn set_properties(pool: &Pool, datasets: &[String], settings: &[Setting]) -> Result<(), AdminError> {
+    check_together(datasets.len(), settings)?;
     let tasks = datasets.iter().map(|dataset| SetProperties::new(dataset, settings.to_vec())).collect();
     pool.sync_tasks(tasks).await.map(drop)
 }

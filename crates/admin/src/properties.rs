@@ -10,7 +10,7 @@ use crate::volume::{Resize, check_reservation, set_reserved};
 use crate::{AUTO, Setting};
 
 /// Sets properties of a dataset: [`set_properties`](crate::set_properties).
-pub struct SetProperties {
+pub(crate) struct SetProperties {
     dataset: String,
     settings: Vec<Setting>,
     /// As checked: what to do for each.
@@ -25,8 +25,7 @@ enum Step {
 
 impl SetProperties {
     /// The task.
-    #[must_use]
-    pub fn new(dataset: &str, settings: Vec<Setting>) -> Self {
+    pub(crate) fn new(dataset: &str, settings: Vec<Setting>) -> Self {
         Self { dataset: dataset.to_owned(), settings, steps: Vec::new() }
     }
 
@@ -93,7 +92,7 @@ impl SyncTask for SetProperties {
 }
 
 /// Has a dataset inherit a property: [`inherit_property`](crate::inherit_property).
-pub struct InheritProperty {
+pub(crate) struct InheritProperty {
     dataset: String,
     property: String,
     recursive: bool,
@@ -102,8 +101,7 @@ pub struct InheritProperty {
 
 impl InheritProperty {
     /// The task.
-    #[must_use]
-    pub fn new(dataset: &str, property: &str, recursive: bool) -> Self {
+    pub(crate) fn new(dataset: &str, property: &str, recursive: bool) -> Self {
         Self { dataset: dataset.to_owned(), property: property.to_owned(), recursive, names: Vec::new() }
     }
 }

@@ -12,7 +12,7 @@ fn refused(name: &str, reason: Reason) -> AdminError {
     AdminError::refused(Verb::SetProperty, name, reason)
 }
 
-/// What of a volume counts for what is reserved.
+/// A volume that is there, with the figures that its reservation depends on.
 struct Existing {
     volume: Volume,
     reserved_bytes: u64,

@@ -26,7 +26,7 @@ async fn new_pool(runtime: &Runtime, handle: &Handle) -> Pool {
     cenote_sim::new_pool(handle, options("p", tops, 12)).await.unwrap()
 }
 
-/// What is there now.
+/// The datasets that the pool has now, as a model.
 async fn seen(pool: &Pool) -> Model {
     let dsl = pool.dsl().unwrap();
     let mut model = Model::new();
@@ -121,14 +121,11 @@ async fn step(pool: &Pool, model: &mut Model, rng: &mut Rng) -> Result<(), Admin
         3 | 4 => {
             let count = 1 + rng.below(3) as usize;
             let names: Vec<String> = (0..count).map(|_| NAMES[rng.below(8) as usize].to_owned()).collect();
-            let mut settings = settings(rng, 2);
-            if settings.iter().any(|(property, _)| ["volsize", "refreservation"].contains(&property.as_str())) {
-                settings.truncate(1);
-            }
+            let settings = settings(rng, 2);
             set_properties(pool, &names, &settings).await?;
             let now = seen(pool).await;
             for name in &names {
-                // What a size comes to is the pool's to say.
+                // The pool decides what reservation belongs to a size.
                 let (_, own) = model.get_mut(name).expect("what is not there has no properties");
                 for (property, value) in &settings {
                     let PropertyValue::Number(number) = value else { continue };
@@ -219,5 +216,23 @@ fn of_several_datasets_none_is_changed_where_one_is_refused() {
             "{refused}"
         );
         assert!(pool.failure().is_none());
+    });
+}
+
+#[test]
+fn a_new_dataset_whose_quota_is_below_its_reservation_is_refused_in_any_order() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = new_pool(&runtime, &handle).await;
+        let before = seen(&pool).await;
+        let quota = ("quota".to_owned(), PropertyValue::Number(1024));
+        let reserved = ("refreservation".to_owned(), PropertyValue::Number(1 << 20));
+        for settings in [[quota.clone(), reserved.clone()], [reserved, quota]] {
+            let refused = create_filesystem(&pool, "p/a", settings.to_vec(), false).await.unwrap_err();
+            assert!(refused.to_string().contains("out of space"), "{refused}");
+            assert_eq!(seen(&pool).await, before);
+            assert!(pool.failure().is_none(), "a refusal leaves the pool in use");
+        }
     });
 }

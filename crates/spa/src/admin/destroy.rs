@@ -23,7 +23,6 @@ impl Syncer {
     pub async fn destroy_dataset(&mut self, name: &str) -> Result<(), SpaError> {
         let dataset = self.check_destroy(name, false).await?;
         let txg = self.txg;
-        self.check_log(&dataset).await?;
         if !self.leave_blocks(txg, &dataset).await? {
             self.free_objset(txg, &dataset).await?;
         }
@@ -92,6 +91,7 @@ impl Syncer {
         if self.is_scanned().await? {
             return refuse("destroying datasets while a scrub or resilver is under way");
         }
+        self.check_log(&dataset).await?;
         Ok(dataset)
     }
 

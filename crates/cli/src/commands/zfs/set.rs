@@ -1,7 +1,7 @@
 //! `zfs set`.
 
 use anyhow::{Result, anyhow};
-use cenote_admin::set_properties;
+use cenote_admin::{check_together, set_properties};
 use cenote_props::{Types, dataset, effect};
 use cenote_spa::PropertyValue;
 use serde::{Deserialize, Serialize};
@@ -41,11 +41,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let shown = parsed.clone();
     let changed: Vec<String> = datasets.iter().map(|dataset| (*dataset).clone()).collect();
     let names: Vec<String> = parsed.iter().map(|(name, _)| name.clone()).collect();
-    // What there is room for is seen in the datasets as they are now.
-    let needs_room = parsed.iter().any(|(name, _)| ["volsize", "refreservation"].contains(&name.as_str()));
-    if needs_room && (datasets.len() > 1 || parsed.len() > 1) {
-        return Err(usage("not supported yet: 'volsize' or 'refreservation' and other settings in one command"));
-    }
+    check_together(datasets.len(), &parsed).map_err(|error| usage(error.to_string()))?;
     let mut pool = Writing::open(context, pool_of(first)).await?;
     let size = match &parsed[..] {
         [(name, PropertyValue::Number(bytes))] if name == "volsize" => Some(*bytes),
