@@ -88,7 +88,7 @@ fn snapshots_in_a_live_mount_are_as_they_were_in_openzfs_and_stay_so() {
             assert_eq!(errno(fs::create_dir(head.join(".zfs/snapshot/made"))), Some(Errno::ROFS));
             assert_eq!(errno(fs::create_dir(head.join(".zfs"))), Some(Errno::EXIST));
         }
-        // What they were taken of changes.
+        // Now the heads change that the snapshots were taken of.
         for (_, head, _) in &snapshots {
             for name in names(head).into_iter().map(|name| head.join(name)).filter(|path| path.is_file()) {
                 if let Ok(file) = File::options().write(true).open(&name) {

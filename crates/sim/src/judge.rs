@@ -1,4 +1,4 @@
-//! Who says whether a pool is whole.
+//! Judges of pools: Cenote's own verify, and `zdb`.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ pub async fn check(handle: &Handle, paths: &[PathBuf]) -> Result<(Txg, VerifyRep
     let options = ImportOptions { cache_bytes: CACHE_BYTES, force: true, ..ImportOptions::default() };
     let pool = import(handle, pools.remove(0), &options).await?;
     let report = verify(handle, &pool, VerifyOptions::default(), &mut |_| true).await?;
-    // Where something is bad the report says what.
+    // A report with faults goes to the caller, which an assertion would hide.
     if report.is_clean() {
         pool.audit().await?;
     }

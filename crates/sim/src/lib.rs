@@ -2,9 +2,9 @@
 //!
 //! # Theory
 //!
-//! **Need.** Tests of many crates run the whole engine on simulated disks: power cuts, written pools, verbs, volumes. Each needs disks,
-//! a pool on them, and somebody who says whether the pool is whole. They are made here once, so that what one test learns to do to a
-//! disk all tests can do, and that a judge that learns to see more sees it everywhere.
+//! **Need.** Tests of many crates run the whole engine on simulated disks: power cuts, written pools, verbs, volumes. Each needs disks, a
+//! pool on them, and a judge of the pool. They are made here once: a fault that a disk learns to show is there for all tests, and a check
+//! that a judge learns is made by all.
 //!
 //! **Shape.**
 //! ```text

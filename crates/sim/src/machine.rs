@@ -6,19 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_spa::{DiskSpec, TopSpec};
+use cenote_spa::{DiskSpec, TopKind, TopSpec};
 use cenote_taskq::sim::disk::{Image, Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Runtime};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 
-use crate::Layout;
-
 /// The disks of a simulated runtime.
 pub struct Machine {
     /// The disks, in their order.
     pub disks: Vec<Arc<SimDisk>>,
-    /// Where they are found.
+    /// Their paths.
     pub paths: Vec<PathBuf>,
     /// The size of each in bytes.
     pub size_bytes: u64,
@@ -48,7 +46,7 @@ impl Machine {
     ///
     /// # Errors
     /// As [`tops`].
-    pub async fn tops(&self, handle: &Handle, layout: Layout) -> io::Result<Vec<TopSpec>> {
+    pub async fn tops(&self, handle: &Handle, layout: &[(TopKind, usize)]) -> io::Result<Vec<TopSpec>> {
         tops(handle, layout, &self.paths).await
     }
 
@@ -94,7 +92,7 @@ pub async fn disk(handle: &Handle, path: &Path) -> io::Result<DiskSpec> {
 ///
 /// # Panics
 /// There are fewer disks than the layout needs.
-pub async fn tops(handle: &Handle, layout: Layout, paths: &[PathBuf]) -> io::Result<Vec<TopSpec>> {
+pub async fn tops(handle: &Handle, layout: &[(TopKind, usize)], paths: &[PathBuf]) -> io::Result<Vec<TopSpec>> {
     let mut paths = paths.iter();
     let mut tops = Vec::new();
     for (kind, count) in layout {

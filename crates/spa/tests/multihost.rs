@@ -1,21 +1,20 @@
 //! Goal: a pool has one writer, whoever else can reach its devices. Method: several engines over the same simulated disks, each
 //! with a host id of its own; a host that dies is a runtime that ends, whose disks' contents another one goes on with.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_format::label::{RING_OFFSET, slot_count};
+use cenote_sim::{options, tops};
 use cenote_spa::{
-    AuxSpec, Clock, CreateOptions, DiskSpec, FoundPool, Host, ImportOptions, Pool, PropertyValue, SpaError, TopKind,
-    TopSpec, WriteOptions, create, find, import, multihost::holder_id, open,
+    Clock, CreateOptions, FoundPool, Host, ImportOptions, Pool, PropertyValue, SpaError, TopKind, WriteOptions, create,
+    find, import, multihost::holder_id, open,
 };
 use cenote_taskq::sim::disk::{Fault, Image, Request, RequestKind, SimDisk, SimDiskOptions};
-use cenote_taskq::{Either, Handle, OpenOptions, Runtime, join_all, race};
-use cenote_vdev::config::AllocationClass;
-use cenote_vdev::disk::Disk;
+use cenote_taskq::{Either, Handle, Runtime, join_all, race};
 use cenote_vdev::leaf::{LabelReport, probe};
 
 const PATHS: [&str; 2] = ["/disk0", "/disk1"];
@@ -49,27 +48,8 @@ impl Machine {
 
     /// A new pool, a mirror, with this value of `multihost`; it is exported.
     async fn make(&self, is_multihost: bool) {
-        let disks = PATHS.map(|path| async move {
-            let options = OpenOptions { write: true, ..OpenOptions::default() };
-            let disk = Disk::whole(self.handle.open(Path::new(path), options).await.unwrap());
-            DiskSpec { disk, path: path.into(), is_file: true }
-        });
-        let disks = join_all(disks).await;
-        let options = CreateOptions {
-            name: NAME.into(),
-            tops: vec![TopSpec { kind: TopKind::Mirror, class: AllocationClass::Normal, disks }],
-            auxiliaries: AuxSpec::default(),
-            ashift: Some(ASHIFT),
-            disabled_features: Vec::new(),
-            properties: Vec::new(),
-            seed: Some(7),
-            clock: Clock::Now,
-            host: host(HERE),
-            command: "zpool create".into(),
-            user: 0,
-            cache_bytes: 16 << 20,
-            check: true,
-        };
+        let tops = tops(&self.handle, &[(TopKind::Mirror, PATHS.len())], &PATHS.map(PathBuf::from)).await.unwrap();
+        let options = CreateOptions { clock: Clock::Now, host: host(HERE), ..options(NAME, tops, ASHIFT) };
         let pool = create(&self.handle, options).await.unwrap();
         if is_multihost {
             pool.set_pool_property("multihost", Some(&PropertyValue::Number(1))).await.unwrap();

@@ -1,18 +1,10 @@
 //! Pools on simulated disks with one volume.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
 use cenote_format::enums::ObjsetType;
 use cenote_scan::{VerifyOptions, verify};
-use cenote_spa::{
-    AuxSpec, Clock, CreateOptions, DiskSpec, Head, Host, ImportOptions, Pool, TopKind, TopSpec, WriteOptions, create,
-    find, import, open,
-};
-use cenote_taskq::sim::disk::{Latency, SimDisk, SimDiskOptions};
-use cenote_taskq::{Handle, OpenOptions, Runtime};
-use cenote_vdev::config::AllocationClass;
-use cenote_vdev::disk::Disk;
+use cenote_spa::{Clock, Head, Host, ImportOptions, Pool, TopKind, WriteOptions, find, import, open};
+use cenote_taskq::sim::disk::{Latency, SimDiskOptions};
+use cenote_taskq::{Handle, Runtime};
 use cenote_zvol::{Volume, VolumeSpec};
 
 const DISK_BYTES: u64 = 96 << 20;
@@ -20,61 +12,28 @@ pub(crate) const VOLUME: &str = "pool/volume";
 
 pub(crate) struct Machine {
     pub(crate) handle: Handle,
-    pub(crate) _disks: Vec<Arc<SimDisk>>,
-    pub(crate) paths: Vec<PathBuf>,
-}
-
-fn host() -> Host {
-    Host { id: 0, name: "here".into() }
+    disks: cenote_sim::Machine,
 }
 
 impl Machine {
     pub(crate) fn new(runtime: &Runtime, count: usize, latency: Latency) -> Self {
-        let (handle, sim) = (runtime.handle(), runtime.sim().unwrap());
-        let paths: Vec<PathBuf> = (0..count).map(|index| format!("/disk{index}").into()).collect();
-        let options = || SimDiskOptions { size_bytes: DISK_BYTES, latency, ..SimDiskOptions::default() };
-        let disks = paths.iter().map(|path| sim.add_disk(&handle, path, options())).collect();
-        Self { handle, _disks: disks, paths }
+        let options = SimDiskOptions { size_bytes: DISK_BYTES, latency, ..SimDiskOptions::default() };
+        Self { handle: runtime.handle(), disks: cenote_sim::Machine::new(runtime, count, &options) }
     }
 
     /// A pool of these disks, exported.
     pub(crate) async fn make(&self, kind: TopKind, ashift: u32) {
-        let mut disks = Vec::new();
-        for path in &self.paths {
-            let options = OpenOptions { write: true, ..OpenOptions::default() };
-            let disk = Disk::whole(self.handle.open(path, options).await.unwrap());
-            disks.push(DiskSpec { disk, path: path.display().to_string(), is_file: true });
-        }
-        let options = CreateOptions {
-            name: "pool".into(),
-            tops: vec![TopSpec { kind, class: AllocationClass::Normal, disks }],
-            auxiliaries: AuxSpec::default(),
-            ashift: Some(ashift),
-            disabled_features: Vec::new(),
-            properties: Vec::new(),
-            seed: Some(7),
-            clock: Clock::Fixed(1_700_000_000),
-            host: host(),
-            command: "zpool create pool".into(),
-            user: 0,
-            cache_bytes: 16 << 20,
-            check: true,
-        };
-        let pool = create(&self.handle, options).await.unwrap();
-        let root = pool.root().unwrap().objset.clone();
-        // Something has to be in the root file system for it to be one that is opened; a volume's parent needs no files.
-        cenote_dmu::Zap::create_object(&root, pool.txg(), cenote_format::dmu_type::DmuType::MASTER_NODE, &[])
-            .await
-            .unwrap();
-        pool.sync().await.unwrap();
+        let tops = self.disks.tops(&self.handle, &[(kind, self.disks.paths.len())]).await.unwrap();
+        let pool = cenote_sim::new_pool(&self.handle, cenote_sim::options("pool", tops, ashift)).await.unwrap();
         pool.export().await.unwrap();
     }
 
     pub(crate) async fn open(&self) -> Pool {
-        let (mut pools, skipped) = find(&self.handle, &self.paths).await;
+        let (mut pools, skipped) = find(&self.handle, &self.disks.paths).await;
         assert_eq!(pools.len(), 1, "{skipped:?}");
         let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
-        let options = WriteOptions { clock: Clock::Fixed(1_700_000_001), host: host(), check: true };
+        let options =
+            WriteOptions { clock: Clock::Fixed(1_700_000_001), host: Host { id: 0, name: "here".into() }, check: true };
         open(&self.handle, pools.remove(0), &how, options).await.unwrap()
     }
 
@@ -87,7 +46,7 @@ impl Machine {
 
     /// What is on disk: the pool is whole, and the volume has these bytes.
     pub(crate) async fn judge(&self, expected: Option<&[u8]>) {
-        let (mut pools, skipped) = find(&self.handle, &self.paths).await;
+        let (mut pools, skipped) = find(&self.handle, &self.disks.paths).await;
         assert_eq!(pools.len(), 1, "{skipped:?}");
         let options = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
         let pool = import(&self.handle, pools.remove(0), &options).await.unwrap();

@@ -6,39 +6,18 @@ use std::sync::Arc;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_fuse::{MountOptions, Tree, TreeOptions, Unmount, mount_tree};
-use cenote_spa::{AuxSpec, Clock, CreateOptions, DiskSpec, Host, Pool, PropertyValue, TopKind, TopSpec, create};
+use cenote_sim::{SINGLE, options, tops};
+use cenote_spa::{Clock, CreateOptions, Pool, PropertyValue};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices, program, run};
-use cenote_vdev::config::AllocationClass;
-use cenote_vdev::disk::Disk;
-use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use super::can_mount;
 
 pub(crate) async fn new_pool(handle: &Handle, path: &Path) -> Pool {
     File::create(path).unwrap().set_len(256 << 20).unwrap();
-    let options = cenote_taskq::OpenOptions { write: true, ..Default::default() };
-    let disk = Disk::whole(handle.open(path, options).await.unwrap());
-    let disk = DiskSpec { disk, path: path.display().to_string(), is_file: true };
-    let options = CreateOptions {
-        name: "mounted".into(),
-        tops: vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks: vec![disk] }],
-        auxiliaries: AuxSpec::default(),
-        ashift: Some(12),
-        disabled_features: Vec::new(),
-        properties: Vec::new(),
-        seed: Some(7),
-        clock: Clock::Now,
-        host: Host { id: 0, name: "here".into() },
-        command: "zpool create mounted".into(),
-        user: 0,
-        cache_bytes: 64 << 20,
-        check: true,
-    };
-    let pool = create(handle, options).await.unwrap();
-    let root = pool.root().unwrap().objset.clone();
-    BulkWriter::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
-    pool.sync().await.unwrap();
+    let tops = tops(handle, SINGLE, &[path.to_owned()]).await.unwrap();
+    let options = CreateOptions { clock: Clock::Now, cache_bytes: 64 << 20, ..options("mounted", tops, 12) };
+    let pool = cenote_sim::new_pool(handle, options).await.unwrap();
     pool.start(TxTunables::default()).await
 }
 
