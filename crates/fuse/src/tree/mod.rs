@@ -18,6 +18,7 @@ use cenote_zpl::{AccessTimes, Attributes, File, Forbidden, Time, ZplError};
 use crate::files::Files;
 use crate::grafts::{Graft, Grafts};
 use crate::layout::Layout;
+use crate::live::Live;
 use crate::node::{Place, snapshot_root_ino};
 use crate::server::{Client, Entry, Errno, NodeId, Pin, Report, Stat};
 use crate::slots::{Slot, Slots};
@@ -29,14 +30,14 @@ const READ_BUDGET_BYTES: u64 = 256 << 20;
 /// Causes of errors reported for one mount at most: a bad disk gives one for every block.
 const REPORTS_MAX: u32 = 200;
 
-/// What decides how a tree looks and behaves.
+/// Options of a tree.
 #[derive(Clone)]
 pub struct TreeOptions {
-    /// Which datasets are shown besides the mounted one.
+    /// The datasets that are shown beside the mounted one.
     pub layout: Layout,
     /// When reading changes access times, whatever the properties say.
     pub access_times: Option<AccessTimes>,
-    /// Where causes of errors go.
+    /// Takes the causes of errors.
     pub report: Report,
 }
 
@@ -62,7 +63,7 @@ struct Shared {
     /// Held while datasets are placed.
     placing: AsyncMutex<()>,
     layout: Layout,
-    /// What the properties of all datasets that are shown forbid.
+    /// The uses that the properties of the shown datasets forbid.
     forbidden: Mutex<Forbidden>,
     files: Files,
     reading: Semaphore,
@@ -103,6 +104,13 @@ struct At<'a> {
 struct Found<'a> {
     at: At<'a>,
     object: ObjectId,
+}
+
+impl Found<'_> {
+    /// The means to change it, of one that was found to be changeable.
+    fn live(&self) -> Result<&Live, Errno> {
+        self.at.zfsvfs.as_live().ok_or(Errno::ROFS)
+    }
 }
 
 impl<'a> Deref for Found<'a> {
@@ -316,7 +324,7 @@ impl Tree {
         self.entry(&at, &found.map_err(|error| errno(&error))?)
     }
 
-    /// What `stat` shows of a directory that no dataset has.
+    /// The attributes of a directory that no dataset has.
     async fn made_stat(&self, node: NodeId) -> Result<Stat, Errno> {
         let at = self.shared.made_at;
         match Place::of(node) {
@@ -331,7 +339,7 @@ impl Tree {
 
     /// Opens a regular file to be read, or finds it open.
     async fn open_file(&self, node: NodeId) -> Result<Arc<File>, Errno> {
-        // What does not change is found by its node alone.
+        // A file that does not change is found by its node alone.
         if (self.shared.zfsvfs.as_live().is_none() || Place::nested_slot(node).is_some())
             && let Some(file) = self.shared.files.find(node)
         {

@@ -1,4 +1,4 @@
-//! What the client asks.
+//! The client's requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::server::{
 };
 use crate::zfsvfs::{Zfsvfs, errno};
 
-/// What is read from a pool that is open read-only never changes. Chosen by eye: longer than anyone keeps a mount.
+/// How long the kernel keeps what it is told of a pool that is open read-only, where nothing changes. Chosen by eye: longer than anyone
+/// keeps a mount.
 const FOUND_FOR: Duration = Duration::from_secs(30 * 86_400);
 /// How long the kernel keeps what it is told of a pool in use: files are changed through it alone, and of datasets that come and go it
 /// is told, so any time would do. A file's space on disk is kept for a shorter time while it is about to change
@@ -46,7 +47,7 @@ impl Tree {
         if one.slot.index != other.slot.index {
             return Err(Errno::XDEV);
         }
-        one.zfsvfs.changeable()
+        one.live()
     }
 }
 
@@ -84,7 +85,7 @@ impl FileServer for Tree {
                     return self.entry_of_node(control).await;
                 }
                 let attributes = found.zfsvfs.filesystem.find(found.object, name).await.map_err(|error| {
-                    // Where the name is there an object that is not is damage and not absence.
+                    // A name that is there and leads to no object is damage, not absence.
                     let is_damage = errno(&error) == Errno::NOENT && !matches!(error, cenote_zpl::ZplError::NoEntry);
                     self.failed("look-up", parent, &error, if is_damage { Errno::UCLEAN } else { errno(&error) })
                 })?;
@@ -247,7 +248,7 @@ impl FileServer for Tree {
 
     async fn create(&self, parent: NodeId, name: &[u8], new: &NewFile, open: bool) -> Result<Entry, Errno> {
         let found = self.directory(parent, name, Errno::EXIST).await?;
-        let attributes = found.zfsvfs.changeable()?.create(found.object, name, new, open).await?;
+        let attributes = found.live()?.create(found.object, name, new, open).await?;
         self.entry(&found, &attributes)
     }
 
@@ -260,7 +261,7 @@ impl FileServer for Tree {
 
     async fn remove(&self, parent: NodeId, name: &[u8], directory: bool) -> Result<(), Errno> {
         let found = self.directory(parent, name, Errno::BUSY).await?;
-        found.zfsvfs.changeable()?.remove(found.object, name, directory).await
+        found.live()?.remove(found.object, name, directory).await
     }
 
     async fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), how: Rename) -> Result<(), Errno> {
@@ -271,12 +272,12 @@ impl FileServer for Tree {
 
     async fn write(&self, node: NodeId, offset_bytes: u64, data: &[u8], writer: Writer) -> Result<Changed, Errno> {
         let found = self.changeable(node).await?;
-        found.zfsvfs.changeable()?.write(found.object, offset_bytes, data, writer).await
+        found.live()?.write(found.object, offset_bytes, data, writer).await
     }
 
     async fn setattr(&self, node: NodeId, set: &SetAttributes) -> Result<Stat, Errno> {
         let found = self.changeable(node).await?;
-        let attributes = found.zfsvfs.changeable()?.set_attributes(found.object, set).await?;
+        let attributes = found.live()?.set_attributes(found.object, set).await?;
         let (_, ino) = self.node_of(&found, attributes.object)?;
         Ok(found.zfsvfs.stat(&attributes, ino))
     }
@@ -286,7 +287,7 @@ impl FileServer for Tree {
         if !found.zfsvfs.has_xattr(name) {
             return Err(Errno::OPNOTSUPP);
         }
-        found.zfsvfs.changeable()?.set_xattr(found.object, name, value, flags, caller).await
+        found.live()?.set_xattr(found.object, name, value, flags, caller).await
     }
 
     async fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
@@ -294,7 +295,7 @@ impl FileServer for Tree {
         if !found.zfsvfs.has_xattr(name) {
             return Err(Errno::OPNOTSUPP);
         }
-        found.zfsvfs.changeable()?.remove_xattr(found.object, name).await
+        found.live()?.remove_xattr(found.object, name).await
     }
 
     async fn fallocate(
@@ -306,7 +307,7 @@ impl FileServer for Tree {
         writer: Writer,
     ) -> Result<Changed, Errno> {
         let found = self.changeable(node).await?;
-        found.zfsvfs.changeable()?.allocate(found.object, offset_bytes, len_bytes, mode, writer).await
+        found.live()?.allocate(found.object, offset_bytes, len_bytes, mode, writer).await
     }
 
     async fn fsync(&self, node: NodeId) -> Result<(), Errno> {
