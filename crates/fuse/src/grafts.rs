@@ -22,9 +22,9 @@ use crate::zfsvfs::Zfsvfs;
 pub(crate) struct Graft {
     /// The directory above.
     pub(crate) above: NodeId,
-    /// What stands in it, by name: nodes of grafts.
+    /// The grafts in it: nodes by name.
     pub(crate) children: BTreeMap<Vec<u8>, NodeId>,
-    /// Which of the mount's grafts it is: the same for as long as it is one.
+    /// Its number among the mount's grafts, which it keeps for as long as it is one.
     pub(crate) number: u32,
 }
 
@@ -129,7 +129,7 @@ impl Grafts {
         self.by_node.get(&node).cloned()
     }
 
-    /// What stands in a directory: number, name and node, in the order of numbers.
+    /// The grafts in a directory: number, name and node, in the order of numbers.
     pub(crate) fn children(&self, graft: &Graft) -> Vec<(u32, Vec<u8>, NodeId)> {
         let numbered = |(name, node): (&Vec<u8>, &NodeId)| Some((self.by_node.get(node)?.number, name.clone(), *node));
         let mut children: Vec<_> = graft.children.iter().filter_map(numbered).collect();

@@ -1,6 +1,6 @@
-//! What it takes to change a dataset through its mount, and through nothing else meanwhile.
+//! A dataset that its mount changes, and nothing else meanwhile.
 //!
-//! What changes the kernel has asked for itself, so it may keep names, attributes and data as it does for a disk of its own. A file
+//! The kernel has asked for every change itself, so it may keep names, attributes and data as it does for a disk of its own. A file
 //! that is open is held, so that it outlives its name.
 
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ impl Live {
         &self.filesystem
     }
 
-    /// What it uses and may still use.
+    /// The space that it uses and may still use.
     pub(crate) fn space(&self) -> HeadSpace {
         self.head.space()
     }

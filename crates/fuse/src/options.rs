@@ -81,7 +81,7 @@ impl MountOptions {
         }
     }
 
-    /// What a tree has to know of them.
+    /// The options that a tree obeys.
     #[must_use]
     pub fn tree(&self, report: Report) -> TreeOptions {
         TreeOptions { layout: self.layout, access_times: self.access_times, report }

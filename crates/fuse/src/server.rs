@@ -239,7 +239,7 @@ pub struct Caching {
     pub is_immutable: bool,
 }
 
-/// Where causes of errors go that a client only sees as an errno. Called from any thread; must not block for long.
+/// Takes the causes of errors that a client only sees as an errno. Called from any thread; must not block for long.
 pub type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A way to have the client forget what it was told and keeps. Both block until the requests are done that the client has going in the

@@ -311,7 +311,7 @@ impl Slots {
         Ok(zfsvfs)
     }
 
-    /// Where too many are open that can be changed, one that nobody uses is closed, of those opened first.
+    /// Closes the file system that was opened longest ago and that nobody uses, if too many are open for changing.
     async fn close_one(&self) {
         let tries = self.live.lock().len();
         for _ in LIVE_MAX..tries {

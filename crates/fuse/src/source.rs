@@ -1,4 +1,4 @@
-//! Where the datasets of a mount come from: a pool as of a txg, or a pool in use.
+//! The source of a mount's datasets: a pool as of a txg, or a pool in use.
 //!
 //! Of a pool in use heads are opened to be changed. Snapshots are opened from the open state of its datasets, not from a [`View`]: a
 //! view's txg would be pinned for as long as the mount lives, and what is freed meanwhile could not be used again. A snapshot's own
@@ -25,10 +25,10 @@ enum From {
     Pool(Pool),
 }
 
-/// Where the datasets of a mount come from.
+/// The source of a mount's datasets.
 pub(crate) struct Source {
     from: From,
-    /// What counts for more than the properties `atime` and `relatime`.
+    /// A mount option that overrides the properties `atime` and `relatime`.
     access_times: Option<AccessTimes>,
     report: Report,
 }
@@ -229,7 +229,7 @@ async fn head(
     match dsl.kind(&dataset).await {
         Ok(ObjsetType::Zvol) => return Err(OpenError::Volume(name)),
         Ok(ObjsetType::None) => return Err(OpenError::Empty(name)),
-        // What cannot be read for want of a key is refused below, by name.
+        // A dataset whose key is not loaded is refused below, by name.
         Ok(_) | Err(_) => {}
     }
     // One file system of a head at a time: its locks are its own.

@@ -93,7 +93,7 @@ impl Shown {
 pub(crate) struct Zfsvfs {
     pub(crate) filesystem: FileSystem,
     shown: RwLock<Shown>,
-    /// What it takes to change it, where it can be.
+    /// The means to change it, if it can be changed.
     live: Option<Live>,
 }
 
@@ -116,12 +116,12 @@ impl Zfsvfs {
         *self.shown.read()
     }
 
-    /// What it takes to change it, where it can be changed.
+    /// The means to change it, if it can be changed; its properties may forbid it all the same.
     pub(crate) const fn as_live(&self) -> Option<&Live> {
         self.live.as_ref()
     }
 
-    /// What it takes to change it.
+    /// The means to change it.
     ///
     /// # Errors
     /// It is a snapshot, is read as of a txg, or its properties forbid it.
@@ -174,7 +174,7 @@ impl Zfsvfs {
         shown.has_xattrs || !(name.starts_with(b"user.") || name.starts_with(b"trusted."))
     }
 
-    /// What reading an attribute that is not there by the dataset's properties comes to. The kernel asks for the list of a file that is
+    /// The answer to reading an attribute that is not there by the dataset's properties. The kernel asks for the list of a file that is
     /// not the caller's before it lets anyone open it, and takes any other error for the answer.
     pub(crate) fn no_xattr(name: &[u8]) -> Errno {
         if name.starts_with(SYSTEM) { Errno::NODATA } else { Errno::OPNOTSUPP }
@@ -186,7 +186,7 @@ impl Zfsvfs {
         !name.contains(&0) && self.has_xattr(name) && (caller.uid == 0 || !name.starts_with(b"trusted."))
     }
 
-    /// What `stat` shows of an object, whose inode number is `ino`.
+    /// The attributes that `stat` shows of an object, whose inode number is `ino`.
     pub(crate) fn stat(&self, attributes: &Attributes, ino: u64) -> Stat {
         let shown = self.shown();
         let shows_control = attributes.object == self.filesystem.root() && shown.snapdir == Snapdir::Visible;
@@ -221,7 +221,7 @@ impl Zfsvfs {
     }
 }
 
-/// What `stat` shows of a directory that is in no dataset.
+/// The attributes of a directory that no dataset has.
 pub(crate) fn made_directory(ino: u64, permissions: u32, link_count: u64, at: Time) -> Stat {
     Stat {
         ino,

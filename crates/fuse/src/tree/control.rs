@@ -71,7 +71,7 @@ impl Tree {
         Some(Time { seconds: words.next()?.cast_signed(), nanoseconds: words.next()? })
     }
 
-    /// What `stat` shows of the control directory and of those in it.
+    /// The attributes of the control directory and of the directories in it.
     pub(super) async fn control_stat(&self, node: NodeId) -> Result<Stat, Errno> {
         let at = self.shared.made_at;
         match Place::of(node) {
@@ -95,8 +95,8 @@ impl Tree {
         }
     }
 
-    /// What the client believes of snapshots and is not so any more: names that lead elsewhere, and listings. The slots of those that are
-    /// not there any more are given up.
+    /// Names of snapshots and listings that the client has to forget, because they changed since it was told. The slots of destroyed
+    /// snapshots are given up.
     pub(super) async fn changed_snapshots(&self, heads: &[Arc<Slot>]) -> (Vec<(NodeId, Vec<u8>)>, Vec<NodeId>) {
         let mut names = Vec::new();
         for slot in self.shared.slots.snapshots() {
@@ -151,7 +151,7 @@ impl Tree {
         self.entry(&at, &attributes.map_err(|error| self.zpl("attributes", at.slot.root, &error))?)
     }
 
-    /// What is in the control directory after `position`.
+    /// The entries of the control directory after `position`.
     pub(super) fn control_items(&self, slot: u16, position: u64) -> Vec<DirItem> {
         let all = [
             (AFTER_CONTROL + 1, SNAPSHOTS_NAME, Place::Snapshots { slot }),

@@ -1,4 +1,4 @@
-//! Listings: what stands before a directory's own entries, and those.
+//! Listings: the entries that a mount adds to a directory, and the directory's own.
 
 use cenote_taskq::map_concurrent;
 use cenote_zpl::{Cursor, DirEntry};
@@ -14,7 +14,7 @@ use crate::server::{DirItem, Errno, NodeId, Pin};
 const STATS_AT_ONCE: usize = 16;
 
 impl Tree {
-    /// What stands before a directory's own entries, from `position` on, and all of what a directory lists that no dataset has.
+    /// The entries that come before a directory's own, from `position` on; of a directory that no dataset has, all entries.
     pub(super) async fn items_before(
         &self,
         node: NodeId,

@@ -1,4 +1,4 @@
-//! Which datasets stand where in the mount, and what of them is open.
+//! The places of datasets in the mount, and which of them are open.
 //!
 //! A pool in use changes by commands of this process alone. So whoever has made, destroyed, renamed or set something of its datasets
 //! says so ([`Tree::refresh`]), and the client is told exactly which names lead elsewhere now; nothing has to be asked for again from time

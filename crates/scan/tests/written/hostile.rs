@@ -53,7 +53,7 @@ fn a_directory_that_uses_more_than_any_pool_has_is_moved_and_destroyed() {
             forge_used(&pool, "written/a", used_bytes).await;
             pool.rename_dataset("written/a", "written/b/a").await.unwrap();
             pool.sync().await.unwrap();
-            // What is below counts above it: over its edge, there and back.
+            // Bytes of a child count in the directory above: across the largest signed number, there and back.
             let bytes = PropertyValue::Number(1 << 20);
             pool.change_property("written/b/a/c", "refreservation", Some(&bytes)).await.unwrap();
             pool.change_property("written/b/a/c", "refreservation", None).await.unwrap();

@@ -16,7 +16,7 @@ use crate::sync::Syncer;
 
 /// A change of the pool in two steps.
 pub trait SyncTask: Send + 'static {
-    /// What the change gives back.
+    /// The result of the change.
     type Made: Send + 'static;
     /// Why it is refused.
     type Error: From<SpaError> + Display + Send + 'static;
@@ -40,7 +40,7 @@ impl Pool {
     /// Checks a task and gives it back: what `-n` shows.
     ///
     /// # Errors
-    /// What the check says; or the pool is closed, suspended, or has failed.
+    /// The check's error; or the pool is closed, suspended, or has failed.
     pub async fn check_task<T: SyncTask>(&self, mut task: T) -> Result<T, T::Error> {
         let checked = self.look(move |syncer| {
             Box::pin(async move {
@@ -54,7 +54,7 @@ impl Pool {
     /// Checks and makes a change. In the background the answer comes when it is on disk, by hand at once.
     ///
     /// # Errors
-    /// What the task says; or the pool is closed, suspended, or has failed.
+    /// The task's error; or the pool is closed, suspended, or has failed.
     pub async fn sync_task<T: SyncTask>(&self, task: T) -> Result<T::Made, T::Error> {
         let made = self.sync_tasks(vec![task]).await?;
         Ok(made.into_iter().next().expect("as many are made as are asked for"))
@@ -63,7 +63,7 @@ impl Pool {
     /// Checks all of these tasks, and then makes all of them in one txg.
     ///
     /// # Errors
-    /// What the first task that is refused says: then none is made. Or the pool is closed, suspended, or has failed.
+    /// The error of the first task that is refused, and then none is made; or the pool is closed, suspended, or has failed.
     pub async fn sync_tasks<T: SyncTask>(&self, mut tasks: Vec<T>) -> Result<Vec<T::Made>, T::Error> {
         let made = self.change(move |syncer| {
             Box::pin(async move {

@@ -1,6 +1,6 @@
 //! Invariants of a pool that is written which take a walk to see: for tests and simulations, between two txgs.
 //!
-//! What is asserted where it is cheap stands in [`txg`](super::txg); what a pool on disk has to keep up, in [`crate::View::audit`].
+//! Cheap assertions stand in [`txg`](super::txg); those about a pool on disk, in [`crate::View::audit`].
 
 use std::collections::BTreeSet;
 

@@ -7,7 +7,7 @@
 //!
 //! By hand nothing is preloaded: which metaslabs are loaded decides on places, and the same calls are to give the same bytes.
 //!
-//! A map that cannot be read is nobody's fault here: the allocation that needs it finds out itself, and reports it.
+//! A map that cannot be read ends the task in silence: the allocation that needs it will fail to read it too, and reports it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -278,7 +278,7 @@ impl Syncer {
         }
     }
 
-    /// What holds between two txgs, when one is on disk and the next is open.
+    /// Asserts the state between two txgs, when one is on disk and the next is open.
     fn assert_settled(&self, txg: Txg) {
         assert_eq!(self.synced.map(|last| last.txg), Some(txg), "the txg that was synced is the last on disk");
         assert!(self.passes > 0 && self.space_pass >= self.passes, "each pass enters what it took and freed");
