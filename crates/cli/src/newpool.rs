@@ -103,6 +103,7 @@ impl NewPool {
         let node =
             NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
         let mut files = BulkWriter::create(&head.objset, pool.txg(), &node).await?;
+        files.keep_no_data();
         let number = |wanted: &str| {
             properties.iter().rev().find(|(name, _)| name == wanted).and_then(|(_, value)| match value {
                 PropertyValue::Number(number) => Some(*number),

@@ -55,6 +55,7 @@
 //! object, and static types read better); one type for reading and another for changing (each table of the pool would have to be
 //! read twice, and was).
 
+mod caching;
 mod changes;
 mod error;
 mod geometry;
@@ -81,6 +82,7 @@ use cenote_zio::{ReadContext, Zio, ZioError};
 
 pub use cenote_zio::ORDER;
 
+pub use self::caching::{Caching, Kinds};
 pub use self::error::{DmuError, DmuErrorKind};
 pub use self::geometry::{GROUPUSED, INDIRECT_SHIFT, PROJECTUSED, USERUSED};
 pub use self::object::{DataStream, Extent, Object, ObjectSpec, READ_SIZE_MAX_BYTES, RangeGuard, Run};
@@ -199,7 +201,7 @@ impl Dmu {
         }
     }
 
-    /// Forgets a cached block whose place is written again, or that nothing points to.
+    /// Forgets a cached block whose place is written again, that nothing points to, or whose dataset keeps no data.
     pub(crate) fn forget(&self, bp: &Blkptr) {
         if let Some(key) = Self::cache_key(bp) {
             self.cache.remove(key);

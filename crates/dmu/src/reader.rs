@@ -7,6 +7,7 @@ use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::Dmu;
+use crate::caching::{Caching, SharedCaching};
 
 /// How encrypted blocks of an objset are to be treated.
 #[derive(Clone)]
@@ -40,11 +41,12 @@ struct Shared {
     dmu: Dmu,
     id: ObjsetId,
     key: KeyAccess,
+    caching: SharedCaching,
 }
 
 impl Reader {
     pub(crate) fn new(dmu: Dmu, id: ObjsetId, key: KeyAccess) -> Self {
-        Self { shared: Arc::new(Shared { dmu, id, key }) }
+        Self { shared: Arc::new(Shared { dmu, id, key, caching: SharedCaching::new(Caching::default()) }) }
     }
 
     pub(crate) fn dmu(&self) -> &Dmu {
@@ -57,6 +59,11 @@ impl Reader {
 
     pub(crate) fn key_access(&self) -> &KeyAccess {
         &self.shared.key
+    }
+
+    /// What of its blocks is cached and read ahead.
+    pub(crate) fn caching(&self) -> &SharedCaching {
+        &self.shared.caching
     }
 
     /// The context for reading one of the objset's blocks.

@@ -1,6 +1,6 @@
 //! Datasets: heads and snapshots.
 
-use cenote_dmu::{KeyAccess, Objset, Zap};
+use cenote_dmu::{Caching, KeyAccess, Kinds, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys};
 use cenote_format::enums::ObjsetType;
@@ -223,6 +223,18 @@ impl Dsl {
             },
         };
         Ok(Some(Objset::open(self.dmu().clone(), dataset.objset_id(), dataset.phys.bp, key).await?))
+    }
+
+    /// As [`Dsl::open`], for clients that read what is in it: the objset is cached and read ahead as the dataset's properties say.
+    pub async fn open_for_clients(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
+        let Some(objset) = self.open(dataset).await? else { return Ok(None) };
+        let kinds = async |name| {
+            let found = self.property(&dataset.dir, name, true).await?;
+            let kinds = found.and_then(|found| found.value.number()).and_then(Kinds::from_property);
+            Ok::<_, DslError>(kinds.unwrap_or_default())
+        };
+        objset.set_caching(Caching { primary: kinds("primarycache").await?, prefetch: kinds("prefetch").await? });
+        Ok(Some(objset))
     }
 
     /// The kind of the dataset, from its objset block (which is never encrypted).

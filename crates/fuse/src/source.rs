@@ -254,7 +254,7 @@ async fn frozen(dsl: &Dsl, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
     if dsl.encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
         return Err(OpenError::KeyNotLoaded(name));
     }
-    let objset = dsl.open(dataset).await?.ok_or_else(|| OpenError::Empty(name.clone()))?;
+    let objset = dsl.open_for_clients(dataset).await?.ok_or_else(|| OpenError::Empty(name.clone()))?;
     let filesystem = FileSystem::open(objset).await.map_err(|error| OpenError::Zpl(name, error))?;
     let properties = Properties::read(dsl, &dataset.dir).await?;
     Ok(Zfsvfs::frozen(filesystem, properties, dataset.is_snapshot()))

@@ -97,6 +97,7 @@ pub(super) fn as_it_was(context: &Context, counts: &Counts) -> Outcome {
 async fn open_files(pool: &Pool, name: &str) -> Result<BulkWriter> {
     let head = pool.open_head(name).await?;
     let mut files = BulkWriter::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
+    files.keep_no_data();
     let view = pool.dsl()?;
     let dir = view.dir(name).await?;
     let (asked, of) = (view.clone(), dir.clone());

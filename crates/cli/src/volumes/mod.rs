@@ -75,7 +75,7 @@ async fn frozen(dsl: &Dsl, name: &str) -> Result<Option<Volume>, ExportError> {
     if dsl.kind(&dataset).await.map_err(|error| io_error(&error))? != ObjsetType::Zvol {
         return Ok(None);
     }
-    let Some(objset) = dsl.open(&dataset).await.map_err(|error| io_error(&error))? else { return Ok(None) };
+    let Some(objset) = dsl.open_for_clients(&dataset).await.map_err(|error| io_error(&error))? else { return Ok(None) };
     Ok(Some(Volume::open(&objset).await.map_err(|error| io_error(&error))?))
 }
 

@@ -32,6 +32,7 @@ pub use self::policy::{ObjsetPolicy, RedundantMetadata};
 pub use self::stats::ObjsetStats;
 
 use self::open::Open;
+use crate::caching::Caching;
 use crate::geometry::{GROUPUSED, INDIRECT_SHIFT, OBJECT_MAX, PROJECTUSED, SLOTS, USERUSED, levels_for};
 use crate::object::{Object, ObjectSpec};
 use crate::reader::{KeyAccess, Reader};
@@ -123,6 +124,7 @@ impl Objset {
     }
 
     fn owned(reader: Reader, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
+        reader.caching().set(policy.caching);
         let content = Content::Open(Open::new(&reader, root, phys, policy, next));
         Self { shared: Arc::new(Shared { reader, content }) }
     }
@@ -132,6 +134,11 @@ impl Objset {
     pub fn without_key(&self) -> Self {
         let reader = Reader::new(self.dmu().clone(), self.id(), KeyAccess::Without);
         Self::frozen(reader, self.root(), self.phys())
+    }
+
+    /// Changes what of its blocks is cached and read ahead, from now on.
+    pub fn set_caching(&self, caching: Caching) {
+        self.shared.reader.caching().set(caching);
     }
 
     /// Counts what its users ask of it, where it is open for changing: those who serve it call this.

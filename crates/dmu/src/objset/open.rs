@@ -87,9 +87,10 @@ impl Objset {
         self.open_state().state.lock().policy
     }
 
-    /// Changes how its blocks are written, from the next sync on.
+    /// Changes how its blocks are written, from the next sync on, and how they are cached, from now on.
     pub fn set_policy(&self, policy: ObjsetPolicy) {
         self.open_state().state.lock().policy = policy;
+        self.set_caching(policy.caching);
     }
 
     /// Changes the root block's flags.

@@ -7,6 +7,8 @@ use cenote_format::enums::{Checksum, Compress};
 use cenote_format::ids::Txg;
 use cenote_zio::{Bookmark, WritePolicy};
 
+use crate::caching::{Caching, Kinds};
+
 /// From this pass on a block that this txg wrote is written in its own place again (`zfs_sync_pass_rewrite`).
 pub(crate) const PASS_REWRITE: u32 = 2;
 /// From this pass on nothing is compressed, so that sizes stay what they are (`zfs_sync_pass_dont_compress`).
@@ -48,6 +50,8 @@ pub struct ObjsetPolicy {
     pub may_embed: bool,
     /// Feature `hole_birth`.
     pub holes_have_births: bool,
+    /// What of its blocks is cached and read ahead (`primarycache`, `prefetch`).
+    pub caching: Caching,
 }
 
 impl ObjsetPolicy {
@@ -63,6 +67,7 @@ impl ObjsetPolicy {
             small_block_bytes: 0,
             may_embed: true,
             holes_have_births: true,
+            caching: Caching { primary: Kinds::All, prefetch: Kinds::All },
         }
     }
 

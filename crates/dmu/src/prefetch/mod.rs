@@ -142,7 +142,7 @@ impl Zfetch {
                 if let Some(zfetch) = zfetch.upgrade() {
                     zfetch.state.lock().streams.loaded(part.stream, part.count);
                 }
-                if let Some(beyond) = beyond {
+                if let Some(beyond) = beyond.filter(|_| tree.reads_ahead()) {
                     // The indirect blocks that the next plan goes through. What is wrong with them it will meet.
                     let _ = tree.pointer(0, BlockId(beyond)).await;
                 }

@@ -17,6 +17,7 @@ use super::place::Made;
 use super::stores::Cleaned;
 use super::stretch::Stretch;
 use super::trees::Item;
+use crate::caching::Kinds;
 use crate::geometry::is_special;
 use crate::objset::{BlockKind, Now, ObjsetPolicy};
 
@@ -107,7 +108,7 @@ impl Batch {
         for how in self.hows {
             for item in items.by_ref().take(how.count) {
                 let policy = how.policy_of(&item, self.level, self.now);
-                let kept = self.level > 0 || item.kind.is_metadata();
+                let kept = self.level > 0 || item.kind.is_metadata() || how.policy.caching.primary == Kinds::All;
                 let content = item.content.into_block();
                 batch.push(zio.prepare(units, &content, &policy), policy);
                 blocks.push((item.block, kept.then_some(content)));

@@ -12,7 +12,7 @@ use super::space::SpaceDelta;
 
 /// Blocks made ready together: their numbers, what of them is kept in the cache, how each is written, and what it has become.
 pub(super) struct Made {
-    /// Metadata is kept: the next txg changes it again, and so reads it.
+    /// Metadata is kept: the next txg changes it again, and so reads it. Data is, where `primarycache` has it so.
     pub(super) blocks: Vec<(Option<u64>, Option<Block>)>,
     pub(super) batch: PreparedBatch,
 }
@@ -34,7 +34,7 @@ pub(super) struct Pointed {
     pub(super) changes: Vec<Change>,
     pub(super) pointers: Vec<(Option<u64>, Blkptr)>,
     pub(super) placed: Vec<Placed>,
-    /// Metadata in whose place others have come, which may be in the cache.
+    /// Blocks in whose place others have come, which may be in the cache.
     pub(super) replaced: Vec<Blkptr>,
     /// What ended it, and in which span.
     pub(super) error: Option<(usize, ZioError)>,

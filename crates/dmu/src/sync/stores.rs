@@ -24,7 +24,7 @@ pub(super) struct Stores {
     batch: Vec<Placed>,
     batch_bytes: u64,
     cleaned: Vec<Cleaned>,
-    /// Metadata that is looked for in the cache until all is stored, and not after.
+    /// Blocks that are looked for in the cache until all is stored, and not after.
     pub(super) replaced: Vec<Blkptr>,
     joins: Vec<Join<Result<Vec<Guid>, ZioError>>>,
 }

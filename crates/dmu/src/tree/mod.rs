@@ -15,6 +15,7 @@ use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::{Endian, FormatError};
 use cenote_taskq::buf::Block;
 
+use crate::caching::Kinds;
 use crate::geometry::ancestor;
 use crate::reader::{KeyAccess, Reader};
 use crate::{DmuError, DmuErrorKind};
@@ -165,6 +166,9 @@ impl BlockTree {
             dmu.find(&pointer, context, on_miss).await
         };
         let (bytes, source) = found.map_err(|error| self.error(error))?;
+        if self.is_data() && !self.reader.caching().keeps_data() {
+            dmu.forget(&pointer);
+        }
         self.check_data(&pointer, &bytes)?;
         Ok(Some((bytes, pointer.byte_order(), source)))
     }
@@ -207,10 +211,24 @@ impl BlockTree {
         Ok(Some((block, pointer.byte_order())))
     }
 
-    /// Loads data block `block` into the cache. What is wrong with it is left to the reader that asks for it.
+    /// True if something of its dataset is read ahead.
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.reader.caching().get().prefetch != Kinds::None
+    }
+
+    /// True if its blocks are the contents of a file or a volume.
+    fn is_data(&self) -> bool {
+        !self.phys.object_type.is_metadata()
+    }
+
+    /// Loads data block `block` into the cache, if the dataset has such blocks read ahead. What is wrong with it is left to the reader that asks for it.
     pub(crate) async fn load_ahead(&self, block: BlockId) {
+        if !self.reads_ahead() {
+            return;
+        }
         let Ok(pointer) = self.pointer(0, block).await else { return };
-        if !pointer.is_hole() && !self.walks_without_key(&pointer) {
+        let is_wanted = !self.is_data() || self.reader.caching().get().prefetch == Kinds::All;
+        if is_wanted && !pointer.is_hole() && !self.walks_without_key(&pointer) {
             self.reader.dmu().load_ahead(&pointer, self.reader.context(self.id, 0, block)).await;
         }
     }

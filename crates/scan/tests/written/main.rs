@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod added;
+mod cached;
 mod common;
 mod destroyed;
 mod failing;

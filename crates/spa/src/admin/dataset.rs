@@ -20,7 +20,7 @@
 use std::ops::RangeInclusive;
 
 use cenote_codec::compress::Compression;
-use cenote_dmu::{Objset, ObjsetPolicy, RedundantMetadata};
+use cenote_dmu::{Kinds, Objset, ObjsetPolicy, RedundantMetadata};
 use cenote_dsl::{Dir, Dsl};
 use cenote_format::dsl::{dataset_field, dir_field};
 use cenote_format::enums::{Checksum, Compress, ObjsetType};
@@ -34,9 +34,9 @@ use crate::features::by_name;
 use crate::sync::Syncer;
 use cenote_dsl::Head;
 
-/// Properties that say how blocks are written.
-pub(crate) const POLICY_PROPERTIES: [&str; 5] =
-    ["compression", "checksum", "copies", "redundant_metadata", "special_small_blocks"];
+/// Properties that say how blocks are written and cached.
+pub(crate) const POLICY_PROPERTIES: [&str; 7] =
+    ["compression", "checksum", "copies", "redundant_metadata", "special_small_blocks", "primarycache", "prefetch"];
 /// Blocks of files that count as small are no larger than this.
 const SMALL_BLOCK_MAX_BYTES: u64 = 1 << 20;
 
@@ -335,6 +335,14 @@ impl Syncer {
                     return Err(bad());
                 }
                 Ok(Needs::of_block_size(number))
+            }
+            "primarycache" => {
+                policy.caching.primary = Kinds::from_property(number).ok_or_else(bad)?;
+                Ok(Needs::empty())
+            }
+            "prefetch" => {
+                policy.caching.prefetch = Kinds::from_property(number).ok_or_else(bad)?;
+                Ok(Needs::empty())
             }
             "volblocksize" => Ok(Needs::of_block_size(number)),
             "dnodesize" => Ok(Needs::of_slots(FileSizes::of_properties(None, Some(number)).dnode_slots.into())),

@@ -229,8 +229,8 @@ impl Syncer {
                 None => None,
             },
         };
-        // Where nothing says anything: of `compression` and `checksum` on, one copy, all metadata twice.
-        let number = number.unwrap_or(u64::from(property != "redundant_metadata"));
+        let usual = || cenote_props::dataset::find(property).and_then(cenote_props::Property::default_number);
+        let Some(number) = number.or_else(usual) else { return Ok(Vec::new()) };
         let mut followed = Vec::new();
         // Mostly nothing is below: then none of the others is asked for its name.
         let has_below = !view.children(dir, true).await.map_err(|error| self.dsl_failed(error))?.is_empty();

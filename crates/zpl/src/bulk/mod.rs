@@ -11,7 +11,7 @@
 mod directory;
 
 use cenote_dmu::sa::{SaHandle, SaRecord, SaTables, bonus_room_bytes};
-use cenote_dmu::{DmuError, DmuErrorKind, Object, ObjectSpec, Objset, Zap};
+use cenote_dmu::{DmuError, DmuErrorKind, Kinds, Object, ObjectSpec, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::objset::ObjsetFlags;
@@ -91,6 +91,13 @@ impl BulkWriter {
     fn new(objset: &Objset, tables: SaTables, root: ObjectId) -> Self {
         let (objset, xattrs) = (objset.clone(), XattrMode::default());
         Self { objset, tables, root, xattrs, record_bytes: 128 << 10, dnode_slots: 1 }
+    }
+
+    /// Has the files' data pass by the cache, from the next sync on: a program that only fills a file system reads none of it again.
+    pub fn keep_no_data(&self) {
+        let mut policy = self.objset.policy();
+        policy.caching.primary = Kinds::Metadata;
+        self.objset.set_policy(policy);
     }
 
     /// Makes an empty file system in a new objset: master node, attribute tables, delete queue, and a root directory.
