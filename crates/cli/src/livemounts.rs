@@ -84,14 +84,14 @@ impl LiveMounts {
         Ok(None)
     }
 
-    /// Has mounts show the datasets that are there now, and obey their properties as they are now, of which those called `changed` were
-    /// just changed. Returns a sentence for each property that a mount obeys only later.
-    pub(crate) async fn refresh(&self, changed: &[String]) -> Vec<String> {
+    /// Has mounts show datasets as they are now, which were just made, destroyed, renamed or set, and obey their properties, of which those
+    /// called `changed` were just changed. Returns a sentence for each property that a mount obeys only later.
+    pub(crate) async fn refresh(&self, datasets: &[String], changed: &[String]) -> Vec<String> {
         let mounts = self.0.lock().clone();
         let mut later = Vec::new();
         for mount in mounts {
             let at = mount.at.display();
-            if let Err(error) = mount.tree.refresh().await {
+            if let Err(error) = mount.tree.refresh(datasets).await {
                 later.push(format!("'{}' is mounted at {at}, where all is as before: {error}", mount.dataset));
                 continue;
             }

@@ -20,6 +20,8 @@ use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_zpl::Properties;
 
+use crate::slots::is_at_or_below;
+
 /// Datasets shown in one mount at most.
 const DATASETS_MAX: usize = 1 << 14;
 
@@ -43,11 +45,47 @@ pub(crate) struct Placed {
     pub(crate) properties: Properties,
 }
 
-/// The datasets to show below `top`, outer ones first. Remarks on those left out go to `note`.
+/// The part of the mounted dataset's tree that is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of it.
+    All,
+    /// Datasets by their names, with those below them.
+    Below(Vec<String>),
+}
+
+impl Part {
+    /// Datasets with those below them, each once.
+    pub(crate) fn below(names: &[String]) -> Self {
+        let mut outermost: Vec<String> = Vec::new();
+        let mut names = names.to_vec();
+        names.sort();
+        for name in names {
+            if !outermost.iter().any(|outer| is_at_or_below(&name, outer)) {
+                outermost.push(name);
+            }
+        }
+        Self::Below(outermost)
+    }
+
+    /// Whether a dataset is in it.
+    pub(crate) fn has(&self, dataset: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Below(names) => names.iter().any(|name| is_at_or_below(dataset, name)),
+        }
+    }
+}
+
+/// The datasets of a part that are to be shown below `top`. Remarks on those left out go to `note`.
+///
+/// # Errors
+/// They cannot be read.
 pub(crate) async fn placed(
     dsl: &Dsl,
     top: &Dir,
     layout: Layout,
+    part: &Part,
     mut note: impl FnMut(String),
 ) -> Result<Vec<Placed>, DslError> {
     let mut found: Vec<Placed> = Vec::new();
@@ -58,34 +96,63 @@ pub(crate) async fn placed(
         Layout::Mountpoints => mountpoint(dsl, top).await?,
         Layout::Names | Layout::Alone => None,
     };
-    for dir in dsl.tree(top.clone(), false).await?.into_iter().skip(1) {
-        let path = match &base {
-            Some(base) => {
-                // `canmount` is not inherited; 1 is `on`, which is the default.
-                let can_mount = dsl.property(&dir, "canmount", false).await?.and_then(|found| found.value.number());
-                if can_mount.unwrap_or(1) != 1 {
-                    continue;
+    let mut roots = Vec::new();
+    match part {
+        Part::All => roots.push(top.clone()),
+        Part::Below(names) => {
+            for name in names.iter().filter(|name| *name != &top.name && is_at_or_below(name, &top.name)) {
+                match dsl.dir(name).await {
+                    Ok(dir) => roots.push(dir),
+                    // It was destroyed, or is called otherwise now.
+                    Err(DslError::NoSuchDataset(_)) => {}
+                    Err(error) => return Err(error),
                 }
-                mountpoint(dsl, &dir).await?.and_then(|at| below(base, &at))
             }
-            None => dir.name.strip_prefix(&top.name).and_then(|rest| below("/", rest)),
-        };
-        let Some(path) = path else { continue };
-        let Some(dataset) = dsl.head(&dir).await? else { continue };
-        let name = &dir.name;
-        if dsl.kind(&dataset).await? != ObjsetType::Zfs || dataset.is_inconsistent() {
-            continue;
-        }
-        if dsl.encryption(&dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
-            note(format!("'{name}' is left out: its key is not loaded"));
-        } else if found.len() >= DATASETS_MAX {
-            note(format!("'{name}' and those after it are left out: more than {DATASETS_MAX} datasets"));
-            break;
-        } else {
-            found.push(Placed { dataset, path, properties: Properties::read(dsl, &dir).await? });
         }
     }
-    found.sort_by(|a, b| (a.path.len(), &a.path).cmp(&(b.path.len(), &b.path)));
+    for root in roots {
+        for dir in dsl.tree(root, false).await?.into_iter().filter(|dir| dir.object != top.object) {
+            let path = match &base {
+                Some(base) => {
+                    // `canmount` is not inherited; 1 is `on`, which is the default.
+                    let can_mount = dsl.property(&dir, "canmount", false).await?.and_then(|found| found.value.number());
+                    if can_mount.unwrap_or(1) != 1 {
+                        continue;
+                    }
+                    mountpoint(dsl, &dir).await?.and_then(|at| below(base, &at))
+                }
+                None => dir.name.strip_prefix(&top.name).and_then(|rest| below("/", rest)),
+            };
+            let Some(path) = path else { continue };
+            let Some(dataset) = dsl.head(&dir).await? else { continue };
+            let name = &dir.name;
+            if dsl.kind(&dataset).await? != ObjsetType::Zfs || dataset.is_inconsistent() {
+                continue;
+            }
+            if dsl.encryption(&dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
+                note(format!("'{name}' is left out: its key is not loaded"));
+            } else if found.len() > DATASETS_MAX {
+                return Ok(found);
+            } else {
+                found.push(Placed { dataset, path, properties: Properties::read(dsl, &dir).await? });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Datasets in the order in which they are shown, outer ones first: one at each place, and not too many. Remarks on those left out go to
+/// `note`.
+pub(crate) fn arranged(mut found: Vec<Placed>, mut note: impl FnMut(String)) -> Vec<Placed> {
+    if found.len() > DATASETS_MAX {
+        found.sort_by(|a, b| a.dataset.dir.name.cmp(&b.dataset.dir.name));
+        let name = &found[DATASETS_MAX].dataset.dir.name;
+        note(format!("'{name}' and those after it are left out: more than {DATASETS_MAX} datasets"));
+        found.truncate(DATASETS_MAX);
+    }
+    found.sort_by(|a, b| {
+        (a.path.len(), &a.path, &a.dataset.dir.name).cmp(&(b.path.len(), &b.path, &b.dataset.dir.name))
+    });
     found.dedup_by(|later, earlier| {
         let is_same = later.path == earlier.path;
         if is_same {
@@ -93,7 +160,7 @@ pub(crate) async fn placed(
         }
         is_same
     });
-    Ok(found)
+    found
 }
 
 /// The directory that the property `mountpoint` names; `None` for `none` and `legacy`.
@@ -173,6 +240,14 @@ mod tests {
 
     fn parts(path: Option<Vec<Vec<u8>>>) -> Option<String> {
         path.map(|parts| parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join("/"))
+    }
+
+    #[test]
+    fn a_part_has_each_dataset_once() {
+        let part = Part::below(&["t/a/b", "t/a", "t/a-b", "t/a", "t/ab"].map(str::to_owned));
+        assert_eq!(part, Part::Below(["t/a", "t/a-b", "t/ab"].map(str::to_owned).to_vec()));
+        assert!(part.has("t/a/b/c") && part.has("t/ab") && !part.has("t/abc") && !part.has("t"));
+        assert!(!Part::below(&[]).has("t") && Part::All.has("t"));
     }
 
     #[test]

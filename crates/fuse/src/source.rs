@@ -12,7 +12,7 @@ use cenote_spa::{FileSizes, HeadSpace, LiveHead, Pool, SpaError, Syncer, View};
 use cenote_taskq::Handle;
 use cenote_zpl::{AccessTimes, FileSystem, Properties, ZplError};
 
-use crate::layout::{self, Layout, Placed};
+use crate::layout::{self, Layout, Part, Placed};
 use crate::live::Live;
 use crate::server::{Report, SpaceFigures};
 use crate::space::{PoolSize, figures_of};
@@ -37,7 +37,7 @@ pub(crate) struct Source {
 pub(crate) struct Survey {
     /// The mounted one.
     pub(crate) top: Placed,
-    /// Those nested in it, outer ones first.
+    /// Those nested in it, of the part that was asked for.
     pub(crate) below: Vec<Placed>,
     /// Remarks on those that are left out.
     pub(crate) notes: Vec<String>,
@@ -85,21 +85,21 @@ impl Source {
         }
     }
 
-    /// The mounted dataset as it is called now, and where those nested in it stand.
+    /// The mounted dataset as it is called now, and where those of a part that are nested in it stand.
     ///
     /// # Errors
     /// It is not there any more, or cannot be read.
-    pub(crate) async fn survey(&self, top: &Dataset, layout: Layout) -> Result<Survey, OpenError> {
+    pub(crate) async fn survey(&self, top: &Dataset, layout: Layout, part: &Part) -> Result<Survey, OpenError> {
         let layout = if top.is_snapshot() { Layout::Alone } else { layout };
         let mut survey = match &self.from {
-            From::View { view, .. } => survey(view.dsl(), top, layout).await?,
+            From::View { view, .. } => survey(view.dsl(), top, layout, part).await?,
             From::Pool(pool) => {
-                let top = top.clone();
+                let (top, part) = (top.clone(), part.clone());
                 // Between two changes of the pool, so that none is seen half made.
                 let looked = pool.look(move |syncer| {
                     Box::pin(async move {
                         let dsl = syncer.dsl().clone();
-                        let mut found = survey(&dsl, &top, layout).await?;
+                        let mut found = survey(&dsl, &top, layout, &part).await?;
                         for placed in std::iter::once(&mut found.top).chain(&mut found.below) {
                             allow_sizes(syncer, &dsl, &placed.dataset.dir, &mut placed.properties).await?;
                         }
@@ -196,12 +196,12 @@ impl Source {
     }
 }
 
-async fn survey(dsl: &Dsl, top: &Dataset, layout: Layout) -> Result<Survey, OpenError> {
+async fn survey(dsl: &Dsl, top: &Dataset, layout: Layout, part: &Part) -> Result<Survey, OpenError> {
     // It may have been renamed since.
     let dir = dsl.dir_object(top.dir.object, dsl.dir_name(top.dir.object).await?).await?;
     let dataset = dsl.dataset_object(top.object, dir, top.snapshot.clone()).await?;
     let mut notes = Vec::new();
-    let below = layout::placed(dsl, &dataset.dir, layout, |text| notes.push(text)).await?;
+    let below = layout::placed(dsl, &dataset.dir, layout, part, |text| notes.push(text)).await?;
     let properties = Properties::read(dsl, &dataset.dir).await?;
     Ok(Survey { top: Placed { dataset, path: Vec::new(), properties }, below, notes })
 }

@@ -1,7 +1,5 @@
 //! What a dataset's properties say of its file system.
 
-use std::collections::BTreeMap;
-
 use cenote_dmu::tx::SyncMode;
 use cenote_dsl::{Dir, Dsl, DslError};
 
@@ -129,12 +127,8 @@ impl Properties {
     /// # Errors
     /// They cannot be read.
     pub async fn read(dsl: &Dsl, dir: &Dir) -> Result<Self, DslError> {
-        let mut numbers = BTreeMap::new();
-        for name in Self::NAMES {
-            let found = dsl.property(dir, name, true).await?;
-            numbers.extend(found.and_then(|found| found.value.number()).map(|number| (name, number)));
-        }
-        Ok(Self::of(|name| numbers.get(name).copied()))
+        let found = dsl.properties(dir, |name| Self::NAMES.contains(&name)).await?;
+        Ok(Self::of(|name| found.get(name).and_then(|found| found.value.number())))
     }
 }
 

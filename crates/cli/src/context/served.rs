@@ -91,7 +91,7 @@ impl Context {
     /// Has what is mounted obey properties of datasets that were just changed, and says what obeys them only later.
     pub(crate) async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
         if let Some(served) = &self.served {
-            served.mounts.refresh(changed).await.iter().for_each(|line| self.err(line));
+            served.mounts.refresh(datasets, changed).await.iter().for_each(|line| self.err(line));
             served.volumes.refresh(changed).await.iter().for_each(|line| self.err(line));
             return;
         }
@@ -109,10 +109,10 @@ impl Context {
         }
     }
 
-    /// Has what is mounted show datasets that were just made, destroyed or renamed.
-    pub(crate) async fn datasets_changed(&self) {
+    /// Has what is mounted show datasets that were just made, destroyed or renamed, with those below them.
+    pub(crate) async fn datasets_changed(&self, datasets: &[String]) {
         if let Some(served) = &self.served {
-            served.mounts.refresh(&[]).await.iter().for_each(|line| self.err(line));
+            served.mounts.refresh(datasets, &[]).await.iter().for_each(|line| self.err(line));
         }
     }
 

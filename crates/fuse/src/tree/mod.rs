@@ -17,7 +17,7 @@ use cenote_zpl::{AccessTimes, Attributes, File, Forbidden, Time, ZplError};
 
 use crate::files::Files;
 use crate::grafts::{Graft, Grafts};
-use crate::layout::Layout;
+use crate::layout::{Layout, Placed};
 use crate::live::Live;
 use crate::node::{Place, snapshot_root_ino};
 use crate::server::{Client, Entry, Errno, NodeId, Pin, Report, Stat};
@@ -60,6 +60,8 @@ struct Shared {
     zfsvfs: Arc<Zfsvfs>,
     slots: Slots,
     grafts: RwLock<Arc<Grafts>>,
+    /// All nested datasets as they were when each was last looked at; none where they have to be looked at again.
+    known: Mutex<Option<Vec<Placed>>>,
     /// Held while datasets are placed.
     placing: AsyncMutex<()>,
     layout: Layout,
@@ -153,6 +155,7 @@ impl Tree {
                 slot,
                 zfsvfs,
                 grafts: RwLock::default(),
+                known: Mutex::default(),
                 placing: AsyncMutex::new(()),
                 layout: options.layout,
                 forbidden: Mutex::default(),
@@ -165,7 +168,7 @@ impl Tree {
                 made_at: Time { seconds, nanoseconds: 0 },
             }),
         };
-        if let Err(error) = tree.refresh().await {
+        if let Err(error) = tree.show_all().await {
             tree.close().await;
             return Err(error);
         }

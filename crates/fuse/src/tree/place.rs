@@ -4,6 +4,9 @@
 //! says so ([`Tree::refresh`]), and the client is told exactly which names lead elsewhere now; nothing has to be asked for again from time
 //! to time. Datasets that are to be destroyed leave the mount before ([`Tree::release_datasets`]), as OpenZFS unmounts them; where
 //! somebody uses one of them the mount keeps them.
+//!
+//! A pool may have thousands of datasets, and what they say is read between two changes of the pool. So a command names those that it has
+//! changed, and no others are read again; the places of all are then worked out in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,6 +16,7 @@ use cenote_zpl::Forbidden;
 
 use super::Tree;
 use crate::grafts::Named;
+use crate::layout::{Part, Placed, arranged};
 use crate::node::Place;
 use crate::server::NodeId;
 use crate::slots::{LIVE_MAX, Slot, is_at_or_below};
@@ -24,13 +28,23 @@ const FORGET_TIME_MAX: Duration = Duration::from_secs(2);
 const FORGET_POLL: Duration = Duration::from_millis(10);
 
 impl Tree {
-    /// Shows datasets where they are now, and obeys their properties as they are now.
+    /// Shows datasets where they are now, and obeys their properties as they are now. `changed` are the datasets that were made, set,
+    /// renamed (the name before, and the name now) or destroyed; they and those below them are looked at again, and no others.
     ///
     /// # Errors
     /// The mounted dataset is gone, or the datasets cannot be read: all is shown as before.
-    pub async fn refresh(&self) -> Result<(), OpenError> {
+    pub async fn refresh(&self, changed: &[String]) -> Result<(), OpenError> {
         let _turn = self.shared.placing.lock().await;
-        self.place(&[]).await
+        self.place(&Part::below(changed), &[]).await
+    }
+
+    /// Places all datasets for the first time.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(super) async fn show_all(&self) -> Result<(), OpenError> {
+        let _turn = self.shared.placing.lock().await;
+        self.place(&Part::All, &[]).await
     }
 
     /// Has datasets and those below them leave the mount, so that they can be destroyed; [`Self::refresh`] shows those that are
@@ -52,13 +66,14 @@ impl Tree {
         if slots.is_empty() {
             return Ok(None);
         }
-        self.place(names).await?;
+        let unchanged = Part::below(&[]);
+        self.place(&unchanged, names).await?;
         let handle = self.shared.source.handle();
         let begun = handle.now();
         for slot in &slots {
             while !slot.close_unused().await {
                 if handle.now() - begun > FORGET_TIME_MAX {
-                    self.place(&[]).await?;
+                    self.place(&unchanged, &[]).await?;
                     return Ok(Some(slot.dataset().name()));
                 }
                 handle.sleep(FORGET_POLL).await;
@@ -67,22 +82,39 @@ impl Tree {
         Ok(None)
     }
 
-    /// Places the datasets as they are now, but those at and below `without`.
-    async fn place(&self, without: &[String]) -> Result<(), OpenError> {
+    /// The datasets as they are now, of which those of a part have changed: the mounted one, and all that are nested in it.
+    async fn surveyed(&self, changed: &Part) -> Result<(Placed, Vec<Placed>), OpenError> {
         let shared = &*self.shared;
-        let mut survey = shared.source.survey(&shared.slot.dataset(), shared.layout).await?;
+        // Where this fails, or its caller gives up, all is looked at the next time.
+        let known = shared.known.lock().take();
+        // What is set above the mounted dataset may move all others.
+        let (mut all, changed) = match known {
+            Some(known) if !changed.has(&self.dataset()) => (known, changed),
+            _ => (Vec::new(), &Part::All),
+        };
+        let mut survey = shared.source.survey(&shared.slot.dataset(), shared.layout, changed).await?;
         survey.notes.drain(..).for_each(|text| self.note(text));
-        survey.below.retain(|placed| !without.iter().any(|name| is_at_or_below(&placed.dataset.dir.name, name)));
-        let mut forbidden = survey.top.properties.forbidden;
-        for placed in &survey.below {
+        all.retain(|placed| !changed.has(&placed.dataset.dir.name));
+        all.append(&mut survey.below);
+        *shared.known.lock() = Some(all.clone());
+        Ok((survey.top, all))
+    }
+
+    /// Places the datasets as they are now, of which those of a part have changed, but those at and below `without`.
+    async fn place(&self, changed: &Part, without: &[String]) -> Result<(), OpenError> {
+        let shared = &*self.shared;
+        let (top, mut below) = self.surveyed(changed).await?;
+        below.retain(|placed| !without.iter().any(|name| is_at_or_below(&placed.dataset.dir.name, name)));
+        let below = arranged(below, |text| self.note(text));
+        let mut forbidden = top.properties.forbidden;
+        for placed in &below {
             // Each of them says for itself whether it may be written; the kernel has one set of the other flags for the mount.
             forbidden = forbidden.or(Forbidden { write: false, ..placed.properties.forbidden });
         }
         *shared.forbidden.lock() = forbidden;
         let before = self.grafts();
-        let now = before
-            .resolved(&shared.source, &shared.slots, &shared.zfsvfs, &survey.below, &mut |text| self.note(text))
-            .await;
+        let now =
+            before.resolved(&shared.source, &shared.slots, &shared.zfsvfs, &below, &mut |text| self.note(text)).await;
         let changed: Vec<Named> = before.named().symmetric_difference(&now.named()).cloned().collect();
         let placed: BTreeSet<u16> = now.named().iter().filter_map(|(.., node)| root_slot(*node)).collect();
         *shared.grafts.write() = now.into();
@@ -90,10 +122,10 @@ impl Tree {
         if shared.source.is_frozen() {
             return Ok(());
         }
-        shared.slot.set_dataset(survey.top.dataset);
-        shared.zfsvfs.set_properties(survey.top.properties);
+        shared.slot.set_dataset(top.dataset);
+        shared.zfsvfs.set_properties(top.properties);
         let properties: BTreeMap<_, _> =
-            survey.below.iter().map(|placed| (placed.dataset.object, placed.properties)).collect();
+            below.iter().map(|placed| (placed.dataset.object, placed.properties)).collect();
         for index in placed {
             let Some(slot) = shared.slots.at(index) else { continue };
             if let (Some(zfsvfs), Some(properties)) = (slot.opened(), properties.get(&slot.dataset().object)) {

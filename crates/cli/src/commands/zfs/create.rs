@@ -2,8 +2,10 @@
 
 use anyhow::{Result, anyhow};
 use cenote_admin::{VolumeShape, create_filesystem, create_volume};
+use cenote_dsl::DslError;
 use cenote_dsl::name::check_new_dataset;
 use cenote_props::{Types, dataset, effect};
+use cenote_spa::Pool;
 use serde::{Deserialize, Serialize};
 
 use crate::args::parse_size;
@@ -61,6 +63,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let shown = settings.clone();
     let shape = args.volume.as_deref().map(|size| shape(size, block_size, args.sparse)).transpose()?;
     let pool = Writing::open(context, pool_of(name)).await?;
+    let outermost = outermost_new(pool.pool(), name).await?;
     match shape {
         Some(shape) => create_volume(pool.pool(), name, shape, settings, args.parents).await?,
         None => create_filesystem(pool.pool(), name, settings, args.parents).await?,
@@ -72,10 +75,23 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let words = words.chain(args.block_size.iter().flat_map(|size| ["-b", size])).chain(options).chain(volume);
     let words = words.chain([name.as_str()]);
     pool.finish(line(words)).await?;
-    context.datasets_changed().await;
+    context.datasets_changed(&[outermost]).await;
     let set = shown.iter().map(|(name, value)| (name.as_str(), value));
     note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
     Ok(Outcome::Good)
+}
+
+/// The outermost dataset on the way to a new one that is not there yet.
+async fn outermost_new(pool: &Pool, name: &str) -> Result<String> {
+    let dsl = pool.dsl()?;
+    let mut outermost = name;
+    while let Some((above, _)) = outermost.rsplit_once('/') {
+        match dsl.dir(above).await {
+            Err(DslError::NoSuchDataset(_)) => outermost = above,
+            Ok(_) | Err(_) => break,
+        }
+    }
+    Ok(outermost.to_owned())
 }
 
 fn shape(size: &str, block_size: Option<&str>, sparse: bool) -> Result<VolumeShape> {

@@ -38,7 +38,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let destroyed = destroy(context, &args, &pool).await;
     // Those that are there still are shown again.
-    context.datasets_changed().await;
+    context.datasets_changed(std::slice::from_ref(name)).await;
     destroyed?;
     if !args.dry_run {
         pool.work_off(context, "freeing").await?;

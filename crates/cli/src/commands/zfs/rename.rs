@@ -62,6 +62,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         [(args.force, "-f"), (args.unmounted, "-u")].into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
     let words = ["zfs", "rename"].into_iter().chain(flags).chain([args.from.as_str(), args.to.as_str()]);
     pool.finish(line(words)).await?;
-    context.datasets_changed().await;
+    context.datasets_changed(&[args.from, args.to]).await;
     Ok(Outcome::Good)
 }
