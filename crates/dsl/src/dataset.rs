@@ -1,5 +1,7 @@
 //! Datasets: heads and snapshots.
 
+use std::collections::BTreeMap;
+
 use cenote_dmu::{Caching, KeyAccess, Kinds, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys};
@@ -136,6 +138,21 @@ impl Dsl {
             (a.phys.creation_txg, a.object, &a.snapshot).cmp(&(b.phys.creation_txg, b.object, &b.snapshot))
         });
         Ok(found)
+    }
+
+    /// The names of the heads in these objects, by object: the directories beside them are read once for all. Those that cannot be read are
+    /// left out.
+    pub async fn head_names(&self, heads: &[ObjectId]) -> BTreeMap<ObjectId, String> {
+        let (mut names, mut found) = (Names::default(), BTreeMap::new());
+        let Ok(root) = self.root_dir().await else { return found };
+        for head in heads {
+            let nameless = Dir { object: ObjectId(0), name: String::new(), phys: root.phys.clone() };
+            let Ok(dataset) = self.dataset_object(*head, nameless, None).await else { continue };
+            if let Ok(name) = names.dir_name(self, dataset.phys.dir).await {
+                found.insert(*head, name);
+            }
+        }
+        found
     }
 
     /// The full name of the dataset in `object`: a head, or a snapshot found in its head's list.

@@ -5,6 +5,7 @@ use cenote_format::Endian;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Dsl, DslError};
 
@@ -33,6 +34,8 @@ pub(crate) struct Open {
     empty_bpobj: Mutex<Option<ObjectId>>,
     /// Head datasets that are open, in the order in which they were opened.
     heads: Mutex<Vec<Head>>,
+    /// Directories that were given other names since the pool was opened.
+    renames: AtomicU64,
 }
 
 impl Open {
@@ -44,7 +47,7 @@ impl Open {
         empty_bpobj: Option<ObjectId>,
     ) -> Self {
         let (empty_bpobj, heads) = (Mutex::new(empty_bpobj), Mutex::new(Vec::new()));
-        Self { writer: writer.clone(), mos_dir, origin, free_bpobj, empty_bpobj, heads }
+        Self { writer: writer.clone(), mos_dir, origin, free_bpobj, empty_bpobj, heads, renames: AtomicU64::new(0) }
     }
 }
 
@@ -115,6 +118,17 @@ impl Dsl {
     #[must_use]
     pub fn take_empty_bpobj(&self) -> Option<ObjectId> {
         self.open_part().empty_bpobj.lock().take()
+    }
+
+    /// How many directories have been given other names since the pool was opened: while it stays the same, a dataset keeps its name.
+    #[must_use]
+    pub fn renames(&self) -> u64 {
+        self.open_part().renames.load(Ordering::Acquire)
+    }
+
+    /// A directory has another name.
+    pub(crate) fn renamed(&self) {
+        self.open_part().renames.fetch_add(1, Ordering::Release);
     }
 
     /// The head datasets that are open to be changed, in the order in which they were opened.

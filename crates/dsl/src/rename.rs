@@ -24,6 +24,7 @@ impl Dsl {
         self.forget_name(txg, before, dir).await?;
         let names = self.mos().object(self.dir_phys(parent).await?.child_dirs).await?;
         Zap::put_entry(&names, txg, name, Some(&ZapValue::from_u64(dir.0))).await?;
+        self.renamed();
         if parent == before {
             return Ok(());
         }

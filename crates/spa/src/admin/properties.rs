@@ -234,16 +234,16 @@ impl Syncer {
         let mut followed = Vec::new();
         // Mostly nothing is below: then none of the others is asked for its name.
         let has_below = !view.children(dir, true).await.map_err(|error| self.dsl_failed(error))?.is_empty();
-        for head in self.dsl.heads() {
-            if !has_below && head.dataset != dir.phys.head_dataset {
-                continue;
-            }
-            let Ok(name) = view.dataset_name(head.dataset).await else { continue };
-            if name != dir.name {
+        let mut heads = self.dsl.heads();
+        heads.retain(|head| has_below || head.dataset == dir.phys.head_dataset);
+        let names = view.head_names(&heads.iter().map(|head| head.dataset).collect::<Vec<_>>()).await;
+        for head in heads {
+            let Some(name) = names.get(&head.dataset) else { continue };
+            if *name != dir.name {
                 if !name.starts_with(&format!("{}/", dir.name)) {
                     continue;
                 }
-                let below = self.dir_of(view, &name).await?;
+                let below = self.dir_of(view, name).await?;
                 let found = view.property(&below, property, true).await.map_err(|error| self.dsl_failed(error))?;
                 match found.map(|found| found.source) {
                     Some(Source::Inherited(from)) if from.len() <= dir.name.len() => {}

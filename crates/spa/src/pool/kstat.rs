@@ -11,6 +11,7 @@ use cenote_format::ids::ObjectId;
 use cenote_kstat::{Registry, Snapshot, Stat};
 use cenote_taskq::buf;
 use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use cenote_zio::ZioError;
 
 use super::history::TxgRecord;
@@ -23,6 +24,8 @@ pub(super) struct Kstats {
     pub(super) registry: Registry,
     /// With the name as of the last txg.
     heads: Mutex<BTreeMap<ObjectId, (String, Weak<ObjsetStats>)>>,
+    /// Renamed directories when the names were read.
+    renames: AtomicU64,
 }
 
 impl Kstats {
@@ -34,11 +37,16 @@ impl Kstats {
 
     /// A change of the pool may have given datasets other names.
     pub(super) async fn refresh_names(&self, writer: &Syncer) {
+        let renames = writer.dsl().renames();
+        if self.renames.swap(renames, Ordering::Relaxed) == renames {
+            return;
+        }
         let datasets: Vec<ObjectId> = self.heads.lock().keys().copied().collect();
-        for dataset in datasets {
-            // Nothing depends on it: what cannot be read keeps its name.
-            let Ok(name) = writer.dsl().dataset_name(dataset).await else { continue };
-            self.heads.lock().entry(dataset).and_modify(|(known, _)| *known = name);
+        // Nothing depends on it: what cannot be read keeps its name.
+        let names = writer.dsl().head_names(&datasets).await;
+        let mut heads = self.heads.lock();
+        for (dataset, name) in names {
+            heads.entry(dataset).and_modify(|(known, _)| *known = name);
         }
     }
 
