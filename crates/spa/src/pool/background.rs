@@ -1,5 +1,7 @@
 //! The task that writes txgs, and the start of a pool's life in the background.
 
+use std::time::Duration;
+
 use cenote_dmu::tx::{TxError, TxTunables};
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::atomic::Ordering;
@@ -64,12 +66,14 @@ impl Shared {
     }
 
     async fn sync_one(&self, txg: Txg) -> Result<(), SpaError> {
+        let quiesced = self.handle.now();
         let mut seat = self.seat.lock().await;
-        let written = self.write(seat.syncer().map_err(|error: TxError| self.fail(&error))?, txg).await;
+        let waited = self.handle.now() - quiesced;
+        let written = self.write(seat.syncer().map_err(|error: TxError| self.fail(&error))?, txg, waited).await;
         written.inspect_err(|error| self.fail_seat(&mut seat, error))
     }
 
-    async fn write(&self, syncer: &mut Syncer, txg: Txg) -> Result<(), SpaError> {
+    async fn write(&self, syncer: &mut Syncer, txg: Txg, waited: Duration) -> Result<(), SpaError> {
         assert_eq!(syncer.txg(), txg, "the syncer is at the txg that is synced");
         assert!(self.txgs.open_txg() > txg, "the txg that syncs is closed to changes");
         let begun = self.handle.now();
@@ -93,6 +97,7 @@ impl Shared {
         }
         let record = TxgRecord {
             txg,
+            waited,
             begun,
             took: self.handle.now() - begun,
             dirty_bytes,

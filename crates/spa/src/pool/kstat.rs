@@ -87,7 +87,10 @@ fn txgs<'a>(records: impl Iterator<Item = &'a TxgRecord>, snapshot: &mut Snapsho
     let row = |record: &TxgRecord| {
         let state = Stat::Text("C".into());
         let (txg, dirty, passes) = (record.txg.0, record.dirty_bytes, u64::from(record.passes));
-        vec![Stat::Count(txg), state, Stat::Count(dirty), ns(record.took), Stat::Count(passes), ns(record.serial)]
+        let (waited, took, serial) = (ns(record.waited), ns(record.took), ns(record.serial));
+        vec![Stat::Count(txg), state, Stat::Count(dirty), waited, took, Stat::Count(passes), serial]
     };
-    snapshot.group("txgs").table(&["txg", "state", "ndirty", "stime", "passes", "serial"], records.map(row).collect());
+    snapshot
+        .group("txgs")
+        .table(&["txg", "state", "ndirty", "wtime", "stime", "passes", "serial"], records.map(row).collect());
 }

@@ -107,6 +107,7 @@ fn object(record: &TxgRecord, is_verbose: bool) -> Value {
         "dirty_bytes": record.dirty_bytes,
         "is_change": record.is_change,
         "passes": record.passes,
+        "wait_ns": nanoseconds(record.waited),
         "sync_ns": nanoseconds(record.took),
         "serial_ns": nanoseconds(record.serial),
         "allocated_bytes": space.allocated_bytes,
@@ -271,6 +272,7 @@ mod tests {
         };
         TxgRecord {
             txg: Txg(42),
+            waited: Duration::from_micros(20),
             begun: cenote_taskq::Instant::default(),
             took: Duration::from_micros(1500),
             dirty_bytes: 1 << 20,
