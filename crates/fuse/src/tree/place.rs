@@ -141,6 +141,33 @@ impl Tree {
         Ok(())
     }
 
+    /// Checks that what is known of the datasets is what a look at all of them finds. For tests: no command goes on meanwhile.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    ///
+    /// # Panics
+    /// A dataset is shown at another place than its own, or by other properties.
+    pub async fn audit(&self) -> Result<(), OpenError> {
+        let shared = &*self.shared;
+        let _turn = shared.placing.lock().await;
+        let Some(known) = shared.known.lock().clone() else { return Ok(()) };
+        let all = shared.source.survey(&shared.slot.dataset(), shared.layout, &Part::All).await?;
+        let facts = |placed: Vec<Placed>| {
+            let placed = arranged(placed, |_| ()).into_iter();
+            let fact = |Placed { dataset, path, properties }: Placed| {
+                format!("{} (object {}) at {path:?} with {properties:?}", dataset.name(), dataset.object.0)
+            };
+            placed.map(fact).collect::<Vec<_>>()
+        };
+        let names = |placed: &[Placed]| placed.iter().map(|placed| placed.dataset.name()).collect::<BTreeSet<_>>();
+        assert_eq!(names(&known), names(&all.below), "the datasets that are known are those that there are");
+        for (known, found) in facts(known).into_iter().zip(facts(all.below)) {
+            assert_eq!(known, found, "a dataset is known as it is");
+        }
+        Ok(())
+    }
+
     /// Reports a remark, unless it was.
     fn note(&self, text: String) {
         if !self.shared.noted.lock().contains(&text) {
