@@ -185,6 +185,17 @@ impl Going {
         Ok(())
     }
 
+    /// Another process has taken over what goes on: its caller goes on, if this was begun in the background.
+    ///
+    /// # Errors
+    /// The caller has ended.
+    pub(crate) fn taken_over(&self) -> Result<()> {
+        if self.options.background && is_started() {
+            std::io::stderr().lock().write_all(READY).context("the command that began this has ended")?;
+        }
+        Ok(())
+    }
+
     /// Its end has begun.
     pub(crate) fn ends(&self) {
         notify("STOPPING=1");

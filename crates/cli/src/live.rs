@@ -3,18 +3,19 @@
 //! The pool is this process's alone from [`open_pool`] to [`export`], and is written in the background in between. Whoever serves
 //! something of it has finished all requests before the end.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_dmu::tx::TxTunables;
-use cenote_fuse::{MountOptions, Report, Tree, mount_tree};
+use cenote_fuse::MountHandle;
 use cenote_spa::{FailMode, Pool};
 use cenote_taskq::{Class, Either, race};
+use signal_hook::iterator::Signals;
 
 use crate::context::Context;
-use crate::livemounts::Listed;
+use crate::ending::{self, Ended};
+use crate::livemounts::LiveMounts;
 use crate::outcome::usage;
 use crate::owners;
 use crate::served::ServedPool;
@@ -60,7 +61,9 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     // Once this txg is on disk nobody else imports it.
     pool.sync().await?;
     let devices = Arc::new(std::sync::Mutex::new(devices));
-    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts: Arc::default(), pool, guid, devices })
+    let report = context.clone();
+    let mounts = LiveMounts::new(Arc::new(move |line: &str| report.err(line)));
+    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, guid, devices })
 }
 
 /// Opens a pool, which may have to be watched for long before. The signals that are to end a server end it.
@@ -165,6 +168,20 @@ fn give_up_when_asked_twice(context: &Context, pool: &Pool) {
     drop(watching);
 }
 
+/// Waits until the last mount of a pool has ended, or a signal has ended all.
+pub(crate) async fn wait(context: &Context, of: &ServedPool, signals: Signals) -> Result<Ended> {
+    let ended = async || {
+        of.mounts.last_ended().await;
+        Ok(())
+    };
+    ending::wait(context, signals, ended, || handles(of)).await
+}
+
+/// The mounts of a pool, in the order of mounting.
+pub(crate) fn handles(of: &ServedPool) -> Vec<Arc<MountHandle>> {
+    of.mounts.all().into_iter().map(|mount| mount.mount).collect()
+}
+
 /// Ends what was served of a pool: everything is written, and the pool exported, also after a failure. Which of both failed first is
 /// what is told.
 pub(crate) async fn export(pool: Pool, served: Result<()>) -> Result<()> {
@@ -183,20 +200,6 @@ pub(crate) fn check_options(lists: &[String]) -> Result<()> {
         true => Err(usage("mount option 'ro' and --rw exclude each other")),
         false => Ok(()),
     }
-}
-
-/// Mounts a dataset of a pool to be changed, with those nested in it.
-pub(crate) async fn mount(
-    context: &Context,
-    of: &ServedPool,
-    dataset: &str,
-    at: &Path,
-    options: &MountOptions,
-    report: Report,
-) -> Result<Listed> {
-    let tree = Tree::open_live(&of.pool, dataset, options.tree(report)).await?;
-    let mount = mount_tree(context.handle(), tree.clone(), at, options).await?;
-    Ok(of.mounts.clone().list(mount, tree, options.clone()))
 }
 
 #[cfg(test)]

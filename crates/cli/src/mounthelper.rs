@@ -13,6 +13,8 @@
 //!                                                            ──►          -o dev,suid,allow_other,noatime tank/home /home
 //! umount.cenote /home -l                                     ──►   cenote unmount -f /home
 //! ```
+//! Several lines for one pool are carried out by the process of the first of them ([`crate::delegated`]).
+//!
 //! **Options** mean what `mount(8)` says of them: a mount is read-write, has devices and set-user-id, and lets all users in, unless it is
 //! said otherwise, for `mount(8)` passes on only what differs from that. The dataset's properties count all the same. Users who are not
 //! root get a mount of their own. Words that are for `mount(8)` alone are left out.

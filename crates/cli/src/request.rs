@@ -54,6 +54,10 @@ impl Program for Whole {
         Request::command()
     }
 
+    fn request(&self, line: &[&str]) -> anyhow::Result<serde_json::Value> {
+        Ok(serde_json::to_value(Request::try_parse_from(line)?)?)
+    }
+
     fn sent(&self, request: serde_json::Value) -> anyhow::Result<Box<dyn Serving>> {
         Ok(Box::new(serde_json::from_value::<Request>(request)?))
     }

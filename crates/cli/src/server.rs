@@ -2,7 +2,7 @@
 
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) struct Control {
     shared: Arc<Shared>,
 }
 
-/// How long a mount's end takes to be noticed by its process at most.
+/// How long the last mount's end takes to be noticed by its process at most.
 const UNMOUNTED_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The state that the threads of all clients share.
@@ -48,27 +48,26 @@ struct Shared {
     of: ServedPool,
     is_ending: AtomicBool,
     requests: Arc<Slots>,
-    mounts: Mutex<Vec<Mount>>,
-    /// When it was first seen that the mount with which the process ends is not in the mount table any more.
+    /// The process ends with the last of its mounts.
+    ends_with_mounts: bool,
+    /// When it was first seen that none of its mounts is in the system's table any more.
     unmounted: Mutex<Option<Instant>>,
-}
-
-/// A dataset that was mounted.
-struct Mount {
-    dataset: String,
-    at: PathBuf,
-    /// The process ends with it.
-    is_all: bool,
 }
 
 impl Control {
     /// Takes commands for a pool that this process has open for writing, and says where: at `path`, or at the usual place.
-    /// Where nothing was asked for, that they cannot be taken is said, and no reason not to go on.
+    /// Where nothing was asked for, that they cannot be taken is said, and no reason not to go on. Where `ends_with_mounts`, this
+    /// process ends with the last mount of the pool.
     ///
     /// # Errors
     /// Nobody can listen at `path`.
-    pub(crate) fn start(context: &Context, of: &ServedPool, path: Option<&Path>) -> Result<Option<Self>> {
-        match Self::listen(context, of, path) {
+    pub(crate) fn start(
+        context: &Context,
+        of: &ServedPool,
+        path: Option<&Path>,
+        ends_with_mounts: bool,
+    ) -> Result<Option<Self>> {
+        match Self::listen(context, of, path, ends_with_mounts) {
             Ok(control) => {
                 let (pool, at) = (of.pool.name(), control.place.path().display());
                 context.err(format!("commands for '{pool}' are taken at {at}"));
@@ -82,7 +81,7 @@ impl Control {
         }
     }
 
-    fn listen(context: &Context, of: &ServedPool, path: Option<&Path>) -> Result<Self> {
+    fn listen(context: &Context, of: &ServedPool, path: Option<&Path>, ends_with_mounts: bool) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
             None => control::usual_socket(of.guid)?,
@@ -93,8 +92,8 @@ impl Control {
             of: of.clone(),
             is_ending: AtomicBool::new(false),
             requests: Slots::new(REQUESTS_MAX),
+            ends_with_mounts,
             unmounted: Mutex::default(),
-            mounts: Mutex::default(),
         });
         let hearing = shared.clone();
         let (clients, views) = (Slots::new(CLIENTS_MAX), Slots::new(VIEWS_MAX));
@@ -112,12 +111,6 @@ impl Control {
             }
         })?;
         Ok(Self { place, shared })
-    }
-
-    /// A dataset has been mounted; where `is_all`, this process ends when it is unmounted.
-    pub(crate) fn mounted(&self, dataset: &str, at: &Path, is_all: bool) {
-        let mount = Mount { dataset: dataset.to_owned(), at: at.to_owned(), is_all };
-        self.shared.mounts.lock().unwrap_or_else(PoisonError::into_inner).push(mount);
     }
 
     /// The process's work has ended: requests are refused from now on, while the rest is written and the pool exported.
@@ -190,28 +183,31 @@ impl Gathered {
 impl Shared {
     fn who(&self) -> Who {
         let table = Mounts::read();
-        let is_there = |mount: &Mount| table.all().any(|(name, at)| name == mount.dataset && at == mount.at);
-        let mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let served = self.of.mounts.places();
+        let is_any = !served.is_empty();
+        let mounts: Vec<_> = served.into_iter().filter(|(dataset, at)| table.has(dataset, at)).collect();
+        let is_over = is_any && mounts.is_empty() && !self.of.mounts.has_coming();
+        let is_unmounted = self.is_just_unmounted(is_over);
         Who {
             pid: std::process::id(),
             pool: self.of.pool.name().to_owned(),
             guid: self.of.guid.0,
             devices: self.of.devices.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            mounts: mounts
-                .iter()
-                .filter(|mount| is_there(mount))
-                .map(|mount| (mount.dataset.clone(), mount.at.clone()))
-                .collect(),
-            ends_with_mount: mounts.iter().any(|mount| mount.is_all),
-            is_ending: self.is_ending.load(Ordering::SeqCst)
-                || (mounts.iter().any(|mount| mount.is_all && !is_there(mount)) && self.is_just_unmounted()),
+            mounts,
+            ends_with_mounts: self.ends_with_mounts,
+            is_ending: self.is_ending.load(Ordering::SeqCst) || self.ends_with_mounts && is_unmounted,
         }
     }
 
-    /// True for some seconds after the mount has gone. The process ends within them, unless another mount namespace has the mount too.
-    fn is_just_unmounted(&self) -> bool {
+    /// True for some seconds after the last mount has gone. The process ends within them, unless another mount namespace has the mount
+    /// too.
+    fn is_just_unmounted(&self, is_over: bool) -> bool {
         let now = self.context.handle().now();
         let mut unmounted = self.unmounted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_over {
+            *unmounted = None;
+            return false;
+        }
         now - *unmounted.get_or_insert(now) < UNMOUNTED_TIME_MAX
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The kernel's `umount` returns when nobody can use a mount any more. The process that served it then writes what it has in memory,
 //! which may be hundreds of megabytes. Here the end of that is what is waited for: the process ends and the pool is exported, or,
-//! where it goes on serving the pool, its open txg is written.
+//! where it goes on serving the pool (other mounts of it, its volumes), its open txg is written.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail, ensure};
 use cenote_fuse::{MountError, Unmount};
 use cenote_spa::{PoolState, find};
-use rustix::process::{Pid, Signal};
 
 use crate::context::Context;
 use crate::control::{self, Who};
@@ -20,7 +19,7 @@ use crate::datasets::{Mounted, Mounts};
 const POLL: Duration = Duration::from_millis(50);
 /// How long nothing is said of waiting.
 const TELL_AFTER: Duration = Duration::from_secs(1);
-/// The time in which a process whose mount is gone begins to end. It begins at once, unless another mount namespace has the mount.
+/// The time in which a process whose last mount is gone begins to end. It begins at once, unless another mount namespace has the mount.
 const BEGIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Unmounts what is mounted at a path, or the dataset of a name. With `is_forced` also what is in use; its users get errors.
@@ -45,26 +44,43 @@ pub(crate) async fn unmount_all(context: &Context, is_forced: bool) -> bool {
     is_good
 }
 
-async fn unmount_one(context: &Context, mount: &Mounted, is_forced: bool) -> Result<()> {
+/// The mount is in use.
+#[derive(Debug)]
+pub(crate) struct Busy;
+
+impl std::fmt::Display for Busy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("pool or dataset is busy")
+    }
+}
+
+impl std::error::Error for Busy {}
+
+/// Unmounts a dataset, with `is_forced` also where it is in use, and waits until what was written there is on disk.
+///
+/// # Errors
+/// [`Busy`]; all others say what a person can do.
+pub(crate) async fn unmount_one(context: &Context, mount: &Mounted, is_forced: bool) -> Result<()> {
     ensure!(mount.is_ours(), "it is the kernel's, whose own tools unmount it");
-    let is_of = |who: &Who| who.mounts.iter().any(|(dataset, at)| *dataset == mount.dataset && *at == mount.at);
-    let server = control::servers().into_iter().find(|(_, who)| is_of(who));
+    let server = server_of(mount);
     let at = mount.at.clone();
-    let how = if is_forced { Unmount::Detach } else { Unmount::Unused };
     match &server {
-        // It finishes what is on its way, lets go of what is in use, and writes everything.
-        Some((_, who)) if is_forced && who.ends_with_mount => {
-            let pid =
-                i32::try_from(who.pid).ok().and_then(Pid::from_raw).ok_or_else(|| anyhow!("it has no process"))?;
-            rustix::process::kill_process(pid, Signal::TERM)?;
+        // It finishes what is on its way, and lets go of what is in use.
+        Some((socket, _)) if is_forced => {
+            let at = at.to_str().ok_or_else(|| anyhow!("its mount point is not UTF-8"))?;
+            let request = context.program()?.request(&["cenote", "unmount", "--force", "--", at])?;
+            ensure!(control::send(socket, &request, context.output())? == 0, "its process did not unmount it");
         }
-        _ => match context.handle().spawn_blocking(move || cenote_fuse::unmount(&at, how)).await? {
-            Err(MountError::Busy(_)) => bail!("pool or dataset is busy"),
-            ended => ended?,
-        },
+        _ => {
+            let how = if is_forced { Unmount::Detach } else { Unmount::Unused };
+            match context.handle().spawn_blocking(move || cenote_fuse::unmount(&at, how)).await? {
+                Err(MountError::Busy(_)) => return Err(Busy.into()),
+                ended => ended?,
+            }
+        }
     }
     match server {
-        Some((socket, who)) => await_written(context, &socket, who).await,
+        Some((socket, who)) => await_written(context, &socket, &who, mount).await,
         None if mount.is_writable() => bail!(
             "it is unmounted, but whether its process has written everything is not known: it takes no commands at a place that is \
              known here (CENOTE_CONTROL names another)"
@@ -73,18 +89,35 @@ async fn unmount_one(context: &Context, mount: &Mounted, is_forced: bool) -> Res
     }
 }
 
-/// Waits until a server has on disk what was written in a mount that has ended.
-async fn await_written(context: &Context, socket: &Path, who: Who) -> Result<()> {
-    if !who.ends_with_mount {
-        ensure!(Context::sync_server(socket), "it is unmounted, but its process did not say that all is written");
-        return Ok(());
-    }
+/// The process that serves a mount for writing, and its socket.
+pub(crate) fn server_of(mount: &Mounted) -> Option<(PathBuf, Who)> {
+    control::servers().into_iter().find(|(_, who)| who.mounts.iter().any(|served| is_it(served, mount)))
+}
+
+fn is_it((dataset, at): &(String, PathBuf), mount: &Mounted) -> bool {
+    *dataset == mount.dataset && *at == mount.at
+}
+
+/// Waits until a server has on disk what was written in a mount that has ended: it writes that, or ends with its last mount.
+pub(crate) async fn await_written(context: &Context, socket: &Path, who: &Who, mount: &Mounted) -> Result<()> {
+    let same = || control::who(socket).ok().filter(|now| now.pid == who.pid);
+    let goes_on =
+        |now: &Who| !now.is_ending && (!now.ends_with_mounts || now.mounts.iter().any(|other| !is_it(other, mount)));
     let begun = context.handle().now();
     let mut is_told = false;
     // It answers until the pool is exported, or could not be.
-    while let Ok(now) = control::who(socket)
-        && now.pid == who.pid
-    {
+    while let Some(now) = same() {
+        if goes_on(&now) {
+            if Context::sync_server(socket) {
+                return Ok(());
+            }
+            // Its last mount may have ended meanwhile.
+            ensure!(
+                !same().is_some_and(|now| goes_on(&now)),
+                "it is unmounted, but its process did not say that all is written"
+            );
+            continue;
+        }
         let waited = context.handle().now() - begun;
         ensure!(
             now.is_ending || waited < BEGIN_TIME_MAX,

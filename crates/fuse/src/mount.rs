@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_spa::View;
@@ -92,7 +93,7 @@ pub enum Unmounted {
     Detached,
 }
 
-/// A mount. Dropping it detaches it.
+/// A mount. Dropping it detaches it, if it is there still: what is mounted at its place later is somebody else's.
 pub struct MountHandle {
     mountpoint: PathBuf,
     handle: Handle,
@@ -104,6 +105,8 @@ pub struct MountHandle {
 #[derive(Default)]
 struct State {
     ended: Event,
+    /// It was unmounted from this mount namespace. Its session may go on.
+    is_unmounted: AtomicBool,
     error: Mutex<Option<io::Error>>,
 }
 
@@ -290,8 +293,12 @@ impl MountHandle {
         if self.has_ended() {
             return Ok(Unmounted::Ended);
         }
+        if self.state.is_unmounted.load(Ordering::SeqCst) {
+            return Ok(Unmounted::Detached);
+        }
         let mountpoint = self.mountpoint.clone();
         blocking(&self.handle, move || unmount(&mountpoint, how)).await?;
+        self.state.is_unmounted.store(true, Ordering::SeqCst);
         if how == Unmount::Detach {
             return Ok(Unmounted::Detached);
         }
@@ -307,7 +314,7 @@ impl MountHandle {
 
 impl Drop for MountHandle {
     fn drop(&mut self) {
-        if !self.has_ended() {
+        if !self.has_ended() && !self.state.is_unmounted.load(Ordering::SeqCst) {
             let _ = unmount(&self.mountpoint, Unmount::Detach);
         }
     }

@@ -61,7 +61,8 @@ impl Command {
     pub(crate) fn is_for_server(&self) -> bool {
         match self {
             Self::Inspect(args) => args.is_of_server(),
-            Self::Kstat(_) => true,
+            Self::Kstat(_) | Self::Unmount(_) => true,
+            Self::Mount(args) => args.is_for_server(),
             Self::Zfs(args) => args.is_for_server(),
             Self::Zpool(args) => args.is_for_server(),
             _ => false,
@@ -82,7 +83,7 @@ impl Command {
     /// Whether the server can do it while the pool's devices fail.
     pub(crate) fn is_for_suspended(&self) -> bool {
         match self {
-            Self::Inspect(_) | Self::Kstat(_) => true,
+            Self::Inspect(_) | Self::Kstat(_) | Self::Unmount(_) => true,
             Self::Zpool(args) => args.is_for_suspended(),
             _ => false,
         }

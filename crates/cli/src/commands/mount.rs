@@ -3,20 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
-use cenote_fuse::{MountError, MountHandle, MountOptions, Unmount, Unmounted, change_mount};
-use cenote_taskq::Either;
+use anyhow::{Context as _, Result, bail, ensure};
+use cenote_fuse::{MountOptions, change_mount};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
 use crate::args::Search;
 use crate::background::{GoesOn, Going};
 use crate::context::Context;
-use crate::control::{self, Who};
+use crate::control::{self, Owned, Who};
 use crate::datasets::Mounts;
+use crate::delegated::Delegated;
+use crate::ending;
+use crate::files::pool_of;
 use crate::live;
 use crate::outcome::{Outcome, usage};
+use crate::served::ServedPool;
 use crate::server::Control;
 use crate::signals;
 
@@ -27,9 +29,11 @@ use crate::signals;
 ///
 /// With `--rw` files can be changed, in the datasets below too: each as its own properties say, and read-only where it cannot be written
 /// yet, which is said. Datasets that commands make, rename and destroy come and go in the mount; `zfs destroy` is refused for one that is
-/// in use there. The pool is this process's alone meanwhile, which takes commands
-/// for it; what a program has synced (`fsync`) is on disk when it is told so, everything else within seconds, and an interrupt or
-/// `umount` ends with everything written and the pool exported.
+/// in use there. The pool is this process's alone meanwhile, which takes commands for it; what a program has synced (`fsync`) is on disk
+/// when it is told so, everything else within seconds, and an interrupt or `umount` ends with everything written and the pool exported.
+///
+/// A pool that another process of Cenote has for writing is mounted by that process, which goes on until its last mount has ended. This
+/// command then waits for the end of its own mount, and an interrupt ends that mount alone.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -62,6 +66,11 @@ impl Args {
         &self.goes_on
     }
 
+    /// Whether the process that has the pool can do it: it mounts for writing.
+    pub(crate) const fn is_for_server(&self) -> bool {
+        self.rw && !self.remount
+    }
+
     /// Whether it only changes a mount that another process serves.
     pub(crate) const fn is_remount(&self) -> bool {
         self.remount
@@ -73,48 +82,69 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.remount {
         return change(&args, &options);
     }
+    if let Some(of) = context.served_pool() {
+        return take_over(context, of, &args, &options).await;
+    }
     let context = context.with(&args.search);
     let going = Going::begin(&args.goes_on, &args.dataset)?;
     // Before anything is mounted: an interrupt from now on ends the mount and not the program.
     let signals = signals::ending()?;
-    let pool_name = args.dataset.split(['/', '@']).next().unwrap_or(&args.dataset);
-    let report = context.clone();
-    let report = Arc::new(move |line: &str| report.err(line));
+    let pool_name = pool_of(&args.dataset);
     let at: &Path = &args.mountpoint;
     if args.rw {
         live::check_options(&args.options)?;
-        let of = live::open_pool(&context, pool_name, live::Recovery::Retry).await?;
+        let of = match live::open_pool(&context, pool_name, live::Recovery::Retry).await {
+            Ok(of) => of,
+            Err(error) => match error.downcast::<Owned>() {
+                Ok(owned) => return delegate(&context, &owned, &args, &going, signals).await,
+                Err(error) => return Err(error),
+            },
+        };
         let mut control = None;
         let served = async {
-            control = Control::start(&context, &of, args.control.as_deref())?;
-            let mount = live::mount(&context, &of, &args.dataset, at, &options, report).await?;
-            if let Some(control) = &control {
-                control.mounted(&args.dataset, mount.mountpoint(), true);
-            }
-            let at = mount.mountpoint().display();
+            control = Control::start(&context, &of, args.control.as_deref(), true)?;
+            let at = of.mounts.mount(&of.pool, &args.dataset, at, &options).await?;
             let end = args.goes_on.end("unmount");
-            context.err(format!("'{}' is mounted at {at} for writing; {end}", args.dataset));
+            context.err(format!("'{}' is mounted at {} for writing; {end}", args.dataset, at.display()));
             going.ready(&context)?;
-            let ended = wait(&context, &mount, signals).await;
-            // After a forced unmount its files may still be in use.
-            mount.close().await;
-            ended.map(drop)
+            live::wait(&context, &of, signals).await.map(drop)
         };
         let served = served.await;
         going.ends();
         if let Some(control) = &control {
             control.ends();
         }
+        of.mounts.close().await;
         live::export(of.pool, served).await?;
         return Ok(Outcome::Good);
     }
+    let report = context.clone();
+    let report = Arc::new(move |line: &str| report.err(line));
     let pool = context.open_pool(pool_name).await?;
     context.say_notes(pool.name(), pool.notes());
     let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
     let end = args.goes_on.end("unmount");
     context.err(format!("'{}' is mounted at {}; {end}", args.dataset, mount.mountpoint().display()));
     going.ready(&context)?;
-    wait(&context, &mount, signals).await?;
+    ending::wait_for(&context, &[Arc::new(mount)], signals).await?;
+    Ok(Outcome::Good)
+}
+
+/// Has the process that has the pool mount the dataset.
+async fn delegate(context: &Context, owned: &Owned, args: &Args, going: &Going, signals: Signals) -> Result<Outcome> {
+    if args.control.is_some() {
+        return Err(usage(format!("--control is for a pool that no process has: {owned}")));
+    }
+    let mount = Delegated { dataset: &args.dataset, at: &args.mountpoint, options: &args.options };
+    mount.serve(context, &owned.socket, &args.goes_on, going, signals).await
+}
+
+/// Mounts the dataset for another process that was asked to. The mount is this process's from now on.
+async fn take_over(context: &Context, of: &ServedPool, args: &Args, options: &MountOptions) -> Result<Outcome> {
+    context.check_served(pool_of(&args.dataset))?;
+    ensure!(args.rw && args.mountpoint.is_absolute(), "a server of a pool does not do this");
+    live::check_options(&args.options)?;
+    of.mounts.mount(&of.pool, &args.dataset, &args.mountpoint, options).await?;
     Ok(Outcome::Good)
 }
 
@@ -144,62 +174,4 @@ pub(crate) fn parse_options(lists: &[String]) -> Result<MountOptions> {
         options.parse(list).map_err(usage)?;
     }
     Ok(options)
-}
-
-/// Says that a mount that was not in use is not gone everywhere.
-pub(crate) fn tell_others(context: &Context, mount: &MountHandle, unmounted: Unmounted) {
-    if unmounted == Unmounted::Detached {
-        context.err(format!(
-            "'{}' is unmounted here, but still shown in another mount namespace (a container, 'unshare -m'), where its users get errors \
-             from now on",
-            mount.mountpoint().display()
-        ));
-    }
-}
-
-/// Who ended a mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// A signal to this process.
-    Signal,
-    /// Somebody else, as with `umount`.
-    Elsewhere,
-}
-
-/// Waits until the mount has ended, by others or by a signal. An interrupt unmounts what is not in use; a second one, or
-/// a request to end, detaches what is.
-pub(crate) async fn wait(context: &Context, mount: &MountHandle, mut signals: Signals) -> Result<Ended> {
-    let mut is_second = false;
-    loop {
-        let closing = signals.handle();
-        let waiting = context.handle().spawn_blocking(move || {
-            let signal = signals.forever().next();
-            (signal, signals)
-        });
-        let signal = match cenote_taskq::race(mount.ended(), waiting).await {
-            Either::Left(ended) => {
-                closing.close();
-                ended?;
-                return Ok(Ended::Elsewhere);
-            }
-            Either::Right(waited) => {
-                let (signal, back) = waited?;
-                signals = back;
-                signal
-            }
-        };
-        match mount.unmount(Unmount::Unused).await {
-            Ok(unmounted) => {
-                tell_others(context, mount, unmounted);
-                return Ok(Ended::Signal);
-            }
-            Err(MountError::Busy(_)) if is_second || signal != Some(SIGINT) => {
-                mount.unmount(Unmount::Detach).await?;
-                return Ok(Ended::Signal);
-            }
-            Err(error @ MountError::Busy(_)) => context.err(format!("{error}; interrupt again to detach it")),
-            Err(error) => return Err(error.into()),
-        }
-        is_second = true;
-    }
 }

@@ -11,8 +11,9 @@ use signal_hook::iterator::Signals;
 
 use crate::args::Search;
 use crate::background::{GoesOn, Going};
-use crate::commands::mount::{self, Ended, parse_options};
+use crate::commands::mount::parse_options;
 use crate::context::Context;
+use crate::ending::{self, Ended};
 use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::served::ServedPool;
@@ -87,9 +88,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let of = live::open_pool(&context, pool_name, live::Recovery::Clear).await?;
         let mut control = None;
         let served = async {
-            control = Control::start(&context, &of, args.control.as_deref())?;
-            let control = control.as_ref();
-            Serving { context: &context, args: &args, mount_options: &mount_options, of: &of, control, going: &going }
+            control = Control::start(&context, &of, args.control.as_deref(), !has_listener)?;
+            Serving { context: &context, args: &args, mount_options: &mount_options, of: &of, going: &going }
                 .run(signals)
                 .await
         };
@@ -98,12 +98,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         if let Some(control) = &control {
             control.ends();
         }
+        of.mounts.close().await;
         live::export(of.pool, served).await?;
         return Ok(Outcome::Good);
     }
     let pool = context.open_pool(pool_name).await?;
     context.say_notes(pool.name(), pool.notes());
-    let report = reporter(&context);
+    let report = context.clone();
+    let report = Arc::new(move |line: &str| report.err(line));
     let server = if has_listener {
         let volumes = PoolVolumes::new(pool.clone(), &args.dataset);
         let count = volumes.names().await?.len();
@@ -121,7 +123,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             args.goes_on.end("end")
         ));
         going.ready(&context)?;
-        let ended = mount::wait(&context, &mount, waiting).await?;
+        let ended = ending::wait_for(&context, &[Arc::new(mount)], waiting).await?;
         if ended == Ended::Signal || server.is_none() {
             shutdown(server);
             return Ok(Outcome::Good);
@@ -136,26 +138,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// What errors that clients see as a number are told to.
-fn reporter(context: &Context) -> cenote_fuse::Report {
-    let report = context.clone();
-    Arc::new(move |line: &str| report.err(line))
-}
-
 /// A pool that is served for writing.
 struct Serving<'a> {
     context: &'a Context,
     args: &'a Args,
     mount_options: &'a MountOptions,
     of: &'a ServedPool,
-    control: Option<&'a Control>,
     going: &'a Going,
 }
 
 impl Serving<'_> {
     /// Serves volumes and a file system, until all requests are finished.
-    async fn run(self, mut signals: Signals) -> Result<()> {
-        let Self { context, args, mount_options, of, control, going } = self;
+    async fn run(self, signals: Signals) -> Result<()> {
+        let Self { context, args, mount_options, of, going } = self;
         let server = if args.unix.is_empty() && args.tcp.is_empty() {
             None
         } else {
@@ -165,40 +160,29 @@ impl Serving<'_> {
             server.add_kstats(of.pool.kstats());
             Some(server)
         };
-        let mut ended = Ok(Ended::Elsewhere);
-        if let Some(at) = &args.mount {
-            let mount = live::mount(context, of, &args.dataset, at, mount_options, reporter(context)).await;
-            match mount {
-                Ok(mount) => {
-                    if let Some(control) = control {
-                        control.mounted(&args.dataset, mount.mountpoint(), server.is_none());
-                    }
-                    let at = mount.mountpoint().display();
-                    context.err(format!(
-                        "'{}' is mounted at {at} for writing; {}",
-                        args.dataset,
-                        args.goes_on.end("end")
-                    ));
-                    ended = match going.ready(context) {
-                        Ok(()) => mount::wait(context, &mount, signals).await,
-                        Err(error) => Err(error),
+        let ended = async {
+            if let Some(at) = &args.mount {
+                let at = of.mounts.mount(&of.pool, &args.dataset, at, mount_options).await?;
+                let end = args.goes_on.end("end");
+                context.err(format!("'{}' is mounted at {} for writing; {end}", args.dataset, at.display()));
+            }
+            going.ready(context)?;
+            match &server {
+                None => live::wait(context, of, signals).await,
+                Some(_) => {
+                    let forever = async || {
+                        loop {
+                            of.mounts.some_mounted().await;
+                            of.mounts.none_mounted().await;
+                            context.err("unmounted; volumes are still served");
+                        }
                     };
-                    // After a forced unmount its files may still be in use.
-                    mount.close().await;
+                    ending::wait(context, signals, forever, || live::handles(of)).await
                 }
-                Err(error) => ended = Err(error),
             }
-            signals = signals::ending()?;
-        } else if let Err(error) = going.ready(context) {
-            ended = Err(error);
-        }
+        };
+        let ended = ended.await;
         if let Some(server) = server {
-            if matches!(ended, Ok(Ended::Elsewhere)) {
-                if args.mount.is_some() {
-                    context.err("unmounted; volumes are still served");
-                }
-                context.handle().spawn_blocking(move || signals.forever().next()).await?;
-            }
             // Requests that were read are answered; what they wait for is the engine's work, not this worker's.
             context.handle().spawn_blocking(move || server.shutdown()).await?;
         }

@@ -1,10 +1,13 @@
 //! `cenote unmount`.
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
+use crate::served::ServedPool;
 use crate::unmounting;
 
 /// Unmount what `mount`, `serve` or `zfs mount` shows, and return when everything written there is on disk.
@@ -21,6 +24,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if let Some(of) = context.served_pool() {
+        return forced(of, &args).await;
+    }
     let mut failed = false;
     for target in &args.targets {
         if let Err(error) = unmounting::unmount(context, target, args.force).await {
@@ -29,4 +35,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
     }
     Ok(Outcome::unless(failed))
+}
+
+/// In the process that serves mounts: ends them, whoever uses them. All others are unmounted by the command's own process.
+async fn forced(of: &ServedPool, args: &Args) -> Result<Outcome> {
+    ensure!(args.force, "a server of a pool does not do this");
+    for target in &args.targets {
+        ensure!(of.mounts.detach_at(Path::new(target)).await, "cannot unmount '{target}': not currently mounted");
+    }
+    Ok(Outcome::Good)
 }

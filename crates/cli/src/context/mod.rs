@@ -14,7 +14,7 @@ use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
 use cenote_kstat::Settings;
 use cenote_spa::multihost::Notice;
-use cenote_spa::{FoundPool, ImportOptions, Pool, PoolState, Rewind, SpaError, View, find, import, tunables};
+use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, find, import, tunables};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
 
@@ -22,11 +22,10 @@ use crate::args::globals::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
 use crate::control::{self, Kept, Who};
 use crate::holder::{self, Holder};
-use crate::livemounts::LiveMounts;
 use crate::missingpool::{Gone, NoSuchPool, User};
 use crate::outcome::Outcome;
 use crate::output::{Output, Progress};
-use crate::volumes::OpenVolumes;
+use crate::served::ServedPool;
 use crate::{disks, keyfile, memory};
 
 /// Where devices are looked for when nothing says where.
@@ -61,6 +60,9 @@ pub(crate) trait Program: Sync {
     /// Its grammar.
     fn grammar(&self) -> clap::Command;
 
+    /// The form on the wire of what a command line says.
+    fn request(&self, line: &[&str]) -> Result<serde_json::Value>;
+
     /// A client's request, from its form on the wire.
     fn sent(&self, request: serde_json::Value) -> Result<Box<dyn Serving>>;
 
@@ -89,11 +91,7 @@ pub(crate) struct Context {
 /// The pool of a server, and what a client wants of it.
 #[derive(Clone)]
 struct Served {
-    pool: Pool,
-    volumes: Arc<OpenVolumes>,
-    mounts: Arc<LiveMounts>,
-    /// The devices that it was put together from.
-    devices: Arc<std::sync::Mutex<Vec<PathBuf>>>,
+    of: ServedPool,
     /// The txg that the command reads.
     view: Arc<Mutex<Option<View>>>,
     is_to_end: Arc<AtomicBool>,
@@ -343,7 +341,7 @@ impl Context {
         if let Some(view) = &*served.view.lock() {
             return Ok(view.clone());
         }
-        let view = served.pool.view(&self.import_options()).await?;
+        let view = served.of.pool.view(&self.import_options()).await?;
         self.opened.0.lock().push(view.dmu().detached().clone());
         *served.view.lock() = Some(view.clone());
         Ok(view)
@@ -494,7 +492,7 @@ impl Context {
     pub(crate) async fn open_all(&self) -> Result<Vec<(String, Result<View>)>> {
         let mut pools = Vec::new();
         if let Some(served) = &self.served {
-            let name = served.pool.name().to_owned();
+            let name = served.of.pool.name().to_owned();
             pools.push((name.clone(), self.open_without_keys(&name).await));
         } else if self.search.paths.is_empty() {
             let mut entries: Vec<_> = CacheFile::of_user()?.pools()?.into_iter().collect();

@@ -24,9 +24,7 @@ const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
 impl Context {
     /// For a client of this process, which has this pool.
     pub(crate) fn served_by(&self, of: &ServedPool, output: Output) -> Self {
-        let (pool, volumes, mounts) = (of.pool.clone(), of.volumes.clone(), of.mounts.clone());
-        let devices = of.devices.clone();
-        let served = Served { pool, volumes, mounts, devices, view: Arc::default(), is_to_end: Arc::default() };
+        let served = Served { of: of.clone(), view: Arc::default(), is_to_end: Arc::default() };
         let mut context = self.clone();
         (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
         context.kept = Arc::default();
@@ -37,13 +35,18 @@ impl Context {
 
     /// The pool of this process, where it does a client's work.
     pub(crate) fn served(&self) -> Option<&Pool> {
-        self.served.as_ref().map(|served| &served.pool)
+        self.served.as_ref().map(|served| &served.of.pool)
+    }
+
+    /// All that it serves of that pool.
+    pub(crate) fn served_pool(&self) -> Option<&ServedPool> {
+        self.served.as_ref().map(|served| &served.of)
     }
 
     /// The pool of this process, if it has one, has got devices: clients find it by them too.
     pub(crate) fn devices_added(&self, paths: &[PathBuf]) {
         let Some(served) = &self.served else { return };
-        let mut devices = served.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut devices = served.of.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let new: Vec<PathBuf> = paths.iter().filter(|path| !devices.contains(path)).cloned().collect();
         devices.extend(new);
     }
@@ -51,9 +54,9 @@ impl Context {
     /// Fails where clients use the pool of this process: a mount, or a volume. Mounts that nobody uses are unmounted on the way.
     pub(crate) async fn check_unused(&self) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
-        let pool = served.pool.name();
+        let pool = served.of.pool.name();
         let begun = self.handle.now();
-        while let Some(volume) = served.volumes.in_use().await {
+        while let Some(volume) = served.of.volumes.in_use().await {
             // A client that has just gone is noticed a moment later.
             if self.handle.now() - begun < UNUSED_TIME_MAX {
                 self.handle.sleep(END_POLL).await;
@@ -64,10 +67,10 @@ impl Context {
             );
         }
         let table = Mounts::read();
-        let mut mounts = served.mounts.all();
+        let mut mounts = served.of.mounts.places();
         mounts.reverse();
         for (dataset, at) in mounts {
-            if !table.ours().any(|there| there.dataset == dataset && there.at == at) {
+            if !table.has(&dataset, &at) {
                 continue;
             }
             let path = at.clone();
@@ -85,14 +88,14 @@ impl Context {
 
     /// The volumes of that pool.
     pub(crate) fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
-        self.served.as_ref().map(|served| &served.volumes)
+        self.served.as_ref().map(|served| &served.of.volumes)
     }
 
     /// Has what is mounted obey properties of datasets that were just changed, and says what obeys them only later.
     pub(crate) async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
         if let Some(served) = &self.served {
-            served.mounts.refresh(datasets, changed).await.iter().for_each(|line| self.err(line));
-            served.volumes.refresh(changed).await.iter().for_each(|line| self.err(line));
+            served.of.mounts.refresh(datasets, changed).await.iter().for_each(|line| self.err(line));
+            served.of.volumes.refresh(changed).await.iter().for_each(|line| self.err(line));
             return;
         }
         // Read-only mounts, whose processes see the pool as it was.
@@ -112,14 +115,14 @@ impl Context {
     /// Has what is mounted show datasets that were just made, destroyed or renamed, with those below them.
     pub(crate) async fn datasets_changed(&self, datasets: &[String]) {
         if let Some(served) = &self.served {
-            served.mounts.refresh(datasets, &[]).await.iter().for_each(|line| self.err(line));
+            served.of.mounts.refresh(datasets, &[]).await.iter().for_each(|line| self.err(line));
         }
     }
 
     /// Has datasets that are to be destroyed leave the mounts of this process; fails where somebody uses one there.
     pub(crate) async fn release(&self, datasets: &[String]) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
-        match served.mounts.release(datasets).await? {
+        match served.of.mounts.release(datasets).await? {
             Some(busy) => bail!("cannot destroy '{busy}': dataset is busy"),
             None => Ok(()),
         }

@@ -30,9 +30,13 @@
 //! minute is disconnected.
 //!
 //! **Its end.** A server is *ending* from the end of its work until the pool is exported: requests are refused, and clients that
-//! ask who has the pool wait for its end, and then use the pool themselves. A mount begins to end when it has left the system's
-//! table of mounts, which is before `umount` returns; the table is read when the question comes. If the mount has not ended some
-//! seconds later, another mount namespace has it too, and the server goes on.
+//! ask who has the pool wait for its end, and then use the pool themselves. A server that ends with its mounts begins to end when the
+//! last of them has left the system's table of mounts, which is before `umount` returns; the table is read when the question comes.
+//! If that mount has not ended some seconds later, another mount namespace has it too, and the server goes on.
+//!
+//! **Mounts.** A request to mount a dataset for writing is carried out when the dataset is mounted, and its place among the requests is
+//! free again: the mount is the server's from then on, and lasts whatever becomes of the client. A client that stays until the
+//! mount has ended watches the system's table of mounts (`crate::delegated`).
 //!
 //! **Reading** sees the pool as of its last txg, with all that was changed before, and keeps nobody from writing
 //! (`cenote_spa::View`). Changes are made in a txg's sync (`cenote_spa::Pool`).
@@ -96,8 +100,9 @@ pub(crate) struct Who {
     pub(crate) devices: Vec<PathBuf>,
     /// Datasets that it has mounted, and where.
     pub(crate) mounts: Vec<(String, PathBuf)>,
-    /// It ends when its mount is unmounted.
-    pub(crate) ends_with_mount: bool,
+    /// It ends when the last of its mounts is unmounted.
+    #[serde(rename = "ends_with_mount")]
+    pub(crate) ends_with_mounts: bool,
     /// Its work has ended: it writes the rest and exports the pool.
     pub(crate) is_ending: bool,
 }

@@ -76,6 +76,16 @@ impl Mounts {
         self.0.iter().filter(|mounted| mounted.is_ours())
     }
 
+    /// As [`Mounts::ours`], for whoever keeps one.
+    pub(crate) fn into_ours(self) -> impl Iterator<Item = Mounted> {
+        self.0.into_iter().filter(Mounted::is_ours)
+    }
+
+    /// Whether a process of ours serves a dataset at a place.
+    pub(crate) fn has(&self, dataset: &str, at: &Path) -> bool {
+        self.ours().any(|mounted| mounted.dataset == dataset && mounted.at == at)
+    }
+
     /// The mount of a dataset of this name, or at this path; of several the last, which is on top.
     pub(crate) fn find(&self, target: &str) -> Option<&Mounted> {
         let last = |is_meant: &dyn Fn(&&Mounted) -> bool| self.0.iter().rev().find(is_meant);

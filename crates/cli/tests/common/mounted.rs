@@ -78,6 +78,34 @@ impl Mounted {
         self.wait();
     }
 
+    /// Whether its process runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Sends its process a signal.
+    pub(crate) fn signal(&self, signal: &str) {
+        super::good(Command::new("kill").arg(signal).arg(self.child.id().to_string()));
+    }
+
+    /// Waits until its process says this.
+    pub(crate) fn says(&mut self, what: &str) {
+        let from = self.child.stderr.as_mut().unwrap();
+        let (mut text, mut byte) = (Vec::new(), [0]);
+        while from.read(&mut byte).unwrap() > 0 {
+            text.push(byte[0]);
+            if text.ends_with(what.as_bytes()) {
+                return;
+            }
+        }
+        panic!("it ended without saying '{what}': {}", String::from_utf8_lossy(&text));
+    }
+
+    /// Waits until its process has ended, in whatever way. What it has mounted may be there still.
+    pub(crate) fn wait_whatever_it_says(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
+    }
+
     /// Waits until it has ended, well, by what somebody else has done.
     pub(crate) fn wait(mut self) {
         let status = self.child.wait().unwrap();

@@ -9,18 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use cenote_fuse::{Layout, MountError, MountHandle, MountOptions, Unmount};
+use cenote_fuse::{Layout, MountHandle, MountOptions};
 use cenote_props::Types;
-use cenote_taskq::Either;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use signal_hook::consts::SIGINT;
-use signal_hook::iterator::Signals;
 
 use crate::background::{GoesOn, Going};
-use crate::commands::mount::{parse_options, tell_others};
+use crate::commands::mount::parse_options;
 use crate::context::{Context, device_paths};
 use crate::datasets::{Column, Item, Mounts, Selection, select};
+use crate::ending;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
 use crate::output::output_version;
@@ -102,7 +100,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         depth: None,
     };
     let (items, mut failed) = select(&context, selection, &[]).await?;
-    let mut mounts: Vec<(String, MountHandle)> = Vec::new();
+    let mut mounts: Vec<(String, Arc<MountHandle>)> = Vec::new();
     let mut pools: BTreeMap<&str, bool> = BTreeMap::new();
     for item in &items {
         let pool = pool_of(&item.name);
@@ -122,7 +120,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             continue;
         }
         // What stands in the mount of one above it needs none of its own.
-        let is_shown = |(name, mount): &(String, MountHandle), at: &PathBuf| {
+        let is_shown = |(name, mount): &(String, Arc<MountHandle>), at: &PathBuf| {
             item.name.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'))
                 && at.starts_with(mount.mountpoint())
         };
@@ -150,7 +148,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 if args.verbose {
                     context.err(format!("'{}' is mounted at {}", item.name, mount.mountpoint().display()));
                 }
-                mounts.push((item.name.clone(), mount));
+                mounts.push((item.name.clone(), Arc::new(mount)));
             }
             Err(error) => {
                 context.err(format!("cannot mount '{}': {error:#}", item.name));
@@ -166,11 +164,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     context.err(format!("{} mounted read-only; {}", described(&mounts), args.goes_on.end("unmount")));
     going.ready(&context)?;
-    wait(&context, mounts, signals).await?;
+    let mounts: Vec<_> = mounts.into_iter().map(|(_, mount)| mount).collect();
+    ending::wait_for(&context, &mounts, signals).await?;
     Ok(Outcome::unless(failed))
 }
 
-fn described(mounts: &[(String, MountHandle)]) -> String {
+fn described(mounts: &[(String, Arc<MountHandle>)]) -> String {
     match mounts {
         [(name, mount)] => format!("'{name}' is at {},", mount.mountpoint().display()),
         _ => format!("{} file systems are", mounts.len()),
@@ -277,50 +276,4 @@ async fn mount(context: &Context, item: &Item, at: &PathBuf, options: &MountOpti
     let report = Arc::new(move |line: &str| report.err(line));
     let pool = item.opened_pool();
     cenote_fuse::mount(context.handle(), pool, &item.name, at, options, report).await.map_err(|error| anyhow!(error))
-}
-
-/// Waits until all mounts have ended, by others or by a signal. An interrupt unmounts what is not in use; a second one, or
-/// a request to end, detaches what is. What was mounted last goes first.
-async fn wait(context: &Context, mounts: Vec<(String, MountHandle)>, mut signals: Signals) -> Result<()> {
-    let mut is_second = false;
-    loop {
-        let closing = signals.handle();
-        let waiting = context.handle().spawn_blocking(move || {
-            let signal = signals.forever().next();
-            (signal, signals)
-        });
-        let all_ended = async {
-            for (_, mount) in &mounts {
-                mount.ended().await?;
-            }
-            Ok::<_, MountError>(())
-        };
-        let signal = match cenote_taskq::race(all_ended, waiting).await {
-            Either::Left(ended) => {
-                closing.close();
-                return Ok(ended?);
-            }
-            Either::Right(waited) => {
-                let (signal, back) = waited?;
-                signals = back;
-                signal
-            }
-        };
-        let is_forced = is_second || signal != Some(SIGINT);
-        let mut is_busy = false;
-        for (_, mount) in mounts.iter().rev() {
-            match mount.unmount(Unmount::Unused).await {
-                Err(MountError::Busy(_)) if is_forced => drop(mount.unmount(Unmount::Detach).await?),
-                Err(error @ MountError::Busy(_)) => {
-                    context.err(format!("{error}; interrupt again to detach it"));
-                    is_busy = true;
-                }
-                unmounted => tell_others(context, mount, unmounted?),
-            }
-        }
-        if !is_busy {
-            return Ok(());
-        }
-        is_second = true;
-    }
 }
