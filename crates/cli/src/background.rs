@@ -70,6 +70,9 @@ pub(crate) struct GoesOn {
     /// Append messages to this file once it is ready; in the background by default to a file beside the cache file.
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
+    /// Tell only what is wrong, as `mount` does.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
 }
 
 impl GoesOn {
@@ -170,7 +173,7 @@ impl Going {
         };
         if let Some((path, _)) = log.as_ref().filter(|_| in_background) {
             let id = std::process::id();
-            context.err(format!("it goes on as process {id}; its messages go to {}", path.display()));
+            context.tell(format!("it goes on as process {id}; its messages go to {}", path.display()));
         }
         if in_background {
             let mut stderr = std::io::stderr().lock();

@@ -70,11 +70,11 @@ impl Delegated<'_> {
         }
         let by = format!("'{dataset}' is mounted at {text} for writing by process {pid}, which has the pool");
         if goes_on.background {
-            context.err(format!("{by}; 'cenote unmount {text}' to unmount"));
+            context.tell(format!("{by}; 'cenote unmount {text}' to unmount"));
             going.taken_over()?;
             return Ok(Outcome::Good);
         }
-        context.err(format!("{by}; {}", goes_on.end("unmount")));
+        context.tell(format!("{by}; {}", goes_on.end("unmount")));
         let mount = Taken { dataset, at: &at, socket, who };
         if let Err(error) = going.ready(context) {
             mount.unmount(context, false).await?;

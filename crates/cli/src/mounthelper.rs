@@ -155,6 +155,9 @@ fn mount(argv: &[OsString], is_root: bool) -> Result<Vec<OsString>, String> {
         line.push("--rw".into());
     }
     line.push("--background".into());
+    if !flags.contains(&'v') {
+        line.push("--quiet".into());
+    }
     if !ours.is_empty() {
         line.extend(["-o".into(), ours.join(",").into()]);
     }
@@ -190,19 +193,22 @@ mod tests {
     #[test]
     fn a_helper_s_command_line_is_one_of_ours() {
         for (given, meant) in [
-            ("/sbin/mount.cenote tank/a /mnt -o rw", "mount --rw --background -o dev,suid,allow_other -- tank/a /mnt"),
-            ("mount.fuse.cenote tank /mnt", "mount --rw --background -o dev,suid,allow_other -- tank /mnt"),
+            (
+                "/sbin/mount.cenote tank/a /mnt -o rw",
+                "mount --rw --background --quiet -o dev,suid,allow_other -- tank/a /mnt",
+            ),
+            ("mount.fuse.cenote tank /mnt", "mount --rw --background --quiet -o dev,suid,allow_other -- tank /mnt"),
             (
                 "mount.cenote tank /mnt -n -o ro,noatime,nosuid,x-systemd.automount,_netdev,user=me",
-                "mount --background -o dev,suid,allow_other,noatime,nosuid -- tank /mnt",
+                "mount --background --quiet -o dev,suid,allow_other,noatime,nosuid -- tank /mnt",
             ),
             (
                 "mount.cenote tank@s /mnt -sv -odir=/a,dir=/b,force",
-                "mount -d /a -d /b -f --background -o dev,suid,allow_other -- tank@s /mnt",
+                "mount -d /a -d /b -f --background --quiet -o dev,suid,allow_other -- tank@s /mnt",
             ),
             (
                 "mount.cenote tank /mnt -t fuse.cenote -o ro,remount",
-                "mount --remount --background -o dev,suid,allow_other -- tank /mnt",
+                "mount --remount --background --quiet -o dev,suid,allow_other -- tank /mnt",
             ),
             ("umount.fuse.cenote /mnt -n", "unmount -- /mnt"),
             ("umount.cenote -lr /mnt", "unmount --force -- /mnt"),
@@ -210,7 +216,7 @@ mod tests {
             assert_eq!(line(given, true), Ok(Some(format!("cenote {meant}"))), "{given}");
         }
         let own = line("mount.cenote tank /mnt -o nodev", false);
-        assert_eq!(own, Ok(Some("cenote mount --rw --background -o nodev -- tank /mnt".into())));
+        assert_eq!(own, Ok(Some("cenote mount --rw --background --quiet -o nodev -- tank /mnt".into())));
     }
 
     #[test]

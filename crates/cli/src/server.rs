@@ -70,7 +70,7 @@ impl Control {
         match Self::listen(context, of, path, ends_with_mounts) {
             Ok(control) => {
                 let (pool, at) = (of.pool.name(), control.place.path().display());
-                context.err(format!("commands for '{pool}' are taken at {at}"));
+                context.tell(format!("commands for '{pool}' are taken at {at}"));
                 Ok(Some(control))
             }
             Err(error) if path.is_none() => {

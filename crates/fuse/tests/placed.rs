@@ -64,7 +64,8 @@ async fn command(pool: &Pool, tree: &Tree, rng: &mut Rng, number: u64) -> Option
                 return None;
             }
             let gone = one.clone();
-            let destroyed = pool.change(move |syncer| Box::pin(async move { syncer.destroy_dataset(&gone).await })).await;
+            let destroyed =
+                pool.change(move |syncer| Box::pin(async move { syncer.destroy_dataset(&gone).await })).await;
             // Also where it stays: it has left the mount.
             tree.refresh(std::slice::from_ref(&one)).await.unwrap();
             destroyed.ok().map(|_| vec![one])

@@ -85,7 +85,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(of) = context.served_pool() {
         return take_over(context, of, &args, &options).await;
     }
-    let context = context.with(&args.search);
+    let context = context.with(&args.search).quiet(args.goes_on.quiet);
     let going = Going::begin(&args.goes_on, &args.dataset)?;
     // Before anything is mounted: an interrupt from now on ends the mount and not the program.
     let signals = signals::ending()?;
@@ -105,7 +105,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             control = Control::start(&context, &of, args.control.as_deref(), true)?;
             let at = of.mounts.mount(&of.pool, &args.dataset, at, &options).await?;
             let end = args.goes_on.end("unmount");
-            context.err(format!("'{}' is mounted at {} for writing; {end}", args.dataset, at.display()));
+            context.tell(format!("'{}' is mounted at {} for writing; {end}", args.dataset, at.display()));
             going.ready(&context)?;
             live::wait(&context, &of, signals).await.map(drop)
         };
@@ -124,7 +124,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     context.say_notes(pool.name(), pool.notes());
     let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
     let end = args.goes_on.end("unmount");
-    context.err(format!("'{}' is mounted at {}; {end}", args.dataset, mount.mountpoint().display()));
+    context.tell(format!("'{}' is mounted at {}; {end}", args.dataset, mount.mountpoint().display()));
     going.ready(&context)?;
     ending::wait_for(&context, &[Arc::new(mount)], signals).await?;
     Ok(Outcome::Good)

@@ -78,7 +78,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return Err(usage("nothing to serve by: give --unix SOCKET, --tcp HOST:PORT or --mount FOLDER"));
     }
     let mount_options = parse_options(&args.options)?;
-    let context = context.with(&args.search);
+    let context = context.with(&args.search).quiet(args.goes_on.quiet);
     // Before anything is mounted: an interrupt from now on ends what is served, and not the program.
     let signals = signals::ending()?;
     let pool_name = args.dataset.split('/').next().unwrap_or(&args.dataset);
@@ -116,7 +116,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut waiting = signals;
     if let Some(at) = &args.mount {
         let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &mount_options, report).await?;
-        context.err(format!(
+        context.tell(format!(
             "'{}' is mounted at {}; {}",
             args.dataset,
             mount.mountpoint().display(),
@@ -128,7 +128,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             shutdown(server);
             return Ok(Outcome::Good);
         }
-        context.err("unmounted; volumes are still served");
+        context.tell("unmounted; volumes are still served");
         waiting = signals::ending()?;
     } else {
         going.ready(&context)?;
@@ -174,7 +174,7 @@ impl Serving<'_> {
                         loop {
                             of.mounts.some_mounted().await;
                             of.mounts.none_mounted().await;
-                            context.err("unmounted; volumes are still served");
+                            context.tell("unmounted; volumes are still served");
                         }
                     };
                     ending::wait(context, signals, forever, || live::handles(of)).await
@@ -234,7 +234,7 @@ fn volumes_server(context: &Context, args: &Args, volumes: Arc<dyn Exports>, cou
     let server = Server::start(context.handle().clone(), volumes, listeners, options)?;
     for line in lines {
         let exports = if count == 1 { "export" } else { "exports" };
-        context.err(format!("serving {count} {exports} at {line}"));
+        context.tell(format!("serving {count} {exports} at {line}"));
     }
     Ok(server)
 }

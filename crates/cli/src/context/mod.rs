@@ -86,6 +86,8 @@ pub(crate) struct Context {
     /// A server that has a pool can do what is asked for.
     may_send: bool,
     program: Option<&'static dyn Program>,
+    /// Nothing is told where all is well.
+    is_quiet: bool,
 }
 
 /// The pool of a server, and what a client wants of it.
@@ -116,6 +118,7 @@ impl Context {
             kept: Arc::default(),
             may_send: false,
             program: None,
+            is_quiet: false,
         }
     }
 
@@ -179,6 +182,18 @@ impl Context {
     /// Writes to standard output.
     pub(crate) fn out(&self, bytes: impl AsRef<[u8]>) -> Result<()> {
         Ok(self.output.out(bytes)?)
+    }
+
+    /// The same, which tells only what is wrong, if asked to.
+    pub(crate) fn quiet(self, is_quiet: bool) -> Self {
+        Self { is_quiet: self.is_quiet || is_quiet, ..self }
+    }
+
+    /// Writes a line to standard error that says how well it goes.
+    pub(crate) fn tell(&self, text: impl AsRef<str>) {
+        if !self.is_quiet {
+            self.output.err(text);
+        }
     }
 
     /// Writes a line to standard error.
