@@ -1,4 +1,4 @@
-//! Test programs within a time: Cargo runs each by `xtask limited PROGRAM …`, which says how long it took.
+//! Test programs within a time: the tests' step runs each by `xtask limited PROGRAM …`, which says how long it took.
 //!
 //! A test that waits for ever would keep everything waiting, and a machine that ends the whole run then says nothing of it. The harness
 //! names a test that takes more than a minute, so the output shows which one it was.

@@ -17,6 +17,7 @@ mod limited;
 mod nbd_client;
 mod packages;
 mod process;
+mod programs;
 mod steps;
 mod test;
 mod tour;

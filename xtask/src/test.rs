@@ -1,13 +1,14 @@
 //! `cargo xtask test`: the steps, in the order in which they are most likely to say no soonest.
 
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use cenote_testkit::{Golden, repository_root};
 
 use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
 use crate::{
-    campaign, fuzz, golden, house, kills, licences, limited, packages, process, tour, value_of, vm, zdb, zdb_check,
+    campaign, fuzz, golden, house, kills, licences, packages, process, programs, tour, value_of, vm, zdb, zdb_check,
     ztest,
 };
 
@@ -148,37 +149,52 @@ fn docs(_: &Context) -> Result<Outcome> {
 }
 
 fn tests(_: &Context) -> Result<Outcome> {
-    let runner = format!("target.'cfg(all())'.runner = {:?}", limited::runner()?);
-    let arguments = ["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-fail-fast", "--config"];
-    counted(process::cargo().args(arguments).arg(runner))
+    let counts = Mutex::new(Counts::default());
+    let good = programs::run_all(&|line| counts.lock().unwrap_or_else(PoisonError::into_inner).count(line))?;
+    Ok(counts.into_inner().unwrap_or_else(PoisonError::into_inner).outcome(good))
 }
 
 fn doctests(_: &Context) -> Result<Outcome> {
     counted(process::cargo().args(["test", "--workspace", "--doc", "--locked", "--no-fail-fast"]))
 }
 
-/// Runs Cargo's tests and counts them by the line that each test program ends with.
+/// Runs Cargo's tests and counts them.
 fn counted(command: &mut Command) -> Result<Outcome> {
-    let mut tally = Tally::default();
-    let mut ignored = 0;
-    let good = process::run_and_read(command, |line| {
+    let mut counts = Counts::default();
+    let good = process::run_and_read(command, |line| counts.count(line))?;
+    Ok(counts.outcome(good))
+}
+
+/// Tests that were run, by the line that each test program ends with.
+#[derive(Default)]
+struct Counts {
+    tally: Tally,
+    ignored: u64,
+}
+
+impl Counts {
+    fn count(&mut self, line: &str) {
         if let Some(result) = TestResult::parse(line) {
-            tally.absorb(Tally { passed: result.passed, failed: result.failed });
-            ignored += result.ignored;
+            self.tally.absorb(Tally { passed: result.passed, failed: result.failed });
+            self.ignored += result.ignored;
         }
-    })?;
-    if !good && tally.failed == 0 {
-        // It did not build, or a test program died.
-        tally.failed = 1;
     }
-    if ignored > 0 {
-        println!("{ignored} tests are marked to be run by hand (#[ignore])");
+
+    fn outcome(self, good: bool) -> Outcome {
+        let Self { mut tally, ignored } = self;
+        if !good && tally.failed == 0 {
+            // It did not build, or a test program died.
+            tally.failed = 1;
+        }
+        if ignored > 0 {
+            println!("{ignored} tests are marked to be run by hand (#[ignore])");
+        }
+        if good && tally.passed == 0 {
+            // No examples in the documentation yet is not a fault.
+            tally.passed = 1;
+        }
+        Outcome::Done(tally)
     }
-    if good && tally.passed == 0 {
-        // No examples in the documentation yet is not a fault.
-        tally.passed = 1;
-    }
-    Ok(Outcome::Done(tally))
 }
 
 fn shuttle(_: &Context) -> Result<Outcome> {

@@ -1,0 +1,131 @@
+//! The workspace's test programs, two at a time.
+//!
+//! Cargo runs one after the other. Most of those that begin servers wait most of the time: for a pool's activity to be watched, for
+//! devices that hang, for a mount to end. So two lanes take the programs in the order in which Cargo has built them. A program's output is
+//! kept until it has ended, and then shown as a whole.
+
+use std::collections::VecDeque;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::{limited, process};
+
+/// Programs at once.
+const LANES: usize = 2;
+
+/// A test program, built.
+struct Program {
+    path: PathBuf,
+    /// The folder of its package, where Cargo would run it.
+    folder: PathBuf,
+}
+
+/// Builds all test programs and runs them; `each` gets every line of their output. Whether all were good.
+///
+/// # Errors
+/// They cannot be built or begun.
+pub(crate) fn run_all(each: &(dyn Fn(&str) + Sync)) -> Result<bool> {
+    let programs = Mutex::new(built()?);
+    let is_good = Mutex::new(true);
+    let lane = || -> Result<()> {
+        while let Some(program) = locked(&programs).pop_front() {
+            let (good, output) = program.run()?;
+            let mut shown = std::io::stdout().lock();
+            shown.write_all(&output)?;
+            shown.flush()?;
+            drop(shown);
+            String::from_utf8_lossy(&output).lines().for_each(each);
+            *locked(&is_good) &= good;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().try_for_each(|lane| match lane.join() {
+            Ok(ended) => ended,
+            Err(_) => bail!("a lane of test programs has panicked"),
+        })
+    })?;
+    Ok(is_good.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Builds the programs. What the compiler says is shown.
+fn built() -> Result<VecDeque<Program>> {
+    let words = ["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-run"];
+    let mut command = process::cargo();
+    let output = command
+        .args(words)
+        .arg("--message-format=json-render-diagnostics")
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("the tests cannot be built");
+    }
+    let programs: VecDeque<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(Program::of_line).collect();
+    if programs.is_empty() {
+        bail!("cargo has named no test program");
+    }
+    Ok(programs)
+}
+
+impl Program {
+    /// The program that a line of Cargo's names, if it names one of tests.
+    fn of_line(line: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+        let path = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        Some(Self { path, folder })
+    }
+
+    /// Runs it within a time, with its output kept.
+    fn run(&self) -> Result<(bool, Vec<u8>)> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let mut output = format!("     Running {name}\n").into_bytes();
+        let [this, limited] = limited::runner()?;
+        // A file: a process that a test has left behind would keep a pipe open.
+        let mut kept = tempfile::tempfile()?;
+        let mut command = Command::new(this);
+        command.arg(limited).arg(&self.path).current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command.stdin(Stdio::null()).stdout(kept.try_clone()?).stderr(kept.try_clone()?);
+        let status = command.status().with_context(|| format!("cannot start {name}"))?;
+        kept.rewind()?;
+        kept.read_to_end(&mut output)?;
+        Ok((status.success(), output))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_known_by_what_cargo_says() {
+        let line = |reason: &str, test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"{reason}","manifest_path":"/w/a/Cargo.toml","profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let found = Program::of_line(&line("compiler-artifact", true, r#""/t/a-1""#)).unwrap();
+        assert_eq!((found.path, found.folder), (PathBuf::from("/t/a-1"), PathBuf::from("/w/a")));
+        for other in [
+            line("compiler-artifact", false, r#""/t/a""#),
+            line("compiler-artifact", true, "null"),
+            line("build-finished", true, r#""/t/a""#),
+            "Compiling".to_owned(),
+        ] {
+            assert!(Program::of_line(&other).is_none(), "{other}");
+        }
+    }
+}
