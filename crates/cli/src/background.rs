@@ -253,8 +253,11 @@ impl PidFile {
         ensure!(is_locked && is_there, "{}: another process that begins or ends has it", shown());
         let mut text = String::new();
         match (&file).take(PID_BYTES_MAX).read_to_string(&mut text).ok().and_then(|_| text.trim().parse::<u32>().ok()) {
-            Some(pid) if Path::new(&format!("/proc/{pid}")).exists() && pid != std::process::id() => {
-                bail!("{}: it has the number of process {pid}, which runs", shown());
+            Some(pid) if pid != std::process::id() && may_have_written(pid, &file) => {
+                bail!(
+                    "{}: it has the number of process {pid}, which runs; remove the file if it is not that process's",
+                    shown()
+                );
             }
             None if file.metadata()?.len() > 0 => bail!("{}: something else is there", shown()),
             Some(_) | None => file.set_len(0).with_context(shown)?,
@@ -266,6 +269,30 @@ impl PidFile {
         let text = format!("{}\n", std::process::id());
         let written = self.file.write_all_at(text.as_bytes(), 0);
         written.with_context(|| format!("cannot write the pid file {}", self.path.display()))
+    }
+}
+
+/// Whether the process of a pid file that nobody has locked may be the one that has written it: it runs still, and ran then. A number is
+/// given out again, after a new start of the system above all.
+fn may_have_written(pid: u32, file: &File) -> bool {
+    let read = |path: String| fs::read_to_string(path).ok();
+    let Some(stat) = read(format!("/proc/{pid}/stat")) else { return false };
+    // After the name, which may have anything in it: the state, and as the twentieth word the begin in ticks since the system's.
+    let words: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    if matches!(words.first(), Some(&("Z" | "X"))) {
+        return false;
+    }
+    let began = || {
+        let ticks: u64 = words.get(19)?.parse().ok()?;
+        let system: u64 =
+            read("/proc/stat".into())?.lines().find_map(|line| line.strip_prefix("btime "))?.parse().ok()?;
+        Some(system + ticks / rustix::param::clock_ticks_per_second().max(1))
+    };
+    let written = file.metadata().ok().map(|found| u64::try_from(found.mtime()).unwrap_or(0));
+    match (began(), written) {
+        // Both are rounded.
+        (Some(began), Some(written)) => began <= written + 1,
+        _ => true,
     }
 }
 
@@ -301,6 +328,33 @@ mod tests {
             assert!(PidFile::claim(&path).is_err(), "{kept}");
             assert_eq!(fs::read_to_string(&path).unwrap(), kept);
         }
+    }
+
+    #[test]
+    fn a_pid_file_of_a_number_that_was_given_out_again_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pid");
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let left = || {
+            fs::write(&path, format!("{}\n", child.id())).unwrap();
+            File::options().write(true).open(&path).unwrap()
+        };
+        left();
+        let said = PidFile::claim(&path).err().unwrap().to_string();
+        assert!(said.contains("remove the file"), "{said}");
+        // It was written long before the process began.
+        let hour = std::time::Duration::from_secs(3600);
+        left().set_modified(std::time::SystemTime::now() - hour).unwrap();
+        drop(PidFile::claim(&path).unwrap());
+        // The process was killed, and nobody has asked for its status yet.
+        left();
+        Command::new("kill").args(["-KILL", &child.id().to_string()]).status().unwrap();
+        let state = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        while !state().contains(") Z") {
+            std::thread::yield_now();
+        }
+        drop(PidFile::claim(&path).unwrap());
+        child.wait().unwrap();
     }
 
     #[test]

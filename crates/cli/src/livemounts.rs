@@ -158,6 +158,15 @@ impl LiveMounts {
         self.state.lock().coming > 0
     }
 
+    /// The datasets that are shown nested in others, and where.
+    pub(crate) fn nested(&self) -> Vec<(String, PathBuf)> {
+        let of = |mount: &LiveMount| {
+            let at = mount.at().to_owned();
+            mount.tree.nested_datasets().into_iter().map(move |(dataset, path)| (dataset, at.join(path)))
+        };
+        self.all().iter().flat_map(of).collect()
+    }
+
     /// Waits until a look at the state finds what is looked for.
     async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {

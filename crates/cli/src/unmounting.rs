@@ -82,8 +82,9 @@ pub(crate) async fn unmount_one(context: &Context, mount: &Mounted, is_forced: b
     match server {
         Some((socket, who)) => await_written(context, &socket, &who, mount).await,
         None if mount.is_writable() => bail!(
-            "it is unmounted, but whether its process has written everything is not known: it takes no commands at a place that is \
-             known here (CENOTE_CONTROL names another)"
+            "it is unmounted, but whether its process has written everything is not known: no process takes commands for it at a place \
+             that is known here. If the process was killed, what programs had not synced may be lost; if it takes commands at a place of \
+             its own, CENOTE_CONTROL names that"
         ),
         None => Ok(()),
     }

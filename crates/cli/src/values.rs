@@ -1,6 +1,8 @@
 //! Values that people set properties to: parsed and checked as OpenZFS does, with its words, in one place for `zfs set`,
 //! `zfs create -o` and `zpool create -O`.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, anyhow, bail};
 use cenote_admin::AUTO;
 use cenote_props::effect::{self, Effect};
@@ -121,6 +123,18 @@ pub(crate) fn dataset_property(name: &str, when: When, types: Types) -> Result<S
 fn is_once(property: &Property) -> bool {
     use cenote_props::Attribute::{Once, OnceDefault};
     matches!(property.attribute, Once | OnceDefault)
+}
+
+/// Refuses a property that is set twice in one command.
+pub(crate) fn check_once<'a>(settings: impl IntoIterator<Item = &'a String>) -> Result<()> {
+    let mut names = BTreeSet::new();
+    for setting in settings {
+        let name = setting.split('=').next().unwrap_or_default();
+        if !names.insert(name) {
+            bail!("property '{name}' specified multiple times");
+        }
+    }
+    Ok(())
 }
 
 /// The setting of `PROPERTY=VALUE` for a dataset of these types; none where the dataset is made so without it.

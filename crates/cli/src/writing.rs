@@ -126,7 +126,16 @@ pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(
         )),
     }
     let options = WriteOptions { clock: clock()?, host: host(context, false), check: false };
-    let pool = open(context.handle(), found, &how, options).await?;
+    let pool = match open(context.handle(), found, &how, options).await {
+        Ok(pool) => pool,
+        Err(error) => {
+            // A server may have begun meanwhile, which takes commands by now.
+            if let Ok((found, _)) = context.locate(name).await {
+                context.check_server(&found)?;
+            }
+            return Err(error.into());
+        }
+    };
     if let Some(last) = last {
         context.err(format!("pool '{name}' was not exported, but {last}; going on with it"));
     }

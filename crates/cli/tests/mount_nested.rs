@@ -185,6 +185,24 @@ fn datasets_below_the_mounted_one_are_shown_and_written() {
     assert_eq!(fs::read(mounted.path("renamed/file")).unwrap(), b"new");
     drop(open);
     images.run("zfs", &["destroy", "mine/renamed"]);
+    // The innermost is named, which is the one that is in use.
+    images.run("zfs", &["create", "-p", "mine/x/y/z"]);
+    fs::write(mounted.path("x/y/file"), "").unwrap();
+    let open = File::open(mounted.path("x/y/file")).unwrap();
+    let said = images.refused("zfs", &["destroy", "-r", "mine/x"]);
+    assert!(said.contains("'mine/x/y': dataset is busy"), "{said}");
+    assert_eq!(
+        images.run("zfs", &["list", "-Hr", "-o", "name,mounted", "mine/x"]),
+        "mine/x\tyes\nmine/x/y\tyes\nmine/x/y/z\tyes\n"
+    );
+    drop(open);
+    images.run("zfs", &["destroy", "-r", "mine/x"]);
+    // One that has the name of the control directory does not hide it.
+    images.run("zfs", &["create", "mine/.zfs"]);
+    assert!(!names(mounted.at()).contains(&".zfs".to_owned()));
+    assert!(mounted.path(".zfs/snapshot").is_dir());
+    assert_eq!(images.run("zfs", &["get", "-Ho", "value", "mounted", "mine/.zfs"]), "no\n");
+    images.run("zfs", &["destroy", "mine/.zfs"]);
     assert_eq!(errno(fs::metadata(mounted.path("renamed"))), Some(Errno::NOENT));
     assert_eq!(names(mounted.at()), ["a", "dir", "fixed", "folder", "off", "one", "two"]);
     // Its number may be another's.

@@ -22,6 +22,8 @@ use cenote_zpl::Properties;
 
 use crate::slots::is_at_or_below;
 
+/// The name of a dataset's control directory.
+pub(crate) const CONTROL_NAME: &[u8] = b".zfs";
 /// Datasets shown in one mount at most.
 const DATASETS_MAX: usize = 1 << 14;
 
@@ -124,6 +126,10 @@ pub(crate) async fn placed(
                 None => dir.name.strip_prefix(&top.name).and_then(|rest| below("/", rest)),
             };
             let Some(path) = path else { continue };
+            if path.iter().any(|part| part == CONTROL_NAME) {
+                note(format!("'{}' is left out: '.zfs' is the directory of a dataset's snapshots", dir.name));
+                continue;
+            }
             let Some(dataset) = dsl.head(&dir).await? else { continue };
             let name = &dir.name;
             if dsl.kind(&dataset).await? != ObjsetType::Zfs || dataset.is_inconsistent() {

@@ -61,6 +61,17 @@ impl Mounts {
         Self(table.split(|byte| *byte == b'\n').filter_map(mounted).collect())
     }
 
+    /// With datasets that a process of ours shows nested in others. They have no mount options of their own: each obeys its properties.
+    pub(crate) fn with_nested(mut self, nested: Vec<(String, PathBuf)>) -> Self {
+        for (dataset, at) in nested {
+            let around = self.0.iter().filter(|mounted| mounted.is_ours() && at.starts_with(&mounted.at));
+            let Some(around) = around.max_by_key(|mounted| mounted.at.as_os_str().len()) else { continue };
+            let kind = around.kind.clone();
+            self.0.push(Mounted { dataset, at, kind, options: Vec::new() });
+        }
+        self
+    }
+
     /// The options with which a dataset is mounted; `None` where it is not.
     pub(crate) fn options(&self, dataset: &str) -> Option<&[String]> {
         self.0.iter().find(|mounted| mounted.dataset == dataset).map(|mounted| &*mounted.options)

@@ -46,7 +46,8 @@ struct Walk<'a> {
 
 /// What was selected, sorted; and whether something could not be opened, which has been reported.
 pub(crate) async fn select(context: &Context, mut selection: Selection, keys: &[SortKey]) -> Result<(Vec<Item>, bool)> {
-    let mounts = Arc::new(Mounts::read());
+    let nested = context.served_pool().map(|served| served.mounts.nested());
+    let mounts = Arc::new(Mounts::read().with_nested(nested.unwrap_or_default()));
     let is_all = selection.names.is_empty();
     if is_all {
         selection.depth = selection.depth.or(Some(u64::MAX));

@@ -15,8 +15,7 @@ use crate::server::{DirItem, Entry, Errno, NodeId, Pin, Stat};
 use crate::slots::{Slot, Slots};
 use crate::zfsvfs::{OpenError, made_directory};
 
-/// The name of the control directory and of what is in it.
-pub(super) const CONTROL_NAME: &[u8] = b".zfs";
+/// Names in the control directory.
 const SNAPSHOTS_NAME: &[u8] = b"snapshot";
 const SHARES_NAME: &[u8] = b"shares";
 

@@ -3,9 +3,9 @@
 use cenote_taskq::map_concurrent;
 use cenote_zpl::{Cursor, DirEntry};
 
-use super::control::CONTROL_NAME;
 use super::{Found, Tree};
 use crate::grafts::Graft;
+use crate::layout::CONTROL_NAME;
 use crate::listing::{AFTER_ABOVE, AFTER_CONTROL, AFTER_SELF, Position};
 use crate::node::Place;
 use crate::server::{DirItem, Errno, NodeId, Pin};

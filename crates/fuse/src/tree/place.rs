@@ -9,6 +9,9 @@
 //! changed, and no others are read again; the places of all are then worked out in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,16 +73,27 @@ impl Tree {
         self.place(&unchanged, names).await?;
         let handle = self.shared.source.handle();
         let begun = handle.now();
-        for slot in &slots {
-            while !slot.close_unused().await {
-                if handle.now() - begun > FORGET_TIME_MAX {
-                    self.place(&unchanged, &[]).await?;
-                    return Ok(Some(slot.dataset().name()));
+        let mut used = slots;
+        loop {
+            let mut still = Vec::new();
+            for slot in used {
+                if !slot.close_unused().await {
+                    still.push(slot);
                 }
-                handle.sleep(FORGET_POLL).await;
             }
+            // What is used in a dataset holds those around it.
+            let Some(innermost) =
+                still.iter().map(|slot| slot.dataset().name()).max_by_key(|name| name.matches('/').count())
+            else {
+                return Ok(None);
+            };
+            if handle.now() - begun > FORGET_TIME_MAX {
+                self.place(&unchanged, &[]).await?;
+                return Ok(Some(innermost));
+            }
+            used = still;
+            handle.sleep(FORGET_POLL).await;
         }
-        Ok(None)
     }
 
     /// The datasets as they are now, of which those of a part have changed: the mounted one, and all that are nested in it.
@@ -139,6 +153,14 @@ impl Tree {
         self.tell(names, listings).await;
         self.open_some().await;
         Ok(())
+    }
+
+    /// The datasets that are shown nested in the mounted one, and the directories that lead to them from there.
+    #[must_use]
+    pub fn nested_datasets(&self) -> Vec<(String, PathBuf)> {
+        let known = self.shared.known.lock().clone().unwrap_or_default();
+        let path = |placed: &Placed| placed.path.iter().map(|part| OsStr::from_bytes(part)).collect();
+        arranged(known, |_| ()).iter().map(|placed| (placed.dataset.name(), path(placed))).collect()
     }
 
     /// Checks that what is known of the datasets is what a look at all of them finds. For tests: no command goes on meanwhile.

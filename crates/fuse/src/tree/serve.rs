@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cenote_taskq::Block;
 
-use super::control::CONTROL_NAME;
 use super::{Found, Tree};
+use crate::layout::CONTROL_NAME;
 use crate::listing::Position;
 use crate::live::Live;
 use crate::node::Place;

@@ -12,7 +12,7 @@ use crate::args::parse_size;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::values::{When, dataset_setting, note_stored};
+use crate::values::{When, check_once, dataset_setting, note_stored};
 use crate::writing::{Writing, line};
 
 /// Make a file system, or with -V a volume.
@@ -38,12 +38,24 @@ pub(crate) struct Args {
     /// Reserve nothing for the volume.
     #[arg(short = 's')]
     sparse: bool,
+    /// Not yet: only say what would be made.
+    #[arg(short = 'n', hide = true)]
+    dry_run: bool,
+    /// Not yet: say what is made.
+    #[arg(short = 'v', hide = true)]
+    verbose: bool,
+    /// Not yet: say it for scripts.
+    #[arg(short = 'P', hide = true)]
+    parsable: bool,
     /// The file system or volume.
     dataset: String,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = &args.dataset;
+    if args.dry_run || args.verbose || args.parsable {
+        return Err(usage("not supported yet: -n, -v and -P"));
+    }
     if args.volume.is_none() && (args.sparse || args.block_size.is_some()) {
         return Err(usage("'-s' and '-b' can only be used when creating a volume"));
     }
@@ -52,6 +64,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     // Before `-p` makes the missing datasets above it.
     check_new_dataset(name).map_err(|reason| anyhow!("cannot create '{name}': {reason}"))?;
+    check_once(&args.properties)?;
     // What `-o volblocksize=` says is `-b`'s.
     let (blocks, others): (Vec<&String>, Vec<&String>) =
         args.properties.iter().partition(|text| args.volume.is_some() && text.starts_with("volblocksize="));

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::files::pool_of;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, usage};
 use crate::writing::{Writing, line};
 
 /// Destroy a file system or volume that has no snapshots. What it holds is gone.
@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// Also the datasets below.
     #[arg(short = 'r')]
     recursive: bool,
+    /// Not yet: also clones of the snapshots.
+    #[arg(short = 'R', hide = true)]
+    with_clones: bool,
     /// Say what is destroyed.
     #[arg(short = 'v')]
     verbose: bool,
@@ -29,6 +32,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if args.with_clones {
+        return Err(usage("not supported yet: -R; no snapshots are destroyed, and so no clones of them"));
+    }
     let name = &args.dataset;
     let pool = Writing::open(context, pool_of(name)).await?;
     if let (Some(live), Some(volumes)) = (pool.served(), context.served_volumes()) {

@@ -41,8 +41,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         bail!("'{property}' property cannot be inherited{hint}");
     }
     let name = pool_of(&args.datasets[0]).to_owned();
-    if args.datasets.iter().any(|dataset| pool_of(dataset) != name) {
-        return Err(usage("not supported yet: datasets of several pools in one command"));
+    if let Some(other) = args.datasets.iter().find(|dataset| pool_of(dataset) != name) {
+        let (name, other) = (&args.datasets[0], other.as_str());
+        return Err(usage(format!(
+            "not supported yet: datasets of several pools in one command, as '{name}' and '{other}' are (one property is inherited)"
+        )));
+    }
+    if let Some(snapshot) = args.datasets.iter().find(|dataset| dataset.contains('@')) {
+        bail!("cannot inherit '{property}' for '{snapshot}': not supported yet: changing properties of snapshots");
     }
     let pool = Writing::open(context, &name).await?;
     inherit_property(pool.pool(), &args.datasets, &property, args.recursive).await?;

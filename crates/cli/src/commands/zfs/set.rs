@@ -10,7 +10,7 @@ use crate::commands::zfs::volume;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::values::{When, dataset_setting, note_stored};
+use crate::values::{When, check_once, dataset_setting, note_stored};
 use crate::writing::{Writing, line};
 
 /// Set properties of datasets.
@@ -35,6 +35,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if datasets.iter().any(|dataset| pool_of(dataset) != pool_of(first)) {
         return Err(usage("not supported yet: datasets of several pools in one command"));
     }
+    check_once(settings.iter().copied())?;
     let parsed = settings.iter().filter_map(|text| dataset_setting(text, When::Later, Types::DATASET).transpose());
     let parsed = parsed.collect::<Result<Vec<_>>>();
     let parsed = parsed.map_err(|error| anyhow!("cannot set property for '{first}': {error:#}"))?;
