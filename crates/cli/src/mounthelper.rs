@@ -204,7 +204,7 @@ mod tests {
             ),
             (
                 "mount.cenote tank@s /mnt -sv -odir=/a,dir=/b,force",
-                "mount -d /a -d /b -f --background --quiet -o dev,suid,allow_other -- tank@s /mnt",
+                "mount -d /a -d /b -f --background -o dev,suid,allow_other -- tank@s /mnt",
             ),
             (
                 "mount.cenote tank /mnt -t fuse.cenote -o ro,remount",

@@ -81,6 +81,8 @@ pub(crate) async fn unmount_one(context: &Context, mount: &Mounted, is_forced: b
     }
     match server {
         Some((socket, who)) => await_written(context, &socket, &who, mount).await,
+        // It was bound to a second place, and its mount goes on.
+        None if Mounts::read().ours().any(|other| other.dataset == mount.dataset && other.at != mount.at) => Ok(()),
         None if mount.is_writable() => bail!(
             "it is unmounted, but whether its process has written everything is not known: no process takes commands for it at a place \
              that is known here. If the process was killed, what programs had not synced may be lost; if it takes commands at a place of \

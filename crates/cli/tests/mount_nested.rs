@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use cenote_testkit::walk;
 use common::images::Images;
@@ -197,6 +198,12 @@ fn datasets_below_the_mounted_one_are_shown_and_written() {
     );
     drop(open);
     images.run("zfs", &["destroy", "-r", "mine/x"]);
+    // A second place of the mount is unmounted, and the mount goes on.
+    let second = tempfile::tempdir().unwrap();
+    let bound = Command::new("mount").arg("--bind").args([mounted.at(), second.path()]).status().unwrap();
+    assert!(bound.success());
+    common::good(images.bare().arg("unmount").arg(second.path()));
+    assert!(mounted.path("a").is_dir());
     // One that has the name of the control directory does not hide it.
     images.run("zfs", &["create", "mine/.zfs"]);
     assert!(!names(mounted.at()).contains(&".zfs".to_owned()));

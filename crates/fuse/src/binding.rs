@@ -354,11 +354,15 @@ impl<S: FileServer> Filesystem for Binding<S> {
         let direct = is_direct(flags).then(|| Arc::clone(&self.direct));
         self.spawn(|server| async move {
             let opened = server.open(node(ino), write).await;
-            if let (Some(direct), Ok(())) = (direct, &opened) {
+            if let (Some(direct), Ok(_)) = (direct, &opened) {
                 direct.opened(node(ino));
             }
             match opened {
-                Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
+                Ok(opened) => {
+                    let mut flags = FopenFlags::FOPEN_NOFLUSH;
+                    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keeps_pages);
+                    reply.opened(FileHandle(0), flags);
+                }
                 Err(errno) => reply.error(code(errno)),
             }
         });

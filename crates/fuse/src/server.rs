@@ -90,6 +90,14 @@ impl fmt::Debug for Pin {
     }
 }
 
+/// A file that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The client may answer reads from what it has kept since the file was last open. Where each access is to be noted
+    /// (`strictatime`) it asks anew.
+    pub keeps_pages: bool,
+}
+
 /// A node found, with what the client may cache of it.
 #[derive(Debug)]
 pub struct Entry {
@@ -279,7 +287,7 @@ pub trait FileServer: Send + Sync + 'static {
     fn readlink(&self, node: NodeId) -> impl Future<Output = Result<Vec<u8>, Errno>> + Send;
 
     /// Whether a regular file can be opened for reading; `write` asks for writing too.
-    fn open(&self, node: NodeId, write: bool) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn open(&self, node: NodeId, write: bool) -> impl Future<Output = Result<Opened, Errno>> + Send;
 
     /// Up to `len` bytes of a file at `offset_bytes`; fewer only at its end.
     fn read(&self, node: NodeId, offset_bytes: u64, len: u32) -> impl Future<Output = Result<Block, Errno>> + Send;

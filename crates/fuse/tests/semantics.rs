@@ -213,3 +213,20 @@ fn access_times_are_kept_as_the_mount_says_whatever_the_properties_say() {
         assert_eq!(fs::metadata(&file).unwrap().accessed().unwrap(), before);
     });
 }
+
+/// xfstests generic/003: the second reader got its bytes from pages of the kernel's, of which the server hears nothing.
+#[test]
+fn each_reader_of_a_file_counts_where_access_times_are_strict() {
+    let mut options = MountOptions::default();
+    options.parse("strictatime").unwrap();
+    mounted_as(&[], &options, 1, |_, at| {
+        let file = at.join("file");
+        fs::write(&file, "content").unwrap();
+        let accessed = || {
+            fs::read(&file).unwrap();
+            fs::metadata(&file).unwrap().accessed().unwrap()
+        };
+        let (first, second, third) = (accessed(), accessed(), accessed());
+        assert!(first < second && second < third, "{first:?}, {second:?}, {third:?}");
+    });
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_taskq::Block;
+use cenote_zpl::AccessTimes;
 
 use super::{Found, Tree};
 use crate::layout::CONTROL_NAME;
@@ -11,8 +12,8 @@ use crate::listing::Position;
 use crate::live::Live;
 use crate::node::Place;
 use crate::server::{
-    Caching, Caller, Changed, Client, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Rename, Seek,
-    SetAttributes, SpaceFigures, Stat, Writer,
+    Caching, Caller, Changed, Client, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Opened, Rename,
+    Seek, SetAttributes, SpaceFigures, Stat, Writer,
 };
 use crate::zfsvfs::{Zfsvfs, errno};
 
@@ -134,14 +135,18 @@ impl FileServer for Tree {
         target.map_err(|error| self.zpl("reading a link", node, &error))
     }
 
-    async fn open(&self, node: NodeId, write: bool) -> Result<(), Errno> {
+    async fn open(&self, node: NodeId, write: bool) -> Result<Opened, Errno> {
         let found = self.object(node, if write { Errno::ROFS } else { Errno::ISDIR }).await?;
         if write {
             found.zfsvfs.changeable()?;
         }
         match found.zfsvfs.as_live() {
-            Some(live) => live.open_file(found.object).await.map_err(|error| self.zpl("opening", node, &error)),
-            None => self.open_file(node).await.map(drop),
+            Some(live) => {
+                live.open_file(found.object).await.map_err(|error| self.zpl("opening", node, &error))?;
+                let access_times = found.zfsvfs.filesystem.options().access_times;
+                Ok(Opened { keeps_pages: access_times != AccessTimes::Always })
+            }
+            None => self.open_file(node).await.map(|_| Opened { keeps_pages: true }),
         }
     }
 
