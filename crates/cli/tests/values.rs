@@ -97,6 +97,9 @@ fn how(property: &Property) -> How {
             How::Elsewhere("where and how a mount shows it: crates/fuse")
         }
         "devices" | "exec" | "setuid" => How::Elsewhere("options of the mount: tests/everyday.rs"),
+        "prefetch" | "primarycache" => {
+            How::Elsewhere("what the cache has to load: crates/scan/tests/written/cached.rs")
+        }
         "quota" => How::Elsewhere("how much can be written: tests/mount_rw.rs and tests/change.rs"),
         "refreservation" | "volsize" => How::Elsewhere("the accounts, and the volume: tests/volumes.rs"),
         name => panic!("how is the effect of '{name}' seen? it needs a row here"),
