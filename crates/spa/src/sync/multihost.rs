@@ -261,9 +261,14 @@ impl Multihost {
         let _ = self.0.handle.timeout(END_PATIENCE, quiet).await;
     }
 
-    /// Ends the task without waiting.
+    /// Ends the task without waiting, and lets go of the devices: handles of the pool outlive its use in processes that have others.
     pub(crate) fn abandon(&self) {
-        self.0.state.lock().is_stopped = true;
+        let leaves = {
+            let mut state = self.0.state.lock();
+            (state.is_stopped, state.next) = (true, 0);
+            std::mem::take(&mut state.leaves)
+        };
+        drop(leaves);
         self.0.changed.all();
     }
 
