@@ -8,13 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_dmu::tx::TxTunables;
-use cenote_fuse::MountHandle;
 use cenote_spa::{FailMode, Pool};
 use cenote_taskq::{Class, Either, race};
-use signal_hook::iterator::Signals;
 
 use crate::context::Context;
-use crate::ending::{self, Ended};
 use crate::livemounts::LiveMounts;
 use crate::outcome::usage;
 use crate::owners;
@@ -63,7 +60,7 @@ pub(crate) async fn open_pool(context: &Context, name: &str, recovery: Recovery)
     let devices = Arc::new(std::sync::Mutex::new(devices));
     let report = context.clone();
     let mounts = LiveMounts::new(Arc::new(move |line: &str| report.err(line)));
-    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, guid, devices })
+    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, guid, devices, end: Arc::default() })
 }
 
 /// Opens a pool, which may have to be watched for long before. The signals that are to end a server end it.
@@ -168,29 +165,13 @@ fn give_up_when_asked_twice(context: &Context, pool: &Pool) {
     drop(watching);
 }
 
-/// Waits until the last mount of a pool has ended, or a signal has ended all.
-pub(crate) async fn wait(context: &Context, of: &ServedPool, signals: Signals) -> Result<Ended> {
-    let ended = async || {
-        of.mounts.last_ended().await;
-        Ok(())
-    };
-    ending::wait(context, signals, ended, || handles(of)).await
-}
-
-/// The mounts of a pool, in the order of mounting.
-pub(crate) fn handles(of: &ServedPool) -> Vec<Arc<MountHandle>> {
-    of.mounts.all().into_iter().map(|mount| mount.mount).collect()
-}
-
-/// Ends what was served of a pool: everything is written, and the pool exported, also after a failure. Which of both failed first is
-/// what is told.
-pub(crate) async fn export(pool: Pool, served: Result<()>) -> Result<()> {
+/// Ends the use of a pool: everything is written, and the pool exported.
+pub(crate) async fn export(pool: Pool) -> Result<()> {
     let guid = pool.guid();
     let exported = pool.export().await;
     if exported.is_ok() {
         owners::ended(guid);
     }
-    served?;
     exported.context("the pool could not be written to the end; on disk it is as of the last txg that was")
 }
 

@@ -65,6 +65,7 @@ mod replication;
 mod request;
 mod served;
 mod server;
+mod service;
 mod signals;
 mod time;
 mod unmounting;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use cenote_taskq::{Either, Instant, race};
-use signal_hook::consts::SIGTERM;
 
 use crate::context::{Context, Serving};
 use crate::control;
@@ -30,7 +29,7 @@ const VIEWS_MAX: usize = 32;
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Bytes of text in a line of an answer: as JSON it may become six times as long.
 const TEXT_BYTES: usize = LINE_BYTES_MAX / 8;
-/// How long a client that had the pool exported waits for this process to end.
+/// How long a client that had the pool exported waits for that.
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Takes commands until it is dropped.
@@ -257,9 +256,10 @@ impl Shared {
         };
         says.say(&Said::Status(status))?;
         if context.is_to_end() {
-            signal_hook::low_level::raise(SIGTERM)?;
-            // The end of this process is what the client waits for.
-            std::thread::sleep(EXPORT_TIME_MAX);
+            // That is what the client waits for.
+            self.of.end.ask();
+            let handle = self.context.handle();
+            let _ = handle.block_on(handle.timeout(EXPORT_TIME_MAX, self.of.end.over()));
         }
         Ok(())
     }

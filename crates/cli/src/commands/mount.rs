@@ -19,7 +19,7 @@ use crate::files::pool_of;
 use crate::live;
 use crate::outcome::{Outcome, usage};
 use crate::served::ServedPool;
-use crate::server::Control;
+use crate::service::Pools;
 use crate::signals;
 
 /// Mount a dataset or snapshot as a folder until interrupted or unmounted; read-only unless `--rw` is given.
@@ -93,29 +93,25 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let at: &Path = &args.mountpoint;
     if args.rw {
         live::check_options(&args.options)?;
-        let of = match live::open_pool(&context, pool_name, live::Recovery::Retry).await {
-            Ok(of) => of,
-            Err(error) => match error.downcast::<Owned>() {
-                Ok(owned) => return delegate(&context, &owned, &args, &going, signals).await,
-                Err(error) => return Err(error),
-            },
+        let mut pools = Pools::new(&context, true);
+        let opened = match pools.open(pool_name, live::Recovery::Retry, args.control.as_deref()).await {
+            Err(error) if error.is::<Owned>() => {
+                let owned = error.downcast::<Owned>()?;
+                return delegate(&context, &owned, &args, &going, signals).await;
+            }
+            opened => opened,
         };
-        let mut control = None;
-        let served = async {
-            control = Control::start(&context, &of, args.control.as_deref(), true)?;
-            let at = of.mounts.mount(&of.pool, &args.dataset, at, &options).await?;
-            let end = args.goes_on.end("unmount");
-            context.tell(format!("'{}' is mounted at {} for writing; {end}", args.dataset, at.display()));
-            going.ready(&context)?;
-            live::wait(&context, &of, signals).await.map(drop)
+        let begun = async {
+            opened?;
+            for of in pools.all() {
+                let at = of.mounts.mount(&of.pool, &args.dataset, at, &options).await?;
+                let end = args.goes_on.end("unmount");
+                context.tell(format!("'{}' is mounted at {} for writing; {end}", args.dataset, at.display()));
+            }
+            Ok(None)
         };
-        let served = served.await;
-        going.ends();
-        if let Some(control) = &control {
-            control.ends();
-        }
-        of.mounts.close().await;
-        live::export(of.pool, served).await?;
+        let begun = begun.await;
+        pools.serve(begun, &going, signals).await?;
         return Ok(Outcome::Good);
     }
     let report = context.clone();

@@ -1,35 +1,40 @@
 //! `cenote serve`.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use cenote_fuse::MountOptions;
 use cenote_nbd::{Exports, Listener, Server, ServerOptions};
 use serde::{Deserialize, Serialize};
-use signal_hook::iterator::Signals;
 
 use crate::args::Search;
 use crate::background::{GoesOn, Going};
 use crate::commands::mount::parse_options;
 use crate::context::Context;
 use crate::ending::{self, Ended};
+use crate::files::pool_of;
 use crate::live;
 use crate::outcome::{Outcome, usage};
-use crate::served::ServedPool;
-use crate::server::Control;
+use crate::service::{Pools, Volumes};
 use crate::signals;
 use crate::volumes::{LiveVolumes, PoolVolumes};
 
-/// Serve a pool from one process until interrupted: its volumes over NBD, its file systems as a mount.
+/// Serve pools from one process until interrupted: their volumes over NBD, their file systems as mounts.
 ///
-/// Every volume and snapshot of one is an export under its name. Attach one with `nbd-client`, read it with `nbdcopy` or
-/// `qemu-img`: `nbdcopy 'nbd+unix:///tank/vol?socket=/run/tank.sock' vol.img`. With `--mount` the dataset, those below it
-/// and their snapshots are shown in a folder as well, as `cenote mount` does; both share one cache.
+/// Every volume and snapshot of one at and below the datasets is an export under its name. Attach one with `nbd-client`, read it with
+/// `nbdcopy` or `qemu-img`: `nbdcopy 'nbd+unix:///tank/vol?socket=/run/tank.sock' vol.img`. With `--mount` a dataset, those below it and
+/// their snapshots are shown in a folder as well, as `cenote mount` does; all of a pool share one cache.
 ///
-/// Nothing is written unless `--rw` is given. Then the pool is this process's alone: clients write volumes, and programs the mounted
-/// dataset and those below it; what they flush or sync is on disk when they are told so, and an interrupt ends with everything
-/// written and the pool exported. Snapshots, and volumes with `readonly=on`, stay as they are.
+/// Nothing is written unless `--rw` is given. Then the pools are this process's alone: clients write volumes, and programs the mounted
+/// datasets and those below them; what they flush or sync is on disk when they are told so, and an interrupt ends with everything
+/// written and the pools exported. Snapshots, and volumes with `readonly=on`, stay as they are.
+///
+/// Each of several pools takes commands at a socket of its own. `zpool export` of one ends what is served of that one; while the devices
+/// of one fail the others go on. They share the memory for caches and unwritten data in equal parts.
 ///
 /// NBD clients may have 256 MiB of requests in flight together, and 64 MiB and 256 requests each; further requests wait. A client
 /// is disconnected if its handshake takes longer than 30 s, or if it neither takes its replies nor sends the data that it announced
@@ -50,19 +55,21 @@ pub(crate) struct Args {
     /// Let clients write volumes, and programs the mounted dataset.
     #[arg(long)]
     rw: bool,
-    /// Take commands for the pool at this unix socket instead of one beside the cache file; clients find it by CENOTE_CONTROL.
+    /// Take commands for the pool, which is the only one, at this unix socket instead of one beside the cache file; clients find it by
+    /// CENOTE_CONTROL.
     #[arg(long, value_name = "SOCKET", requires = "rw")]
     control: Option<PathBuf>,
-    /// Mount the dataset at this folder too.
-    #[arg(long, value_name = "FOLDER")]
-    mount: Option<PathBuf>,
-    /// Mount options, as `cenote mount` takes them.
+    /// Mount a dataset at a folder too: one that is given, or one below it. Without DATASET= the only one that is given.
+    #[arg(long, value_name = "[DATASET=]FOLDER")]
+    mount: Vec<PathBuf>,
+    /// Mount options of all of them, as `cenote mount` takes them.
     #[arg(short = 'o', value_name = "OPTIONS", requires = "mount")]
     options: Vec<String>,
     #[command(flatten)]
     goes_on: GoesOn,
-    /// The pool, or the dataset below which all is served.
-    dataset: String,
+    /// Pools, or datasets below which all is served.
+    #[arg(required = true, value_name = "DATASET")]
+    datasets: Vec<String>,
 }
 
 impl Args {
@@ -74,120 +81,152 @@ impl Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let has_listener = !args.unix.is_empty() || !args.tcp.is_empty();
-    if !has_listener && args.mount.is_none() {
-        return Err(usage("nothing to serve by: give --unix SOCKET, --tcp HOST:PORT or --mount FOLDER"));
-    }
+    let wanted = Wanted::of(&args, has_listener)?;
     let mount_options = parse_options(&args.options)?;
-    let context = context.with(&args.search).quiet(args.goes_on.quiet);
+    let context = context.with(&args.search).quiet(args.goes_on.quiet).sharing_memory(wanted.pools.len());
     // Before anything is mounted: an interrupt from now on ends what is served, and not the program.
     let signals = signals::ending()?;
-    let pool_name = args.dataset.split('/').next().unwrap_or(&args.dataset);
-    let going = Going::begin(&args.goes_on, &args.dataset)?;
+    let going = Going::begin(&args.goes_on, &args.datasets.join("+"))?;
     if args.rw {
         live::check_options(&args.options)?;
-        let of = live::open_pool(&context, pool_name, live::Recovery::Clear).await?;
-        let mut control = None;
-        let served = async {
-            control = Control::start(&context, &of, args.control.as_deref(), !has_listener)?;
-            Serving { context: &context, args: &args, mount_options: &mount_options, of: &of, going: &going }
-                .run(signals)
-                .await
-        };
-        let served = served.await;
-        going.ends();
-        if let Some(control) = &control {
-            control.ends();
-        }
-        of.mounts.close().await;
-        live::export(of.pool, served).await?;
+        let mut pools = Pools::new(&context, !has_listener);
+        let begun = begin(&context, &args, &wanted, &mount_options, &mut pools).await;
+        pools.serve(begun, &going, signals).await?;
         return Ok(Outcome::Good);
     }
-    let pool = context.open_pool(pool_name).await?;
-    context.say_notes(pool.name(), pool.notes());
-    let report = context.clone();
-    let report = Arc::new(move |line: &str| report.err(line));
+    let mut views = BTreeMap::new();
+    for name in &wanted.pools {
+        let pool = context.open_pool(name).await?;
+        context.say_notes(pool.name(), pool.notes());
+        views.insert(name.as_str(), pool);
+    }
     let server = if has_listener {
-        let volumes = PoolVolumes::new(pool.clone(), &args.dataset);
-        let count = volumes.names().await?.len();
+        let of = args.datasets.iter().map(|name| (views[pool_of(name)].clone(), name.clone()));
+        let volumes = PoolVolumes::new(of.collect());
+        let count = some_volumes(&args, volumes.names().await?.len())?;
         Some(volumes_server(&context, &args, Arc::new(volumes), count)?)
     } else {
         None
     };
+    let mut mounts = Vec::new();
+    for (dataset, at) in &wanted.mounts {
+        let report = context.clone();
+        let report = Arc::new(move |line: &str| report.err(line));
+        let pool = &views[pool_of(dataset)];
+        let mount = cenote_fuse::mount(context.handle(), pool, dataset, at, &mount_options, report).await?;
+        let end = args.goes_on.end("end");
+        context.tell(format!("'{dataset}' is mounted at {}; {end}", mount.mountpoint().display()));
+        mounts.push(Arc::new(mount));
+    }
+    going.ready(&context)?;
     let mut waiting = signals;
-    if let Some(at) = &args.mount {
-        let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &mount_options, report).await?;
-        context.tell(format!(
-            "'{}' is mounted at {}; {}",
-            args.dataset,
-            mount.mountpoint().display(),
-            args.goes_on.end("end")
-        ));
-        going.ready(&context)?;
-        let ended = ending::wait_for(&context, &[Arc::new(mount)], waiting).await?;
+    if !mounts.is_empty() {
+        let ended = ending::wait_for(&context, &mounts, waiting).await?;
         if ended == Ended::Signal || server.is_none() {
             shutdown(server);
             return Ok(Outcome::Good);
         }
         context.tell("unmounted; volumes are still served");
         waiting = signals::ending()?;
-    } else {
-        going.ready(&context)?;
     }
     context.handle().spawn_blocking(move || waiting.forever().next()).await?;
     shutdown(server);
     Ok(Outcome::Good)
 }
 
-/// A pool that is served for writing.
-struct Serving<'a> {
-    context: &'a Context,
-    args: &'a Args,
-    mount_options: &'a MountOptions,
-    of: &'a ServedPool,
-    going: &'a Going,
+/// What a command line wants to have served.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    /// Each once, as they were first named.
+    pools: Vec<String>,
+    /// Datasets to mount, and where.
+    mounts: Vec<(String, PathBuf)>,
 }
 
-impl Serving<'_> {
-    /// Serves volumes and a file system, until all requests are finished.
-    async fn run(self, signals: Signals) -> Result<()> {
-        let Self { context, args, mount_options, of, going } = self;
-        let server = if args.unix.is_empty() && args.tcp.is_empty() {
-            None
-        } else {
-            let volumes = LiveVolumes::new(of.volumes.clone(), &args.dataset);
-            let count = volumes.names().await?.len();
-            let server = volumes_server(context, args, Arc::new(volumes), count)?;
-            server.add_kstats(of.pool.kstats());
-            Some(server)
-        };
-        let ended = async {
-            if let Some(at) = &args.mount {
-                let at = of.mounts.mount(&of.pool, &args.dataset, at, mount_options).await?;
-                let end = args.goes_on.end("end");
-                context.err(format!("'{}' is mounted at {} for writing; {end}", args.dataset, at.display()));
+impl Wanted {
+    fn of(args: &Args, has_listener: bool) -> Result<Self> {
+        let mut pools: Vec<String> = Vec::new();
+        for name in args.datasets.iter().map(|name| pool_of(name)) {
+            if !pools.iter().any(|pool| pool == name) {
+                pools.push(name.to_owned());
             }
-            going.ready(context)?;
-            match &server {
-                None => live::wait(context, of, signals).await,
-                Some(_) => {
-                    let forever = async || {
-                        loop {
-                            of.mounts.some_mounted().await;
-                            of.mounts.none_mounted().await;
-                            context.tell("unmounted; volumes are still served");
-                        }
-                    };
-                    ending::wait(context, signals, forever, || live::handles(of)).await
-                }
-            }
-        };
-        let ended = ended.await;
-        if let Some(server) = server {
-            // Requests that were read are answered; what they wait for is the engine's work, not this worker's.
-            context.handle().spawn_blocking(move || server.shutdown()).await?;
         }
-        ended.map(drop)
+        let mounts: Vec<_> = args.mount.iter().map(|text| mount_of(text, &args.datasets)).collect::<Result<_>>()?;
+        if !has_listener {
+            let is_unused = |pool: &&String| !mounts.iter().any(|(dataset, _)| pool_of(dataset) == pool.as_str());
+            if let Some(pool) = pools.iter().find(is_unused) {
+                return Err(usage(format!(
+                    "nothing to serve '{pool}' by: give --unix SOCKET, --tcp HOST:PORT or --mount FOLDER"
+                )));
+            }
+        }
+        if args.control.is_some() && pools.len() > 1 {
+            return Err(usage("--control is for one pool: each of several takes commands at a socket of its own"));
+        }
+        Ok(Self { pools, mounts })
     }
+}
+
+/// A dataset and where to mount it, from `[DATASET=]FOLDER`.
+fn mount_of(text: &Path, datasets: &[String]) -> Result<(String, PathBuf)> {
+    let bytes = text.as_os_str().as_bytes();
+    let is_served = |name: &str| {
+        let is_in =
+            |above: &String| name.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        datasets.iter().any(is_in)
+    };
+    let split = bytes.iter().position(|byte| *byte == b'=').and_then(|at| {
+        let name = std::str::from_utf8(&bytes[..at]).ok()?;
+        Some((name, PathBuf::from(OsStr::from_bytes(&bytes[at + 1..]))))
+    });
+    match (split, datasets) {
+        (Some((name, folder)), _) if is_served(name) => Ok((name.to_owned(), folder)),
+        // A folder's name may have this character too.
+        (_, [dataset]) => Ok((dataset.clone(), text.to_owned())),
+        (Some((name, _)), _) => Err(usage(format!("--mount {}: '{name}' is none of the datasets", text.display()))),
+        (None, _) => {
+            let text = text.display();
+            Err(usage(format!("--mount {text}: say which dataset: --mount DATASET={text}")))
+        }
+    }
+}
+
+/// Opens pools for writing, and begins to serve what is wanted of them.
+async fn begin(
+    context: &Context,
+    args: &Args,
+    wanted: &Wanted,
+    mount_options: &MountOptions,
+    pools: &mut Pools,
+) -> Result<Option<Volumes>> {
+    for name in &wanted.pools {
+        pools.open(name, live::Recovery::Clear, args.control.as_deref()).await?;
+    }
+    let served: BTreeMap<_, _> = wanted.pools.iter().map(String::as_str).zip(pools.all()).collect();
+    let mut volumes = None;
+    if !args.unix.is_empty() || !args.tcp.is_empty() {
+        let of = args.datasets.iter().map(|name| (served[pool_of(name)].volumes.clone(), name.clone()));
+        let all = Arc::new(LiveVolumes::new(of));
+        let count = all.names().await?.len();
+        volumes = Some((all, some_volumes(args, count)?));
+    }
+    // Mounts end with their pools, whatever comes after.
+    for (dataset, at) in &wanted.mounts {
+        let of = served[pool_of(dataset)];
+        let at = of.mounts.mount(&of.pool, dataset, at, mount_options).await?;
+        let end = args.goes_on.end("end");
+        context.tell(format!("'{dataset}' is mounted at {} for writing; {end}", at.display()));
+    }
+    let Some((volumes, count)) = volumes else { return Ok(None) };
+    let server = volumes_server(context, args, volumes.clone(), count)?;
+    served.values().for_each(|of| server.add_kstats(of.pool.kstats()));
+    Ok(Some(Volumes { volumes, server }))
+}
+
+/// The number of volumes, which is not 0.
+fn some_volumes(args: &Args, count: usize) -> Result<usize> {
+    ensure!(count > 0, "'{}' has no volumes", args.datasets.join("', '"));
+    Ok(count)
 }
 
 fn shutdown(server: Option<Server>) {
@@ -211,9 +250,6 @@ fn group_of(text: &str) -> Result<u32> {
 
 /// Starts to serve so many volumes.
 fn volumes_server(context: &Context, args: &Args, volumes: Arc<dyn Exports>, count: usize) -> Result<Server> {
-    if count == 0 {
-        bail!("'{}' has no volumes", args.dataset);
-    }
     let mut listeners = Vec::new();
     let group = args.socket_group.as_deref().map(group_of).transpose()?;
     for path in &args.unix {
@@ -237,4 +273,30 @@ fn volumes_server(context: &Context, args: &Args, volumes: Arc<dyn Exports>, cou
         context.tell(format!("serving {count} {exports} at {line}"));
     }
     Ok(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_of_a_dataset_that_is_given_or_below_one() {
+        let of = |text: &str, datasets: &[&str]| {
+            let datasets: Vec<String> = datasets.iter().map(|name| (*name).to_owned()).collect();
+            mount_of(Path::new(text), &datasets).map(|(name, at)| (name, at.display().to_string()))
+        };
+        for (text, datasets, dataset, folder) in [
+            ("/a", &["tank"][..], "tank", "/a"),
+            ("/a=b", &["tank"], "tank", "/a=b"),
+            ("other=/b", &["tank"], "tank", "other=/b"),
+            ("tank=/b", &["tank"], "tank", "/b"),
+            ("tank/x=/b=c", &["tank", "two"], "tank/x", "/b=c"),
+            ("two=b", &["tank", "two"], "two", "b"),
+        ] {
+            assert_eq!(of(text, datasets).unwrap(), (dataset.to_owned(), folder.to_owned()), "{text}");
+        }
+        for text in ["/a", "/a=b", "other=/b", "tanks=/b", "=/b"] {
+            assert!(of(text, &["tank", "two"]).is_err(), "{text}");
+        }
+    }
 }

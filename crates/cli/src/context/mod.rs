@@ -154,6 +154,15 @@ impl Context {
         context
     }
 
+    /// With a share of the memory, for one of so many pools.
+    pub(crate) fn sharing_memory(&self, pools: usize) -> Self {
+        let mut context = self.clone();
+        if pools > 1 {
+            context.globals.cache_bytes = Some((self.import_options().cache_bytes / pools) as u64);
+        }
+        context
+    }
+
     /// With mount points of pools below a directory, whatever was said at their import.
     pub(crate) fn with_altroot(&self, altroot: Option<String>) -> Self {
         Self { altroot, ..self.clone() }

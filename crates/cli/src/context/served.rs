@@ -128,7 +128,7 @@ impl Context {
         }
     }
 
-    /// Has this process end, with the pool exported, when the client has its answer.
+    /// Has the pool exported when the client has its answer, and this process end if it has no other.
     pub(crate) fn ask_to_end(&self) {
         if let Some(served) = &self.served {
             served.is_to_end.store(true, Ordering::SeqCst);

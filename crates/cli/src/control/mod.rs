@@ -32,7 +32,8 @@
 //! **Its end.** A server is *ending* from the end of its work until the pool is exported: requests are refused, and clients that
 //! ask who has the pool wait for its end, and then use the pool themselves. A server that ends with its mounts begins to end when the
 //! last of them has left the system's table of mounts, which is before `umount` returns; the table is read when the question comes.
-//! If that mount has not ended some seconds later, another mount namespace has it too, and the server goes on.
+//! If that mount has not ended some seconds later, another mount namespace has it too, and the server goes on. A process that has
+//! several pools is a server for each, with a socket each, and each ends by itself (`crate::service`).
 //!
 //! **Mounts.** A request to mount a dataset for writing is carried out when the dataset is mounted, and its place among the requests is
 //! free again: the mount is the server's from then on, and lasts whatever becomes of the client. A client that stays until the

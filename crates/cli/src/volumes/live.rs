@@ -10,18 +10,37 @@ use std::sync::Arc;
 use cenote_dmu::tx::{SyncMode, TxError};
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
 use cenote_spa::{Head, Pool, SpaError, Syncer};
-use cenote_taskq::{Block, BoxFuture};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Block, BoxFuture, Either, race};
 use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use super::open::{Found, OpenVolumes};
 use super::reading::{ReadOnly, pieces, sizes, statuses};
-use super::{chosen, io_error, is_at_or_below, names};
+use super::{chosen, io_error, is_at_or_below, names, sorted};
 
-/// All volumes of a pool, or those below one dataset, to be written.
-pub(crate) struct LiveVolumes {
+/// The volumes at and below datasets of pools of this process, to be written.
+pub(crate) struct LiveVolumes(Mutex<Vec<Below>>);
+
+#[derive(Clone)]
+struct Below {
     open: Arc<OpenVolumes>,
-    below: String,
+    dataset: String,
+}
+
+impl Below {
+    async fn names(&self) -> Result<Vec<ExportName>, SpaError> {
+        let below = self.dataset.clone();
+        self.open
+            .pool()
+            .look(move |writer| {
+                Box::pin(async move {
+                    let listed = names(&writer.dsl().clone(), &below).await;
+                    listed.map_err(|error| SpaError::Dsl { pool: writer.name().to_owned(), error })
+                })
+            })
+            .await
+    }
 }
 
 fn tx_error(error: &TxError) -> ExportError {
@@ -51,23 +70,38 @@ fn live_error(error: &LiveVolumeError) -> ExportError {
 }
 
 impl LiveVolumes {
-    /// The volumes at and below the dataset `below`.
-    pub(crate) fn new(open: Arc<OpenVolumes>, below: impl Into<String>) -> Self {
-        Self { open, below: below.into() }
+    /// The volumes at and below these datasets.
+    pub(crate) fn new(of: impl IntoIterator<Item = (Arc<OpenVolumes>, String)>) -> Self {
+        Self(Mutex::new(of.into_iter().map(|(open, dataset)| Below { open, dataset }).collect()))
     }
 
-    /// The names of all volumes and their snapshots.
+    /// The names of all volumes and their snapshots. One of several pools is left out while its devices fail.
     pub(crate) async fn names(&self) -> Result<Vec<ExportName>, SpaError> {
-        let below = self.below.clone();
-        self.open
-            .pool()
-            .look(move |writer| {
-                Box::pin(async move {
-                    let listed = names(&writer.dsl().clone(), &below).await;
-                    listed.map_err(|error| SpaError::Dsl { pool: writer.name().to_owned(), error })
-                })
-            })
-            .await
+        let all = self.0.lock().clone();
+        let mut listed = Vec::new();
+        for below in &all {
+            let failing = async {
+                match all.len() {
+                    1 => std::future::pending().await,
+                    _ => below.open.pool().failed().await,
+                }
+            };
+            match race(Box::pin(failing), Box::pin(below.names())).await {
+                Either::Left(_) => {}
+                Either::Right(names) => listed.extend(names?),
+            }
+        }
+        Ok(sorted(listed))
+    }
+
+    /// Serves nothing of a pool any more.
+    pub(crate) fn leave(&self, of: &Arc<OpenVolumes>) {
+        self.0.lock().retain(|below| !Arc::ptr_eq(&below.open, of));
+    }
+
+    fn of(&self, name: &str) -> Option<Arc<OpenVolumes>> {
+        let all = self.0.lock();
+        all.iter().find(|below| is_at_or_below(name, &below.dataset)).map(|below| below.open.clone())
     }
 }
 
@@ -78,16 +112,17 @@ impl Exports for LiveVolumes {
 
     fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>> {
         Box::pin(async move {
-            let Some(name) = chosen(self, name).await?.filter(|name| is_at_or_below(name, &self.below)) else {
-                return Ok(None);
-            };
-            Ok(self.open.lock().await.find(&name).await?.map(|found| match found {
+            let Some(name) = chosen(self, name).await? else { return Ok(None) };
+            let Some(open) = self.of(&name) else { return Ok(None) };
+            let found = open.lock().await.find(&name).await?;
+            let export = found.map(|found| match found {
                 Found::Frozen(volume) => Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>,
                 Found::Written(live) => {
                     let size_bytes = live.volume().size_bytes();
                     Arc::new(LiveExport { live, size_bytes, name })
                 }
-            }))
+            });
+            Ok(export.map(|export| open.give(export)))
         })
     }
 }

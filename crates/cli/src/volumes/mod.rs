@@ -4,6 +4,7 @@
 //! so a pool with thousands serves as quickly as one with a few. [`PoolVolumes`] serves a pool that nobody changes, [`LiveVolumes`]
 //! one whose volumes are written, which are [`OpenVolumes`].
 
+mod gate;
 mod live;
 mod open;
 mod reading;
@@ -21,26 +22,37 @@ pub(crate) use live::LiveVolumes;
 pub(crate) use open::OpenVolumes;
 use reading::ReadOnly;
 
-/// All volumes of a pool, or those below one dataset.
-pub(crate) struct PoolVolumes {
-    pool: View,
-    below: String,
-}
+/// The volumes at and below datasets of pools as of a txg each.
+pub(crate) struct PoolVolumes(Vec<(View, String)>);
 
 impl PoolVolumes {
-    /// The volumes at and below the dataset `below`.
-    pub(crate) fn new(pool: View, below: impl Into<String>) -> Self {
-        Self { pool, below: below.into() }
+    /// The volumes at and below these datasets.
+    pub(crate) const fn new(of: Vec<(View, String)>) -> Self {
+        Self(of)
     }
 
     /// The names of all volumes and their snapshots.
     pub(crate) async fn names(&self) -> Result<Vec<ExportName>, DslError> {
-        names(self.pool.dsl(), &self.below).await
+        let mut all = Vec::new();
+        for (pool, below) in &self.0 {
+            all.extend(names(pool.dsl(), below).await?);
+        }
+        Ok(sorted(all))
     }
 
     async fn volume(&self, name: &str) -> Result<Option<Volume>, ExportError> {
-        if is_at_or_below(name, &self.below) { frozen(self.pool.dsl(), name).await } else { Ok(None) }
+        match self.0.iter().find(|(_, below)| is_at_or_below(name, below)) {
+            Some((pool, _)) => frozen(pool.dsl(), name).await,
+            None => Ok(None),
+        }
     }
+}
+
+/// Names in order, each once: datasets that are served may lie below each other.
+fn sorted(mut names: Vec<ExportName>) -> Vec<ExportName> {
+    names.sort_by(|a, b| a.name.cmp(&b.name));
+    names.dedup_by(|a, b| a.name == b.name);
+    names
 }
 
 /// The names of all volumes at and below a dataset, and of their snapshots.
@@ -56,7 +68,6 @@ async fn names(dsl: &Dsl, below: &str) -> Result<Vec<ExportName>, DslError> {
             names.push(ExportName { name: snapshot.name(), description: "snapshot of a volume".into() });
         }
     }
-    names.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(names)
 }
 

@@ -9,7 +9,7 @@
 //! for. A volume stays open when its last client has gone: it knows what is to be flushed, also by whoever comes later.
 //!
 //! **Life of one.** It is opened in a txg's sync when it is first asked for. It is closed when its dataset is to be destroyed and
-//! no client has it ([`Locked::close_unused`]).
+//! no client has it ([`Locked::close_unused`]). All are closed before the pool is let go ([`OpenVolumes::close`]).
 //!
 //! **Invariants.**
 //! 1. There is at most one `LiveVolume` of a dataset.
@@ -25,13 +25,14 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use cenote_format::ids::ObjectId;
-use cenote_nbd::ExportError;
+use cenote_nbd::{Export, ExportError};
 use cenote_spa::{Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{AsyncMutex, AsyncMutexGuard};
 use cenote_zvol::Volume;
 use cenote_zvol::live::LiveVolume;
 
+use super::gate::Gate;
 use super::{frozen, io_error, live};
 
 /// See the module comment.
@@ -39,6 +40,7 @@ pub(crate) struct OpenVolumes {
     pool: Pool,
     names: Mutex<Names>,
     volumes: AsyncMutex<BTreeMap<ObjectId, Arc<LiveVolume>>>,
+    gate: Gate,
 }
 
 #[derive(Default)]
@@ -66,7 +68,20 @@ enum Seen {
 impl OpenVolumes {
     /// None is open yet.
     pub(crate) fn new(pool: Pool) -> Arc<Self> {
-        Arc::new(Self { pool, names: Mutex::default(), volumes: AsyncMutex::new(BTreeMap::new()) })
+        let gate = Gate::new(pool.handle());
+        Arc::new(Self { pool, names: Mutex::default(), volumes: AsyncMutex::new(BTreeMap::new()), gate })
+    }
+
+    /// The export of a volume for a client, until [`Self::close`].
+    pub(super) fn give(&self, export: Arc<dyn Export>) -> Arc<dyn Export> {
+        self.gate.give(export)
+    }
+
+    /// Finishes the requests of clients, refuses those that come later, and closes all volumes: the pool is about to be let go.
+    pub(crate) async fn close(&self) {
+        self.gate.close().await;
+        self.volumes.lock().await.clear();
+        self.names_changed();
     }
 
     /// The pool.

@@ -83,6 +83,15 @@ impl Mounted {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// The time that its process has used of processors, in programs and in the kernel.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // The program's name, in brackets, may hold anything.
+        let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
     /// Sends its process a signal.
     pub(crate) fn signal(&self, signal: &str) {
         super::good(Command::new("kill").arg(signal).arg(self.child.id().to_string()));
