@@ -128,6 +128,7 @@ impl Mounted {
             "commands for",
             "which had it, is gone",
             "volumes are still served",
+            "is left out",
             "still shown in another mount namespace",
         ];
         assert!(said.lines().all(|line| usual.iter().any(|part| line.contains(part))), "{said}");
