@@ -34,13 +34,13 @@ use crate::datasets::{Mounted, Mounts};
 use crate::outcome::Outcome;
 use crate::unmounting::{Busy, await_written, unmount_one};
 
-/// How often it is looked for signals.
+/// The interval at which signals are looked for.
 const SIGNAL_POLL: Duration = Duration::from_millis(200);
 
 /// A mount that another process is asked for.
 pub(crate) struct Delegated<'a> {
     pub(crate) dataset: &'a str,
-    /// Where, for this process.
+    /// The folder, as this process names it.
     pub(crate) at: &'a Path,
     /// The lists of `-o`.
     pub(crate) options: &'a [String],

@@ -56,7 +56,7 @@ pub(crate) struct LiveMount {
 }
 
 impl LiveMount {
-    /// Where it is.
+    /// Its mount point.
     pub(crate) fn at(&self) -> &Path {
         self.mount.mountpoint()
     }
@@ -170,7 +170,7 @@ impl LiveMounts {
     /// Waits until a look at the state finds what is looked for.
     async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
-            // What changes from here on is noticed.
+            // Changes from here on are noticed.
             let changed = self.changed.wait();
             if let Some(found) = look(&mut self.state.lock()) {
                 return found;

@@ -55,8 +55,8 @@ struct Shared {
 
 impl Control {
     /// Takes commands for a pool that this process has open for writing, and says where: at `path`, or at the usual place.
-    /// Where nothing was asked for, that they cannot be taken is said, and no reason not to go on. Where `ends_with_mounts`, this
-    /// process ends with the last mount of the pool.
+    /// Without `path`, a failure is said, and no reason not to go on. With `ends_with_mounts` this process ends with the last mount of the
+    /// pool.
     ///
     /// # Errors
     /// Nobody can listen at `path`.

@@ -44,7 +44,7 @@ struct One {
     control: Option<Control>,
 }
 
-/// What is served beside mounts.
+/// The volumes that are served beside mounts.
 pub(crate) struct Volumes {
     pub(crate) volumes: Arc<LiveVolumes>,
     pub(crate) server: Server,
@@ -80,7 +80,7 @@ impl Pools {
     /// Serves what `begun` says that there is, until the end: by a signal, or of all pools.
     ///
     /// # Errors
-    /// What `begun` says, or a pool could not be written to the end.
+    /// The error of `begun`, or a pool could not be written to the end.
     pub(crate) async fn serve(self, begun: Result<Option<Volumes>>, going: &Going, signals: Signals) -> Result<()> {
         let Self { context, pools, ends_with_mounts } = self;
         let served: Vec<ServedPool> = pools.iter().map(|one| one.of.clone()).collect();
@@ -123,7 +123,7 @@ impl Pools {
         } else {
             answered.set();
         }
-        // What requests wait for is the engine's work; where a pool's devices fail that may be for ever.
+        // Requests wait for the engine, and where a pool's devices fail that may be for ever.
         let _ = race(answered.wait(), Box::pin(some_suspended(&served))).await;
         served.iter().for_each(|of| of.end.ask());
         for ended in join_all(lives).await {

@@ -34,7 +34,7 @@ fn unmounted(images: &Images, words: &[&str], at: &Path) {
     assert!(output.status.success(), "{}", said(&output));
 }
 
-/// What another process reads on disk now.
+/// The content that another process reads on disk now.
 fn on_disk(images: &Images, dataset: &str, path: &str) -> String {
     images.run("cat", &[dataset, path])
 }

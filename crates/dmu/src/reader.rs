@@ -61,7 +61,7 @@ impl Reader {
         &self.shared.key
     }
 
-    /// What of its blocks is cached and read ahead.
+    /// The kinds of its blocks that are cached and read ahead.
     pub(crate) fn caching(&self) -> &SharedCaching {
         &self.shared.caching
     }

@@ -134,7 +134,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// What a command line wants to have served.
+/// The pools and mounts that a command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     /// Each once, as they were first named.

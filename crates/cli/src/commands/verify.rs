@@ -50,7 +50,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let options = VerifyOptions { data: !args.metadata_only, space: !args.no_space };
     let start = context.handle().now();
     let (report, done_bytes) = verify_with_progress(&context, &pool, options).await?;
-    // What is read after a view was given up may be of another txg, and looks like damage.
+    // Blocks read after a view was given up may be of another txg, and look like damage.
     context.check_views()?;
     let seconds = context.handle().now().since(start).as_secs_f64();
     let is_clean = report.is_clean();

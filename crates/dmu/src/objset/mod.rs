@@ -136,7 +136,7 @@ impl Objset {
         Self::frozen(reader, self.root(), self.phys())
     }
 
-    /// Changes what of its blocks is cached and read ahead, from now on.
+    /// Changes which kinds of its blocks are cached and read ahead, from now on.
     pub fn set_caching(&self, caching: Caching) {
         self.shared.reader.caching().set(caching);
     }

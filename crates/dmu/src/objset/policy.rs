@@ -50,7 +50,7 @@ pub struct ObjsetPolicy {
     pub may_embed: bool,
     /// Feature `hole_birth`.
     pub holes_have_births: bool,
-    /// What of its blocks is cached and read ahead (`primarycache`, `prefetch`).
+    /// The kinds of its blocks that are cached and read ahead (`primarycache`, `prefetch`).
     pub caching: Caching,
 }
 

@@ -81,7 +81,7 @@ impl Tree {
                     still.push(slot);
                 }
             }
-            // What is used in a dataset holds those around it.
+            // A dataset that is in use holds those around it.
             let Some(innermost) =
                 still.iter().map(|slot| slot.dataset().name()).max_by_key(|name| name.matches('/').count())
             else {
@@ -99,9 +99,9 @@ impl Tree {
     /// The datasets as they are now, of which those of a part have changed: the mounted one, and all that are nested in it.
     async fn surveyed(&self, changed: &Part) -> Result<(Placed, Vec<Placed>), OpenError> {
         let shared = &*self.shared;
-        // Where this fails, or its caller gives up, all is looked at the next time.
+        // If this fails, or its caller gives up, all datasets are looked at the next time.
         let known = shared.known.lock().take();
-        // What is set above the mounted dataset may move all others.
+        // A property that is set above the mounted dataset may move all others.
         let (mut all, changed) = match known {
             Some(known) if !changed.has(&self.dataset()) => (known, changed),
             _ => (Vec::new(), &Part::All),
