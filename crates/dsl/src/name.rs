@@ -88,6 +88,12 @@ const POOL_NAME_MAX_BYTES: usize = NAME_MAX_BYTES - 2 - 2 * pool_directory::ORIG
 /// Levels of a dataset's name, the pool's included (`zfs_max_dataset_nesting`).
 const LEVELS_MAX: usize = 50;
 
+/// Whether a dataset has a name, or is below the dataset that has it.
+#[must_use]
+pub fn is_at_or_below(dataset: &str, name: &str) -> bool {
+    dataset.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// Checks the name of a new pool.
 ///
 /// # Errors

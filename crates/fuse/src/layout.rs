@@ -15,12 +15,11 @@
 
 use std::collections::BTreeMap;
 
+use cenote_dsl::name::is_at_or_below;
 use cenote_dsl::property::Value;
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_zpl::Properties;
-
-use crate::slots::is_at_or_below;
 
 /// The name of a dataset's control directory.
 pub(crate) const CONTROL_NAME: &[u8] = b".zfs";

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use cenote_dsl::Dataset;
+use cenote_dsl::name::is_at_or_below;
 use cenote_format::ids::ObjectId;
 use cenote_taskq::AsyncMutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -354,11 +355,6 @@ impl Slots {
         opened.dedup_by_key(|(slot, _)| slot.index);
         opened
     }
-}
-
-/// Whether a dataset has a name or is below the dataset that has it.
-pub(crate) fn is_at_or_below(dataset: &str, name: &str) -> bool {
-    dataset.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Takes a slot away from a snapshot, or from a head that is not placed any more, of which nothing is remembered.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use cenote_dsl::name::is_at_or_below;
 use cenote_fuse::MountOptions;
 use cenote_nbd::{Exports, Listener, Server, ServerOptions};
 use serde::{Deserialize, Serialize};
@@ -170,11 +171,7 @@ impl Wanted {
 /// A dataset and where to mount it, from `[DATASET=]FOLDER`.
 fn mount_of(text: &Path, datasets: &[String]) -> Result<(String, PathBuf)> {
     let bytes = text.as_os_str().as_bytes();
-    let is_served = |name: &str| {
-        let is_in =
-            |above: &String| name.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        datasets.iter().any(is_in)
-    };
+    let is_served = |name: &str| datasets.iter().any(|above| is_at_or_below(name, above));
     let split = bytes.iter().position(|byte| *byte == b'=').and_then(|at| {
         let name = std::str::from_utf8(&bytes[..at]).ok()?;
         Some((name, PathBuf::from(OsStr::from_bytes(&bytes[at + 1..]))))

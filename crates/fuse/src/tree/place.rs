@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_dsl::name::is_at_or_below;
 use cenote_zpl::Forbidden;
 
 use super::Tree;
@@ -22,7 +23,7 @@ use crate::grafts::Named;
 use crate::layout::{Part, Placed, arranged};
 use crate::node::Place;
 use crate::server::NodeId;
-use crate::slots::{LIVE_MAX, Slot, is_at_or_below};
+use crate::slots::{LIVE_MAX, Slot};
 use crate::zfsvfs::OpenError;
 
 /// How long the client may take to say that it has forgotten what it was told to forget.
