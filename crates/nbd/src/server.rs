@@ -58,13 +58,21 @@ impl Listener {
             None,
         )?;
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
-        rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(&path)?)?;
-        let listener = Self(Kind::Unix(UnixListener::from(socket), path));
-        let Kind::Unix(socket, path) = &listener.0 else { return Ok(listener) };
+        // The socket gets its own name when clients can connect: a script waits for the name, and another server takes a socket that
+        // refuses connections for a dead one.
+        let unready = path.with_file_name(format!(".{}", std::process::id()));
+        if is_dead_socket(&unready) {
+            std::fs::remove_file(&unready)?;
+        }
+        rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(&unready)?)?;
+        let mut listener = Self(Kind::Unix(UnixListener::from(socket), unready));
+        let Kind::Unix(socket, name) = &mut listener.0 else { return Ok(listener) };
         if let Some(group) = group {
-            open_to_group(path, group)?;
+            open_to_group(name, group)?;
         }
         rustix::net::listen(socket, LISTEN_BACKLOG)?;
+        rename_to_free(name, &path)?;
+        *name = path;
         Ok(listener)
     }
 
@@ -126,6 +134,17 @@ fn open_to_group(path: &Path, group: u32) -> io::Result<()> {
     rustix::fs::chownat(&held, "", None, group, rustix::fs::AtFlags::EMPTY_PATH)?;
     let path = Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
     Ok(rustix::fs::chmod(path, Mode::from_raw_mode(0o660))?)
+}
+
+/// Renames a socket to a name that nothing has yet.
+fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
+    // A client's address is as long as this too.
+    rustix::net::SocketAddrUnix::new(to)?;
+    let cwd = rustix::fs::CWD;
+    match rustix::fs::renameat_with(cwd, from, cwd, to, rustix::fs::RenameFlags::NOREPLACE) {
+        Err(rustix::io::Errno::EXIST) => Err(rustix::io::Errno::ADDRINUSE.into()),
+        other => Ok(other?),
+    }
 }
 
 fn is_dead_socket(path: &Path) -> bool {

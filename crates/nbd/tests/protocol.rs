@@ -397,3 +397,28 @@ fn a_dead_servers_socket_is_replaced_and_a_live_ones_is_not() {
     assert!(Listener::unix(&file).is_err());
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
 }
+
+/// Found by a campaign of kills: a client that had waited for the name was refused.
+#[test]
+fn a_socket_that_has_its_name_can_be_connected_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("nbd.sock");
+    for _ in 0..200 {
+        let (name, begin) = (socket.clone(), Arc::new(std::sync::Barrier::new(2)));
+        let begun = begin.clone();
+        let client = std::thread::spawn(move || {
+            begun.wait();
+            loop {
+                match std::os::unix::net::UnixStream::connect(&name) {
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => std::hint::spin_loop(),
+                    other => break other,
+                }
+            }
+        });
+        begin.wait();
+        let listener = Listener::unix(&socket).unwrap();
+        client.join().unwrap().unwrap();
+        drop(listener);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no name is left behind");
+    }
+}
