@@ -1,45 +1,53 @@
-//! FUSE's messages, by way of the crate `fuser`: the only place that has its types.
+//! FUSE's requests answered by a file server.
 //!
-//! `fuser`'s threads take requests from the kernel, and serve them as far as that waits for nothing: most requests are answered by
-//! the thread that read them, with no other thread woken for it. A request that has to wait (for a device, a lock, a txg) becomes a
-//! task, which sends the reply, and the thread reads the next one. Work that ends without a reply (a panic, a runtime going away)
-//! replies `EIO` when its reply object is dropped.
+//! Threads take requests from the kernel, and serve them as far as that waits for nothing: most requests are answered by
+//! the thread that took them, with no other thread woken for it. A request that has to wait (for a device, a lock, a txg) becomes a
+//! task, which sends the reply, and the thread takes the next one. Work that ends without a reply (a panic, a runtime going away)
+//! replies `EIO` when its [`Reply`] is dropped.
 
+mod bound;
+mod device;
+mod helper;
+mod init;
+mod notices;
+mod reply;
+mod ring;
+mod session;
+mod stale;
+#[cfg(test)]
+mod tests;
 mod words;
 
-use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
-use cenote_taskq::{Class, Group, Handle};
-use cenote_zpl::{AccessTimes, FileKind};
-use fuser::{
-    AccessFlags, BsdFileFlags, Config, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, MountOption, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
-};
-
+use cenote_taskq::{Class, Group};
+use cenote_zpl::FileKind;
 use rustix::fs::OFlags;
 
-use self::words::{attr, caller, code, entry_attr, file_type, fsxattr, no_attr, node, to_kernel, zpl_time};
-
+use self::notices::Notices;
+use self::reply::Reply;
+pub(crate) use self::session::mount;
+use self::stale::Dropper;
+use self::words::{attributes, caller, entry, fsxattr, kind_bits, to_kernel, zpl_time};
 use crate::direct::DirectFiles;
-use crate::kernel_mount;
-use crate::mount::{Unmount, unmount};
 use crate::options::{Access, MountOptions};
 use crate::server::{
-    Caching, Client, DirItem, Entry, Errno, FileServer, NewFile, NodeId, Rename, Seek, SetAttributes, Stat, Writer,
+    Caching, DirItem, Entry, Errno, FileServer, NewFile, NodeId, Rename, Seek, SetAttributes, Stat, Writer,
 };
+use crate::wire::reply as body;
+use crate::wire::request::SetAttr;
+use crate::wire::{Header, Operation};
 
-/// Requests of the kernel's own reading ahead that may wait at once. Chosen by eye: enough for many disks.
+/// Requests that may wait at once of those that the kernel makes in the background: it reads ahead, writes back, and transfers directly.
+/// Chosen by eye: enough for many disks.
 const BACKGROUND_MAX: u16 = 128;
-/// The largest read. The kernel's own limit is 256 pages.
+/// How many of them may be direct writes that wait for others. So there is always room for the others.
+const WAITING_MAX: u16 = BACKGROUND_MAX / 4 * 3;
+/// The largest read or write. The kernel's own limit is 256 pages.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+/// The largest future of a request.
+const FUTURE_MAX_BYTES: usize = 16 << 10;
 /// Items of a listing fetched at a time.
 const LISTING_BATCH: usize = 64;
 
@@ -49,184 +57,41 @@ const GET_FLAGS_32: u32 = 0x8004_6601;
 const GET_FSXATTR: u32 = 0x801c_581f;
 const FLAG_INHERIT_PROJECT: u32 = 0x2000_0000;
 
+/// A write whose writer may not keep set-ids (`FUSE_WRITE_KILL_SUIDGID`).
+const WRITE_KILLS_SET_IDS: u32 = 1 << 2;
+
+/// Flags of a reply to an open (`FOPEN_*`).
+mod fopen {
+    pub(super) const KEEP_CACHE: u32 = 1 << 1;
+    pub(super) const CACHE_DIR: u32 = 1 << 3;
+    pub(super) const NO_FLUSH: u32 = 1 << 5;
+}
+
 /// A server on a kernel connection.
 struct Binding<S> {
     server: Arc<S>,
-    handle: Handle,
     group: Group,
     caching: Caching,
     /// Whether the kernel goes on without asking when `open` is not implemented.
-    skips_open: AtomicBool,
-    skips_opendir: AtomicBool,
+    skips_open: bool,
+    skips_opendir: bool,
     is_writable: bool,
+    /// The one user beside root that gets in, where the kernel lets in more.
+    only: Option<u32>,
     notices: Notices,
     direct: Arc<DirectFiles>,
-}
-
-/// What the kernel is told without having asked. There is a way to it once it has shaken hands, before the first request is read.
-#[derive(Clone, Default)]
-struct Notices(Arc<OnceLock<Notifier>>);
-
-impl Notices {
-    /// Has the kernel ask for a node's attributes before it uses them again; its data stays. From within a request for that node this
-    /// waits for nothing: it takes no lock of the node.
-    fn attributes_changed(&self, ino: INodeNo) {
-        const NO_DATA: i64 = -1;
-        if let Some(notifier) = self.0.get() {
-            // An error is that the kernel does not know the node, and so has none of its attributes.
-            let _ = notifier.inval_inode(ino, NO_DATA, 0);
-        }
-    }
-}
-
-impl Client for Notices {
-    fn forget_name(&self, parent: NodeId, name: &[u8]) {
-        if let Some(notifier) = self.0.get() {
-            // An error is that the kernel does not know the directory, and so has no names in it.
-            let _ = notifier.inval_entry(INodeNo(parent.0), OsStr::from_bytes(name));
-        }
-    }
-
-    fn forget_content(&self, node: NodeId) {
-        if let Some(notifier) = self.0.get() {
-            let _ = notifier.inval_inode(INodeNo(node.0), 0, 0);
-        }
-    }
-}
-
-/// A mounted session, before its loop runs.
-pub(crate) struct Mounted<S: FileServer>(Session<Binding<S>>);
-
-/// Mounts. Blocks until the kernel has shaken hands. Requests become tasks of `group`.
-pub(crate) fn mount<S: FileServer>(
-    handle: Handle,
-    server: Arc<S>,
-    group: Group,
-    mountpoint: &Path,
-    name: &str,
-    options: &MountOptions,
-) -> io::Result<Mounted<S>> {
-    let (caching, is_writable) = (server.caching(), server.is_writable());
-    let (skips_open, skips_opendir) = (AtomicBool::new(false), AtomicBool::new(false));
-    let (notices, direct) = (Notices::default(), Arc::default());
-    let told = notices.clone();
-    server.connected(Arc::new(notices.clone()));
-    let binding = Binding { server, handle, group, caching, skips_open, skips_opendir, is_writable, notices, direct };
-    let config = config(name, options, is_writable);
-    let session = match kernel_mount::mount(mountpoint, name, options, is_writable)? {
-        Some(device) => {
-            let acl = config.acl;
-            let session = Session::from_fd(binding, device, acl, config);
-            // Nobody else ends a mount whose session did not begin.
-            session.inspect_err(|_| drop(unmount(mountpoint, Unmount::Detach)))?
-        }
-        None => Session::new(binding, mountpoint, &config)?,
-    };
-    let _ = told.0.set(session.notifier());
-    Ok(Mounted(session))
-}
-
-impl<S: FileServer> Mounted<S> {
-    /// Serves until the file system is unmounted or the connection is aborted. Blocks.
-    pub(crate) fn serve(self) -> io::Result<()> {
-        self.0.run()
-    }
-}
-
-fn config(name: &str, options: &MountOptions, is_writable: bool) -> Config {
-    let mut config = Config::default();
-    // Commas and backslashes would end the option.
-    let name: String = name.chars().map(|c| if matches!(c, ',' | '\\') { '_' } else { c }).collect();
-    config.mount_options = vec![
-        if is_writable { MountOption::RW } else { MountOption::RO },
-        MountOption::FSName(name),
-        MountOption::Subtype("cenote".to_owned()),
-    ];
-    if !is_writable || options.access_times == Some(AccessTimes::Never) {
-        config.mount_options.push(MountOption::NoAtime);
-    }
-    let choose = |set, yes, no| if set { yes } else { no };
-    config.mount_options.push(choose(options.dev, MountOption::Dev, MountOption::NoDev));
-    config.mount_options.push(choose(options.suid, MountOption::Suid, MountOption::NoSuid));
-    config.mount_options.push(choose(options.exec, MountOption::Exec, MountOption::NoExec));
-    if options.default_permissions {
-        config.mount_options.push(MountOption::DefaultPermissions);
-    }
-    if options.auto_unmount {
-        config.mount_options.push(MountOption::AutoUnmount);
-    }
-    config.acl = match options.access {
-        Access::Owner => SessionACL::Owner,
-        Access::RootAndOwner => SessionACL::RootAndOwner,
-        Access::All => SessionACL::All,
-    };
-    config.n_threads = Some(options.threads.max(1));
-    // A descriptor for each thread needs the device itself, which a mount by way of fusermount3 may not have shown us.
-    config.clone_fd = options.threads > 1 && std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    config
-}
-
-impl<S: FileServer> Binding<S> {
-    /// Serves a request here, and as a task from the first wait on. Once the group is closed the request is dropped, which replies
-    /// `EIO`.
-    fn spawn<F>(&self, work: impl FnOnce(Arc<S>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let _ = self.group.begin(Class::Issue, work(Arc::clone(&self.server)));
-    }
-}
-
-impl<S: FileServer> Binding<S> {
-    fn make(&self, parent: INodeNo, name: &OsStr, new: NewFile, reply: ReplyEntry) {
-        let (name, caching) = (name.as_bytes().to_vec(), self.caching);
-        self.spawn(|server| async move {
-            reply_entry(reply, caching, server.create(node(parent), &name, &new, false).await);
-        });
-    }
+    stale: Arc<Dropper>,
 }
 
 /// As what somebody changes a file's size or room: the kernel says only with writes whether the caller may keep set-ids, and root is
 /// who may.
-fn writer_by_user(request: &Request) -> Writer {
-    Writer { drops_set_ids: request.uid() != 0 }
-}
-
-/// The kernel's pages of a file that is written directly.
-struct Pages {
-    ino: INodeNo,
-    direct: Arc<DirectFiles>,
-    notices: Notices,
-    handle: Handle,
-}
-
-impl Pages {
-    /// Has those dropped that a write, which is done, has made stale. The kernel waits for requests that fill some of them, so this
-    /// waits where no request does.
-    async fn drop_stale(self) {
-        let node = node(self.ino);
-        let Some(stale) = self.direct.written(node) else { return };
-        let (ino, notices) = (self.ino, self.notices);
-        let told = self
-            .handle
-            .spawn_blocking(move || notices.0.get().is_some_and(|notifier| notifier.inval_inode(ino, 0, 0).is_ok()));
-        // Where the kernel could not be told, because the mount is going, nobody reads them either.
-        if told.await.unwrap_or(false) {
-            self.direct.dropped(node, stale);
-        }
-    }
-}
-
-impl<S: FileServer> Binding<S> {
-    fn pages(&self, ino: INodeNo) -> Pages {
-        let (direct, notices) = (Arc::clone(&self.direct), self.notices.clone());
-        Pages { ino, direct, notices, handle: self.handle.clone() }
-    }
+fn writer_by_user(header: &Header) -> Writer {
+    Writer { drops_set_ids: header.uid != 0 }
 }
 
 /// True for requests of a descriptor that is to go past the kernel's pages.
-fn is_direct(flags: OpenFlags) -> bool {
-    flags.0.cast_unsigned() & OFlags::DIRECT.bits() != 0
+fn is_direct(flags: u32) -> bool {
+    flags & OFlags::DIRECT.bits() != 0
 }
 
 /// How long the client keeps a node's attributes: only a moment where its space is about to change.
@@ -235,575 +100,382 @@ fn kept(caching: Caching, stat: &Stat) -> Duration {
     if stat.is_passing { caching.found.min(PASSING) } else { caching.found }
 }
 
-fn reply_entry(reply: ReplyEntry, caching: Caching, made: Result<Entry, Errno>) {
-    match made {
-        Ok(entry) => {
-            let (attr, kept) = (entry_attr(&entry), kept(caching, &entry.stat));
-            entry.pin.keep();
-            reply.entry(&kept, &attr, Generation(entry.generation));
-        }
-        Err(errno) => reply.error(code(errno)),
+/// The body that tells of an entry, which the kernel keeps from now on; where it was also opened, with the flags of that.
+fn found(caching: Caching, made: Entry, opened: Option<u32>) -> Vec<u8> {
+    let told = entry(&made, kept(caching, &made.stat));
+    made.pin.keep();
+    body::entry(&told, opened)
+}
+
+/// The body with a value of unknown size: the size if none was asked for, the value if it fits.
+fn sized(size: u32, value: Vec<u8>) -> Result<Vec<u8>, Errno> {
+    match u32::try_from(value.len()) {
+        Err(_) => Err(Errno::TOOBIG),
+        Ok(len) if size == 0 => Ok(body::size(len)),
+        Ok(len) if len > size => Err(Errno::RANGE),
+        Ok(_) => Ok(value),
     }
 }
 
-fn reply_done(reply: ReplyEmpty, done: Result<(), Errno>) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(code(errno)),
+fn set_attributes(set: &SetAttr, header: &Header) -> SetAttributes {
+    SetAttributes {
+        permissions: set.mode.map(|mode| mode & 0o7777),
+        uid: set.uid,
+        gid: set.gid,
+        size_bytes: set.size,
+        accessed: set.accessed.map(|time| time.map(zpl_time)),
+        modified: set.modified.map(|time| time.map(zpl_time)),
+        drops_set_ids: writer_by_user(header).drops_set_ids,
     }
 }
 
-/// Replies with a value of unknown size: the size if none was asked for, the value if it fits.
-fn reply_sized(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
-    match value {
-        Err(errno) => reply.error(code(errno)),
-        Ok(value) => match u32::try_from(value.len()) {
-            Err(_) => reply.error(fuser::Errno::E2BIG),
-            Ok(len) if size == 0 => reply.size(len),
-            Ok(len) if len > size => reply.error(fuser::Errno::ERANGE),
-            Ok(_) => reply.data(&value),
-        },
-    }
-}
-
-impl<S: FileServer> Filesystem for Binding<S> {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_POSIX_ACL,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            // File handles lead to nodes that the kernel has forgotten: it looks `.` up in them.
-            InitFlags::FUSE_EXPORT_SUPPORT,
-        ];
-        for flag in wanted {
-            // A kernel without it does without.
-            let _ = config.add_capabilities(flag);
+impl<S: FileServer> Binding<S> {
+    /// A server on a connection whose kernel offers what INIT's flags say.
+    fn new(server: Arc<S>, group: Group, notices: Notices, offered: u64, options: &MountOptions) -> Self {
+        let (caching, is_writable, direct) = (server.caching(), server.is_writable(), Arc::default());
+        Self {
+            server,
+            group,
+            caching,
+            // A file that is changed is held while it is open; nothing is held for a directory.
+            skips_open: caching.is_immutable && offered & init::NO_OPEN_SUPPORT != 0,
+            // By opening the root directory fusermount3 finds out whether there is a server still.
+            skips_opendir: offered & init::NO_OPENDIR_SUPPORT != 0 && !options.auto_unmount,
+            is_writable,
+            only: (options.access == Access::RootAndOwner).then(|| rustix::process::geteuid().as_raw()),
+            stale: Arc::new(Dropper::new(Arc::clone(&direct), notices.clone(), usize::from(WAITING_MAX))),
+            notices,
+            direct,
         }
-        if self.is_writable {
-            // Who makes the file knows whether an access control list takes the mask's place.
-            let _ = config.add_capabilities(InitFlags::FUSE_DONT_MASK);
-            // Set-ids are taken away here where a write or a new owner takes them. Else the kernel asks before every write whether
-            // the file has any right to lose, which is a second request.
-            let _ = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
-        }
-        let capabilities = config.capabilities();
-        // A file that is changed is held while it is open; nothing is held for a directory.
-        let skips_open = self.caching.is_immutable && capabilities.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        self.skips_open = AtomicBool::new(skips_open);
-        self.skips_opendir = AtomicBool::new(capabilities.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT));
-        // Out-of-range values come back as the nearest one that is in range.
-        if let Err(nearest) = config.set_max_write(TRANSFER_MAX_BYTES) {
-            let _ = config.set_max_write(nearest);
-        }
-        let _ = config.set_max_background(BACKGROUND_MAX);
-        Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (name, caching) = (name.as_bytes().to_vec(), self.caching);
-        self.spawn(|server| async move {
-            match server.lookup(node(parent), &name).await {
-                Ok(entry) => {
-                    let (attr, kept) = (entry_attr(&entry), kept(caching, &entry.stat));
-                    entry.pin.keep();
-                    reply.entry(&kept, &attr, Generation(entry.generation));
+    /// Serves a request here, and as a task from the first wait on. Once the group is closed the request is dropped, which replies
+    /// `EIO`.
+    ///
+    /// A request's future is moved to the heap whole, so it is to be small. (And with frames of more than ten pages rustc 1.95 lost the
+    /// server's reference: the loop that touches the pages of the stack used the register that had it.)
+    fn begin<F>(&self, work: impl FnOnce(Arc<S>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        const { assert!(size_of::<F>() <= FUTURE_MAX_BYTES, "what is seldom needed of a request is boxed") };
+        let _ = self.group.begin(Class::Issue, work(Arc::clone(&self.server)));
+    }
+
+    /// Serves a request whose reply has a body. (The server's future is made within, so that room for it is there once.)
+    fn answer<F, B>(&self, reply: Reply, work: impl FnOnce(Arc<S>) -> F + Send + 'static)
+    where
+        F: Future<Output = Result<B, Errno>> + Send,
+        B: AsRef<[u8]>,
+    {
+        self.begin(move |server| async move { reply.result(work(server).await) });
+    }
+
+    /// As [`Binding::answer`], of what has nothing to say but that it is done.
+    fn done<F>(&self, reply: Reply, work: impl FnOnce(Arc<S>) -> F + Send + 'static)
+    where
+        F: Future<Output = Result<(), Errno>> + Send,
+    {
+        self.answer(reply, move |server| async move { work(server).await.map(|()| []) });
+    }
+
+    /// Serves one request.
+    fn serve(&self, header: &Header, operation: Operation, reply: Reply) {
+        if !self.lets_in(header, &operation) {
+            return reply.error(Errno::ACCESS);
+        }
+        let (node, caching) = (NodeId(header.node), self.caching);
+        match operation {
+            Operation::Lookup { name } => self.answer(reply, move |server| async move {
+                match server.lookup(node, &name).await {
+                    Ok(entry) => Ok(found(caching, entry, None)),
+                    Err(Errno::NOENT) if !caching.absent.is_zero() && server.keeps_absent(node) => {
+                        let kept = caching.absent;
+                        Ok(body::entry(&body::Entry { kept, ..body::Entry::default() }, None))
+                    }
+                    Err(errno) => Err(errno),
                 }
-                Err(Errno::NOENT) if !caching.absent.is_zero() && server.keeps_absent(node(parent)) => {
-                    reply.entry(&caching.absent, &no_attr(), Generation(0));
+            }),
+            Operation::Forget { count } => {
+                self.forget(node, count);
+                reply.none();
+            }
+            Operation::BatchForget(nodes) => {
+                nodes.into_iter().for_each(|(node, count)| self.forget(NodeId(node), count));
+                reply.none();
+            }
+            Operation::GetAttr => self.answer(reply, move |server| async move {
+                let stat = server.getattr(node).await?;
+                Ok(body::attributes(kept(caching, &stat), &attributes(&stat)))
+            }),
+            Operation::SetAttr(set) => {
+                let set = set_attributes(&set, header);
+                self.answer(reply, move |server| async move {
+                    let stat = server.setattr(node, &set).await?;
+                    Ok(body::attributes(kept(caching, &stat), &attributes(&stat)))
+                });
+            }
+            Operation::ReadLink => self.answer(reply, move |server| async move { server.readlink(node).await }),
+            Operation::Open { flags } => self.open(node, flags, reply),
+            Operation::Read { offset, size, flags } => {
+                if !is_direct(flags) {
+                    self.direct.buffered(node);
                 }
-                Err(errno) => reply.error(code(errno)),
+                self.answer(reply, move |server| async move { server.read(node, offset, size).await });
             }
-        });
-    }
-
-    fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
-        self.direct.forgotten(node(ino));
-        self.server.forget(node(ino), count);
-    }
-
-    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let caching = self.caching;
-        self.spawn(|server| async move {
-            match server.getattr(node(ino)).await {
-                Ok(stat) => reply.attr(&kept(caching, &stat), &attr(&stat)),
-                Err(errno) => reply.error(code(errno)),
+            Operation::Release { flags } => self.release(node, flags, reply),
+            Operation::OpenDir { .. } if self.skips_opendir => reply.error(Errno::NOSYS),
+            Operation::OpenDir { .. } => reply.body(&body::open(fopen::KEEP_CACHE | fopen::CACHE_DIR)),
+            Operation::ReadDir { offset, size, with_entries } => self.answer(reply, move |server| async move {
+                let mut listing = body::Listing::new(size.min(TRANSFER_MAX_BYTES));
+                let add = |item| add(&mut listing, caching, with_entries, item);
+                list(&*server, node, offset, with_entries, add).await?;
+                Ok(listing.finish())
+            }),
+            Operation::StatFs => self.answer(reply, move |server| async move {
+                let space = server.statfs(node).await?;
+                let (blocks, files) = ((space.blocks, space.blocks_free), (space.files, space.files_free));
+                Ok(body::statfs(blocks, files, space.block_size_bytes, space.name_max_bytes))
+            }),
+            Operation::GetXattr { name, size } => {
+                let caller = caller(header);
+                self.answer(
+                    reply,
+                    move |server| async move { sized(size, server.getxattr(node, &name, caller).await?) },
+                );
             }
-        });
-    }
-
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.spawn(|server| async move {
-            match server.readlink(node(ino)).await {
-                Ok(target) => reply.data(&target),
-                Err(errno) => reply.error(code(errno)),
+            Operation::ListXattr { size } => {
+                let caller = caller(header);
+                self.answer(reply, move |server| async move { sized(size, server.listxattr(node, caller).await?) });
             }
-        });
-    }
-
-    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if self.skips_open.load(Ordering::Relaxed) {
-            // "Not implemented": from now on the kernel opens files by itself and keeps their pages.
-            return reply.error(fuser::Errno::ENOSYS);
+            Operation::Access { mask } => {
+                self.done(reply, move |server| async move { server.access(node, mask).await })
+            }
+            Operation::Ioctl { command, out_size, .. } => self.ioctl(node, command, out_size, reply),
+            Operation::Lseek { offset, whence } => self.seek(node, offset, whence, reply),
+            Operation::ReleaseDir | Operation::Destroy => reply.done(),
+            // "Not implemented": the kernel does not ask again.
+            Operation::Flush | Operation::Interrupt { .. } => reply.error(Errno::NOSYS),
+            Operation::Init { .. } => reply.error(Errno::IO),
+            operation => self.change(header, operation, reply),
         }
-        let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
-        let direct = is_direct(flags).then(|| Arc::clone(&self.direct));
-        self.spawn(|server| async move {
-            let opened = server.open(node(ino), write).await;
-            if let (Some(direct), Ok(_)) = (direct, &opened) {
-                direct.opened(node(ino));
+    }
+
+    /// Serves a request that changes something.
+    fn change(&self, header: &Header, operation: Operation, reply: Reply) {
+        let (node, caching) = (NodeId(header.node), self.caching);
+        let new = |mode, umask| NewFile { mode, umask, caller: caller(header), device: (0, 0), target: None };
+        match operation {
+            Operation::Write { offset, write_flags, flags, data } => {
+                let writer = Writer { drops_set_ids: write_flags & WRITE_KILLS_SET_IDS != 0 };
+                self.write(node, offset, data, flags, writer, reply);
             }
-            match opened {
-                Ok(opened) => {
-                    let mut flags = FopenFlags::FOPEN_NOFLUSH;
-                    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keeps_pages);
-                    reply.opened(FileHandle(0), flags);
-                }
-                Err(errno) => reply.error(code(errno)),
+            Operation::Mknod { mode, umask, device: packed, name } => {
+                let device = ((packed >> 8) & 0xfff, (packed & 0xff) | ((packed >> 12) & 0xf_ff00));
+                self.make(node, name, NewFile { device, ..new(mode, umask) }, reply);
             }
-        });
-    }
-
-    fn read(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        size: u32,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        if !is_direct(flags) {
-            self.direct.buffered(node(ino));
-        }
-        self.spawn(|server| async move {
-            match server.read(node(ino), offset, size).await {
-                Ok(block) => reply.data(&block),
-                Err(errno) => reply.error(code(errno)),
+            Operation::Mkdir { mode, umask, name } => {
+                self.make(node, name, new(mode & 0o7777 | FileKind::Directory.mode_bits(), umask), reply);
             }
-        });
-    }
-
-    fn release(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        if !self.is_writable {
-            return reply.ok();
-        }
-        if is_direct(flags) {
-            self.direct.released(node(ino));
-        }
-        self.spawn(|server| async move {
-            server.release(node(ino)).await;
-            reply.ok();
-        });
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let device = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00));
-        self.make(parent, name, NewFile { mode, umask, caller: caller(request), device, target: None }, reply);
-    }
-
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let mode = mode & 0o7777 | FileKind::Directory.mode_bits();
-        let new = NewFile { mode, umask, caller: caller(request), device: (0, 0), target: None };
-        self.make(parent, name, new, reply);
-    }
-
-    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let mode = 0o777 | FileKind::Symlink.mode_bits();
-        let target = Some(target.as_os_str().as_bytes().to_vec());
-        self.make(parent, name, NewFile { mode, umask: 0, caller: caller(request), device: (0, 0), target }, reply);
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let mode = mode & 0o7777 | FileKind::File.mode_bits();
-        let new = NewFile { mode, umask, caller: caller(request), device: (0, 0), target: None };
-        let (name, caching) = (name.as_bytes().to_vec(), self.caching);
-        let direct = is_direct(OpenFlags(flags)).then(|| Arc::clone(&self.direct));
-        self.spawn(|server| async move {
-            match server.create(node(parent), &name, &new, true).await {
-                Ok(entry) => {
+            Operation::Symlink { name, target } => {
+                let mode = 0o777 | FileKind::Symlink.mode_bits();
+                self.make(node, name, NewFile { target: Some(target), ..new(mode, 0) }, reply);
+            }
+            Operation::Create { flags, mode, umask, name } => {
+                let new = new(mode & 0o7777 | FileKind::File.mode_bits(), umask);
+                let direct = is_direct(flags).then(|| Arc::clone(&self.direct));
+                self.answer(reply, move |server| async move {
+                    let entry = server.create(node, &name, &new, true).await?;
                     if let Some(direct) = direct {
                         direct.opened(entry.node);
                     }
-                    let (attr, generation) = (entry_attr(&entry), Generation(entry.generation));
-                    let kept = kept(caching, &entry.stat);
-                    entry.pin.keep();
-                    let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
-                    reply.created(&kept, &attr, generation, FileHandle(0), flags);
-                }
-                Err(errno) => reply.error(code(errno)),
+                    Ok(found(caching, entry, Some(fopen::KEEP_CACHE | fopen::NO_FLUSH)))
+                });
             }
-        });
-    }
-
-    fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (name, caching) = (name.as_bytes().to_vec(), self.caching);
-        self.spawn(|server| async move {
-            reply_entry(reply, caching, server.link(node(ino), node(parent), &name).await);
-        });
-    }
-
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
-        self.spawn(|server| async move { reply_done(reply, server.remove(node(parent), &name, false).await) });
-    }
-
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
-        self.spawn(|server| async move { reply_done(reply, server.remove(node(parent), &name, true).await) });
-    }
-
-    fn rename(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        to: INodeNo,
-        to_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let how = if flags.is_empty() {
-            Rename::Replace
-        } else if flags == RenameFlags::RENAME_NOREPLACE {
-            Rename::NoReplace
-        } else if flags == RenameFlags::RENAME_EXCHANGE {
-            Rename::Exchange
-        } else {
-            return reply.error(fuser::Errno::EINVAL);
-        };
-        let (name, to_name) = (name.as_bytes().to_vec(), to_name.as_bytes().to_vec());
-        self.spawn(|server| async move {
-            reply_done(reply, server.rename((node(parent), &name), (node(to), &to_name), how).await);
-        });
-    }
-
-    fn write(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        if !is_direct(flags) {
-            self.direct.buffered(node(ino));
-        }
-        let pages = is_direct(flags).then(|| self.pages(ino));
-        // The buffer is the session's.
-        let data = data.to_vec();
-        let writer = Writer { drops_set_ids: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) };
-        let notices = self.notices.clone();
-        self.spawn(|server| async move {
-            let written = server.write(node(ino), offset, &data, writer).await;
-            if let Some(pages) = pages {
-                pages.drop_stale().await;
+            Operation::Link { node: linked, name } => self.answer(reply, move |server| async move {
+                Ok(found(caching, server.link(NodeId(linked), node, &name).await?, None))
+            }),
+            Operation::Unlink { name } => {
+                self.done(reply, move |server| async move { server.remove(node, &name, false).await });
             }
-            match written {
-                Ok(beside) => {
-                    // Before the writer goes on: it may run the file next, by the mode that the kernel has.
-                    if beside.mode {
-                        notices.attributes_changed(ino);
-                    }
-                    reply.written(data.len() as u32);
-                }
-                Err(errno) => reply.error(code(errno)),
+            Operation::Rmdir { name } => {
+                self.done(reply, move |server| async move { server.remove(node, &name, true).await });
             }
-        });
-    }
-
-    fn setattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        accessed: Option<TimeOrNow>,
-        modified: Option<TimeOrNow>,
-        _changed: Option<SystemTime>,
-        _handle: Option<FileHandle>,
-        _created: Option<SystemTime>,
-        _flags_changed: Option<SystemTime>,
-        _backed_up: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let time = |time: TimeOrNow| match time {
-            TimeOrNow::Now => None,
-            TimeOrNow::SpecificTime(time) => Some(zpl_time(time)),
-        };
-        let set = SetAttributes {
-            permissions: mode.map(|mode| mode & 0o7777),
-            uid,
-            gid,
-            size_bytes: size,
-            accessed: accessed.map(time),
-            modified: modified.map(time),
-            drops_set_ids: writer_by_user(request).drops_set_ids,
-        };
-        let caching = self.caching;
-        self.spawn(|server| async move {
-            match server.setattr(node(ino), &set).await {
-                Ok(stat) => reply.attr(&kept(caching, &stat), &attr(&stat)),
-                Err(errno) => reply.error(code(errno)),
-            }
-        });
-    }
-
-    fn setxattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let (name, value, caller) = (name.as_bytes().to_vec(), value.to_vec(), caller(request));
-        self.spawn(|server| async move {
-            reply_done(reply, server.setxattr(node(ino), &name, &value, flags, caller).await);
-        });
-    }
-
-    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_vec();
-        self.spawn(|server| async move { reply_done(reply, server.removexattr(node(ino), &name).await) });
-    }
-
-    fn fallocate(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let (writer, notices) = (writer_by_user(request), self.notices.clone());
-        self.spawn(|server| async move {
-            let allocated = server.fallocate(node(ino), offset, length, mode, writer).await;
-            if allocated.is_ok_and(|beside| beside.mode) {
-                notices.attributes_changed(ino);
-            }
-            reply_done(reply, allocated.map(drop));
-        });
-    }
-
-    fn fsync(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _data: bool, reply: ReplyEmpty) {
-        self.spawn(|server| async move { reply_done(reply, server.fsync(node(ino)).await) });
-    }
-
-    fn fsyncdir(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _data: bool, reply: ReplyEmpty) {
-        self.spawn(|server| async move { reply_done(reply, server.fsync(node(ino)).await) });
-    }
-
-    fn flush(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        // "Not implemented": the kernel does not ask again.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn opendir(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.skips_opendir.load(Ordering::Relaxed) {
-            return reply.error(fuser::Errno::ENOSYS);
-        }
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
-    }
-
-    fn readdir(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.spawn(|server| async move {
-            let add = |item: DirItem| {
-                // What is of no known kind is shown as a file; looking it up says what is wrong with it.
-                let kind = file_type(item.kind.unwrap_or(FileKind::File));
-                reply.add(INodeNo(item.ino), item.next, kind, OsString::from_vec(item.name))
-            };
-            match list(&*server, node(ino), offset, false, add).await {
-                Ok(()) => reply.ok(),
-                Err(errno) => reply.error(code(errno)),
-            }
-        });
-    }
-
-    fn readdirplus(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let caching = self.caching;
-        self.spawn(|server| async move {
-            let add = |item: DirItem| {
-                let name = OsString::from_vec(item.name);
-                let (attr, generation, pin, ttl) = match item.entry {
-                    Some(entry) => {
-                        let kept = kept(caching, &entry.stat);
-                        (entry_attr(&entry), entry.generation, entry.pin, kept)
-                    }
-                    // A place-holder of the right number and type, good for no time at all: the kernel asks again
-                    // before it uses it. (Without a number there would be no entry: `fuser` has one for both.)
-                    None => {
-                        let kind = file_type(item.kind.unwrap_or(FileKind::File));
-                        let attr = FileAttr { ino: INodeNo(item.ino), kind, ..no_attr() };
-                        (attr, 0, item.pin, Duration::ZERO)
-                    }
+            Operation::Rename { name, to, to_name, flags } => {
+                // Linux's RENAME_NOREPLACE and RENAME_EXCHANGE.
+                let how = match flags {
+                    0 => Rename::Replace,
+                    1 => Rename::NoReplace,
+                    2 => Rename::Exchange,
+                    _ => return reply.error(Errno::INVAL),
                 };
-                let is_full = reply.add(INodeNo(item.ino), item.next, name, &ttl, &attr, Generation(generation));
-                if !is_full {
-                    pin.keep();
-                }
-                is_full
-            };
-            match list(&*server, node(ino), offset, true, add).await {
-                Ok(()) => reply.ok(),
-                Err(errno) => reply.error(code(errno)),
+                self.done(reply, move |server| async move {
+                    server.rename((node, &name), (NodeId(to), &to_name), how).await
+                });
             }
-        });
-    }
-
-    fn releasedir(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        reply.ok();
-    }
-
-    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.spawn(|server| async move {
-            match server.statfs(node(ino)).await {
-                Ok(space) => reply.statfs(
-                    space.blocks,
-                    space.blocks_free,
-                    space.blocks_free,
-                    space.files,
-                    space.files_free,
-                    space.block_size_bytes,
-                    space.name_max_bytes,
-                    space.block_size_bytes,
-                ),
-                Err(errno) => reply.error(code(errno)),
+            Operation::SetXattr { name, value, flags } => {
+                let caller = caller(header);
+                self.done(reply, move |server| async move {
+                    server.setxattr(node, &name, &value, flags.cast_signed(), caller).await
+                });
             }
-        });
-    }
-
-    fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let (name, caller) = (name.as_bytes().to_vec(), caller(request));
-        self.spawn(|server| async move {
-            reply_sized(reply, size, server.getxattr(node(ino), &name, caller).await);
-        });
-    }
-
-    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let caller = caller(request);
-        self.spawn(|server| async move {
-            reply_sized(reply, size, server.listxattr(node(ino), caller).await);
-        });
-    }
-
-    fn access(&self, _request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        self.spawn(|server| async move {
-            match server.access(node(ino), mask.bits().cast_unsigned()).await {
-                Ok(()) => reply.ok(),
-                Err(errno) => reply.error(code(errno)),
+            Operation::RemoveXattr { name } => {
+                self.done(reply, move |server| async move { server.removexattr(node, &name).await });
             }
-        });
-    }
-
-    fn ioctl(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
-        _flags: IoctlFlags,
-        command: u32,
-        _input: &[u8],
-        out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        if !matches!(command, GET_FLAGS | GET_FLAGS_32 | GET_FSXATTR) {
-            return reply.error(fuser::Errno::ENOTTY);
+            Operation::Fallocate { offset, len, mode } => {
+                let (writer, notices) = (writer_by_user(header), self.notices.clone());
+                self.done(reply, move |server| async move {
+                    let changed = server.fallocate(node, offset, len, mode.cast_signed(), writer).await?;
+                    if changed.mode {
+                        notices.attributes_changed(node);
+                    }
+                    Ok(())
+                });
+            }
+            Operation::Fsync | Operation::FsyncDir => {
+                self.done(reply, move |server| async move { server.fsync(node).await });
+            }
+            _ => reply.error(Errno::NOSYS),
         }
-        self.spawn(|server| async move {
-            match server.inode_flags(node(ino)).await {
-                Ok(flags) if command == GET_FSXATTR => reply_bytes(reply, &fsxattr(flags), out_size),
-                Ok(flags) => {
-                    let inherit = if flags.inherits_project { FLAG_INHERIT_PROJECT } else { 0 };
-                    reply_bytes(reply, &to_kernel(flags.bits | inherit), out_size);
+    }
+
+    /// Whether the mount is there for who asks. What was opened stays open, and what the kernel does by itself it does as root.
+    fn lets_in(&self, header: &Header, operation: &Operation) -> bool {
+        let Some(owner) = self.only else { return true };
+        header.uid == 0
+            || header.uid == owner
+            || matches!(
+                operation,
+                Operation::Forget { .. }
+                    | Operation::BatchForget(_)
+                    | Operation::Read { .. }
+                    | Operation::ReadDir { .. }
+                    | Operation::Write { .. }
+                    | Operation::Fsync
+                    | Operation::FsyncDir
+                    | Operation::Release { .. }
+                    | Operation::ReleaseDir
+                    | Operation::Interrupt { .. }
+                    | Operation::Destroy
+            )
+    }
+
+    fn forget(&self, node: NodeId, count: u64) {
+        self.direct.forgotten(node);
+        self.server.forget(node, count);
+    }
+
+    fn make(&self, parent: NodeId, name: Vec<u8>, new: NewFile, reply: Reply) {
+        let caching = self.caching;
+        self.answer(reply, move |server| async move {
+            Ok(found(caching, server.create(parent, &name, &new, false).await?, None))
+        });
+    }
+
+    fn open(&self, node: NodeId, flags: u32, reply: Reply) {
+        if self.skips_open {
+            // "Not implemented": from now on the kernel opens files by itself and keeps their pages.
+            return reply.error(Errno::NOSYS);
+        }
+        let write = flags & OFlags::ACCMODE.bits() != OFlags::RDONLY.bits();
+        let direct = is_direct(flags).then(|| Arc::clone(&self.direct));
+        self.answer(reply, move |server| async move {
+            let opened = server.open(node, write).await?;
+            if let Some(direct) = direct {
+                direct.opened(node);
+            }
+            Ok(body::open(fopen::NO_FLUSH | if opened.keeps_pages { fopen::KEEP_CACHE } else { 0 }))
+        });
+    }
+
+    fn release(&self, node: NodeId, flags: u32, reply: Reply) {
+        if !self.is_writable {
+            return reply.done();
+        }
+        if is_direct(flags) {
+            self.direct.released(node);
+        }
+        self.done(reply, move |server| async move {
+            server.release(node).await;
+            Ok(())
+        });
+    }
+
+    fn write(&self, node: NodeId, offset: u64, data: Vec<u8>, flags: u32, writer: Writer, reply: Reply) {
+        let stale = is_direct(flags).then(|| Arc::clone(&self.stale));
+        if stale.is_none() {
+            self.direct.buffered(node);
+        }
+        let notices = self.notices.clone();
+        self.begin(move |server| async move {
+            let written = server.write(node, offset, &data, writer).await;
+            let len = data.len() as u32;
+            let queue = stale.as_ref().and_then(|_| reply.waiting());
+            let answer = move || {
+                // Before the writer goes on: it may run the file next, by the mode that the kernel has.
+                if written.is_ok_and(|changed| changed.mode) {
+                    notices.attributes_changed(node);
                 }
-                Err(errno) => reply.error(code(errno)),
+                reply.result(written.map(|_| body::size(len)));
+            };
+            match stale {
+                Some(stale) => stale.written(node, queue.as_ref(), answer),
+                None => answer(),
             }
         });
     }
 
-    fn lseek(
-        &self,
-        _request: &Request,
-        ino: INodeNo,
-        _handle: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
+    fn ioctl(&self, node: NodeId, command: u32, out_size: u32, reply: Reply) {
+        if !matches!(command, GET_FLAGS | GET_FLAGS_32 | GET_FSXATTR) {
+            return reply.error(Errno::NOTTY);
+        }
+        self.answer(reply, move |server| async move {
+            let flags = server.inode_flags(node).await?;
+            let inherit = if flags.inherits_project { FLAG_INHERIT_PROJECT } else { 0 };
+            let mut out = match command {
+                GET_FSXATTR => fsxattr(flags).to_vec(),
+                _ => to_kernel(flags.bits | inherit).to_vec(),
+            };
+            // As many bytes as were asked for.
+            out.resize((out_size as usize).min(64), 0);
+            Ok(body::ioctl(&out))
+        });
+    }
+
+    fn seek(&self, node: NodeId, offset: u64, whence: u32, reply: Reply) {
         // Numbers of Linux's `lseek`; all other ways the kernel does itself.
         let to = match whence {
             3 => Seek::Data,
             4 => Seek::Hole,
-            _ => return reply.error(fuser::Errno::EINVAL),
+            _ => return reply.error(Errno::INVAL),
         };
-        let Ok(offset) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
-        self.spawn(|server| async move {
-            match server.seek(node(ino), offset, to).await.map(i64::try_from) {
-                Ok(Ok(at)) => reply.offset(at),
-                Ok(Err(_)) => reply.error(fuser::Errno::EOVERFLOW),
-                Err(errno) => reply.error(code(errno)),
-            }
+        if i64::try_from(offset).is_err() {
+            return reply.error(Errno::NXIO);
+        }
+        self.answer(reply, move |server| async move {
+            let at = server.seek(node, offset, to).await?;
+            if i64::try_from(at).is_ok() { Ok(body::offset(at)) } else { Err(Errno::OVERFLOW) }
         });
     }
 }
 
-/// Replies to an ioctl with as many bytes as were asked for.
-fn reply_bytes(reply: ReplyIoctl, bytes: &[u8], out_size: u32) {
-    let mut out = bytes.to_vec();
-    out.resize((out_size as usize).min(64), 0);
-    reply.ioctl(0, &out);
+/// Adds an item to a listing; true where that was full before.
+fn add(listing: &mut body::Listing, caching: Caching, with_entries: bool, item: DirItem) -> bool {
+    // An entry of no known kind is shown as a file; looking it up says why.
+    let mode = kind_bits(item.kind.unwrap_or(FileKind::File));
+    if !with_entries {
+        return !listing.add(item.ino, item.next, mode, &item.name, None);
+    }
+    // Without an entry the kernel has the name only, and no node to forget: it asks for the rest before it uses it.
+    let Some(found) = item.entry else {
+        return !listing.add(item.ino, item.next, mode, &item.name, Some(&body::Entry::default()));
+    };
+    let (told, mode) = (entry(&found, kept(caching, &found.stat)), kind_bits(found.stat.kind));
+    let has_room = listing.add(found.node.0, item.next, mode, &item.name, Some(&told));
+    if has_room {
+        found.pin.keep();
+    }
+    !has_room
 }
 
 /// Feeds a listing to `add` until that says that it is full, or the directory ends.

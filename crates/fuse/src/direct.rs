@@ -32,7 +32,7 @@ pub(crate) struct DirectFiles {
 }
 
 /// Pages to be dropped: all that were made by this many requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stale(u64);
 
 impl DirectFiles {

@@ -1,8 +1,7 @@
 //! The system call that mounts, for those who may make it.
 //!
 //! The kernel knows the type of a file system's server by a subtype: `fuse.cenote`. It is part of the type that is mounted, and no
-//! option; `fuser`, which would mount the bare type, is handed the connection afterwards. Who may not mount is mounted by fusermount3,
-//! through `fuser`.
+//! option. Who may not mount is mounted by fusermount3 (the binding's module `helper`).
 
 use std::ffi::CString;
 use std::fs::File;

@@ -8,7 +8,7 @@
 //!
 //! **Shape.**
 //! ```text
-//! kernel ── /dev/fuse ── binding (the crate fuser; its threads never wait) ── a task for a request that waits
+//! kernel ── device or ring ── wire (messages) ── binding (its threads never wait) ── a task for a request that waits
 //!                                                                               │
 //!                                             server::FileServer  ◄─────────────┘   our own terms, no kernel needed
 //!                                                     │
@@ -34,6 +34,17 @@
 //!
 //! **One thread for a request.** To hand a request to another thread and to wake that costs more than most requests do. So the
 //! thread that reads a request polls its future once; a future that is ready then was served without another thread.
+//!
+//! **Device and ring.** Requests are read from `/dev/fuse`, or come by FUSE over io_uring: a queue for each CPU, with a thread on it, where
+//! a reply and the wait for the next request are one system call. Both ways lead to the same binding; what differs is where a request's
+//! three parts lie (the module `wire`) and where its reply goes. Forgetting, interrupting and notices use the device in any case. The
+//! ring is asked for by an option. Where the kernel does not offer one, or takes its offer back, the device serves; and with
+//! `auto_unmount`, since the kernel ends the connection of a killed process too late there for fusermount3 to see it.
+//!
+//! **No request waits for another one.** Requests have bounded places in the kernel: a ring's queue has few entries, and what the kernel
+//! does in the background (it reads ahead, writes back, transfers directly) has a bound too. One kind of request waits for others: a
+//! direct write for the kernel to drop the pages that it made stale, which the kernel may be filling just then. So the number of those
+//! that wait is bounded below the places that there are (the binding's module `stale`).
 //!
 //! **Caching in the kernel.** A pool open read-only is a picture of one txg. So names, absent names, attributes, links,
 //! listings and data are all handed out for as long as the kernel cares to keep them, files are opened without asking
@@ -81,7 +92,8 @@
 //! and be wrong in between. `fuse3` and other async bindings (they bring a runtime of their own); opening files by handle (messages for nothing
 //! while nothing can change). *The kernel's writeback cache*: writes would return sooner, but what they wrote would stay in the
 //! kernel for half a minute before any txg could have it, where now a killed process loses some seconds; and the kernel would write
-//! each file's times with a message of their own. A future polled where the request is read *for a moment longer*, in the hope that
+//! each file's times with a message of their own. *Direct requests one after the other* (no `FUSE_ASYNC_DIO`), after which the kernel
+//! drops stale pages itself: who asks for much at once would get it in pieces, each waited for. A future polled where the request is read *for a moment longer*, in the hope that
 //! it is ready soon: what waits here waits for a device or for a txg, which takes longer than to wake a worker.
 
 mod binding;
@@ -96,11 +108,13 @@ mod live;
 mod mount;
 mod node;
 mod options;
+mod raw;
 pub mod server;
 mod slots;
 mod source;
 mod space;
 mod tree;
+mod wire;
 mod zfsvfs;
 
 pub use layout::Layout;

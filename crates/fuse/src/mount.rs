@@ -22,8 +22,10 @@ use crate::tree::Tree;
 use crate::zfsvfs::OpenError;
 
 const DEVICE: &str = "/dev/fuse";
+/// The system's switch for FUSE over io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// The program that mounts for those who may not.
-const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+pub(crate) const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 /// The time in which the kernel ends the session of a mount that nobody has any more. It does so at once; the rest is for slow machines.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -100,6 +102,7 @@ pub struct MountHandle {
     state: Arc<State>,
     group: Group,
     tree: Tree,
+    uses_io_uring: bool,
 }
 
 #[derive(Default)]
@@ -163,13 +166,20 @@ async fn mounted(
     let mounted = {
         let (server, group) = (Arc::new(tree.clone()), group.clone());
         let (at, name, options) = (mountpoint.clone(), tree.dataset(), options.clone());
-        let session_handle = handle.clone();
         blocking(handle, move || {
-            binding::mount(session_handle, server, group, &at, &name, &options).map_err(|error| explain(&at, error))
+            binding::mount(server, group, &at, &name, &options).map_err(|error| explain(&at, error))
         })
         .await?
     };
     let state = Arc::new(State::default());
+    let uses_io_uring = mounted.uses_io_uring();
+    if options.io_uring && !uses_io_uring {
+        let reason = if options.auto_unmount { "not with auto_unmount" } else { SWITCH };
+        tree.note(format!(
+            "{}: requests come by {DEVICE}, since there is no io_uring for it ({reason})",
+            tree.dataset()
+        ));
+    }
     let served = {
         let state = Arc::clone(&state);
         move || {
@@ -182,7 +192,7 @@ async fn mounted(
     };
     // The session waits for the kernel as long as the mount lives, so it has a thread of its own.
     let spawned = std::thread::Builder::new().name("fuse-session".to_owned()).spawn(served);
-    let mount = MountHandle { mountpoint, handle: handle.clone(), state, group, tree };
+    let mount = MountHandle { mountpoint, handle: handle.clone(), state, group, tree, uses_io_uring };
     if let Err(error) = spawned {
         mount.state.ended.set();
         return Err(MountError::Io { verb: "mount", mountpoint: mount.mountpoint.clone(), error });
@@ -260,6 +270,12 @@ impl MountHandle {
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// Whether the requests come by io_uring, else by the device.
+    #[must_use]
+    pub fn uses_io_uring(&self) -> bool {
+        self.uses_io_uring
     }
 
     /// Resolves when the mount has ended, by [`MountHandle::unmount`] or by anybody else.

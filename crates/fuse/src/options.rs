@@ -39,6 +39,9 @@ pub struct MountOptions {
     pub synchronous: bool,
     /// Whether fusermount3 unmounts when this process ends in whatever way. Needs `allow_other` or `allow_root`.
     pub auto_unmount: bool,
+    /// Whether requests come by io_uring where the system offers that (`/sys/module/fuse/parameters/enable_uring`). Not with
+    /// `auto_unmount`.
+    pub io_uring: bool,
     /// Threads that take requests from the kernel and serve what waits for nothing: as many as there are processors, by default, and
     /// from 2 to 16.
     pub threads: usize,
@@ -63,6 +66,7 @@ impl Default for MountOptions {
             access_times: None,
             synchronous: false,
             auto_unmount: false,
+            io_uring: false,
             threads: threads_by_default(),
             read_ahead_kib: 1024,
         }
@@ -120,6 +124,8 @@ impl MountOptions {
             ("nosuid", "") => self.suid = false,
             ("exec", "") => self.exec = true,
             ("noexec", "") => self.exec = false,
+            ("io_uring", "") => self.io_uring = true,
+            ("no_io_uring", "") => self.io_uring = false,
             ("threads", text) => self.threads = number(text, 64)?.max(1) as usize,
             ("read_ahead", text) => self.read_ahead_kib = number(text, 1 << 16)?,
             ("layout", "mountpoints") => self.layout = Layout::Mountpoints,
@@ -129,7 +135,7 @@ impl MountOptions {
                 return Err(format!(
                     "mount option '{word}' is not known; there are: ro, allow_other, allow_root, auto_unmount, \
                      [no_]default_permissions, [no]dev, [no]suid, [no]exec, [no]atime, relatime, \
-                     strictatime, [a]sync, threads=N, read_ahead=KIB, \
+                     strictatime, [a]sync, [no_]io_uring, threads=N, read_ahead=KIB, \
                      layout=mountpoints|names|alone"
                 ));
             }

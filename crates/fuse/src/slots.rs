@@ -288,6 +288,11 @@ impl Slots {
         if let Some(zfsvfs) = slot.opened() {
             return Ok(zfsvfs);
         }
+        // Seldom, and large: every request would carry the room for it.
+        Box::pin(self.open_first(source, slot)).await
+    }
+
+    async fn open_first(&self, source: &Source, slot: &Arc<Slot>) -> Result<Arc<Zfsvfs>, OpenError> {
         let zfsvfs = {
             let _opening = slot.opening.lock().await;
             if let Some(zfsvfs) = slot.opened() {

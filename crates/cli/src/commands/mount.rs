@@ -40,7 +40,7 @@ pub(crate) struct Args {
     search: Search,
     /// Mount options, separated by commas: allow_other, allow_root, auto_unmount, default_permissions or
     /// no_default_permissions, dev or nodev, suid or nosuid, exec or noexec, atime, noatime, relatime or strictatime, sync or async,
-    /// threads=N, read_ahead=KIB, layout=mountpoints|names|alone.
+    /// io_uring or no_io_uring, threads=N, read_ahead=KIB, layout=mountpoints|names|alone.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Let files be changed.

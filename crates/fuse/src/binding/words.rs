@@ -1,63 +1,27 @@
-//! What the words of FUSE's messages mean in ours, and ours in theirs: errors, nodes, kinds, times, devices, attributes, flags.
-
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+//! Translation between the words of FUSE's messages and ours: times, devices, attributes, flags.
 
 use cenote_zpl::{FileKind, Time};
-use fuser::{FileAttr, FileType, INodeNo, Request};
 
-use crate::server::{Caller, Entry, Errno, InodeFlags, NodeId, Stat};
+use crate::server::{Caller, Entry, InodeFlags, Stat};
+use crate::wire::Header;
+use crate::wire::reply;
 
 /// `FS_XFLAG_*` and `FS_*_FL` bits that mean the same.
 const XFLAGS: [(u32, u32); 3] = [(0x10, 0x8), (0x20, 0x10), (0x40, 0x80)];
 const XFLAG_INHERIT_PROJECT: u32 = 0x200;
 
-/// A time of the system's as files have it.
-pub(super) fn zpl_time(time: SystemTime) -> Time {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Time {
-            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-            nanoseconds: u64::from(since.subsec_nanos()),
-        },
-        Err(error) => {
-            // Nanoseconds count forwards, before 1970 too.
-            let before = error.duration();
-            let nanoseconds = (1_000_000_000 - u64::from(before.subsec_nanos())) % 1_000_000_000;
-            let seconds = i64::try_from(before.as_secs()).unwrap_or(i64::MAX).saturating_neg();
-            Time { seconds: seconds.saturating_sub(i64::from(nanoseconds > 0)), nanoseconds }
-        }
-    }
+/// A time that a caller gave, as files have it.
+pub(super) fn zpl_time((seconds, nanoseconds): (i64, u32)) -> Time {
+    Time { seconds, nanoseconds: u64::from(nanoseconds) }
 }
 
-pub(super) fn code(errno: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(errno.raw_os_error())
+pub(super) fn caller(header: &Header) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, thread: header.pid }
 }
 
-pub(super) fn node(ino: INodeNo) -> NodeId {
-    NodeId(ino.0)
-}
-
-pub(super) fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
-}
-
-pub(super) fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Pipe => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-    }
-}
-
-/// A time that the system can express; what it cannot is 1970.
-pub(super) fn system_time(time: Time) -> SystemTime {
-    let nanoseconds = u32::try_from(time.nanoseconds).unwrap_or(0).min(999_999_999);
-    let whole = Duration::from_secs(time.seconds.unsigned_abs());
-    let at = if time.seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-    at.and_then(|at| at.checked_add(Duration::from_nanos(u64::from(nanoseconds)))).unwrap_or(UNIX_EPOCH)
+/// A time as the kernel takes it. Nanoseconds that are none, as a damaged file may have, are 0.
+fn time(time: Time) -> (i64, u32) {
+    (time.seconds, u32::try_from(time.nanoseconds).ok().filter(|&part| part < 1_000_000_000).unwrap_or(0))
 }
 
 /// A device number as the kernel packs it in 32 bits.
@@ -65,50 +29,32 @@ pub(super) fn device((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
 }
 
-pub(super) fn attr(stat: &Stat) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(stat.ino),
+pub(super) fn attributes(stat: &Stat) -> reply::Attributes {
+    reply::Attributes {
+        ino: stat.ino,
         size: stat.size_bytes,
         blocks: stat.blocks,
-        atime: system_time(stat.accessed),
-        mtime: system_time(stat.modified),
-        ctime: system_time(stat.changed),
-        crtime: system_time(stat.created),
-        kind: file_type(stat.kind),
-        perm: (stat.permissions & 0o7777) as u16,
-        nlink: u32::try_from(stat.link_count).unwrap_or(u32::MAX),
+        accessed: time(stat.accessed),
+        modified: time(stat.modified),
+        changed: time(stat.changed),
+        mode: kind_bits(stat.kind) | stat.permissions & 0o7777,
+        links: u32::try_from(stat.link_count).unwrap_or(u32::MAX),
         uid: stat.uid,
         gid: stat.gid,
-        rdev: device(stat.device),
-        blksize: stat.block_size_bytes,
-        flags: 0,
+        device: device(stat.device),
+        block_size: stat.block_size_bytes,
     }
 }
 
-/// The attributes of an entry: its inode number is its node id, which is how `fuser` tells the kernel of the node.
-pub(super) fn entry_attr(entry: &Entry) -> FileAttr {
-    FileAttr { ino: INodeNo(entry.node.0), ..attr(&entry.stat) }
+/// A kind's bits of a mode.
+pub(super) fn kind_bits(kind: FileKind) -> u32 {
+    kind.mode_bits()
 }
 
-/// What says that there is no node: node id 0.
-pub(super) fn no_attr() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
+/// An entry as the kernel is told of it. Its inode number is its node's, as it always was.
+pub(super) fn entry(entry: &Entry, kept: std::time::Duration) -> reply::Entry {
+    let attributes = reply::Attributes { ino: entry.node.0, ..attributes(&entry.stat) };
+    reply::Entry { node: entry.node.0, generation: entry.generation, kept, attributes }
 }
 
 /// `struct fsxattr`: flags, extent size, extents, project, copy-on-write extent size, padding.
@@ -134,18 +80,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_keep_their_nanoseconds_before_and_after_1970() {
-        let time = |seconds, nanoseconds| system_time(Time { seconds, nanoseconds });
-        assert_eq!(time(5, 7), UNIX_EPOCH + Duration::new(5, 7));
-        for (seconds, nanoseconds) in [(5, 7), (0, 0), (-5, 7), (-1, 999_999_999)] {
-            assert_eq!(zpl_time(time(seconds, nanoseconds)), Time { seconds, nanoseconds });
-        }
-        assert_eq!(time(-5, 7), UNIX_EPOCH - Duration::new(5, 0) + Duration::from_nanos(7));
-        // Whatever a disk says, there is some time.
-        for seconds in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX] {
-            for nanoseconds in [0, 999_999_999, u64::MAX] {
-                time(seconds, nanoseconds);
-            }
+    fn times_that_a_disk_has_are_some_time() {
+        let told = |seconds, nanoseconds| time(Time { seconds, nanoseconds });
+        assert_eq!(told(-5, 7), (-5, 7));
+        assert_eq!(zpl_time((-5, 7)), Time { seconds: -5, nanoseconds: 7 });
+        for nanoseconds in [1_000_000_000, u64::MAX] {
+            assert_eq!(told(i64::MIN, nanoseconds), (i64::MIN, 0));
         }
     }
 

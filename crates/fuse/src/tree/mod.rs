@@ -254,7 +254,7 @@ impl Tree {
         let (at, object) = match Place::of(node) {
             Place::Object { slot, object } => (self.at(slot).await?, Some(object)),
             Place::Root { slot } => (self.at(slot).await?, None),
-            Place::SnapshotRoot { slot, objset } => (self.at_snapshot(slot, objset).await?, None),
+            Place::SnapshotRoot { slot, objset } => (Box::pin(self.at_snapshot(slot, objset)).await?, None),
             Place::Control { .. } | Place::Shares { .. } | Place::Snapshots { .. } | Place::Virtual { .. } => {
                 return Ok(None);
             }

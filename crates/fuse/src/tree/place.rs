@@ -192,7 +192,7 @@ impl Tree {
     }
 
     /// Reports a remark, unless it was.
-    fn note(&self, text: String) {
+    pub(crate) fn note(&self, text: String) {
         if !self.shared.noted.lock().contains(&text) {
             (self.shared.report)(&text);
             self.shared.noted.lock().insert(text);

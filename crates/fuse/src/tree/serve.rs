@@ -204,7 +204,7 @@ impl FileServer for Tree {
 
     async fn statfs(&self, node: NodeId) -> Result<SpaceFigures, Errno> {
         let at = match Place::of(node) {
-            Place::SnapshotRoot { slot, objset } => self.at_snapshot(slot, objset).await?,
+            Place::SnapshotRoot { slot, objset } => Box::pin(self.at_snapshot(slot, objset)).await?,
             Place::Root { slot }
             | Place::Object { slot, .. }
             | Place::Control { slot }

@@ -1,0 +1,130 @@
+//! Direct writes that wait until the kernel has dropped the pages that they made stale.
+//!
+//! The kernel drops a page that it is filling once the read has its reply, and one that a program changed in a mapping once it was
+//! written. So a direct write that waits for this waits for other requests. Those need what each request needs to come here: an entry of
+//! a ring's queue, or one of the [`BACKGROUND_MAX`](super::BACKGROUND_MAX) places that the kernel has for reading ahead, writing back
+//! and direct transfers. If writes that wait had all of them, nothing would ever move again. Hence:
+//!
+//! 1. The wait has a thread of its own, for all files of the mount. It takes none of those that serve requests or do I/O.
+//! 2. Some entries of each queue, and some places of the background, are never held by writes that wait: a [`Bound`] for either. A write
+//!    that finds no room among those that wait is answered at once, and its pages are dropped directly after. A program that writes
+//!    directly and by pages at once, with so many requests on their way, may read old bytes until then. Linux's own file systems give no
+//!    more: they leave a page that is in use stale.
+//!
+//! All writes of a file that wait when its pages are dropped are answered together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_taskq::sync::{Condvar, Mutex};
+
+use super::bound::{Bound, Place};
+use super::notices::Notices;
+use crate::direct::{DirectFiles, Stale};
+use crate::server::NodeId;
+
+/// The work that is done once a file's pages are dropped.
+type Done = Box<dyn FnOnce() + Send>;
+
+/// A file whose pages are to be dropped: which, and the writes that wait.
+struct File {
+    stale: Stale,
+    waiting: Vec<(Done, [Option<Place>; 2])>,
+}
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<NodeId, File>,
+    has_thread: bool,
+    is_closed: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    direct: Arc<DirectFiles>,
+    notices: Notices,
+}
+
+/// Has pages dropped.
+pub(super) struct Dropper {
+    shared: Arc<Shared>,
+    /// The writes that wait, of the whole mount.
+    all: Arc<Bound>,
+}
+
+impl Dropper {
+    /// One that lets up to `waiting_max` writes wait.
+    pub(super) fn new(direct: Arc<DirectFiles>, notices: Notices, waiting_max: usize) -> Self {
+        let shared = Shared { state: Mutex::default(), work: Condvar::new(), direct, notices };
+        Self { shared: Arc::new(shared), all: Bound::new(waiting_max) }
+    }
+
+    /// Has the pages dropped that a direct write of `node`, which is done, has made stale, and then calls `done`, which answers it; at
+    /// once where there is nothing to drop, or no room to wait here or in `queue`, where its request came from.
+    pub(super) fn written(&self, node: NodeId, queue: Option<&Arc<Bound>>, done: impl FnOnce() + Send + 'static) {
+        let Some(stale) = self.shared.direct.written(node) else { return done() };
+        let places = [self.all.enter(), queue.and_then(Bound::enter)];
+        let may_wait = places[0].is_some() && places[1].is_some() == queue.is_some();
+        let mut state = self.shared.state.lock();
+        if !state.has_thread {
+            let shared = Arc::clone(&self.shared);
+            let started = std::thread::Builder::new().name("fuse-stale".to_owned()).spawn(move || shared.run());
+            if started.is_err() {
+                drop(state);
+                return done();
+            }
+            state.has_thread = true;
+        }
+        let file = state.files.entry(node).or_insert(File { stale, waiting: Vec::new() });
+        // Its pages are dropped after this, so all of them count.
+        file.stale = file.stale.max(stale);
+        let now = if may_wait {
+            file.waiting.push((Box::new(done), places));
+            None
+        } else {
+            Some(done)
+        };
+        drop(state);
+        self.shared.work.notify_one();
+        if let Some(done) = now {
+            done();
+        }
+    }
+}
+
+impl Drop for Dropper {
+    fn drop(&mut self) {
+        self.shared.state.lock().is_closed = true;
+        self.shared.work.notify_one();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        loop {
+            let files = {
+                let mut state = self.state.lock();
+                loop {
+                    if !state.files.is_empty() {
+                        break std::mem::take(&mut state.files);
+                    }
+                    if state.is_closed {
+                        return;
+                    }
+                    state = self.work.wait(state);
+                }
+            };
+            for (node, file) in files {
+                // Where the kernel could not be told, because the mount is going, nobody reads them either.
+                if self.notices.drop_data(node) {
+                    self.direct.dropped(node, file.stale);
+                }
+                for (done, places) in file.waiting {
+                    done();
+                    drop(places);
+                }
+            }
+        }
+    }
+}
