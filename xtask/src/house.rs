@@ -22,6 +22,7 @@ const LAYERS: &[&[&str]] = &[
     &["zio"],
     &["arc", "metaslab"],
     &["dmu"],
+    &["zil"],
     &["dsl"],
     &["spa"],
     &["zpl", "zvol", "send", "scan"],

@@ -41,7 +41,7 @@ impl SyncTask for Destroy {
             }
             for name in &self.names {
                 let dataset = pool.check_destroy(name, self.recursive).await?;
-                if self.pool.is_used(dataset.object) {
+                if self.pool.is_used(dataset.object) || pool.has_log_in_use(dataset.object) {
                     return Err(AdminError::refused(Verb::Destroy, name, Reason::Busy));
                 }
             }

@@ -88,6 +88,7 @@ pub async fn create_volume(
 /// # Errors
 /// There is none of this name, it is in use or has what depends on it; or as [`Pool::change`].
 pub async fn destroy(pool: &Pool, name: &str, recursive: bool) -> Result<(), AdminError> {
+    pool.settle_logs().await?;
     pool.sync_task(Destroy::new(pool, name, recursive)).await
 }
 

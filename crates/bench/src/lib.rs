@@ -25,5 +25,6 @@ pub mod roots;
 pub mod taskq;
 pub mod whole;
 pub mod writing;
+pub mod zil;
 
 pub use machine::machine;

@@ -431,6 +431,8 @@ fn an_older_copy_of_a_device_is_named_and_not_used() {
     let copy = images.dir.join("0-copy");
     fs::copy(&images.files[0], &copy).unwrap();
     write("two");
+    // A change that is stable in the intent log alone makes no copy older.
+    images.run("zfs", &["set", "a:b=b", "mine"]);
     mounted.kill();
     let output = images.command("ls", &["mine"]).output().unwrap();
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("two"), "{}", said(&output));

@@ -43,38 +43,46 @@ fn is_mounted(images: &Images, dataset: &str) -> String {
     images.run("zfs", &["get", "-Ho", "value", "mounted", dataset]).trim().to_owned()
 }
 
+/// Datasets that no other test mounts: the property `mounted` is looked up in the system's table of mounts by a dataset's name, and tests
+/// that run beside this one have pools of the same name.
+const FIRST: &str = "mine/first";
+const SECOND: &str = "mine/second";
+
 #[test]
 fn each_of_two_mounts_ends_by_itself_and_the_process_with_the_last() {
     if !can_mount() {
         return;
     }
-    let images = made();
-    let mut first = Mounted::new(&images, "mine/a");
-    let second = Mounted::new(&images, "mine/b");
+    let images = Images::made(&["mirror"], 2, &[]);
+    for dataset in [FIRST, SECOND] {
+        images.run("zfs", &["create", dataset]);
+    }
+    let mut first = Mounted::new(&images, FIRST);
+    let second = Mounted::new(&images, SECOND);
     fs::write(first.path("file"), "of a").unwrap();
     fs::write(second.path("file"), "of b").unwrap();
-    assert_eq!((is_mounted(&images, "mine/a"), is_mounted(&images, "mine/b")), ("yes".into(), "yes".into()));
+    assert_eq!((is_mounted(&images, FIRST), is_mounted(&images, SECOND)), ("yes".into(), "yes".into()));
     let listed = String::from_utf8(good(images.bare().args(["zfs", "mount"]))).unwrap();
     assert!([&first, &second].iter().all(|mounted| listed.contains(mounted.at().to_str().unwrap())), "{listed}");
     // The second one's folder is free at once, and the process goes on with the first.
     unmounted(&images, &[], second.at());
     second.wait();
     assert!(first.runs());
-    assert_eq!(on_disk(&images, "mine/b", "/file"), "of b");
-    assert_eq!((is_mounted(&images, "mine/a"), is_mounted(&images, "mine/b")), ("yes".into(), "no".into()));
+    assert_eq!(on_disk(&images, SECOND, "/file"), "of b");
+    assert_eq!((is_mounted(&images, FIRST), is_mounted(&images, SECOND)), ("yes".into(), "no".into()));
     fs::write(first.path("more"), "of a").unwrap();
     // Mounted again, it outlives the one that the process was begun for.
-    let mut second = Mounted::new(&images, "mine/b");
+    let mut second = Mounted::new(&images, SECOND);
     unmounted(&images, &[], first.at());
     assert!(first.runs() && second.runs());
     assert_eq!(fs::read(second.path("file")).unwrap(), b"of b");
     fs::write(second.path("more"), "of b").unwrap();
-    images.run("zfs", &["set", "a:b=c", "mine/a"]);
+    images.run("zfs", &["set", "a:b=c", FIRST]);
     unmounted(&images, &[], second.at());
     images.assert_whole();
     first.wait();
     second.wait();
-    for (dataset, text) in [("mine/a", "of a"), ("mine/b", "of b")] {
+    for (dataset, text) in [(FIRST, "of a"), (SECOND, "of b")] {
         assert_eq!(on_disk(&images, dataset, "/more"), text);
     }
 }

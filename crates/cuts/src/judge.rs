@@ -195,9 +195,9 @@ async fn objset(pool: &View, name: &str) -> Result<Objset, String> {
 }
 
 /// Names with which file (by number, in the order of first names), content and attributes.
-type Seen = BTreeMap<(u8, Vec<u8>), (usize, Vec<u8>, BTreeMap<Vec<u8>, Vec<u8>>)>;
+pub(crate) type Seen = BTreeMap<(u8, Vec<u8>), (usize, Vec<u8>, BTreeMap<Vec<u8>, Vec<u8>>)>;
 
-fn files_of(state: &Files) -> Seen {
+pub(crate) fn files_of(state: &Files) -> Seen {
     let mut order = BTreeMap::new();
     let mut sorted: Vec<_> = state.names.iter().map(|(name, number)| ((name.0, name_bytes(*name)), *number)).collect();
     sorted.sort();
@@ -212,7 +212,11 @@ fn files_of(state: &Files) -> Seen {
     seen
 }
 
-async fn read_files(fs: &FileSystem, writer: usize, objects: &mut BTreeSet<ObjectId>) -> Result<Seen, String> {
+pub(crate) async fn read_files(
+    fs: &FileSystem,
+    writer: usize,
+    objects: &mut BTreeSet<ObjectId>,
+) -> Result<Seen, String> {
     let mut found: BTreeMap<(u8, Vec<u8>), ObjectId> = BTreeMap::new();
     for which in 0..2_u8 {
         let name = dir_name(writer * 2 + usize::from(which));
@@ -250,7 +254,7 @@ async fn read_files(fs: &FileSystem, writer: usize, objects: &mut BTreeSet<Objec
     Ok(seen)
 }
 
-fn first_difference(wanted: &Seen, there: &Seen) -> String {
+pub(crate) fn first_difference(wanted: &Seen, there: &Seen) -> String {
     for name in wanted.keys().chain(there.keys()) {
         let at = format!("{}/{}", name.0, String::from_utf8_lossy(&name.1));
         match (wanted.get(name), there.get(name)) {

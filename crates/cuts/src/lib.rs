@@ -39,8 +39,9 @@
 //!
 //! After each cut the pool can be imported; `verify` finds every copy of every block sound and the space accounts exact; its txg is
 //! not before the last that was reported synced; it has every change that a client was told is on disk, by the answer to `fsync`,
-//! a write with `O_SYNC`, `FLUSH`, `FUA` or a command (the answers are those of `cenote_dmu::tx::Durable` and
-//! `cenote_zvol::live::LiveVolume`, which the front ends pass on); every file, volume and property is as of exactly that txg; and it can be opened
+//! a write with `O_SYNC`, `FLUSH`, `FUA` or a command (the answers are those of `cenote_zil::Log` and
+//! `cenote_zvol::live::LiveVolume`, which the front ends pass on), once intent logs are replayed (`replayed`); before that every file,
+//! volume and property is as of exactly that txg; and it can be opened
 //! and written on, with a second book that every allocation and device write is checked against. A panic anywhere, a simulation
 //! that stands still or takes more than [`life::STEPS_MAX`] steps, is a failure too.
 //!
@@ -62,6 +63,7 @@ pub mod load;
 pub mod machine;
 pub mod model;
 pub mod mutants;
+mod replayed;
 pub mod zdb;
 
 /// Cuts in one life.

@@ -5,8 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::Durable;
-use cenote_dmu::tx::TxTunables;
+use cenote_dmu::tx::{SyncMode, TxTunables};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Txg;
 use cenote_spa::{AuxSpec, Clock, CreateOptions, Host, Pool, PropertyValue, TxgRecord, WriteOptions, create, open};
@@ -25,6 +24,7 @@ use crate::judge::{Behind, Expected, found, import_options, imported, judge};
 use crate::load::{Administrator, FileWriter, Grower, Noting, RangeWriter, Shared, Turn};
 use crate::machine::{Machine, Outage, Shape};
 use crate::model::{Datasets, Files, Grown, Log, Range, RangeChange, State};
+use crate::replayed::compare;
 
 /// Polls that a stretch of a life may take: many times what one takes.
 pub const STEPS_MAX: u64 = 1_000_000;
@@ -47,6 +47,7 @@ pub(crate) const WRITERS: usize = 2;
 pub(crate) const VOLUME: &str = "written/v0";
 const VOLUME_BYTES: u64 = 1 << 20;
 const VOLUME_BLOCK_BYTES: u32 = 8 << 10;
+const RECORD_BYTES: u32 = 16 << 10;
 const RANGES: u64 = 3;
 /// No multiple of a block, so that writers meet in blocks.
 const RANGE_BYTES: u64 = 130_000;
@@ -105,12 +106,11 @@ impl Models {
         }
     }
 
-    /// A change that a client was told is on disk, and that a pool as of this txg does not have.
+    /// A change of the pool itself that a client was told is on disk, and that a pool as of this txg does not have. What clients of
+    /// datasets were told may stand in intent logs: see `replayed`.
     pub(crate) fn broken_promise(&self, there: Txg) -> Option<String> {
-        let files = self.files.iter().find_map(|log| log.lock().broken_promise(there));
-        let ranges = || self.ranges.iter().find_map(|log| log.lock().broken_promise(there));
-        let datasets = || self.datasets.lock().broken_promise(there);
-        files.or_else(ranges).or_else(datasets).or_else(|| self.grown.lock().broken_promise(there))
+        let datasets = self.datasets.lock().broken_promise(there);
+        datasets.or_else(|| self.grown.lock().broken_promise(there))
     }
 
     /// Checks that writes are counted as dirty: of each txg in which nothing was freed again, at least the largest.
@@ -300,6 +300,7 @@ impl Life {
             let judged = self.judged(&mut done, &images, without, &[], &expected);
             judged.map_err(|error| about(format!("with {} {how}: {error}", cenote_sim::Machine::name(victim))))?;
         }
+        let (models, txg) = self.replay(&mut rng, &mut done, models, txg).map_err(&about)?;
         let before = std::mem::replace(&mut self.txg, txg);
         self.models = models;
         self.earlier = earlier;
@@ -385,6 +386,48 @@ impl Life {
         let ended = machine.end(runtime, handle);
         let judged = judged?;
         ended.map(|()| judged)
+    }
+
+    /// Has the intent logs replayed, and compares what is there then. Now and then the power goes meanwhile, once before. What goes on from
+    /// there: models, and the txg of the pool, which is exported. `models` is as of the txg that was there after the cut.
+    fn replay(&mut self, rng: &mut Rng, done: &mut Done, models: Models, txg: Txg) -> Result<(Models, Txg), String> {
+        let is_lying = self.shape.lost_flushes_percent > 0;
+        if rng.chance(1, 3) && !is_lying {
+            let runtime = runtime(rng.next_u64());
+            let machine = Machine::new(&runtime, &self.shape, &self.images);
+            let handle = runtime.handle();
+            let after = rng.duration(OPENING_MAX);
+            let cut = run(&runtime, async {
+                let replaying = async {
+                    let (pool, ..) = replayed(&handle, &machine, &self.shape, true).await?;
+                    pool.sync().await.map_err(words)
+                };
+                let ended = handle.timeout(after, replaying).await;
+                machine.cut(rng, false);
+                ended.transpose().map(drop)
+            });
+            cut.map_err(|error| format!("replaying, until a cut after {after:?}: {error}"))?;
+            done.steps += runtime.sim().map_or(0, |sim| sim.steps());
+            self.images = machine.images();
+            machine.end(runtime, handle)?;
+        }
+        let runtime = runtime(rng.next_u64());
+        let machine = Machine::new(&runtime, &self.shape, &self.images);
+        let handle = runtime.handle();
+        let compared = run(&runtime, async {
+            let (pool, filesystems, volume) = replayed(&handle, &machine, &self.shape, false).await?;
+            let compared = compare(&self.models, &filesystems, volume.volume(), txg).await?;
+            drop((filesystems, volume));
+            pool.export().await.map_err(words)?;
+            let found = found(&handle, &machine).await?;
+            let txg = found.newest().map(|leaf| leaf.txg).ok_or_else(|| "no labels".to_owned())?;
+            Ok((Models { datasets: models.datasets, grown: models.grown, ..compared }, txg))
+        });
+        done.steps += runtime.sim().map_or(0, |sim| sim.steps());
+        self.images = machine.images();
+        let ended = machine.end(runtime, handle);
+        let compared = compared?;
+        ended.map(|()| compared)
     }
 
     /// Opens the pool and changes it until the power goes. The last txg that was reported synced, and writes that are still to reach
@@ -558,6 +601,38 @@ pub(crate) fn dir_name(number: usize) -> String {
     format!("d{number}")
 }
 
+/// Opens the pool to be written, and its datasets, so that their logs are replayed; in many txgs if `in_many` is set.
+async fn replayed(
+    handle: &Handle,
+    machine: &Machine,
+    shape: &Shape,
+    in_many: bool,
+) -> Result<(Pool, Vec<FileSystem>, LiveVolume), String> {
+    let options = WriteOptions { clock: Clock::Now, host: host(), check: true };
+    let pool = open(handle, found(handle, machine).await?, &import_options(), options).await;
+    let pool = pool.map_err(|error| format!("to be replayed: {error}"))?;
+    tune(&pool, shape).await?;
+    let pool = pool.start(TxTunables::default()).await;
+    if in_many {
+        let synced = pool.clone();
+        // Until the power goes.
+        handle.detach(Class::Sync, async move { while synced.sync().await.is_ok() {} });
+    }
+    let mut filesystems = Vec::new();
+    for name in FILE_SYSTEMS {
+        let head = pool.open_head(name).await.map_err(words)?;
+        let xattrs = if shape.has_xattr_dirs() { XattrMode::Dir } else { XattrMode::Sa };
+        let options = FileSystemOptions { record_bytes: RECORD_BYTES, xattrs, ..FileSystemOptions::default() };
+        let log = Arc::new(head.log(SyncMode::Standard));
+        let fs = FileSystem::open_logged(head.objset(), log, options).await;
+        filesystems.push(fs.map_err(|error| format!("{name}: {error}"))?);
+    }
+    let head = pool.open_head(VOLUME).await.map_err(words)?;
+    let volume = LiveVolume::open(head.objset(), head.log(shape.volume_sync)).await.map_err(words)?;
+    volume.replay().await.map_err(|error| format!("{VOLUME}: {error}"))?;
+    Ok((pool, filesystems, volume))
+}
+
 /// Opens the pool and sets all to work that changes something.
 async fn opened(
     handle: &Handle,
@@ -588,12 +663,11 @@ async fn opened(
     for (name, sync) in FILE_SYSTEMS.into_iter().zip(shape.sync) {
         let head = pool.open_head(name).await.map_err(words)?;
         heads.push(head.clone());
-        let durable = Arc::new(Durable::new(Arc::new(head.clone()), sync));
         let xattrs = if shape.has_xattr_dirs() { XattrMode::Dir } else { XattrMode::Sa };
-        let options = FileSystemOptions { record_bytes: 16 << 10, xattrs, ..FileSystemOptions::default() };
+        let options = FileSystemOptions { record_bytes: RECORD_BYTES, xattrs, ..FileSystemOptions::default() };
         let turn = Turn::default();
-        let source = Arc::new(Noting::new(durable.clone(), turn.clone()));
-        let fs = FileSystem::open_head(head.objset(), source, options).await.map_err(words)?;
+        let zil = Arc::new(head.log_through(Arc::new(Noting::new(head.clone(), turn.clone())), sync));
+        let fs = FileSystem::open_logged(head.objset(), zil.clone(), options).await.map_err(words)?;
         for (at, log) in writers.by_ref().take(WRITERS).enumerate() {
             let first = fs.lookup(fs.root(), dir_name(at * 2).as_bytes()).await.map_err(words)?;
             let second = fs.lookup(fs.root(), dir_name(at * 2 + 1).as_bytes()).await.map_err(words)?;
@@ -603,7 +677,7 @@ async fn opened(
                 dirs: [first, second],
                 log: log.clone(),
                 rng: Rng::new(rng.next_u64()),
-                durable: durable.clone(),
+                zil: zil.clone(),
                 pool: pool.clone(),
             };
             work("files", Box::pin(writer.run()));
@@ -611,8 +685,9 @@ async fn opened(
     }
     let head = pool.open_head(VOLUME).await.map_err(words)?;
     heads.push(head.clone());
-    let volume =
-        Arc::new(LiveVolume::open(&head.objset().clone(), Arc::new(head), shape.volume_sync).await.map_err(words)?);
+    let volume = LiveVolume::open(head.objset(), head.log(shape.volume_sync)).await.map_err(words)?;
+    volume.replay().await.map_err(words)?;
+    let volume = Arc::new(volume);
     for log in &models.ranges {
         let (volume, sync) = (volume.clone(), shape.volume_sync);
         let writer =

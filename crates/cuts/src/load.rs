@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use cenote_dmu::ObjectSpec;
-use cenote_dmu::tx::{Cost, Durable, SyncMode, Tx, TxError, TxgSource};
+use cenote_dmu::tx::{Committing, Cost, PendingFrees, SyncMode, Tx, TxError, TxgSource};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
@@ -52,15 +52,15 @@ pub struct Turn(Arc<Mutex<Option<Shared<Files>>>>);
 
 /// A dataset that notes for whom it gives which txg.
 pub struct Noting {
-    durable: Arc<Durable>,
+    head: LiveHead,
     turn: Turn,
 }
 
 impl Noting {
     /// Over a dataset.
     #[must_use]
-    pub const fn new(durable: Arc<Durable>, turn: Turn) -> Self {
-        Self { durable, turn }
+    pub const fn new(head: LiveHead, turn: Turn) -> Self {
+        Self { head, turn }
     }
 }
 
@@ -69,7 +69,7 @@ impl TxgSource for Noting {
         // Asked for while its task is polled.
         let whose = self.turn.0.lock().clone();
         Box::pin(async move {
-            let tx = self.durable.begin(cost).await?;
+            let tx = self.head.begin(cost).await?;
             if let Some(log) = whose {
                 log.lock().entered(tx.txg());
             }
@@ -78,7 +78,23 @@ impl TxgSource for Noting {
     }
 
     fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
-        self.durable.wait_synced(txg)
+        TxgSource::wait_synced(&self.head, txg)
+    }
+
+    fn hurry(&self) {
+        self.head.hurry();
+    }
+
+    fn unless_refused<'a>(&'a self, work: Committing<'a>) -> Committing<'a> {
+        self.head.unless_refused(work)
+    }
+
+    fn log_replayed(&self, until: Txg) -> BoxFuture<'_, Result<(), TxError>> {
+        self.head.log_replayed(until)
+    }
+
+    fn frees_begin(&self) -> Option<Box<dyn PendingFrees>> {
+        TxgSource::frees_begin(&self.head)
     }
 }
 
@@ -112,8 +128,8 @@ pub struct FileWriter {
     pub log: Shared<Files>,
     /// What decides.
     pub rng: Rng,
-    /// The source of its txgs, which answers its `fsync`.
-    pub durable: Arc<Durable>,
+    /// Its txgs and its log, which answers its `fsync`.
+    pub zil: Arc<cenote_zil::Log>,
     /// The pool.
     pub pool: Pool,
 }
@@ -148,8 +164,8 @@ impl FileWriter {
                 self.pool.audit().await.map_err(|error| format!("audit: {error}"))?;
             }
             if self.rng.chance(1, 40) {
-                self.durable.sync().await.map_err(|error| format!("fsync: {error}"))?;
-                if self.durable.mode() != SyncMode::Disabled {
+                self.zil.sync(None).await.map_err(|error| format!("fsync: {error}"))?;
+                if self.zil.mode() != SyncMode::Disabled {
                     self.log.lock().promise_all();
                 }
             }
@@ -161,8 +177,8 @@ impl FileWriter {
                     self.log.lock().done();
                     state.apply(&change);
                     let is_asked = self.rng.chance(1, 40);
-                    self.durable.settle(is_asked).await.map_err(|error| format!("O_SYNC: {error}"))?;
-                    match self.durable.mode() {
+                    self.zil.settle(is_asked, None).await.map_err(|error| format!("O_SYNC: {error}"))?;
+                    match self.zil.mode() {
                         SyncMode::Always => self.log.lock().promise_all(),
                         SyncMode::Standard if is_asked => self.log.lock().promise_last(),
                         SyncMode::Standard | SyncMode::Disabled => {}

@@ -119,6 +119,21 @@ impl<S: State> Log<S> {
         all
     }
 
+    /// Looks at all states that may be there once the intent log is replayed on what a txg has: from the last change that the txg has or
+    /// that was promised, to the newest, the change under way too. In their order.
+    pub fn each_later(&self, txg: Txg, mut look: impl FnMut(&S)) {
+        let promised = self.changes.iter().rposition(|made| made.is_promised).map_or(0, |last| last + 1);
+        let least = promised.max(self.changes.partition_point(|made| made.txg <= txg));
+        let mut state = self.base.clone();
+        self.changes[..least].iter().for_each(|made| state.apply(&made.change));
+        look(&state);
+        let under_way = self.pending.iter().map(|(_, change)| change);
+        for change in self.changes[least..].iter().map(|made| &made.change).chain(under_way) {
+            state.apply(change);
+            look(&state);
+        }
+    }
+
     /// The changes that a txg has.
     pub fn in_txg(&self, txg: Txg) -> impl Iterator<Item = &S::Change> {
         self.changes.iter().filter(move |made| made.txg == txg).map(|made| &made.change)
@@ -143,6 +158,29 @@ impl<S: State> Log<S> {
 
 /// A name: which of two directories, and which name there.
 pub type Name = (u8, u8);
+
+/// Bytes as they were found, of which each has to be as in one of several states.
+pub(crate) struct Bytes<'a> {
+    there: &'a [u8],
+    is_explained: Vec<bool>,
+}
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn new(there: &'a [u8]) -> Self {
+        Self { there, is_explained: vec![false; there.len()] }
+    }
+
+    pub(crate) fn look(&mut self, state: &[u8]) {
+        for ((is_explained, there), byte) in self.is_explained.iter_mut().zip(self.there).zip(state) {
+            *is_explained |= there == byte;
+        }
+    }
+
+    /// The first byte that is as in no state.
+    pub(crate) fn unexplained(&self) -> Option<usize> {
+        self.is_explained.iter().position(|is_explained| !is_explained)
+    }
+}
 
 /// A file as the model has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -219,6 +257,15 @@ impl Files {
     fn forget_unnamed(&mut self) {
         let named: Vec<u64> = self.names.values().copied().collect();
         self.files.retain(|number, _| named.contains(number));
+    }
+}
+
+impl Files {
+    /// The same names, with files as they were found.
+    #[must_use]
+    pub fn with_files(names: BTreeMap<Name, u64>, files: BTreeMap<u64, File>) -> Self {
+        let next = files.keys().next_back().copied().unwrap_or(0);
+        Self { names, files, next }
     }
 }
 

@@ -11,10 +11,22 @@ use crate::life::Life;
 #[must_use]
 pub const fn cuts_max(mutant: Mutant) -> u64 {
     match mutant {
-        Mutant::QuotaIgnored => 400,
-        Mutant::MissUnnoted | Mutant::DeferOnce => 800,
-        Mutant::KeptDropped | Mutant::LabelsAtOnce => 2000,
-        _ => 200,
+        Mutant::FsyncEarly
+        | Mutant::FuaIgnored
+        | Mutant::DeferNone
+        | Mutant::LogUnflushed
+        | Mutant::LogFlushEarlier
+        | Mutant::LogAcksIssued
+        | Mutant::LogFreedEarly
+        | Mutant::LogHeaderKept
+        | Mutant::LogWrongNext
+        | Mutant::LogItxsDropped
+        | Mutant::LogUnloggedIgnored
+        | Mutant::LogDataFirst
+        | Mutant::LogUnclaimed => 200,
+        Mutant::KeptDropped | Mutant::LabelsAtOnce | Mutant::UberblockUnflushed => 2000,
+        // Clients wait for logs and not for txgs, so there are fewer txgs in a life than when these were tried last.
+        _ => 800,
     }
 }
 

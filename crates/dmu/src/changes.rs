@@ -13,7 +13,7 @@ use cenote_taskq::sync::Mutex;
 
 use crate::geometry::is_special;
 use crate::reader::Reader;
-use crate::tx::{Dirty, UNWRITTEN_MAX};
+use crate::tx::{Dirty, UNWRITTEN_TXGS_MAX};
 
 pub(crate) struct Changes {
     reader: Reader,
@@ -52,7 +52,7 @@ impl Changes {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut objects = self.objects.lock();
         objects.entry(txg).or_default();
-        debug_assert!(objects.len() <= UNWRITTEN_MAX, "three txgs at most have changes that are not on disk");
+        debug_assert!(objects.len() <= UNWRITTEN_TXGS_MAX, "three txgs at most have changes that are not on disk");
         let changed = objects.entry(txg).or_default();
         changed.insert(id).then(|| neighbours(changed, id))
     }

@@ -76,6 +76,18 @@ impl Dsl {
         Ok(Noted { is_new: true, zapified })
     }
 
+    /// Notes with a dataset that it does not use a feature any more. `true` if it did.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn forget_feature(&self, txg: Txg, dataset: ObjectId, guid: &str) -> Result<bool, DslError> {
+        if !self.has_noted(dataset, guid).await? {
+            return Ok(false);
+        }
+        Zap::put_entry(&self.mos().object(dataset).await?, txg, guid, None).await?;
+        Ok(true)
+    }
+
     /// `true` if a dataset's ZAP notes that the dataset uses a feature.
     ///
     /// # Errors

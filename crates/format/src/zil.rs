@@ -30,12 +30,14 @@
 //! business.
 
 mod acl;
+mod raw;
 mod records;
 #[cfg(test)]
 mod tests;
 mod xvattr;
 
 pub use acl::{Ace, AclEntries, FuidDomains};
+pub use raw::RawRecord;
 pub use records::{
     AclRecord, CloneRange, Create, CreateKind, Data, LogRecord, Records, Rename, RenameKind, SetAttr, SetSaXattr, Tx,
     Whiteout, Write,
@@ -162,6 +164,19 @@ impl<'a> LogBlock<'a> {
         let identity = pointer.checksum_words();
         let next = self.chain.next.checksum_words();
         next[..3] == identity[..3] && identity[3].checked_add(1) == Some(next[3])
+    }
+
+    /// The records in it, in order, as far as they can be read without a key; ends after the first that cannot.
+    pub fn raw_records(&self) -> impl Iterator<Item = Result<RawRecord<'a>, FormatError>> + use<'a> {
+        let (mut rest, endian) = (self.records, self.endian);
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let record = RawRecord::parse(rest, endian);
+            rest = record.as_ref().map_or(&[][..], |record| rest.get(record.size_bytes()..).unwrap_or_default());
+            Some(record)
+        })
     }
 
     /// The records in it, in order.

@@ -58,7 +58,7 @@
 //! says so ([`Tree::refresh`]); the kernel is told to forget the names that this concerns. One that is to be destroyed leaves the mount
 //! before, unless somebody uses it ([`Tree::release_datasets`]). Open files are held by node, so that they outlive
 //! their names; directories and special files that lost their last name are held until the kernel forgets them. `fsync` waits
-//! for the txg; `statfs` has figures as of the last one. Direct writes have the kernel drop the pages that they make stale (the
+//! for the intent log; `statfs` has figures as of the last one. Direct writes have the kernel drop the pages that they make stale (the
 //! module `direct`). Not here yet: setting flags.
 //! `docs/SEMANTICS.md` lists what a mount promises.
 //!

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::{Durable, TxError};
+use cenote_dmu::tx::TxError;
 use cenote_format::ids::ObjectId;
 use cenote_spa::{HeadSpace, LiveHead};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Join};
+use cenote_zil::Log;
 use cenote_zpl::{
     Allocation, AttributeChange, Attributes, File, FileKind, FileSystem, FileSystemOptions, NewNode, Properties,
     RenameMode, Time, XattrSet, ZplError,
@@ -33,7 +34,7 @@ const ZERO_RANGE: i32 = 0x10;
 pub(crate) struct Live {
     filesystem: FileSystem,
     head: LiveHead,
-    durable: Arc<Durable>,
+    log: Arc<Log>,
     /// Open files, with how often.
     open: Mutex<BTreeMap<ObjectId, (Arc<File>, u64)>>,
     /// Frees files without a name and without a user, in the background.
@@ -74,11 +75,11 @@ impl Live {
     /// # Errors
     /// It is no file system, or one that cannot be changed yet.
     pub(crate) async fn open(head: LiveHead, properties: &Properties, report: Report) -> Result<Self, ZplError> {
-        let durable = Arc::new(Durable::new(Arc::new(head.clone()), properties.sync));
-        let filesystem = FileSystem::open_head(head.objset(), durable.clone(), properties.files).await?;
+        let log = Arc::new(head.log(properties.sync));
+        let filesystem = FileSystem::open_logged(head.objset(), log.clone(), properties.files).await?;
         let filesystem = filesystem.keeping_until_forgotten();
         let (open, reaper) = (Mutex::default(), Mutex::default());
-        let live = Self { filesystem, head, durable, open, reaper, report };
+        let live = Self { filesystem, head, log, open, reaper, report };
         if !properties.forbidden.write {
             live.begin_reaping();
         }
@@ -222,7 +223,7 @@ impl Live {
     /// What came of a change, once it is as durable as it has to be.
     async fn changed<T>(&self, result: Result<T, ZplError>) -> Result<T, Errno> {
         let made = result.map_err(|error| self.failed(&error))?;
-        self.durable.settle(false).await.map_err(|error| self.lost(&error))?;
+        self.log.settle(false, None).await.map_err(|error| self.lost(&error))?;
         Ok(made)
     }
 
@@ -377,9 +378,9 @@ impl Live {
         self.changed(allocated).await.map(|()| beside)
     }
 
-    /// Makes durable what was done so far.
-    pub(crate) async fn sync(&self) -> Result<(), Errno> {
-        self.durable.sync().await.map_err(|error| self.lost(&error))
+    /// Makes durable what was done so far to a node, and what that depends on.
+    pub(crate) async fn sync(&self, object: ObjectId) -> Result<(), Errno> {
+        self.log.sync(Some(object)).await.map_err(|error| self.lost(&error))
     }
 }
 

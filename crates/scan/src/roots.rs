@@ -7,9 +7,9 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_format::objset::ObjsetPhys;
-use cenote_format::zil::{ChainLayout, LogBlock, Tx, ZilHeader};
 use cenote_spa::View;
 use cenote_vdev::queue::QueueClass;
+use cenote_zil::Chain;
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::resume::Resume;
@@ -84,45 +84,12 @@ pub(crate) async fn intent_log(pool: &View, item: &Item) -> Vec<Blkptr> {
     let Ok(phys) = ObjsetPhys::parse(&block, item.bp.byte_order()) else { return found };
     let header = phys.zil_header;
     let is_claimed = header.claim_txg.0 != 0;
-    let last_block = if is_claimed { header.claim_block_seq } else { u64::MAX };
-    let last_record = if is_claimed && header.flags & ZilHeader::CLAIM_RECORD_SEQ_VALID != 0 {
-        header.claim_record_seq
-    } else {
-        u64::MAX
-    };
-    let mut pointer = header.log;
-    let mut record_seq = 0;
-    'chain: while !pointer.is_hole() && found.len() < LOG_BLOCKS_MAX {
-        let [.., sequence] = pointer.checksum_words();
-        let is_stable = is_claimed || pointer.birth() <= pool.txg();
-        if sequence > last_block || !is_stable {
+    let mut chain = Chain::new(pool.dmu().zio(), header);
+    while let Some(link) = chain.next().await {
+        if found.len() >= LOG_BLOCKS_MAX || !(is_claimed || link.pointer.birth() <= pool.txg()) {
             break;
         }
-        found.push(pointer);
-        if sequence == last_block && record_seq == last_record {
-            break;
-        }
-        let Some(bytes) = pool.dmu().zio().read_speculative(&pointer).await else { break };
-        let Some(layout) = pointer.checksum().and_then(ChainLayout::of) else { break };
-        let Ok(log) = LogBlock::parse(&bytes, layout, pointer.byte_order()) else { break };
-        for record in log.records() {
-            let Ok(record) = record else { break };
-            if record.sequence > last_record {
-                break 'chain;
-            }
-            record_seq = record.sequence;
-            if let Tx::Write(write) = &record.tx
-                && is_claimed
-                && !write.pointer.is_hole()
-                && write.pointer.birth() >= header.claim_txg
-            {
-                found.push(write.pointer);
-            }
-        }
-        if !log.continues(&pointer) {
-            break;
-        }
-        pointer = log.chain.next;
+        found.extend(chain.new_blocks(&link));
     }
     found
 }

@@ -121,6 +121,19 @@ pub enum SpaError {
         /// What went wrong.
         what: String,
     },
+    /// An intent log cannot be read as far as it may reach.
+    #[error(
+        "cannot write to pool '{pool}': the intent log of '{dataset}' cannot be read: {what}; bring its devices back, or go on without what \
+         clients were promised in the last seconds (-m)"
+    )]
+    LogUnreadable {
+        /// The pool.
+        pool: String,
+        /// Whose log.
+        dataset: String,
+        /// Why.
+        what: String,
+    },
     /// A device cannot be written to.
     #[error("cannot write to pool '{pool}': cannot open '{path}' for writing: {reason}")]
     Device {

@@ -16,7 +16,7 @@ use cenote_vdev::disk::Disk;
 use cenote_vdev::error::VdevError;
 use cenote_vdev::layout::raidz::Reflow;
 use cenote_vdev::layout::{ASHIFT_MAX, ASHIFT_MIN};
-use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe_device};
+use cenote_vdev::leaf::{LabelReport, UberblockCopy, probe, probe_device};
 use cenote_vdev::tree::{CoarseSectors, VdevStatus, VdevTree};
 
 use crate::SpaError;
@@ -259,6 +259,21 @@ impl FoundPool {
             }
         }
         Ok(again)
+    }
+
+    /// The pool as its devices have it now, if it was in use when it was found, and its user has exported it since.
+    pub(crate) async fn exported_since(&self) -> Option<Self> {
+        if self.state() != PoolState::Active {
+            return None;
+        }
+        let mut now = self.clone();
+        for leaf in now.leaves.values_mut() {
+            match leaf_of(&probe(&leaf.disk).await) {
+                Some((pool, again)) if (pool, again.guid) == (self.guid, leaf.guid) => *leaf = again,
+                _ => {}
+            }
+        }
+        (now.state() == PoolState::Exported).then_some(now)
     }
 
     /// The state that the newest label records.

@@ -98,7 +98,14 @@ pub struct ImportOptions {
 
 /// Opens the pool that was found.
 pub async fn import(handle: &Handle, found: FoundPool, options: &ImportOptions) -> Result<View, SpaError> {
-    import_for(handle, found, options, Purpose::Read).await
+    match import_for(handle, found.clone(), options, Purpose::Read).await {
+        // The change that was seen was its user's last.
+        Err(error @ SpaError::Active { .. }) => match found.exported_since().await {
+            Some(found) => import_for(handle, found, options, Purpose::Read).await,
+            None => Err(error),
+        },
+        imported => imported,
+    }
 }
 
 /// Opens the pool that was found, to do something with it.

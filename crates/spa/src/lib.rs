@@ -50,6 +50,7 @@ mod foreign;
 pub mod history;
 mod import;
 mod indirect;
+mod intent_log;
 mod jobs;
 pub mod multihost;
 mod open;

@@ -2,6 +2,7 @@
 
 use cenote_dmu::tx::TxTunables;
 use cenote_kstat::{Settings, Tunable};
+use cenote_zil::ZilTunables;
 
 use crate::multihost;
 
@@ -10,6 +11,7 @@ pub const TABLES: &[&[Tunable]] = &[
     cenote_vdev::tunables::Tunables::TABLE,
     cenote_metaslab::Tunables::TABLE,
     TxTunables::TABLE,
+    ZilTunables::TABLE,
     multihost::Tunables::TABLE,
 ];
 
@@ -25,6 +27,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     let mut all = cenote_vdev::tunables::Tunables::default().with(settings).numbers();
     all.extend(cenote_metaslab::Tunables::default().with(settings).numbers());
     all.extend(TxTunables::for_memory(memory_bytes).with(settings).numbers());
+    all.extend(ZilTunables::default().with(settings).numbers());
     all.extend(multihost::Tunables::default().with(settings).numbers());
     all
 }

@@ -14,7 +14,7 @@ use cenote_spa::{
     find, import, multihost::holder_id, open,
 };
 use cenote_taskq::sim::disk::{Fault, Image, Request, RequestKind, SimDisk, SimDiskOptions};
-use cenote_taskq::{Either, Handle, Runtime, join_all, race};
+use cenote_taskq::{Either, Handle, Runtime, both, join_all, race};
 use cenote_vdev::leaf::{LabelReport, probe};
 
 const PATHS: [&str; 2] = ["/disk0", "/disk1"];
@@ -224,6 +224,37 @@ fn who_held_a_pool_leaves_it_to_everybody_without_a_wait() {
         assert!(machine.handle.now() - begun < Duration::from_secs(1), "nobody waits");
         other.export().await.unwrap();
     });
+}
+
+/// Found by a command that was run when `umount` had returned, while the mount's process ended: it found the pool in use, and saw the
+/// export change it.
+#[test]
+fn a_pool_that_is_exported_while_it_is_watched_is_opened() {
+    for (seed, is_multihost, is_read) in [(1, false, true), (2, false, false), (3, true, true), (4, true, false)] {
+        let machine = Machine::new(seed, &[]);
+        machine.runtime.block_on(async {
+            machine.make(is_multihost).await;
+            let pool = machine.live(HERE, true).await;
+            machine.sleep(2).await;
+            let found = machine.found().await;
+            let exported = async {
+                machine.handle.sleep(Duration::from_millis(300)).await;
+                pool.export().await.unwrap();
+            };
+            let how = ImportOptions { force: true, host_id: THERE, cache_bytes: 16 << 20, ..ImportOptions::default() };
+            let next = async {
+                match is_read {
+                    true => import(&machine.handle, found, &how).await.map(drop),
+                    false => {
+                        let options = WriteOptions { clock: Clock::Now, host: host(THERE), check: true };
+                        open(&machine.handle, found, &how, options).await?.export().await
+                    }
+                }
+            };
+            let ((), next) = both(exported, next).await;
+            next.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        });
+    }
 }
 
 /// The time that the dead host's uberblock asks for, up to a quarter more, and ten claims an interval apart.

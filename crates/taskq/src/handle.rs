@@ -325,6 +325,20 @@ impl Handle {
         }
     }
 
+    /// Runs a future that is waited for more than other tasks: what it asks of devices is passed on at once. Other requests wait until
+    /// their worker has run what there is to run, and then share a system call.
+    pub async fn urgently<F: Future>(&self, future: F) -> F::Output {
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|context| {
+            let polled = future.as_mut().poll(context);
+            if let (true, Core::Real(real)) = (polled.is_pending(), &self.core) {
+                real.submit();
+            }
+            polled
+        })
+        .await
+    }
+
     /// The time now on the monotonic clock.
     pub fn now(&self) -> Instant {
         match &self.core {

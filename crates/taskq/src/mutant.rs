@@ -85,6 +85,26 @@ mutants! {
     AddUnlabelled = "add-unlabelled",
     /// The rings of devices that are added are not cleared.
     AddRingKept = "add-ring-kept",
+    /// Blocks of intent logs are not flushed.
+    LogUnflushed = "log-unflushed",
+    /// A flush that began before a block of a log was written counts for it.
+    LogFlushEarlier = "log-flush-earlier",
+    /// A client that waits for a log is answered when the blocks are on their way.
+    LogAcksIssued = "log-acks-issued",
+    /// Blocks of a log are freed a txg before their records are on disk.
+    LogFreedEarly = "log-freed-early",
+    /// The header of a log goes on naming a block that was freed.
+    LogHeaderKept = "log-header-kept",
+    /// The link of a log's block has the number of the block itself.
+    LogWrongNext = "log-wrong-next",
+    /// Changes of the next txg are forgotten with those of a txg that is on disk.
+    LogItxsDropped = "log-itxs-dropped",
+    /// Changes that are in no record are not waited for.
+    LogUnloggedIgnored = "log-unlogged-ignored",
+    /// Data comes before the names of the txg, so before the file is made.
+    LogDataFirst = "log-data-first",
+    /// Blocks of a log are not claimed.
+    LogUnclaimed = "log-unclaimed",
 }
 
 /// 0: none.

@@ -15,8 +15,9 @@
 //! uberblock: the caller chooses, and takes all where the configuration changed. A step is good when, of each top-level
 //! vdev it writes to, one leaf took it; the uberblock, when one leaf of the pool did.
 //!
-//! Before the first commit after an opening, labels that cannot be read are written ([`mend_labels`]), and leaves that lack the last
-//! uberblock alone get it ([`repeat`]): else power that goes twice could cost a leaf all its labels, or make it look older than it is.
+//! Before the first commit after an opening, labels by which a leaf would not be found are written ([`mend_labels`]), and leaves that
+//! lack the last uberblock alone get it ([`repeat`]): else power that goes twice could cost a leaf all its labels, or make it look older
+//! than it is.
 //!
 //! A leaf that did not take a step is reported ([`Refusal`]): alone it would pass for an older pool, so the next txg enters the
 //! one it missed in its dirty time log.
@@ -34,7 +35,7 @@ use cenote_taskq::join_all;
 use cenote_taskq::mutant::{self, Mutant};
 
 use crate::disk::Disk;
-use crate::leaf::probe;
+use crate::leaf::{LabelCopy, probe};
 use crate::ring::{Ring, layout, sealed, write_slot};
 
 /// The byte order of labels written here, on any machine.
@@ -47,7 +48,7 @@ pub struct LeafCommit {
     pub guid: Guid,
     /// Its disk.
     pub disk: Disk,
-    /// The top-level vdev that it belongs to; none for spares and cache devices, which nothing depends on.
+    /// The top-level vdev that it belongs to; none for spares, cache and log devices, which the pool does not depend on.
     pub top: Option<VdevId>,
     /// The top-level vdev's sector size as a power of two: the ring's slots follow from it.
     pub ashift: u32,
@@ -146,17 +147,19 @@ pub async fn repeat(leaves: impl Iterator<Item = &LeafCommit>, uberblock: &Uberb
     drop(join_all(leaves.map(|leaf| write_uberblock(leaf, uberblock, ring))).await);
 }
 
-/// Writes the labels that cannot be read, of all leaves whose labels are to be written, and makes them stable: before the first commit
-/// after an opening. Power that went while labels 1 and 3 were written may have torn these; if it went again while 0 and 2 were
-/// written, no label would be left, and nothing could tell whose device it is. Failures are left to the commit.
+/// Writes the labels by which a leaf would not be found, of all leaves whose labels are to be written, and makes them stable: before the
+/// first commit after an opening. Power that went while labels 1 and 3 were written may have torn these, or left them as they were when
+/// the vdev was added (txg 0); if it went again while 0 and 2 were written, no label would be left, and nothing could tell whose device
+/// it is. Failures are left to the commit.
 pub async fn mend_labels(leaves: &[LeafCommit]) {
     let mends = leaves.iter().filter_map(|leaf| {
         let config = emit_vdev_phys(leaf.config.as_ref()?).ok()?;
         Some(async move {
             let labels = probe(&leaf.disk).await.labels;
-            let bad: Vec<usize> =
-                labels.iter().filter(|label| label.config.is_err()).map(|label| label.index).collect();
-            if !bad.is_empty() {
+            let is_bad = |label: &&LabelCopy| label.config.as_ref().map_or(true, |config| config.u64("txg") == Some(0));
+            let bad: Vec<usize> = labels.iter().filter(is_bad).map(|label| label.index).collect();
+            // If none is good there is none to be kept.
+            if !bad.is_empty() && bad.len() < LABEL_COUNT {
                 // A device that does not take them will not take the commit.
                 let _ = write_configs(&leaf.disk, &config, &bad).await;
             }

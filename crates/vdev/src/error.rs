@@ -102,6 +102,18 @@ impl VdevError {
         }
     }
 
+    /// Whether bytes may be right that could not be read, while none were wrong that should have been right. Bytes of a device that has
+    /// missed a write say nothing.
+    #[must_use]
+    pub fn may_be_elsewhere(&self) -> bool {
+        let failed =
+            |fault: &Fault| matches!(fault.kind, FaultKind::Read(_) | FaultKind::Unavailable | FaultKind::Overdue);
+        match self {
+            Self::Unreadable { faults, .. } => faults.iter().any(failed) && !self.is_checksum(),
+            _ => true,
+        }
+    }
+
     /// Whether bytes could be read but none were right, in contrast to bytes that could not be read.
     #[must_use]
     pub fn is_checksum(&self) -> bool {

@@ -45,6 +45,7 @@
 mod batch;
 mod error;
 pub mod gang;
+mod log_block;
 #[cfg(feature = "mutation")]
 pub mod mutation;
 mod read;
@@ -63,6 +64,7 @@ use cenote_vdev::tree::VdevTree;
 
 pub use batch::{Places, PreparedBatch};
 pub use error::{ZioError, ZioErrorKind};
+pub use log_block::log_pointer;
 pub use read::Copies;
 pub use write::{
     AllocationRequest, AllocationUnits, Allocator, NoSpace, ORDER, Placed, Prepared, WritePolicy, Written,

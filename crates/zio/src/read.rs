@@ -246,20 +246,27 @@ impl Zio {
     }
 
     /// Reads a block that may well not be there (the end of an intent log's chain): nothing is counted as a fault.
-    pub async fn read_speculative(&self, bp: &Blkptr) -> Option<Block> {
-        self.check_readable(bp).ok()?;
-        let kind = bp.checksum()?;
-        let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
+    ///
+    /// # Errors
+    /// No copy verifies, or no device gives one.
+    pub async fn read_speculative(&self, bp: &Blkptr) -> Result<Block, ZioError> {
         let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).speculative();
+        let at = BlockId(bp.dva(0).map_or(0, |dva| dva.offset_bytes));
+        let bookmark = Bookmark { level: Bookmark::LEVEL_ZIL, block: at, ..Bookmark::objset(ObjsetId(0)) };
+        let fail = |kind: ZioErrorKind| ZioError::new(bookmark, kind);
+        self.check_readable(bp).map_err(fail)?;
+        let unknown = || ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() };
+        let kind = bp.checksum().ok_or_else(|| fail(unknown()))?;
+        let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
+        let mut last = ZioErrorKind::Hole;
         for dva in bp.dvas() {
             let tree = &self.shared.tree;
-            if let Ok(buf) = tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await {
-                let block = BlockId(dva.offset_bytes);
-                let bookmark = Bookmark { level: Bookmark::LEVEL_ZIL, block, ..Bookmark::objset(ObjsetId(0)) };
-                return Some(handed_out(bp, bookmark, buf.freeze()));
+            match tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await {
+                Ok(buf) => return Ok(handed_out(bp, bookmark, buf.freeze())),
+                Err(error) => last = ZioErrorKind::NoGoodCopy { copies: 1, last: error },
             }
         }
-        None
+        Err(fail(last))
     }
 
     /// Whether `bytes` have the checksum that `bp` names.

@@ -14,6 +14,7 @@ use cenote_format::blkptr::Dva;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::join_all;
+use cenote_vdev::tree::WriteContext;
 
 use crate::write::padded;
 use crate::{Allocator, Placed, Zio, ZioError, ZioErrorKind};
@@ -65,9 +66,13 @@ impl Zio {
         let fail = |kind| ZioError::new(placed.bookmark, kind);
         debug_assert!(placed.is_of_its_txg(), "what is stored was born in the txg that stores it");
         let mut missed = Vec::new();
-        for stored in
-            join_all(placed.writes.iter().map(|(dvas, block)| self.store_part(allocator, dvas, block, placed.txg)))
-                .await
+        for stored in join_all(
+            placed
+                .writes
+                .iter()
+                .map(|(dvas, block)| self.store_part(allocator, dvas, block, WriteContext::new(placed.txg), true)),
+        )
+        .await
         {
             missed.extend(stored.map_err(fail)?);
         }
@@ -163,20 +168,24 @@ impl Zio {
         padded(physical, physical.len().next_multiple_of(sector)).freeze()
     }
 
-    /// Writes the bytes to all places at once. Good while one of them has them.
-    async fn store_part(
+    /// Writes the bytes to all places at once. Good while one of them has them. `waits`: for devices, in a pool that waits for them.
+    pub(crate) async fn store_part(
         &self,
         allocator: &dyn Allocator,
         dvas: &[Dva],
         physical: &Block,
-        txg: Txg,
+        context: WriteContext,
+        waits: bool,
     ) -> Result<Vec<Guid>, ZioErrorKind> {
         assert!(!dvas.is_empty(), "what is stored has a place");
         let tree = self.tree();
         let writes = dvas.iter().map(|dva| async move {
             let block = self.in_sectors(dva.vdev, physical);
             allocator.check_write(*dva).map_err(ZioErrorKind::OutsideExtents)?;
-            Ok::<_, ZioErrorKind>(tree.write(dva.vdev, dva.offset_bytes, &block, txg).await)
+            Ok::<_, ZioErrorKind>(match waits {
+                true => tree.write(dva.vdev, dva.offset_bytes, &block, context).await,
+                false => tree.write_once(dva.vdev, dva.offset_bytes, &block, context).await,
+            })
         });
         let mut missed = Vec::new();
         let mut last = None;

@@ -35,7 +35,7 @@ use cenote_format::eck::EmbeddedChecksum;
 use cenote_format::endian::Endian;
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::gang::{GangHeader, MIN_BYTES as GANG_HEADER_BYTES};
-use cenote_format::ids::{Guid, Txg};
+use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
@@ -112,6 +112,22 @@ pub trait Allocator: Send + Sync {
     fn allocate_some(&self, request: AllocationRequest, count: usize) -> Vec<Dva> {
         let _ = (request, count);
         Vec::new()
+    }
+
+    /// A place for a block of an intent log, whole or not at all. Nothing waits for space: where there is none the txg is waited for.
+    fn allocate_log(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
+        self.allocate(request)
+    }
+
+    /// Whether a vdev has nothing but intent logs: one that fails is gone without, and holds nobody up.
+    fn is_log_device(&self, vdev: VdevId) -> bool {
+        let _ = vdev;
+        false
+    }
+
+    /// A log device has failed: it is not given any more.
+    fn log_device_failed(&self, vdev: VdevId, why: &str) {
+        let _ = (vdev, why);
     }
 
     /// Gives back what was allocated in the same txg and is not pointed to by anything.

@@ -4,6 +4,7 @@ use cenote_dmu::sa::NotRegistered;
 use cenote_dmu::tx::TxError;
 use cenote_dmu::{DmuError, DmuErrorKind};
 use cenote_format::FormatError;
+use cenote_zil::ReplayError;
 use thiserror::Error;
 
 /// The errnos that operations can end in, with Linux's numbers.
@@ -131,6 +132,9 @@ pub enum ZplError {
         /// What contradicts what.
         what: String,
     },
+    /// The intent log is there and cannot be replayed; it stays as it is.
+    #[error("{0}")]
+    Replay(Box<ReplayError>),
     /// A dataset of another kind or of a version that is not known.
     #[error("{0}")]
     Unsupported(String),
@@ -143,6 +147,12 @@ impl From<TxError> for ZplError {
             TxError::Quota(name) => Self::Quota(name),
             TxError::Closed | TxError::Suspended(_) => Self::Closed(error.to_string()),
         }
+    }
+}
+
+impl From<ReplayError> for ZplError {
+    fn from(error: ReplayError) -> Self {
+        Self::Replay(Box::new(error))
     }
 }
 
@@ -182,6 +192,7 @@ impl ZplError {
             Self::ReadOnly => Errno::ReadOnly,
             Self::Stale => Errno::Stale,
             Self::Closed(_) => Errno::Io,
+            Self::Replay(_) => Errno::Io,
             Self::Unsupported(_) => Errno::NotSupported,
         }
     }

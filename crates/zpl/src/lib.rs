@@ -76,8 +76,8 @@
 //! [`FileSystem::reap`]), and nobody waits for that but changes for which there is no space without it (`delete_queue`).
 //!
 //! **Crash.** What the last txg on disk has is there, whole. Objects in the delete queue are freed when the file system is
-//! opened to be changed ([`FileSystem::reap`]). The intent log of a dataset that was not unmounted cleanly is *not* replayed, just as
-//! OpenZFS does not for a read-only opening: the view is that of the last txg.
+//! opened to be changed ([`FileSystem::reap`]). The intent log is replayed then too (`replay`); a read-only opening shows the last txg, as
+//! OpenZFS's does.
 //!
 //! **Rejected.** *An inode cache where nothing changes*: the block cache holds the same bytes. *One lock for a file system*: simple, and
 //! one slow look-up would hold up all. *A lock for each name*, as OpenZFS has: two creations in one directory meet at its ZAP anyway.
@@ -85,7 +85,7 @@
 //! reading and another for changing*: everything was there twice.
 //!
 //! **Not here yet.** Of files that are changed: those from before system attributes; names that are compared without regard to case or
-//! in a normal form; inherited NFSv4 access control lists; quotas of users; the intent log.
+//! in a normal form; inherited NFSv4 access control lists; quotas of users.
 
 mod acl;
 mod attributes;
@@ -101,6 +101,7 @@ mod path;
 mod posix_acl;
 mod properties;
 mod record;
+mod replay;
 mod space;
 mod xattr;
 

@@ -19,6 +19,7 @@
 
 mod claim;
 pub mod live;
+mod replay;
 mod volume;
 
 pub use self::claim::Claim;

@@ -9,7 +9,7 @@
 //! **Life of a request.** It is cut into steps, each of one txg: the claim of its blocks, the txg, the change. The range is changed
 //! when the last step is; a crash may leave any number of steps, as a disk may leave any number of sectors. Then
 //! [`LiveVolume::settle`] waits where the request or the property `sync` asks for it; [`LiveVolume::flush`] waits for everything that
-//! was changed so far. Both are [`Durable`]'s.
+//! was changed so far. Both are [`Log`]'s, which each step tells what it has changed.
 //!
 //! **Invariants.**
 //! 1. The txg of a step is noted before the step changes anything, so a flush that comes after the answer waits for it.
@@ -21,10 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_dmu::Objset;
-use cenote_dmu::tx::{Cost, Durable, SyncMode, TxError, TxgSource};
+use cenote_dmu::tx::{Cost, TxError, TxgSource};
 use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zil::Tx as Record;
+use cenote_taskq::BoxFuture;
+use cenote_taskq::buf::Block;
+use cenote_zil::{Log, LogData, ReplayError};
 use thiserror::Error;
 
+use crate::volume::DATA_OBJECT;
 use crate::{Claim, Volume, VolumeError};
 
 /// A request holds one txg for so many bytes at most, so that a large one does not hold up the others' flushes.
@@ -42,6 +47,9 @@ pub enum LiveVolumeError {
     /// The range or the size is wrong, or what stands around the range cannot be read.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// Its intent log is there and cannot be replayed; it stays as it is.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
     /// The property `readonly` is on.
     #[error("the volume is read-only: its property 'readonly' is on")]
     ReadOnly,
@@ -60,21 +68,52 @@ pub enum Clear {
 
 /// A volume that clients change.
 pub struct LiveVolume {
-    objset: Objset,
-    durable: Durable,
+    pub(crate) objset: Objset,
+    pub(crate) log: Arc<Log>,
     volume: Volume,
+    /// Where the log reads data.
+    _data: Arc<LoggedVolume>,
     is_read_only: AtomicBool,
 }
 
+/// Data for the intent log: read when a write that was noted becomes a record.
+struct LoggedVolume(Volume);
+
+impl LogData for LoggedVolume {
+    fn read(
+        &self,
+        _object: ObjectId,
+        _generation: u64,
+        offset_bytes: u64,
+        len: usize,
+    ) -> BoxFuture<'_, Result<Option<Block>, String>> {
+        Box::pin(async move {
+            // It may have become smaller.
+            let claim = match self.0.claim(offset_bytes, len as u64).await {
+                Ok(claim) => claim,
+                Err(VolumeError::BeyondEnd { .. }) => return Ok(None),
+                Err(error) => return Err(error.to_string()),
+            };
+            let read = self.0.read(offset_bytes, len).await;
+            drop(claim);
+            read.map(Some).map_err(|error| error.to_string())
+        })
+    }
+}
+
 impl LiveVolume {
-    /// Opens the volume of a head dataset, whose changes go to txgs of `source`. `sync` is the property, and is obeyed.
+    /// Opens the volume of a head dataset, whose changes go to txgs of `log`, which is told of all of them. Nobody gets it before
+    /// [`Self::replay`].
     ///
     /// # Errors
     /// It is no volume, or it cannot be read.
-    pub async fn open(objset: &Objset, source: Arc<dyn TxgSource>, sync: SyncMode) -> Result<Self, VolumeError> {
+    pub async fn open(objset: &Objset, log: Log) -> Result<Self, VolumeError> {
         let volume = Volume::open(objset).await?;
-        let (objset, durable) = (objset.clone(), Durable::new(source, sync));
-        Ok(Self { objset, durable, volume, is_read_only: AtomicBool::new(false) })
+        let (objset, log) = (objset.clone(), Arc::new(log));
+        let data = Arc::new(LoggedVolume(volume.reopened(false)));
+        let weak: std::sync::Weak<LoggedVolume> = Arc::downgrade(&data);
+        log.set_data(weak);
+        Ok(Self { objset, log, volume, _data: data, is_read_only: AtomicBool::new(false) })
     }
 
     /// Has the volume obey another value of its property `readonly`, from now on, whoever has it open.
@@ -107,11 +146,11 @@ impl LiveVolume {
     /// It can have no such size, there is no space, or the txg could not be written.
     pub async fn resize(&self, size_bytes: u64) -> Result<Txg, LiveVolumeError> {
         let mut claim = self.volume.claim_all().await;
-        let tx = self.durable.begin(Cost::objects(2).that_frees()).await?;
+        let tx = self.log.begin(Cost::objects(2).that_frees()).await?;
         let txg = tx.txg();
         claim.resize(txg, size_bytes).await?;
         drop((tx, claim));
-        self.durable.wait_synced(txg).await?;
+        self.log.wait_synced(txg).await?;
         Ok(txg)
     }
 
@@ -124,6 +163,13 @@ impl LiveVolume {
         if self.is_read_only() {
             return Err(LiveVolumeError::ReadOnly);
         }
+        let last = self.write_in(offset_bytes, data).await?;
+        self.objset.count(|stats| stats.wrote(data.len() as u64));
+        Ok(last)
+    }
+
+    /// The same, whatever the property `readonly` says.
+    pub(crate) async fn write_in(&self, offset_bytes: u64, data: &[u8]) -> Result<Option<Txg>, LiveVolumeError> {
         let block_bytes = self.volume.block_size_bytes();
         let claim = self.claim(offset_bytes, data.len() as u64).await?;
         let (mut at, mut rest, mut last) = (offset_bytes, data, None);
@@ -131,14 +177,14 @@ impl LiveVolume {
             // Up to the end of a block, so that none is written twice.
             let end = (at + WRITE_STEP_BYTES).next_multiple_of(block_bytes);
             let (part, later) = rest.split_at(rest.len().min((end - at) as usize));
-            let tx = self.durable.begin(Cost::write(at, part.len() as u64, block_bytes)).await?;
+            let mut tx = self.log.begin_change(Cost::write(at, part.len() as u64, block_bytes)).await?;
             claim.write(tx.txg(), at, part).await?;
             last = Some(tx.txg());
+            tx.log_write(DATA_OBJECT, 0, at..at + part.len() as u64, None);
             drop(tx);
             at += part.len() as u64;
             rest = later;
         }
-        self.objset.count(|stats| stats.wrote(data.len() as u64));
         Ok(last)
     }
 
@@ -156,6 +202,16 @@ impl LiveVolume {
         if self.is_read_only() {
             return Err(LiveVolumeError::ReadOnly);
         }
+        self.clear_in(offset_bytes, len_bytes, how).await
+    }
+
+    /// The same, whatever the property `readonly` says.
+    pub(crate) async fn clear_in(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        how: Clear,
+    ) -> Result<Option<Txg>, LiveVolumeError> {
         let block_bytes = self.volume.block_size_bytes();
         let step = match how {
             Clear::Written => WRITE_STEP_BYTES,
@@ -181,7 +237,7 @@ impl LiveVolume {
                 Clear::Freed => Cost { write_bytes: 2 * block_bytes, objects: 1, frees: true },
                 Clear::Discarded => Cost::objects(1).that_frees(),
             };
-            let tx = self.durable.begin(cost).await?;
+            let mut tx = self.log.begin_change(cost).await?;
             if how != Clear::Written {
                 self.objset.count_frees(tx.txg(), (next - at).div_ceil(block_bytes));
             }
@@ -189,6 +245,19 @@ impl LiveVolume {
                 Clear::Written => claim.write_zeros(tx.txg()).await?,
                 Clear::Freed => claim.clear(tx.txg()).await?,
                 Clear::Discarded => claim.discard(tx.txg()),
+            }
+            let cleared = match how {
+                Clear::Written | Clear::Freed => at..next,
+                // Blocks at the ends that it covers in part stay as they are.
+                Clear::Discarded => at.next_multiple_of(block_bytes)..next / block_bytes * block_bytes,
+            };
+            match cleared.is_empty() {
+                true => tx.needs_no_record(),
+                false => tx.log(Record::Truncate {
+                    object: DATA_OBJECT,
+                    offset_bytes: cleared.start,
+                    length_bytes: cleared.end - cleared.start,
+                }),
             }
             last = Some(tx.txg());
             at = next;
@@ -201,7 +270,7 @@ impl LiveVolume {
     /// # Errors
     /// A txg could not be written.
     pub async fn settle(&self, fua: bool) -> Result<(), LiveVolumeError> {
-        Ok(self.durable.settle(fua).await?)
+        Ok(self.log.settle(fua, Some(DATA_OBJECT)).await?)
     }
 
     /// Waits until everything that was changed so far is on disk; with `sync=disabled` it returns at once.
@@ -209,7 +278,7 @@ impl LiveVolume {
     /// # Errors
     /// A txg could not be written.
     pub async fn flush(&self) -> Result<(), LiveVolumeError> {
-        Ok(self.durable.sync().await?)
+        Ok(self.log.sync(Some(DATA_OBJECT)).await?)
     }
 
     async fn claim(&self, offset_bytes: u64, len_bytes: u64) -> Result<Claim, VolumeError> {

@@ -46,7 +46,7 @@ use thiserror::Error;
 use crate::claim::Claim;
 
 /// The object with the data, fixed by the format.
-const DATA_OBJECT: ObjectId = ObjectId(1);
+pub(crate) const DATA_OBJECT: ObjectId = ObjectId(1);
 /// The object with the properties, fixed by the format.
 const PROPERTIES_OBJECT: ObjectId = ObjectId(2);
 /// The entry of the properties that is the size.

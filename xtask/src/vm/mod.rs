@@ -19,17 +19,18 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|written|multihost [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|written|multihost [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
-            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|written|multihost [--all] [ARG…]"
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|written|multihost [--all] [ARG…]"
         )
     };
     match (word.as_str(), rest) {
         ("image", []) => return image(),
         ("owner", []) => return owner(),
         ("devices", []) => return devices(),
+        ("logs", []) => return logs(),
         ("multihost", []) => return multihost(),
         ("written", _) => {
             written()?;
@@ -37,8 +38,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         }
         _ => {}
     }
-    if !["setup", "run", "smoke", "judge", "image", "owner", "devices", "multihost"].contains(&word.as_str()) {
-        bail!("openzfs-vm: setup, run, smoke, judge, image, owner, devices, written or multihost, not {word}");
+    if !["setup", "run", "smoke", "judge", "image", "owner", "devices", "logs", "multihost"].contains(&word.as_str()) {
+        bail!("openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, written or multihost, not {word}");
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
     // The caller's own standard input: a script may come that way.
@@ -103,11 +104,12 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     process::run(process::script("tools/openzfs-vm/smoke").args(&unpacked.images))?;
     owner()?;
     devices()?;
+    logs()?;
     image()?;
     written()?;
     rounds(false)?;
     multihost()?;
-    Ok(Outcome::Done(Tally { passed: 7, failed: 0 }))
+    Ok(Outcome::Done(Tally { passed: 8, failed: 0 }))
 }
 
 /// A pool has one owner, Cenote or the kernel's module.
@@ -118,6 +120,14 @@ fn owner() -> Result<()> {
 /// Block devices that miss txgs, and such with large sectors, in turns with the kernel's module.
 fn devices() -> Result<()> {
     process::run(process::script("tools/openzfs-vm/devices").arg(golden::built_program()?))
+}
+
+/// Intent logs that a killed server leaves, which the kernel's module replays.
+fn logs() -> Result<()> {
+    if !rounds::can_mount() {
+        bail!("openzfs-vm logs: /dev/fuse cannot be opened, and the logs are of a mount and a volume");
+    }
+    process::run(process::script("tools/openzfs-vm/logs").arg(golden::built_program()?))
 }
 
 /// What a built image has is what it was built from.

@@ -7,7 +7,7 @@ mod import;
 mod memory;
 mod modelled;
 mod objects;
-mod rig;
+pub(crate) mod rig;
 mod tree;
 
 use std::path::{Path, PathBuf};

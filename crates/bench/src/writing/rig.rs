@@ -46,7 +46,7 @@ pub(super) struct Wrote {
 }
 
 /// Makes a file whose blocks are all there.
-pub(super) fn filled(path: &Path, size_bytes: u64) -> Result<()> {
+pub(crate) fn filled(path: &Path, size_bytes: u64) -> Result<()> {
     let mut file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
     let chunk = vec![0; CHUNK_BYTES];
     let mut left = size_bytes;
@@ -108,7 +108,7 @@ pub(super) fn raw_write(path: &Path, block_bytes: usize, depth: usize, order: Ra
 }
 
 /// Bytes that nothing compresses.
-fn noise(len: usize, seed: u64) -> Block {
+pub(crate) fn noise(len: usize, seed: u64) -> Block {
     let mut buf = Buf::unfilled(len);
     Rng::new(seed).fill(&mut buf);
     buf.freeze()
@@ -116,15 +116,15 @@ fn noise(len: usize, seed: u64) -> Block {
 
 /// What a pool is to be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PoolSpec {
+pub(crate) struct PoolSpec {
     /// Bytes of its file.
-    pub(super) size_bytes: u64,
+    pub(crate) size_bytes: u64,
     /// With log space maps.
-    pub(super) has_log: bool,
+    pub(crate) has_log: bool,
     /// Metaslabs at least.
-    pub(super) metaslabs_min: u64,
+    pub(crate) metaslabs_min: u64,
     /// Bytes that may be dirty.
-    pub(super) dirty_max_bytes: u64,
+    pub(crate) dirty_max_bytes: u64,
 }
 
 /// Writing records over others at random.
@@ -140,7 +140,7 @@ pub(super) struct Overwrites {
 }
 
 /// A pool in a file that goes when this does, or on a modelled disk.
-pub(super) struct Rig {
+pub(crate) struct Rig {
     runtime: Runtime,
     path: PathBuf,
     pool: Option<Pool>,
@@ -149,7 +149,7 @@ pub(super) struct Rig {
 
 impl Rig {
     /// A new pool in a file in this folder.
-    pub(super) fn new(folder: &Path, spec: PoolSpec) -> Result<Self> {
+    pub(crate) fn new(folder: &Path, spec: PoolSpec) -> Result<Self> {
         let path = folder.join("pool");
         filled(&path, spec.size_bytes)?;
         Self::made(Runtime::real(RuntimeOptions::default())?, path, spec, TxTunables::default())
@@ -217,12 +217,17 @@ impl Rig {
     }
 
     /// Runs on a worker.
-    pub(super) fn run<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(crate) fn run<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let handle = self.runtime.handle();
         self.runtime.block_on(handle.spawn(Class::Issue, work)).map_err(|error| anyhow!("{error}"))?
     }
 
-    pub(super) fn head(&self) -> Result<LiveHead> {
+    /// The runtime of its pool.
+    pub(crate) const fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    pub(crate) fn head(&self) -> Result<LiveHead> {
         self.head.clone().context("the pool is open")
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use cenote_bench::report::{Report, Suite};
 use cenote_bench::whole::{self, Part};
-use cenote_bench::{codec, machine, mirror, mounted, roots, taskq, writing};
+use cenote_bench::{codec, machine, mirror, mounted, roots, taskq, writing, zil};
 use cenote_kstat::Settings;
 use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
@@ -37,11 +37,11 @@ pub(crate) struct Args {
     /// A program that measures other queues in the same run: of tools/queue-peers, or one that drives OpenZFS's code.
     #[arg(long = "peer", value_name = "PROGRAM")]
     peers: Vec<PathBuf>,
-    /// A program with OpenZFS's code in userspace: for `pool` without an image it makes a pool that both read; `write` has it
-    /// write the same.
+    /// A program with OpenZFS's code in userspace: for `pool` without an image it makes a pool that both read; `write` and `zil`
+    /// have it write the same.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "image")]
     peer_pool: Option<PathBuf>,
-    /// For `write` and `mount`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
+    /// For `write`, `zil` and `mount`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
     /// For `mount`: the program that mounts, if another build of this one is to be measured.
@@ -50,10 +50,10 @@ pub(crate) struct Args {
     /// Of `pool`, `write` and `mount`, only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts())]
     only: Vec<String>,
-    /// Rounds of each part of `pool`, `write` and `mount`.
+    /// Rounds of each part of `pool`, `write`, `zil` and `mount`.
     #[arg(long, value_name = "COUNT")]
     rounds: Option<u32>,
-    /// Seconds of a round of `pool`, `write` and `mount`.
+    /// Seconds of a round of `pool`, `write`, `zil` and `mount`.
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Reads under way in `pool`'s memory-random.
@@ -89,6 +89,8 @@ enum Which {
     Pool,
     /// Writing, all layers, on pools made for it.
     Write,
+    /// Synchronous writes through the intent log.
+    Zil,
     /// A mount beside bindfs and ext4. Takes root.
     Mount,
 }
@@ -170,6 +172,15 @@ impl Which {
                     seconds: args.seconds.unwrap_or(if args.quick { 3.0 } else { 8.0 }),
                     quick: args.quick,
                     only: args.only,
+                })
+            }
+            Self::Zil => {
+                let made = scratch(args.folder.as_deref())?;
+                zil::run(&zil::Options {
+                    folder: made.path().to_owned(),
+                    peer: args.peer_pool,
+                    rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
+                    seconds: args.seconds.unwrap_or(if args.quick { 1.0 } else { 4.0 }),
                 })
             }
             Self::Pool => {

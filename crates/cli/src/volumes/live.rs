@@ -61,10 +61,11 @@ fn volume_error(error: &VolumeError) -> ExportError {
     ExportError::new(kind, error.to_string())
 }
 
-fn live_error(error: &LiveVolumeError) -> ExportError {
+pub(super) fn live_error(error: &LiveVolumeError) -> ExportError {
     match error {
         LiveVolumeError::Tx(error) => tx_error(error),
         LiveVolumeError::Volume(error) => volume_error(error),
+        LiveVolumeError::Replay(error) => ExportError::new(ExportErrorKind::Io, error.to_string()),
         LiveVolumeError::ReadOnly => ExportError::new(ExportErrorKind::ReadOnly, error.to_string()),
     }
 }
@@ -137,7 +138,7 @@ pub(super) async fn open(
 ) -> Result<LiveVolume, ExportError> {
     let head = pool.adopt(writer, name, head).await.map_err(|error| io_error(&error))?;
     let objset = head.objset().clone();
-    LiveVolume::open(&objset, Arc::new(head), SyncMode::of_number(sync)).await.map_err(|error| volume_error(&error))
+    LiveVolume::open(&objset, head.log(SyncMode::of_number(sync))).await.map_err(|error| volume_error(&error))
 }
 
 /// Gives a volume another size, on disk when this returns.

@@ -176,6 +176,7 @@ impl Locked<'_> {
             Some(Seen::Frozen(volume)) => return Ok(Some(Found::Frozen(volume))),
             Some(Seen::Open(dataset)) => (dataset, self.volumes.get(&dataset).cloned()),
             Some(Seen::New(dataset, live)) => {
+                live.replay().await.map_err(|error| live::live_error(&error))?;
                 let live = Arc::new(live);
                 self.volumes.insert(dataset, live.clone());
                 (dataset, Some(live))

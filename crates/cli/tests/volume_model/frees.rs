@@ -1,7 +1,5 @@
 //! Memory that freeing takes.
 
-use std::sync::Arc;
-
 use cenote_dmu::tx::{SyncMode, TxTunables};
 use cenote_spa::TopKind;
 use cenote_taskq::Runtime;
@@ -26,8 +24,8 @@ fn a_large_discard_keeps_to_the_limit_of_dirty_data_and_passes_holes_over() {
         pool.sync().await.unwrap();
         let tunables = TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() };
         let pool = pool.start(tunables).await;
-        let head = Arc::new(pool.open_head(VOLUME).await.unwrap());
-        let volume = LiveVolume::open(&head.objset().clone(), head, SyncMode::Standard).await.unwrap();
+        let head = pool.open_head(VOLUME).await.unwrap();
+        let volume = LiveVolume::open(head.objset(), head.log(SyncMode::Standard)).await.unwrap();
         for at in 0..BLOCKS / 64 {
             volume.write(at * 64 * BLOCK, &vec![7; 64 * BLOCK as usize]).await.unwrap();
         }

@@ -15,7 +15,7 @@ use cenote_format::ids::Txg;
 use cenote_taskq::buf::Block;
 
 use crate::tree::BlockTree;
-use crate::tx::UNWRITTEN_MAX;
+use crate::tx::UNWRITTEN_TXGS_MAX;
 
 /// Blocks that are looked at for one run at most.
 const RUN_MAX: u64 = 1 << 16;
@@ -127,7 +127,7 @@ impl State {
                 };
                 self.txgs.insert(at, (txg, layer));
                 debug_assert!(
-                    self.txgs.len() <= UNWRITTEN_MAX,
+                    self.txgs.len() <= UNWRITTEN_TXGS_MAX,
                     "an object has a layer for each txg that is not on disk"
                 );
                 debug_assert!(self.txgs.is_sorted_by_key(|(txg, _)| *txg), "layers are in the order of their txgs");

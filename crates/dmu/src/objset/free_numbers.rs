@@ -7,7 +7,7 @@ use super::Objset;
 use super::object_alloc::bits;
 use super::open::MOS;
 use crate::DmuError;
-use crate::geometry::SLOTS;
+use crate::geometry::{OBJECT_MAX, SLOTS};
 
 /// Pointers of the meta-dnode that are looked at for free numbers at a time.
 const LOOKS_MAX: usize = 1 << 10;
@@ -64,5 +64,36 @@ impl Objset {
             open.state.lock().numbers.add(block, free);
         }
         Ok(())
+    }
+
+    /// Whether a number is free for an object of so many slots: no object in memory or on disk has any of them.
+    ///
+    /// # Errors
+    /// The meta-dnode cannot be read.
+    pub async fn is_free(&self, id: ObjectId, slots: u8) -> Result<bool, DmuError> {
+        let slots = u64::from(slots.max(1));
+        if id.0 == 0 || id.0 >= OBJECT_MAX || id.0 % SLOTS + slots > SLOTS {
+            return Ok(false);
+        }
+        let (open, wanted, block) = (self.open_state(), bits(id, slots), id.0 / SLOTS);
+        loop {
+            let forgotten = open.table.of(id).forgotten;
+            let mut used = 0;
+            if let Some((bytes, order)) = self.meta_dnode().block(BlockId(block)).await? {
+                for (slot, dnode) in dnodes_in_block(&bytes, order) {
+                    // A damaged dnode may reach to the end of its block.
+                    let slots = dnode.map_or(SLOTS - slot as u64, |dnode| dnode.slots() as u64);
+                    used |= bits(ObjectId(slot as u64), slots);
+                }
+            }
+            let shard = open.table.of(ObjectId(block * SLOTS));
+            if shard.forgotten != forgotten {
+                continue;
+            }
+            for (id, object) in shard.objects.range(ObjectId(block * SLOTS)..ObjectId((block + 1) * SLOTS)) {
+                used |= bits(*id, object.phys().slots() as u64);
+            }
+            return Ok(used & wanted == 0);
+        }
     }
 }

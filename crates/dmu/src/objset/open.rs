@@ -1,6 +1,6 @@
 //! The open state of an objset: its objects in memory, which of them each txg has changed, and its root on disk.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,13 +8,14 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::DnodePhys;
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::objset::{ObjsetFlags, ObjsetPhys};
+use cenote_format::zil_header::ZilHeader;
 use cenote_taskq::sync::Mutex;
 
-use super::Objset;
 use super::object_alloc::Numbers;
 use super::policy::ObjsetPolicy;
 use super::stats::ObjsetStats;
 use super::table::{SHARDS, Table};
+use super::{Content, Objset};
 use crate::changes::Changes;
 use crate::geometry::{OBJECT_MAX, SLOTS, is_special};
 use crate::object::{Object, ObjectSpec};
@@ -47,11 +48,13 @@ pub(super) struct State {
     root: Blkptr,
     /// All of the root block but its dnodes.
     phys: Arc<ObjsetPhys>,
+    /// Intent log headers of txgs that are not on disk.
+    logs: BTreeMap<Txg, ZilHeader>,
 }
 
 impl Open {
     pub(super) fn new(reader: &Reader, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
-        let state = State { policy, numbers: Numbers::new(next), root, phys: Arc::new(phys) };
+        let state = State { policy, numbers: Numbers::new(next), root, phys: Arc::new(phys), logs: BTreeMap::new() };
         Self {
             table: Table::new(),
             state: Mutex::new(state),
@@ -70,6 +73,13 @@ impl Open {
 
     pub(super) fn meta(&self) -> Object {
         self.table.of(ObjectId(0)).objects[&ObjectId(0)].clone()
+    }
+}
+
+impl State {
+    /// The intent log's header as of a txg.
+    fn zil_header(&self, txg: Txg) -> ZilHeader {
+        self.logs.range(..=txg).next_back().map_or(self.phys.zil_header, |(_, header)| *header)
     }
 }
 
@@ -98,6 +108,37 @@ impl Objset {
         Arc::make_mut(&mut self.open_state().state.lock().phys).flags |= flags;
         self.open_state().changes.mark(txg, ObjectId(0));
         self.meta_dnode().touch(txg);
+    }
+
+    /// The intent log's header, with the changes of txgs that are not on disk.
+    #[must_use]
+    pub fn zil_header(&self) -> ZilHeader {
+        match &self.shared.content {
+            Content::Frozen { phys, .. } => phys.zil_header,
+            Content::Open(open) => open.state.lock().zil_header(Txg(u64::MAX)),
+        }
+    }
+
+    /// Changes the intent log's header in a txg; later txgs have what it is then.
+    pub fn change_zil_header(&self, txg: Txg, change: impl FnOnce(&mut ZilHeader)) {
+        {
+            let mut state = self.open_state().state.lock();
+            assert!(
+                state.logs.keys().next_back().is_none_or(|last| *last <= txg),
+                "a header changes in the order of txgs"
+            );
+            let mut header = state.zil_header(txg);
+            change(&mut header);
+            state.logs.insert(txg, header);
+        }
+        self.open_state().changes.mark(txg, ObjectId(0));
+        self.meta_dnode().touch(txg);
+    }
+
+    /// The root block's fields as a txg is to write them, but for dnodes.
+    pub(crate) fn phys_of(&self, txg: Txg) -> ObjsetPhys {
+        let state = self.open_state().state.lock();
+        ObjsetPhys { zil_header: state.zil_header(txg), ..(*state.phys).clone() }
     }
 
     /// Counts changes of this objset there, as dirty until they are written. Once for an objset.
@@ -225,6 +266,7 @@ impl Objset {
         state.root = root;
         // Flags may have been set for a later txg meanwhile.
         let flags = state.phys.flags;
+        state.logs = state.logs.split_off(&Txg(txg.0 + 1));
         state.phys = Arc::new(ObjsetPhys { flags, ..phys });
     }
 

@@ -45,8 +45,8 @@
 //! and from the eighth on nothing is compressed: then sizes stay, and so does the space.
 //!
 //! **What is kept.** Metadata goes into the cache when it gets its place, since the next txg changes it again: indirect blocks,
-//! blocks of dnodes, tables. What it replaces goes out when the new tree is stored. Data does not go there: a client that
-//! writes much would push out what others read.
+//! blocks of dnodes, tables. What it replaces goes out when the new tree is stored. Data does so where
+//! `primarycache` says it (`caching`).
 //!
 //! **Invariants.**
 //! 1. A layer of a txg that is quiesced is not changed, but by the sync itself (accounts, the MOS).
@@ -337,7 +337,7 @@ impl Writer {
         stores: &mut Stores,
     ) -> Result<(Blkptr, ObjsetPhys), DmuError> {
         let objset = part.objset.clone();
-        let mut phys = (*objset.phys()).clone();
+        let mut phys = objset.phys_of(now.txg);
         if let Some(meta) = meta {
             phys.meta_dnode = meta;
         }
@@ -355,10 +355,16 @@ impl Writer {
         let fill = phys.meta_dnode.blkptrs().iter().map(|bp| if bp.is_hole() { 0 } else { bp.fill() }).sum();
         let block = BlockKind { kind: DmuType::OBJSET, level: 0, fill, uncompressed: false };
         let policy = part.policy.of_block(block, Bookmark::objset(objset.id()), previous, now);
+        if previous.uses_crypt() {
+            // Of what the MACs cover nothing has changed, so they stay right: what has is the intent log's header.
+            let before = ObjsetPhys { zil_header: phys.zil_header, ..(*objset.phys()).clone() };
+            assert_eq!(phys, before, "nothing but the intent log's header changes without the key");
+        }
         let prepared = self.shared.dmu.zio().prepare(self.shared.allocator.units(), &Block::from(phys.emit()), &policy);
         let prepared = prepared.map_err(fail)?;
         let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &policy).await;
-        let placed = placed.map_err(fail)?;
+        let mut placed = placed.map_err(fail)?;
+        placed.bp.set_crypt(previous.uses_crypt());
         let root = placed.bp;
         let mut change = Change::default();
         change.count(&self.shared, &policy, &root);

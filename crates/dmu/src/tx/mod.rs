@@ -52,9 +52,9 @@
 
 mod account;
 mod dirty;
-mod durable;
 mod kstat;
 mod source;
+mod sync_mode;
 #[cfg(test)]
 mod tests;
 mod tunables;
@@ -66,16 +66,16 @@ use thiserror::Error;
 
 pub use account::{Account, Left};
 pub use dirty::Dirty;
-pub use durable::{Durable, SyncMode};
-pub use source::{PendingFrees, TxgSource};
+pub use source::{Committing, PendingFrees, TxgSource};
+pub use sync_mode::SyncMode;
 pub use tunables::TxTunables;
 pub use txgs::Transactions;
 
 /// Txgs with changes that are not on disk at most: one open, one quiescing, one syncing.
-pub(crate) const UNWRITTEN_MAX: usize = 3;
+pub const UNWRITTEN_TXGS_MAX: usize = 3;
 /// Places of counts by txg, rounded up to what a number's low bits tell apart.
 const TXGS: usize = 4;
-const _: () = assert!(TXGS.is_power_of_two() && TXGS >= UNWRITTEN_MAX, "no two txgs in memory have one place");
+const _: () = assert!(TXGS.is_power_of_two() && TXGS >= UNWRITTEN_TXGS_MAX, "no two txgs in memory have one place");
 
 /// The place of a txg's counts.
 const fn slot(txg: Txg) -> usize {

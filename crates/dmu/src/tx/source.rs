@@ -9,6 +9,9 @@ use cenote_taskq::BoxFuture;
 
 use super::{Cost, Transactions, Tx, TxError};
 
+/// A wait for an intent log: the txg that has to be waited for instead, if there is one.
+pub type Committing<'a> = BoxFuture<'a, Result<Option<Txg>, TxError>>;
+
 /// The txgs of a pool, for the changes of one dataset.
 pub trait TxgSource: Send + Sync + 'static {
     /// The txg that is open now, once there is room for a change of this cost. Waits where changes come faster than they can be
@@ -18,11 +21,38 @@ pub trait TxgSource: Send + Sync + 'static {
     /// There is no space for it, or the pool is closed or suspended.
     fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>>;
 
+    /// The same for a change that stands for itself, whatever becomes of the operation that needs it.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    fn begin_apart(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        self.begin(cost)
+    }
+
     /// Waits until a txg is on disk, and has it written soon. The caller holds no txg.
     ///
     /// # Errors
     /// It could not be written.
     fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>>;
+
+    /// Has the open txg written soon, without waiting for it.
+    fn hurry(&self) {}
+
+    /// Waits for something that may be waiting for devices, unless the pool is suspended and refuses that.
+    ///
+    /// # Errors
+    /// Those of what is waited for; or the pool is suspended.
+    fn unless_refused<'a>(&'a self, work: Committing<'a>) -> Committing<'a> {
+        work
+    }
+
+    /// Destroys the dataset's intent log, of which all is replayed, once what was changed up to this txg is on disk.
+    ///
+    /// # Errors
+    /// The source has no intent logs, or a txg could not be written.
+    fn log_replayed(&self, _until: Txg) -> BoxFuture<'_, Result<(), TxError>> {
+        Box::pin(async { Err(TxError::Suspended("its changes go to txgs without intent logs".into())) })
+    }
 
     /// Announces that space is about to be freed in the background, until the guard is dropped: changes that find no space wait
     /// meanwhile. `None` where the source refuses no change for want of space.

@@ -9,7 +9,7 @@ use cenote_taskq::sync::{Mutex, MutexGuard};
 use cenote_taskq::{Group, Handle, Instant, Notify, thread_shard};
 
 use super::account::Verdict;
-use super::{Account, Cost, Dirty, TXGS, Tx, TxError, TxTunables, UNWRITTEN_MAX, slot};
+use super::{Account, Cost, Dirty, TXGS, Tx, TxError, TxTunables, UNWRITTEN_TXGS_MAX, slot};
 
 /// Syncs that one change waits for at most until it is known whether there is space for it, while others come in between, again
 /// and again where all of them overwrite in a pool that is nearly full.
@@ -447,7 +447,7 @@ impl Transactions {
         drop(shards);
         let mut state = self.shared.state.lock();
         let unwritten = txg.0 - state.synced.0;
-        assert!(unwritten <= UNWRITTEN_MAX as u64, "{unwritten} txgs have changes that are not on disk");
+        assert!(unwritten <= UNWRITTEN_TXGS_MAX as u64, "{unwritten} txgs have changes that are not on disk");
         state.opened_at = self.shared.handle.now();
         before
     }

@@ -256,6 +256,18 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
+    /// The mask bit of the mode. This one and the next are Linux's (`ATTR_*` of `linux/fs.h`), whatever system has written the record.
+    pub const MASK_MODE: u64 = 1 << 0;
+    /// The mask bit of the owner.
+    pub const MASK_UID: u64 = 1 << 1;
+    /// The mask bit of the group.
+    pub const MASK_GID: u64 = 1 << 2;
+    /// The mask bit of the size.
+    pub const MASK_SIZE: u64 = 1 << 3;
+    /// The mask bit of the access time.
+    pub const MASK_ATIME: u64 = 1 << 4;
+    /// The mask bit of the modification time.
+    pub const MASK_MTIME: u64 = 1 << 5;
     /// The mask bit with which Linux says that extended attributes follow.
     pub const MASK_XVATTR_LINUX: u64 = 1 << 31;
     /// The mask bit with which illumos and FreeBSD do. On Linux it means something else.
@@ -297,14 +309,14 @@ pub struct CloneRange {
     pub pointers: Vec<Blkptr>,
 }
 
-const STRUCTURE: &str = "log record";
-const IGNORE_CASE: u64 = 1 << 63;
+pub(super) const STRUCTURE: &str = "log record";
+pub(super) const IGNORE_CASE: u64 = 1 << 63;
 const SLOTS_SHIFT: u32 = 56;
 const OBJECT_MASK: u64 = (1 << 48) - 1;
 const CREATE_SIZE: usize = 104;
 const CREATE_ACL_SIZE: usize = 144;
 
-mod number {
+pub(super) mod number {
     pub(super) const COMMIT: u64 = 0;
     pub(super) const CREATE: u64 = 1;
     pub(super) const MKDIR: u64 = 2;
@@ -314,7 +326,7 @@ mod number {
     pub(super) const RMDIR: u64 = 6;
     pub(super) const LINK: u64 = 7;
     pub(super) const RENAME: u64 = 8;
-    pub(super) const WRITE: u64 = 9;
+    pub(in crate::zil) const WRITE: u64 = 9;
     pub(super) const TRUNCATE: u64 = 10;
     pub(super) const SETATTR: u64 = 11;
     pub(super) const ACL_V0: u64 = 12;
@@ -329,7 +341,7 @@ mod number {
     pub(super) const SETSAXATTR: u64 = 21;
     pub(super) const RENAME_EXCHANGE: u64 = 22;
     pub(super) const RENAME_WHITEOUT: u64 = 23;
-    pub(super) const CLONE_RANGE: u64 = 24;
+    pub(in crate::zil) const CLONE_RANGE: u64 = 24;
 }
 
 impl<'a> LogRecord<'a> {

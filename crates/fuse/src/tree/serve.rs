@@ -318,7 +318,7 @@ impl FileServer for Tree {
     async fn fsync(&self, node: NodeId) -> Result<(), Errno> {
         match self.find(node).await? {
             Some(found) => match found.zfsvfs.as_live() {
-                Some(live) => live.sync().await,
+                Some(live) => live.sync(found.object).await,
                 None => Ok(()),
             },
             None => Ok(()),

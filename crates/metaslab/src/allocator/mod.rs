@@ -250,11 +250,22 @@ impl Allocator {
         allocated.try_for_each(|range| check.allocated(vdev, range))
     }
 
-    /// Takes a vdev out of use, or back in: faulted, or leaving.
-    pub fn set_allocatable(&mut self, vdev: VdevId, is_allocatable: bool) {
-        if let Some(vdev) = self.vdevs.get_mut(&vdev) {
-            vdev.is_allocatable = is_allocatable;
-        }
+    /// Takes a vdev out of use, or back in: faulted, or leaving. Whether it was in use.
+    pub fn set_allocatable(&mut self, vdev: VdevId, is_allocatable: bool) -> bool {
+        let vdev = self.vdevs.get_mut(&vdev);
+        vdev.is_some_and(|vdev| std::mem::replace(&mut vdev.is_allocatable, is_allocatable))
+    }
+
+    /// Whether a vdev has nothing but intent logs.
+    #[must_use]
+    pub fn is_log_device(&self, vdev: VdevId) -> bool {
+        self.vdevs.get(&vdev).is_some_and(|vdev| vdev.setup.maps.class == AllocationClass::Log)
+    }
+
+    /// Whether there is such a vdev.
+    #[must_use]
+    pub fn has_log_devices(&self) -> bool {
+        self.vdevs.keys().any(|vdev| self.is_log_device(*vdev))
     }
 
     /// Forgets a vdev that was removed; nothing of it may be in use.

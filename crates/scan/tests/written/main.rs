@@ -18,6 +18,8 @@ mod health;
 mod hostile;
 mod kstats;
 mod live;
+mod logged;
+mod logs;
 mod made;
 mod maps;
 mod reopened;

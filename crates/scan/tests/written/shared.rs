@@ -21,7 +21,7 @@ use crate::reopened::write_options;
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
 /// Files of a dataset by path, with what they are to hold.
-type Files = BTreeMap<String, Vec<u8>>;
+pub(crate) type Files = BTreeMap<String, Vec<u8>>;
 
 async fn live(handle: &Handle, images: &[PathBuf]) -> Pool {
     let (mut pools, skipped) = find(handle, images).await;
@@ -60,7 +60,7 @@ async fn listed(fs: &FileSystem) -> BTreeMap<String, (ObjectId, Vec<u8>, ObjectI
     found
 }
 
-async fn contents(fs: &FileSystem) -> Files {
+pub(crate) async fn contents(fs: &FileSystem) -> Files {
     let mut files = Files::new();
     for (path, (_, _, object)) in listed(fs).await {
         let open = fs.open_file(object).await.unwrap();

@@ -180,12 +180,10 @@ impl Syncer {
     fn add_space(&self, vdev: VdevId, is_rotational: bool) -> Result<(), SpaError> {
         let top = self.members.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))?;
         let setup = vdev_setup(&self.tree, top, vdev_maps_of(vdev, top), self.txg, is_rotational);
-        let added = self.space.with(|allocator| {
-            let added = allocator.add_vdev(setup, false);
-            // There is no intent log yet.
-            allocator.set_allocatable(vdev, top.class != AllocationClass::Log);
-            added
-        });
+        let added = self.space.with(|allocator| allocator.add_vdev(setup, false));
+        if top.class == AllocationClass::Log {
+            self.space.log_device_added();
+        }
         added.map_err(|error| self.fail(error))
     }
 

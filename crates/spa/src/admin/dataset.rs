@@ -155,6 +155,32 @@ impl Syncer {
         Ok(head)
     }
 
+    /// Opens a head dataset of which nothing but the intent log's header changes: the key of an encrypted one need not be there, nor is
+    /// asked how its blocks are written. It is among the open heads until [`Dsl::retain_heads`].
+    ///
+    /// # Errors
+    /// As [`Self::open_head`].
+    pub(crate) async fn open_header(&mut self, name: &str) -> Result<Head, SpaError> {
+        let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
+        let view = self.dsl().clone();
+        let dataset = view.dataset(name).await.map_err(fail)?;
+        assert!(
+            self.dsl.open_head(dataset.object).is_none(),
+            "headers are changed before anybody else opens the dataset"
+        );
+        if view.dir_field(&dataset.dir, dir_field::LIVELIST).await.map_err(fail)?.is_some() {
+            return self.unwritable(format!("changing a clone that keeps a list of its blocks ('{name}')"));
+        }
+        if view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await.map_err(fail)?.is_some() {
+            return self.unwritable(format!("changing a dataset with bookmarks ('{name}')"));
+        }
+        let policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        let objset = Objset::own(self.writer.dmu().clone(), dataset.objset_id(), dataset.phys.bp, policy).await;
+        let head = Head { dataset: dataset.object, objset: objset.map_err(|error| self.dmu_error(error))? };
+        self.dsl.add_head(head.clone());
+        Ok(head)
+    }
+
     /// Takes over what a directory's properties say of how blocks are written.
     pub(crate) async fn obey_properties(
         &self,

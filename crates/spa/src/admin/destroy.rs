@@ -8,7 +8,9 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::dnodes_in_block;
 use cenote_format::dsl::{dataset_field, dir_field, pool_directory};
 use cenote_format::ids::Txg;
+use cenote_format::zil::ZilHeader;
 use cenote_taskq::BoxFuture;
+use cenote_zil::Chain;
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::SpaError;
@@ -23,6 +25,11 @@ impl Syncer {
     pub async fn destroy_dataset(&mut self, name: &str) -> Result<(), SpaError> {
         let dataset = self.check_destroy(name, false).await?;
         let txg = self.txg;
+        assert!(!self.has_log_in_use(dataset.object), "a dataset is destroyed when nobody changes it");
+        // Its blocks are not in the tree of the dataset.
+        if let Some((objset, header)) = self.log_of(&dataset).await? {
+            self.free_log(txg, &objset, &header).await?;
+        }
         if !self.leave_blocks(txg, &dataset).await? {
             self.free_objset(txg, &dataset).await?;
         }
@@ -104,18 +111,29 @@ impl Syncer {
         Ok(words.get(1) == Some(&1))
     }
 
-    /// A log's blocks are not in the tree of the dataset.
-    async fn check_log(&self, dataset: &Dataset) -> Result<(), SpaError> {
+    /// The header of a dataset's intent log, as the open txg has it, and the objset as it is on disk.
+    async fn log_of(&self, dataset: &Dataset) -> Result<Option<(Objset, ZilHeader)>, SpaError> {
         if dataset.phys.bp.is_hole() {
-            return Ok(());
+            return Ok(None);
         }
         let dmu = self.writer.dmu().clone();
         let objset = Objset::open(dmu, dataset.objset_id(), dataset.phys.bp, KeyAccess::None).await;
-        if objset.map_err(|error| self.dmu_error(error))?.phys().zil_header.log.is_hole() {
-            return Ok(());
+        let objset = objset.map_err(|error| self.dmu_error(error))?;
+        let open = self.dsl.open_head(dataset.object);
+        let header = open.map_or_else(|| objset.zil_header(), |open| open.objset.zil_header());
+        Ok((!header.log.is_hole()).then_some((objset, header)))
+    }
+
+    /// Refuses datasets whose intent logs cannot be freed: what their records point to is to be known.
+    async fn check_log(&self, dataset: &Dataset) -> Result<(), SpaError> {
+        let Some((objset, header)) = self.log_of(dataset).await? else { return Ok(()) };
+        let mut chain = Chain::new(objset.dmu().zio(), header);
+        while let Some(link) = chain.next().await {
+            if link.content.is_some_and(|content| content.raw_records().any(|record| record.clones())) {
+                return self.unwritable("giving up cloned blocks in an intent log");
+            }
         }
-        let what = "destroying a dataset with an intent log in use".to_owned();
-        Err(SpaError::Unwritable { pool: self.name.clone(), what })
+        Ok(())
     }
 
     async fn free_objset(&mut self, txg: Txg, dataset: &Dataset) -> Result<(), SpaError> {

@@ -21,7 +21,8 @@ use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::Handle;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::ring::Ring;
-use cenote_vdev::tree::VdevStatus;
+use cenote_vdev::tree::{VdevState, VdevStatus};
+use cenote_zil::ZilTunables;
 use cenote_zio::AllocationUnits;
 
 use crate::config::PoolState;
@@ -66,6 +67,22 @@ pub async fn open(
     how: &ImportOptions,
     options: WriteOptions,
 ) -> Result<Pool, SpaError> {
+    match open_found(handle, found.clone(), how, options.clone()).await {
+        // The change that was seen was its user's last.
+        Err(error @ SpaError::Active { .. }) => match found.exported_since().await {
+            Some(found) => open_found(handle, found, how, options).await,
+            None => Err(error),
+        },
+        opened => opened,
+    }
+}
+
+async fn open_found(
+    handle: &Handle,
+    found: FoundPool,
+    how: &ImportOptions,
+    options: WriteOptions,
+) -> Result<Pool, SpaError> {
     let kernel_pools = Path::new(KERNEL_POOLS);
     found.check_kernel(handle, kernel_pools).await?;
     if let Some(copy) = found.copies.iter().find(|copy| copy.choice == Choice::Any) {
@@ -90,7 +107,7 @@ pub async fn open(
     if !how.missing_tops {
         check_outages(&pool)?;
     }
-    pool.check_writable(how.rewind).await?;
+    pool.check_writable(how.rewind, how.missing_log).await?;
     let used = usable_leaves(&pool);
     let name = pool.name().to_owned();
     let before = *pool.uberblock();
@@ -103,7 +120,7 @@ pub async fn open(
     found.check_kernel(handle, kernel_pools).await?;
     found.check_owner(how)?;
     let pool = import_for(handle, found, how, Purpose::Watched).await?;
-    pool.check_writable(how.rewind).await?;
+    pool.check_writable(how.rewind, how.missing_log).await?;
     let candidate = Candidate { handle, found: pool.found(), name: &name, newest: pool.uberblock(), options: how };
     if watched.is_some() {
         candidate.unchanged(&before)?;
@@ -111,6 +128,13 @@ pub async fn open(
     let settings = Settings::of(&how.tunables);
     let mut writer = Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await?;
     writer.owner_mark = how.owner_mark;
+    writer.zil = ZilTunables::default().with(&how.tunables);
+    if writer.zil.zil_nocacheflush {
+        writer
+            .notes
+            .push("UNSAFE: zil_nocacheflush is on: a power cut may take what clients were told is on disk".into());
+    }
+    writer.claim_logs(how.missing_log).await?;
     Ok(Pool::new(writer))
 }
 
@@ -283,6 +307,8 @@ impl Opening<'_> {
             found: FoundPool { leaves, ..pool.found().clone() },
             synced: None,
             is_live: false,
+            logs: None,
+            zil: ZilTunables::default(),
             preloading: Arc::default(),
             is_changed: false,
         })
@@ -337,16 +363,22 @@ impl Opening<'_> {
         if sector_bytes == u64::MAX {
             return Err(pool.corrupt("it has no vdev for anything but its log"));
         }
-        let lost: Vec<VdevId> = setups
-            .iter()
-            .filter(|setup| setup.maps.class == AllocationClass::Log)
-            .map(|setup| setup.maps.vdev)
-            .collect();
+        // A log device may be missing.
+        let status = pool.tree().status();
+        let is_there = |vdev: VdevId| {
+            status
+                .children
+                .iter()
+                .any(|top| top.top == vdev && matches!(top.state, VdevState::Online | VdevState::Degraded))
+        };
+        let logs = setups.iter().filter(|setup| setup.maps.class == AllocationClass::Log).map(|setup| setup.maps.vdev);
+        let lost: Vec<VdevId> = logs.filter(|vdev| !is_there(*vdev)).collect();
         let (objects, logs) = (Arc::new(MosObjects(pool.mos().clone())), pool.log_space_maps().await?);
         let opened = cenote_metaslab::open(handle, &mut allocator, objects, setups, logs).await;
         opened.map_err(|problem| pool.corrupt(format!("{problem}; 'verify' says more")))?;
-        // There is no intent log yet, and a log device may be missing.
-        lost.into_iter().for_each(|vdev| allocator.set_allocatable(vdev, false));
+        for vdev in lost {
+            allocator.set_allocatable(vdev, false);
+        }
         if options.check {
             let space = pool.space().await?;
             for vdev in &space.vdevs {

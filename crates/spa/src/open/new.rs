@@ -20,6 +20,7 @@ use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::disk::Disk;
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
+use cenote_zil::ZilTunables;
 use cenote_zio::{AllocationUnits, Zio};
 
 use crate::config::PoolState;
@@ -255,6 +256,8 @@ pub(crate) async fn create_syncer(
         found,
         synced: None,
         is_live: false,
+        logs: None,
+        zil: ZilTunables::default(),
         preloading: Arc::default(),
         is_changed: false,
     };
@@ -288,10 +291,7 @@ fn new_space(
         let is_rotational = made.tops.get(id).is_some_and(MadeTop::is_rotational);
         let setup = vdev_setup(tree, top, maps, Txg::INITIAL, is_rotational);
         allocator.add_vdev(setup, true).map_err(|error| error.to_string())?;
-        if top.class == AllocationClass::Log {
-            // There is no intent log yet.
-            allocator.set_allocatable(VdevId(id as u32), false);
-        } else {
+        if top.class != AllocationClass::Log {
             sector_bytes = sector_bytes.min(1 << top.ashift);
         }
     }

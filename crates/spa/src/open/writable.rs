@@ -3,7 +3,6 @@
 //! A feature in use is a promise about structures that a writer keeps up. Those that only matter when one dataset
 //! is changed are not looked at here: that dataset is refused later, before anything of its txg is the pool's.
 
-use cenote_dmu::{KeyAccess, Objset};
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::Txg;
 use cenote_vdev::config::VdevKind;
@@ -60,11 +59,11 @@ const WRITABLE: [&str; 40] = [
 const TXG_MAX: Txg = Txg(1 << 62);
 
 impl View {
-    /// Whether this version can write to the pool at all.
+    /// Whether this version can write to the pool at all. `missing_log`: intent logs that cannot be read are given up.
     ///
     /// # Errors
     /// [`SpaError::Unwritable`] says what it has that cannot be written.
-    pub(crate) async fn check_writable(&self, rewind: Rewind) -> Result<(), SpaError> {
+    pub(crate) async fn check_writable(&self, rewind: Rewind, missing_log: bool) -> Result<(), SpaError> {
         let refuse = |what: String| Err(SpaError::Unwritable { pool: self.name().to_owned(), what });
         if self.is_checkpoint_view() || rewind != Rewind::None {
             return refuse("writing to a pool that is opened as it was before (rewound, or at its checkpoint)".into());
@@ -110,35 +109,7 @@ impl View {
                 return refuse(format!("the vdev {name}, which has no table of its own (made before OpenZFS 0.7)"));
             }
         }
-        self.check_intent_logs().await
-    }
-
-    /// Refuses pools with intent logs that hold something: their blocks may lie in space that is free otherwise, and what
-    /// they say was promised to be durable.
-    async fn check_intent_logs(&self) -> Result<(), SpaError> {
-        let root = self.dsl().root_dir().await.map_err(|error| self.dsl_error(error))?;
-        for dir in self.dsl().tree(root, true).await.map_err(|error| self.dsl_error(error))? {
-            let Some(head) = self.dsl().head(&dir).await.map_err(|error| self.dsl_error(error))? else { continue };
-            if head.phys.bp.is_hole() {
-                continue;
-            }
-            let objset = Objset::open(self.dmu().clone(), head.objset_id(), head.phys.bp, KeyAccess::None).await;
-            let log = objset.map_err(|error| self.dmu_error(error))?.phys().zil_header.log;
-            // A chain that begins with nothing readable has nothing, and its block is accounted for if it is older.
-            if log.is_hole() || (self.dmu().zio().read_speculative(&log).await.is_none() && log.birth() <= self.txg()) {
-                continue;
-            }
-            let what = format!(
-                "replaying intent logs: that of '{}' has records; import and export the pool with OpenZFS first",
-                dir.name
-            );
-            return Err(SpaError::Unwritable { pool: self.name().to_owned(), what });
-        }
-        Ok(())
-    }
-
-    fn dsl_error(&self, error: cenote_dsl::DslError) -> SpaError {
-        SpaError::Dsl { pool: self.name().to_owned(), error }
+        self.check_logs(missing_log).await
     }
 }
 

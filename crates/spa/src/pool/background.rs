@@ -91,6 +91,10 @@ impl Shared {
         if self.is_background.load(Ordering::Acquire) && syncer.has_work() {
             self.want_txg();
         }
+        let logs = self.logs.lock().clone();
+        if let Some(logs) = logs {
+            logs.synced(txg);
+        }
         self.settle_accounts(syncer).await?;
         if is_change {
             self.kstats.refresh_names(syncer).await;

@@ -4,10 +4,12 @@ use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
 use cenote_dmu::Objset;
-use cenote_dmu::tx::{Account, Cost, PendingFrees, Tx, TxError, TxgSource};
+use cenote_dmu::tx::{Account, Committing, Cost, PendingFrees, SyncMode, Tx, TxError, TxgSource};
 use cenote_dsl::Head;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_taskq::BoxFuture;
+use cenote_taskq::sync::atomic::Ordering;
+use cenote_zil::Log;
 
 use super::Pool;
 use crate::SpaError;
@@ -55,6 +57,22 @@ impl LiveHead {
         &self.pool
     }
 
+    /// The dataset's changes with its intent log, obeying this property `sync`.
+    #[must_use]
+    pub fn log(&self, sync: SyncMode) -> Log {
+        self.log_through(Arc::new(self.clone()), sync)
+    }
+
+    /// The same, with txgs that come by way of somebody else.
+    #[must_use]
+    pub fn log_through(&self, source: Arc<dyn TxgSource>, sync: SyncMode) -> Log {
+        let logs = self.pool.shared.logs.lock().clone();
+        match logs {
+            Some(logs) => Log::new(source, sync, &logs, self.head.dataset),
+            None => Log::without(source, sync),
+        }
+    }
+
     /// Begins a change of what is in the dataset: waits for its turn where much is dirty, and is refused where there is no
     /// space for what it costs at worst. The change is made in the txg of what comes back, before that is dropped. While the pool
     /// is suspended it waits or is refused, as `failmode` says.
@@ -76,6 +94,27 @@ impl TxgSource for LiveHead {
     fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
         let shared = &self.pool.shared;
         Box::pin(shared.unless_refused(shared.txgs.wait_synced(txg)))
+    }
+
+    fn hurry(&self) {
+        if self.pool.shared.is_background.load(Ordering::Acquire) {
+            self.pool.shared.want_txg();
+        }
+    }
+
+    fn unless_refused<'a>(&'a self, work: Committing<'a>) -> Committing<'a> {
+        Box::pin(self.pool.shared.unless_refused(work))
+    }
+
+    fn log_replayed(&self, until: Txg) -> BoxFuture<'_, Result<(), TxError>> {
+        Box::pin(async move {
+            let shared = &self.pool.shared;
+            // In a txg that comes after all that was replayed.
+            shared.unless_refused(shared.txgs.wait_synced(until)).await?;
+            let objset = self.head.objset.clone();
+            let destroyed = self.pool.change(move |syncer| Box::pin(async move { syncer.destroy_log(&objset).await }));
+            destroyed.await.map_err(|error| TxError::Suspended(error.to_string()))
+        })
     }
 
     fn frees_begin(&self) -> Option<Box<dyn PendingFrees>> {

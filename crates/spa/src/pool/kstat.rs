@@ -12,6 +12,7 @@ use cenote_kstat::{Registry, Snapshot, Stat};
 use cenote_taskq::buf;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
+use cenote_zil::Logs;
 use cenote_zio::ZioError;
 
 use super::history::TxgRecord;
@@ -50,7 +51,7 @@ impl Kstats {
         }
     }
 
-    fn kstat(&self, snapshot: &mut Snapshot) {
+    fn kstat(&self, logs: Option<&Logs>, snapshot: &mut Snapshot) {
         let mut heads = self.heads.lock();
         heads.retain(|_, (_, stats)| stats.strong_count() > 0);
         for (dataset, (name, stats)) in heads.iter() {
@@ -58,6 +59,7 @@ impl Kstats {
             let sheet = snapshot.group(format!("objset-0x{:x}", dataset.0));
             sheet.text("dataset_name", name.as_str());
             stats.kstat(sheet);
+            logs.inspect(|logs| logs.kstat_of(*dataset, sheet));
         }
     }
 }
@@ -77,7 +79,9 @@ pub(super) fn register(shared: &Arc<Shared>, cache: &Arc<Cache<ZioError>>) {
         shared.txgs.kstat(snapshot);
         txgs(shared.records.lock().iter(), snapshot);
         shared.tree.upgrade().inspect(|tree| tree.kstat(snapshot));
-        shared.kstats.kstat(snapshot);
+        let logs = shared.logs.lock().clone();
+        logs.iter().for_each(|logs| logs.kstat(snapshot));
+        shared.kstats.kstat(logs.as_ref(), snapshot);
     });
 }
 

@@ -88,6 +88,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
 use cenote_taskq::{AsyncMutex, BoxFuture, Class, Handle};
 use cenote_vdev::tree::VdevTree;
+use cenote_zil::Logs;
 
 pub use head::LiveHead;
 pub use head_frees::HeadFrees;
@@ -126,12 +127,16 @@ impl Drop for Owned {
 
 impl Pool {
     /// The handle of a pool that was opened or made, to be written by hand.
-    pub(crate) fn new(syncer: Syncer) -> Self {
-        assert!(syncer.synced.is_none(), "a pool has its handle before its first txg");
+    pub(crate) fn new(mut syncer: Syncer) -> Self {
+        let before = Txg(syncer.txg().0 - 1);
+        assert!(syncer.synced.is_none_or(|last| last.txg == before), "a pool is open in the txg after its last");
         assert_eq!(syncer.state, PoolState::Active, "a pool that is opened is in use");
         let handle = syncer.handle.clone();
         let txgs = Transactions::new(&handle, syncer.txg(), TxTunables::by_hand());
         let cache = syncer.writer.dmu().shared_cache();
+        let seed = handle.unix_time().as_nanos() as u64 ^ syncer.guid().0 ^ syncer.txg().0.rotate_left(32);
+        let logs = Logs::new(syncer.writer.dmu().clone(), syncer.space.clone(), txgs.clone(), syncer.zil, seed);
+        syncer.logs = Some(logs.clone());
         let shared = Arc::new(Shared {
             handle: handle.clone(),
             name: syncer.name().to_owned(),
@@ -144,6 +149,7 @@ impl Pool {
             dsl: Mutex::new(Some(syncer.dsl().clone())),
             failmode: Mutex::new(FailMode::default()),
             txgs: txgs.clone(),
+            logs: Mutex::new(Some(logs)),
             is_background: AtomicBool::new(false),
             troubles: syncer.space.troubles.clone(),
             frees: Frees::default(),
@@ -266,6 +272,14 @@ impl Pool {
     /// It could not be written.
     pub async fn wait_synced(&self, txg: Txg) -> Result<(), SpaError> {
         self.shared.unless_refused(self.shared.txgs.wait_synced(txg)).await.map_err(|error| self.fail(&error))
+    }
+
+    /// Waits until nothing is left of intent logs that nobody uses any more.
+    ///
+    /// # Errors
+    /// A txg could not be written.
+    pub async fn settle_logs(&self) -> Result<(), SpaError> {
+        self.shared.settle_logs().await.map_err(|error| self.fail(&error))
     }
 
     /// Waits until all that was changed up to now is on disk.

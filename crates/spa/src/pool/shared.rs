@@ -10,6 +10,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::AtomicBool;
 use cenote_taskq::{AsyncMutex, BoxFuture, Handle, Join};
 use cenote_vdev::tree::{Suspension, VdevTree};
+use cenote_zil::Logs;
 
 use super::frees::Frees;
 use super::history::TxgRecord;
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     pub(super) dsl: Mutex<Option<Dsl>>,
     pub(super) failmode: Mutex<FailMode>,
     pub(super) txgs: Transactions,
+    /// Intent logs of datasets in use, as long as the pool is open: they have its devices.
+    pub(super) logs: Mutex<Option<Logs>>,
     /// Txgs are written in the background; otherwise by hand.
     pub(super) is_background: AtomicBool,
     /// Troubles with its space.

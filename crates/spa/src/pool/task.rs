@@ -8,6 +8,7 @@ use cenote_dmu::tx::TxError;
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, oneshot};
+use cenote_zil::Logs;
 
 use super::seat::Seat;
 use super::shared::{Request, Shared};
@@ -17,6 +18,8 @@ use crate::{FailedPool, SpaError};
 
 /// How long an export waits for those that read the pool as of a txg.
 const VIEWS_END_MAX: Duration = Duration::from_secs(20);
+/// Syncs in which a log that nobody uses goes: that of its newest record, and one more.
+const LOG_SYNCS_MAX: u32 = 3;
 
 impl Shared {
     /// A refusal in the pool's name; of a pool that has failed, why it has.
@@ -102,7 +105,8 @@ impl Shared {
     fn withdraw(&self) {
         let root = self.root.lock().take();
         let dsl = self.dsl.lock().take();
-        drop((root, dsl));
+        let logs = self.logs.lock().take();
+        drop((root, dsl, logs));
     }
 
     /// The last handle has gone: what is not on disk is lost.
@@ -117,8 +121,22 @@ impl Shared {
         }
     }
 
+    /// See [`Pool::settle_logs`](super::Pool::settle_logs): a block goes in the sync after that of the txg which has it.
+    pub(super) async fn settle_logs(&self) -> Result<(), TxError> {
+        for _ in 0..LOG_SYNCS_MAX {
+            let has_unused = self.logs.lock().as_ref().is_some_and(Logs::has_unused);
+            if !has_unused {
+                break;
+            }
+            self.unless_refused(self.txgs.sync()).await?;
+        }
+        Ok(())
+    }
+
     /// Lets no change in any more, and writes the last txg, which says on disk what the pool is from then on.
     pub(super) async fn end(&self, state: PoolState) -> Result<(), SpaError> {
+        // Where that fails so does what follows.
+        drop(self.settle_logs().await);
         self.txgs.close();
         // Their devices are to be let go. Those that read on for long have them until they are done.
         let _ = self.handle.timeout(VIEWS_END_MAX, self.pins.close()).await;

@@ -88,7 +88,7 @@ impl Syncer {
         self.writer.space_of(bp).used_bytes.unsigned_abs()
     }
 
-    fn unwritable<T>(&self, what: impl Into<String>) -> Result<T, SpaError> {
+    pub(crate) fn unwritable<T>(&self, what: impl Into<String>) -> Result<T, SpaError> {
         Err(SpaError::Unwritable { pool: self.name.clone(), what: what.into() })
     }
 

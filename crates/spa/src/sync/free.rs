@@ -5,7 +5,7 @@ use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::Txg;
 use cenote_metaslab::AllocError;
-use cenote_taskq::{BoxFuture, Class, Join};
+use cenote_taskq::{Class, Join};
 
 use crate::SpaError;
 use crate::sync::Syncer;
@@ -32,7 +32,7 @@ impl Syncer {
                 continue;
             }
             for bp in self.give_up(txg, bp).await? {
-                self.free_block(txg, bp, 0).await?;
+                self.free_block(txg, bp).await?;
             }
         }
         self.free_plain(txg, &plain)
@@ -77,29 +77,38 @@ impl Syncer {
         freed.map_err(|error| self.fail(error))
     }
 
-    fn free_block(&self, txg: Txg, bp: Blkptr, depth: u32) -> BoxFuture<'_, Result<(), SpaError>> {
-        Box::pin(async move {
+    async fn free_block(&self, txg: Txg, bp: Blkptr) -> Result<(), SpaError> {
+        // All are known before any is freed, since a header may have to be waited for.
+        for place in self.places_of(&bp).await? {
+            self.free_extent(txg, place)?;
+        }
+        Ok(())
+    }
+
+    /// All places of a block: those of its copies, and of a gang's parts.
+    pub(crate) async fn places_of(&self, bp: &Blkptr) -> Result<Vec<Dva>, SpaError> {
+        let (mut places, mut pending) = (Vec::new(), vec![(*bp, 0)]);
+        while let Some((bp, depth)) = pending.pop() {
             if bp.is_hole() || bp.is_embedded() {
-                return Ok(());
+                continue;
             }
             if depth > DEPTH_MAX {
                 return Err(self.fail("a gang block is nested too deeply to be freed"));
             }
-            // Before anything is freed, since it may have to be waited for.
-            let parts = if bp.is_gang() { self.gang_parts(&bp).await? } else { Vec::new() };
             for dva in bp.dvas() {
                 let mut asize_bytes = dva.asize_bytes;
                 if dva.gang {
                     let header = self.tree.psize_to_asize(dva.vdev, GANG_HEADER_BYTES as u64, bp.physical_birth());
                     asize_bytes = header.unwrap_or(asize_bytes);
                 }
-                self.free_extent(txg, Dva { asize_bytes, ..dva })?;
+                places.push(Dva { asize_bytes, ..dva });
             }
-            for part in parts {
-                self.free_block(txg, part, depth + 1).await?;
+            if bp.is_gang() {
+                let parts = self.gang_parts(&bp).await?;
+                pending.extend(parts.into_iter().rev().map(|part| (part, depth + 1)));
             }
-            Ok(())
-        })
+        }
+        Ok(places)
     }
 
     /// Reads the pointers in a gang block's header. A pool that can be suspended waits until one copy of the header can be read.

@@ -68,8 +68,6 @@
 //!
 //! **Deferred frees**: passes converge without, by rewriting in place; those that OpenZFS left are freed in the first txgs
 //! (`deferred`).
-//!
-//! **Not here yet.** The intent log.
 
 mod audit;
 mod changes;
@@ -104,6 +102,7 @@ use cenote_format::uberblock::Uberblock;
 use cenote_taskq::Handle;
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
+use cenote_zil::{Logs, ZilTunables};
 
 use cenote_dsl::Head;
 
@@ -159,6 +158,9 @@ pub struct Syncer {
     pub(crate) given_up: u64,
     /// What of that the allocator is being told.
     pub(crate) telling: free::Telling,
+    /// Logs of datasets in use; none before the pool has its handle.
+    pub(crate) logs: Option<Logs>,
+    pub(crate) zil: ZilTunables,
     /// Features of which it is known that they are noted with a dataset.
     pub(crate) used_features: BTreeMap<ObjectId, Needs>,
     /// The txg that changes go to.

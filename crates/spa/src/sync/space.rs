@@ -6,7 +6,7 @@ use crate::sync::troubles::Troubles;
 use cenote_dmu::Objset;
 use cenote_format::blkptr::Dva;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::ids::{BlockId, Txg};
+use cenote_format::ids::{BlockId, Txg, VdevId};
 use cenote_metaslab::{
     AllocError, Allocator, ClassKind, Extent, Keep, LoadStep, MetaslabId, Request, SizeRange, SizeRule, VdevMaps,
     VdevSetup,
@@ -16,7 +16,7 @@ use cenote_taskq::{BoxFuture, Handle};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Loads that one allocation asks for at most: more is a defect.
@@ -54,6 +54,8 @@ pub(crate) struct Space {
     is_checked: bool,
     /// Bytes of special vdevs that small blocks of files may still take before the next txg.
     small_left_bytes: AtomicU64,
+    /// Some vdev has nothing but intent logs.
+    has_log_devices: AtomicBool,
     /// What space maps are read from.
     mos: OnceLock<Objset>,
     /// The tree whose suspension allocations wait for when there is no space.
@@ -66,6 +68,7 @@ pub(crate) struct Space {
 impl Space {
     pub(crate) fn new(handle: Handle, clock: Clock, units: AllocationUnits, allocator: Allocator) -> Self {
         assert!(units.min_bytes.is_power_of_two(), "space is given in sectors");
+        let allocator_has_logs = allocator.has_log_devices();
         let this = Self {
             handle,
             clock,
@@ -73,6 +76,7 @@ impl Space {
             is_checked: allocator.is_checked(),
             allocator: Mutex::new(allocator),
             small_left_bytes: AtomicU64::new(0),
+            has_log_devices: AtomicBool::new(allocator_has_logs),
             mos: OnceLock::new(),
             tree: OnceLock::new(),
             troubles: Arc::default(),
@@ -143,6 +147,11 @@ impl Space {
         }
     }
 
+    /// A vdev was added that has nothing but intent logs.
+    pub(crate) fn log_device_added(&self) {
+        self.has_log_devices.store(true, Ordering::Relaxed);
+    }
+
     /// Works with the allocator; never across a wait.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Allocator) -> T) -> T {
         work(&mut self.allocator.lock())
@@ -171,7 +180,7 @@ impl Space {
             allocator: 0,
             near: Vec::new(),
             is_gang: false,
-            is_log: false,
+            is_log: request.object_type == DmuType::INTENT_LOG,
             now_ms: self.now_ms(),
             is_busy: false,
         }
@@ -183,7 +192,7 @@ impl Space {
         self.small_left_bytes.store(left.saturating_sub(bytes), Ordering::Relaxed);
     }
 
-    pub(super) async fn load(&self, id: MetaslabId, txg: Txg) -> Result<(), String> {
+    pub(crate) async fn load(&self, id: MetaslabId, txg: Txg) -> Result<(), String> {
         let mos = self.mos.get().ok_or("space maps cannot be read yet")?;
         let mut loading = self.with(|allocator| allocator.begin_load(id)).map_err(|error| error.to_string())?;
         loop {
@@ -345,6 +354,22 @@ impl cenote_zio::Allocator for Space {
             }
         });
         dvas
+    }
+
+    fn allocate_log(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
+        assert_eq!(request.object_type, DmuType::INTENT_LOG, "a log's space is for its blocks");
+        Box::pin(async move { self.place(&request).await })
+    }
+
+    fn is_log_device(&self, vdev: VdevId) -> bool {
+        self.has_log_devices.load(Ordering::Relaxed) && self.with(|allocator| allocator.is_log_device(vdev))
+    }
+
+    fn log_device_failed(&self, vdev: VdevId, why: &str) {
+        let was_used = self.with(|allocator| allocator.set_allocatable(vdev, false));
+        if was_used {
+            self.troubles.tell(format!("log device {vdev} is not used any more until the pool is opened again: {why}"));
+        }
     }
 
     fn release(&self, dva: Dva, txg: Txg) {

@@ -54,6 +54,7 @@ impl Syncer {
         self.note_missed(txg, 1, self.members.lost()).await?;
         self.free_deferred(txg).await?;
         self.free_destroyed(txg).await?;
+        self.sync_logs(txg).await?;
         self.sync_datasets(txg).await?;
         debug_assert!(
             self.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),

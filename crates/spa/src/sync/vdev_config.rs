@@ -218,7 +218,8 @@ impl Members {
                 all.push(LeafCommit {
                     guid: leaf.guid,
                     disk: disk.clone(),
-                    top: Some(vdev),
+                    // A pool goes on without a log device.
+                    top: (top.class != AllocationClass::Log).then_some(vdev),
                     ashift: top.ashift,
                     config,
                     takes_uberblock: true,

@@ -231,6 +231,11 @@ impl Real {
         }
     }
 
+    /// Passes on what the calling thread has asked of devices, if it has a ring.
+    pub(crate) fn submit(&self) {
+        worker::submit(self.id);
+    }
+
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -210,6 +210,18 @@ pub(super) fn start_on_ring(
     request.map_or(Ok(()), Err)
 }
 
+/// Passes on what the calling thread's ring has pending.
+pub(super) fn submit(runtime_id: u64) {
+    let _ = LOCAL.try_with(|local| {
+        let local = local.borrow();
+        let Some(local) = local.as_ref().filter(|local| local.runtime_id == runtime_id) else { return };
+        let Ok(mut ring) = local.ring.try_borrow_mut() else { return };
+        if let Some(ring) = ring.as_mut().filter(|ring| ring.pending() > 0) {
+            ring.submit();
+        }
+    });
+}
+
 /// The home of the calling thread, if it belongs to this runtime.
 pub(super) fn local_home(runtime_id: u64) -> Option<Arc<Home>> {
     local(runtime_id).map(|local| Arc::clone(&local.home))

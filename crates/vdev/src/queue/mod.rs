@@ -46,7 +46,7 @@
 //! 4. No caller's code and no waker runs under the lock.
 //!
 //! **What does not wait here**: labels and uberblocks ([`commit`](crate::commit)), flushes, and probing. Blocks of a txg are
-//! [`QueueClass::AsyncWrite`]; [`QueueClass::SyncWrite`] is for an intent log, which nothing writes yet.
+//! [`QueueClass::AsyncWrite`], those of intent logs [`QueueClass::SyncWrite`].
 //!
 //! **Crash.** Nothing is kept.
 //!

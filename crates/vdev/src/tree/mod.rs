@@ -50,7 +50,7 @@ pub use indirect::{IndirectMap, Segment};
 pub use node::{CoarseSectors, LeafState};
 pub use status::{VdevState, VdevStatus};
 pub use suspend::Suspension;
-pub use write::Written;
+pub use write::{WriteContext, Written};
 
 use crate::config::VdevConfig;
 use crate::disk::Disk;

@@ -87,11 +87,11 @@ pub struct VdevStatus {
 }
 
 impl VdevStatus {
-    /// The leaves that are there and have missed txgs.
+    /// The leaves.
     #[must_use]
-    pub fn behind(&self) -> Vec<&Self> {
+    pub fn leaves(&self) -> Vec<&Self> {
         fn collect<'a>(vdev: &'a VdevStatus, into: &mut Vec<&'a VdevStatus>) {
-            if vdev.children.is_empty() && vdev.state.is_readable() && !vdev.missed.is_empty() {
+            if vdev.children.is_empty() {
                 into.push(vdev);
             }
             vdev.children.iter().for_each(|child| collect(child, into));
@@ -99,6 +99,13 @@ impl VdevStatus {
         let mut all = Vec::new();
         collect(self, &mut all);
         all
+    }
+
+    /// The leaves that are there and have missed txgs.
+    #[must_use]
+    pub fn behind(&self) -> Vec<&Self> {
+        let is_behind = |leaf: &&Self| leaf.state.is_readable() && !leaf.missed.is_empty();
+        self.leaves().into_iter().filter(is_behind).collect()
     }
 
     /// Top-level vdevs that can be read and may have lost what was written in some txgs: redundancy does not make up for what
@@ -115,6 +122,14 @@ impl VdevTree {
     #[must_use]
     pub fn status(&self) -> VdevStatus {
         self.topology().status_for(false)
+    }
+
+    /// The leaves of a top-level vdev.
+    #[must_use]
+    pub fn leaves_of(&self, vdev: VdevId) -> Vec<Guid> {
+        let status = self.status();
+        let top = status.children.iter().find(|top| top.top == vdev);
+        top.map_or_else(Vec::new, |top| top.leaves().into_iter().map(|leaf| leaf.guid).collect())
     }
 
     /// The same for a reader: a leaf whose device has too large sectors counts as any other.

@@ -49,7 +49,7 @@ use cenote_taskq::{Either, Notify, join_all, race};
 
 use super::deadman::{Hang, Hangs};
 use super::node::{Kind, Node};
-use super::write::Written;
+use super::write::{WriteContext, Written};
 use super::{Topology, VdevTree};
 use crate::error::VdevError;
 
@@ -463,13 +463,13 @@ impl VdevTree {
         vdev: VdevId,
         offset_bytes: u64,
         block: &Block,
-        birth: Txg,
+        context: WriteContext,
     ) -> Result<Written, VdevError> {
-        let kept = Kept { vdev, offset_bytes, block: block.clone(), birth, is_written: false };
+        let kept = Kept { vdev, offset_bytes, block: block.clone(), birth: context.birth, is_written: false };
         let mut keeping = suspension.begin(kept);
         let written = loop {
             keeping.pass().await?;
-            match self.write_once(vdev, offset_bytes, block, birth).await {
+            match self.write_once(vdev, offset_bytes, block, context).await {
                 Ok(written) => break written,
                 Err(error @ VdevError::Unwritable { .. }) => keeping.failed(error.to_string()),
                 Err(error) => return Err(error),
@@ -602,7 +602,7 @@ impl VdevTree {
         self.topology().probe_all().await?;
         let skipped = if mutant::is(Mutant::KeptDropped) { kept.len() / 2 } else { 0 };
         for Kept { vdev, offset_bytes, block, birth, .. } in &kept[skipped..] {
-            let written = self.write_once(*vdev, *offset_bytes, block, *birth).await?;
+            let written = self.write_once(*vdev, *offset_bytes, block, WriteContext::new(*birth)).await?;
             suspension.note_behind(&written.missed);
         }
         self.flush_kept(suspension).await.map_err(VdevError::Suspended)

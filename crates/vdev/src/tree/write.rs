@@ -35,6 +35,35 @@ use crate::fault::{FaultKind, IoCause};
 use crate::layout::{Column, LayoutError, StripeMap};
 use crate::queue::{self, LeafQueue, QueueClass, Turn};
 
+/// The txg and the purpose of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteContext {
+    /// The txg that it is written in.
+    pub birth: Txg,
+    /// Its purpose: the requests that it waits behind, and those that it goes before.
+    pub class: QueueClass,
+}
+
+impl WriteContext {
+    /// For a block of this physical birth, which is written with its txg.
+    #[must_use]
+    pub const fn new(birth: Txg) -> Self {
+        Self { birth, class: QueueClass::AsyncWrite }
+    }
+
+    /// The same, for somebody who waits for it.
+    #[must_use]
+    pub const fn waited_for(self) -> Self {
+        Self { class: QueueClass::SyncWrite, ..self }
+    }
+}
+
+impl From<Txg> for WriteContext {
+    fn from(birth: Txg) -> Self {
+        Self::new(birth)
+    }
+}
+
 /// What became of a write that is good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
@@ -64,7 +93,6 @@ impl Part {
 impl VdevTree {
     /// Writes a block at `offset_bytes` of a top-level vdev, as DVAs count, with all the copies or parity that the vdev
     /// keeps. The length of `block` is a multiple of the vdev's sector: the block's physical size, padded with zeros.
-    /// `birth` is the txg that it is written in.
     ///
     /// Where too few children take it, it waits until they do, if the pool waits for devices ([`VdevTree::wait_for_devices`]).
     ///
@@ -75,23 +103,25 @@ impl VdevTree {
         vdev: VdevId,
         offset_bytes: u64,
         block: &Block,
-        birth: Txg,
+        context: impl Into<WriteContext>,
     ) -> Result<Written, VdevError> {
+        let context = context.into();
         match self.suspension() {
-            Some(suspension) => self.write_patiently(suspension, vdev, offset_bytes, block, birth).await,
-            None => self.write_once(vdev, offset_bytes, block, birth).await,
+            Some(suspension) => self.write_patiently(suspension, vdev, offset_bytes, block, context).await,
+            None => self.write_once(vdev, offset_bytes, block, context).await,
         }
     }
 
-    /// One attempt, through the topology that is current.
-    pub(super) fn write_once<'a>(
+    /// As [`Self::write`], in one attempt through the topology that is current: what too few devices take is an error, in a pool that waits
+    /// for devices too.
+    pub fn write_once<'a>(
         &self,
         vdev: VdevId,
         offset_bytes: u64,
         block: &'a Block,
-        birth: Txg,
+        context: WriteContext,
     ) -> impl Future<Output = Result<Written, VdevError>> + Send + use<'a> {
-        self.current.of(vdev).write(vdev, offset_bytes, block, birth)
+        self.current.of(vdev).write(vdev, offset_bytes, block, context)
     }
 
     /// Makes all that was written before stable, on every leaf that can be written. Leaves that fail are returned: what
@@ -113,7 +143,7 @@ impl Topology {
         vdev: VdevId,
         offset_bytes: u64,
         block: &Block,
-        birth: Txg,
+        context: WriteContext,
     ) -> Result<Written, VdevError> {
         let size_bytes = block.len() as u64;
         let (node, extent) = self.locate(vdev, offset_bytes, size_bytes)?;
@@ -121,9 +151,9 @@ impl Topology {
             return Err(VdevError::BadRange { vdev, source: LayoutError::BadRange { offset_bytes, size_bytes } });
         }
         let part = match &node.kind {
-            Kind::Leaf(leaf) => self.write_leaf(node, leaf, extent.address, block.clone(), birth).await,
-            Kind::Mirror => self.write_mirror(node, extent.address, block, birth, Depth::START).await,
-            Kind::Raidz(_) | Kind::Draid(_) => self.write_stripe(node, extent, block, birth, Depth::START).await?,
+            Kind::Leaf(leaf) => self.write_leaf(node, leaf, extent.address, block.clone(), context).await,
+            Kind::Mirror => self.write_mirror(node, extent.address, block, context, Depth::START).await,
+            Kind::Raidz(_) | Kind::Draid(_) => self.write_stripe(node, extent, block, context, Depth::START).await?,
             Kind::Indirect => return Err(VdevError::Unsupported("writing to a removed vdev".into())),
             Kind::Missing => return Err(VdevError::Missing(vdev)),
             Kind::Hole | Kind::DraidSpare { .. } => return Err(VdevError::NoSuchVdev(vdev)),
@@ -133,7 +163,7 @@ impl Topology {
         }
         if part.is_good {
             for guid in &part.missed {
-                self.lookup(*guid).inspect(|leaf| leaf.missed.insert(birth));
+                self.lookup(*guid).inspect(|leaf| leaf.missed.insert(context.birth));
             }
             return Ok(Written { missed: part.missed });
         }
@@ -168,18 +198,18 @@ impl Topology {
         failed.chain(given_up).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    async fn write_leaf(&self, node: &Node, leaf: &Leaf, address: u64, block: Block, birth: Txg) -> Part {
+    async fn write_leaf(&self, node: &Node, leaf: &Leaf, address: u64, block: Block, context: WriteContext) -> Part {
         let extent = Extent { address, len: block.len() as u64 };
-        let context = ReadContext::new(birth);
+        let reading = ReadContext::new(context.birth);
         let fault = match leaf.writable_disk() {
             None => self.fault(node, extent, FaultKind::Unavailable),
             Some(_) if !leaf.holds(address, extent.len) => {
                 let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };
-                self.report(node, extent, FaultKind::Write(cause), context)
+                self.report(node, extent, FaultKind::Write(cause), reading)
             }
-            Some((disk, queue)) => match self.write_in_turn(disk, queue, extent, block).await {
+            Some((disk, queue)) => match self.write_in_turn(disk, queue, context.class, extent, block).await {
                 Ok(()) => return Part::good(),
-                Err(error) => self.report(node, extent, FaultKind::Write(IoCause::from(&error)), context),
+                Err(error) => self.report(node, extent, FaultKind::Write(IoCause::from(&error)), reading),
             },
         };
         Part { missed: vec![node.guid], faults: fault.into(), is_good: false }
@@ -190,11 +220,11 @@ impl Topology {
         &self,
         disk: &Disk,
         queue: &Arc<LeafQueue>,
+        class: QueueClass,
         extent: Extent,
         block: Block,
     ) -> std::io::Result<()> {
         let now_ns = self.common.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
-        let class = QueueClass::AsyncWrite;
         let mut alone = false;
         loop {
             match queue.turn(class, queue::Kind::Write, extent.range(), Some(&block), now_ns, alone).await {
@@ -211,10 +241,17 @@ impl Topology {
     }
 
     /// Every child gets the block; one is enough.
-    async fn write_mirror(&self, node: &Node, address: u64, block: &Block, birth: Txg, depth: Depth) -> Part {
+    async fn write_mirror(
+        &self,
+        node: &Node,
+        address: u64,
+        block: &Block,
+        context: WriteContext,
+        depth: Depth,
+    ) -> Part {
         let children = if mutant::is(Mutant::OneLeg) { &node.children[..1] } else { &node.children[..] };
         let writes =
-            children.iter().map(|child| self.write_nested(self.node(*child), address, block.clone(), birth, depth));
+            children.iter().map(|child| self.write_nested(self.node(*child), address, block.clone(), context, depth));
         let mut all = Part { is_good: false, ..Part::good() };
         for part in join_all(writes).await {
             all.is_good |= part.is_good;
@@ -229,7 +266,7 @@ impl Topology {
         node: &'a Node,
         address: u64,
         block: Block,
-        birth: Txg,
+        context: WriteContext,
         depth: Depth,
     ) -> BoxFuture<'a, Part> {
         Box::pin(async move {
@@ -238,16 +275,18 @@ impl Topology {
                 |kind| Part { missed: Vec::new(), faults: self.fault(node, extent, kind).into(), is_good: false };
             let Some(depth) = depth.below() else { return lost(FaultKind::Unavailable) };
             match &node.kind {
-                Kind::Leaf(leaf) => self.write_leaf(node, leaf, address, block, birth).await,
-                Kind::Mirror => self.write_mirror(node, address, &block, birth, depth).await,
+                Kind::Leaf(leaf) => self.write_leaf(node, leaf, address, block, context).await,
+                Kind::Mirror => self.write_mirror(node, address, &block, context, depth).await,
                 Kind::DraidSpare { .. } => match self.spare_target(node, address) {
-                    Some(target) => self.write_nested(target, address, block, birth, depth).await,
+                    Some(target) => self.write_nested(target, address, block, context, depth).await,
                     None => lost(FaultKind::Unavailable),
                 },
-                Kind::Raidz(_) | Kind::Draid(_) => match self.write_stripe(node, extent, &block, birth, depth).await {
-                    Ok(part) => part,
-                    Err(_) => Part { missed: Vec::new(), faults: self.misplaced(node, extent), is_good: false },
-                },
+                Kind::Raidz(_) | Kind::Draid(_) => {
+                    match self.write_stripe(node, extent, &block, context, depth).await {
+                        Ok(part) => part,
+                        Err(_) => Part { missed: Vec::new(), faults: self.misplaced(node, extent), is_good: false },
+                    }
+                }
                 Kind::Indirect | Kind::Hole | Kind::Missing => lost(FaultKind::Unavailable),
             }
         })
@@ -259,13 +298,13 @@ impl Topology {
         node: &Node,
         extent: Extent,
         block: &Block,
-        birth: Txg,
+        context: WriteContext,
         depth: Depth,
     ) -> Result<Part, VdevError> {
         let vdev = node.top;
         let offset_bytes = extent.address - START_BYTES;
         let map = match &node.kind {
-            Kind::Raidz(raidz) => raidz.map(offset_bytes, extent.len, birth, *self.common.reflow.read()),
+            Kind::Raidz(raidz) => raidz.map(offset_bytes, extent.len, context.birth, *self.common.reflow.read()),
             Kind::Draid(draid) => draid.map(offset_bytes, extent.len),
             _ => return Err(VdevError::NoSuchVdev(vdev)),
         }
@@ -276,7 +315,7 @@ impl Topology {
         for (index, (column, parity)) in map.columns().iter().zip(parity).enumerate() {
             let Some(bytes) = column_bytes(column, parity, block) else { continue };
             let child = self.node(node.children[column.child as usize]);
-            writes.push(self.write_nested(child, column.address_bytes, bytes, birth, depth));
+            writes.push(self.write_nested(child, column.address_bytes, bytes, context, depth));
             // Zeros alone are known without the child: whoever reads the block does not need them.
             rows.push((index / map.row_width(), column.size_bytes > 0));
         }

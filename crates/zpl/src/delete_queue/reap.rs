@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::tx::{Cost, PendingFrees};
+use cenote_dmu::tx::{Cost, PendingFrees, TxgSource};
 use cenote_dmu::{DmuErrorKind, Object, Zap};
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
@@ -55,13 +55,13 @@ impl FileSystem {
     /// True for a node that is to be there after its last name is gone, though it is not open: the user of the file system says
     /// when it forgets it.
     pub(crate) fn is_kept(&self, node: &Node) -> bool {
-        let kept = self.in_use().ok().and_then(|in_use| in_use.kept.as_ref());
+        let kept = self.in_use().ok().and_then(|in_use| in_use.kept.get());
         kept.is_some() && !matches!(node.kind(), Some(FileKind::File | FileKind::Symlink))
     }
 
     /// Keeps a node that went to the queue until it is forgotten.
     pub(crate) fn keep(&self, node: &Arc<Node>) {
-        let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.as_ref()) else { return };
+        let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.get()) else { return };
         debug_assert!(self.is_kept(node), "files and links are there only while they are open");
         debug_assert_eq!(node.word(ZplAttribute::Links), 0, "what has a name is there by that");
         node.count_open(true);
@@ -72,7 +72,7 @@ impl FileSystem {
 
     /// The user of the file system has forgotten a node: if that has no name any more it can be freed.
     pub fn forgotten(&self, id: ObjectId) {
-        let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.as_ref()) else { return };
+        let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.get()) else { return };
         let node = kept.lock().remove(&id);
         if let Some(node) = node
             && node.count_open(false)
@@ -83,7 +83,7 @@ impl FileSystem {
 
     /// The user of the file system has forgotten all nodes.
     pub fn all_forgotten(&self) {
-        let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.as_ref()) else { return };
+        let Some(kept) = self.in_use().ok().and_then(|in_use| in_use.kept.get()) else { return };
         let ids: Vec<ObjectId> = kept.lock().keys().copied().collect();
         ids.into_iter().for_each(|id| self.forgotten(id));
     }
@@ -94,7 +94,7 @@ impl FileSystem {
         {
             let mut garbage = in_use.garbage.lock();
             garbage.note(id);
-            garbage.pending = garbage.pending.take().or_else(|| in_use.source().frees_begin());
+            garbage.pending = garbage.pending.take().or_else(|| in_use.log().frees_begin());
         }
         in_use.garbage_came.all();
     }
@@ -150,7 +150,7 @@ impl FileSystem {
         let pending = {
             let mut garbage = in_use.garbage.lock();
             let is_any = garbage.is_unseen || !garbage.ids.is_empty();
-            garbage.pending.take().or_else(|| is_any.then(|| in_use.source().frees_begin()).flatten())
+            garbage.pending.take().or_else(|| is_any.then(|| in_use.log().frees_begin()).flatten())
         };
         let reaped = self.reap_all(budget, pending.as_deref()).await;
         drop(pending);
@@ -290,7 +290,8 @@ impl FileSystem {
             if !self.may_free(budget, weight) {
                 return Ok(false);
             }
-            let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+            let mut tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+            tx.needs_no_record();
             object.free_blocks(tx.txg(), piece.start..u64::MAX);
             end = piece.start;
             if let Some(pending) = pending {
@@ -305,7 +306,8 @@ impl FileSystem {
         assert_eq!(node.opens(), 0, "nobody has an object open that is freed");
         let weight = weight(&node.object, 1);
         // The last piece, before the queue is locked: this may wait for the next txg's share, which must hold up nobody else.
-        let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+        let mut tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+        tx.needs_no_record();
         node.object.free_blocks(tx.txg(), 0..u64::MAX);
         drop(tx);
         let _turn = self.in_use()?.queue_lock.lock().await;
@@ -315,7 +317,8 @@ impl FileSystem {
         if zap.lookup(name.as_bytes()).await?.is_some() {
             zap.remove(name.as_bytes()).await?;
         }
-        let tx = self.source()?.begin(Cost::default().with_entries(1).with_objects(2).that_frees()).await?;
+        let mut tx = self.begin(Cost::default().with_entries(1).with_objects(2).that_frees()).await?;
+        tx.needs_no_record();
         zap.flush(tx.txg()).await?;
         if let Some(xattrs) = xattrs {
             xattrs.free(tx.txg());
@@ -337,7 +340,8 @@ impl FileSystem {
             return Ok(());
         }
         zap.remove(name.as_bytes()).await?;
-        let tx = self.source()?.begin(Cost::default().with_entries(1).that_frees()).await?;
+        let mut tx = self.begin(Cost::default().with_entries(1).that_frees()).await?;
+        tx.needs_no_record();
         Ok(zap.flush(tx.txg()).await?)
     }
 
@@ -363,7 +367,8 @@ impl FileSystem {
                 }
             }
             let weight = objects.iter().map(|object| weight(object, 1)).sum();
-            let tx = self.begin_piece(Cost::default().with_entries(objects.len() as u64), weight).await?;
+            let mut tx = self.begin_piece(Cost::default().with_entries(objects.len() as u64), weight).await?;
+            tx.needs_no_record();
             zap.flush(tx.txg()).await?;
             objects.iter().for_each(|object| object.free(tx.txg()));
         }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use cenote_dmu::Object;
-use cenote_dmu::tx::{Cost, Tx};
+use cenote_dmu::tx::{Cost, TxgSource};
+use cenote_zil::Change;
 
 use super::share::{SHARE_MAX, SHARE_MIN};
 use crate::ZplError;
@@ -21,19 +22,20 @@ impl FileSystem {
     }
 
     /// A txg in which something of this weight may be freed.
-    pub(crate) async fn begin_piece(&self, cost: Cost, weight: u64) -> Result<Tx, ZplError> {
+    pub(crate) async fn begin_piece(&self, cost: Cost, weight: u64) -> Result<Change, ZplError> {
         loop {
-            let tx = self.source()?.begin(cost.that_frees()).await?;
+            let mut tx = self.begin(cost.that_frees()).await?;
             let txg = tx.txg();
             let bound = self.shared.objset.frees_max().unwrap_or(SHARE_MAX).clamp(SHARE_MIN, SHARE_MAX);
             if self.in_use()?.share.lock().take(txg, weight, bound) {
                 self.shared.objset.count_frees(txg, weight);
                 return Ok(tx);
             }
+            tx.needs_no_record();
             drop(tx);
             let handle = self.shared.objset.dmu().handle();
             let begun = handle.now();
-            self.source()?.wait_synced(txg).await?;
+            self.log()?.wait_synced(txg).await?;
             self.in_use()?.share.lock().adapt(txg, handle.now() - begun, bound);
         }
     }

@@ -8,13 +8,15 @@ use cenote_dmu::{ObjectSpec, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
+use cenote_format::zil::{Create, CreateKind, FuidDomains, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
 
 use super::entry::{check_name, entry_value};
 use crate::filesystem::FileSystem;
 use crate::node::Node;
 use crate::posix_acl;
-use crate::record::{BLOCK_MIN_BYTES, Birth, MODE_SETGID, Times, touch};
+use crate::record::{BLOCK_MIN_BYTES, Birth, MODE_SETGID, Times, time, touch};
+use crate::xattr::{unpack, xattr_record};
 use crate::{Attributes, FileKind, Time, ZplError};
 
 /// The longest target of a link.
@@ -37,23 +39,65 @@ pub struct NewNode {
     pub target: Option<Vec<u8>>,
 }
 
+/// The number and times of a node that is made again from the intent log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// Its object, whose number is free.
+    pub(crate) object: ObjectId,
+    /// Slots of its dnode.
+    pub(crate) slots: u8,
+    /// Its generation.
+    pub(crate) generation: u64,
+    /// Its creation time.
+    pub(crate) created: Time,
+}
+
+/// The record of a node that was made.
+fn made<'a>(directory: ObjectId, name: &'a [u8], new: &'a NewNode, slots: u8, node: &Node) -> Record<'a> {
+    let kind = match (&new.target, node.is_directory()) {
+        (Some(target), _) => CreateKind::Symlink { target: target.into() },
+        (None, true) => CreateKind::Directory,
+        (None, false) => CreateKind::File,
+    };
+    node.with(|record| {
+        let created = time(record, ZplAttribute::Crtime);
+        Record::Create(Box::new(Create {
+            kind,
+            directory,
+            object: node.id,
+            dnode_slots: u16::from(slots),
+            mode: record.u64(ZplAttribute::Mode),
+            uid: record.u64(ZplAttribute::Uid),
+            gid: record.u64(ZplAttribute::Gid),
+            generation: record.u64(ZplAttribute::Gen),
+            creation_time: [created.seconds.cast_unsigned(), created.nanoseconds],
+            rdev: record.u64(ZplAttribute::Rdev),
+            xvattr: None,
+            acl: None,
+            domains: FuidDomains::default(),
+            name: name.into(),
+        }))
+    })
+}
+
 impl FileSystem {
     /// Makes a node and its name.
     ///
     /// # Errors
     /// The name is there already or cannot be one, or the directory is none or takes nothing new.
     pub async fn create(&self, parent: ObjectId, name: &[u8], new: &NewNode) -> Result<Attributes, ZplError> {
-        let (node, _) = self.create_node(parent, name, new, false).await?;
+        let (node, _) = self.create_node(parent, name, new, false, None).await?;
         node.attributes()
     }
 
-    /// Makes a node; opened as a handle where that is asked for.
+    /// Makes a node; opened as a handle where that is asked for. One that is made again is what it was, and inherits nothing.
     pub(crate) async fn create_node(
         &self,
         parent: ObjectId,
         name: &[u8],
         new: &NewNode,
         open: bool,
+        origin: Option<Origin>,
     ) -> Result<(Arc<Node>, Txg), ZplError> {
         check_name(name)?;
         let kind = FileKind::of_mode(u64::from(new.mode)).ok_or(ZplError::Invalid("a mode that names no kind"))?;
@@ -72,20 +116,23 @@ impl FileSystem {
             return Err(ZplError::Exists);
         }
         let now = self.now();
-        let mut record = self.child_record(&parent, kind, new, now).await?;
-        let options = self.options();
-        let form = self.form(bonus_room_bytes(options.dnode_slots), &record).await?;
+        let mut record = self.child_record(&parent, kind, new, now, origin).await?;
+        let slots = origin.map_or(self.options().dnode_slots, |origin| origin.slots);
+        let form = self.form(bonus_room_bytes(slots), &record).await?;
         self.shared.objset.look_for_numbers().await?;
         let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
-        let tx = self.source()?.begin(cost).await?;
+        let mut tx = self.begin(cost).await?;
         let txg = tx.txg();
         let is_dir = kind == FileKind::Directory;
         let kind = if is_dir { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS };
         let spec = ObjectSpec::new(kind, BLOCK_MIN_BYTES).with_bonus(DmuType::SA, Vec::new());
-        let spec = ObjectSpec { slots: options.dnode_slots, ..spec };
-        let object = self.shared.objset.create_object(txg, &spec)?;
+        let spec = ObjectSpec { slots, ..spec };
+        let object = match origin {
+            Some(origin) => self.shared.objset.create_at(txg, origin.object, &spec)?,
+            None => self.shared.objset.create_object(txg, &spec)?,
+        };
         let finish = async {
-            record.put(ZplAttribute::Gen, txg.0)?;
+            record.put(ZplAttribute::Gen, origin.map_or(txg.0, |origin| origin.generation))?;
             let mode = record.u64(ZplAttribute::Mode) as u32;
             let attributes = SaHandle::create(&object, txg, record, form)?;
             if is_dir {
@@ -112,7 +159,16 @@ impl FileSystem {
             Ok::<_, ZplError>(node)
         };
         match finish.await {
-            Ok(node) => Ok((node, txg)),
+            Ok(node) => {
+                let inherited = node.with(|record| unpack(node.id, record))?;
+                if inherited.iter().all(|(_, list)| tx.may_log_xattr(Some(list))) {
+                    tx.log(made(parent.id, name, new, slots, &node));
+                    for (name, list) in &inherited {
+                        tx.log_with_names(xattr_record(node.id, name, Some(list)));
+                    }
+                }
+                Ok((node, txg))
+            }
             Err(error) => {
                 object.free(txg);
                 Err(error)
@@ -142,6 +198,7 @@ impl FileSystem {
         kind: FileKind,
         new: &NewNode,
         now: Time,
+        origin: Option<Origin>,
     ) -> Result<SaRecord, ZplError> {
         let above = parent.record();
         if above.flags().contains(ZnodeFlags::INHERIT_ACE) {
@@ -150,8 +207,8 @@ impl FileSystem {
         }
         let is_dir = kind == FileKind::Directory;
         let parent_mode = above.u64(ZplAttribute::Mode) as u32;
-        let hands_group_down = parent_mode & MODE_SETGID != 0;
-        let acls = match self.options().has_posix_acls && kind != FileKind::Symlink {
+        let hands_group_down = parent_mode & MODE_SETGID != 0 && origin.is_none();
+        let acls = match self.options().has_posix_acls && kind != FileKind::Symlink && origin.is_none() {
             true => self.default_acl(parent).await?,
             false => None,
         };
@@ -191,7 +248,7 @@ impl FileSystem {
             links: if is_dir { 2 } else { 1 },
             flags,
             rdev,
-            times: Times::all(now),
+            times: Times::all(origin.map_or(now, |origin| origin.created)),
         };
         let mut record = birth.record(&self.shared.master.tables)?;
         if let Some(target) = &new.target {

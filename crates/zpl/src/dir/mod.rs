@@ -8,6 +8,7 @@ mod remove;
 mod rename;
 
 pub use create::NewNode;
+pub(crate) use create::Origin;
 pub(crate) use entry::{entry_value, word};
 pub(crate) use kept::KeptZaps;
 pub use look::{Cursor, DirEntry};

@@ -6,6 +6,7 @@ use cenote_dmu::Zap;
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
+use cenote_format::zil::Tx as Record;
 use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::DirEntry;
 use cenote_taskq::mutant::{self, Mutant};
@@ -186,27 +187,27 @@ impl FileSystem {
         parent: &Node,
         name: &[u8],
         node: &Arc<Node>,
-        directory: bool,
+        is_directory: bool,
     ) -> Result<(), ZplError> {
         assert_ne!(parent.id, node.id, "a directory is not removed from itself");
         node.check_there()?;
-        match (directory, node.is_directory()) {
+        match (is_directory, node.is_directory()) {
             (true, false) => return Err(ZplError::NotDirectory),
             (false, true) => return Err(ZplError::IsDirectory),
             _ => {}
         }
         self.check_removable(parent, node)?;
-        if directory {
+        if is_directory {
             self.check_empty(node).await?;
         }
         let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
         zap.remove(name).await?;
         let fate = self.fate(node).await?;
-        let tx = self.source()?.begin(Cost::default().with_entries(2).with_objects(1).that_frees()).await?;
+        let mut tx = self.begin(Cost::default().with_entries(2).with_objects(1).that_frees()).await?;
         let (txg, now) = (tx.txg(), self.now());
         parent.update(txg, |record| {
             record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_sub(1))?;
-            let links = record.u64(ZplAttribute::Links).saturating_sub(u64::from(directory));
+            let links = record.u64(ZplAttribute::Links).saturating_sub(u64::from(is_directory));
             record.put(ZplAttribute::Links, links)?;
             touch(record, now)
         })?;
@@ -215,7 +216,14 @@ impl FileSystem {
             zap.flush(txg).await?;
         }
         self.in_use()?.zaps.keep(zap);
-        self.settle(fate, node, txg, now).await
+        let is_last = !matches!(fate, Fate::Stays);
+        self.settle(fate, node, txg, now).await?;
+        if is_last {
+            tx.forget(node.id);
+        }
+        let (directory, name) = (parent.id, name.into());
+        tx.log(if is_directory { Record::Rmdir { directory, name } } else { Record::Remove { directory, name } });
+        Ok(())
     }
 
     /// Gives a file another name.
@@ -246,7 +254,7 @@ impl FileSystem {
             return Err(ZplError::Exists);
         }
         zap.insert(name, &entry_value(node.id, node.mode())?).await?;
-        let tx = self.source()?.begin(Cost::default().with_entries(1).with_objects(1)).await?;
+        let mut tx = self.begin(Cost::default().with_entries(1).with_objects(1)).await?;
         let (txg, now) = (tx.txg(), self.now());
         node.update(txg, |record| {
             record.put(ZplAttribute::Links, links.saturating_add(1))?;
@@ -261,6 +269,7 @@ impl FileSystem {
         zap.flush(txg).await?;
         drop(entries);
         self.in_use()?.zaps.keep(zap);
+        tx.log(Record::Link { directory: parent.id, object: node.id, name: name.into() });
         node.attributes()
     }
 }

@@ -6,9 +6,10 @@ use cenote_dmu::Zap;
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
+use cenote_format::zil::{Rename, RenameKind, Tx as Record};
 
 use super::entry::{check_name, entry_value};
-use super::remove::{check_project, counts, in_order, lock_all};
+use super::remove::{Fate, check_project, counts, in_order, lock_all};
 use crate::ZplError;
 use crate::filesystem::FileSystem;
 use crate::names::missing;
@@ -41,6 +42,16 @@ struct Ends<'a> {
 impl Ends<'_> {
     fn is_one_directory(&self) -> bool {
         self.from.id == self.to.id
+    }
+
+    fn record(&self, kind: RenameKind) -> Record<'_> {
+        Record::Rename(Rename {
+            kind,
+            source_directory: self.from.id,
+            target_directory: self.to.id,
+            source_name: self.from_name.into(),
+            target_name: self.to_name.into(),
+        })
     }
 }
 
@@ -171,7 +182,7 @@ impl FileSystem {
         if fate.is_some() {
             cost = cost.that_frees();
         }
-        let tx = self.source()?.begin(cost).await?;
+        let mut tx = self.begin(cost).await?;
         let (txg, now) = (tx.txg(), self.now());
         node.update(txg, |record| {
             record.put(ZplAttribute::Parent, ends.to.id.0)?;
@@ -186,10 +197,15 @@ impl FileSystem {
         if let Some(to) = to {
             self.flush(&ends.to, txg, to).await?;
         }
-        match (over, fate) {
-            (Some(over), Some(fate)) => self.settle(fate, over, txg, now).await,
-            _ => Ok(()),
+        if let (Some(over), Some(fate)) = (over, fate) {
+            let is_last = !matches!(fate, Fate::Stays);
+            self.settle(fate, over, txg, now).await?;
+            if is_last {
+                tx.forget(over.id);
+            }
         }
+        tx.log_rename(node.id, ends.record(RenameKind::Plain));
+        Ok(())
     }
 
     /// Counts entries and links that a directory has gained and lost.
@@ -240,7 +256,7 @@ impl FileSystem {
             zap.set(ends.to_name, &first).await?;
             to = Some(zap);
         }
-        let tx = self.source()?.begin(Cost::default().with_entries(2).with_objects(2)).await?;
+        let mut tx = self.begin(Cost::default().with_entries(2).with_objects(2)).await?;
         let (txg, now) = (tx.txg(), self.now());
         debug_assert!(node.id != ends.to.id && over.id != ends.from.id, "no directory comes to lie in itself");
         for (moved, directory) in [(node, &ends.to), (over, &ends.from)] {
@@ -252,9 +268,10 @@ impl FileSystem {
         self.adjust(&ends.from, txg, (0, 0), (counts(over), counts(node))).await?;
         self.adjust(&ends.to, txg, (0, 0), (counts(node), counts(over))).await?;
         self.flush(&ends.from, txg, from).await?;
-        match to {
-            Some(to) => self.flush(&ends.to, txg, to).await,
-            None => Ok(()),
+        if let Some(to) = to {
+            self.flush(&ends.to, txg, to).await?;
         }
+        tx.log_rename(node.id, ends.record(RenameKind::Exchange));
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Files: handles, reading, and finding data and holes.
 
+mod logged;
 mod size;
 mod write;
 
@@ -11,7 +12,9 @@ use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::sa::ZplAttribute;
 use cenote_taskq::buf::Block;
 
+pub(crate) use logged::LoggedFiles;
 pub use size::Allocation;
+pub(crate) use write::Reach;
 
 use crate::dir::NewNode;
 use crate::filesystem::FileSystem;
@@ -82,7 +85,7 @@ impl FileSystem {
         name: &[u8],
         new: &NewNode,
     ) -> Result<(File, Attributes), ZplError> {
-        let (node, _) = self.create_node(parent, name, new, true).await?;
+        let (node, _) = self.create_node(parent, name, new, true, None).await?;
         let file = self.opened(node);
         let attributes = file.attributes()?;
         Ok((file, attributes))

@@ -1,12 +1,14 @@
 //! Sizes of files, and holes in them.
 
-use cenote_dmu::tx::{Cost, Tx};
+use cenote_dmu::tx::Cost;
 use cenote_format::ids::BlockId;
 use std::ops::Range;
 
 use cenote_format::sa::ZplAttribute;
+use cenote_format::zil::Tx as Record;
 use cenote_taskq::buf::Block;
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_zil::Change;
 
 use super::write::check_writable;
 use crate::ZplError;
@@ -52,16 +54,17 @@ impl FileSystem {
         let _range = node.in_use()?.bytes.write(0..u64::MAX).await;
         let grown = self.grown_block(node, size_bytes)?;
         let cost = Cost::default().with_objects(1).with_bytes(u64::from(grown.unwrap_or(0)));
-        let tx = self.source()?.begin(cost).await?;
+        let mut tx = self.begin(cost).await?;
         if let Some(grown) = grown {
             node.object.set_block_bytes(tx.txg(), grown).await?;
         }
         self.put_size(node, &tx, Some(size_bytes))?;
+        tx.log(truncated(node, size_bytes..size_bytes));
         debug_assert_eq!(node.size_bytes(), size_bytes, "a file has the size that it was given");
         Ok(())
     }
 
-    fn put_size(&self, node: &Node, tx: &Tx, size_bytes: Option<u64>) -> Result<(), ZplError> {
+    fn put_size(&self, node: &Node, tx: &Change, size_bytes: Option<u64>) -> Result<(), ZplError> {
         let now = self.now();
         node.update(tx.txg(), |record| {
             if let Some(size) = size_bytes {
@@ -71,7 +74,8 @@ impl FileSystem {
         })
     }
 
-    async fn shrink(&self, node: &Node, size_bytes: u64) -> Result<(), ZplError> {
+    /// Makes a file end at a size that is no larger than its own: what its blocks have behind that becomes zeros.
+    pub(crate) async fn shrink(&self, node: &Node, size_bytes: u64) -> Result<(), ZplError> {
         let block_bytes = node.object.block_bytes();
         let _range = node.in_use()?.bytes.write(size_bytes / block_bytes * block_bytes..u64::MAX).await;
         let keep = size_bytes.div_ceil(block_bytes);
@@ -79,11 +83,13 @@ impl FileSystem {
             match self.last_piece(&node.object, keep..u64::MAX).await? {
                 Some(piece) if piece.start > keep => {
                     let weight = weight(&node.object, piece.end - piece.start);
-                    let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+                    let mut tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
                     node.object.free_blocks(tx.txg(), piece.start..u64::MAX);
                     let left = node.size_bytes().min(piece.start.saturating_mul(block_bytes));
                     assert!(size_bytes <= left, "a file that is made smaller in steps loses no more than it is to");
                     self.put_size(node, &tx, Some(left))?;
+                    // The last step says what all of them come to.
+                    tx.needs_no_record();
                 }
                 rest => break rest,
             }
@@ -94,7 +100,7 @@ impl FileSystem {
         if tail > 0 && !mutant::is(Mutant::TailKept) {
             patch(node, &mut patches, keep - 1, tail..block_bytes as usize).await?;
         }
-        let tx = self.begin_last(node, rest.as_ref(), &patches).await?;
+        let mut tx = self.begin_last(node, rest.as_ref(), &patches).await?;
         if size_bytes == 0 {
             node.object.truncate(tx.txg());
         } else if rest.is_some() {
@@ -104,6 +110,7 @@ impl FileSystem {
             node.object.write_block(tx.txg(), block, data);
         }
         self.put_size(node, &tx, Some(size_bytes))?;
+        tx.log(truncated(node, size_bytes..size_bytes));
         debug_assert_eq!(
             node.size_bytes(),
             size_bytes,
@@ -113,12 +120,12 @@ impl FileSystem {
     }
 
     /// A txg for the last step of something that frees.
-    async fn begin_last(&self, node: &Node, piece: Option<&Range<u64>>, patches: &Patches) -> Result<Tx, ZplError> {
+    async fn begin_last(&self, node: &Node, piece: Option<&Range<u64>>, patches: &Patches) -> Result<Change, ZplError> {
         let bytes = patches.iter().map(|(_, data)| data.len() as u64).sum();
         let cost = Cost::default().with_objects(1).with_bytes(bytes).that_frees();
         match piece {
             Some(piece) => self.begin_piece(cost, weight(&node.object, piece.end - piece.start)).await,
-            None => Ok(self.source()?.begin(cost).await?),
+            None => self.begin(cost).await,
         }
     }
 
@@ -152,11 +159,12 @@ impl FileSystem {
             }
             end = piece.start;
             let weight = weight(&node.object, piece.end - piece.start);
-            let tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
+            let mut tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
             node.object.free_blocks(tx.txg(), piece);
             self.put_size(node, &tx, None)?;
+            tx.needs_no_record();
         }
-        let tx = self.begin_last(node, last.as_ref(), &patches).await?;
+        let mut tx = self.begin_last(node, last.as_ref(), &patches).await?;
         if let Some(piece) = last {
             node.object.free_blocks(tx.txg(), piece);
         }
@@ -164,6 +172,7 @@ impl FileSystem {
             node.object.write_block(tx.txg(), block, data);
         }
         self.put_size(node, &tx, None)?;
+        tx.log(truncated(node, range));
         debug_assert_eq!(node.size_bytes(), size, "a hole leaves a file's size as it was");
         Ok(())
     }
@@ -193,6 +202,11 @@ impl FileSystem {
         }
         Ok(())
     }
+}
+
+/// The record of a file that ends where the range begins, if that is empty; else of a hole.
+const fn truncated(node: &Node, range: Range<u64>) -> Record<'static> {
+    Record::Truncate { object: node.id, offset_bytes: range.start, length_bytes: range.end - range.start }
 }
 
 /// Notes a block with zeros in a part, unless it is a hole.

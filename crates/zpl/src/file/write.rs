@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use cenote_dmu::Object;
-use cenote_dmu::tx::Cost;
+use cenote_dmu::tx::{Cost, SyncMode};
 use cenote_format::ids::{BlockId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
@@ -18,6 +18,8 @@ use crate::{FileKind, ZplError};
 
 /// Bytes written in one txg by one call: a longer write is made of several.
 const PIECE_BYTES: u64 = 1 << 20;
+/// Bytes that are kept for the intent log where they will be asked for; more are read again.
+const COPIED_MAX_BYTES: usize = 7680;
 
 impl FileSystem {
     /// The size that a file's blocks are to get before it reaches `end`, if that is another than they have: while there is
@@ -81,11 +83,21 @@ impl Piece<'_> {
     }
 }
 
+/// How a write changes its file's size.
+#[derive(Clone, Copy)]
+pub(crate) enum Reach {
+    /// The file ends no sooner than what is written.
+    Written,
+    /// The file ends no sooner than this: a replay writes the whole of a block, of which the file may have a part. What its blocks
+    /// have behind the file's end is kept.
+    To(u64),
+}
+
 /// What is to be written into blocks of some size.
 struct Write<'a> {
     offset_bytes: u64,
     bytes: &'a [u8],
-    /// The file's size before.
+    /// Bytes of the file that are kept where they are not written: its size before.
     size_bytes: u64,
 }
 
@@ -129,13 +141,18 @@ impl File {
     /// # Errors
     /// The file would be too large, a flag forbids it, or there is no room.
     pub async fn write(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), ZplError> {
+        self.write_reaching(offset_bytes, bytes, Reach::Written).await
+    }
+
+    /// Writes bytes, and says where the file ends then.
+    pub(crate) async fn write_reaching(&self, offset_bytes: u64, bytes: &[u8], reach: Reach) -> Result<(), ZplError> {
         let end = offset_bytes.checked_add(bytes.len() as u64).filter(|end| *end <= SIZE_MAX_BYTES);
         end.ok_or(ZplError::TooLarge)?;
         let mut at = offset_bytes;
         let mut rest = bytes;
         while !rest.is_empty() {
             let len = (PIECE_BYTES - at % PIECE_BYTES).min(rest.len() as u64) as usize;
-            self.write_piece(at, &rest[..len]).await?;
+            self.write_piece(at, &rest[..len], reach).await?;
             at += len as u64;
             rest = &rest[len..];
         }
@@ -163,13 +180,19 @@ impl File {
         }
     }
 
-    async fn write_piece(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), ZplError> {
+    async fn write_piece(&self, offset_bytes: u64, bytes: &[u8], reach: Reach) -> Result<(), ZplError> {
         let (fs, node) = (&self.filesystem, &self.node);
         let _shared = node.in_use()?.lock.read().await;
-        check_writable(node, offset_bytes)?;
+        if matches!(reach, Reach::Written) {
+            check_writable(node, offset_bytes)?;
+        }
         let end = offset_bytes + bytes.len() as u64;
         let (_range, grown) = self.lock_range(offset_bytes, end).await?;
-        let write = Write { offset_bytes, bytes, size_bytes: node.size_bytes() };
+        let (file_end, size_bytes) = match reach {
+            Reach::Written => (end, node.size_bytes()),
+            Reach::To(file_end) => (file_end, u64::MAX),
+        };
+        let write = Write { offset_bytes, bytes, size_bytes };
         let object = &node.object;
         let block_bytes = grown.map_or(object.block_bytes(), u64::from);
         let mut made = Vec::new();
@@ -180,7 +203,7 @@ impl File {
         }
         let blocks = write.blocks(block_bytes);
         let cost = Cost::default().with_objects(1).with_bytes((blocks.end - blocks.start).saturating_mul(block_bytes));
-        let tx = node.begin_shared(fs.source()?, cost).await?;
+        let mut tx = node.begin_shared(fs.log()?, cost).await?;
         let txg = tx.txg();
         if let Some(grown) = grown {
             object.set_block_bytes(txg, grown).await?;
@@ -194,10 +217,18 @@ impl File {
         }
         let now = fs.now();
         node.update(txg, |record| {
-            record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).max(end))?;
+            record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).max(file_end))?;
             touch(record, now)
         })?;
-        debug_assert!(node.size_bytes() >= end, "what is written lies in the file");
+        debug_assert!(node.size_bytes() >= file_end, "what is written lies in the file");
+        if node.word(ZplAttribute::Links) == 0 {
+            // After a crash the file is no more.
+            tx.change().needs_no_record();
+        } else {
+            let is_waited_for = fs.log()?.mode() == SyncMode::Always && bytes.len() <= COPIED_MAX_BYTES;
+            let data = is_waited_for.then(|| Block::copied_from(bytes));
+            tx.change().log_write(node.id, node.word(ZplAttribute::Gen), offset_bytes..end, data);
+        }
         Ok(())
     }
 
@@ -213,7 +244,8 @@ impl File {
         if self.node.check_there().is_err() || self.node.word(ZplAttribute::Links) == 0 {
             return Ok(());
         }
-        let tx = self.filesystem.source()?.begin(Cost::default().with_objects(1)).await?;
+        let mut tx = self.filesystem.begin(Cost::default().with_objects(1)).await?;
+        tx.needs_no_record();
         // The change brings it along.
         self.node.update(tx.txg(), |_| Ok(()))
     }

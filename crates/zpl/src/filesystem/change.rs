@@ -1,17 +1,19 @@
 //! Attributes: as of the newest change, and changing them.
 
 use cenote_dmu::sa::{SaForm, SaRecord, bonus_room_of};
-use cenote_dmu::tx::Cost;
+use cenote_dmu::tx::{Cost, TxgSource};
 use cenote_dmu::{DmuError, DmuErrorKind};
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
+use cenote_format::zil::{FuidDomains, SetAttr, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
 
 use super::FileSystem;
 use crate::acl;
 use crate::node::Node;
 use crate::posix_acl;
-use crate::record::{MODE_KIND, Plan, put_acl, put_time};
+use crate::record::{MODE_KIND, Plan, put_acl, put_time, time};
+use crate::xattr::xattr_record;
 use crate::{Attributes, FileKind, Time, ZplError};
 
 /// What is to change of a node's attributes; what is absent stays.
@@ -74,7 +76,8 @@ impl FileSystem {
         node.attributes()
     }
 
-    async fn change_record(&self, node: &Node, change: &AttributeChange) -> Result<(), ZplError> {
+    /// Changes all but the size of a node that is locked.
+    pub(crate) async fn change_record(&self, node: &Node, change: &AttributeChange) -> Result<(), ZplError> {
         let mut record = node.record();
         for (attribute, id) in [(ZplAttribute::Uid, change.uid), (ZplAttribute::Gid, change.gid)] {
             if let Some(id) = id {
@@ -103,12 +106,15 @@ impl FileSystem {
         if let Some(permissions) = change.permissions {
             acl = self.change_mode(node, &mut record, permissions).await?;
         }
+        let logged_acl = acl.clone();
         let edit = match acl {
             Some(acl) => self.stage_xattr(node, &mut record, posix_acl::ACCESS, Some(acl)).await?,
             None => None,
         };
         let plan = self.plan(node, record).await?;
-        let tx = self.source()?.begin(Cost::default().with_repack().with_entries(1).with_objects(2)).await?;
+        let mut tx = self.begin(Cost::default().with_repack().with_entries(1).with_objects(2)).await?;
+        let has_records = change.flags.is_none() && change.project.is_none() && edit.is_none();
+        let is_logged = has_records && (logged_acl.is_none() || tx.may_log_xattr(logged_acl.as_deref()));
         let plan = match edit {
             Some(edit) => self.apply_edit(edit, plan, tx.txg()).await?,
             None => plan,
@@ -117,11 +123,27 @@ impl FileSystem {
             node.forget_access();
         }
         node.store(tx.txg(), plan)?;
+        match record_of(node, change) {
+            Some(record) if is_logged => tx.log(record),
+            // The time of the change is no promise.
+            None if is_logged => tx.needs_no_record(),
+            _ => {}
+        }
+        if is_logged && logged_acl.is_some() {
+            tx.log(xattr_record(node.id, posix_acl::ACCESS, logged_acl.as_deref()));
+        }
         drop(tx);
         if change.uid.is_some() || change.gid.is_some() || change.project.is_some() {
             self.own_xattrs(node).await?;
         }
         Ok(())
+    }
+
+    /// The record of the mode that a node has.
+    pub(crate) fn mode_record(&self, node: &Node) -> Record<'static> {
+        let permissions = Some(node.mode());
+        let change = AttributeChange { permissions, ..AttributeChange::default() };
+        record_of(node, &change).expect("a mode has a record")
     }
 
     /// How a record is packed into a bonus of so many bytes. Layouts that are missing are added, in a txg of their own; so the caller
@@ -136,7 +158,7 @@ impl FileSystem {
         if let Some(form) = tables.form(room_bytes, record).map_err(fail)? {
             return Ok(form);
         }
-        let tx = self.source()?.begin(Cost::default().with_entries(2)).await?;
+        let tx = self.log()?.begin_apart(Cost::default().with_entries(2)).await?;
         Ok(adding.form(tx.txg(), room_bytes, record).await.map_err(fail)?)
     }
 
@@ -174,6 +196,41 @@ impl FileSystem {
             None => Ok(None),
         }
     }
+}
+
+/// The record of attributes that a node has got, if there are any that records have.
+fn record_of(node: &Node, change: &AttributeChange) -> Option<Record<'static>> {
+    let mut mask = 0;
+    for (is_asked, bit) in [
+        (change.permissions.is_some(), SetAttr::MASK_MODE),
+        (change.uid.is_some(), SetAttr::MASK_UID),
+        (change.gid.is_some(), SetAttr::MASK_GID),
+        (change.accessed.is_some(), SetAttr::MASK_ATIME),
+        (change.modified.is_some(), SetAttr::MASK_MTIME),
+    ] {
+        mask |= if is_asked { bit } else { 0 };
+    }
+    if mask == 0 {
+        return None;
+    }
+    Some(node.with(|record| {
+        let words = |attribute| {
+            let time = time(record, attribute);
+            [time.seconds.cast_unsigned(), time.nanoseconds]
+        };
+        Record::SetAttr(Box::new(SetAttr {
+            object: node.id,
+            mask,
+            mode: record.u64(ZplAttribute::Mode),
+            uid: record.u64(ZplAttribute::Uid),
+            gid: record.u64(ZplAttribute::Gid),
+            size_bytes: record.u64(ZplAttribute::Size),
+            access_time: words(ZplAttribute::Atime),
+            modification_time: words(ZplAttribute::Mtime),
+            xvattr: None,
+            domains: FuidDomains::default(),
+        }))
+    }))
 }
 
 /// Puts a project into a record, where accounting finds it.

@@ -6,13 +6,14 @@ mod master;
 pub(crate) mod options;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use cenote_dmu::tx::TxgSource;
+use cenote_dmu::tx::{Cost, SyncMode, TxgSource};
 use cenote_dmu::{Object, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::{Mutex, RwLock};
 use cenote_taskq::{AsyncMutex, Notify};
+use cenote_zil::{Change, Log};
 
 pub use change::AttributeChange;
 pub(crate) use master::{Master, NewMaster};
@@ -20,6 +21,7 @@ pub use options::{AccessTimes, FileSystemOptions, XattrMode};
 
 use crate::delete_queue::{Garbage, Share};
 use crate::dir::KeptZaps;
+use crate::file::LoggedFiles;
 use crate::names::CaseSensitivity;
 use crate::node::{Node, NodeTable};
 use crate::{Time, ZplError};
@@ -38,7 +40,9 @@ pub(crate) struct Shared {
 
 /// What a file system needs that is changed.
 pub(crate) struct InUse {
-    source: Arc<dyn TxgSource>,
+    log: Arc<Log>,
+    /// Where the log reads data; none where nothing is logged.
+    data: OnceLock<Arc<LoggedFiles>>,
     pub(crate) queue: ObjectId,
     pub(crate) nodes: NodeTable,
     pub(crate) zaps: KeptZaps,
@@ -55,13 +59,13 @@ pub(crate) struct InUse {
     /// How much was freed in which txg.
     pub(crate) share: Mutex<Share>,
     /// What has no name any more and is used without being open, where the user says when that ends.
-    pub(crate) kept: Option<Mutex<BTreeMap<ObjectId, Arc<Node>>>>,
+    pub(crate) kept: OnceLock<Mutex<BTreeMap<ObjectId, Arc<Node>>>>,
 }
 
 impl InUse {
     /// Where txgs come from.
-    pub(crate) fn source(&self) -> &dyn TxgSource {
-        self.source.as_ref()
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
     }
 }
 
@@ -76,14 +80,39 @@ impl FileSystem {
         Ok(Self { shared: Arc::new(Shared { objset, master, in_use: None }) })
     }
 
-    /// Opens the file system of a head dataset to be changed, in txgs of `source`. Objects that its last user left in the delete
-    /// queue are garbage now: see [`FileSystem::reap`].
+    /// Opens the file system of a head dataset to be changed, in txgs of `source`, without a log: see [`Self::open_logged`].
     ///
     /// # Errors
-    /// It is none, or one of a kind that cannot be changed yet.
+    /// As there.
     pub async fn open_head(
         objset: &Objset,
         source: Arc<dyn TxgSource>,
+        options: FileSystemOptions,
+    ) -> Result<Self, ZplError> {
+        Self::open_logged(objset, Arc::new(Log::without(source, SyncMode::Standard)), options).await
+    }
+
+    /// Opens the file system of a head dataset to be changed, in txgs of `log`, which is told of all changes. What its intent log has is replayed first, so
+    /// nobody else has it open to be changed, and the caller holds no txg and is no sync task. Objects that its last user left in the
+    /// delete queue are garbage now: see [`FileSystem::reap`].
+    ///
+    /// # Errors
+    /// It is none, or one of a kind that cannot be changed yet; its intent log cannot be replayed ([`ZplError::Replay`]).
+    pub async fn open_logged(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> Result<Self, ZplError> {
+        // Seldom, and large.
+        Box::pin(crate::replay::replay(objset, log.clone(), options)).await?;
+        let this = Self::open_replayed(objset, log, options).await?;
+        let in_use = this.in_use()?;
+        let data = in_use.data.get_or_init(|| Arc::new(LoggedFiles::new(&this)));
+        let weak: std::sync::Weak<LoggedFiles> = Arc::downgrade(data);
+        in_use.log.set_data(weak);
+        Ok(this)
+    }
+
+    /// The same, as far as its intent log was replayed.
+    pub(crate) async fn open_replayed(
+        objset: &Objset,
+        log: Arc<Log>,
         options: FileSystemOptions,
     ) -> Result<Self, ZplError> {
         if !options.record_bytes.is_power_of_two() || options.record_bytes < 512 {
@@ -92,7 +121,8 @@ impl FileSystem {
         assert!(objset.is_open(), "a file system that is changed is in an objset that is");
         let master = Master::open(objset).await?;
         let in_use = InUse {
-            source,
+            log,
+            data: OnceLock::new(),
             queue: master.changeable()?,
             nodes: NodeTable::new(options.access_times),
             zaps: KeptZaps::default(),
@@ -103,7 +133,7 @@ impl FileSystem {
             garbage_came: Notify::new(),
             reaping: AsyncMutex::new(()),
             share: Mutex::default(),
-            kept: None,
+            kept: OnceLock::new(),
         };
         Ok(Self { shared: Arc::new(Shared { objset: objset.clone(), master, in_use: Some(in_use) }) })
     }
@@ -113,12 +143,12 @@ impl FileSystem {
     /// there only as long as they are open.
     ///
     /// # Panics
-    /// It is in use already.
+    /// It was asked for before.
     #[must_use]
-    pub fn keeping_until_forgotten(mut self) -> Self {
-        let shared = Arc::get_mut(&mut self.shared).expect("asked for before the file system is used");
-        if let Some(in_use) = &mut shared.in_use {
-            in_use.kept = Some(Mutex::default());
+    pub fn keeping_until_forgotten(self) -> Self {
+        if let Some(in_use) = &self.shared.in_use {
+            let was_new = in_use.kept.set(Mutex::default()).is_ok();
+            assert!(was_new, "asked for once");
         }
         self
     }
@@ -207,12 +237,20 @@ impl FileSystem {
         self.shared.in_use.as_ref().ok_or(ZplError::ReadOnly)
     }
 
-    /// Where changes get their txgs from.
+    /// Where changes get their txgs from, and are logged.
     ///
     /// # Errors
     /// It is open to be read only.
-    pub(crate) fn source(&self) -> Result<&dyn TxgSource, ZplError> {
-        Ok(self.in_use()?.source())
+    pub(crate) fn log(&self) -> Result<&Log, ZplError> {
+        Ok(self.in_use()?.log())
+    }
+
+    /// Begins a change, which says what is to be logged of it.
+    ///
+    /// # Errors
+    /// It is open to be read only, or as [`TxgSource::begin`].
+    pub(crate) async fn begin(&self, cost: Cost) -> Result<Change, ZplError> {
+        Ok(self.log()?.begin_change(cost).await?)
     }
 
     /// The node of an object, which was not removed.

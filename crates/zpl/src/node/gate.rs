@@ -1,9 +1,9 @@
 //! Order among writers who share a lock: those of one txg at a time.
 
-use cenote_dmu::tx::Tx;
 use cenote_format::ids::Txg;
 use cenote_taskq::Notify;
 use cenote_taskq::sync::Mutex;
+use cenote_zil::Change;
 
 /// Lets those through who have the same txg; one of a later txg waits until they are through.
 pub(super) struct Gate {
@@ -49,12 +49,16 @@ impl Drop for Through<'_> {
 
 /// A writer's txg.
 pub(crate) struct SharedTxg<'a> {
-    pub(super) tx: Tx,
+    pub(super) tx: Change,
     pub(super) _through: Through<'a>,
 }
 
 impl SharedTxg<'_> {
-    pub(crate) fn txg(&self) -> Txg {
+    pub(crate) const fn txg(&self) -> Txg {
         self.tx.txg()
+    }
+
+    pub(crate) const fn change(&mut self) -> &mut Change {
+        &mut self.tx
     }
 }

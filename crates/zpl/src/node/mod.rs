@@ -17,13 +17,14 @@ pub(crate) use table::NodeTable;
 
 use cenote_dmu::Object;
 use cenote_dmu::sa::{SaForm, SaHandle, SaRecord, SaTables};
-use cenote_dmu::tx::{Cost, TxgSource};
+use cenote_dmu::tx::Cost;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use cenote_taskq::{AsyncMutex, AsyncReadGuard, AsyncRwLock};
+use cenote_zil::Log;
 
 use bytes::Bytes;
 use gate::{Gate, SharedTxg};
@@ -299,10 +300,10 @@ impl Node {
     }
 
     /// A txg for someone who shares `lock` with other writers, never later than the txg of a writer that comes after.
-    pub(crate) async fn begin_shared(&self, source: &dyn TxgSource, cost: Cost) -> Result<SharedTxg<'_>, ZplError> {
+    pub(crate) async fn begin_shared(&self, log: &Log, cost: Cost) -> Result<SharedTxg<'_>, ZplError> {
         let in_use = self.in_use()?;
         let _turn = in_use.turns.lock().await;
-        let tx = source.begin(cost).await?;
+        let tx = log.begin_change(cost).await?;
         let through = in_use.gate.enter(tx.txg()).await;
         Ok(SharedTxg { tx, _through: through })
     }

@@ -211,7 +211,7 @@ impl FileSystem {
                 changed(&mut record, now)?;
                 changes.push((hidden.clone(), self.plan(&hidden, record).await?));
             }
-            let tx = self.source()?.begin(Cost::default().with_objects(changes.len() as u64)).await?;
+            let tx = self.begin(Cost::default().with_objects(changes.len() as u64)).await?;
             for (hidden, plan) in changes {
                 hidden.store(tx.txg(), plan)?;
             }

@@ -19,6 +19,7 @@ use cenote_format::sa::ZplAttribute;
 
 pub(crate) use hidden::hidden_birth;
 pub use set::XattrSet;
+pub(crate) use set::xattr_record;
 
 use crate::ZplError;
 

@@ -4,6 +4,7 @@ use cenote_dmu::sa::SaRecord;
 use cenote_dmu::tx::Cost;
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
+use cenote_format::zil::{SetSaXattr, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
 
 use super::hidden::DirEdit;
@@ -77,6 +78,11 @@ fn check_changeable(node: &Node) -> Result<(), ZplError> {
         return Err(ZplError::NotPermitted("immutable, or only to be appended to"));
     }
     Ok(())
+}
+
+/// The record of an attribute that has got a value, or was taken away.
+pub(crate) fn xattr_record<'a>(object: ObjectId, name: &'a [u8], value: Option<&'a [u8]>) -> Record<'a> {
+    Record::SetSaXattr(SetSaXattr { object, name: name.into(), value: value.unwrap_or_default().into() })
 }
 
 impl FileSystem {
@@ -156,6 +162,20 @@ impl FileSystem {
         self.put_xattr(&node, node.record(), name, None).await
     }
 
+    /// Gives a stored attribute a value again, or takes it away where the value is empty, as the intent log says: nobody is asked whether
+    /// it may be, and an access control list's mode has a record of its own.
+    pub(crate) async fn replay_xattr(&self, id: ObjectId, stored: &[u8], value: &[u8]) -> Result<(), ZplError> {
+        let node = self.node(id).await?;
+        let _lock = node.in_use()?.lock.write().await;
+        node.check_there()?;
+        let name = linux_name(stored);
+        let value = (!value.is_empty()).then(|| value.to_vec());
+        if value.is_none() && self.stored_xattr(&node, &name).await?.is_none() {
+            return Ok(());
+        }
+        self.put_xattr(&node, node.record(), &name, value).await
+    }
+
     async fn put_xattr(
         &self,
         node: &Node,
@@ -164,18 +184,26 @@ impl FileSystem {
         value: Option<Vec<u8>>,
     ) -> Result<(), ZplError> {
         changed(&mut record, self.now())?;
+        let has_mode = record.u64(ZplAttribute::Mode) != node.word(ZplAttribute::Mode);
+        let logged = value.clone();
         let edit = self.stage_xattr(node, &mut record, name, value).await?;
         let plan = self.plan(node, record).await?;
         let bytes = edit.as_ref().map_or(0, |edit| edit.bytes());
-        let tx = self
-            .source()?
-            .begin(Cost::default().with_repack().with_entries(2).with_objects(2).with_bytes(bytes))
-            .await?;
+        let cost = Cost::default().with_repack().with_entries(2).with_objects(2).with_bytes(bytes);
+        let mut tx = self.begin(cost).await?;
+        let is_logged = edit.is_none() && tx.may_log_xattr(logged.as_deref());
         let plan = match edit {
             Some(edit) => self.apply_edit(edit, plan, tx.txg()).await?,
             None => plan,
         };
-        node.store(tx.txg(), plan)
+        node.store(tx.txg(), plan)?;
+        if is_logged {
+            if has_mode {
+                tx.log(self.mode_record(node));
+            }
+            tx.log(xattr_record(node.id, name, logged.as_deref()));
+        }
+        Ok(())
     }
 
     /// Puts a value into a record if it may and fits, and says what is to change in the hidden directory.

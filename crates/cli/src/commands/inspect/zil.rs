@@ -3,8 +3,9 @@
 use anyhow::Result;
 use cenote_dmu::{KeyAccess, Objset};
 use cenote_format::ids::ObjsetId;
-use cenote_format::zil::{ChainLayout, CreateKind, LogBlock, LogRecord, RenameKind, Tx, ZilHeader};
+use cenote_format::zil::{CreateKind, LogRecord, RenameKind, Tx, ZilHeader};
 use cenote_spa::View;
+use cenote_zil::{Chain, End};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -86,58 +87,38 @@ async fn chain(
 ) {
     let (mut blocks, mut records, limit) = (Vec::new(), Vec::new(), report.limit);
     let (mut block_count, mut record_count) = (0_u64, 0_u64);
-    let mut pointer = header.log;
-    let mut end = "an empty pointer";
-    while !pointer.is_hole() {
+    let mut chain = Chain::new(pool.dmu().zio(), *header);
+    let mut cut_short = None;
+    while let Some(link) = chain.next().await {
         if block_count >= BLOCKS_MAX as u64 {
-            report.problem(format_args!("{name}: more than {BLOCKS_MAX} blocks of intent log; the rest is left out"));
+            cut_short = Some(format!("more than {BLOCKS_MAX} blocks of intent log; the rest is left out"));
             break;
         }
-        let Some(layout) = pointer.checksum().and_then(ChainLayout::of) else {
-            report.problem(format_args!("{name}: a log block with the checksum number {}", pointer.checksum_number()));
-            break;
-        };
-        let Some(bytes) = pool.dmu().zio().read_speculative(&pointer).await else {
-            end = "a block that is not there";
-            break;
-        };
-        let log = match LogBlock::parse(&bytes, layout, pointer.byte_order()) {
-            Ok(log) => log,
-            Err(error) => {
-                report.problem(format_args!("{name}: {error}"));
-                break;
-            }
-        };
+        let Some(content) = &link.content else { continue };
         block_count += 1;
-        let [.., sequence] = pointer.checksum_words();
         if blocks.len() < limit {
-            blocks.push(
-                json!({ "sequence": sequence, "used_bytes": log.chain.used_bytes, "pointer": pointer.to_string() }),
-            );
+            blocks.push(json!({
+                "sequence": link.sequence(),
+                "used_bytes": content.used_bytes,
+                "pointer": link.pointer.to_string(),
+            }));
         }
-        if pointer.is_encrypted() {
+        if link.pointer.is_encrypted() {
             shown.insert("records".into(), "not supported yet: records of encrypted datasets".into());
-        } else {
-            for record in log.records() {
-                match record {
-                    Ok(record) => {
-                        record_count += 1;
-                        if records.len() < limit && args.verbose {
-                            records.push(describe(&record));
-                        }
-                    }
-                    Err(error) => {
-                        report.problem(format_args!("{name}: log block {sequence}: {error}"));
-                        break;
-                    }
-                }
+        }
+        for record in content.records() {
+            record_count += 1;
+            if records.len() < limit && args.verbose {
+                records.push(describe(&record));
             }
         }
-        if !log.continues(&pointer) {
-            end = "a link that does not continue it";
-            break;
-        }
-        pointer = log.chain.next;
+    }
+    let end = chain.end().map_or_else(String::new, ToString::to_string);
+    if let Some(End::Damaged(_) | End::Unordered | End::Device(_)) = chain.end() {
+        cut_short = Some(end.clone());
+    }
+    if let Some(problem) = cut_short {
+        report.problem(format_args!("{name}: {problem}"));
     }
     shown.insert("ends_at".into(), end.into());
     shown.insert("block_count".into(), block_count.into());

@@ -56,6 +56,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 async fn destroy(context: &Context, args: &Args, pool: &Writing) -> Result<()> {
     // As OpenZFS unmounts them: a mount that shows them nested in another has them in use.
     context.release(&outermost(args, pool).await?).await?;
+    pool.pool().settle_logs().await?;
     let mut task = Destroy::new(pool.pool(), &args.dataset, args.recursive);
     if args.verbose || args.dry_run {
         task = pool.pool().check_task(task).await?;

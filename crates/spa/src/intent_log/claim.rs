@@ -1,0 +1,193 @@
+//! Claiming the logs of a pool that is opened to be written.
+
+use std::collections::BTreeSet;
+
+use cenote_dmu::Objset;
+use cenote_format::blkptr::{Blkptr, Dva};
+use cenote_format::ids::{BlockId, ObjectId, Txg, VdevId};
+use cenote_format::zil::ZilHeader;
+use cenote_metaslab::AllocError;
+use cenote_taskq::mutant::{self, Mutant};
+use cenote_zil::{Chain, Content, End};
+
+use super::{TXGS_AHEAD_MAX, holds_something, unclaimed};
+use crate::SpaError;
+use crate::sync::Syncer;
+use crate::sync::space::extent;
+
+/// The blocks and datasets that were claimed so far.
+#[derive(Default)]
+struct Claimed {
+    /// Places, so that none is claimed twice.
+    places: BTreeSet<(VdevId, u64)>,
+    /// The newest birth.
+    newest: Txg,
+    /// The datasets whose headers have changed.
+    heads: BTreeSet<ObjectId>,
+}
+
+/// How far one log was claimed.
+#[derive(Default)]
+struct Reached {
+    blocks: u64,
+    last_block: u64,
+    records: u64,
+    last_record: u64,
+}
+
+impl Syncer {
+    /// Claims all logs that hold something, and writes the txgs that takes; none where none does. `missing_log`: those that cannot be
+    /// read are given up.
+    pub(crate) async fn claim_logs(&mut self, missing_log: bool) -> Result<(), SpaError> {
+        let (txg, synced) = (self.txg, Txg(self.txg.0 - 1));
+        assert!(self.synced.is_none(), "logs are claimed in the first txg");
+        assert!(!self.space.with(|allocator| allocator.is_dirty(txg)), "logs are claimed before anything takes space");
+        let dmu = self.writer.dmu().clone();
+        let mut claimed = Claimed::default();
+        for log in unclaimed(&self.dsl().clone(), &dmu, &self.name).await? {
+            let header = log.objset.zil_header();
+            let mut chain = Chain::new(dmu.zio(), header);
+            let first = chain.next().await;
+            let is_given_up = missing_log && matches!(chain.end(), Some(End::Device(_)));
+            if !is_given_up && !holds_something(first.as_ref(), synced) {
+                continue;
+            }
+            let head = self.open_header(&log.name).await?;
+            claimed.heads.insert(head.dataset);
+            if is_given_up {
+                self.give_up_log(txg, &head.objset, &header).await?;
+                continue;
+            }
+            let reached = self.claim_log(txg, &log.objset, header, &mut claimed).await?;
+            head.objset.change_zil_header(txg, |header| {
+                header.claim_txg = txg;
+                header.claim_block_seq = reached.last_block;
+                header.claim_record_seq = reached.last_record;
+                header.flags |= ZilHeader::CLAIM_RECORD_SEQ_VALID;
+                if reached.records > 0 || reached.blocks > 1 {
+                    header.flags |= ZilHeader::REPLAY_NEEDED;
+                }
+            });
+        }
+        assert!(claimed.newest.0 <= synced.0.saturating_add(TXGS_AHEAD_MAX), "births that are claimed are bounded");
+        while !claimed.heads.is_empty() && (self.synced.is_none() || self.txg <= claimed.newest) {
+            self.sync().await?;
+        }
+        self.dsl.retain_heads(|head| !claimed.heads.contains(&head.dataset));
+        Ok(())
+    }
+
+    /// A log on a device that is away: its first block was taken by a txg that is on disk, the others are free as it is.
+    async fn give_up_log(&mut self, txg: Txg, objset: &Objset, header: &ZilHeader) -> Result<(), SpaError> {
+        if header.log.birth() < txg {
+            self.free_blocks(txg, &[header.log]).await?;
+        }
+        objset.change_zil_header(txg, |header| *header = ZilHeader::default());
+        Ok(())
+    }
+
+    async fn claim_log(
+        &self,
+        txg: Txg,
+        objset: &Objset,
+        header: ZilHeader,
+        claimed: &mut Claimed,
+    ) -> Result<Reached, SpaError> {
+        let mut chain = Chain::new(objset.dmu().zio(), header);
+        let mut reached = Reached::default();
+        while let Some(link) = chain.next().await {
+            if !self.claim_block(txg, &link.pointer, claimed).await? {
+                break;
+            }
+            reached.last_block = link.sequence();
+            reached.blocks += 1;
+            if let Some(content) = &link.content
+                && !self.claim_records(txg, objset, content, claimed, &mut reached).await?
+            {
+                break;
+            }
+        }
+        Ok(reached)
+    }
+
+    /// False where a record ends the log.
+    async fn claim_records(
+        &self,
+        txg: Txg,
+        objset: &Objset,
+        content: &Content,
+        claimed: &mut Claimed,
+        reached: &mut Reached,
+    ) -> Result<bool, SpaError> {
+        for record in content.raw_records() {
+            // The chain has read the pointers of all records that it gives.
+            let pointer = record.write_pointer().map_err(|error| self.fail(error))?;
+            if let Some(pointer) = pointer.filter(|pointer| !pointer.is_hole() && pointer.birth() >= txg)
+                && !(is_readable(objset, &pointer).await && self.claim_block(txg, &pointer, claimed).await?)
+            {
+                return Ok(false);
+            }
+            reached.last_record = record.sequence;
+            reached.records += 1;
+        }
+        Ok(true)
+    }
+
+    /// Takes a block's places, if no txg on disk has them; false where they cannot be its.
+    async fn claim_block(&self, txg: Txg, pointer: &Blkptr, claimed: &mut Claimed) -> Result<bool, SpaError> {
+        if pointer.birth() < txg {
+            return Ok(true);
+        }
+        if pointer.birth().0 - txg.0 >= TXGS_AHEAD_MAX {
+            return Ok(false);
+        }
+        let mut taken: Vec<Dva> = Vec::new();
+        for dva in self.places_of(pointer).await? {
+            if claimed.places.contains(&(dva.vdev, dva.offset_bytes)) {
+                continue;
+            }
+            if !self.claim_place(txg, dva).await? {
+                for dva in taken {
+                    claimed.places.remove(&(dva.vdev, dva.offset_bytes));
+                    let given_back = self.space.with(|allocator| allocator.unallocate(txg, &extent(dva)));
+                    given_back.map_err(|error| self.fail(error))?;
+                }
+                return Ok(false);
+            }
+            claimed.places.insert((dva.vdev, dva.offset_bytes));
+            taken.push(dva);
+        }
+        claimed.newest = claimed.newest.max(pointer.birth());
+        Ok(true)
+    }
+
+    async fn claim_place(&self, txg: Txg, dva: Dva) -> Result<bool, SpaError> {
+        if mutant::is(Mutant::LogUnclaimed) {
+            return Ok(true);
+        }
+        loop {
+            match self.space.with(|allocator| allocator.claim(txg, &extent(dva))) {
+                Ok(()) => return Ok(true),
+                Err(AllocError::NeedsLoad(id)) => {
+                    let loaded = self.space.load(id, txg).await;
+                    loaded.map_err(|error| self.fail(format!("claiming intent logs: {error}")))?;
+                }
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+}
+
+/// Whether the block of an indirect write is there, readable without the key. Its client was told nothing before it was.
+async fn is_readable(objset: &Objset, pointer: &Blkptr) -> bool {
+    if pointer.is_embedded() {
+        return true;
+    }
+    let context = objset.context(ObjectId(0), 0, BlockId(0));
+    for dva in pointer.dvas() {
+        if objset.dmu().zio().read_copy(pointer, dva, context).await.is_ok() {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,36 @@
+//! The end of a log: its blocks are free again.
+
+use cenote_dmu::Objset;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zil::ZilHeader;
+use cenote_zil::Chain;
+
+use crate::SpaError;
+use crate::sync::Syncer;
+
+impl Syncer {
+    /// Destroys the log of a head dataset that is open: of what it says nothing is left to be done.
+    pub(crate) async fn destroy_log(&mut self, objset: &Objset) -> Result<(), SpaError> {
+        let (txg, header) = (self.txg, objset.zil_header());
+        if header == ZilHeader::default() {
+            return Ok(());
+        }
+        self.free_log(txg, objset, &header).await?;
+        objset.change_zil_header(txg, |header| *header = ZilHeader::default());
+        self.forget_xattr_records(txg, ObjectId(objset.id().0)).await
+    }
+
+    /// Frees the blocks of a log, and those of indirect writes that were claimed with it.
+    pub(crate) async fn free_log(&mut self, txg: Txg, objset: &Objset, header: &ZilHeader) -> Result<(), SpaError> {
+        let dmu = objset.dmu().clone();
+        let mut chain = Chain::new(dmu.zio(), *header);
+        while let Some(link) = chain.next().await {
+            if link.content.as_ref().is_some_and(|content| content.raw_records().any(|record| record.clones())) {
+                return self.unwritable("giving up cloned blocks in an intent log");
+            }
+            let blocks = chain.new_blocks(&link);
+            self.free_blocks(txg, &blocks).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Intent logs when a pool is opened to be written, and their end: see [`cenote_zil`] for a log's life.
+//!
+//! A log that was not claimed may have blocks that no txg on disk knows of: they lie in space that counts as free. So all logs are claimed
+//! in the first txg, before anything else takes space, and txgs are written until they have passed the births of all claimed blocks. A
+//! pool whose logs hold nothing is opened without a txg, as ever.
+//!
+//! **Invariants.**
+//! 1. Nothing is allocated in the first txg before all logs are claimed (asserted where claiming begins).
+//! 2. A block is claimed once, whatever logs point to it; one that cannot be claimed ends its log.
+//! 3. What is claimed is freed with the log, and nothing else is: the limit is what the header says.
+
+mod check;
+mod claim;
+mod destroy;
+mod write;
+
+use cenote_dmu::{KeyAccess, Objset};
+use cenote_dsl::Dsl;
+use cenote_zil::Link;
+
+use crate::{SpaError, View};
+
+/// Claimed blocks may be of txgs up to so many ahead: that many empty ones are written at worst. OpenZFS has three open at once; a pool
+/// that was frozen for a test (`zpool freeze`) goes on counting.
+const TXGS_AHEAD_MAX: u64 = 1 << 14;
+
+/// A head dataset's log that nobody has claimed.
+struct Unclaimed {
+    /// The dataset's name.
+    name: String,
+    objset: Objset,
+}
+
+/// The logs that nobody has claimed, and that may hold something.
+async fn unclaimed(dsl: &Dsl, dmu: &cenote_dmu::Dmu, pool: &str) -> Result<Vec<Unclaimed>, SpaError> {
+    let dsl_error = |error| SpaError::Dsl { pool: pool.to_owned(), error };
+    let root = dsl.root_dir().await.map_err(dsl_error)?;
+    let mut found = Vec::new();
+    for dir in dsl.tree(root, true).await.map_err(dsl_error)? {
+        let Some(head) = dsl.head(&dir).await.map_err(dsl_error)? else { continue };
+        if head.phys.bp.is_hole() || head.is_inconsistent() {
+            continue;
+        }
+        let objset = Objset::open(dmu.clone(), head.objset_id(), head.phys.bp, KeyAccess::None).await;
+        let objset = objset.map_err(|error| SpaError::Dmu { pool: pool.to_owned(), error })?;
+        let header = objset.zil_header();
+        if !header.log.is_hole() && header.claim_txg.0 == 0 {
+            found.push(Unclaimed { name: dir.name, objset });
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a chain's first block shows that there is something to be claimed; `synced` is the last txg on disk.
+fn holds_something(first: Option<&Link>, synced: cenote_format::ids::Txg) -> bool {
+    first.is_some_and(|first| first.content.is_some() || first.pointer.birth() > synced)
+}
+
+impl View {
+    pub(crate) fn log_unreadable(&self, dataset: &str, what: impl std::fmt::Display) -> SpaError {
+        SpaError::LogUnreadable { pool: self.name().to_owned(), dataset: dataset.to_owned(), what: what.to_string() }
+    }
+}

@@ -1,0 +1,97 @@
+//! Intent logs: what was promised to be durable and is in no transaction group yet.
+//!
+//! # Theory
+//!
+//! **Need.** A client that was told that its write is stable finds it after a crash. The txg of the write may take seconds to be on
+//! disk, so what the client was told stands in a log, one for each file system and volume, and is done again when the dataset is next
+//! opened to be changed. The log is as fast as the device: one block is written and flushed, or several at once.
+//!
+//! **On disk** (`cenote_format::zil`): a header in the objset, and a chain of blocks, each naming the next before that is written. A
+//! chain ends at the first block that is not there: that is no damage.
+//!
+//! **Life of a change that is logged.**
+//! ```text
+//! Log::begin_change ─► Change: in its txg it says what is to be done again ─► an itx in memory, by txg (`itx`)
+//!                                                                               │ dropped when the txg is on disk
+//! Log::sync (fsync, FLUSH, FUA, sync=always) ─► the object's itxs come into the order ─► records fill blocks (`lwb`)
+//!    │                                                                                      │ one burst at a time (`writer::issue`)
+//!    └◄── stable up to there ◄── written and flushed, several blocks on their way at once ◄─┘
+//! the sync of a txg (`writer::blocks`, and the pool): blocks whose records it has are freed, the header names the first that is left
+//! ```
+//! *Names* are logged in their order, since each may depend on those before. *Data and attributes* of an object are logged when somebody
+//! asks for that object, behind the names; of writes the bytes are read then, so what is overwritten meanwhile is logged once.
+//!
+//! *The next block* is allocated in the open txg when a block is issued, and as large as what is known to follow, or as most of the last
+//! bursts were. So a chain ends in a block that is there and was not written yet. The first block is allocated in the sync of the txg that
+//! has the dataset's first change, which is written soon; who asks earlier waits for that txg.
+//!
+//! *Few blocks*: one burst at a time takes all that is asked for. It is held while blocks ahead wait for a flush to begin, since what is written
+//! meanwhile would miss that flush; so each flush has one block of each log, and the block is written while the flush before goes on.
+//!
+//! *A change without a record* (attributes in hidden directories, for one) is known by its txg: who asks next waits for that, and nothing is
+//! logged before it is on disk, since a record might depend on it. Where a change forgets to say what it was it counts as such.
+//!
+//! **Life of a log after a crash.**
+//! ```text
+//! opening the pool to be written          the dataset is next opened to be changed          the end
+//! ┌ check ───────┐  ┌ claim, one txg ──┐  ┌ replay ───────────────────────────────────┐  ┌ destroy ──────────┐
+//! │ can each log │─►│ its blocks get   │─►│ record by record: the effect and the      │─►│ blocks are freed, │
+//! │ be read?     │  │ their places     │  │ position in the header, in one txg        │  │ the header zeroed │
+//! └──────────────┘  └──────────────────┘  └───────────────────────────────────────────┘  └───────────────────┘
+//!    spa                spa                   zpl, zvol                                       spa
+//! ```
+//! *Claiming*: no txg on disk knows the blocks that were logged after it, so their space counts as free until it is claimed. The
+//! header notes how far the log was readable then: what comes to light later (a device that was away) is not part of it any more.
+//! A record of an indirect write ends the log where its block cannot be read: the client was not answered before that was stable.
+//!
+//! *Replaying*: [`Position`] says which records are left. An operation that is one change of one txg has its position in that txg
+//! ([`Marking::Within`]). Others may be done twice without harm (writes, sizes, attributes): their position follows them
+//! ([`Marking::After`]).
+//!
+//! **Errors.** A block that cannot be written or flushed, or that finds no space, breaks the log off: nobody is told that anything from there
+//! on is stable before its txg is, whose own flush has to be good. A new chain is begun when nothing of the old one is needed.
+//!
+//! **In memory.** [`Chain`] has one block at a time; a log of any length is walked in the memory of one block. Only the walk for its
+//! space ([`Chain::new_blocks`]) remembers each block's place.
+//!
+//! **Invariants.**
+//! 1. A walk ends: each block has a sequence number one higher than the one before, and its bytes are verified against that.
+//! 2. Records rise in sequence along the chain; a block that breaks that is damage (asserted where it is read).
+//! 3. A claimed log ends where the claim says.
+//! 4. A client is answered when the block of its last record and all before it in the chain are written and flushed, or its txg is on disk.
+//! 5. A block is freed in the sync of a txg that has all of its records, and not in the txg of its own allocation: until that txg is on disk
+//!    the block may be needed (asserted by the order of txgs in `itx` and `writer::blocks`; by power cuts in `crates/cuts`).
+//! 6. No record is written whose txg is not preceded on disk by a change without a record.
+//!
+//! **Crash.** Claiming is one txg: before it the log is as it was, after it the header says so. A crash while replaying leaves a
+//! position; replay goes on there. A crash before the log is destroyed leaves a log whose records are all behind the position.
+//!
+//! **Rejected.** *Replaying when the pool is opened*: a dataset that is not opened need not be changed, and the key of an encrypted one is
+//! not there yet. *Going on behind a record that cannot be replayed*, as the original does after a warning: what was promised would be
+//! gone; here the dataset is not opened to be changed, and its log stays. *Acknowledging after a failed flush*, as the original does.
+//! *A chain for each client*: the format has one for a dataset.
+//!
+//! **Not here yet.** Indirect writes (so more than 4 MiB at once waits for its txg), records of cloned ranges, of NFSv4 access control lists,
+//! of flags and projects, and of extended attributes in hidden directories; encrypted logs.
+
+mod chain;
+mod check;
+mod itx;
+mod kstat;
+mod log;
+mod log_io;
+mod logs;
+mod lwb;
+mod position;
+mod replaying;
+mod tunables;
+mod writer;
+
+pub use chain::{Chain, Content, End, Link};
+pub use check::{ReplayError, check};
+pub use log::{Change, Log};
+pub use logs::Logs;
+pub use position::{Marking, Position, unsupported};
+pub use replaying::Replaying;
+pub use tunables::ZilTunables;
+pub use writer::{LogData, LogWriter, Retired};

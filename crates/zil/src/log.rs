@@ -1,0 +1,266 @@
+//! The changes of a dataset in use: the txgs that they go to, and the log that makes them stable before.
+//!
+//! `fsync`, `O_SYNC`, NBD's `FLUSH` and `FUA` and the property `sync` all end here, and `crates/cuts` holds the engine to the answers that
+//! are given here. A change says in its txg what is to be done again ([`Change::log`]); one that says nothing makes later commits wait for
+//! its txg, so what is forgotten costs time and loses nothing.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use cenote_dmu::tx::{Cost, PendingFrees, SyncMode, Tx, TxError, TxgSource};
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zil::{self as format, LogRecord, SetSaXattr};
+use cenote_taskq::BoxFuture;
+use cenote_taskq::buf::Block;
+use cenote_taskq::mutant::{self, Mutant};
+use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
+use cenote_zio::ORDER;
+
+use crate::itx::ItxWrite;
+use crate::logs::Logs;
+use crate::writer::{LogData, LogWriter, WaitFor};
+
+/// The txgs of a dataset and its log.
+pub struct Log {
+    source: Arc<dyn TxgSource>,
+    mode: SyncMode,
+    /// None where the dataset has no log: then its txgs are waited for.
+    writer: Option<Arc<LogWriter>>,
+    /// The newest txg that the dataset may have been changed in.
+    changed: AtomicU64,
+}
+
+impl Log {
+    /// Of a dataset whose changes go to txgs of `source`, and which has a log among those of its pool.
+    #[must_use]
+    pub fn new(source: Arc<dyn TxgSource>, mode: SyncMode, logs: &Logs, dataset: ObjectId) -> Self {
+        // A change that nobody waits for need not be logged.
+        let writer = (mode != SyncMode::Disabled).then(|| logs.writer(dataset));
+        Self { source, mode, writer, changed: AtomicU64::new(0) }
+    }
+
+    /// Of a dataset without a log.
+    #[must_use]
+    pub const fn without(source: Arc<dyn TxgSource>, mode: SyncMode) -> Self {
+        Self { source, mode, writer: None, changed: AtomicU64::new(0) }
+    }
+
+    /// The property `sync`, as it is obeyed here.
+    #[must_use]
+    pub const fn mode(&self) -> SyncMode {
+        self.mode
+    }
+
+    /// Says where data is read that is logged as a reference.
+    pub fn set_data(&self, data: Weak<dyn LogData>) {
+        if let Some(writer) = &self.writer {
+            writer.set_data(data);
+        }
+    }
+
+    /// A txg for a change that says what is to be logged.
+    ///
+    /// # Errors
+    /// As [`TxgSource::begin`].
+    pub async fn begin_change(&self, cost: Cost) -> Result<Change, TxError> {
+        let tx = self.begin_noted(cost).await?;
+        Ok(Change { log: self.writer.clone(), is_logged: false, tx })
+    }
+
+    async fn begin_noted(&self, cost: Cost) -> Result<Tx, TxError> {
+        let tx = self.source.begin(cost).await?;
+        assert!(tx.txg() > Txg(0), "txg 0 says that nothing was changed");
+        if self.changed.load(Ordering::Acquire) < tx.txg().0 {
+            self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
+        }
+        if let Some(writer) = &self.writer
+            && writer.want()
+        {
+            // A block is ready soon for who waits first.
+            self.source.hurry();
+        }
+        Ok(tx)
+    }
+
+    /// Waits until everything that was changed so far, of an object or of all, is stable, as a client has asked for (`fsync`, `FLUSH`);
+    /// with `sync=disabled` it returns at once.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn sync(&self, object: Option<ObjectId>) -> Result<(), TxError> {
+        if mutant::is(Mutant::FsyncEarly) {
+            return Ok(());
+        }
+        let changed = Txg(self.changed.load(Ordering::Acquire));
+        if self.mode == SyncMode::Disabled || changed == Txg(0) {
+            return Ok(());
+        }
+        let Some(writer) = &self.writer else { return self.source.wait_synced(changed).await };
+        let committed = async move { Ok(writer.commit(object).await.err().map(|WaitFor(txg)| txg)) };
+        match self.source.unless_refused(Box::pin(committed)).await? {
+            None => Ok(()),
+            Some(txg) => self.source.wait_synced(txg).await,
+        }
+    }
+
+    /// Waits at the end of a change where the property `sync` says so, or where the client asked for this one change to be durable
+    /// (`is_asked`: `FUA`, `O_SYNC`).
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn settle(&self, is_asked: bool, object: Option<ObjectId>) -> Result<(), TxError> {
+        if mutant::is(Mutant::FuaIgnored) {
+            return Ok(());
+        }
+        match is_asked || self.mode == SyncMode::Always {
+            // Others may have changed more since: then that is waited for too, which is the same block most of the time.
+            true => self.sync(object).await,
+            false => Ok(()),
+        }
+    }
+}
+
+/// A txg that is begun here is one of a change without a record.
+impl TxgSource for Log {
+    fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        Box::pin(async move {
+            let tx = self.begin_noted(cost).await?;
+            if let Some(writer) = &self.writer {
+                writer.not_logged(tx.txg());
+            }
+            Ok(tx)
+        })
+    }
+
+    fn begin_apart(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        Box::pin(async move {
+            let tx = self.source.begin_apart(cost).await?;
+            self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
+            Ok(tx)
+        })
+    }
+
+    fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
+        self.source.wait_synced(txg)
+    }
+
+    fn log_replayed(&self, until: Txg) -> BoxFuture<'_, Result<(), TxError>> {
+        self.source.log_replayed(until)
+    }
+
+    fn frees_begin(&self) -> Option<Box<dyn PendingFrees>> {
+        self.source.frees_begin()
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("mode", &self.mode).field("changed", &self.changed).finish_non_exhaustive()
+    }
+}
+
+/// A change under way: its txg, and what the log is told of it.
+#[must_use]
+pub struct Change {
+    log: Option<Arc<LogWriter>>,
+    is_logged: bool,
+    // Dropped last: what is not logged is noted before the txg can be written, and before the change's locks go.
+    tx: Tx,
+}
+
+impl Change {
+    /// The txg that the change goes to.
+    #[must_use]
+    pub const fn txg(&self) -> Txg {
+        self.tx.txg()
+    }
+
+    fn record(&mut self, push: impl FnOnce(&LogWriter, Txg)) {
+        self.is_logged = true;
+        if let Some(log) = &self.log {
+            push(log, self.tx.txg());
+        }
+    }
+
+    fn emit(&self, tx: format::Tx<'_>) -> Vec<u8> {
+        LogRecord { txg: self.txg(), sequence: 0, ignore_case: false, tx }.emit(ORDER)
+    }
+
+    /// Whether records are of use: otherwise they need not be made.
+    #[must_use]
+    pub const fn is_logging(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Whether an extended attribute's value can be logged. An empty one would be one that is taken away.
+    #[must_use]
+    pub fn may_log_xattr(&self, value: Option<&[u8]>) -> bool {
+        self.log.as_ref().is_none_or(|log| log.has_xattrs()) && value.is_none_or(|value| !value.is_empty())
+    }
+
+    /// Logs a change of an object that is part of a change of names.
+    pub fn log_with_names(&mut self, tx: format::Tx<'_>) {
+        if self.is_logging() {
+            let record = self.emit(tx);
+            self.record(|log, txg| log.push(txg, record));
+        }
+    }
+
+    /// Logs the change. All that it does has to be logged.
+    pub fn log(&mut self, tx: format::Tx<'_>) {
+        if !self.is_logging() {
+            return;
+        }
+        let object = match &tx {
+            format::Tx::Write(write) => Some(write.object),
+            format::Tx::Truncate { object, .. }
+            | format::Tx::AclV0 { object, .. }
+            | format::Tx::SetSaXattr(SetSaXattr { object, .. }) => Some(*object),
+            format::Tx::SetAttr(set) => Some(set.object),
+            format::Tx::Acl(acl) => Some(acl.object),
+            format::Tx::CloneRange(clone) => Some(clone.object),
+            _ => None,
+        };
+        let record = self.emit(tx);
+        self.record(|log, txg| match object {
+            Some(object) => log.push_of(txg, object, record),
+            None => log.push(txg, record),
+        });
+    }
+
+    /// Logs a rename of an object.
+    pub fn log_rename(&mut self, object: ObjectId, tx: format::Tx<'_>) {
+        if self.is_logging() {
+            let record = self.emit(tx);
+            self.record(|log, txg| log.push_rename(txg, object, record));
+        }
+    }
+
+    /// Logs a write. `data` is what was written, where the client waits for it; else it is read when it is asked for.
+    pub fn log_write(&mut self, object: ObjectId, generation: u64, bytes: Range<u64>, data: Option<Block>) {
+        self.record(|log, txg| log.push_write(txg, ItxWrite { object, generation, bytes, data }));
+    }
+
+    /// An object has lost its last name: what was done to it is of no use any more.
+    pub fn forget(&self, object: ObjectId) {
+        if let Some(log) = &self.log {
+            log.forget(object);
+        }
+    }
+
+    /// The change is of no use to anybody who waits.
+    pub const fn needs_no_record(&mut self) {
+        self.is_logged = true;
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        if let Some(log) = &self.log
+            && !self.is_logged
+        {
+            log.not_logged(self.tx.txg());
+        }
+    }
+}

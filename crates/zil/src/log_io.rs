@@ -1,0 +1,221 @@
+//! The way from the logs of a pool to its devices: space, and flushes that they share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_dmu::Dmu;
+use cenote_dmu::tx::Transactions;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::ids::{Guid, ObjsetId, Txg, VdevId};
+use cenote_format::zil::LogBlock;
+use cenote_taskq::buf::Buf;
+use cenote_taskq::mutant::{self, Mutant};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
+use cenote_taskq::{AsyncMutex, Notify, Rng, race};
+use cenote_zio::{Allocator, Bookmark};
+
+use crate::kstat::{Event, ZilCounts};
+use crate::tunables::ZilTunables;
+
+/// The way from the logs of a pool to its devices.
+pub(crate) struct LogIo {
+    pub(crate) dmu: Dmu,
+    pub(crate) allocator: Arc<dyn Allocator>,
+    /// Flushes that were begun.
+    flushes: AtomicU64,
+    /// The number of the last flush that was good, and the leaves on which it was not. Held while devices are flushed.
+    flushed: AsyncMutex<(u64, Arc<BTreeSet<Guid>>)>,
+    /// Blocks that are being written, and those that are written and whose flush has not begun.
+    writing: AtomicU64,
+    unflushed: AtomicU64,
+    /// One of these has become less.
+    moved: Notify,
+    /// Failures of log devices.
+    failures: AtomicU64,
+    /// Leaves that lack blocks of these txgs, first and last.
+    missed: Mutex<BTreeMap<Guid, (Txg, Txg)>>,
+    rng: Mutex<Rng>,
+    pub(crate) tunables: ZilTunables,
+    /// Of all logs.
+    pub(crate) counts: ZilCounts,
+}
+
+/// A block that is being written.
+struct Ahead<'a>(&'a LogIo);
+
+impl<'a> Ahead<'a> {
+    fn begin(io: &'a LogIo) -> Self {
+        io.writing.fetch_add(1, Ordering::AcqRel);
+        Self(io)
+    }
+
+    /// It is; its flush comes next.
+    fn written(self) {
+        self.0.unflushed.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        self.0.writing.fetch_sub(1, Ordering::AcqRel);
+        self.0.moved.all();
+    }
+}
+
+impl LogIo {
+    pub(crate) fn new(dmu: Dmu, allocator: Arc<dyn Allocator>, tunables: ZilTunables, seed: u64) -> Self {
+        Self {
+            dmu,
+            allocator,
+            flushes: AtomicU64::new(0),
+            flushed: AsyncMutex::default(),
+            writing: AtomicU64::new(0),
+            unflushed: AtomicU64::new(0),
+            moved: Notify::new(),
+            failures: AtomicU64::new(0),
+            missed: Mutex::default(),
+            rng: Mutex::new(Rng::new(seed)),
+            tunables,
+            counts: ZilCounts::default(),
+        }
+    }
+
+    /// Bytes of the largest block, unless a record needs more.
+    pub(crate) const fn block_max_bytes(&self) -> usize {
+        self.tunables.zil_maxblocksize as usize / LogBlock::SIZE_MIN * LogBlock::SIZE_MIN
+    }
+
+    pub(crate) fn random_guid(&self, objset: ObjsetId) -> [u64; 2] {
+        let mut rng = self.rng.lock();
+        [rng.next_u64() ^ objset.0, rng.next_u64()]
+    }
+
+    pub(crate) fn missed(&self, leaves: impl IntoIterator<Item = Guid>, txg: Txg) {
+        self.missed_between(leaves, txg, txg);
+    }
+
+    fn missed_between(&self, leaves: impl IntoIterator<Item = Guid>, first: Txg, last: Txg) {
+        let mut missed = self.missed.lock();
+        for leaf in leaves {
+            let txgs = missed.entry(leaf).or_insert((first, last));
+            *txgs = (txgs.0.min(first), txgs.1.max(last));
+        }
+    }
+
+    /// Blocks that are written by now need not be waited for: those that are written from now on miss this flush.
+    fn flush_begins(&self) {
+        self.unflushed.store(0, Ordering::Release);
+        self.moved.all();
+    }
+
+    /// Waits while blocks are ahead whose flush has not begun, and no longer than this: what is written meanwhile has to wait for the flush
+    /// after that one anyway, and is as well in one block.
+    pub(crate) async fn while_others_are_ahead(&self, most: Duration) {
+        let end = self.dmu.handle().now() + most;
+        let flushes = self.flushes.load(Ordering::Acquire);
+        loop {
+            let moved = self.moved.wait();
+            let ahead = self.writing.load(Ordering::Acquire) + self.unflushed.load(Ordering::Acquire);
+            let left = end.since(self.dmu.handle().now());
+            // Others, of other logs, may always be ahead: the next flush is the one that is missed.
+            if ahead == 0 || left.is_zero() || self.flushes.load(Ordering::Acquire) != flushes {
+                return;
+            }
+            race(moved, self.dmu.handle().sleep(left)).await;
+        }
+    }
+
+    /// Makes all that was written before stable, for all that ask meanwhile at once: on which leaves it is not, or nothing where it is on
+    /// too few.
+    pub(crate) async fn flush(&self, txgs: &Transactions) -> Option<Arc<BTreeSet<Guid>>> {
+        if self.tunables.zil_nocacheflush {
+            self.flush_begins();
+            return Some(Arc::default());
+        }
+        // A flush of a higher number begins after this.
+        let begun = self.flushes.load(Ordering::Acquire);
+        let mut flushed = self.flushed.lock().await;
+        let is_after = flushed.0 > begun || (mutant::is(Mutant::LogFlushEarlier) && flushed.0 == begun && begun > 0);
+        if is_after {
+            return Some(flushed.1.clone());
+        }
+        let number = self.flushes.fetch_add(1, Ordering::AcqRel) + 1;
+        self.counts.count(Event::Flush);
+        self.flush_begins();
+        let tree = self.dmu.zio().tree();
+        let failed = match tree.flush().await {
+            Ok(failed) if failed.is_empty() => BTreeSet::new(),
+            // Enough others have all, which only a tree that waits for devices makes sure of, and not for log devices.
+            Ok(failed) if tree.suspension().is_some() => {
+                self.missed_between(failed.iter().copied(), Txg(txgs.synced_txg().0 + 1), txgs.open_txg());
+                failed.into_iter().collect()
+            }
+            _ => return None,
+        };
+        *flushed = (number, Arc::new(failed));
+        Some(flushed.1.clone())
+    }
+
+    /// Writes a block of a log, and has its devices make it stable. Whether it is, on as many leaves as it takes.
+    pub(crate) async fn write(&self, bookmark: Bookmark, at: &Blkptr, bytes: Buf, txgs: &Transactions) -> bool {
+        let device = at.dvas().map(|dva| dva.vdev).find(|vdev| self.allocator.is_log_device(*vdev));
+        let Some(device) = device else {
+            let ahead = Ahead::begin(self);
+            let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, true).await;
+            let Ok(missed) = written else { return false };
+            self.missed(missed, at.birth());
+            ahead.written();
+            return mutant::is(Mutant::LogUnflushed) || self.flush(txgs).await.is_some();
+        };
+        // A failure of another block counts: between a write and its flush the device may have come back without it.
+        let failures = self.failures.load(Ordering::Acquire);
+        match self.write_to_device(device, bookmark, at, bytes, txgs).await {
+            Ok(()) => self.failures.load(Ordering::Acquire) == failures,
+            Err(why) => {
+                self.failures.fetch_add(1, Ordering::AcqRel);
+                self.allocator.log_device_failed(device, &why);
+                false
+            }
+        }
+    }
+
+    /// The same on a device that has nothing but logs, and for which nobody waits.
+    async fn write_to_device(
+        &self,
+        device: VdevId,
+        bookmark: Bookmark,
+        at: &Blkptr,
+        bytes: Buf,
+        txgs: &Transactions,
+    ) -> Result<(), String> {
+        let ahead = Ahead::begin(self);
+        let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, false).await;
+        let missed = written.map_err(|error| error.to_string())?;
+        ahead.written();
+        self.missed(missed.iter().copied(), at.birth());
+        let failed = self.flush(txgs).await.ok_or("it could not be flushed")?;
+        if failed.is_empty() && missed.is_empty() {
+            return Ok(());
+        }
+        let leaves = self.dmu.zio().tree().leaves_of(device);
+        match leaves.iter().any(|leaf| !failed.contains(leaf) && !missed.contains(leaf)) {
+            true => Ok(()),
+            false => Err("it could not be flushed".to_owned()),
+        }
+    }
+
+    /// Leaves that lack blocks of logs of txgs up to this one, with the first and the last txg of those; each is given once.
+    pub(crate) fn take_missed(&self, until: Txg) -> BTreeMap<Guid, (Txg, Txg)> {
+        let mut missed = self.missed.lock();
+        let all = std::mem::take(&mut *missed);
+        missed.extend(
+            all.iter()
+                .filter(|(_, (_, last))| *last > until)
+                .map(|(leaf, (first, last))| (*leaf, ((*first).max(Txg(until.0 + 1)), *last))),
+        );
+        let now = all.into_iter().filter(|(_, (first, _))| *first <= until);
+        now.map(|(leaf, (first, last))| (leaf, (first, last.min(until)))).collect()
+    }
+}

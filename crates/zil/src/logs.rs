@@ -1,0 +1,109 @@
+//! The logs of a pool that are written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_dmu::Dmu;
+use cenote_dmu::tx::Transactions;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
+use cenote_kstat::{Sheet, Snapshot};
+use cenote_taskq::sync::Mutex;
+use cenote_zio::Allocator;
+
+use crate::log_io::LogIo;
+use crate::tunables::ZilTunables;
+use crate::writer::{LogWriter, Retired};
+
+/// The logs of the datasets in use. Cheap to clone.
+#[derive(Clone)]
+pub struct Logs {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    io: Arc<LogIo>,
+    txgs: Transactions,
+    writers: Mutex<BTreeMap<ObjectId, Arc<LogWriter>>>,
+}
+
+impl Logs {
+    /// Those of a pool, of which none is in use. `seed`: another one each time.
+    #[must_use]
+    pub fn new(dmu: Dmu, allocator: Arc<dyn Allocator>, txgs: Transactions, tunables: ZilTunables, seed: u64) -> Self {
+        let io = LogIo::new(dmu, allocator, tunables, seed);
+        Self { shared: Arc::new(Shared { io: Arc::new(io), txgs, writers: Mutex::default() }) }
+    }
+
+    /// The log of a head dataset, for somebody who changes it.
+    pub(crate) fn writer(&self, dataset: ObjectId) -> Arc<LogWriter> {
+        let shared = &self.shared;
+        let handle = shared.io.dmu.handle().clone();
+        let new = || LogWriter::new(ObjsetId(dataset.0), handle, shared.txgs.clone(), shared.io.clone());
+        shared.writers.lock().entry(dataset).or_insert_with(|| Arc::new(new())).clone()
+    }
+
+    /// In the sync of a txg: what becomes of the log of a dataset. One that nobody uses is forgotten when nothing of it is left.
+    #[must_use]
+    pub fn retire(&self, dataset: ObjectId, txg: Txg) -> Option<(Arc<LogWriter>, Retired)> {
+        let mut writers = self.shared.writers.lock();
+        let writer = writers.get(&dataset)?;
+        let retired = writer.retire(txg, Arc::strong_count(writer) > 1);
+        let writer = writer.clone();
+        if retired.is_over {
+            writers.remove(&dataset);
+        }
+        Some((writer, retired))
+    }
+
+    /// Whether logs have something left that nobody uses. Those that have nothing are forgotten.
+    #[must_use]
+    pub fn has_unused(&self) -> bool {
+        let mut writers = self.shared.writers.lock();
+        writers.retain(|_, writer| Arc::strong_count(writer) > 1 || !writer.is_over());
+        writers.values().any(|writer| Arc::strong_count(writer) == 1)
+    }
+
+    /// Whether the log of a dataset has blocks, or somebody who may write them.
+    #[must_use]
+    pub fn holds(&self, dataset: ObjectId) -> bool {
+        let writers = self.shared.writers.lock();
+        writers.get(&dataset).is_some_and(|writer| Arc::strong_count(writer) > 1 || !writer.is_over())
+    }
+
+    /// In the sync of a txg: begins a chain, and gives its first block. Nothing where there is no space. `has_xattrs`: the log may have
+    /// records of extended attributes.
+    pub async fn begin_chain(&self, writer: &LogWriter, txg: Txg, has_xattrs: bool) -> Option<Blkptr> {
+        let io = &self.shared.io;
+        let size_bytes = cenote_format::zil::LogBlock::SIZE_MIN as u64;
+        let placed = io.dmu.zio().place_log(io.allocator.as_ref(), size_bytes, txg, writer.new_identity()).await;
+        let first = placed.ok()?;
+        writer.begin_chain(txg, first, has_xattrs);
+        Some(first)
+    }
+
+    /// A txg is on disk.
+    pub fn synced(&self, txg: Txg) {
+        let writers: Vec<_> = self.shared.writers.lock().values().cloned().collect();
+        for writer in writers {
+            writer.synced(txg);
+        }
+    }
+
+    /// Enters what all logs have done into a group.
+    pub fn kstat(&self, snapshot: &mut Snapshot) {
+        self.shared.io.counts.kstat(snapshot.group("zil"));
+    }
+
+    /// Enters what the log of a dataset has done into the dataset's group.
+    pub fn kstat_of(&self, dataset: ObjectId, sheet: &mut Sheet) {
+        let writer = self.shared.writers.lock().get(&dataset).cloned();
+        writer.inspect(|writer| writer.kstat(sheet));
+    }
+
+    /// Leaves that lack blocks of logs of txgs up to this one, with the first and the last txg of those; each is given once.
+    #[must_use]
+    pub fn take_missed(&self, until: Txg) -> BTreeMap<Guid, (Txg, Txg)> {
+        self.shared.io.take_missed(until)
+    }
+}

@@ -1,0 +1,121 @@
+//! A dataset's txgs while its log is replayed: the position goes along with the effects.
+
+use std::sync::Arc;
+
+use cenote_dmu::Objset;
+use cenote_dmu::tx::{Cost, Tx, TxError, TxgSource};
+use cenote_format::ids::Txg;
+use cenote_taskq::BoxFuture;
+use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Marking;
+
+/// Says that no record's position goes into the txgs that are begun.
+const NONE: u64 = 0;
+
+/// The txgs of a dataset that nobody but its replay changes.
+pub struct Replaying {
+    source: Arc<dyn TxgSource>,
+    objset: Objset,
+    /// The record whose position goes into the next txg that is begun.
+    within: AtomicU64,
+    /// Txgs that were begun for it.
+    begun: AtomicU64,
+    /// The last txg that anything was changed in.
+    last: AtomicU64,
+}
+
+impl Replaying {
+    /// Of a dataset whose changes otherwise go to `source`.
+    #[must_use]
+    pub const fn new(source: Arc<dyn TxgSource>, objset: Objset) -> Self {
+        let (within, begun, last) = (AtomicU64::new(NONE), AtomicU64::new(0), AtomicU64::new(0));
+        Self { source, objset, within, begun, last }
+    }
+
+    /// Replays the record of this number: `effect` makes its changes in txgs of this source.
+    ///
+    /// # Errors
+    /// Those of the effect; the position is as before then.
+    pub async fn replay<E: From<TxError>>(
+        &self,
+        sequence: u64,
+        marking: Marking,
+        effect: impl Future<Output = Result<(), E>>,
+    ) -> Result<(), E> {
+        let before = self.objset.zil_header().replay_seq;
+        assert!(before < sequence, "records are replayed once, in order");
+        self.begun.store(0, Ordering::Relaxed);
+        self.within.store(if marking == Marking::Within { sequence } else { NONE }, Ordering::Relaxed);
+        let result = effect.await;
+        self.within.store(NONE, Ordering::Relaxed);
+        let begun = self.begun.load(Ordering::Relaxed);
+        match result {
+            Ok(()) if begun == 1 => {
+                assert_eq!(self.objset.zil_header().replay_seq, sequence, "the position went along with the effect");
+            }
+            Ok(()) => {
+                assert_eq!(begun, 0, "record {sequence} is replayed in one change, which its position goes along with");
+                self.mark(sequence).await?;
+            }
+            Err(error) => {
+                if begun > 0 {
+                    self.mark(before).await?;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn mark(&self, sequence: u64) -> Result<(), TxError> {
+        let tx = TxgSource::begin(self, Cost::objects(1)).await?;
+        self.objset.change_zil_header(tx.txg(), |header| header.replay_seq = sequence);
+        Ok(())
+    }
+
+    /// Waits until all that was replayed so far is on disk: objects that were freed are gone then.
+    ///
+    /// # Errors
+    /// A txg could not be written.
+    pub async fn settle(&self) -> Result<(), TxError> {
+        match self.last.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            txg => self.source.wait_synced(Txg(txg)).await,
+        }
+    }
+
+    /// The end: all is replayed, and the log goes.
+    ///
+    /// # Errors
+    /// A txg could not be written.
+    pub async fn end(&self) -> Result<(), TxError> {
+        self.source.log_replayed(Txg(self.last.load(Ordering::Relaxed))).await
+    }
+}
+
+impl TxgSource for Replaying {
+    fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        Box::pin(async move {
+            let tx = self.begin_apart(cost).await?;
+            let within = self.within.load(Ordering::Relaxed);
+            if within != NONE {
+                self.begun.fetch_add(1, Ordering::Relaxed);
+                self.objset.change_zil_header(tx.txg(), |header| header.replay_seq = within);
+            }
+            Ok(tx)
+        })
+    }
+
+    fn begin_apart(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        Box::pin(async move {
+            let tx = self.source.begin(cost).await?;
+            self.last.fetch_max(tx.txg().0, Ordering::Relaxed);
+            Ok(tx)
+        })
+    }
+
+    fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
+        self.source.wait_synced(txg)
+    }
+}

@@ -1,0 +1,205 @@
+//! The log of one dataset, as it is written.
+//!
+//! ```text
+//! commit ─► ask for the object ─► a burst (one at a time, a task): take the order, fill lwbs, place the next
+//!    │                                 │ when the last block is full the next burst may begin
+//!    └◄── all up to the goal stable ◄──┴── each block written, then flushed
+//!         or its txg on disk
+//! ```
+
+mod blocks;
+mod commit;
+mod issue;
+mod waiting;
+
+use std::sync::{Arc, Weak};
+
+use cenote_dmu::tx::Transactions;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_kstat::Sheet;
+use cenote_taskq::buf::Block;
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_taskq::{AsyncMutex, BoxFuture, Handle};
+
+use crate::itx::{Itx, ItxWrite, Payload, Queue};
+use crate::kstat::{BlockBytes, Event, ZilCounts};
+use crate::log_io::LogIo;
+pub use blocks::Retired;
+use blocks::{Blocks, Phase};
+use issue::Issuer;
+use waiting::Waiting;
+
+/// The file system or volume of a log, as far as the log reads it.
+pub trait LogData: Send + Sync {
+    /// Bytes of an object as they are now. `None` where the object of this generation is no more, or ends before: a later change has
+    /// taken them away, which the caller cannot have logged yet.
+    ///
+    /// # Errors
+    /// They cannot be read: why.
+    fn read(
+        &self,
+        object: ObjectId,
+        generation: u64,
+        offset_bytes: u64,
+        len: usize,
+    ) -> BoxFuture<'_, Result<Option<Block>, String>>;
+}
+
+/// A commit cannot be had from the log: this txg has to be on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitFor(pub(crate) Txg);
+
+/// The log of one dataset in use.
+pub struct LogWriter {
+    pub(crate) objset: ObjsetId,
+    pub(crate) handle: Handle,
+    txgs: Transactions,
+    io: Arc<LogIo>,
+    queue: Mutex<Queue>,
+    /// Held by the burst that fills and issues blocks.
+    issuer: AsyncMutex<Issuer>,
+    blocks: Mutex<Blocks>,
+    waiting: Waiting,
+    data: Mutex<Option<Weak<dyn LogData>>>,
+    /// Time from the issue of a block to its being stable, lately; 0 before the first.
+    latency_ns: AtomicU64,
+    has_xattrs: AtomicBool,
+    is_wanted: AtomicBool,
+    counts: ZilCounts,
+}
+
+impl LogWriter {
+    pub(crate) fn new(objset: ObjsetId, handle: Handle, txgs: Transactions, io: Arc<LogIo>) -> Self {
+        let synced = txgs.synced_txg();
+        Self {
+            objset,
+            handle,
+            txgs,
+            io,
+            queue: Mutex::new(Queue::new(synced)),
+            issuer: AsyncMutex::new(Issuer::default()),
+            blocks: Mutex::new(Blocks::default()),
+            waiting: Waiting::default(),
+            data: Mutex::new(None),
+            latency_ns: AtomicU64::new(0),
+            has_xattrs: AtomicBool::new(false),
+            is_wanted: AtomicBool::new(false),
+            counts: ZilCounts::default(),
+        }
+    }
+
+    /// Says where data is read that is logged as a reference.
+    pub(crate) fn set_data(&self, data: Weak<dyn LogData>) {
+        *self.data.lock() = Some(data);
+    }
+
+    /// The dataset is changed: it will want a log. Whether that is news.
+    pub(crate) fn want(&self) -> bool {
+        // Every change asks.
+        let is_news = !self.is_wanted.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::Relaxed);
+        if is_news {
+            let mut blocks = self.blocks.lock();
+            assert_eq!(blocks.phase, Phase::Idle, "a log is wanted once");
+            blocks.phase = Phase::Wanted;
+        }
+        is_news
+    }
+
+    pub(crate) fn push(&self, txg: Txg, record: Vec<u8>) {
+        self.queue.lock().push(Itx { txg, payload: Payload::Record(record) });
+    }
+
+    /// The same for a rename of an object: what was done to it before comes before.
+    pub(crate) fn push_rename(&self, txg: Txg, object: ObjectId, record: Vec<u8>) {
+        let mut queue = self.queue.lock();
+        queue.async_to_sync(Some(object));
+        queue.push(Itx { txg, payload: Payload::Record(record) });
+    }
+
+    pub(crate) fn push_of(&self, txg: Txg, object: ObjectId, record: Vec<u8>) {
+        self.queue.lock().push_of(object, Itx { txg, payload: Payload::Record(record) });
+    }
+
+    pub(crate) fn push_write(&self, txg: Txg, write: ItxWrite) {
+        self.queue.lock().push_of(write.object, Itx { txg, payload: Payload::Write(write) });
+    }
+
+    pub(crate) fn forget(&self, object: ObjectId) {
+        self.queue.lock().forget(object);
+    }
+
+    /// A change of this txg has no record.
+    pub(crate) fn not_logged(&self, txg: Txg) {
+        self.queue.lock().not_logged(txg);
+    }
+
+    /// A txg is on disk.
+    pub fn synced(&self, txg: Txg) {
+        let gone = self.queue.lock().synced(txg);
+        self.blocks.lock().synced(txg);
+        self.waiting.all();
+        drop(gone);
+    }
+
+    /// In the sync of a txg: the blocks that no crash needs any more once it is on disk, and the first that is left.
+    pub fn retire(&self, txg: Txg, is_used: bool) -> Retired {
+        self.blocks.lock().retire(txg, is_used)
+    }
+
+    /// Nothing of it is left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.blocks.lock().is_over()
+    }
+
+    /// In the sync of a txg: a chain is begun with this block, which the header names from then on.
+    pub(crate) fn begin_chain(&self, txg: Txg, first: Blkptr, has_xattrs: bool) {
+        self.blocks.lock().begin(txg, first);
+        self.has_xattrs.store(has_xattrs, Ordering::Relaxed);
+    }
+
+    /// Counts for this log, and for all.
+    fn count(&self, event: Event) {
+        self.counts.count(event);
+        self.io.counts.count(event);
+    }
+
+    fn count_all(&self, event: Event, count: usize) {
+        self.counts.count_all(event, count);
+        self.io.counts.count_all(event, count);
+    }
+
+    fn count_write(&self, is_copied: bool, bytes: usize) {
+        self.counts.write(is_copied, bytes);
+        self.io.counts.write(is_copied, bytes);
+    }
+
+    fn count_block(&self, at: &Blkptr, bytes: BlockBytes) {
+        let is_slog = at.dvas().any(|dva| self.io.allocator.is_log_device(dva.vdev));
+        self.counts.block(is_slog, bytes);
+        self.io.counts.block(is_slog, bytes);
+    }
+
+    pub(crate) fn kstat(&self, sheet: &mut Sheet) {
+        self.counts.kstat(sheet);
+    }
+
+    /// Whether the log may have records of extended attributes.
+    pub(crate) fn has_xattrs(&self) -> bool {
+        self.has_xattrs.load(Ordering::Relaxed)
+    }
+
+    /// A new log has this identity.
+    #[must_use]
+    pub fn new_identity(&self) -> [u64; 4] {
+        let guid = self.io.random_guid(self.objset);
+        [guid[0], guid[1], self.objset.0, 1]
+    }
+}
+
+impl std::fmt::Debug for LogWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogWriter").field("objset", &self.objset).finish_non_exhaustive()
+    }
+}

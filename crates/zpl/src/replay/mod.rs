@@ -1,0 +1,141 @@
+//! Doing again what the intent log says.
+//!
+//! The records are replayed in their order by the operations that clients use, on a file system that nobody else has; see
+//! [`cenote_zil`] for the position that goes along. Before the first record is replayed all are read: a log with a record that cannot be
+//! replayed yet is left as it is.
+//!
+//! **Not in order.** A client's `fsync` logs what it asks for and leaves out what other files have, so a record may be of an object that
+//! a later operation has removed. Records that change an object that is not there are passed over.
+//!
+//! **Behind the end.** An indirect write gives the whole of a block, which may reach behind the file's end as of that write, for a record
+//! that follows and makes the file longer ([`Reach::To`](crate::file::Reach)). What is still behind the end when all is replayed
+//! becomes zeros: else it would come into view when the file grows.
+
+mod attributes;
+mod data;
+mod names;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cenote_dmu::tx::SyncMode;
+use cenote_dmu::{DmuErrorKind, Objset};
+use cenote_format::ids::ObjectId;
+use cenote_format::zil::{LogRecord, Tx, ZilHeader};
+use cenote_zil::{Chain, Log, Marking, Position, ReplayError, Replaying, unsupported};
+
+use crate::filesystem::{FileSystem, FileSystemOptions};
+use crate::{AccessTimes, XattrMode, ZplError};
+
+/// Replays the log of a head dataset, if one was claimed, and destroys it.
+///
+/// # Errors
+/// It cannot be replayed: what is done is done, and the rest of the log stays.
+pub(crate) async fn replay(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> Result<(), ZplError> {
+    let header = objset.zil_header();
+    if header.claim_txg.0 == 0 {
+        return Ok(());
+    }
+    let source = Arc::new(Replaying::new(log, objset.clone()));
+    if header.flags & ZilHeader::REPLAY_NEEDED != 0 {
+        let padded = check(objset, header).await?;
+        // Inheritance and permissions were decided when the records were made.
+        let options = FileSystemOptions {
+            xattrs: XattrMode::Sa,
+            has_posix_acls: false,
+            acl_is_discarded: true,
+            access_times: AccessTimes::Never,
+            ..options
+        };
+        let log = Arc::new(Log::without(source.clone(), SyncMode::Standard));
+        let filesystem = FileSystem::open_replayed(objset, log, options).await?;
+        Replay { filesystem, source: source.clone() }.run(header, padded).await?;
+    }
+    Ok(source.end().await?)
+}
+
+/// Reads all of the log. Files that a block may have been written to behind their end come back.
+async fn check(objset: &Objset, header: ZilHeader) -> Result<BTreeSet<ObjectId>, ZplError> {
+    let mut padded = BTreeSet::new();
+    let look = |record: &LogRecord<'_>| {
+        if let Tx::Write(write) = &record.tx
+            && write.data.is_none()
+            && !write.size_only
+        {
+            padded.insert(write.object);
+        }
+        unsupported(record)
+    };
+    cenote_zil::check(objset.dmu().zio(), header, look).await?;
+    Ok(padded)
+}
+
+/// A file system whose log is replayed.
+struct Replay {
+    filesystem: FileSystem,
+    source: Arc<Replaying>,
+}
+
+impl Replay {
+    async fn run(&self, header: ZilHeader, padded: BTreeSet<ObjectId>) -> Result<(), ZplError> {
+        let position = Position::of(&header);
+        let objset = self.filesystem.objset();
+        let mut chain = Chain::new(objset.dmu().zio(), header);
+        while let Some(link) = chain.next().await {
+            let Some(content) = &link.content else { continue };
+            for record in content.records().filter(|record| position.is_left(record)) {
+                let sequence = record.sequence;
+                let replayed = self.record(&record).await;
+                replayed.map_err(|error| ReplayError::new(sequence, error))?;
+            }
+        }
+        for id in padded {
+            self.trim(id).await?;
+        }
+        Ok(())
+    }
+
+    /// Replays a record. What fails is tried again once all before it is on disk: numbers of objects that were removed are free then.
+    async fn record(&self, record: &LogRecord<'_>) -> Result<(), ZplError> {
+        let marking = Marking::of(&record.tx);
+        let first = self.source.replay(record.sequence, marking, self.effect(record)).await;
+        if first.is_ok() {
+            return Ok(());
+        }
+        self.filesystem.reap().await?;
+        self.source.settle().await?;
+        self.source.replay(record.sequence, marking, self.effect(record)).await
+    }
+
+    async fn effect(&self, record: &LogRecord<'_>) -> Result<(), ZplError> {
+        match &record.tx {
+            Tx::Commit => Ok(()),
+            Tx::Create(create) => self.create(create).await,
+            Tx::Remove { directory, name } => self.filesystem.unlink(*directory, name).await,
+            Tx::Rmdir { directory, name } => self.filesystem.rmdir(*directory, name).await,
+            Tx::Link { directory, object, name } => self.filesystem.link(*object, *directory, name).await.map(drop),
+            Tx::Rename(rename) => self.rename(rename).await,
+            Tx::Write(write) => self.if_there(write.object, self.write(write)).await,
+            Tx::Truncate { object, offset_bytes, length_bytes } => {
+                self.if_there(*object, self.truncate(*object, *offset_bytes, *length_bytes)).await
+            }
+            Tx::SetAttr(set) => self.if_there(set.object, self.set_attributes(set)).await,
+            Tx::SetSaXattr(set) => {
+                self.if_there(set.object, self.filesystem.replay_xattr(set.object, &set.name, &set.value)).await
+            }
+            Tx::Acl(_) | Tx::AclV0 { .. } | Tx::CloneRange(_) => {
+                Err(ZplError::Unsupported("not supported yet: a record of this kind".into()))
+            }
+        }
+    }
+
+    /// Changes an object, if there is one.
+    async fn if_there(&self, id: ObjectId, change: impl Future<Output = Result<(), ZplError>>) -> Result<(), ZplError> {
+        match self.filesystem.hold(id).await {
+            Ok(_held) => change.await,
+            Err(ZplError::Stale | ZplError::NoEntry) => Ok(()),
+            Err(ZplError::Dmu(error)) if matches!(error.kind, DmuErrorKind::NoSuchObject) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
