@@ -1,4 +1,5 @@
-//! Programs that do one trial after the other, each by its number: damaged pools (crates/mutate), power cuts (crates/cuts).
+//! Programs that do one trial after the other, each by its number: damaged pools (crates/mutate), power cuts and crash points
+//! (crates/cuts).
 
 use std::process::Command;
 
@@ -19,11 +20,19 @@ pub(crate) struct Campaign {
     more: &'static [&'static str],
     /// What stands between the count and the rest in its last line.
     noun: &'static str,
+    /// Whether that counts the trials that were wanted, and not what each came to.
+    counts_trials: bool,
 }
 
 /// Golden pools, damaged, through the whole read path.
-pub(crate) const MUTATE: Campaign =
-    Campaign { name: "mutate", count_in_step: 2000, first: ("--seed", 1), more: &[], noun: " mutations of " };
+pub(crate) const MUTATE: Campaign = Campaign {
+    name: "mutate",
+    count_in_step: 2000,
+    first: ("--seed", 1),
+    more: &[],
+    noun: " mutations of ",
+    counts_trials: true,
+};
 /// Power cuts of pools under load, in simulation.
 pub(crate) const CUTS: Campaign = Campaign {
     name: "cuts",
@@ -31,6 +40,16 @@ pub(crate) const CUTS: Campaign = Campaign {
     first: ("--first", 0),
     more: &["--zdb-every", "100"],
     noun: " cuts from ",
+    counts_trials: true,
+};
+/// Short runs, cut in every moment: in a test run at some, of scripts far from each other.
+pub(crate) const POINTS: Campaign = Campaign {
+    name: "points",
+    count_in_step: 40,
+    first: ("--first", 0),
+    more: &["--stride", "367", "--points", "8", "--zdb"],
+    noun: " points of ",
+    counts_trials: false,
 };
 
 /// Deliberate bugs that the step has found: a few seconds each, and for the rarest ones minutes.
@@ -64,7 +83,11 @@ impl Campaign {
                 tally.absorb(result);
             }
         })?;
-        if tally.passed + tally.failed != self.count_in_step || (!good && tally.failed == 0) {
+        let is_short = match self.counts_trials {
+            true => tally.passed + tally.failed != self.count_in_step,
+            false => tally.passed + tally.failed < self.count_in_step,
+        };
+        if is_short || (!good && tally.failed == 0) {
             // It did not build, or the watchdog or a limit ended it.
             tally.failed += 1;
         }
@@ -80,6 +103,66 @@ impl Campaign {
         Some(Tally { passed: count.checked_sub(failed)?, failed })
     }
 }
+
+/// Minutes of `cargo xtask sim` if nothing is said.
+const SIM_MINUTES: u64 = 10;
+/// Seeds that are next to each other lead to trials that are far from each other.
+const SIM_SEED_CUTS: u64 = 1_000_000;
+const SIM_SEED_SCRIPTS: u64 = 6007;
+/// No divisor of the number of scripts.
+const SIM_STRIDE: u64 = 367;
+
+/// Carries out the chore: `cargo xtask sim [--seed N] [--minutes M]`: the whole engine on simulated disks, in the worlds that there are, one
+/// after the other. A failure says how it is had again.
+pub(crate) fn main_sim(args: &[String]) -> Result<()> {
+    const USAGE: &str = "usage: cargo xtask sim [--seed N] [--minutes M]";
+    let (mut seed, mut minutes) = (1, SIM_MINUTES);
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let number: u64 = words.next().and_then(|text| text.parse().ok()).context(USAGE)?;
+        match word.as_str() {
+            "--seed" => seed = number,
+            "--minutes" => minutes = number.max(1),
+            _ => bail!(USAGE),
+        }
+    }
+    // Lives take most: each is another one, where scripts come again.
+    let seconds = minutes * 60;
+    let (lives, points, damage) = (seconds / 2, seconds * 2 / 5, seconds / 10);
+    let worlds: [(&str, Vec<(&str, u64)>); 3] = [
+        ("cuts", vec![("--first", seed * SIM_SEED_CUTS), ("--count", u64::MAX >> 1), ("--seconds", lives)]),
+        (
+            "points",
+            vec![
+                ("--steps", 3),
+                ("--first", seed * SIM_SEED_SCRIPTS),
+                ("--stride", SIM_STRIDE),
+                ("--points", 40),
+                ("--seconds", points),
+            ],
+        ),
+        ("mutate", vec![("--seed", seed * SIM_SEED_CUTS), ("--count", damage * MUTATIONS_PER_SECOND)]),
+    ];
+    let mut failed = Vec::new();
+    for (world, words) in worlds {
+        let mut command = Command::new(process::built(world)?);
+        command.args(["--every", "60"]);
+        for (flag, number) in words {
+            command.arg(flag).arg(number.to_string());
+        }
+        println!("=== {world}");
+        if process::run(&mut command).is_err() {
+            failed.push(world);
+        }
+    }
+    match failed.is_empty() {
+        true => Ok(()),
+        false => bail!("seed {seed}: failures in {}", failed.join(", ")),
+    }
+}
+
+/// About as many as the program manages.
+const MUTATIONS_PER_SECOND: u64 = 40;
 
 /// Carries out the chore: `cargo xtask mutants [NAME|COUNT]`, deliberate bugs of the engine that the power cuts are to find; all of them
 /// where nothing is said, COUNT at random.

@@ -50,6 +50,9 @@ Usage: cargo xtask CHORE
   mutate [COUNT] [SEED]  golden pools, damaged in COUNT ways, through the whole read path
   kills [COUNT] [SEED]   kills of a server that writes a pool, which is judged after each
   cuts [COUNT] [FIRST]   power cuts of pools under load, in simulation, from cut FIRST on
+  points [COUNT] [FIRST] short runs of a small pool, cut in every moment, from script FIRST on
+  sim [--seed N] [--minutes M]
+                         cuts, points and damage for so long, from trials on that the seed names
   mutants [NAME|COUNT]   deliberate bugs of the engine, which the power cuts have to find
   ztest-pools COUNT DIR  pools made by OpenZFS's own stress test
   ztest-judge DIR        compare 'cenote verify' with zdb on such pools
@@ -74,6 +77,8 @@ fn main() -> ExitCode {
         "fuzz-budget" => fuzz::main_budget(rest),
         "mutate" => campaign::MUTATE.main(rest),
         "cuts" => campaign::CUTS.main(rest),
+        "points" => campaign::POINTS.main(rest),
+        "sim" => campaign::main_sim(rest),
         "mutants" => campaign::main_mutants(rest),
         "kills" => kills::main(rest),
         "ztest-pools" => ztest::main(rest),

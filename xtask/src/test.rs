@@ -35,6 +35,7 @@ const STEPS: &[Step] = &[
         run: |_| campaign::MUTATE.step(),
     },
     Step { name: "cuts", about: "power cuts of pools under load, in simulation", run: |_| campaign::CUTS.step() },
+    Step { name: "points", about: "short runs, cut in every moment, in simulation", run: |_| campaign::POINTS.step() },
     Step {
         name: "mutants",
         about: "deliberate bugs of the engine, which the power cuts have to find",

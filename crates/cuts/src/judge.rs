@@ -1,6 +1,7 @@
 //! The verdict: imports what a cut has left, verifies it, and compares it with the models as of its txg.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use cenote_dmu::{Objset, Zap};
 use cenote_dsl::property::Source;
@@ -52,8 +53,8 @@ pub(crate) struct Expected {
     pub(crate) lost: Option<String>,
 }
 
-pub(crate) async fn found(handle: &Handle, machine: &Machine) -> Result<FoundPool, String> {
-    let (mut pools, skipped) = find(handle, &machine.paths).await;
+pub(crate) async fn found(handle: &Handle, paths: &[PathBuf]) -> Result<FoundPool, String> {
+    let (mut pools, skipped) = find(handle, paths).await;
     if pools.len() != 1 {
         return Err(format!("{} pools are found; {skipped:?}", pools.len()));
     }
@@ -68,7 +69,7 @@ pub(crate) fn import_options() -> ImportOptions {
 pub(crate) async fn imported(handle: &Handle, machine: &Machine, expected: &Expected) -> Result<View, String> {
     let rewind = expected.rewind.map_or(Rewind::None, Rewind::ToTxg);
     let options = ImportOptions { rewind, ..import_options() };
-    let pool = import(handle, found(handle, machine).await?, &options).await;
+    let pool = import(handle, found(handle, &machine.paths).await?, &options).await;
     pool.map_err(|error| format!("not imported: {error}"))
 }
 
@@ -189,7 +190,7 @@ async fn check_objects(objset: &Objset, mut known: BTreeSet<ObjectId>) -> Result
     Ok(())
 }
 
-async fn objset(pool: &View, name: &str) -> Result<Objset, String> {
+pub(crate) async fn objset(pool: &View, name: &str) -> Result<Objset, String> {
     let dataset = pool.dsl().dataset(name).await.map_err(words)?;
     pool.dsl().open(&dataset).await.map_err(words)?.ok_or_else(|| format!("{name} has no objset"))
 }

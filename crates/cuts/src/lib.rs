@@ -52,8 +52,8 @@
 //!
 //! # Rejected
 //!
-//! *Enumerating every write as a place to cut*: the interesting states are subsets of what is in flight, of which there are too many
-//! to enumerate and which chance finds. *Real processes that are killed*: they are another test, since a kill keeps what the
+//! *Enumerating every write as a place to cut* a life: the interesting states are subsets of what is in flight, of which there are too
+//! many to enumerate and which chance finds. Of short runs every moment is cut: see [`points`]. *Real processes that are killed*: they are another test, since a kill keeps what the
 //! kernel was given.
 
 mod aim;
@@ -63,6 +63,7 @@ pub mod load;
 pub mod machine;
 pub mod model;
 pub mod mutants;
+pub mod points;
 mod replayed;
 pub mod zdb;
 

@@ -170,7 +170,7 @@ fn runtime(seed: u64) -> Runtime {
 }
 
 /// Runs part of a life; panics and standing still are failures.
-fn run<T>(runtime: &Runtime, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+pub(crate) fn run<T>(runtime: &Runtime, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let ended = catch_unwind(AssertUnwindSafe(|| runtime.try_block_on(work)));
     let panics = take_panics();
     if !panics.is_empty() {
@@ -183,7 +183,7 @@ fn run<T>(runtime: &Runtime, work: impl Future<Output = Result<T, String>>) -> R
     }
 }
 
-fn host() -> Host {
+pub(crate) fn host() -> Host {
     Host { id: 0, name: "here".into() }
 }
 
@@ -419,7 +419,7 @@ impl Life {
             let compared = compare(&self.models, &filesystems, volume.volume(), txg).await?;
             drop((filesystems, volume));
             pool.export().await.map_err(words)?;
-            let found = found(&handle, &machine).await?;
+            let found = found(&handle, &machine.paths).await?;
             let txg = found.newest().map(|leaf| leaf.txg).ok_or_else(|| "no labels".to_owned())?;
             Ok((Models { datasets: models.datasets, grown: models.grown, ..compared }, txg))
         });
@@ -587,7 +587,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
     pool.export().await.map_err(words)?;
     // The last txg says that it is exported, and that one is written into all labels.
     machine.growth(shape).used_before(handle, &machine.paths[0]).await?;
-    let found = found(handle, machine).await?;
+    let found = found(handle, &machine.paths).await?;
     found.newest().map(|leaf| leaf.txg).ok_or_else(|| "no labels".to_owned())
 }
 
@@ -609,7 +609,7 @@ async fn replayed(
     in_many: bool,
 ) -> Result<(Pool, Vec<FileSystem>, LiveVolume), String> {
     let options = WriteOptions { clock: Clock::Now, host: host(), check: true };
-    let pool = open(handle, found(handle, machine).await?, &import_options(), options).await;
+    let pool = open(handle, found(handle, &machine.paths).await?, &import_options(), options).await;
     let pool = pool.map_err(|error| format!("to be replayed: {error}"))?;
     tune(&pool, shape).await?;
     let pool = pool.start(TxTunables::default()).await;
@@ -644,7 +644,7 @@ async fn opened(
 ) -> Result<Pool, String> {
     let mut rng = Rng::new(seed);
     let options = WriteOptions { clock: Clock::Now, host: host(), check: true };
-    let found = found(handle, machine).await?;
+    let found = found(handle, &machine.paths).await?;
     let writer = open(handle, found, &import_options(), options).await;
     let writer = writer.map_err(|error| format!("to be written: {error}"))?;
     tune(&writer, shape).await?;

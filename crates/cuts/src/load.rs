@@ -170,27 +170,40 @@ impl FileWriter {
                 }
             }
             let Some(change) = self.draw(&state) else { continue };
-            self.log.lock().begin(change.clone());
-            let work = Box::pin(self.make(&change));
-            match (InTurn { turn: self.turn.clone(), log: self.log.clone(), work }).await {
-                Ok(()) => {
-                    self.log.lock().done();
-                    state.apply(&change);
-                    let is_asked = self.rng.chance(1, 40);
-                    self.zil.settle(is_asked, None).await.map_err(|error| format!("O_SYNC: {error}"))?;
-                    match self.zil.mode() {
-                        SyncMode::Always => self.log.lock().promise_all(),
-                        SyncMode::Standard if is_asked => self.log.lock().promise_last(),
-                        SyncMode::Standard | SyncMode::Disabled => {}
-                    }
-                }
-                Err(ZplError::NoSpace | ZplError::Quota(_)) => {
-                    self.log.lock().refused();
-                    self.pool.handle().sleep(REFUSED_PAUSE).await;
-                }
-                Err(error) => return Err(format!("{change:?}: {error}")),
+            if !self.make_noted(&change).await? {
+                self.pool.handle().sleep(REFUSED_PAUSE).await;
+                continue;
+            }
+            state.apply(&change);
+            let is_asked = self.rng.chance(1, 40);
+            self.zil.settle(is_asked, None).await.map_err(|error| format!("O_SYNC: {error}"))?;
+            if self.zil.mode() == SyncMode::Always || is_asked && self.zil.mode() == SyncMode::Standard {
+                // With it all that came before.
+                self.log.lock().promise_all();
             }
         }
+    }
+
+    /// Makes a change, and notes it. False if it was refused for want of space.
+    pub(crate) async fn make_noted(&self, change: &FileChange) -> Result<bool, String> {
+        self.log.lock().begin(change.clone());
+        let work = Box::pin(self.make(change));
+        match (InTurn { turn: self.turn.clone(), log: self.log.clone(), work }).await {
+            Ok(()) => {
+                self.log.lock().done();
+                Ok(true)
+            }
+            Err(ZplError::NoSpace | ZplError::Quota(_)) => {
+                self.log.lock().refused();
+                Ok(false)
+            }
+            Err(error) => Err(format!("{change:?}: {error}")),
+        }
+    }
+
+    /// The object that a name leads to.
+    pub(crate) async fn object(&self, name: Name) -> Result<ObjectId, ZplError> {
+        self.fs.lookup(self.dirs[usize::from(name.0)], &name_bytes(name)).await
     }
 
     async fn open_any(&mut self, state: &Files) -> Option<File> {
@@ -313,20 +326,9 @@ impl RangeWriter {
                 2 => RangeChange::Discard { offset, len },
                 _ => RangeChange::Write { offset, len, seed },
             };
-            self.log.lock().begin(change.clone());
-            // The txg comes back in the step in which it is let go, so none is synced that the log does not know of.
-            match self.make(&change, range.offset_bytes).await {
-                Ok(Some(txg)) => {
-                    let mut log = self.log.lock();
-                    log.entered(txg);
-                    log.done();
-                }
-                Ok(None) | Err(LiveVolumeError::Tx(TxError::NoSpace | TxError::Quota(_))) => {
-                    self.log.lock().refused();
-                    self.handle.sleep(REFUSED_PAUSE).await;
-                    continue;
-                }
-                Err(error) => return Err(format!("{change:?}: {error}")),
+            if !self.make_noted(&change, range.offset_bytes).await? {
+                self.handle.sleep(REFUSED_PAUSE).await;
+                continue;
             }
             let fua = self.rng.chance(1, 40);
             self.volume.settle(fua).await.map_err(|error| format!("FUA: {error}"))?;
@@ -335,6 +337,25 @@ impl RangeWriter {
                 SyncMode::Standard if fua => self.log.lock().promise_last(),
                 SyncMode::Standard | SyncMode::Disabled => {}
             }
+        }
+    }
+
+    /// Makes a change of the range that begins there, and notes it. False if it was refused for want of space, or changes nothing.
+    pub(crate) async fn make_noted(&self, change: &RangeChange, from_bytes: u64) -> Result<bool, String> {
+        self.log.lock().begin(change.clone());
+        // The txg comes back in the step in which it is let go, so none is synced that the log does not know of.
+        match self.make(change, from_bytes).await {
+            Ok(Some(txg)) => {
+                let mut log = self.log.lock();
+                log.entered(txg);
+                log.done();
+                Ok(true)
+            }
+            Ok(None) | Err(LiveVolumeError::Tx(TxError::NoSpace | TxError::Quota(_))) => {
+                self.log.lock().refused();
+                Ok(false)
+            }
+            Err(error) => Err(format!("{change:?}: {error}")),
         }
     }
 

@@ -1,5 +1,5 @@
-//! `cuts [--count N] [--first N] [--every SECONDS] [--zdb-every N] [--verbose]`: N cuts from the first on; of some, zdb judges what they
-//! have left.
+//! `cuts [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--verbose]`: N cuts from the first on; of some, zdb
+//! judges what they have left. With `--seconds` no life is begun later.
 //!
 //! `cuts --mutants all|COUNT|NAME [--seed N]`: has the engine have deliberate bugs, one after the other, and says whether the cuts find
 //! them; COUNT of them are chosen by the seed.
@@ -16,7 +16,7 @@ use cenote_cuts::{CUTS, zdb};
 use cenote_taskq::mutant::Mutant;
 use cenote_testkit::campaign::{note_panics, watch};
 
-const USAGE: &str = "usage: cuts [--count N] [--first N] [--every SECONDS] [--zdb-every N] [--verbose]
+const USAGE: &str = "usage: cuts [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--verbose]
        cuts --mutants all|COUNT|NAME [--seed N]";
 /// Real seconds that a life may take before the watchdog ends the program: it takes half a second of processor time, but one may have
 /// to wait long for a processor.
@@ -28,6 +28,8 @@ const FOUND_CHARACTERS_MAX: usize = 300;
 struct Arguments {
     count: u64,
     first: u64,
+    /// No life is begun later; any time if 0.
+    seconds: u64,
     /// Seconds between two lines that say how far it is; never if 0.
     every: u64,
     verbose: bool,
@@ -39,12 +41,14 @@ struct Arguments {
 }
 
 fn arguments() -> Option<Arguments> {
-    let mut found = Arguments { count: 1, first: 1, every: 0, verbose: false, mutants: None, seed: 0, zdb_every: 0 };
+    let mut found =
+        Arguments { count: 1, first: 1, seconds: 0, every: 0, verbose: false, mutants: None, seed: 0, zdb_every: 0 };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--count" => found.count = args.next()?.parse().ok()?,
             "--first" => found.first = args.next()?.parse().ok()?,
+            "--seconds" => found.seconds = args.next()?.parse().ok()?,
             "--every" => found.every = args.next()?.parse().ok()?,
             "--mutants" => found.mutants = Some(args.next()?),
             "--zdb-every" => found.zdb_every = args.next()?.parse().ok()?,
@@ -137,7 +141,8 @@ fn run(arguments: &Arguments) -> bool {
     }
     let end = arguments.first.saturating_add(arguments.count);
     let mut cut = arguments.first;
-    while cut < end {
+    let is_time = || arguments.seconds == 0 || started.elapsed().as_secs() < arguments.seconds;
+    while cut < end && is_time() {
         current.store(cut, Ordering::Relaxed);
         cut = live(cut, end, arguments.verbose, &mut sums);
         if arguments.every > 0 && said.elapsed().as_secs() >= arguments.every {

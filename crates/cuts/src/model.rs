@@ -1,9 +1,11 @@
 //! What was changed in which txg, and so what there is as of a txg.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use cenote_format::ids::Txg;
 use cenote_taskq::Rng;
+use cenote_taskq::sim::history::History;
 
 /// Content that follows from a number; some of it can be compressed, some is zeros.
 #[must_use]
@@ -31,8 +33,26 @@ pub trait State: Clone {
 struct Made<C> {
     txg: Txg,
     change: C,
-    /// A client was told that it is on disk.
-    is_promised: bool,
+    /// The moment in which it began.
+    begun: usize,
+    /// The moment from which on a client was told that it is on disk.
+    promised: Option<usize>,
+}
+
+impl<C> Made<C> {
+    const fn is_promised(&self) -> bool {
+        self.promised.is_some()
+    }
+}
+
+/// A change under way.
+#[derive(Clone, Debug)]
+struct Pending<C> {
+    /// The last txg that it was let into, if any.
+    txg: Option<Txg>,
+    change: C,
+    /// The moment in which it began.
+    begun: usize,
 }
 
 /// A state as of some txg, and all changes since.
@@ -40,57 +60,91 @@ struct Made<C> {
 pub struct Log<S: State> {
     base: S,
     changes: Vec<Made<S::Change>>,
-    /// Under way, and the last txg that it was let into, if any.
-    pending: Option<(Option<Txg>, S::Change)>,
+    pending: Option<Pending<S::Change>>,
+    /// What moments are of; without one there is only one, 0.
+    history: Option<Arc<History>>,
 }
 
 impl<S: State> Log<S> {
     /// Begins with a state that is on disk.
     pub const fn new(base: S) -> Self {
-        Self { base, changes: Vec::new(), pending: None }
+        Self { base, changes: Vec::new(), pending: None, history: None }
+    }
+
+    /// The same, with moments of this history.
+    pub(crate) fn timed(base: S, history: &Arc<History>) -> Self {
+        Self { history: Some(history.clone()), ..Self::new(base) }
+    }
+
+    fn moment(&self) -> usize {
+        self.history.as_ref().map_or(0, |history| history.now())
+    }
+
+    /// What was known at a moment: later changes had not begun, and later promises were not made.
+    pub(crate) fn known_at(&self, moment: usize) -> Self {
+        let mut log = self.clone();
+        log.changes.retain(|made| made.begun <= moment);
+        log.pending = log.pending.filter(|pending| pending.begun <= moment);
+        for made in &mut log.changes {
+            made.promised = made.promised.filter(|promised| *promised <= moment);
+        }
+        log
     }
 
     /// A change begins.
     pub fn begin(&mut self, change: S::Change) {
-        self.pending = Some((None, change));
+        self.pending = Some(Pending { txg: None, change, begun: self.moment() });
     }
 
     /// The change under way was let into a txg.
     pub fn entered(&mut self, txg: Txg) {
         if let Some(pending) = &mut self.pending {
-            pending.0 = Some(txg);
+            pending.txg = Some(txg);
         }
     }
 
     /// The change under way is made: it is in the last txg that it was let into; in none, if it turned out to change nothing.
     pub fn done(&mut self) {
-        if let Some((Some(txg), change)) = self.pending.take() {
-            self.changes.push(Made { txg, change, is_promised: false });
+        if let Some(Pending { txg: Some(txg), change, begun }) = self.pending.take() {
+            self.changes.push(Made { txg, change, begun, promised: None });
         }
     }
 
     /// The client was told that its last change is on disk (`FUA`, `O_SYNC`).
     pub fn promise_last(&mut self) {
+        let moment = self.moment();
         if let Some(made) = self.changes.last_mut() {
-            made.is_promised = true;
+            made.promised.get_or_insert(moment);
         }
     }
 
     /// The client was told that all its changes are on disk (`fsync`, `FLUSH`, the answer to a change of the pool).
     pub fn promise_all(&mut self) {
-        self.changes.iter_mut().for_each(|made| made.is_promised = true);
+        self.promise_about(|_, _| true);
+    }
+
+    /// The client was told that all changes of this kind are on disk; they are asked for with the state that each was made in.
+    pub(crate) fn promise_about(&mut self, is_meant: impl Fn(&S, &S::Change) -> bool) {
+        let moment = self.moment();
+        let mut state = self.base.clone();
+        for made in &mut self.changes {
+            if is_meant(&state, &made.change) {
+                made.promised.get_or_insert(moment);
+            }
+            state.apply(&made.change);
+        }
     }
 
     /// How many changes were promised to be on disk.
     #[must_use]
     pub fn promises(&self) -> usize {
-        self.changes.iter().filter(|made| made.is_promised).count()
+        self.changes.iter().filter(|made| made.is_promised()).count()
     }
 
     /// A change that was promised, and that a pool as of this txg does not have.
     #[must_use]
     pub fn broken_promise(&self, there: Txg) -> Option<String> {
-        let broken = self.changes.iter().find(|made| made.is_promised && made.txg > there)?;
+        let broken = self.changes.iter().find(|made| made.is_promised() && made.txg > there)?;
         Some(format!("a client was told that {:?} of txg {} is on disk, {there} is there", broken.change, broken.txg))
     }
 
@@ -109,7 +163,7 @@ impl<S: State> Log<S> {
         let mut state = self.base.clone();
         self.changes.iter().take_while(|made| made.txg <= txg).for_each(|made| state.apply(&made.change));
         let mut all = vec![state];
-        if let Some((Some(at), change)) = &self.pending
+        if let Some(Pending { txg: Some(at), change, .. }) = &self.pending
             && *at <= txg
         {
             let mut state = all[0].clone();
@@ -121,13 +175,29 @@ impl<S: State> Log<S> {
 
     /// Looks at all states that may be there once the intent log is replayed on what a txg has: from the last change that the txg has or
     /// that was promised, to the newest, the change under way too. In their order.
-    pub fn each_later(&self, txg: Txg, mut look: impl FnMut(&S)) {
-        let promised = self.changes.iter().rposition(|made| made.is_promised).map_or(0, |last| last + 1);
-        let least = promised.max(self.changes.partition_point(|made| made.txg <= txg));
+    pub fn each_later(&self, txg: Txg, look: impl FnMut(&S)) {
+        self.each_later_about(txg, |_, _| true, look);
+    }
+
+    /// The same, where only promises of changes of some kind count; they are asked for with the state that each was made in.
+    pub(crate) fn each_later_about(
+        &self,
+        txg: Txg,
+        is_meant: impl Fn(&S, &S::Change) -> bool,
+        mut look: impl FnMut(&S),
+    ) {
+        let mut least = self.changes.partition_point(|made| made.txg <= txg);
+        let mut state = self.base.clone();
+        for (at, made) in self.changes.iter().enumerate() {
+            if made.is_promised() && is_meant(&state, &made.change) {
+                least = least.max(at + 1);
+            }
+            state.apply(&made.change);
+        }
         let mut state = self.base.clone();
         self.changes[..least].iter().for_each(|made| state.apply(&made.change));
         look(&state);
-        let under_way = self.pending.iter().map(|(_, change)| change);
+        let under_way = self.pending.iter().map(|pending| &pending.change);
         for change in self.changes[least..].iter().map(|made| &made.change).chain(under_way) {
             state.apply(change);
             look(&state);
@@ -266,6 +336,25 @@ impl Files {
     pub fn with_files(names: BTreeMap<Name, u64>, files: BTreeMap<u64, File>) -> Self {
         let next = files.keys().next_back().copied().unwrap_or(0);
         Self { names, files, next }
+    }
+}
+
+impl Files {
+    /// The file whose data or attributes a change is about; `None` for a change of names.
+    #[must_use]
+    pub(crate) fn subject(&self, change: &FileChange) -> Option<u64> {
+        match change {
+            FileChange::Write { name, .. }
+            | FileChange::Truncate { name, .. }
+            | FileChange::SetXattr { name, .. }
+            | FileChange::RemoveXattr { name, .. } => self.names.get(name).copied(),
+            FileChange::Create(_)
+            | FileChange::Rename { .. }
+            | FileChange::Exchange { .. }
+            | FileChange::Link { .. }
+            | FileChange::Unlink(_)
+            | FileChange::Reap => None,
+        }
     }
 }
 

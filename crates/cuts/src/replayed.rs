@@ -14,7 +14,7 @@ use cenote_zvol::Volume;
 use crate::judge::{Seen, files_of, first_difference, read_files};
 use crate::life::{FILE_SYSTEMS, Models, VOLUME, WRITERS, shared, words};
 use crate::load::key_bytes;
-use crate::model::{Bytes, File, Files, Log, Name};
+use crate::model::{Bytes, File, FileChange, Files, Log, Name};
 
 /// Keys of extended attributes that a writer sets.
 const KEYS: u8 = 4;
@@ -56,12 +56,13 @@ pub(crate) async fn compare(
 }
 
 /// The state that was found, if the changes since a txg explain it.
-fn explained(log: &Log<Files>, txg: Txg, there: &Seen) -> Result<Files, String> {
+pub(crate) fn explained(log: &Log<Files>, txg: Txg, there: &Seen) -> Result<Files, String> {
     let places = |seen: &Seen| -> Vec<_> { seen.iter().map(|(name, file)| (name.clone(), file.0)).collect() };
     let wanted = places(there);
     let mut candidates: Vec<BTreeMap<Name, u64>> = Vec::new();
     let mut nearest = None;
-    log.each_later(txg, |state| {
+    let is_of_names = |state: &Files, change: &FileChange| state.subject(change).is_none();
+    log.each_later_about(txg, is_of_names, |state| {
         let seen = files_of(state);
         if places(&seen) == wanted && candidates.last() != Some(&state.names) {
             candidates.push(state.names.clone());
@@ -91,7 +92,8 @@ fn contents(
         let Some((_, bytes, xattrs)) = there.get(&key) else { return Err(format!("{name:?} is not there")) };
         let (mut found, mut is_size, mut is_key) = (Bytes::new(bytes), false, [false; KEYS as usize]);
         let mut before = None;
-        log.each_later(txg, |state| {
+        let is_of_it = |state: &Files, change: &FileChange| state.subject(change) == Some(*number);
+        log.each_later_about(txg, is_of_it, |state| {
             let Some(file) = state.files.get(number) else { return };
             found.look(&file.bytes);
             let size = file.bytes.len();
@@ -103,7 +105,9 @@ fn contents(
         });
         if let Some(at) = found.unexplained() {
             let mut known = Vec::new();
-            log.each_later(txg, |state| known.extend(state.files.get(number).map(|file| file.bytes.get(at).copied())));
+            log.each_later_about(txg, is_of_it, |state| {
+                known.extend(state.files.get(number).map(|file| file.bytes.get(at).copied()))
+            });
             known.dedup();
             return Err(format!("{name:?} has at {at} of {} the byte {}, not {known:?}", bytes.len(), bytes[at]));
         }

@@ -7,10 +7,7 @@
 //!             ... and some of what was in flight lands later still, when others read already (`Late`)
 //! ```
 //!
-//! Content is a map of pages over an optional base, so a disk of terabytes costs what was written to it, and many disks
-//! may share one image. What a crash keeps is drawn from the disk's own seed: any subset of the unflushed writes in any
-//! order, each whole, missing, or torn at a sector. A device's medium may have larger sectors than it shows: then a torn write can
-//! take a sector's neighbours with it.
+//! What it holds, and what a crash keeps of that, is the module [`medium`](super::medium).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,6 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::history::History;
+pub use super::medium::{Crash, Image, Late};
+use super::medium::{Event, Medium, Sectors, Write};
 use super::model::{Asked, DeviceModel, Done};
 use crate::buf::{Block, Buf};
 use crate::combine::race;
@@ -28,8 +28,6 @@ use crate::oneshot;
 use crate::rng::Rng;
 use crate::sync::Mutex;
 use crate::time::Instant;
-
-const PAGE_BYTES: u64 = 4096;
 
 /// How to make a simulated disk.
 #[derive(Clone, Debug)]
@@ -139,139 +137,8 @@ pub enum Fault {
 type FaultHook = dyn FnMut(&Request, &mut Rng) -> Fault + Send;
 type ServiceModel = dyn FnMut(&Request, Instant, &mut Rng) -> Duration + Send;
 
-/// How a crash treats what was not flushed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crash {
-    /// All of it is lost.
-    LoseAll,
-    /// All of it survives; what was in flight does not.
-    KeepAll,
-    /// Each write survives, is lost or is torn at a sector, by the seed, and survivors land in any order.
-    Random,
-    /// As `Random`, but each write is torn.
-    Torn,
-    /// As `Random`, but each sector of the medium that a torn write touches is as before, as written, or bytes that are neither.
-    Garbage,
-}
-
-impl Crash {
-    const fn is_random(self) -> bool {
-        matches!(self, Self::Random | Self::Torn | Self::Garbage)
-    }
-}
-
-#[derive(Clone)]
-struct Write {
-    offset_bytes: u64,
-    block: Block,
-}
-
-/// Writes that were under way when the power went and reach the medium when it is back: what a disk behind a network does, whose
-/// own power stayed on.
-#[derive(Clone, Default)]
-pub struct Late(Vec<Write>);
-
-impl Late {
-    /// How many they are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl std::fmt::Debug for Late {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Late({} writes)", self.0.len())
-    }
-}
-
-/// A disk's content at one moment: pages over a base, both shared with whoever has them.
-#[derive(Clone, Default)]
-pub struct Image {
-    base: Block,
-    pages: BTreeMap<u64, Arc<[u8]>>,
-}
-
-impl std::fmt::Debug for Image {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Image({} pages over {} bytes)", self.pages.len(), self.base.len())
-    }
-}
-
-impl Image {
-    fn page(&self, index: u64) -> Option<&[u8]> {
-        self.pages.get(&index).map(|page| &page[..]).or_else(|| base_page(&self.base, index))
-    }
-
-    /// Fills `target` from `offset_bytes`; zeros where nothing was written.
-    pub fn read(&self, offset_bytes: u64, target: &mut [u8]) {
-        if self.pages.is_empty() && self.base.is_empty() {
-            return target.fill(0);
-        }
-        let mut done = 0;
-        while done < target.len() {
-            let at = offset_bytes + done as u64;
-            let within = (at % PAGE_BYTES) as usize;
-            let count = (PAGE_BYTES as usize - within).min(target.len() - done);
-            let part = &mut target[done..done + count];
-            let page = self.page(at / PAGE_BYTES).unwrap_or(&[]);
-            let have = page.len().saturating_sub(within).min(count);
-            part[..have].copy_from_slice(&page[within.min(page.len())..][..have]);
-            part[have..].fill(0);
-            done += count;
-        }
-    }
-
-    /// Writes `source` at `offset_bytes`.
-    pub fn write(&mut self, offset_bytes: u64, source: &[u8]) {
-        let mut done = 0;
-        while done < source.len() {
-            let at = offset_bytes + done as u64;
-            let within = (at % PAGE_BYTES) as usize;
-            let count = (PAGE_BYTES as usize - within).min(source.len() - done);
-            let index = at / PAGE_BYTES;
-            let mut page = [0; PAGE_BYTES as usize];
-            if count < PAGE_BYTES as usize {
-                let old = self.page(index).unwrap_or(&[]);
-                page[..old.len()].copy_from_slice(old);
-            }
-            page[within..within + count].copy_from_slice(&source[done..done + count]);
-            self.pages.insert(index, Arc::from(&page[..]));
-            done += count;
-        }
-    }
-}
-
-impl Image {
-    /// Late writes reach the medium.
-    pub fn land(&mut self, late: &Late) {
-        late.0.iter().for_each(|write| self.write(write.offset_bytes, &write.block));
-    }
-
-    /// The pages that were written, with their offsets in bytes: for whoever makes a sparse file of them.
-    pub fn pages(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        self.pages.iter().map(|(index, page)| (index * PAGE_BYTES, &page[..]))
-    }
-}
-
-/// The base's part of a page; shorter than a page where the base ends.
-fn base_page(base: &Block, index: u64) -> Option<&[u8]> {
-    let start = usize::try_from(index.checked_mul(PAGE_BYTES)?).ok()?;
-    let end = start.saturating_add(PAGE_BYTES as usize).min(base.len());
-    base.get(start..end)
-}
-
 struct State {
-    current: Image,
-    durable: Image,
-    unflushed: Vec<Write>,
-    in_flight: BTreeMap<u64, Write>,
+    medium: Medium,
     sequence: u64,
     /// Counts crashes: a request that began before one fails after it.
     life: u64,
@@ -281,74 +148,24 @@ struct State {
     service: Option<Box<ServiceModel>>,
     model: Option<Modelled>,
     counts: Counts,
+    /// Where what happens to the medium is noted, and this disk's number there.
+    history: Option<(Arc<History>, usize)>,
 }
 
 impl State {
-    fn crash(&mut self, crash: Crash, options: &SimDiskOptions) {
+    fn crash(&mut self, crash: Crash) {
         self.life += 1;
         self.off = true;
-        let unflushed = std::mem::take(&mut self.unflushed);
-        let in_flight = std::mem::take(&mut self.in_flight);
-        let mut survivors: Vec<Write> = match crash {
-            Crash::LoseAll => Vec::new(),
-            Crash::KeepAll => unflushed,
-            Crash::Random | Crash::Torn | Crash::Garbage => {
-                unflushed.into_iter().chain(in_flight.into_values()).collect()
-            }
-        };
-        if crash.is_random() {
-            for index in (1..survivors.len()).rev() {
-                let other = self.rng.below(index as u64 + 1) as usize;
-                survivors.swap(index, other);
-            }
-        }
-        for write in survivors {
-            match (crash.is_random(), crash) {
-                (false, _) => self.durable.write(write.offset_bytes, &write.block),
-                (true, Crash::Torn) => self.tear(&write, options),
-                (true, crash) => match (self.rng.below(3), crash) {
-                    (0, _) => {}
-                    (1, Crash::Garbage) => self.tear_with_garbage(&write, options),
-                    (1, _) => self.tear(&write, options),
-                    _ => self.durable.write(write.offset_bytes, &write.block),
-                },
-            }
-        }
-        self.current = self.durable.clone();
+        self.medium.crash(crash, &mut self.rng);
+        // From here on the medium's past is another one.
+        self.history = None;
     }
 
-    /// Each sector is as before or as written.
-    fn tear(&mut self, write: &Write, options: &SimDiskOptions) {
-        let sector_bytes = options.sector_bytes.max(1) as usize;
-        for (index, sector) in write.block.chunks(sector_bytes).enumerate() {
-            if self.rng.chance(1, 2) {
-                self.durable.write(write.offset_bytes + (index * sector_bytes) as u64, sector);
-            }
+    fn happens(&mut self, event: Event) {
+        if let Some((history, disk)) = &self.history {
+            history.note(*disk, event.clone());
         }
-    }
-
-    /// Each sector of the medium that is touched is as before, as written, or neither, as a whole.
-    fn tear_with_garbage(&mut self, write: &Write, options: &SimDiskOptions) {
-        let unit = u64::from(options.physical_sector_bytes.max(options.sector_bytes).max(1));
-        let end = write.offset_bytes + write.block.len() as u64;
-        let mut at = write.offset_bytes;
-        while at < end {
-            let next = ((at / unit + 1) * unit).min(end);
-            match self.rng.below(3) {
-                0 => {}
-                1 => {
-                    let part = (at - write.offset_bytes) as usize..(next - write.offset_bytes) as usize;
-                    self.durable.write(at, &write.block[part]);
-                }
-                _ => {
-                    let first = at / unit * unit;
-                    let mut garbage = vec![0; (unit.min(options.size_bytes.saturating_sub(first))) as usize];
-                    self.rng.fill(&mut garbage);
-                    self.durable.write(first, &garbage);
-                }
-            }
-            at = next;
-        }
+        self.medium.happens(event);
     }
 }
 
@@ -405,16 +222,19 @@ fn off() -> io::Error {
 
 impl SimDisk {
     pub(crate) fn new(handle: Handle, path: PathBuf, options: SimDiskOptions, seed: u64) -> Arc<SimDisk> {
-        let image = Image { base: options.base.clone().unwrap_or_default(), pages: BTreeMap::new() };
+        let sectors = Sectors {
+            shown_bytes: options.sector_bytes,
+            medium_bytes: options.physical_sector_bytes.max(options.sector_bytes),
+            disk_bytes: options.size_bytes,
+        };
+        let image = Image::over(options.base.clone().unwrap_or_default());
+        let medium = Medium::new(image, sectors, options.write_cache);
         Arc::new(SimDisk {
             handle,
             path,
             options,
             state: Mutex::new(State {
-                current: image.clone(),
-                durable: image,
-                unflushed: Vec::new(),
-                in_flight: BTreeMap::new(),
+                medium,
                 sequence: 0,
                 life: 0,
                 off: false,
@@ -423,6 +243,7 @@ impl SimDisk {
                 service: None,
                 model: None,
                 counts: Counts::default(),
+                history: None,
             }),
             submitted: Notify::new(),
         })
@@ -458,7 +279,7 @@ impl SimDisk {
     /// Cuts the power: requests under way fail, and what was not flushed is treated as `crash` says. The disk stays off,
     /// failing everything, until [`SimDisk::power_on`].
     pub fn crash(&self, crash: Crash) {
-        self.state.lock().crash(crash, &self.options);
+        self.state.lock().crash(crash);
     }
 
     /// As [`SimDisk::crash`], but each write that was under way is late with even odds: it comes back, to be landed
@@ -467,21 +288,14 @@ impl SimDisk {
     pub fn crash_with_late(&self, crash: Crash) -> Late {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let under_way: Vec<u64> = state.in_flight.keys().copied().collect();
-        let is_late: Vec<u64> = under_way.into_iter().filter(|_| state.rng.chance(1, 2)).collect();
-        let late = is_late.iter().filter_map(|sequence| state.in_flight.remove(sequence)).collect();
-        state.crash(crash, &self.options);
-        Late(late)
+        let late = state.medium.take_late(&mut state.rng);
+        state.crash(crash);
+        late
     }
 
     /// Late writes reach the medium, whole and for good.
     pub fn land(&self, late: &Late) {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        for write in &late.0 {
-            state.current.write(write.offset_bytes, &write.block);
-            state.durable.write(write.offset_bytes, &write.block);
-        }
+        self.state.lock().medium.land(late);
     }
 
     /// Answers requests again.
@@ -491,46 +305,41 @@ impl SimDisk {
 
     /// What a reader would see now, to be kept, compared, or given to a disk of another simulation.
     pub fn image(&self) -> Image {
-        self.state.lock().current.clone()
+        self.state.lock().medium.current().clone()
     }
 
     /// Makes `image` the disk's content, stable and with nothing unflushed.
     pub fn restore(&self, image: &Image) {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        state.unflushed.clear();
-        state.in_flight.clear();
-        state.current = image.clone();
-        state.durable = image.clone();
+        self.state.lock().medium.restore(image);
+    }
+
+    /// Has all that happens to the medium from now on noted, until a crash. Nothing may be poked, landed or restored meanwhile.
+    pub fn record(&self, history: &Arc<History>) {
+        let mut state = self.state.lock();
+        let disk = history.begin(state.medium.clone());
+        state.history = Some((Arc::clone(history), disk));
     }
 
     /// Writes that are done and not flushed.
     pub fn unflushed_count(&self) -> usize {
-        self.state.lock().unflushed.len()
+        self.state.lock().medium.unflushed_count()
     }
 
     /// The bytes a reader would see now, without time or faults.
     pub fn peek(&self, offset_bytes: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.state.lock().current.read(offset_bytes, &mut bytes);
+        self.state.lock().medium.current().read(offset_bytes, &mut bytes);
         bytes
     }
 
     /// About the memory that its content takes, in bytes: for tests that look at the process's.
     pub fn memory_bytes(&self) -> u64 {
-        const ENTRY_BYTES: u64 = 64;
-        let state = self.state.lock();
-        let pages = (state.current.pages.len() + state.durable.pages.len()) as u64;
-        let unflushed: u64 = state.unflushed.iter().map(|write| write.block.len() as u64).sum();
-        pages * (PAGE_BYTES + ENTRY_BYTES) + unflushed
+        self.state.lock().medium.memory_bytes()
     }
 
     /// Changes the stored bytes at once and for good, without time or faults: a test's damage.
     pub fn poke(&self, offset_bytes: u64, bytes: &[u8]) {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        state.current.write(offset_bytes, bytes);
-        state.durable.write(offset_bytes, bytes);
+        self.state.lock().medium.poke(offset_bytes, bytes);
     }
 
     pub(crate) fn device(self: &Arc<Self>, writable: bool) -> Device {
@@ -668,7 +477,7 @@ impl SimDisk {
         self.serve(life, fault, time).await?;
         let filled = if fault == Fault::Short { buf.len() / 2 } else { buf.len() };
         let place = self.place(offset_bytes, size_bytes, fault);
-        self.state.lock().current.read(place, &mut buf[..filled]);
+        self.state.lock().medium.current().read(place, &mut buf[..filled]);
         match fault {
             Fault::Corrupt => self.flip_bits(buf),
             Fault::Short => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a simulated short read")),
@@ -692,20 +501,12 @@ impl SimDisk {
         let write = Write { offset_bytes: self.place(offset_bytes, size_bytes, fault), block };
         let effective = !matches!(fault, Fault::Error(_) | Fault::Lost);
         if effective {
-            self.state.lock().in_flight.insert(sequence, write.clone());
+            self.state.lock().happens(Event::Begun { sequence, write });
         }
         self.serve(life, fault, time).await?;
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        if state.in_flight.remove(&sequence).is_some() {
-            state.current.write(write.offset_bytes, &write.block);
-            if self.options.write_cache {
-                state.unflushed.push(write);
-            } else {
-                state.durable.write(write.offset_bytes, &write.block);
-            }
+        if effective {
+            self.state.lock().happens(Event::Done { sequence });
         }
-        drop(guard);
         match fault {
             Fault::Short => Err(io::Error::new(io::ErrorKind::WriteZero, "a simulated short write")),
             _ => Ok(()),
@@ -716,17 +517,10 @@ impl SimDisk {
         let (_, life, fault, time) = self.begin(RequestKind::Flush, 0, 0)?;
         // Writes done by now are covered. If a concurrent flush takes some of them out first, this one takes as many
         // newer ones instead, which a disk may do.
-        let covered = self.state.lock().unflushed.len();
+        let covered = self.state.lock().medium.unflushed_count();
         self.serve(life, fault, time).await?;
-        if fault == Fault::Lost {
-            return Ok(());
-        }
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let covered = covered.min(state.unflushed.len());
-        let writes: Vec<Write> = state.unflushed.drain(..covered).collect();
-        for write in writes {
-            state.durable.write(write.offset_bytes, &write.block);
+        if fault != Fault::Lost {
+            self.state.lock().happens(Event::Flushed { covered });
         }
         Ok(())
     }

@@ -8,6 +8,8 @@
 //! far, so two runs can be compared by one number.
 
 pub mod disk;
+pub mod history;
+mod medium;
 pub mod model;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,145 @@
+//! `points [--steps N] [--count N] [--first N] [--stride N] [--points N] [--draws N] [--seconds N] [--every SECONDS] [--zdb]`: scripts of
+//! so many steps, each cut in every moment, on every layout.
+//!
+//! With `--points` about so many points of each run are judged, with `--stride` only each so manyth script is run, and with `--seconds`
+//! none is begun later. `points --mutants SCRIPTS` has the engine have deliberate bugs of the log, one after the other, and says whether
+//! so many scripts find them. A failure is said with its script's number,
+//! which is all that is needed to have it again: `points --steps N --first NUMBER --count 1`.
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use cenote_cuts::points::{Base, LOG_MUTANTS, Run, SHAPES, Script, Tally, Wanted, count, hunt};
+use cenote_testkit::campaign::{note_panics, watch};
+
+const USAGE: &str =
+    "usage: points [--steps N] [--count SCRIPTS] [--first SCRIPT] [--stride N] [--points N] [--draws N] [--seconds N] \
+                     [--every SECONDS] [--zdb]
+       points --mutants SCRIPTS";
+/// Real seconds that a script may take before the watchdog ends the program.
+const SECONDS_MAX: u64 = 1200;
+/// How much is shown of what was said when a bug was found.
+const FOUND_CHARACTERS_MAX: usize = 300;
+
+struct Arguments {
+    steps: u32,
+    /// Scripts at most; all if 0.
+    count: u64,
+    first: u64,
+    stride: u64,
+    wanted: Wanted,
+    /// No script begins later; any time if 0.
+    seconds: u64,
+    /// Seconds between two lines that say how far it is; never if 0.
+    every: u64,
+    /// Scripts in which each deliberate bug is to be found.
+    mutants: Option<u64>,
+}
+
+fn arguments() -> Option<Arguments> {
+    let wanted = Wanted { points: 0, draws: 2, has_zdb: false };
+    let mut found = Arguments { steps: 2, count: 0, first: 0, stride: 1, wanted, seconds: 0, every: 0, mutants: None };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--steps" => found.steps = args.next()?.parse().ok().filter(|steps| (1..=4).contains(steps))?,
+            "--count" => found.count = args.next()?.parse().ok()?,
+            "--first" => found.first = args.next()?.parse().ok()?,
+            "--stride" => found.stride = args.next()?.parse().ok().filter(|stride| *stride > 0)?,
+            "--points" => found.wanted.points = args.next()?.parse().ok()?,
+            "--draws" => found.wanted.draws = args.next()?.parse().ok()?,
+            "--seconds" => found.seconds = args.next()?.parse().ok()?,
+            "--every" => found.every = args.next()?.parse().ok()?,
+            "--mutants" => found.mutants = Some(args.next()?.parse().ok()?),
+            "--zdb" => found.wanted.has_zdb = true,
+            _ => return None,
+        }
+    }
+    Some(found)
+}
+
+fn main() -> ExitCode {
+    let Some(arguments) = arguments() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    note_panics();
+    let made = SHAPES.iter().map(|shape| Base::make(shape).map_err(|why| format!("{}: {why}", shape.words)));
+    let is_good = match (made.collect::<Result<Vec<Base>, String>>(), arguments.mutants) {
+        (Err(why), _) => {
+            println!("FAILED making the pool: {why}");
+            false
+        }
+        (Ok(bases), Some(scripts)) => hunt_all(&bases, scripts),
+        (Ok(bases), None) => explore(&arguments, &bases),
+    };
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Has the engine have one bug after the other; whether all were found.
+fn hunt_all(bases: &[Base], scripts: u64) -> bool {
+    let mut caught = 0;
+    for mutant in LOG_MUTANTS {
+        let (name, started) = (mutant.name(), Instant::now());
+        match hunt(bases, mutant, scripts) {
+            Ok(Some((script, what))) => {
+                caught += 1;
+                let what: String = what.chars().take(FOUND_CHARACTERS_MAX).collect();
+                println!("{name}: caught by script {script} in {:.1} s: {what}", started.elapsed().as_secs_f64());
+            }
+            Ok(None) => println!("{name}: NOT CAUGHT by {scripts} scripts"),
+            Err(why) => {
+                println!("{why}");
+                return false;
+            }
+        }
+    }
+    println!("{} mutants: {caught} caught, {} not caught", LOG_MUTANTS.len(), LOG_MUTANTS.len() - caught);
+    caught == LOG_MUTANTS.len()
+}
+
+fn explore(arguments: &Arguments, bases: &[Base]) -> bool {
+    let current = watch("script", Duration::from_secs(SECONDS_MAX));
+    let started = Instant::now();
+    let mut said = started;
+    let (mut tally, mut scripts, mut failed) = (Tally::default(), 0_u64, 0_u64);
+    let mut number = arguments.first;
+    let all = count(arguments.steps);
+    while number < all && (arguments.count == 0 || scripts < arguments.count) {
+        if arguments.seconds > 0 && started.elapsed().as_secs() >= arguments.seconds {
+            break;
+        }
+        current.store(number + 1, Ordering::Relaxed);
+        if let Some(script) = Script::nth(arguments.steps, number) {
+            scripts += 1;
+            for base in bases {
+                let run = Run::of(base, script.clone(), number);
+                let judged = run.and_then(|run| run.judge(&arguments.wanted, &mut tally));
+                if let Err(why) = judged {
+                    failed += 1;
+                    println!("FAILED script {number}: {why}");
+                }
+            }
+        }
+        number += arguments.stride;
+        if arguments.every > 0 && said.elapsed().as_secs() >= arguments.every {
+            said = Instant::now();
+            let (seconds, points) = (started.elapsed().as_secs(), tally.points);
+            println!(
+                "{points} points of {scripts} scripts in {seconds} s, {failed} failed; next is script {number} of {all}"
+            );
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "{} points of {scripts} scripts in {seconds:.1} s ({:.0} a second): {failed} failed, {} moments, {} points verified as a whole, \
+         {} by zdb; next is script {number} of {all}",
+        tally.points,
+        tally.points as f64 / seconds,
+        tally.moments,
+        tally.verified,
+        tally.zdb,
+    );
+    failed == 0
+}

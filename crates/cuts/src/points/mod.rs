@@ -1,0 +1,42 @@
+//! Crash points: short runs of a small pool, judged at every moment of them.
+//!
+//! # Theory
+//!
+//! **Need.** The lives of [`crate::life`] are long and are cut a few times each, by chance. A fault of the intent log may need a cut between
+//! two given requests of a device, after two given operations. Most such faults show in short runs (that is the finding of work on bounded
+//! black-box crash testing of file systems): so all short runs are made, and each is cut everywhere.
+//!
+//! **Shape.**
+//! ```text
+//! Script      two or three operations, each with what its client then waits for         script
+//! base        a small pool with some files and a volume, the same for all scripts       base
+//! Run         a script on the simulated runtime; all that happens to the disks is noted run
+//! Moments     the disks as of each request that got under way, was done, or flushed     cenote_taskq::sim::history
+//! verdict     what a cut in a moment leaves is opened, replayed, compared               verdict
+//! ```
+//! A script has a number, and so has each cut of it: `points --first SCRIPT --count 1` makes a run again.
+//!
+//! **Life of a point.** The run ends; its history goes through its moments. In each the disks keep all, none, or some of what was not
+//! stable, by the change that began the moment: a flush can be told only from a cut that loses all, a write only from one that keeps it.
+//! Some of it is drawn by the seed besides, writes being torn then. What is left is opened as a crashed pool is, its logs are claimed and
+//! replayed, and files and the volume are compared with what clients had been told by then.
+//!
+//! **Verdict.** As in `replayed`: names are those of one moment, not before the last that a client was told of; bytes and attributes of a
+//! file those of times that are not before its own promises. `fsync` of one file promises all names, and that file's data. Of some points the
+//! pool is verified before it is replayed, and is exactly as of its txg; of some, it is exported after, verified again, and `zdb` judges.
+//!
+//! **Invariants.** 1. A promise counts from the moment in which the client was told. 2. Changes that had not begun are not there.
+//!
+//! **Rejected.** *All subsets of what is in flight*: there are too many; which of them matter is found by the lives, whose cuts draw them.
+//! *A run for each point*: hundreds of times the work, for the same states.
+
+mod base;
+mod hunt;
+mod run;
+mod script;
+mod verdict;
+
+pub use base::{Base, SHAPES};
+pub use hunt::{LOG_MUTANTS, hunt};
+pub use run::{Run, Tally, Wanted};
+pub use script::{Script, count};

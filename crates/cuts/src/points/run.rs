@@ -1,0 +1,231 @@
+//! A script's run, and the crash points of it.
+
+use std::sync::Arc;
+
+use cenote_dmu::tx::SyncMode;
+use cenote_format::ids::Txg;
+use cenote_taskq::sim::disk::Crash;
+use cenote_taskq::sim::history::{Began, History, Moments};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Rng, Runtime};
+
+use super::base::{Base, Opened, files, machine, open, range};
+use super::script::{Op, Script, Then};
+use super::verdict::{Depth, Known, judge};
+use crate::life::{run, words};
+use crate::load::RangeWriter;
+use crate::model::{FileChange, Files, Log, Range, RangeChange};
+
+/// Of so many points one is verified as a whole, before and after its logs are replayed.
+const VERIFIED_EVERY: u64 = 16;
+/// Of so many of these, `zdb` judges one.
+const ZDB_EVERY: u64 = 20;
+
+/// The points that are judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of each run about so many, drawn by the seed; all if 0.
+    pub points: u64,
+    /// Draws of the seed in each moment, besides what is kept for sure.
+    pub draws: u64,
+    /// Whether `zdb` judges some.
+    pub has_zdb: bool,
+}
+
+/// Sums over points.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Moments of runs.
+    pub moments: u64,
+    /// Points that were judged.
+    pub points: u64,
+    /// Of these, those that were verified as a whole.
+    pub verified: u64,
+    /// Of these, those that `zdb` judged.
+    pub zdb: u64,
+}
+
+/// A run that has ended.
+pub struct Run<'a> {
+    base: &'a Base,
+    script: Script,
+    history: Arc<History>,
+    files: Log<Files>,
+    range: Log<Range>,
+    /// Txgs that were reported synced, with the moments.
+    synced: Vec<(usize, Txg)>,
+    seed: u64,
+}
+
+impl<'a> Run<'a> {
+    /// Runs a script.
+    ///
+    /// # Errors
+    /// An operation fails, or the simulation stands still.
+    pub fn of(base: &'a Base, script: Script, seed: u64) -> Result<Self, String> {
+        let runtime = Runtime::simulated(seed);
+        let machine = machine(&runtime, base.shape, &base.images);
+        let handle = runtime.handle();
+        let history = History::new();
+        let files = Arc::new(Mutex::new(Log::new(files())));
+        let range = Arc::new(Mutex::new(Log::new(range())));
+        let synced = run(&runtime, async {
+            let opened = open(&handle, &machine, &files).await?;
+            let volume = RangeWriter {
+                volume: opened.volume.clone(),
+                handle: handle.clone(),
+                sync: SyncMode::Standard,
+                log: range.clone(),
+                rng: Rng::new(0),
+            };
+            // The first change of a dataset waits for a txg, which begins its log.
+            for op in warming() {
+                step(&opened, &volume, &op).await?;
+            }
+            opened.files.zil.sync(None).await.map_err(words)?;
+            opened.volume.flush().await.map_err(words)?;
+            let first = opened.pool.sync().await.map_err(words)?;
+            let (state, bytes) = (files.lock().newest(), range.lock().newest());
+            *files.lock() = Log::timed(state, &history);
+            *range.lock() = Log::timed(bytes, &history);
+            machine.disks.iter().for_each(|disk| disk.record(&history));
+            let mut synced = vec![(0, first)];
+            for (op, then) in &script.0 {
+                step(&opened, &volume, op).await?;
+                wait(&opened, &volume, op, *then, &history, &mut synced).await?;
+            }
+            // What the log has is freed by the txgs that come.
+            for _ in 0..2 {
+                wait(&opened, &volume, &script.0[0].0, Then::Txg, &history, &mut synced).await?;
+            }
+            Ok(synced)
+        });
+        let synced = synced.map_err(|error| format!("{script:?}: {error}"))?;
+        let (files, range) = (files.lock().clone(), range.lock().clone());
+        Ok(Self { base, script, history, files, range, synced, seed })
+    }
+
+    /// Judges its points, or as many of them as are wanted.
+    ///
+    /// # Errors
+    /// The first that is wrong.
+    pub fn judge(&self, wanted: &Wanted, tally: &mut Tally) -> Result<(), String> {
+        let mut rng = Rng::new(self.seed ^ 0x706f_696e_7473);
+        let mut moments = self.history.moments();
+        let all = self.history.now() as u64 * (1 + wanted.draws);
+        tally.moments += self.history.now() as u64;
+        let is_wanted = |rng: &mut Rng| wanted.points == 0 || rng.chance(wanted.points, all.max(1));
+        while let Some(began) = moments.advance() {
+            let sure = match began {
+                Began::Write => Crash::KeepMore,
+                Began::Written => Crash::KeepAll,
+                Began::Flushed => Crash::LoseAll,
+            };
+            if is_wanted(&mut rng) {
+                self.point(&moments, sure, &mut rng, tally, wanted.has_zdb)?;
+            }
+            let draws = if moments.is_open() { wanted.draws } else { 0 };
+            for _ in 0..draws {
+                let drawn = [Crash::Random, Crash::Torn, Crash::LoseAll, Crash::Garbage][rng.below(4) as usize];
+                if is_wanted(&mut rng) {
+                    self.point(&moments, drawn, &mut rng, tally, wanted.has_zdb)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn point(
+        &self,
+        moments: &Moments,
+        crash: Crash,
+        rng: &mut Rng,
+        tally: &mut Tally,
+        has_zdb: bool,
+    ) -> Result<(), String> {
+        let now = moments.now();
+        let seed = rng.next_u64();
+        let images = moments.crashed(crash, &mut Rng::new(seed));
+        let synced = self.synced.iter().rev().find(|(moment, _)| *moment <= now).map_or(Txg(0), |(_, txg)| *txg);
+        let known = Known { files: self.files.known_at(now), range: self.range.known_at(now), synced };
+        tally.points += 1;
+        let depth = match tally.points {
+            points if points % VERIFIED_EVERY != 0 => Depth::Replayed,
+            points if has_zdb && points % (VERIFIED_EVERY * ZDB_EVERY) == 0 => Depth::Zdb,
+            _ => Depth::Verified,
+        };
+        tally.verified += u64::from(depth != Depth::Replayed);
+        tally.zdb += u64::from(depth == Depth::Zdb);
+        judge(self.base.shape, &images, &known, depth, seed).map_err(|error| {
+            let script = &self.script.0;
+            format!("{}, {script:?}, cut at moment {now} ({crash:?}, {seed:#x}): {error}", self.base.shape.words)
+        })
+    }
+}
+
+/// What every run does before it is noted.
+fn warming() -> [Op; 2] {
+    [
+        Op::Files(FileChange::Write { name: (0, 3), offset: 0, len: 10, seed: 2 }),
+        Op::Volume(RangeChange::Write { offset: 0, len: 100, seed: 7 }),
+    ]
+}
+
+/// Makes an operation.
+async fn step(opened: &Opened, volume: &RangeWriter, op: &Op) -> Result<(), String> {
+    let is_made = match op {
+        Op::Files(change) => opened.files.make_noted(change).await?,
+        Op::Volume(change) => volume.make_noted(change, 0).await?,
+    };
+    if is_made { Ok(()) } else { Err(format!("{op:?} was refused")) }
+}
+
+/// Waits for what a client waits for, and notes the promise.
+async fn wait(
+    opened: &Opened,
+    volume: &RangeWriter,
+    op: &Op,
+    then: Then,
+    history: &History,
+    synced: &mut Vec<(usize, Txg)>,
+) -> Result<(), String> {
+    let log = &opened.files.log;
+    match (then, op) {
+        (Then::Nothing, _) => {}
+        (Then::Fsync | Then::FsyncAll, Op::Volume(_)) => {
+            volume.volume.flush().await.map_err(words)?;
+            volume.log.lock().promise_all();
+        }
+        (Then::FsyncAll, Op::Files(_)) => {
+            opened.files.zil.sync(None).await.map_err(words)?;
+            log.lock().promise_all();
+        }
+        (Then::Fsync, Op::Files(change)) => {
+            let state = log.lock().newest();
+            let subject = state.subject(change);
+            let object = match change {
+                FileChange::Write { name, .. }
+                | FileChange::Truncate { name, .. }
+                | FileChange::SetXattr { name, .. }
+                | FileChange::RemoveXattr { name, .. } => opened.files.object(*name).await.map_err(words)?,
+                // Of a directory.
+                _ => opened.files.dirs[0],
+            };
+            opened.files.zil.sync(Some(object)).await.map_err(words)?;
+            let mut log = log.lock();
+            log.promise_about(|state, change| {
+                let about = state.subject(change);
+                about.is_none() || about == subject
+            });
+        }
+        (Then::Txg | Then::TwoTxgs, _) => {
+            for _ in 0..if then == Then::Txg { 1 } else { 2 } {
+                let txg = opened.pool.sync().await.map_err(words)?;
+                log.lock().promise_all();
+                volume.log.lock().promise_all();
+                synced.push((history.now(), txg));
+            }
+        }
+    }
+    Ok(())
+}
