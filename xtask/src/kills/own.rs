@@ -1,79 +1,36 @@
-//! `cargo xtask kills [COUNT] [SEED]`: a server that writes a pool is killed at any moment, again and again.
+//! Writers of our own: blocks of a file, blocks of a volume, and files that are made, renamed and removed.
 //!
-//! Each time `cenote serve --rw` mounts the pool and serves a volume of it, three writers work on both, and the process is killed
-//! (SIGKILL). Then `cenote verify` has to find the pool whole, every tenth time `zdb -bcc` too, and when it is served again all
-//! is compared with what the writers know: what was synced is there, what is there was written, and no block is torn. The pool is
-//! kept across kills, so what a kill leaves is what the next one meets; now and then datasets and properties are changed in between,
-//! and after some kills another layout's turn comes.
-//!
-//! A kill keeps what the kernel was given; devices that lose it are the matter of `cargo xtask cuts`.
+//! They work on one served pool at once and sync now and then. After each kill `cenote verify` has to find the pool whole, every tenth
+//! time `zdb -bcc` too, and when it is served again all is compared with what the writers know: what was synced is there, what is there
+//! was written, and no block is torn. The pool is kept across kills, so what a kill leaves is what the next one meets; now and then
+//! datasets and properties are changed in between, and after some kills another layout's turn comes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use cenote_testkit::zdb::program;
 
-use crate::nbd_client::Nbd;
-use crate::steps::{Context, Outcome, Tally};
-use crate::{golden, process};
+use super::blocks::{BLOCK_BYTES, Blocks};
+use super::place::{Layout, Place, Server};
+use super::{Numbers, ZDB_EVERY};
+use crate::golden;
+use crate::steps::Tally;
 
-/// Kills in a test run.
-const COUNT_IN_STEP: u64 = 6;
 /// Kills before another layout's turn.
 const KILLS_OF_LAYOUT: u64 = 25;
-/// Kills between two judgements of `zdb`.
-const ZDB_EVERY: u64 = 10;
-/// Layouts, as words of a command line with a number of files for each.
-const LAYOUTS: [(&str, usize); 5] = [("", 1), ("mirror", 2), ("raidz1", 3), ("", 2), ("draid1:2d", 4)];
+/// Layouts of pools.
+const LAYOUTS: [Layout; 5] = [("", 1), ("mirror", 2), ("raidz1", 3), ("", 2), ("draid1:2d", 4)];
 /// The power goes at latest this long after the writers began, in milliseconds.
 const LOAD_MS_MAX: u64 = 1200;
-const BLOCK_BYTES: usize = 4096;
 const FILE_BLOCKS: usize = 256;
 const VOLUME_BLOCKS: usize = 1024;
-const START_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Carries out the chore.
-pub(crate) fn main(args: &[String]) -> Result<()> {
-    let (count, seed) = match args {
-        [] => (COUNT_IN_STEP, 1),
-        [count] => (count.parse().context("COUNT is a number")?, 1),
-        [count, seed] => (count.parse().context("COUNT is a number")?, seed.parse().context("SEED is a number")?),
-        _ => bail!("usage: cargo xtask kills [COUNT] [SEED]"),
-    };
-    if let Some(reason) = missing() {
-        bail!("{reason}");
-    }
-    let tally = campaign(count, seed)?;
-    ensure!(tally.failed == 0, "{} of {count} kills failed", tally.failed);
-    Ok(())
-}
-
-/// The step. Each kill counts.
-pub(crate) fn step(_: &Context) -> Result<Outcome> {
-    match missing() {
-        Some(reason) => Ok(Outcome::LeftOut(reason)),
-        None => Ok(Outcome::Done(campaign(COUNT_IN_STEP, 1)?)),
-    }
-}
-
-fn missing() -> Option<String> {
-    let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    match (fuse, program("fusermount3"), program("zdb")) {
-        (Err(error), ..) => Some(format!("/dev/fuse: {error}")),
-        (_, None, _) => Some("fusermount3 is not installed (Debian package fuse3)".to_owned()),
-        (.., None) => Some("zdb is not installed (Debian package zfsutils-linux)".to_owned()),
-        _ => None,
-    }
-}
-
-fn campaign(count: u64, seed: u64) -> Result<Tally> {
+/// So many kills, from a seed on. Each counts.
+pub(super) fn campaign(count: u64, seed: u64) -> Result<Tally> {
     let cenote = golden::built_program()?;
     let mut tally = Tally::default();
     let mut sums = Sums::default();
@@ -87,12 +44,12 @@ fn campaign(count: u64, seed: u64) -> Result<Tally> {
                 pool = Some(Pool::make(&cenote, LAYOUTS[at as usize % LAYOUTS.len()], seed.wrapping_add(kill))?);
             }
             let pool = pool.as_mut().context("a pool")?;
-            pool.kill(kill, &mut sums).with_context(|| format!("layout {:?}", pool.layout))
+            pool.kill(kill, &mut sums).with_context(|| format!("layout {:?}", pool.place.layout))
         })();
         if let Err(error) = &result {
             println!("FAILED kill {kill}: {error:#}");
             if let Some(pool) = pool.take() {
-                println!("the pool is kept in {}", pool.dir.keep().display());
+                println!("the pool is kept in {}", pool.place.dir.keep().display());
             }
         }
         if count < KILLS_OF_LAYOUT {
@@ -119,19 +76,6 @@ struct Sums {
     writes: u64,
     syncs: u64,
     zdb: u64,
-}
-
-/// Numbers that follow from a seed.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (word ^ (word >> 31)) % bound.max(1)
-    }
 }
 
 /// What a block holds that was written as the so-and-so-manieth; the 0th was never written.
@@ -183,50 +127,6 @@ fn lock(model: &Shared) -> MutexGuard<'_, Model> {
 
 fn shared(blocks: usize) -> Shared {
     Arc::new(Mutex::new(Model { blocks: vec![(0, 0); blocks], ..Model::default() }))
-}
-
-/// Where blocks are written and read.
-trait Blocks: Send {
-    fn write(&mut self, block: usize, bytes: &[u8]) -> Result<()>;
-    fn read(&mut self, block: usize) -> Result<Vec<u8>>;
-    fn sync(&mut self) -> Result<()>;
-}
-
-impl Blocks for File {
-    fn write(&mut self, block: usize, bytes: &[u8]) -> Result<()> {
-        Ok(self.write_all_at(bytes, (block * BLOCK_BYTES) as u64)?)
-    }
-
-    fn read(&mut self, block: usize) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; BLOCK_BYTES];
-        let mut done = 0;
-        // Behind the end there is nothing, which reads like what was never written.
-        while done < BLOCK_BYTES {
-            match self.read_at(&mut bytes[done..], (block * BLOCK_BYTES + done) as u64)? {
-                0 => break,
-                count => done += count,
-            }
-        }
-        Ok(bytes)
-    }
-
-    fn sync(&mut self) -> Result<()> {
-        Ok(self.sync_all()?)
-    }
-}
-
-impl Blocks for Nbd {
-    fn write(&mut self, block: usize, bytes: &[u8]) -> Result<()> {
-        Nbd::write(self, (block * BLOCK_BYTES) as u64, bytes)
-    }
-
-    fn read(&mut self, block: usize) -> Result<Vec<u8>> {
-        Nbd::read(self, (block * BLOCK_BYTES) as u64, BLOCK_BYTES)
-    }
-
-    fn sync(&mut self) -> Result<()> {
-        self.flush()
-    }
 }
 
 /// Every block is one that was written, and not one before the last that was synced.
@@ -370,9 +270,7 @@ fn check_names(dir: &Path, model: &Shared) -> Result<()> {
 
 /// A pool that lives through kills.
 struct Pool {
-    cenote: PathBuf,
-    dir: tempfile::TempDir,
-    layout: &'static str,
+    place: Place,
     numbers: Numbers,
     file: Shared,
     volume: Shared,
@@ -381,80 +279,47 @@ struct Pool {
 }
 
 impl Pool {
-    fn make(cenote: &Path, (layout, count): (&'static str, usize), seed: u64) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("cenote-kills-").tempdir()?;
-        fs::create_dir(dir.path().join("images"))?;
-        fs::create_dir(dir.path().join("mount"))?;
-        let this = Self {
-            cenote: cenote.to_owned(),
-            dir,
-            layout,
+    fn make(cenote: &Path, layout: Layout, seed: u64) -> Result<Self> {
+        let place = Place::make(cenote, layout, "128M", &[])?;
+        place.run("zfs", &["create", "-V", "4M", "-b", "8K", "kills/v"])?;
+        Ok(Self {
+            place,
             numbers: Numbers(seed),
             file: shared(FILE_BLOCKS),
             volume: shared(VOLUME_BLOCKS),
             names: shared(0),
             extra: None,
-        };
-        let files = (0..count).map(|index| this.images().join(format!("{index}.img")));
-        let mut create = this.command();
-        create.args(["zpool", "create", "--size", "128M", "kills"]).args(layout.split_whitespace()).args(files);
-        process_good(&mut create)?;
-        this.run("zfs", &["create", "-V", "4M", "-b", "8K", "kills/v"])?;
-        Ok(this)
-    }
-
-    fn images(&self) -> PathBuf {
-        self.dir.path().join("images")
-    }
-
-    fn mount(&self) -> PathBuf {
-        self.dir.path().join("mount")
-    }
-
-    /// The program, away from the user's cache file.
-    fn command(&self) -> Command {
-        let mut command = Command::new(&self.cenote);
-        command.env("CENOTE_CACHE", self.dir.path().join("cache.json"));
-        command
-    }
-
-    fn run(&self, tool: &str, rest: &[&str]) -> Result<()> {
-        process_good(self.command().arg(tool).arg("-d").arg(self.images()).args(rest))
+        })
     }
 
     /// Serves, compares, writes, kills and judges, once.
     fn kill(&mut self, kill: u64, sums: &mut Sums) -> Result<()> {
-        let mut server = Server::start(self)?;
+        let mut server = Server::start(&self.place, "")?;
         let checked = self.check();
         let written = checked.and_then(|()| self.write_for_a_while(&mut server));
         server.kill();
         let (writes, syncs) = written?;
         (sums.writes, sums.syncs) = (sums.writes + writes, sums.syncs + syncs);
-        process_good(self.command().args(["verify", "-f", "-d"]).arg(self.images()).arg("kills"))?;
+        self.place.verify()?;
         if kill.is_multiple_of(ZDB_EVERY) {
-            let zdb = program("zdb").context("zdb")?;
-            process_good(Command::new(zdb).args(["-e", "-p"]).arg(self.images()).args(["-bcc", "kills"]))?;
+            self.place.zdb()?;
             sums.zdb += 1;
         }
         self.administer()
     }
 
-    fn nbd(&self) -> Result<Nbd> {
-        Nbd::connect(&self.dir.path().join("nbd.sock"), "kills/v")
-    }
-
     fn file(&self) -> Result<File> {
-        let path = self.mount().join("blocks");
+        let path = self.place.mount().join("blocks");
         Ok(OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?)
     }
 
     fn names_dir(&self) -> PathBuf {
-        self.mount().join("names")
+        self.place.mount().join("names")
     }
 
     fn check(&self) -> Result<()> {
         check_blocks("the file", &mut self.file()?, &self.file)?;
-        check_blocks("the volume", &mut self.nbd()?, &self.volume)?;
+        check_blocks("the volume", &mut self.place.nbd()?, &self.volume)?;
         fs::create_dir_all(self.names_dir())?;
         check_names(&self.names_dir(), &self.names)
     }
@@ -470,9 +335,9 @@ impl Pool {
         let (file, model, numbers) = (self.file()?, self.file.clone(), Numbers(self.numbers.below(u64::MAX)));
         // The name has to be there before what is written can be.
         file.sync_all()?;
-        File::open(self.mount())?.sync_all()?;
+        File::open(self.place.mount())?.sync_all()?;
         writers.push(std::thread::spawn(move || write_blocks(file, &model, numbers)));
-        let (nbd, model, numbers) = (self.nbd()?, self.volume.clone(), Numbers(self.numbers.below(u64::MAX)));
+        let (nbd, model, numbers) = (self.place.nbd()?, self.volume.clone(), Numbers(self.numbers.below(u64::MAX)));
         writers.push(std::thread::spawn(move || write_blocks(nbd, &model, numbers)));
         let (dir, model, numbers) = (self.names_dir(), self.names.clone(), Numbers(self.numbers.below(u64::MAX)));
         writers.push(std::thread::spawn(move || write_names(&dir, &model, numbers)));
@@ -494,81 +359,19 @@ impl Pool {
     /// Now and then something else is changed while nobody serves the pool.
     fn administer(&mut self) -> Result<()> {
         match self.numbers.below(12) {
-            0 => self.run("zfs", &["set", "compression=off", "kills"]),
-            1 => self.run("zfs", &["set", "compression=zstd", "kills"]),
-            2 => self.run("zfs", &["set", "recordsize=16K", "kills"]),
+            0 => self.place.run("zfs", &["set", "compression=off", "kills"]),
+            1 => self.place.run("zfs", &["set", "compression=zstd", "kills"]),
+            2 => self.place.run("zfs", &["set", "recordsize=16K", "kills"]),
             3 => match self.extra.take() {
-                Some(number) => self.run("zfs", &["destroy", &format!("kills/extra{number}")]),
+                Some(number) => self.place.run("zfs", &["destroy", &format!("kills/extra{number}")]),
                 None => {
                     let number = self.numbers.below(1000);
                     self.extra = Some(number);
-                    self.run("zfs", &["create", &format!("kills/extra{number}")])
+                    self.place.run("zfs", &["create", &format!("kills/extra{number}")])
                 }
             },
             _ => Ok(()),
         }
-    }
-}
-
-fn process_good(command: &mut Command) -> Result<()> {
-    let output = process::output(command)?;
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.good, "{command:?}: {}: {}{stdout}", output.status, output.stderr);
-    Ok(())
-}
-
-/// `cenote serve --rw`, until it is killed.
-struct Server {
-    child: Child,
-    mount: PathBuf,
-    stderr: PathBuf,
-    is_killed: bool,
-}
-
-impl Server {
-    fn start(pool: &Pool) -> Result<Self> {
-        let socket = pool.dir.path().join("nbd.sock");
-        let stderr = pool.dir.path().join("stderr");
-        match fs::remove_file(&socket) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        let before = fs::metadata(pool.mount())?.dev();
-        let mut command = pool.command();
-        command.args(["serve", "--rw", "-d"]).arg(pool.images()).arg("--unix").arg(&socket);
-        command.arg("--mount").arg(pool.mount()).arg("kills");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&stderr)?);
-        let child = command.spawn()?;
-        let mut server = Self { child, mount: pool.mount(), stderr, is_killed: false };
-        let deadline = Instant::now() + START_TIME_MAX;
-        while !socket.exists() || fs::metadata(pool.mount())?.dev() == before {
-            if let Some(status) = server.child.try_wait()? {
-                bail!("the server ended with {status}: {}", server.said());
-            }
-            ensure!(Instant::now() < deadline, "nothing is served after {START_TIME_MAX:?}: {}", server.said());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(server)
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.stderr).unwrap_or_default()
-    }
-
-    fn kill(&mut self) {
-        if std::mem::replace(&mut self.is_killed, true) {
-            return;
-        }
-        // What cannot be killed or unmounted shows in what comes next.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = Command::new("fusermount3").arg("-uz").arg(&self.mount).stderr(Stdio::null()).status();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
