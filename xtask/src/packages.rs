@@ -22,6 +22,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("nbdsh", "python3-libnbd", "exports of volumes"),
     ("qemu-img", "qemu-utils", "exports of volumes"),
     ("fio", "fio", "benchmarks"),
+    ("python3", "python3", "kills under SQLite"),
 ];
 
 /// Names of the packages whose programs are missing.

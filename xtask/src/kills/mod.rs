@@ -1,49 +1,86 @@
-//! `cargo xtask kills [COUNT] [SEED]`: a server that writes a pool is killed at any moment, again and again.
+//! `cargo xtask kills [CLIENT,…] [COUNT] [SEED]`: a server that writes a pool is killed at any moment, again and again.
 //!
 //! Each time `cenote serve --rw` mounts the pool and serves a volume of it, clients work there, and the process is killed (SIGKILL).
 //! Then the pool is judged, it is served again, and what the clients were told is compared with what is there. The clients are writers of
-//! our own ([`own`]).
+//! our own ([`own`]), or programs that others wrote and that live by `fsync` ([`clients`]): databases and fio.
 //!
 //! A kill keeps what the kernel was given; devices that lose it are the matter of `cargo xtask cuts`.
 
+mod account;
 mod blocks;
+mod clients;
+mod fio;
+mod fio_blocks;
 mod own;
 mod place;
+mod postgresql;
+mod sqlite;
 
 use std::fs::OpenOptions;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cenote_testkit::zdb::program;
 
-use crate::steps::{Context, Outcome};
+use crate::steps::{Context, Outcome, Tally};
 
 /// Kills in a test run.
 const COUNT_IN_STEP: u64 = 6;
+/// Kills under SQLite in a test run.
+const SQLITE_COUNT_IN_STEP: u64 = 3;
 /// Kills between two judgements of `zdb`.
 const ZDB_EVERY: u64 = 10;
 
+const USAGE: &str = "usage: cargo xtask kills [CLIENT,…] [COUNT] [SEED]\n\
+    COUNT kills under each client: own (if none is named), databases (all that follow)";
+
 /// Carries out the chore.
 pub(crate) fn main(args: &[String]) -> Result<()> {
-    let (count, seed) = match args {
+    let (names, rest) = match args.split_first() {
+        Some((names, rest)) if names.parse::<u64>().is_err() => (names.as_str(), rest),
+        _ => ("own", args),
+    };
+    let (count, seed) = match rest {
         [] => (COUNT_IN_STEP, 1),
         [count] => (count.parse().context("COUNT is a number")?, 1),
         [count, seed] => (count.parse().context("COUNT is a number")?, seed.parse().context("SEED is a number")?),
-        _ => bail!("usage: cargo xtask kills [COUNT] [SEED]"),
+        _ => bail!("{USAGE}, {}", clients::names().join(", ")),
     };
-    if let Some(reason) = missing() {
+    let mut chosen = Vec::new();
+    for name in names.split(',') {
+        match name {
+            "databases" => chosen.extend(clients::names()),
+            name => match clients::names().into_iter().chain(["own"]).find(|known| *known == name) {
+                Some(known) => chosen.push(known),
+                None => bail!("there is no client {name}; {USAGE}, {}", clients::names().join(", ")),
+            },
+        }
+    }
+    let reasons = missing().into_iter().chain(chosen.iter().filter_map(|name| clients::missing(name)));
+    if let Some(reason) = reasons.into_iter().next() {
         bail!("{reason}");
     }
-    let tally = own::campaign(count, seed)?;
-    ensure!(tally.failed == 0, "{} of {count} kills failed", tally.failed);
+    let mut tally = Tally::default();
+    for name in chosen {
+        tally.absorb(if name == "own" { own::campaign(count, seed)? } else { clients::campaign(name, count, seed)? });
+    }
+    ensure!(tally.failed == 0, "{} of {} kills failed", tally.failed, tally.failed + tally.passed);
     Ok(())
 }
 
 /// The step. Each kill counts.
 pub(crate) fn step(_: &Context) -> Result<Outcome> {
-    match missing() {
-        Some(reason) => Ok(Outcome::LeftOut(reason)),
-        None => Ok(Outcome::Done(own::campaign(COUNT_IN_STEP, 1)?)),
+    let client = "sqlite-wal";
+    if let Some(reason) = missing().or_else(|| clients::missing(client)) {
+        return Ok(Outcome::LeftOut(reason));
     }
+    let mut tally = own::campaign(COUNT_IN_STEP, 1)?;
+    tally.absorb(clients::campaign(client, SQLITE_COUNT_IN_STEP, 1)?);
+    let by_hand: Vec<&str> = clients::names().into_iter().filter(|name| *name != client).collect();
+    println!(
+        "by hand, since they take minutes and PostgreSQL is not among the packages of a test run: kills under {}",
+        by_hand.join(", ")
+    );
+    Ok(Outcome::Done(tally))
 }
 
 fn missing() -> Option<String> {
