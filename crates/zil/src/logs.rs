@@ -56,6 +56,22 @@ impl Logs {
         Some((writer, retired))
     }
 
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shared.writers.lock().is_empty()
+    }
+
+    /// Waits until what is on its way to logs now has arrived. A block has its log in use also when its client has gone.
+    ///
+    /// A task of the pool's [detached](Dmu::detached) work must not await this: it would wait for itself.
+    pub async fn arrived(&self) {
+        let detached = self.shared.io.dmu.detached();
+        // Bursts, and then the blocks that they have sent on their way.
+        detached.wait().await;
+        detached.wait().await;
+    }
+
     /// Whether logs have something left that nobody uses. Those that have nothing are forgotten.
     #[must_use]
     pub fn has_unused(&self) -> bool {

@@ -390,6 +390,33 @@ fn who_asks_when_the_pool_has_ended_is_answered() {
     });
 }
 
+/// Found by a reader: where a client went away while its block was on its way, an export left that block's log in the dataset's header.
+#[test]
+fn an_exported_pool_has_no_log_though_a_client_went_away_amid_its_commit() {
+    for waited_us in [0, 5, 20, 80, 200, 600] {
+        let runtime = Runtime::simulated(6);
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let machine = machine_of(&runtime, 2, cenote_sim::slow());
+            make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
+            let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+            let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+            let (file, _) = fs.create_file(fs.root(), b"f", &new).await.unwrap();
+            log.sync(None).await.unwrap();
+            pool.sync().await.unwrap();
+            file.write(0, &[7; 300_000]).await.unwrap();
+            let _ = handle.timeout(Duration::from_micros(waited_us), log.sync(None)).await;
+            drop((fs, log, file));
+            pool.export().await.unwrap();
+            let (mut pools, _) = find(&handle, &machine.paths).await;
+            let view = cenote_spa::import(&handle, pools.remove(0), &ImportOptions::default()).await.unwrap();
+            let dataset = view.dsl().dataset("written").await.unwrap();
+            let objset = view.dsl().open(&dataset).await.unwrap().unwrap();
+            assert!(objset.zil_header().log.is_hole(), "{waited_us} us: {:?}", objset.zil_header());
+        });
+    }
+}
+
 /// The counts of a log, of the pool or of the dataset.
 fn counts(pool: &Pool, group: &str) -> BTreeMap<&'static str, u64> {
     let groups = pool.kstats().snapshot();

@@ -8,7 +8,6 @@ use cenote_dmu::tx::TxError;
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, oneshot};
-use cenote_zil::Logs;
 
 use super::seat::Seat;
 use super::shared::{Request, Shared};
@@ -123,9 +122,15 @@ impl Shared {
 
     /// See [`Pool::settle_logs`](super::Pool::settle_logs): a block goes in the sync after that of the txg which has it.
     pub(super) async fn settle_logs(&self) -> Result<(), TxError> {
+        let logs = self.logs.lock().clone();
+        let Some(logs) = logs.filter(|logs| !logs.is_empty()) else { return Ok(()) };
         for _ in 0..LOG_SYNCS_MAX {
-            let has_unused = self.logs.lock().as_ref().is_some_and(Logs::has_unused);
-            if !has_unused {
+            let arrived = async {
+                logs.arrived().await;
+                Ok(())
+            };
+            self.unless_refused(arrived).await?;
+            if !logs.has_unused() {
                 break;
             }
             self.unless_refused(self.txgs.sync()).await?;
