@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use cenote_dmu::tx::{Cost, TxTunables};
 use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
+use cenote_kstat::Settings;
 use cenote_spa::{
     AuxSpec, Clock, CreateOptions, DiskSpec, Host, ImportOptions, LiveHead, LogFigures, Pool, PropertyValue, TopKind,
     TopSpec, TxgRecord, WriteOptions, create_with_metaslabs, find, import, open,
@@ -17,7 +18,9 @@ use cenote_spa::{
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::sim::disk::SimDiskOptions;
 use cenote_taskq::sim::model::{Rotating, RotatingOptions};
-use cenote_taskq::{Class, Direct, Instant, OpenOptions, Rng, Runtime, RuntimeOptions, for_each_concurrent};
+use cenote_taskq::{
+    Class, Device, Direct, Handle, Instant, OpenOptions, RamDevice, Rng, Runtime, RuntimeOptions, for_each_concurrent,
+};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
@@ -155,6 +158,30 @@ impl Rig {
         Self::made(Runtime::real(RuntimeOptions::default())?, path, spec, TxTunables::default())
     }
 
+    /// The same, opened with these values of tunables.
+    pub(crate) fn with_settings(folder: &Path, spec: PoolSpec, settings: Settings) -> Result<Self> {
+        let path = folder.join("pool");
+        filled(&path, spec.size_bytes)?;
+        let (runtime, at) = (Runtime::real(RuntimeOptions::default())?, path.clone());
+        let handle = runtime.handle();
+        Self::begun(runtime, path, spec, TxTunables::default(), async move {
+            let disk = handle.open(&at, OpenOptions { write: true, ..OpenOptions::default() }).await?;
+            let pool = new_pool(&handle, vec![single(disk, &at)], spec).await?;
+            opened_with(&handle, pool, std::slice::from_ref(&at), settings).await
+        })
+    }
+
+    /// A new pool on a device in memory.
+    pub(crate) fn in_memory(spec: PoolSpec) -> Result<Self> {
+        let runtime = Runtime::real(RuntimeOptions::default())?;
+        let handle = runtime.handle();
+        let size_bytes = usize::try_from(spec.size_bytes)?;
+        Self::begun(runtime, PathBuf::new(), spec, TxTunables::default(), async move {
+            let disk = Device::from_driver(RamDevice::new("memory", vec![0; size_bytes]));
+            new_pool(&handle, vec![single(disk, Path::new("memory"))], spec).await
+        })
+    }
+
     /// A new pool in a file of this folder that takes no more of it than is written, whose txgs end when they are asked to.
     pub(super) fn by_hand(folder: &Path, size_bytes: u64) -> Result<Self> {
         let path = folder.join("pool");
@@ -181,37 +208,29 @@ impl Rig {
     }
 
     fn made(runtime: Runtime, path: PathBuf, spec: PoolSpec, tunables: TxTunables) -> Result<Self> {
-        let handle = runtime.handle();
-        let (at, clock) = (path.clone(), handle.clone());
+        let (at, handle) = (path.clone(), runtime.handle());
+        Self::begun(runtime, path, spec, tunables, async move {
+            let disk = handle.open(&at, OpenOptions { write: true, ..OpenOptions::default() }).await?;
+            new_pool(&handle, vec![single(disk, &at)], spec).await
+        })
+    }
+
+    /// Of a pool that is made so.
+    fn begun(
+        runtime: Runtime,
+        path: PathBuf,
+        spec: PoolSpec,
+        tunables: TxTunables,
+        making: impl Future<Output = Result<Pool>> + Send + 'static,
+    ) -> Result<Self> {
         let making = async move {
-            let disk = clock.open(&at, OpenOptions { write: true, ..OpenOptions::default() }).await?;
-            let disk = DiskSpec { disk: Disk::whole(disk), path: at.display().to_string(), is_file: true };
-            let options = CreateOptions {
-                name: "bench".into(),
-                tops: vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks: vec![disk] }],
-                auxiliaries: AuxSpec::default(),
-                ashift: Some(12),
-                disabled_features: if spec.has_log { Vec::new() } else { vec!["log_spacemap".into()] },
-                properties: Vec::new(),
-                seed: Some(1),
-                clock: Clock::Now,
-                host: Host { id: 0, name: "bench".into() },
-                command: "cenote bench write".into(),
-                user: 0,
-                cache_bytes: CACHE_BYTES,
-                check: false,
-            };
-            let pool = create_with_metaslabs(&clock, options, spec.metaslabs_min).await?;
-            let root = pool.root().context("a new pool has a root")?.clone();
-            BulkWriter::create(&root.objset, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await?;
-            pool.set_property(&root, "compression", &PropertyValue::Number(COMPRESSION_OFF)).await?;
-            pool.sync().await?;
             let tunables = TxTunables { zfs_dirty_data_max: spec.dirty_max_bytes, ..tunables };
-            let pool = pool.start(tunables).await;
+            let pool = making.await?.start(tunables).await;
             let head = pool.open_head("bench").await?;
             anyhow::Ok((pool, head))
         };
-        let made = runtime.block_on(handle.spawn(Class::Issue, making)).map_err(|error| anyhow!("{error}"))?;
+        let made =
+            runtime.block_on(runtime.handle().spawn(Class::Issue, making)).map_err(|error| anyhow!("{error}"))?;
         let (pool, head) = made?;
         Ok(Self { runtime, path, pool: Some(pool), head: Some(head) })
     }
@@ -308,6 +327,45 @@ impl Drop for Rig {
         }
         drop(std::fs::remove_file(&self.path));
     }
+}
+
+fn single(device: Device, path: &Path) -> TopSpec {
+    let disk = DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file: true };
+    TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks: vec![disk] }
+}
+
+/// A new pool with a root directory, in which nothing is compressed.
+pub(crate) async fn new_pool(handle: &Handle, tops: Vec<TopSpec>, spec: PoolSpec) -> Result<Pool> {
+    let options = CreateOptions {
+        name: "bench".into(),
+        tops,
+        auxiliaries: AuxSpec::default(),
+        ashift: Some(12),
+        disabled_features: if spec.has_log { Vec::new() } else { vec!["log_spacemap".into()] },
+        properties: Vec::new(),
+        seed: Some(1),
+        clock: Clock::Now,
+        host: Host { id: 0, name: "bench".into() },
+        command: "cenote bench write".into(),
+        user: 0,
+        cache_bytes: CACHE_BYTES,
+        check: false,
+    };
+    let pool = create_with_metaslabs(handle, options, spec.metaslabs_min).await?;
+    let root = pool.root().context("a new pool has a root")?.clone();
+    BulkWriter::create(&root.objset, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await?;
+    pool.set_property(&root, "compression", &PropertyValue::Number(COMPRESSION_OFF)).await?;
+    pool.sync().await?;
+    Ok(pool)
+}
+
+/// A pool that is closed and opened again, from these devices, with these values of tunables.
+pub(crate) async fn opened_with(handle: &Handle, pool: Pool, paths: &[PathBuf], settings: Settings) -> Result<Pool> {
+    pool.export().await?;
+    let found = find(handle, paths).await.0.pop().context("the pool is there")?;
+    let how = ImportOptions { cache_bytes: CACHE_BYTES, tunables: settings, ..ImportOptions::default() };
+    let host = Host { id: 0, name: "bench".into() };
+    Ok(open(handle, found, &how, WriteOptions { clock: Clock::Now, host, check: false }).await?)
 }
 
 async fn new_object(head: &LiveHead, record_bytes: u64) -> Result<Object> {

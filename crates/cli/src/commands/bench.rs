@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// For `mount`: the program that mounts, if another build of this one is to be measured.
     #[arg(long, value_name = "PROGRAM")]
     program: Option<PathBuf>,
-    /// Of `pool`, `write` and `mount`, only these parts.
+    /// Of `pool`, `write`, `zil` and `mount`, only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = parts())]
     only: Vec<String>,
     /// Rounds of each part of `pool`, `write`, `zil` and `mount`.
@@ -71,7 +71,10 @@ pub(crate) struct Args {
 }
 
 fn parts() -> PossibleValuesParser {
-    PossibleValuesParser::new(Part::ALL.map(|(name, _)| name).into_iter().chain(writing::PARTS).chain(mounted::PARTS))
+    let known = Part::ALL.map(|(name, _)| name).into_iter().chain(writing::PARTS).chain(mounted::PARTS);
+    // Some have a name that a part of another suite has too.
+    let more = zil::PARTS.into_iter().filter(|name| known.clone().all(|known| known != *name));
+    PossibleValuesParser::new(known.clone().chain(more))
 }
 
 /// A suite.
@@ -181,6 +184,8 @@ impl Which {
                     peer: args.peer_pool,
                     rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
                     seconds: args.seconds.unwrap_or(if args.quick { 1.0 } else { 4.0 }),
+                    quick: args.quick,
+                    only: args.only,
                 })
             }
             Self::Pool => {
