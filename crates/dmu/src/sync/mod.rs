@@ -99,6 +99,7 @@ use std::sync::Arc;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::DnodePhys;
+use cenote_format::enums::Compress;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetPhys;
@@ -353,7 +354,9 @@ impl Writer {
         let fail = |error: ZioError| DmuError::new(objset.id(), ObjectId(0), error);
         let previous = objset.root();
         let fill = phys.meta_dnode.blkptrs().iter().map(|bp| if bp.is_hole() { 0 } else { bp.fill() }).sum();
-        let block = BlockKind { kind: DmuType::OBJSET, level: 0, fill, uncompressed: false };
+        // OpenZFS has the root of an encrypted objset as it is, and authenticates those bytes.
+        let uncompressed = previous.uses_crypt();
+        let block = BlockKind { kind: DmuType::OBJSET, level: 0, fill, uncompressed };
         let policy = part.policy.of_block(block, Bookmark::objset(objset.id()), previous, now);
         if previous.uses_crypt() {
             // Of what the MACs cover nothing has changed, so they stay right: what has is the intent log's header.
@@ -365,6 +368,10 @@ impl Writer {
         let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &policy).await;
         let mut placed = placed.map_err(fail)?;
         placed.bp.set_crypt(previous.uses_crypt());
+        assert!(
+            !uncompressed || placed.bp.compress() == Some(Compress::Off),
+            "an encrypted objset's root is not compressed"
+        );
         let root = placed.bp;
         let mut change = Change::default();
         change.count(&self.shared, &policy, &root);
