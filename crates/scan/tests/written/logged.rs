@@ -369,6 +369,51 @@ fn a_volume_that_became_smaller_is_replayed_as_far_as_it_goes() {
     });
 }
 
+/// Found by a frozen pool of OpenZFS: it logs an access control list without the mode that goes with it.
+#[test]
+fn an_access_control_list_is_replayed_with_its_mode() {
+    let runtime = Runtime::simulated(7);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        make(&handle, &machine, SINGLE, false).await;
+        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let new = NewNode { mode: 0o102_644, ..NewNode::default() };
+        let begun = fs.create(fs.root(), b"begun", &new).await.unwrap().object;
+        fs.set_xattr(begun, b"user.begun", b"1", XattrSet::Any).await.unwrap();
+        log.sync(None).await.unwrap();
+        // Its changes are in txgs, and the log does not know of them.
+        let head = pool.open_head("written").await.unwrap();
+        let objset = head.objset().clone();
+        let unlogged = FileSystem::open_head(&objset, Arc::new(head), FileSystemOptions::default()).await.unwrap();
+        let file = unlogged.create(unlogged.root(), b"file", &new).await.unwrap().object;
+        pool.sync().await.unwrap();
+        let mode = AttributeChange { permissions: Some(0o2670), ..AttributeChange::default() };
+        unlogged.set_attributes(file, &mode).await.unwrap();
+        let txgs = pool.history().len();
+        let entries = [(1_u16, 6_u16, u32::MAX), (2, 7, 1000), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+        let mut list = 2_u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            list.extend(tag.to_le_bytes());
+            list.extend(permissions.to_le_bytes());
+            list.extend(id.to_le_bytes());
+        }
+        // The file has the mode already, so there is no record of it.
+        fs.set_xattr(file, ACCESS, &list, XattrSet::Any).await.unwrap();
+        log.sync(None).await.unwrap();
+        assert_eq!(pool.history().len(), txgs, "the log alone has it");
+        cut(&handle, &machine, Crash::Random).await;
+        drop((unlogged, objset, fs, log, pool));
+        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        assert_eq!(fs.attributes(file).await.unwrap().permissions, 0o2670);
+        assert_eq!(fs.xattrs(file).await.unwrap().get(ACCESS), Some(&list));
+        drop((fs, log));
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "exported");
+    });
+}
+
 /// Found by a reader: who asked when the pool had ended waited for ever, and with it all that had the log.
 #[test]
 fn who_asks_when_the_pool_has_ended_is_answered() {

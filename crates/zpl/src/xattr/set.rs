@@ -80,6 +80,15 @@ fn check_changeable(node: &Node) -> Result<(), ZplError> {
     Ok(())
 }
 
+/// Puts a mode into a record, with what says the same.
+fn put_mode(record: &mut SaRecord, mode: u32, is_directory: bool) -> Result<(), ZplError> {
+    record.put(ZplAttribute::Mode, u64::from(mode))?;
+    put_acl(record, mode, is_directory)?;
+    let flags = (record.flags() - ZnodeFlags::NO_EXECS_DENIED) | acl::flags(mode);
+    record.put(ZplAttribute::Flags, flags.bits())?;
+    Ok(())
+}
+
 /// The record of an attribute that has got a value, or was taken away.
 pub(crate) fn xattr_record<'a>(object: ObjectId, name: &'a [u8], value: Option<&'a [u8]>) -> Record<'a> {
     Record::SetSaXattr(SetSaXattr { object, name: name.into(), value: value.unwrap_or_default().into() })
@@ -133,10 +142,7 @@ impl FileSystem {
         if name == posix_acl::ACCESS {
             let (bits, list) = posix_acl::to_mode(value.as_deref().unwrap_or_default())?;
             let mode = record.u64(ZplAttribute::Mode) as u32 & !(0o777 | dropped) | bits;
-            record.put(ZplAttribute::Mode, u64::from(mode))?;
-            put_acl(&mut record, mode, node.is_directory())?;
-            let flags = (record.flags() - ZnodeFlags::NO_EXECS_DENIED) | acl::flags(mode);
-            record.put(ZplAttribute::Flags, flags.bits())?;
+            put_mode(&mut record, mode, node.is_directory())?;
             value = list;
         } else if name == posix_acl::DEFAULT {
             posix_acl::check(value.as_deref().unwrap_or_default())?;
@@ -163,7 +169,7 @@ impl FileSystem {
     }
 
     /// Gives a stored attribute a value again, or takes it away where the value is empty, as the intent log says: nobody is asked whether
-    /// it may be, and an access control list's mode has a record of its own.
+    /// it may be. The mode that comes with an access control list has a record of its own in logs of ours, and none in those of OpenZFS.
     pub(crate) async fn replay_xattr(&self, id: ObjectId, stored: &[u8], value: &[u8]) -> Result<(), ZplError> {
         let node = self.node(id).await?;
         let _lock = node.in_use()?.lock.write().await;
@@ -173,7 +179,14 @@ impl FileSystem {
         if value.is_none() && self.stored_xattr(&node, &name).await?.is_none() {
             return Ok(());
         }
-        self.put_xattr(&node, node.record(), &name, value).await
+        let mut record = node.record();
+        if name == posix_acl::ACCESS
+            && let Some((bits, _)) = value.as_deref().and_then(|list| posix_acl::to_mode(list).ok())
+        {
+            let mode = record.u64(ZplAttribute::Mode) as u32 & !0o777 | bits;
+            put_mode(&mut record, mode, node.is_directory())?;
+        }
+        self.put_xattr(&node, record, &name, value).await
     }
 
     async fn put_xattr(
