@@ -9,6 +9,7 @@ use std::time::Duration;
 use cenote_dmu::tx::{SyncMode, TxTunables};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
+use cenote_format::znode::ZnodeFlags;
 use cenote_kstat::{Body, Stat};
 use cenote_sim::Machine;
 use cenote_spa::{ImportOptions, Pool, SpaError, TopKind, find, open};
@@ -363,6 +364,56 @@ fn a_volume_that_became_smaller_is_replayed_as_far_as_it_goes() {
             assert_eq!(volume.volume().read(at, 4096).await.unwrap()[..], [byte; 4096]);
         }
         drop(volume);
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "exported");
+    });
+}
+
+/// Found by reading OpenZFS: that a folder is no longer immutable is logged when somebody asks for the folder; a name in it may be logged
+/// before that, and is replayed all the same.
+#[test]
+fn names_are_replayed_in_a_folder_that_was_immutable() {
+    let runtime = Runtime::simulated(6);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        make(&handle, &machine, SINGLE, false).await;
+        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+        fs.create(fs.root(), b"begun", &new).await.unwrap();
+        log.sync(None).await.unwrap();
+        // Its changes are in txgs, and the log does not know of them.
+        let head = pool.open_head("written").await.unwrap();
+        let objset = head.objset().clone();
+        let unlogged = FileSystem::open_head(&objset, Arc::new(head), FileSystemOptions::default()).await.unwrap();
+        let folder = NewNode { mode: 0o040_755, ..NewNode::default() };
+        let folder = unlogged.create(unlogged.root(), b"folder", &folder).await.unwrap().object;
+        for name in [b"gone", b"left"] {
+            unlogged.create(folder, name, &new).await.unwrap();
+        }
+        let fixed = ZnodeFlags::IMMUTABLE;
+        let none = ZnodeFlags::empty();
+        let change = |set, clear| AttributeChange { flags: Some((set, clear)), ..AttributeChange::default() };
+        unlogged.set_attributes(folder, &change(fixed, none)).await.unwrap();
+        pool.sync().await.unwrap();
+        unlogged.set_attributes(folder, &change(none, fixed)).await.unwrap();
+        let txgs = pool.history().len();
+        fs.create(folder, b"made", &new).await.unwrap();
+        fs.unlink(folder, b"gone").await.unwrap();
+        fs.rename(folder, b"left", fs.root(), b"moved", RenameMode::Replace).await.unwrap();
+        let begun = fs.lookup(fs.root(), b"begun").await.unwrap();
+        fs.link(begun, folder, b"linked").await.unwrap();
+        log.sync(None).await.unwrap();
+        assert_eq!(pool.history().len(), txgs, "the log alone has it");
+        cut(&handle, &machine, Crash::Random).await;
+        drop((unlogged, objset, fs, log, pool));
+        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let names: Vec<String> = seen(&fs).await.into_keys().collect();
+        assert_eq!(names, ["", "/begun", "/folder", "/folder/linked", "/folder/made", "/moved"]);
+        let again = fs.create(folder, b"refused", &new).await;
+        assert!(matches!(again, Err(ZplError::NotPermitted(_))), "clients obey the flag: {again:?}");
+        drop((fs, log));
         pool.export().await.unwrap();
         let (_, report) = check(&handle, &machine.paths).await;
         assert_clean(&report, "exported");

@@ -185,7 +185,7 @@ impl FileSystem {
         if links == 0 {
             return Err(ZplError::NoEntry);
         }
-        if flags.contains(ZnodeFlags::IMMUTABLE) {
+        if self.obeys_flags() && flags.contains(ZnodeFlags::IMMUTABLE) {
             return Err(ZplError::NotPermitted("immutable"));
         }
         Ok(())

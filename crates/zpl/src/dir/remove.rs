@@ -126,6 +126,9 @@ impl FileSystem {
     /// # Errors
     /// A flag forbids taking away this node's name in this directory.
     pub(crate) fn check_removable(&self, directory: &Node, node: &Node) -> Result<(), ZplError> {
+        if !self.obeys_flags() {
+            return Ok(());
+        }
         let above = directory.with(|record| record.flags());
         let own = node.with(|record| record.flags());
         if own.contains(ZnodeFlags::IMMUTABLE) || above.contains(ZnodeFlags::IMMUTABLE) {
@@ -240,12 +243,12 @@ impl FileSystem {
         let _guards = lock_all(&nodes).await?;
         node.check_there()?;
         self.check_parent(&parent)?;
-        check_project(&parent, &node)?;
+        self.check_project(&parent, &node)?;
         let (links, flags) = node.with(|record| (record.u64(ZplAttribute::Links), record.flags()));
         if links == 0 {
             return Err(ZplError::NoEntry);
         }
-        if flags.intersects(ZnodeFlags::IMMUTABLE | ZnodeFlags::APPEND_ONLY) {
+        if self.obeys_flags() && flags.intersects(ZnodeFlags::IMMUTABLE | ZnodeFlags::APPEND_ONLY) {
             return Err(ZplError::NotPermitted("immutable, or only to be appended to"));
         }
         let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
@@ -272,14 +275,15 @@ impl FileSystem {
         tx.log(Record::Link { directory: parent.id, object: node.id, name: name.into() });
         node.attributes()
     }
-}
 
-/// # Errors
-/// What gets into this directory is of its project, and the node is not.
-pub(crate) fn check_project(directory: &Node, node: &Node) -> Result<(), ZplError> {
-    let project = |node: &Node| node.word(ZplAttribute::Projid);
-    let inherits = directory.with(|record| record.flags()).contains(ZnodeFlags::PROJECT_INHERIT);
-    if inherits && project(directory) != project(node) { Err(ZplError::CrossDevice) } else { Ok(()) }
+    /// # Errors
+    /// What gets into this directory is of its project, and the node is not.
+    pub(crate) fn check_project(&self, directory: &Node, node: &Node) -> Result<(), ZplError> {
+        let project = |node: &Node| node.word(ZplAttribute::Projid);
+        let inherits = directory.with(|record| record.flags()).contains(ZnodeFlags::PROJECT_INHERIT);
+        let is_foreign = self.obeys_flags() && inherits && project(directory) != project(node);
+        if is_foreign { Err(ZplError::CrossDevice) } else { Ok(()) }
+    }
 }
 
 /// Whether a node of this kind counts as a link of its directory.

@@ -9,7 +9,7 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{Rename, RenameKind, Tx as Record};
 
 use super::entry::{check_name, entry_value};
-use super::remove::{Fate, check_project, counts, in_order, lock_all};
+use super::remove::{Fate, counts, in_order, lock_all};
 use crate::ZplError;
 use crate::filesystem::FileSystem;
 use crate::names::missing;
@@ -140,7 +140,7 @@ impl FileSystem {
             return Err(ZplError::Invalid("a directory would come to lie below itself"));
         }
         self.check_removable(&ends.from, node)?;
-        check_project(&ends.to, node)?;
+        self.check_project(&ends.to, node)?;
         if ends.is_one_directory() {
             return Ok(());
         }
@@ -241,7 +241,7 @@ impl FileSystem {
             return Err(ZplError::Invalid("a directory would come to lie below itself"));
         }
         self.check_removable(&ends.to, over)?;
-        check_project(&ends.from, over)?;
+        self.check_project(&ends.from, over)?;
         if !ends.is_one_directory() {
             self.check_cycle(over, &ends.from).await?;
         }

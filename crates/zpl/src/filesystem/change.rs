@@ -63,7 +63,8 @@ impl FileSystem {
         let _lock = node.in_use()?.lock.write().await;
         node.check_there()?;
         let only_flags = AttributeChange { flags: change.flags, ..AttributeChange::default() };
-        if node.with(|record| record.flags()).contains(ZnodeFlags::IMMUTABLE) && *change != only_flags {
+        let is_fixed = self.obeys_flags() && node.with(|record| record.flags()).contains(ZnodeFlags::IMMUTABLE);
+        if is_fixed && *change != only_flags {
             return Err(ZplError::NotPermitted("immutable"));
         }
         if let Some(size) = change.size_bytes {

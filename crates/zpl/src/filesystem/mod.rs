@@ -51,6 +51,8 @@ pub(crate) struct InUse {
     /// Held by whoever changes the delete queue.
     pub(crate) queue_lock: AsyncMutex<()>,
     options: RwLock<FileSystemOptions>,
+    /// Its intent log is replayed: what the records say was allowed when they were made.
+    is_replayed: bool,
     /// Objects in the delete queue that nobody has open.
     pub(crate) garbage: Mutex<Garbage>,
     pub(crate) garbage_came: Notify,
@@ -101,7 +103,7 @@ impl FileSystem {
     pub async fn open_logged(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> Result<Self, ZplError> {
         // Seldom, and large.
         Box::pin(crate::replay::replay(objset, log.clone(), options)).await?;
-        let this = Self::open_replayed(objset, log, options).await?;
+        let this = Self::open_unreplayed(objset, log, options, false).await?;
         let in_use = this.in_use()?;
         let data = in_use.data.get_or_init(|| Arc::new(LoggedFiles::new(&this)));
         let weak: std::sync::Weak<LoggedFiles> = Arc::downgrade(data);
@@ -109,11 +111,12 @@ impl FileSystem {
         Ok(this)
     }
 
-    /// The same, as far as its intent log was replayed.
-    pub(crate) async fn open_replayed(
+    /// The same, as far as its intent log was replayed. `is_replayed`: to do that.
+    pub(crate) async fn open_unreplayed(
         objset: &Objset,
         log: Arc<Log>,
         options: FileSystemOptions,
+        is_replayed: bool,
     ) -> Result<Self, ZplError> {
         if !options.record_bytes.is_power_of_two() || options.record_bytes < 512 {
             return Err(ZplError::Invalid("a record size is a power of two of at least 512 bytes"));
@@ -129,6 +132,7 @@ impl FileSystem {
             renames: AsyncMutex::new(()),
             queue_lock: AsyncMutex::new(()),
             options: RwLock::new(options),
+            is_replayed,
             garbage: Mutex::default(),
             garbage_came: Notify::new(),
             reaping: AsyncMutex::new(()),
@@ -235,6 +239,12 @@ impl FileSystem {
     /// It is open to be read only.
     pub(crate) fn in_use(&self) -> Result<&InUse, ZplError> {
         self.shared.in_use.as_ref().ok_or(ZplError::ReadOnly)
+    }
+
+    /// Whether flags and projects are to be obeyed. A replay does not: that a flag was taken away is logged when somebody asks for its
+    /// object, and may come later in the log than a name that was changed since.
+    pub(crate) fn obeys_flags(&self) -> bool {
+        self.shared.in_use.as_ref().is_none_or(|in_use| !in_use.is_replayed)
     }
 
     /// Where changes get their txgs from, and are logged.

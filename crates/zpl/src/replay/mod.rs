@@ -48,7 +48,7 @@ pub(crate) async fn replay(objset: &Objset, log: Arc<Log>, options: FileSystemOp
             ..options
         };
         let log = Arc::new(Log::without(source.clone(), SyncMode::Standard));
-        let filesystem = FileSystem::open_replayed(objset, log, options).await?;
+        let filesystem = FileSystem::open_unreplayed(objset, log, options, true).await?;
         Replay { filesystem, source: source.clone() }.run(header, padded).await?;
     }
     Ok(source.end().await?)
