@@ -19,11 +19,11 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|written|multihost [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
-            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|written|multihost [--all] [ARG…]"
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost [--all] [ARG…]"
         )
     };
     match (word.as_str(), rest) {
@@ -31,6 +31,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ("owner", []) => return owner(),
         ("devices", []) => return devices(),
         ("logs", []) => return logs(),
+        ("frozen", _) => return frozen(rest),
         ("multihost", []) => return multihost(),
         ("written", _) => {
             written()?;
@@ -39,7 +40,9 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         _ => {}
     }
     if !["setup", "run", "smoke", "judge", "image", "owner", "devices", "logs", "multihost"].contains(&word.as_str()) {
-        bail!("openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, written or multihost, not {word}");
+        bail!(
+            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written or multihost, not {word}"
+        );
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
     // The caller's own standard input: a script may come that way.
@@ -105,11 +108,12 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     owner()?;
     devices()?;
     logs()?;
+    frozen(&["--short".to_owned()])?;
     image()?;
     written()?;
     rounds(false)?;
     multihost()?;
-    Ok(Outcome::Done(Tally { passed: 8, failed: 0 }))
+    Ok(Outcome::Done(Tally { passed: 9, failed: 0 }))
 }
 
 /// A pool has one owner, Cenote or the kernel's module.
@@ -128,6 +132,15 @@ fn logs() -> Result<()> {
         bail!("openzfs-vm logs: /dev/fuse cannot be opened, and the logs are of a mount and a volume");
     }
     process::run(process::script("tools/openzfs-vm/logs").arg(golden::built_program()?))
+}
+
+/// Intent logs in all their forms: OpenZFS's for Cenote, Cenote's for OpenZFS. The arguments may be `--short`, and a folder to keep the pools in.
+fn frozen(arguments: &[String]) -> Result<()> {
+    if !rounds::can_mount() {
+        bail!("openzfs-vm frozen: /dev/fuse cannot be opened, and the logs are of mounts and volumes");
+    }
+    let (options, folder): (Vec<_>, Vec<_>) = arguments.iter().partition(|argument| argument.starts_with("--"));
+    process::run(process::script("tools/openzfs-vm/frozen").args(options).arg(golden::built_program()?).args(folder))
 }
 
 /// What a built image has is what it was built from.
