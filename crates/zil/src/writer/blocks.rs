@@ -107,11 +107,6 @@ impl Blocks {
         self.held.back().filter(|held| held.state == State::Tail && self.phase == Phase::Ready).map(|held| held.pointer)
     }
 
-    /// Whether a block is on its way.
-    pub(super) fn has_issued(&self) -> bool {
-        self.held.range(self.stable_blocks..).any(|held| held.state == State::Issued)
-    }
-
     /// All itxs up to this number are waited for. Whether a burst is to begin.
     pub(super) fn want(&mut self, number: u64) -> bool {
         self.wanted = self.wanted.max(number);

@@ -176,12 +176,8 @@ impl LogWriter {
         self.waiting.reached(stable);
     }
 
-    /// Waits a little for more records, where some come at a time: a log with nothing on its way has a single writer, who waits for this
-    /// block, and there is nothing to wait for.
+    /// Waits a little for others' records.
     async fn commit_timeout(&self) {
-        if !self.blocks.lock().has_issued() {
-            return;
-        }
         let latency_ns = self.latency_ns.load(Ordering::Relaxed);
         let most_ns = latency_ns.min(HELD_MAX_NS) * self.io.tunables.zfs_commit_timeout_pct / 100;
         if most_ns > 0 {
