@@ -61,7 +61,7 @@ pub struct Log<S: State> {
     base: S,
     changes: Vec<Made<S::Change>>,
     pending: Option<Pending<S::Change>>,
-    /// What moments are of; without one there is only one, 0.
+    /// The history that moments are of; without one there is only moment 0.
     history: Option<Arc<History>>,
 }
 
@@ -80,7 +80,7 @@ impl<S: State> Log<S> {
         self.history.as_ref().map_or(0, |history| history.now())
     }
 
-    /// What was known at a moment: later changes had not begun, and later promises were not made.
+    /// The log as of a moment: without the changes that had not begun, and without later promises.
     pub(crate) fn known_at(&self, moment: usize) -> Self {
         let mut log = self.clone();
         log.changes.retain(|made| made.begun <= moment);

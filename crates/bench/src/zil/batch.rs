@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// Who comes while a batch is written waits for its end and for a whole batch more, and all that wait are one batch.
+    /// A client that comes while a batch is written waits for its end and for a whole batch more; all that wait are one batch.
     #[test]
     fn those_that_come_during_a_batch_are_the_next_and_wait_for_all_of_it() {
         let runtime = Runtime::simulated(1);

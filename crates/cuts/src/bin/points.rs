@@ -19,7 +19,7 @@ const USAGE: &str =
        points --mutants SCRIPTS";
 /// Real seconds that a script may take before the watchdog ends the program.
 const SECONDS_MAX: u64 = 1200;
-/// How much is shown of what was said when a bug was found.
+/// Characters that are shown of a failure by which a bug was found.
 const FOUND_CHARACTERS_MAX: usize = 300;
 
 struct Arguments {

@@ -6,8 +6,8 @@ use super::base::Base;
 use super::run::{Run, Tally, Wanted};
 use super::script::{Script, count};
 
-/// Deliberate bugs of the intent log that a short run can show. A block that is freed too early does harm only where its space is used
-/// again, for which runs are too short.
+/// Deliberate bugs of the intent log that points look for; `docs/robustness.md` says which of them points have found. `log-freed-early` is none
+/// of them: a block that is freed too early does harm only where its space is used again, for which runs are too short.
 pub const LOG_MUTANTS: [Mutant; 10] = [
     Mutant::FsyncEarly,
     Mutant::LogUnflushed,

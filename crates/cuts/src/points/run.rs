@@ -94,7 +94,7 @@ impl<'a> Run<'a> {
                 step(&opened, &volume, op).await?;
                 wait(&opened, &volume, op, *then, &history, &mut synced).await?;
             }
-            // What the log has is freed by the txgs that come.
+            // The next txgs free the log's blocks.
             for _ in 0..2 {
                 wait(&opened, &volume, &script.0[0].0, Then::Txg, &history, &mut synced).await?;
             }
@@ -163,7 +163,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What every run does before it is noted.
+/// The operations of every run before its history begins.
 fn warming() -> [Op; 2] {
     [
         Op::Files(FileChange::Write { name: (0, 3), offset: 0, len: 10, seed: 2 }),

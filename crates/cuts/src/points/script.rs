@@ -13,7 +13,7 @@ pub(super) enum Op {
     Volume(RangeChange),
 }
 
-/// What a client waits for after an operation.
+/// The wait of a client after an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     /// Nothing.
@@ -88,7 +88,7 @@ pub(super) type Step = (Op, Then);
 #[derive(Clone, Debug)]
 pub struct Script(pub(super) Vec<Step>);
 
-/// How many scripts of so many steps there are.
+/// The number of scripts of so many steps.
 #[must_use]
 pub fn count(steps: u32) -> u64 {
     (ops().len() as u64 * THENS.len() as u64).pow(steps)

@@ -17,7 +17,7 @@ use crate::life::{run, words};
 use crate::model::{Bytes, Files, Log, Range};
 use crate::replayed::explained;
 
-/// How thoroughly a point is judged.
+/// The checks that a point gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
     /// Its logs are replayed, and what is there then is compared.

@@ -7,7 +7,7 @@
 //!             ... and some of what was in flight lands later still, when others read already (`Late`)
 //! ```
 //!
-//! What it holds, and what a crash keeps of that, is the module [`medium`](super::medium).
+//! The module [`medium`](super::medium) has the disk's content, and the part of it that a crash keeps.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -148,7 +148,7 @@ struct State {
     service: Option<Box<ServiceModel>>,
     model: Option<Modelled>,
     counts: Counts,
-    /// Where what happens to the medium is noted, and this disk's number there.
+    /// The history that notes each event of the medium, and this disk's number there.
     history: Option<(Arc<History>, usize)>,
 }
 

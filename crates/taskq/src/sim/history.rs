@@ -1,4 +1,4 @@
-//! What happened to the media of several disks, so that they can be had again as of each moment.
+//! The events of several disks' media, from which the media can be rebuilt as of each moment.
 //!
 //! # Theory
 //!
@@ -25,7 +25,7 @@ struct Noted {
     events: Vec<(usize, Event)>,
 }
 
-/// What happens to the media of disks, from when each [was recorded](super::disk::SimDisk::record) on.
+/// The events of disks' media, of each from its [recording](super::disk::SimDisk::record) on.
 #[derive(Default)]
 pub struct History(Mutex<Noted>);
 
@@ -116,7 +116,7 @@ impl Moments {
         self.media.iter().any(|medium| medium.unflushed_count() + medium.in_flight_count() > 0)
     }
 
-    /// What a crash now would leave on each disk, in the order in which they were recorded.
+    /// The content that a crash now would leave on each disk, in the order of their recording.
     #[must_use]
     pub fn crashed(&self, crash: Crash, rng: &mut Rng) -> Vec<Image> {
         let crashed = |medium: &Medium| {

@@ -163,7 +163,7 @@ pub(super) struct Sectors {
     pub(super) disk_bytes: u64,
 }
 
-/// What happens to a medium.
+/// An event of a medium.
 #[derive(Clone)]
 pub(super) enum Event {
     /// A write is under way.
@@ -191,7 +191,7 @@ impl Medium {
         Self { current: image.clone(), durable: image, unflushed, in_flight, sectors, has_cache }
     }
 
-    /// What a reader sees.
+    /// The content that a reader sees.
     pub(super) const fn current(&self) -> &Image {
         &self.current
     }
