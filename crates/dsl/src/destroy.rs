@@ -8,8 +8,9 @@ use cenote_format::zap::{ZapValue, int_key_name};
 use crate::Dsl;
 use crate::DslError;
 use crate::accounts::{UsedBy, signed};
+use crate::dir::Dir;
 
-/// Entries of a deadlist, or children of a directory, that are looked through.
+/// Entries of a deadlist that are looked through.
 const ENTRIES_MAX: usize = 1 << 22;
 /// The entry that says that properties were ever received.
 const HAS_RECEIVED: &str = "$hasrecvd";
@@ -54,8 +55,10 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
-    pub async fn destroy_dataset(&self, txg: Txg, dir: ObjectId) -> Result<Gone, DslError> {
+    pub async fn destroy_dataset(&self, txg: Txg, dir: &Dir) -> Result<Gone, DslError> {
         let mut gone = Gone::default();
+        self.forget_name(txg, dir).await?;
+        let dir = dir.object;
         let phys = self.dir_phys(dir).await?;
         let head = phys.head_dataset;
         let dataset = self.dataset_phys(head).await?;
@@ -80,7 +83,6 @@ impl Dsl {
         }
         deadlist.free(txg);
         let mut objects = vec![dataset.snapshot_names, head];
-        self.forget_name(txg, phys.parent, dir).await?;
         objects.extend([phys.child_dirs, phys.properties, phys.clones, dir]);
         for object in objects.into_iter().filter(|object| object.0 != 0) {
             let object = self.mos().object(object).await?;

@@ -28,6 +28,14 @@ pub struct Dir {
     pub phys: DslDirPhys,
 }
 
+impl Dir {
+    /// The last part of its name, under which the directory above lists it.
+    #[must_use]
+    pub fn last_name(&self) -> &str {
+        self.name.rsplit_once('/').map_or(self.name.as_str(), |(_, last)| last)
+    }
+}
+
 impl Dsl {
     /// The pool's root directory.
     pub async fn root_dir(&self) -> Result<Dir, DslError> {

@@ -7,9 +7,7 @@ use cenote_format::zap::ZapValue;
 use crate::Dsl;
 use crate::DslError;
 use crate::accounts::{count_child, signed};
-
-/// Children of a directory that are looked through.
-const ENTRIES_MAX: usize = 1 << 22;
+use crate::dir::Dir;
 
 impl Dsl {
     /// Gives a directory another name, below the same or another directory, which is not below it and has nothing of this name.
@@ -17,11 +15,12 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
-    pub async fn rename_dir(&self, txg: Txg, dir: ObjectId, parent: ObjectId, name: &str) -> Result<(), DslError> {
+    pub async fn rename_dir(&self, txg: Txg, dir: &Dir, parent: ObjectId, name: &str) -> Result<(), DslError> {
+        self.forget_name(txg, dir).await?;
+        let dir = dir.object;
         let mut phys = self.dir_phys(dir).await?;
         let before = phys.parent;
         assert!(dir != parent && dir != self.root_object(), "a directory does not come to lie below itself");
-        self.forget_name(txg, before, dir).await?;
         let names = self.mos().object(self.dir_phys(parent).await?.child_dirs).await?;
         Zap::put_entry(&names, txg, name, Some(&ZapValue::from_u64(dir.0))).await?;
         self.renamed();
@@ -44,16 +43,16 @@ impl Dsl {
         Ok(())
     }
 
-    /// Takes a directory out of the list of the one above it.
-    pub(crate) async fn forget_name(&self, txg: Txg, parent: ObjectId, dir: ObjectId) -> Result<(), DslError> {
-        let above = self.mos().object(self.dir_phys(parent).await?.child_dirs).await?;
+    /// Takes a directory out of the list of the one above it. By its name: a list of n siblings is not looked through for each of them.
+    pub(crate) async fn forget_name(&self, txg: Txg, dir: &Dir) -> Result<(), DslError> {
+        let above = self.mos().object(self.dir_phys(dir.phys.parent).await?.child_dirs).await?;
         let mut names = Zap::open(above).await?;
-        let entry = names.entries(ENTRIES_MAX).await?.into_iter().find(|entry| entry.value.as_u64() == Some(dir.0));
-        let entry = entry.ok_or_else(|| DslError::Corrupt {
-            object: dir.0,
-            what: "the directory above does not list it".to_owned(),
-        })?;
-        names.remove(entry.name()).await?;
+        let name = dir.last_name();
+        if names.lookup(name.as_bytes()).await?.and_then(|value| value.as_u64()) != Some(dir.object.0) {
+            let what = format!("the directory above does not list it as '{name}'");
+            return Err(DslError::Corrupt { object: dir.object.0, what });
+        }
+        names.remove(name.as_bytes()).await?;
         Ok(names.flush(txg).await?)
     }
 

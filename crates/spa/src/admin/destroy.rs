@@ -41,7 +41,7 @@ impl Syncer {
             }
         }
         self.used_features.remove(&dataset.object);
-        let gone = self.dsl.destroy_dataset(txg, dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        let gone = self.dsl.destroy_dataset(txg, &dataset.dir).await.map_err(|error| self.dsl_failed(error))?;
         self.features.change("extensible_dataset", -(gone.zapified as i64));
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
         self.dsl.retain_heads(|head| head.dataset != dataset.object);

@@ -42,7 +42,7 @@ impl Syncer {
             (None, None) => {
                 check_new_dataset(to).map_err(|reason| cannot(from, &reason))?;
                 let (parent, name) = self.check_move(&view, &dataset.dir, to).await?;
-                let renamed = self.dsl.rename_dir(self.txg, dataset.dir.object, parent.object, &name).await;
+                let renamed = self.dsl.rename_dir(self.txg, &dataset.dir, parent.object, &name).await;
                 renamed.map_err(|error| self.dsl_failed(error))?;
             }
             _ => return Err(cannot(from, "a snapshot stays a snapshot, and nothing else becomes one")),
