@@ -55,7 +55,7 @@ const STEPS: &[Step] = &[
 /// compared with.
 const BESIDE: [&str; 2] = ["vm", "ztest"];
 /// From when on.
-const BESIDE_FROM: &str = "golden";
+const BESIDE_FROM: &str = "doctests";
 
 /// Carries out the chore.
 pub(crate) fn main(args: &[String]) -> Result<()> {
