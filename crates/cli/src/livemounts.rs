@@ -32,7 +32,7 @@ use cenote_zpl::Forbidden;
 use crate::datasets::Mounts;
 
 /// Properties that a mount obeys as they were when it was mounted.
-const OBEYED_WHEN_MOUNTED: [&str; 2] = ["acltype", "sync"];
+const OBEYED_WHEN_MOUNTED: [&str; 1] = ["acltype"];
 
 /// How long the end of a mount that has left the table of mounts is waited for before another begins.
 const ENDED_TIME_MAX: Duration = Duration::from_secs(2);

@@ -385,9 +385,17 @@ fn what_a_dataset_forbids_reaches_its_mounts_also_while_they_are_mounted() {
     let open = fs::File::create(mounted.path("more")).unwrap();
     let late = images.command("zfs", &["set", "readonly=on", "mine"]).output().unwrap();
     assert!(late.status.success() && said(&late).contains("at the next mount"), "{}", said(&late));
-    let late = images.command("zfs", &["set", "readonly=off", "sync=always", "mine"]).output().unwrap();
-    assert!(said(&late).contains("'sync' takes effect there at the next mount"), "{}", said(&late));
+    let late = images.command("zfs", &["set", "readonly=off", "acltype=posix", "mine"]).output().unwrap();
+    assert!(said(&late).contains("'acltype' takes effect there at the next mount"), "{}", said(&late));
     drop(open);
+    images.run("zfs", &["set", "sync=always", "mine"]);
+    let itxs = || {
+        let output = images.run("kstat", &["mine", "--json"]);
+        output.lines().filter(|line| line.contains("zil_itx_count")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = itxs();
+    fs::write(mounted.path("logged"), "x").unwrap();
+    assert_ne!(itxs(), before, "sync=always is obeyed at once");
     mounted.end(End::Unmount);
     images.assert_whole();
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::TxError;
+use cenote_dmu::tx::{SyncMode, TxError};
 use cenote_format::ids::ObjectId;
 use cenote_spa::{HeadSpace, LiveHead};
 use cenote_taskq::sync::Mutex;
@@ -95,8 +95,9 @@ impl Live {
     }
 
     /// Obeys changed properties from the next request on.
-    pub(crate) fn set_options(&self, options: FileSystemOptions, is_read_only: bool) {
+    pub(crate) fn set_options(&self, options: FileSystemOptions, sync: SyncMode, is_read_only: bool) {
         self.filesystem.set_options(options);
+        self.log.set_mode(sync);
         if !is_read_only {
             self.begin_reaping();
         }

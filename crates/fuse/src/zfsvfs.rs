@@ -130,7 +130,7 @@ impl Zfsvfs {
     }
 
     /// Has a head obey changed properties from the next request on. The kernel learns only at a mount whether there are POSIX access control
-    /// lists, so `acltype` counts from the next mount on; `sync` likewise.
+    /// lists, so `acltype` counts from the next mount on.
     pub(crate) fn set_properties(&self, properties: Properties) {
         let mut shown = Shown::of(properties);
         {
@@ -139,7 +139,7 @@ impl Zfsvfs {
             *now = shown;
         }
         if let Some(live) = &self.live {
-            live.set_options(shown.files, shown.is_read_only);
+            live.set_options(shown.files, properties.sync, shown.is_read_only);
         }
     }
 

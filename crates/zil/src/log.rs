@@ -24,7 +24,7 @@ use crate::writer::{LogData, LogWriter, WaitFor};
 /// The txgs of a dataset and its log.
 pub struct Log {
     source: Arc<dyn TxgSource>,
-    mode: SyncMode,
+    mode: AtomicU64,
     /// None where the dataset has no log: then its txgs are waited for.
     writer: Option<Arc<LogWriter>>,
     /// The newest txg that the dataset may have been changed in.
@@ -35,21 +35,26 @@ impl Log {
     /// Of a dataset whose changes go to txgs of `source`, and which has a log among those of its pool.
     #[must_use]
     pub fn new(source: Arc<dyn TxgSource>, mode: SyncMode, logs: &Logs, dataset: ObjectId) -> Self {
-        // A change that nobody waits for need not be logged.
-        let writer = (mode != SyncMode::Disabled).then(|| logs.writer(dataset));
-        Self { source, mode, writer, changed: AtomicU64::new(0) }
+        let writer = Some(logs.writer(dataset));
+        Self { source, mode: AtomicU64::new(mode.number()), writer, changed: AtomicU64::new(0) }
     }
 
     /// Of a dataset without a log.
     #[must_use]
     pub const fn without(source: Arc<dyn TxgSource>, mode: SyncMode) -> Self {
-        Self { source, mode, writer: None, changed: AtomicU64::new(0) }
+        Self { source, mode: AtomicU64::new(mode.number()), writer: None, changed: AtomicU64::new(0) }
     }
 
     /// The property `sync`, as it is obeyed here.
     #[must_use]
-    pub const fn mode(&self) -> SyncMode {
-        self.mode
+    pub fn mode(&self) -> SyncMode {
+        SyncMode::of_number(self.mode.load(Ordering::Acquire))
+    }
+
+    /// Obeys another value of the property `sync`, from the next change and the next client that waits on. What was changed while it was
+    /// `disabled` has no records, so whoever waits next waits for the txgs of that.
+    pub fn set_mode(&self, mode: SyncMode) {
+        self.mode.store(mode.number(), Ordering::Release);
     }
 
     /// Says where data is read that is logged as a reference.
@@ -65,7 +70,9 @@ impl Log {
     /// As [`TxgSource::begin`].
     pub async fn begin_change(&self, cost: Cost) -> Result<Change, TxError> {
         let tx = self.begin_noted(cost).await?;
-        Ok(Change { log: self.writer.clone(), is_logged: false, tx })
+        // Nobody waits for it as yet, so it need not be logged; it is noted as a change without a record, since the property may change.
+        let makes_records = self.writer.is_some() && self.mode() != SyncMode::Disabled;
+        Ok(Change { log: self.writer.clone(), makes_records, is_logged: false, tx })
     }
 
     async fn begin_noted(&self, cost: Cost) -> Result<Tx, TxError> {
@@ -75,6 +82,7 @@ impl Log {
             self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
         }
         if let Some(writer) = &self.writer
+            && self.mode() != SyncMode::Disabled
             && writer.want()
         {
             // A block is ready soon for who waits first.
@@ -93,7 +101,7 @@ impl Log {
             return Ok(());
         }
         let changed = Txg(self.changed.load(Ordering::Acquire));
-        if self.mode == SyncMode::Disabled || changed == Txg(0) {
+        if self.mode() == SyncMode::Disabled || changed == Txg(0) {
             return Ok(());
         }
         let Some(writer) = &self.writer else { return self.source.wait_synced(changed).await };
@@ -113,7 +121,7 @@ impl Log {
         if mutant::is(Mutant::FuaIgnored) {
             return Ok(());
         }
-        match is_asked || self.mode == SyncMode::Always {
+        match is_asked || self.mode() == SyncMode::Always {
             // Others may have changed more since: then that is waited for too, which is the same block most of the time.
             true => self.sync(object).await,
             false => Ok(()),
@@ -156,7 +164,7 @@ impl TxgSource for Log {
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").field("mode", &self.mode).field("changed", &self.changed).finish_non_exhaustive()
+        f.debug_struct("Log").field("mode", &self.mode()).field("changed", &self.changed).finish_non_exhaustive()
     }
 }
 
@@ -164,6 +172,7 @@ impl fmt::Debug for Log {
 #[must_use]
 pub struct Change {
     log: Option<Arc<LogWriter>>,
+    makes_records: bool,
     is_logged: bool,
     // Dropped last: what is not logged is noted before the txg can be written, and before the change's locks go.
     tx: Tx,
@@ -177,9 +186,9 @@ impl Change {
     }
 
     fn record(&mut self, push: impl FnOnce(&LogWriter, Txg)) {
-        self.is_logged = true;
-        if let Some(log) = &self.log {
+        if let Some(log) = self.log.as_ref().filter(|_| self.makes_records) {
             push(log, self.tx.txg());
+            self.is_logged = true;
         }
     }
 
@@ -190,13 +199,14 @@ impl Change {
     /// Whether records are of use: otherwise they need not be made.
     #[must_use]
     pub const fn is_logging(&self) -> bool {
-        self.log.is_some()
+        self.makes_records
     }
 
     /// Whether an extended attribute's value can be logged. An empty one would be one that is taken away.
     #[must_use]
     pub fn may_log_xattr(&self, value: Option<&[u8]>) -> bool {
-        self.log.as_ref().is_none_or(|log| log.has_xattrs()) && value.is_none_or(|value| !value.is_empty())
+        self.log.as_ref().is_none_or(|log| !self.makes_records || log.has_xattrs())
+            && value.is_none_or(|value| !value.is_empty())
     }
 
     /// Logs a change of an object that is part of a change of names.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_dmu::Objset;
-use cenote_dmu::tx::{Cost, TxError, TxgSource};
+use cenote_dmu::tx::{Cost, SyncMode, TxError, TxgSource};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::Tx as Record;
 use cenote_taskq::BoxFuture;
@@ -114,6 +114,11 @@ impl LiveVolume {
         let weak: std::sync::Weak<LoggedVolume> = Arc::downgrade(&data);
         log.set_data(weak);
         Ok(Self { objset, log, volume, _data: data, is_read_only: AtomicBool::new(false) })
+    }
+
+    /// Obeys another value of the property `sync` from the next request on.
+    pub fn set_sync(&self, sync: SyncMode) {
+        self.log.set_mode(sync);
     }
 
     /// Has the volume obey another value of its property `readonly`, from now on, whoever has it open.

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use cenote_dmu::tx::SyncMode;
 use cenote_format::ids::ObjectId;
 use cenote_nbd::{Export, ExportError};
 use cenote_spa::{Pool, SpaError, Syncer};
@@ -94,8 +95,8 @@ impl OpenVolumes {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
-    /// Has volumes that are open obey their property `readonly` as it is now. Returns a sentence for each property, of those called
-    /// `changed`, that an open volume obeys only later.
+    /// Has volumes that are open obey their properties `readonly` and `sync` as they are now, if one of those called `changed` is one of
+    /// these. Returns a sentence where that fails.
     pub(crate) async fn refresh(&self, changed: &[String]) -> Vec<String> {
         let is_changed = |property: &str| changed.iter().any(|name| name == property);
         if !is_changed("readonly") && !is_changed("sync") {
@@ -111,8 +112,12 @@ impl OpenVolumes {
                 for dataset in datasets {
                     let name = view.dataset_name(dataset).await.map_err(failed)?;
                     let dir = view.dataset(&name).await.map_err(failed)?.dir;
-                    let readonly = view.property(&dir, "readonly", true).await.map_err(failed)?;
-                    now.push((name, readonly.and_then(|found| found.value.number()) == Some(1)));
+                    let mut values = [0; 2];
+                    for (value, property) in values.iter_mut().zip(["readonly", "sync"]) {
+                        let found = view.property(&dir, property, true).await.map_err(failed)?;
+                        *value = found.and_then(|found| found.value.number()).unwrap_or(0);
+                    }
+                    now.push(values);
                 }
                 Ok::<_, SpaError>(now)
             })
@@ -121,14 +126,11 @@ impl OpenVolumes {
             Ok(now) => now,
             Err(error) => return vec![format!("volumes that are open go on as they were: {error}")],
         };
-        let mut later = Vec::new();
-        for (live, (name, is_read_only)) in open.iter().zip(now) {
-            live.set_read_only(is_read_only);
-            if is_changed("sync") {
-                later.push(format!("'{name}' is open: 'sync' takes effect there when it is served again"));
-            }
+        for (live, [readonly, sync]) in open.iter().zip(now) {
+            live.set_read_only(readonly == 1);
+            live.set_sync(SyncMode::of_number(sync));
         }
-        later
+        Vec::new()
     }
 
     /// A volume that a client has, by its name.

@@ -13,6 +13,16 @@ pub enum SyncMode {
 }
 
 impl SyncMode {
+    /// The number that the property is stored as.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        match self {
+            Self::Standard => 0,
+            Self::Always => 1,
+            Self::Disabled => 2,
+        }
+    }
+
     /// By the number that the property is stored as; an unknown number counts as the default.
     #[must_use]
     pub const fn of_number(number: u64) -> Self {

@@ -259,7 +259,12 @@ fn what_was_made_stable_is_there_though_no_txg_has_it() {
                         1 => drop(handle.timeout(Duration::from_nanos(rng.below(400_000)), log.sync(None)).await),
                         _ => {}
                     }
+                    if rng.below(8) == 0 && seed % 4 == 3 {
+                        let modes = [SyncMode::Standard, SyncMode::Always, SyncMode::Disabled];
+                        log.set_mode(modes[rng.below(3) as usize]);
+                    }
                 }
+                log.set_mode(SyncMode::Standard);
                 log.sync(None).await.unwrap();
                 // The first change has a txg written, in which the chain begins; the first who waits waits for that.
                 let txgs = pool.history().len();
