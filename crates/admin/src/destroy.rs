@@ -1,29 +1,104 @@
-//! Destroying datasets.
+//! Destroying datasets, with their snapshots and what is below them.
+//!
+//! What goes is put into an order in which nothing goes before what depends on it: a dataset after its snapshots and the datasets below
+//! it, a snapshot after its clones.
+
+use std::collections::BTreeSet;
 
 use cenote_spa::{Pool, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 
 use crate::error::{AdminError, Reason, Verb};
 
+/// How much goes with a dataset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Its snapshots, the datasets below it and theirs (`-r`).
+    pub recursive: bool,
+    /// Also clones of those snapshots, wherever they are (`-R`).
+    pub clones: bool,
+}
+
 /// Destroys a dataset, or a tree of them: [`destroy`](crate::destroy()).
 pub struct Destroy {
     pool: Pool,
     name: String,
-    recursive: bool,
+    reach: Reach,
     names: Vec<String>,
+}
+
+/// A dataset that goes, and the names of those that have to go before.
+struct Doomed {
+    name: String,
+    dependents: Vec<String>,
 }
 
 impl Destroy {
     /// The task.
     #[must_use]
-    pub fn new(pool: &Pool, name: &str, recursive: bool) -> Self {
-        Self { pool: pool.clone(), name: name.to_owned(), recursive, names: Vec::new() }
+    pub fn new(pool: &Pool, name: &str, reach: Reach) -> Self {
+        let reach = Reach { recursive: reach.recursive || reach.clones, ..reach };
+        Self { pool: pool.clone(), name: name.to_owned(), reach, names: Vec::new() }
     }
 
-    /// Once checked: the datasets that go, in their order.
+    /// Once checked: the datasets and snapshots that go, in their order.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// All that goes, in no order.
+    async fn doomed(&self, pool: &Syncer) -> Result<Vec<Doomed>, AdminError> {
+        let dsl = pool.dsl();
+        let (mut left, mut seen, mut doomed) = (vec![self.name.clone()], BTreeSet::new(), Vec::new());
+        while let Some(top) = left.pop() {
+            for dir in dsl.tree(dsl.dir(&top).await?, false).await? {
+                // The pool's own goes with the pool alone.
+                if !seen.insert(dir.object) {
+                    continue;
+                }
+                let mut dependents = Vec::new();
+                for (child, _) in dsl.children(&dir, false).await? {
+                    dependents.push(format!("{}/{child}", dir.name));
+                }
+                if let Some(head) = dsl.head(&dir).await? {
+                    for snapshot in dsl.snapshots(&head).await? {
+                        let clones = dsl.clones(&snapshot).await?;
+                        if self.reach.clones {
+                            left.extend(clones.iter().cloned());
+                        }
+                        dependents.push(snapshot.name());
+                        doomed.push(Doomed { name: snapshot.name(), dependents: clones });
+                    }
+                }
+                if dir.name.contains('/') {
+                    doomed.push(Doomed { name: dir.name, dependents });
+                }
+            }
+        }
+        Ok(doomed)
+    }
+
+    /// Puts what goes in order. Where something depends on it that does not go, that is named.
+    fn in_order(&self, mut doomed: Vec<Doomed>) -> Result<Vec<String>, AdminError> {
+        let (mut gone, mut names) = (BTreeSet::new(), Vec::new());
+        while !doomed.is_empty() {
+            let (ready, left): (Vec<_>, Vec<_>) =
+                doomed.into_iter().partition(|of| of.dependents.iter().all(|dependent| gone.contains(dependent)));
+            if ready.is_empty() {
+                let going: BTreeSet<&String> = left.iter().map(|of| &of.name).chain(&gone).collect();
+                let others = left.iter().flat_map(|of| &of.dependents).filter(|name| !going.contains(name));
+                let others: BTreeSet<String> = others.cloned().collect();
+                let others = others.into_iter().collect();
+                return Err(AdminError::refused(Verb::Destroy, &self.name, Reason::Clones(others)));
+            }
+            for of in ready {
+                gone.insert(of.name.clone());
+                names.push(of.name);
+            }
+            doomed = left;
+        }
+        Ok(names)
     }
 }
 
@@ -33,14 +108,15 @@ impl SyncTask for Destroy {
 
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
-            self.names = vec![self.name.clone()];
-            if self.recursive {
-                let tree = pool.dsl().tree(pool.dsl().dir(&self.name).await?, false).await?;
-                // Those below first; the pool's own goes with the pool alone.
-                self.names = tree.into_iter().rev().map(|dir| dir.name).filter(|name| name.contains('/')).collect();
-            }
+            self.names = match self.reach.recursive {
+                true => self.in_order(self.doomed(pool).await?)?,
+                false => vec![self.name.clone()],
+            };
             for name in &self.names {
-                let dataset = pool.check_destroy(name, self.recursive).await?;
+                let dataset = match name.contains('@') && pool.dsl().find_dir(name).await?.is_none() {
+                    true => pool.check_snapshot_goes(name, false).await?,
+                    false => pool.check_destroy(name, self.reach.recursive).await?,
+                };
                 if self.pool.is_used(dataset.object) || pool.has_log_in_use(dataset.object) {
                     return Err(AdminError::refused(Verb::Destroy, name, Reason::Busy));
                 }
@@ -52,7 +128,10 @@ impl SyncTask for Destroy {
     fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
             for name in &self.names {
-                pool.destroy_dataset(name).await?;
+                match name.contains('@') && pool.dsl().find_dir(name).await?.is_none() {
+                    true => pool.destroy_snapshot(name, false).await?,
+                    false => pool.destroy_dataset(name).await?,
+                }
             }
             Ok(())
         })

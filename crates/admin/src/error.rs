@@ -18,6 +18,14 @@ pub enum Verb {
     Destroy,
     /// `cannot set property for`
     SetProperty,
+    /// `cannot create snapshots`
+    Snapshot,
+    /// `cannot rollback to`
+    Rollback,
+    /// `cannot hold`
+    Hold,
+    /// `cannot release`
+    Release,
 }
 
 impl fmt::Display for Verb {
@@ -26,6 +34,10 @@ impl fmt::Display for Verb {
             Self::Create => "create",
             Self::Destroy => "destroy",
             Self::SetProperty => "set property for",
+            Self::Snapshot => "create snapshot",
+            Self::Rollback => "rollback to",
+            Self::Hold => "hold",
+            Self::Release => "release hold from snapshot",
         })
     }
 }
@@ -43,6 +55,27 @@ pub enum Reason {
     /// It is open to be changed.
     #[error("dataset is busy")]
     Busy,
+    /// Clones depend on its snapshots.
+    #[error("filesystem has dependent clones\nuse '-R' to destroy the following datasets:\n{}", .0.join("\n"))]
+    Clones(Vec<String>),
+    /// One dataset was named twice.
+    #[error("multiple snapshots of same fs not allowed")]
+    OneOfEach,
+    /// A snapshot is wanted.
+    #[error("it is no snapshot")]
+    NoSnapshot,
+    /// Snapshots that are newer stand in the way.
+    #[error("more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}", .0.iter().rev().map(String::as_str).collect::<Vec<_>>().join("\n"))]
+    Newer(Vec<String>),
+    /// A tag of no letters, or of too many.
+    #[error("tag too long")]
+    TagTooLong,
+    /// The snapshot has a hold of this tag.
+    #[error("tag already exists on this dataset")]
+    TagIsThere,
+    /// The snapshot has no hold of this tag.
+    #[error("no such tag on this dataset")]
+    NoSuchTag,
     /// A volume's blocks cannot have this size.
     #[error("'volblocksize' must be power of 2 from 512B to 16M")]
     BadBlockSize,

@@ -14,6 +14,12 @@
 //! destroy             Destroy            a dataset, or a tree of them, from below
 //! set_properties      SetProperties      one for each dataset, all or none
 //! inherit_property    InheritProperty    one for each dataset, all or none
+//! take_snapshots      (late, by spa)     all in one txg, with what was written before
+//! destroy_snapshots   DestroySnapshots   all or none
+//! clone_dataset       Clone              with all properties
+//! promote             Promote            a clone and its origin change places
+//! rollback            Rollback           with the newer snapshots destroyed
+//! hold, release       Holds              all or none
 //! ```
 //!
 //! **Life of `zfs create -p -o quota=1G tank/a/b`.** The task takes the pool's seat. Its check finds that `tank/a` is missing and
@@ -36,15 +42,18 @@ mod create;
 mod destroy;
 mod error;
 mod properties;
+mod snapshot;
 mod volume;
 
 use cenote_spa::{Pool, PropertyValue};
 use create::Create;
 use properties::{InheritProperty, SetProperties};
+use snapshot::{Clone, Holds, Promote};
 
 pub use create::VolumeShape;
-pub use destroy::Destroy;
+pub use destroy::{Destroy, Reach};
 pub use error::{AdminError, Reason, Verb};
+pub use snapshot::{DestroySnapshots, Rollback, take_snapshots, tree_names};
 pub use volume::{Resize, set_reserved};
 
 /// A property and its value, as it is kept.
@@ -83,13 +92,65 @@ pub async fn create_volume(
     pool.sync_task(Create::volume(name, shape, settings, parents)).await
 }
 
-/// Destroys a dataset, with `recursive` also all below it. The blocks are freed in the background.
+/// Destroys a dataset, with as much of what depends on it as `reach` says. The blocks are freed in the background.
 ///
 /// # Errors
 /// There is none of this name, it is in use or has what depends on it; or as [`Pool::change`].
-pub async fn destroy(pool: &Pool, name: &str, recursive: bool) -> Result<(), AdminError> {
+pub async fn destroy(pool: &Pool, name: &str, reach: Reach) -> Result<(), AdminError> {
     pool.settle_logs().await?;
-    pool.sync_task(Destroy::new(pool, name, recursive)).await
+    pool.sync_task(Destroy::new(pool, name, reach)).await
+}
+
+/// Destroys snapshots, all of them or none; with `is_deferred` those with holds or clones go with the last of them. The blocks are freed in
+/// the background.
+///
+/// # Errors
+/// One is not there, or has holds or clones; or as [`Pool::change`].
+pub async fn destroy_snapshots(pool: &Pool, names: Vec<String>, is_deferred: bool) -> Result<(), AdminError> {
+    pool.sync_task(DestroySnapshots::new(names, is_deferred)).await
+}
+
+/// Makes a dataset as a clone of a snapshot, with all these properties.
+///
+/// # Errors
+/// The snapshot is not there, the name cannot be had, a property cannot have its value; or as [`Pool::change`].
+pub async fn clone_dataset(pool: &Pool, origin: &str, name: &str, settings: Vec<Setting>) -> Result<(), AdminError> {
+    pool.sync_task(Clone::new(origin, name, settings)).await
+}
+
+/// Has a dataset that nobody has open be as a snapshot of it is; `destroys_newer`: snapshots that are newer are destroyed.
+///
+/// # Errors
+/// There is no such snapshot, there are newer ones, the dataset is in use; or as [`Pool::change`].
+pub async fn rollback(pool: &Pool, snapshot: &str, destroys_newer: bool) -> Result<(), AdminError> {
+    pool.settle_logs().await?;
+    // What was written before is on disk, so that it is what goes.
+    pool.sync().await?;
+    pool.sync_task(Rollback::new(pool, snapshot, destroys_newer)).await
+}
+
+/// Has a clone and its origin change places: the snapshots up to the origin are the clone's from then on.
+///
+/// # Errors
+/// The dataset is no clone, a snapshot's name is there twice, there is no room; or as [`Pool::change`].
+pub async fn promote(pool: &Pool, name: &str) -> Result<(), AdminError> {
+    pool.sync_task(Promote(name.to_owned())).await
+}
+
+/// Puts a hold with this tag on snapshots: on all, or none.
+///
+/// # Errors
+/// One is not there, or has such a hold; or as [`Pool::change`].
+pub async fn hold(pool: &Pool, tag: &str, snapshots: &[String]) -> Result<(), AdminError> {
+    pool.sync_task(Holds::new(tag, snapshots, false)).await
+}
+
+/// Takes holds with this tag off snapshots: off all, or none. One that was to be destroyed goes with its last hold.
+///
+/// # Errors
+/// One is not there, or has no such hold; or as [`Pool::change`].
+pub async fn release(pool: &Pool, tag: &str, snapshots: &[String]) -> Result<(), AdminError> {
+    pool.sync_task(Holds::new(tag, snapshots, true)).await
 }
 
 /// Refuses settings that cannot be made together: the room for a volume's size and for a reservation is seen in the dataset as it is

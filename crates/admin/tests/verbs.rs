@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cenote_admin::{
-    AUTO, AdminError, Reason, Setting, VolumeShape, create_filesystem, create_volume, destroy, inherit_property,
+    AUTO, AdminError, Reach, Reason, Setting, VolumeShape, create_filesystem, create_volume, destroy, inherit_property,
     set_properties,
 };
 use cenote_dsl::property::Source;
@@ -111,7 +111,7 @@ async fn step(pool: &Pool, model: &mut Model, rng: &mut Rng) -> Result<(), Admin
             }
         }
         2 => {
-            destroy(pool, name, flag).await?;
+            destroy(pool, name, Reach { recursive: flag, clones: false }).await?;
             assert!(is_there, "what is not there is destroyed");
             let below = format!("{name}/");
             let has_below = model.keys().any(|other| other.starts_with(&below));

@@ -35,27 +35,20 @@ const ZPOOL: [&str; 20] = [
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZFS: [&str; 28] = [
+const ZFS: [&str; 21] = [
     "allow",
     "bookmark",
     "change-key",
-    "clone",
-    "hold",
     "jail",
     "load-key",
     "program",
     "project",
-    "promote",
     "receive",
     "recv",
     "redact",
-    "release",
     "rewrite",
-    "rollback",
     "send",
     "share",
-    "snap",
-    "snapshot",
     "unallow",
     "unjail",
     "unload-key",

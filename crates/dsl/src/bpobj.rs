@@ -179,7 +179,7 @@ impl Dsl {
         } else {
             if are_moved && below_count > 0 {
                 // What was below it is beside it from now on.
-                let own = Self::own_space(self, &lists, &from).await?;
+                let own = self.own_space(&lists, &from).await?;
                 let mut alone = BpobjPhys { children: Some((ObjectId(0), 0)), ..from };
                 set_space(&mut alone, own);
                 source.set_bonus(txg, &alone.emit(ORDER))?;
@@ -225,16 +225,12 @@ impl Dsl {
         while let Some(list) = left.pop() {
             let object = self.mos().object(list).await?;
             let (array, count) = Self::bpobj_phys(&object)?.children.unwrap_or_default();
-            if count > 0 {
-                let array = self.mos().object(array).await?;
-                let count = usize::try_from(count).ok().filter(|count| *count <= LISTS_MAX);
-                let too_many = || DslError::Corrupt { object: list.0, what: "too many lists below it".to_owned() };
-                for below in children(&array.read(0, count.ok_or_else(too_many)? * 8).await?, ORDER) {
-                    if !seen.insert(below) || seen.len() > LISTS_MAX {
-                        return Err(too_many());
-                    }
-                    left.push(below);
+            for below in children(&self.child_array(list, array, count).await?, ORDER) {
+                if !seen.insert(below) || seen.len() > LISTS_MAX {
+                    let what = "too many lists below it, or one twice".to_owned();
+                    return Err(DslError::Corrupt { object: list.0, what });
                 }
+                left.push(below);
             }
             if array.0 != 0 {
                 self.mos().object(array).await?.free(txg);
@@ -264,24 +260,14 @@ impl Dsl {
                 self.give_up_space(txg, list, phys, space)?;
                 return Ok(taken);
             }
-            // Lists below that one come to stand beside it, in its place.
-            let mut left = count - 1;
-            if deeper_count > 0 {
-                let deeper = self.mos().object(deeper).await?;
-                let mut stream = deeper.stream(0..deeper_count.saturating_mul(8), u64::from(BLOCK_BYTES));
-                while let Some(run) = stream.next().await? {
-                    let Run::Data { block, .. } = run else {
-                        let what = "an array of lists with a hole".to_owned();
-                        return Err(DslError::Corrupt { object: deeper.id().0, what });
-                    };
-                    array.write(txg, left.saturating_mul(8), &block).await?;
-                    left += block.len() as u64 / 8;
-                }
-            }
+            // Lists below that one come to stand beside it, in its place. All is read before anything is changed.
+            let bytes = self.child_array(last, deeper, deeper_count).await?;
             if deeper.0 != 0 {
                 self.mos().object(deeper).await?.free(txg);
             }
+            array.write(txg, at, &bytes).await?;
             below.free(txg);
+            let left = count - 1 + deeper_count;
             phys.children = match left {
                 0 => {
                     array.free(txg);
@@ -293,6 +279,28 @@ impl Dsl {
         }
         let taken = self.take_own(txg, list, phys, count_max).await?;
         Ok(taken)
+    }
+
+    /// The numbers of the lists below a list, as they are stored.
+    async fn child_array(&self, list: ObjectId, array: ObjectId, count: u64) -> Result<Vec<u8>, DslError> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let count = usize::try_from(count).ok().filter(|count| *count <= LISTS_MAX);
+        let too_many = || DslError::Corrupt { object: list.0, what: "too many lists below it".to_owned() };
+        let len = count.ok_or_else(too_many)? * 8;
+        let mut bytes = Vec::new();
+        let mut stream = self.mos().object(array).await?.stream(0..len as u64, u64::from(BLOCK_BYTES));
+        while let Some(run) = stream.next().await? {
+            let Run::Data { block, .. } = run else {
+                return Err(DslError::Corrupt { object: array.0, what: "an array of lists with a hole".to_owned() });
+            };
+            bytes.extend_from_slice(&block);
+        }
+        match bytes.len() == len {
+            true => Ok(bytes),
+            false => Err(DslError::Corrupt { object: array.0, what: "an array of lists that is too short".to_owned() }),
+        }
     }
 
     /// Takes blocks from the end of a list's own.

@@ -9,9 +9,8 @@
 
 use cenote_dmu::{ObjectSpec, Objset, Writer, Zap};
 use cenote_format::blkptr::Blkptr;
-use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::{DatasetFlags, DeadlistPhys, DirFlags, DslDatasetPhys, DslDirPhys, pool_directory};
+use cenote_format::dsl::{DatasetFlags, DirFlags, DslDatasetPhys, DslDirPhys, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_taskq::Rng;
@@ -19,8 +18,6 @@ use cenote_taskq::Rng;
 use crate::open::{ORDER, Open};
 use crate::{Dsl, DslError};
 
-/// Data blocks of a bpobj.
-const BPOBJ_BLOCK_BYTES: u32 = 128 << 10;
 /// The txg that stands for a pool's creation in datasets made with it.
 const CREATION_TXG: Txg = Txg(1);
 
@@ -57,13 +54,6 @@ impl Dsl {
         let head = this.create_dataset(dir, birth, rng).await?;
         let origin = this.make_origin_snapshot(dir, head, birth, rng).await?;
         Ok(start(root, Open::new(writer, mos_dir, origin, free_bpobj, None)))
-    }
-
-    /// Makes an empty bpobj.
-    pub(crate) fn create_bpobj(&self, txg: Txg) -> Result<ObjectId, DslError> {
-        let phys = BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() };
-        let spec = ObjectSpec::new(DmuType::BPOBJ, BPOBJ_BLOCK_BYTES).with_bonus(DmuType::BPOBJ_HDR, phys.emit(ORDER));
-        Ok(self.mos().create_object(txg, &spec)?.id())
     }
 
     /// Makes a directory below another, or the root.
@@ -109,19 +99,6 @@ impl Dsl {
         Ok(object.id())
     }
 
-    /// Makes a deadlist. `first` is the txg that its one list of blocks begins after.
-    async fn create_deadlist(&self, txg: Txg, first: Option<Txg>) -> Result<ObjectId, DslError> {
-        let mut entries = Vec::new();
-        let name = first.map(|first| int_key_name(first.0));
-        if let Some(name) = &name {
-            entries.push((name.as_str(), ZapValue::from_u64(self.create_bpobj(txg)?.0)));
-        }
-        let object = Zap::create_object(self.mos(), txg, DmuType::DEADLIST, &entries).await?;
-        let phys = DeadlistPhys { used_bytes: 0, compressed_bytes: 0, uncompressed_bytes: 0 };
-        object.set_bonus_kind(txg, DmuType::DEADLIST_HDR, &phys.emit(ORDER))?;
-        Ok(object.id())
-    }
-
     /// Makes the head dataset of a directory: empty, and a clone of the origin once there is one.
     ///
     /// # Errors
@@ -133,13 +110,17 @@ impl Dsl {
         let object = self.mos().create_object(txg, &spec)?;
         let snapshot_names = Zap::create_object(self.mos(), txg, DmuType::DSL_DS_SNAP_MAP, &[]).await?.id();
         let is_clone = self.origin().0 != 0;
-        let deadlist = self.create_deadlist(txg, is_clone.then_some(Txg(0))).await?;
+        let lists = match is_clone {
+            true => vec![(Txg(0), self.create_bpobj(txg)?)],
+            false => Vec::new(),
+        };
+        let deadlist = self.create_deadlist(txg, &lists).await?;
         let mut phys = self.new_dataset(dir, deadlist, birth, rng);
         phys.snapshot_names = snapshot_names;
         if is_clone {
             phys.prev_snapshot = self.origin();
             phys.prev_snapshot_txg = self.dataset_phys(self.origin()).await?.creation_txg;
-            self.add_clone(object.id(), txg).await?;
+            self.add_clone(self.origin(), object.id(), txg).await?;
         }
         object.set_bonus(txg, &phys.emit(ORDER))?;
         let origin = self.origin();
@@ -152,7 +133,7 @@ impl Dsl {
         Ok(object.id())
     }
 
-    fn new_dataset(&self, dir: ObjectId, deadlist: ObjectId, birth: Birth, rng: &mut Rng) -> DslDatasetPhys {
+    pub(crate) fn new_dataset(&self, dir: ObjectId, deadlist: ObjectId, birth: Birth, rng: &mut Rng) -> DslDatasetPhys {
         DslDatasetPhys {
             dir,
             prev_snapshot: ObjectId(0),
@@ -177,19 +158,19 @@ impl Dsl {
         }
     }
 
-    /// Enters a new head dataset among the origin's clones.
-    async fn add_clone(&self, dataset: ObjectId, txg: Txg) -> Result<(), DslError> {
+    /// Enters a new head dataset among a snapshot's clones.
+    pub(crate) async fn add_clone(&self, snapshot: ObjectId, dataset: ObjectId, txg: Txg) -> Result<(), DslError> {
         let name = int_key_name(dataset.0);
         let value = ZapValue::from_u64(dataset.0);
-        let mut origin = self.dataset_phys(self.origin()).await?;
+        let mut origin = self.dataset_phys(snapshot).await?;
         let count = origin.child_count.checked_add(1);
         let what = || "more clones than there can be".to_owned();
-        origin.child_count = count.ok_or_else(|| DslError::Corrupt { object: self.origin().0, what: what() })?;
+        origin.child_count = count.ok_or_else(|| DslError::Corrupt { object: snapshot.0, what: what() })?;
         if origin.next_clones.0 == 0 {
             origin.next_clones = Zap::create_object(self.mos(), txg, DmuType::NEXT_CLONES, &[]).await?.id();
         }
         Zap::put_entry(&self.mos().object(origin.next_clones).await?, txg, &name, Some(&value)).await?;
-        self.put_dataset(txg, self.origin(), &origin).await?;
+        self.put_dataset(txg, snapshot, &origin).await?;
         let mut dir = self.dir_phys(origin.dir).await?;
         if dir.clones.0 == 0 {
             dir.clones = Zap::create_object(self.mos(), txg, DmuType::DSL_CLONES, &[]).await?.id();
@@ -217,7 +198,7 @@ impl Dsl {
         phys.next_snapshot = head;
         phys.child_count = 1;
         snapshot.set_bonus(txg, &phys.emit(ORDER))?;
-        head_phys.deadlist = self.create_deadlist(txg, Some(Txg(0))).await?;
+        head_phys.deadlist = self.create_deadlist(txg, &[(Txg(0), self.create_bpobj(txg)?)]).await?;
         head_phys.prev_snapshot = snapshot.id();
         head_phys.prev_snapshot_txg = phys.creation_txg;
         self.put_dataset(txg, head, &head_phys).await?;

@@ -122,6 +122,15 @@ impl Dsl {
         }
     }
 
+    /// The object of a head's snapshot of this name, if there is one.
+    pub async fn snapshot_object(&self, head: &Dataset, name: &str) -> Result<Option<ObjectId>, DslError> {
+        if head.phys.snapshot_names.0 == 0 {
+            return Ok(None);
+        }
+        let zap = Zap::open(self.mos_object(head.phys.snapshot_names).await?).await?;
+        Ok(zap.find_u64(name).await?.map(ObjectId))
+    }
+
     /// The snapshots of a head, oldest first.
     pub async fn snapshots(&self, head: &Dataset) -> Result<Vec<Dataset>, DslError> {
         let mut found = Vec::new();

@@ -6,117 +6,217 @@
 //!   0a31 ─► bpobj    blocks born after txg 0xa31, …                 these lists are looked at
 //! ```
 //! An entry without blocks may name the one empty bpobj of the pool; it gets its own with the first block.
+//!
+//! **Life of an entry.** A snapshot that is taken keeps its head's deadlist, and the head begins one with the same entries, empty, and one
+//! more: for the snapshot before. When a snapshot goes, the entries of its follower that only it had are the pool's to free; its own go
+//! into its follower's, and the entry that began with it is one with that before in all heads that have it.
 
 use std::collections::BTreeMap;
 
 use cenote_dmu::{Object, SpaceDelta, Zap};
 use cenote_format::blkptr::Blkptr;
-use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DeadlistPhys;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_format::zap::{ZapValue, int_key, int_key_name};
 
 use crate::Dsl;
 use crate::DslError;
+use crate::bpobj::EmptyRefs;
 use crate::open::ORDER;
 
 /// Entries of one deadlist at most: one a snapshot.
 const ENTRIES_MAX: usize = 1 << 22;
-/// Offset of the fill count in a stored pointer.
-const FILL_OFFSET: usize = 88;
-/// Offset of the checksum in it.
-const CHECKSUM_OFFSET: usize = 96;
 
-/// A block pointer as a list of blocks keeps it: without what only matters to a reader, so that lists compress well.
-fn stored(bp: &Blkptr) -> [u8; Blkptr::SIZE] {
-    let whole = bp.emit(ORDER);
-    let mut kept = whole;
-    if bp.is_embedded() {
-        kept.fill(0);
-        // What it is, and its birth: they say how much is accounted for.
-        for word in [48, 80] {
-            kept[word..word + 8].copy_from_slice(&whole[word..word + 8]);
-        }
-    } else if !bp.dedup() {
-        kept[CHECKSUM_OFFSET..].fill(0);
-    }
-    kept[FILL_OFFSET..CHECKSUM_OFFSET].fill(0);
-    kept
-}
-
-fn add(to: &mut u64, bytes: i64) {
-    *to = to.saturating_add_signed(bytes);
-}
+/// Its lists, by the txg that each begins after.
+type Lists = BTreeMap<Txg, ObjectId>;
 
 impl Dsl {
-    /// Appends blocks to a bpobj.
-    ///
-    /// # Errors
-    /// It is none, or the MOS cannot be changed.
-    pub async fn append_blocks(&self, txg: Txg, bpobj: &Object, blocks: &[Blkptr]) -> Result<(), DslError> {
-        let fail = |error| DslError::Format { object: bpobj.id().0, error };
-        let mut phys = BpobjPhys::parse(&bpobj.phys().bonus, ORDER).map_err(fail)?;
-        debug_assert!(blocks.iter().all(|bp| !bp.is_hole()), "a hole is in no list of blocks");
-        debug_assert!(
-            blocks.iter().all(|bp| {
-                let kept = Blkptr::from_array(&stored(bp), ORDER);
-                self.space_of_all(&[kept]) == self.space_of_all(&[*bp]) && kept.dvas().eq(bp.dvas())
-            }),
-            "a block in a list counts, and lies, as it did in its dataset"
-        );
-        let bytes: Vec<u8> = blocks.iter().flat_map(stored).collect();
-        bpobj.write(txg, phys.blkptr_count.saturating_mul(Blkptr::SIZE as u64), &bytes).await?;
-        phys.blkptr_count += blocks.len() as u64;
-        let space = self.space_of_all(blocks);
-        add(&mut phys.bytes, space.used_bytes);
-        if let Some([compressed, uncompressed]) = &mut phys.compressed {
-            add(compressed, space.compressed_bytes);
-            add(uncompressed, space.uncompressed_bytes);
-        }
-        Ok(bpobj.set_bonus(txg, &phys.emit(ORDER))?)
-    }
-
-    /// The sum of blocks.
-    pub(crate) fn space_of_all(&self, blocks: &[Blkptr]) -> SpaceDelta {
-        let mut sum = SpaceDelta::default();
-        blocks.iter().for_each(|bp| sum.add(self.open_part().writer.space_of(bp)));
-        sum
-    }
-
-    /// Puts blocks into a deadlist. How many of its entries had shared the pool's empty list comes back.
-    pub(crate) async fn insert_dead(&self, txg: Txg, deadlist: ObjectId, blocks: &[Blkptr]) -> Result<u64, DslError> {
+    async fn open_deadlist(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
         let object = self.mos().object(deadlist).await?;
         if object.phys().bonus_type != DmuType::DEADLIST_HDR {
             return Err(DslError::Unsupported("deadlists of pools before version 26".to_owned()));
         }
-        let zap = Zap::open(object.clone()).await?;
-        let mut lists = BTreeMap::new();
-        for entry in zap.entries(ENTRIES_MAX).await? {
-            let first = std::str::from_utf8(entry.name()).ok().and_then(|name| u64::from_str_radix(name, 16).ok());
-            match (first, entry.value.as_u64()) {
-                (Some(first), Some(bpobj)) => drop(lists.insert(Txg(first), (ObjectId(bpobj), Vec::new()))),
+        let mut lists = Lists::new();
+        for entry in Zap::open(object.clone()).await?.entries(ENTRIES_MAX).await? {
+            match (int_key(entry.name()), entry.value.as_u64()) {
+                (Some(first), Some(bpobj)) => drop(lists.insert(Txg(first), ObjectId(bpobj))),
                 _ => {
                     let what = "an entry of a deadlist is no txg and object".to_owned();
                     return Err(DslError::Corrupt { object: deadlist.0, what });
                 }
             }
         }
+        Ok((object, lists))
+    }
+
+    async fn change_deadlist(&self, txg: Txg, deadlist: &Object, space: SpaceDelta) -> Result<(), DslError> {
+        let phys = DeadlistPhys::parse(&deadlist.phys().bonus, ORDER);
+        let mut phys = phys.map_err(|error| DslError::Format { object: deadlist.id().0, error })?;
+        let add = |to: &mut u64, bytes: i64| *to = to.saturating_add_signed(bytes);
+        add(&mut phys.used_bytes, space.used_bytes);
+        add(&mut phys.compressed_bytes, space.compressed_bytes);
+        add(&mut phys.uncompressed_bytes, space.uncompressed_bytes);
+        Ok(deadlist.set_bonus(txg, &phys.emit(ORDER))?)
+    }
+
+    /// Makes a deadlist with these entries.
+    pub(crate) async fn create_deadlist(&self, txg: Txg, lists: &[(Txg, ObjectId)]) -> Result<ObjectId, DslError> {
+        let names: Vec<String> = lists.iter().map(|(first, _)| int_key_name(first.0)).collect();
+        let entries: Vec<(&str, ZapValue)> =
+            names.iter().zip(lists).map(|(name, (_, list))| (name.as_str(), ZapValue::from_u64(list.0))).collect();
+        let object = Zap::create_object(self.mos(), txg, DmuType::DEADLIST, &entries).await?;
+        let phys = DeadlistPhys { used_bytes: 0, compressed_bytes: 0, uncompressed_bytes: 0 };
+        object.set_bonus_kind(txg, DmuType::DEADLIST_HDR, &phys.emit(ORDER))?;
+        Ok(object.id())
+    }
+
+    /// Makes a deadlist with the entries of another that begin before a txg, all empty, and one more where `also` names one.
+    pub(crate) async fn clone_deadlist(
+        &self,
+        txg: Txg,
+        from: ObjectId,
+        before: Txg,
+        also: Option<Txg>,
+        refs: &mut EmptyRefs,
+    ) -> Result<ObjectId, DslError> {
+        let (_, lists) = self.open_deadlist(from).await?;
+        let mut empty = Vec::new();
+        for first in lists.keys().copied().filter(|first| *first < before).chain(also) {
+            empty.push((first, self.empty_list(txg, refs)?));
+        }
+        assert!(also.is_none_or(|also| !lists.contains_key(&also)), "a snapshot begins a range of its own");
+        self.create_deadlist(txg, &empty).await
+    }
+
+    /// Bytes of the lists that begin at a txg or later and, where `until` is given, before that.
+    pub(crate) async fn deadlist_space(
+        &self,
+        deadlist: ObjectId,
+        from: Txg,
+        until: Option<Txg>,
+    ) -> Result<SpaceDelta, DslError> {
+        let mut sum = SpaceDelta::default();
+        for (first, list) in self.open_deadlist(deadlist).await?.1 {
+            if first >= from && until.is_none_or(|until| first < until) {
+                sum.add(Self::space_of_list(&Self::bpobj_phys(&self.mos().object(list).await?)?));
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Moves the lists that begin at a txg or later into another list. Their bytes come back.
+    pub(crate) async fn move_dead(
+        &self,
+        txg: Txg,
+        deadlist: ObjectId,
+        from: Txg,
+        into: &Object,
+        refs: &mut EmptyRefs,
+    ) -> Result<SpaceDelta, DslError> {
+        let (object, lists) = self.open_deadlist(deadlist).await?;
+        let mut zap = Zap::open(object.clone()).await?;
+        let mut moved = SpaceDelta::default();
+        for (first, list) in lists.range(from..) {
+            moved.add(Self::space_of_list(&Self::bpobj_phys(&self.mos().object(*list).await?)?));
+            self.enqueue_list(txg, into, *list, refs).await?;
+            zap.remove(int_key_name(first.0).as_bytes()).await?;
+        }
+        zap.flush(txg).await?;
+        self.change_deadlist(txg, &object, moved.negated()).await?;
+        Ok(moved)
+    }
+
+    /// Puts the lists of one deadlist into another's, whose entries reach as far back, and frees the one.
+    pub(crate) async fn merge_deadlists(
+        &self,
+        txg: Txg,
+        into: ObjectId,
+        from: ObjectId,
+        refs: &mut EmptyRefs,
+    ) -> Result<(), DslError> {
+        let (target, mut lists) = self.open_deadlist(into).await?;
+        let (source, gone) = self.open_deadlist(from).await?;
+        let mut sum = SpaceDelta::default();
+        for (first, list) in gone {
+            sum.add(Self::space_of_list(&Self::bpobj_phys(&self.mos().object(list).await?)?));
+            let Some((at, own)) = lists.range_mut(..=first).next_back() else {
+                let what = format!("it has no entry for what was born after txg {first}");
+                return Err(DslError::Corrupt { object: into.0, what });
+            };
+            *own = self.enqueue_in_entry(txg, &target, *at, *own, list, refs).await?;
+        }
+        source.free(txg);
+        self.change_deadlist(txg, &target, sum).await
+    }
+
+    /// Puts a list into that of an entry, which comes back: the list itself where the entry had the pool's empty one.
+    async fn enqueue_in_entry(
+        &self,
+        txg: Txg,
+        deadlist: &Object,
+        first: Txg,
+        own: ObjectId,
+        list: ObjectId,
+        refs: &mut EmptyRefs,
+    ) -> Result<ObjectId, DslError> {
+        if Some(own) != self.empty_bpobj() {
+            self.enqueue_list(txg, &self.mos().object(own).await?, list, refs).await?;
+            return Ok(own);
+        }
+        refs.released += 1;
+        let entry = ZapValue::from_u64(list.0);
+        Zap::put_entry(deadlist, txg, &int_key_name(first.0), Some(&entry)).await?;
+        Ok(list)
+    }
+
+    /// Makes the entry that begins after a txg one with that before it.
+    pub(crate) async fn remove_deadlist_key(
+        &self,
+        txg: Txg,
+        deadlist: ObjectId,
+        key: Txg,
+        refs: &mut EmptyRefs,
+    ) -> Result<(), DslError> {
+        let (object, lists) = self.open_deadlist(deadlist).await?;
+        let before = lists.range(..key).next_back();
+        let (Some(list), Some((first, own))) = (lists.get(&key), before) else {
+            let what = format!("it has no entry for what was born after txg {key}, or none before that");
+            return Err(DslError::Corrupt { object: deadlist.0, what });
+        };
+        self.enqueue_in_entry(txg, &object, *first, *own, *list, refs).await?;
+        Ok(Zap::put_entry(&object, txg, &int_key_name(key.0), None).await?)
+    }
+
+    /// Frees a deadlist; the blocks in it stay as they are.
+    pub(crate) async fn free_deadlist(
+        &self,
+        txg: Txg,
+        deadlist: ObjectId,
+        refs: &mut EmptyRefs,
+    ) -> Result<(), DslError> {
+        let (object, lists) = self.open_deadlist(deadlist).await?;
+        for list in lists.into_values() {
+            self.free_list(txg, list, refs).await?;
+        }
+        object.free(txg);
+        Ok(())
+    }
+
+    /// Puts blocks into a deadlist. How many of its entries had shared the pool's empty list comes back.
+    pub(crate) async fn insert_dead(&self, txg: Txg, deadlist: ObjectId, blocks: &[Blkptr]) -> Result<u64, DslError> {
+        let (object, lists) = self.open_deadlist(deadlist).await?;
+        let mut dead: BTreeMap<Txg, Vec<Blkptr>> = BTreeMap::new();
         for bp in blocks {
-            let before = lists.range(..bp.logical_birth()).next_back().map(|(first, _)| *first);
-            let first = before.or_else(|| lists.first_key_value().map(|(first, _)| *first));
-            let Some((_, list)) = first.and_then(|first| lists.get_mut(&first)) else {
+            let before = lists.range(..bp.logical_birth()).next_back().or_else(|| lists.first_key_value());
+            let Some((first, _)) = before else {
                 return Err(DslError::Corrupt { object: deadlist.0, what: "a deadlist without entries".to_owned() });
             };
-            list.push(*bp);
+            dead.entry(*first).or_default().push(*bp);
         }
-        let listed: usize = lists.values().map(|(_, list)| list.len()).sum();
-        assert_eq!(listed, blocks.len(), "a block goes to one list");
         let mut replaced = 0;
-        for (first, (mut bpobj, blocks)) in lists {
-            if blocks.is_empty() {
-                continue;
-            }
+        for (first, blocks) in dead {
+            let mut bpobj = lists[&first];
             if Some(bpobj) == self.empty_bpobj() {
                 bpobj = self.create_bpobj(txg)?;
                 Zap::put_entry(&object, txg, &int_key_name(first.0), Some(&ZapValue::from_u64(bpobj.0))).await?;
@@ -124,34 +224,7 @@ impl Dsl {
             }
             self.append_blocks(txg, &self.mos().object(bpobj).await?, &blocks).await?;
         }
-        let phys = DeadlistPhys::parse(&object.phys().bonus, ORDER);
-        let mut phys = phys.map_err(|error| DslError::Format { object: deadlist.0, error })?;
-        let space = self.space_of_all(blocks);
-        add(&mut phys.used_bytes, space.used_bytes);
-        add(&mut phys.compressed_bytes, space.compressed_bytes);
-        add(&mut phys.uncompressed_bytes, space.uncompressed_bytes);
-        object.set_bonus(txg, &phys.emit(ORDER))?;
+        self.change_deadlist(txg, &object, self.space_of_all(blocks)).await?;
         Ok(replaced)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stored_pointer_keeps_its_places_and_drops_what_readers_need() {
-        let mut words = [0_u64; 16];
-        // One copy, allocated, with a birth, a fill count and a checksum.
-        (words[0], words[1], words[6]) = (8, 4096 >> 9, 1 << 63 | 7 << 40);
-        (words[10], words[11]) = (77, 5);
-        words[12..].fill(u64::MAX);
-        let bp = Blkptr::from_words(words);
-        let kept = Blkptr::from_array(&stored(&bp), ORDER);
-        assert_eq!((kept.dva(0), kept.birth(), kept.fill()), (bp.dva(0), bp.birth(), 0));
-        assert_eq!(kept.checksum_words(), [0; 4]);
-        let mut shared = bp;
-        shared.set_dedup(true);
-        assert_eq!(Blkptr::from_array(&stored(&shared), ORDER).checksum_words(), [u64::MAX; 4]);
     }
 }

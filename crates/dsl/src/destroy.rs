@@ -8,10 +8,9 @@ use cenote_format::zap::{ZapValue, int_key_name};
 use crate::Dsl;
 use crate::DslError;
 use crate::accounts::{UsedBy, signed};
+use crate::bpobj::EmptyRefs;
 use crate::dir::Dir;
 
-/// Entries of a deadlist that are looked through.
-const ENTRIES_MAX: usize = 1 << 22;
 /// The entry that says that properties were ever received.
 const HAS_RECEIVED: &str = "$hasrecvd";
 
@@ -70,18 +69,9 @@ impl Dsl {
         self.charge(txg, dir, UsedBy::Head, used.negated()).await?;
         self.forget_clone(txg, head, dataset.prev_snapshot).await?;
 
-        let deadlist = self.mos().object(dataset.deadlist).await?;
-        for entry in Zap::open(deadlist.clone()).await?.entries(ENTRIES_MAX).await? {
-            match entry.value.as_u64().map(ObjectId) {
-                list if list == self.empty_bpobj() => gone.shared_empty += 1,
-                Some(list) => self.mos().object(list).await?.free(txg),
-                None => {
-                    let what = "an entry of a deadlist is no object".to_owned();
-                    return Err(DslError::Corrupt { object: dataset.deadlist.0, what });
-                }
-            }
-        }
-        deadlist.free(txg);
+        let mut refs = EmptyRefs::default();
+        self.free_deadlist(txg, dataset.deadlist, &mut refs).await?;
+        gone.shared_empty = refs.released;
         let mut objects = vec![dataset.snapshot_names, head];
         objects.extend([phys.child_dirs, phys.properties, phys.clones, dir]);
         for object in objects.into_iter().filter(|object| object.0 != 0) {

@@ -64,16 +64,67 @@ impl Dsl {
     /// # Errors
     /// The MOS cannot be changed.
     pub async fn note_feature(&self, txg: Txg, dataset: ObjectId, guid: &str) -> Result<Noted, DslError> {
+        if self.has_noted(dataset, guid).await? {
+            return Ok(Noted { is_new: false, zapified: false });
+        }
+        let zapified = self.put_dataset_field(txg, dataset, guid, &ZapValue::from_u64(0)).await?;
+        Ok(Noted { is_new: true, zapified })
+    }
+
+    /// Notes with a dataset that it uses a feature as another does, if that does.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn copy_feature(&self, txg: Txg, from: ObjectId, to: ObjectId, guid: &str) -> Result<Noted, DslError> {
+        let source = self.mos().object(from).await?;
+        let value = match source.phys().object_type.is_zap() {
+            true => Zap::open(source).await?.lookup(guid.as_bytes()).await?,
+            false => None,
+        };
+        let Some(value) = value else { return Ok(Noted { is_new: false, zapified: false }) };
+        let is_new = !self.has_noted(to, guid).await?;
+        let zapified = self.put_dataset_field(txg, to, guid, &value).await?;
+        Ok(Noted { is_new, zapified })
+    }
+
+    /// Enters an extra field of a dataset. Whether the dataset has become a table of such fields by it.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn put_dataset_field(
+        &self,
+        txg: Txg,
+        dataset: ObjectId,
+        name: &str,
+        value: &ZapValue,
+    ) -> Result<bool, DslError> {
         let object = self.mos().object(dataset).await?;
         let zapified = !object.phys().object_type.is_zap();
         if zapified {
             object.set_kind(txg, DmuType::ZAP_METADATA);
             Zap::create(object.clone())?.flush(txg).await?;
-        } else if self.has_noted(dataset, guid).await? {
-            return Ok(Noted { is_new: false, zapified });
         }
-        Zap::put_entry(&object, txg, guid, Some(&ZapValue::from_u64(0))).await?;
-        Ok(Noted { is_new: true, zapified })
+        Zap::put_entry(&object, txg, name, Some(value)).await?;
+        Ok(zapified)
+    }
+
+    /// Sets a property of a snapshot.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn set_snapshot_property(
+        &self,
+        txg: Txg,
+        snapshot: ObjectId,
+        name: &str,
+        value: &ZapValue,
+    ) -> Result<(), DslError> {
+        let mut phys = self.dataset_phys(snapshot).await?;
+        if phys.properties.0 == 0 {
+            phys.properties = Zap::create_object(self.mos(), txg, DmuType::DSL_PROPS, &[]).await?.id();
+            self.put_dataset(txg, snapshot, &phys).await?;
+        }
+        Ok(Zap::put_entry(&self.mos().object(phys.properties).await?, txg, name, Some(value)).await?)
     }
 
     /// Notes with a dataset that it does not use a feature any more. `true` if it did.

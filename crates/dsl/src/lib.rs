@@ -44,6 +44,8 @@
 mod accounts;
 mod audit;
 mod bookmark;
+mod bpobj;
+mod clone;
 mod create;
 mod dataset;
 mod deadlist;
@@ -51,12 +53,15 @@ mod destroy;
 mod dir;
 mod error;
 mod fields;
+mod hold;
 mod keys;
 pub mod name;
 mod open;
+mod promote;
 pub mod property;
 mod rename;
 mod reserve;
+mod snapshot;
 mod space;
 
 use std::collections::BTreeMap;
@@ -68,6 +73,8 @@ use cenote_taskq::sync::Mutex;
 
 pub use self::accounts::{Settled, UsedBy};
 pub use self::bookmark::Bookmark;
+pub use self::bpobj::EmptyRefs;
+pub use self::clone::LeftTree;
 pub use self::create::Birth;
 pub use self::dataset::{Dataset, Hold};
 pub use self::destroy::Gone;
@@ -76,6 +83,7 @@ pub use self::error::DslError;
 pub use self::fields::Noted;
 pub use self::keys::{Encryption, KeyFormat, Secret};
 pub use self::open::Head;
+pub use self::promote::Promotion;
 
 use self::open::Open;
 

@@ -114,6 +114,12 @@ impl Dsl {
         *self.open_part().empty_bpobj.lock()
     }
 
+    /// The pool has such a list from now on.
+    pub fn set_empty_bpobj(&self, list: ObjectId) {
+        let before = self.open_part().empty_bpobj.lock().replace(list);
+        assert_eq!(before, None, "a pool has one list that stands for empty ones");
+    }
+
     /// The same, and it is that no more.
     #[must_use]
     pub fn take_empty_bpobj(&self) -> Option<ObjectId> {

@@ -113,6 +113,27 @@ impl Dsl {
         Err(DslError::Corrupt { object: dataset.object.0, what: "its snapshots form a cycle".into() })
     }
 
+    /// Bytes that would be free if the snapshots from one to another of the same dataset went: what only they have.
+    pub async fn would_free_bytes(&self, first: &Dataset, last: &Dataset) -> Result<u64, DslError> {
+        let (mut bytes, mut at) = (0_u64, first.clone());
+        for _ in 0..CHAIN_MAX {
+            let next = self.dataset_object(at.phys.next_snapshot, at.dir.clone(), None).await?;
+            let dead = self.deadlist_bytes_since(next.phys.deadlist, first.phys.prev_snapshot_txg).await?;
+            bytes = bytes.saturating_add(dead);
+            if at.object == last.object || next.phys.next_snapshot.0 == 0 {
+                return Ok(bytes);
+            }
+            at = next;
+        }
+        Err(DslError::Corrupt { object: first.object.0, what: "its snapshots form a cycle".into() })
+    }
+
+    /// Bytes of the ranges of a deadlist that begin at a txg or later.
+    async fn deadlist_bytes_since(&self, object: ObjectId, since: Txg) -> Result<u64, DslError> {
+        let all = self.deadlist_bytes(object, None).await?;
+        Ok(all.saturating_sub(self.deadlist_bytes(object, Some(since)).await?))
+    }
+
     /// Whether `earlier` is a snapshot in the line that leads to `later`: of the same dataset, or of its origin's.
     pub async fn is_before(&self, earlier: &Dataset, later: &Dataset) -> Result<bool, DslError> {
         let mut at = later.phys.prev_snapshot;

@@ -13,6 +13,7 @@
 //! new_pool   a pool with a root directory, the same for the same calls         pool
 //! check      Cenote's own verify of what is on the disks                       judge
 //! zdb        OpenZFS's, of the same disks copied to files                      judge
+//! audit_space  what datasets take, counted anew from their trees               space
 //! ```
 //! A test stands with the crate that it tests, and has this crate as a dev-dependency. The models that tests compare with stay with
 //! them: a model of files and a model of space have nothing in common but their form.
@@ -25,8 +26,10 @@ mod judge;
 mod layout;
 mod machine;
 mod pool;
+mod space;
 
 pub use judge::{check, zdb};
 pub use layout::{LAYOUTS, Layout, SINGLE};
 pub use machine::{Machine, disk, slow, tops};
 pub use pool::{CACHE_BYTES, new_pool, options};
+pub use space::audit_space;

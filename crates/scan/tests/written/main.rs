@@ -25,4 +25,5 @@ mod maps;
 mod reopened;
 mod sectors;
 mod shared;
+mod snapshots;
 mod views;

@@ -111,7 +111,8 @@ impl Syncer {
         let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
         let view = self.dsl().clone();
         let dataset = view.dataset(name).await.map_err(fail)?;
-        if let Some(head) = self.dsl.open_head(dataset.object) {
+        let open = self.dsl.open_head(dataset.object);
+        if let Some(head) = open.clone().filter(|_| !self.headers_only.contains(&dataset.object)) {
             return Ok(head);
         }
         let refuse =
@@ -146,6 +147,12 @@ impl Syncer {
             .is_some_and(|dedup| dedup.value.number().is_some_and(|number| number != u64::from(Checksum::Off.number())))
         {
             return refuse("changing a dataset with dedup");
+        }
+        if let Some(head) = open {
+            // Only its header was to be changed: now all of it may be.
+            head.objset.set_policy(policy);
+            self.headers_only.remove(&dataset.object);
+            return Ok(head);
         }
         let dmu = self.writer.dmu().clone();
         let objset = Objset::own(dmu, dataset.objset_id(), dataset.phys.bp, policy).await;

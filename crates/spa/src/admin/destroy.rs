@@ -6,7 +6,8 @@ use cenote_dsl::Dataset;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::dnodes_in_block;
-use cenote_format::dsl::{dataset_field, dir_field, pool_directory};
+use cenote_format::dsl::{DatasetFlags, dataset_field, dir_field, pool_directory};
+use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Txg;
 use cenote_format::zil::ZilHeader;
 use cenote_taskq::BoxFuture;
@@ -43,9 +44,28 @@ impl Syncer {
         self.used_features.remove(&dataset.object);
         let gone = self.dsl.destroy_dataset(txg, &dataset.dir).await.map_err(|error| self.dsl_failed(error))?;
         self.features.change("extensible_dataset", -(gone.zapified as i64));
+        self.headers_only.remove(&dataset.object);
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
         self.dsl.retain_heads(|head| head.dataset != dataset.object);
-        self.record_event("destroy", "", Some((name, dataset.object))).await
+        self.record_event("destroy", "", Some((name, dataset.object))).await?;
+        self.destroy_origin(&dataset).await
+    }
+
+    /// The snapshot that a clone began as, where it was to be destroyed with the last of its clones and holds.
+    async fn destroy_origin(&mut self, clone: &Dataset) -> Result<(), SpaError> {
+        let origin = clone.phys.prev_snapshot;
+        if origin.0 == 0 || origin == self.dsl.origin() {
+            return Ok(());
+        }
+        let phys = self.dsl.dataset_phys(origin).await.map_err(|error| self.dsl_failed(error))?;
+        if !phys.flags.contains(DatasetFlags::DEFER_DESTROY)
+            || phys.child_count > 1
+            || self.hold_count(origin).await? > 0
+        {
+            return Ok(());
+        }
+        let name = self.dsl.dataset_name(origin).await.map_err(|error| self.dsl_failed(error))?;
+        self.destroy_snapshot(&name, false).await
     }
 
     /// The dataset, if [`Self::destroy_dataset`] would destroy it; `is_recursive`: after those below it.
@@ -66,25 +86,29 @@ impl Syncer {
         }
         let children = view.children(&dataset.dir, true).await.map_err(|error| self.dsl_failed(error))?;
         let snapshots = view.snapshots(&dataset).await.map_err(|error| self.dsl_failed(error))?;
-        if let Some(snapshot) = snapshots.first() {
-            return refuse(&format!(
-                "destroying snapshots: there is '{}', of {} in all",
-                snapshot.name(),
-                snapshots.len()
-            ));
-        }
-        if !is_recursive && !children.is_empty() {
-            return cannot("filesystem has children\nuse '-r' to destroy them too");
-        }
-        if dataset.dir.phys.origin != self.dsl.origin() {
-            return refuse("destroying clones");
+        if !is_recursive && (!children.is_empty() || !snapshots.is_empty()) {
+            let kind = view.kind(&dataset).await.map_err(|error| self.dsl_failed(error))?;
+            let kind = if kind == ObjsetType::Zvol { "volume" } else { "filesystem" };
+            let mut why = format!("{kind} has children\nuse '-r' to destroy the following datasets:");
+            for dir in view.tree(dataset.dir.clone(), false).await.map_err(|error| self.dsl_failed(error))? {
+                let Some(head) = view.head(&dir).await.map_err(|error| self.dsl_failed(error))? else { continue };
+                for snapshot in view.snapshots(&head).await.map_err(|error| self.dsl_failed(error))? {
+                    why.push_str(&format!("\n{}", snapshot.name()));
+                }
+                if dir.object != dataset.dir.object {
+                    why.push_str(&format!("\n{}", dir.name));
+                }
+            }
+            return cannot(&why);
         }
         if dataset.dir.phys.reserved_bytes != 0 {
             return refuse("destroying a dataset with a reservation");
         }
         for field in [dir_field::CRYPTO_KEY_OBJECT, dir_field::LIVELIST, dir_field::FILESYSTEM_COUNT] {
             if view.dir_field(&dataset.dir, field).await.map_err(|error| self.dsl_failed(error))?.is_some() {
-                return refuse("destroying encrypted datasets, clones, and where filesystem limits are in force");
+                return refuse(
+                    "destroying encrypted datasets, clones with a list of their blocks, and where filesystem limits are in force",
+                );
             }
         }
         let bookmarks = view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await;
@@ -103,7 +127,7 @@ impl Syncer {
     }
 
     /// Whether a scan has not come to its end.
-    async fn is_scanned(&self) -> Result<bool, SpaError> {
+    pub(crate) async fn is_scanned(&self) -> Result<bool, SpaError> {
         let directory = cenote_dmu::Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         let scan = directory.lookup(pool_directory::SCAN.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
         let words: Vec<u64> = scan.map(|scan| scan.integers().collect()).unwrap_or_default();
@@ -112,7 +136,7 @@ impl Syncer {
     }
 
     /// The header of a dataset's intent log, as the open txg has it, and the objset as it is on disk.
-    async fn log_of(&self, dataset: &Dataset) -> Result<Option<(Objset, ZilHeader)>, SpaError> {
+    pub(crate) async fn log_of(&self, dataset: &Dataset) -> Result<Option<(Objset, ZilHeader)>, SpaError> {
         if dataset.phys.bp.is_hole() {
             return Ok(None);
         }
@@ -125,7 +149,7 @@ impl Syncer {
     }
 
     /// Refuses datasets whose intent logs cannot be freed: what their records point to is to be known.
-    async fn check_log(&self, dataset: &Dataset) -> Result<(), SpaError> {
+    pub(crate) async fn check_log(&self, dataset: &Dataset) -> Result<(), SpaError> {
         let Some((objset, header)) = self.log_of(dataset).await? else { return Ok(()) };
         let mut chain = Chain::new(objset.dmu().zio(), header);
         while let Some(link) = chain.next().await {

@@ -6,7 +6,7 @@ use crate::jobs::doomed::{Doomed, Unreadable};
 use crate::jobs::{JobStatus, Slice};
 use crate::sync::Syncer;
 use cenote_dmu::{Object, ObjectSpec, SpaceDelta, Zap};
-use cenote_dsl::{Dataset, UsedBy};
+use cenote_dsl::{Dataset, LeftTree, UsedBy};
 use cenote_format::bptree::{BptreeEntry, BptreePhys};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{ZBookmark, pool_directory};
@@ -36,7 +36,7 @@ impl Syncer {
             took: job.begun.map(|begun| now - begun).unwrap_or_default(),
             stalled: job.stalled.clone(),
         };
-        job.list.map(|_| status).into_iter().collect()
+        job.list.map(|_| status).into_iter().chain(self.free_list.status(now)).collect()
     }
 
     /// Blocks of destroyed datasets that one txg frees at most (`zfs_async_block_max_blocks`; default 100 000).
@@ -47,6 +47,10 @@ impl Syncer {
     /// True if a background job goes on with the next txg.
     #[must_use]
     pub fn has_work(&self) -> bool {
+        self.has_destroyed() || self.free_list.goes_on()
+    }
+
+    fn has_destroyed(&self) -> bool {
         self.async_destroy.list.is_some() && self.async_destroy.stalled.is_none()
     }
 
@@ -56,28 +60,34 @@ impl Syncer {
         if !self.features.has("async_destroy") || dataset.phys.bp.is_hole() {
             return Ok(false);
         }
-        let mut list = match self.async_destroy.list {
-            Some(list) => self.bptree(list).await?,
-            None => self.make_bptree(txg).await?,
-        };
-        let used = SpaceDelta {
+        let space = SpaceDelta {
             used_bytes: dataset.phys.unique_bytes.cast_signed(),
             compressed_bytes: dataset.dir.phys.compressed_bytes.cast_signed(),
             uncompressed_bytes: dataset.dir.phys.uncompressed_bytes.cast_signed(),
         };
-        let birth_txg = dataset.phys.prev_snapshot_txg;
-        let entry = BptreeEntry { bp: dataset.phys.bp, birth_txg, bookmark: ZBookmark::default() };
+        let tree = LeftTree { root: dataset.phys.bp, born_after: dataset.phys.prev_snapshot_txg, space };
+        self.leave_tree(txg, &tree).await?;
+        Ok(true)
+    }
+
+    /// Leaves the blocks of a tree to the background; the feature has to be there.
+    pub(crate) async fn leave_tree(&mut self, txg: Txg, tree: &LeftTree) -> Result<(), SpaError> {
+        let mut list = match self.async_destroy.list {
+            Some(list) => self.bptree(list).await?,
+            None => self.make_bptree(txg).await?,
+        };
+        let LeftTree { root, born_after, space: used } = *tree;
+        let entry = BptreeEntry { bp: root, birth_txg: born_after, bookmark: ZBookmark::default() };
         self.put_entry(txg, &list, list.phys.end, &entry).await?;
         list.phys.end += 1;
         change(&mut list.phys, used);
         self.put_bptree(txg, &list)?;
         let free_dir = self.free_dir().await?;
         let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, used).await;
-        charged.map_err(|error| self.fail(error))?;
-        Ok(true)
+        charged.map_err(|error| self.fail(error))
     }
 
-    async fn free_dir(&self) -> Result<ObjectId, SpaError> {
+    pub(crate) async fn free_dir(&self) -> Result<ObjectId, SpaError> {
         let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
         let root = self.dsl.root_dir().await.map_err(fail)?;
         let dir = self.dsl.child(&root, pool_directory::FREE_DIR).await.map_err(fail)?;
@@ -118,7 +128,7 @@ impl Syncer {
     /// Frees blocks of destroyed datasets for a slice. Before the datasets are written, since references to shared blocks may end
     /// with them.
     pub(crate) async fn free_destroyed(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let Some(object) = self.async_destroy.list.filter(|_| self.has_work() && self.state == PoolState::Active)
+        let Some(object) = self.async_destroy.list.filter(|_| self.has_destroyed() && self.state == PoolState::Active)
         else {
             return Ok(());
         };
@@ -127,7 +137,7 @@ impl Syncer {
         let mut slice = Slice::new(now, self.async_destroy.blocks_max);
         let mut list = self.bptree(object).await?;
         let mut freed = SpaceDelta::default();
-        while list.phys.begin < list.phys.end && !slice.is_over(self.handle.now()) && self.has_work() {
+        while list.phys.begin < list.phys.end && !slice.is_over(self.handle.now()) && self.has_destroyed() {
             let at = list.phys.begin.saturating_mul(BptreeEntry::SIZE_BYTES as u64);
             let bytes = list.object.read(at, BptreeEntry::SIZE_BYTES).await.map_err(|error| self.dmu_error(error))?;
             let mut entry = match BptreeEntry::parse(&bytes, ORDER) {

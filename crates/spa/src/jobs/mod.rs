@@ -23,6 +23,7 @@
 pub(crate) mod async_destroy;
 mod doomed;
 mod free_destroyed;
+pub(crate) mod free_list;
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or property that it belongs to: `async_destroy`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use cenote_dmu::{Objset, ObjsetPolicy, SpaceDelta, Writer};
 use cenote_dsl::Dsl;
+use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
 use cenote_format::uberblock::Mmp;
@@ -29,6 +30,7 @@ use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::import::import_for;
 use crate::jobs::async_destroy::AsyncDestroy;
+use crate::jobs::free_list::FreeList;
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
 use crate::owner::KERNEL_POOLS;
@@ -250,6 +252,10 @@ impl Opening<'_> {
         let directory = mos.object(pool_directory::OBJECT).await.map_err(dmu_failed)?;
         let config = mos.object(entry(pool_directory::CONFIG).await?).await.map_err(dmu_failed)?;
         let free_bpobj = entry(pool_directory::FREE_BPOBJ).await?;
+        let list = mos.object(free_bpobj).await.map_err(dmu_failed)?;
+        let list = BpobjPhys::parse(&list.phys().bonus, list.byte_order());
+        let list = list.map_err(|error| SpaError::Format { pool: pool.name().to_owned(), error })?;
+        let free_list = FreeList::open(&list);
         let empty_bpobj = pool.directory().find_u64(pool_directory::EMPTY_BPOBJ).await.map_err(dmu_failed)?;
         let dsl = Dsl::own(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await;
         let dsl = dsl.map_err(|error| SpaError::Dsl { pool: pool.name().to_owned(), error })?;
@@ -291,6 +297,9 @@ impl Opening<'_> {
             features,
             shared,
             deferred: crate::sync::deferred::list_of(pool.directory()).await.map_err(dmu_failed)?,
+            free_list,
+            late: Arc::default(),
+            headers_only: BTreeSet::default(),
             async_destroy: AsyncDestroy::open(pool.directory()).await.map_err(dmu_failed)?,
             given_up: 0,
             telling: Vec::new(),

@@ -88,7 +88,7 @@ impl Shared {
         drop(before);
         self.set_failmode(syncer.failmode);
         *self.jobs.lock() = syncer.jobs();
-        if self.is_background.load(Ordering::Acquire) && syncer.has_work() {
+        if self.is_background.load(Ordering::Acquire) && (syncer.has_work() || self.late.are_waiting()) {
             self.want_txg();
         }
         let logs = self.logs.lock().clone();

@@ -102,6 +102,7 @@ use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::jobs::JobStatus;
 use crate::sync::Syncer;
+use crate::sync::late::LateTask;
 use crate::{FailedPool, SpaError};
 use frees::Frees;
 use kstat::Kstats;
@@ -149,6 +150,7 @@ impl Pool {
             dsl: Mutex::new(Some(syncer.dsl().clone())),
             failmode: Mutex::new(FailMode::default()),
             txgs: txgs.clone(),
+            late: syncer.late.clone(),
             logs: Mutex::new(Some(logs)),
             is_background: AtomicBool::new(false),
             troubles: syncer.space.troubles.clone(),
@@ -264,6 +266,19 @@ impl Pool {
     #[must_use]
     pub fn is_used(&self, dataset: ObjectId) -> bool {
         self.shared.uses.lock().get(&dataset).is_some_and(|used| used.strong_count() > 0)
+    }
+
+    /// Has a change made in the sync of the txg that is open now, when the data of that is written.
+    pub(crate) async fn push_late(&self, task: Box<dyn LateTask>) -> Result<(), SpaError> {
+        self.shared.pass().await.map_err(|error| self.fail(&error))?;
+        // Held, so that the sync of that txg is still to come.
+        let tx = self.shared.txgs.enter().map_err(|error| self.fail(&error))?;
+        self.shared.late.push(tx.txg(), task);
+        Ok(())
+    }
+
+    pub(crate) fn closed(&self) -> SpaError {
+        self.fail(&TxError::Closed)
     }
 
     /// Waits until a txg is on disk, and has it written soon.

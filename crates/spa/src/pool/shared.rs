@@ -23,6 +23,7 @@ use crate::failmode::FailMode;
 use crate::jobs::JobStatus;
 use crate::pins::Pins;
 use crate::sync::clock::Clock;
+use crate::sync::late::LateTasks;
 use crate::sync::multihost::Multihost;
 use crate::sync::troubles::Troubles;
 
@@ -44,6 +45,8 @@ pub(super) struct Shared {
     pub(super) dsl: Mutex<Option<Dsl>>,
     pub(super) failmode: Mutex<FailMode>,
     pub(super) txgs: Transactions,
+    /// Changes that are made when the data of their txg is written.
+    pub(super) late: Arc<LateTasks>,
     /// Intent logs of datasets in use, as long as the pool is open: they have its devices.
     pub(super) logs: Mutex<Option<Logs>>,
     /// Txgs are written in the background; otherwise by hand.

@@ -78,6 +78,7 @@ pub(crate) mod features;
 mod free;
 pub(crate) mod history;
 mod hold;
+pub(crate) mod late;
 mod missed;
 pub(crate) mod multihost;
 mod phases;
@@ -89,7 +90,7 @@ mod txg;
 mod usable;
 pub(crate) mod vdev_config;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -109,7 +110,9 @@ use cenote_dsl::Head;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::jobs::async_destroy::AsyncDestroy;
+use crate::jobs::free_list::FreeList;
 use crate::refcount::known::SharedBlocks;
+use crate::sync::late::LateTasks;
 use crate::{FoundPool, SpaError};
 pub use clock::{Clock, Host};
 use features::FeatureCounts;
@@ -154,6 +157,12 @@ pub struct Syncer {
     pub(crate) deferred: Option<ObjectId>,
     /// Destroyed datasets that are freed in the background.
     pub(crate) async_destroy: AsyncDestroy,
+    /// Open heads of which nothing but the header of the intent log may change. They are closed when their txg is on disk.
+    pub(crate) headers_only: BTreeSet<ObjectId>,
+    /// What destroyed snapshots had alone, freed in the background.
+    pub(crate) free_list: FreeList,
+    /// Changes that are made when the data of their txg is written.
+    pub(crate) late: Arc<LateTasks>,
     /// Blocks given up since the pool was opened.
     pub(crate) given_up: u64,
     /// What of that the allocator is being told.

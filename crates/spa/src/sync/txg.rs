@@ -54,12 +54,14 @@ impl Syncer {
         self.note_missed(txg, 1, self.members.lost()).await?;
         self.free_deferred(txg).await?;
         self.free_destroyed(txg).await?;
+        self.free_listed(txg).await?;
         self.sync_logs(txg).await?;
         self.sync_datasets(txg).await?;
         debug_assert!(
             self.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),
             "datasets are written once in a txg, before the MOS"
         );
+        self.make_late(txg).await?;
         self.save_shared(txg).await?;
         if self.config_changed {
             self.make_root_zap(txg).await?;
@@ -102,6 +104,8 @@ impl Syncer {
         let next = self.space.sync_done(txg).map_err(|error| self.fail(error))?;
         self.preload(txg, next);
         self.config_changed = false;
+        let headers_only = std::mem::take(&mut self.headers_only);
+        self.dsl.retain_heads(|head| !headers_only.contains(&head.dataset));
         self.txg = Txg(txg.0 + 1);
         self.assert_settled(txg);
         Ok(txg)

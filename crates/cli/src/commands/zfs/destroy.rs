@@ -1,42 +1,71 @@
 //! `zfs destroy`.
 
-use anyhow::Result;
-use cenote_admin::Destroy;
+use anyhow::{Result, bail};
+use cenote_admin::{Destroy, Reach, tree_names};
 use serde::{Deserialize, Serialize};
 
+use super::destroy_snapshots;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
 use crate::writing::{Writing, line};
 
-/// Destroy a file system or volume that has no snapshots. What it holds is gone.
+/// Destroy a file system or volume, or snapshots. What they hold alone is gone.
+///
+/// Snapshots are named as DATASET@NAME, several with commas, a range as FIRST%LAST; a range may be open at either end.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
+    /// Of snapshots: those with holds or clones go with the last of them.
+    #[arg(short = 'd')]
+    pub(super) deferred: bool,
     /// Accepted for the sake of scripts: nothing is mounted.
     #[arg(short = 'f')]
     force: bool,
     /// Only say what would be destroyed.
     #[arg(short = 'n')]
-    dry_run: bool,
-    /// Also the datasets below.
+    pub(super) dry_run: bool,
+    /// Say it for scripts.
+    #[arg(short = 'p')]
+    pub(super) parsable: bool,
+    /// Also snapshots and datasets below; of snapshots, those of the same name below.
     #[arg(short = 'r')]
-    recursive: bool,
-    /// Not yet: also clones of the snapshots.
-    #[arg(short = 'R', hide = true)]
-    with_clones: bool,
+    pub(super) recursive: bool,
+    /// Also clones of the snapshots.
+    #[arg(short = 'R')]
+    pub(super) with_clones: bool,
     /// Say what is destroyed.
     #[arg(short = 'v')]
-    verbose: bool,
-    /// The dataset.
-    dataset: String,
+    pub(super) verbose: bool,
+    /// The dataset, or the snapshots.
+    pub(super) dataset: String,
+}
+
+impl Args {
+    /// Says what goes, as far as that is asked for.
+    pub(super) fn say(&self, context: &Context, name: &str) -> Result<()> {
+        if !self.verbose && !self.dry_run {
+            return Ok(());
+        }
+        match (self.parsable, self.dry_run) {
+            (true, _) => context.out(format!("destroy\t{name}\n")),
+            (false, true) => context.out(format!("would destroy {name}\n")),
+            (false, false) => context.out(format!("will destroy {name}\n")),
+        }
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.with_clones {
-        return Err(usage("not supported yet: -R; no snapshots are destroyed, and so no clones of them"));
+    if args.dataset.contains('#') {
+        bail!("not supported yet: destroying bookmarks");
+    }
+    let pool = Writing::open(context, pool_of(&args.dataset)).await?;
+    if args.dataset.contains('@') && pool.pool().dsl()?.find_dir(&args.dataset).await?.is_none() {
+        return destroy_snapshots::run(context, args, pool).await;
+    }
+    if args.deferred {
+        return Err(usage("'-d' is for snapshots"));
     }
     let name = &args.dataset;
-    let pool = Writing::open(context, pool_of(name)).await?;
     if let (Some(live), Some(volumes)) = (pool.served(), context.served_volumes()) {
         // What clients that have gone have left is not to be written after its dataset.
         volumes.lock().await.close_unused();
@@ -48,7 +77,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     destroyed?;
     if !args.dry_run {
         pool.work_off(context, "freeing").await?;
-        pool.finish(line(["zfs", "destroy", if args.recursive { "-r" } else { "" }, name])).await?;
+        let reach = [(args.recursive, "-r"), (args.with_clones, "-R")];
+        let flags = reach.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
+        pool.finish(line(["zfs", "destroy"].into_iter().chain(flags).chain([name.as_str()]))).await?;
     }
     Ok(Outcome::Good)
 }
@@ -57,11 +88,12 @@ async fn destroy(context: &Context, args: &Args, pool: &Writing) -> Result<()> {
     // As OpenZFS unmounts them: a mount that shows them nested in another has them in use.
     context.release(&outermost(args, pool).await?).await?;
     pool.pool().settle_logs().await?;
-    let mut task = Destroy::new(pool.pool(), &args.dataset, args.recursive);
+    let reach = Reach { recursive: args.recursive, clones: args.with_clones };
+    let mut task = Destroy::new(pool.pool(), &args.dataset, reach);
     if args.verbose || args.dry_run {
         task = pool.pool().check_task(task).await?;
         for name in task.names() {
-            context.out(format!("{} destroy {name}\n", if args.dry_run { "would" } else { "will" }))?;
+            args.say(context, name)?;
         }
     }
     if !args.dry_run {
@@ -79,7 +111,7 @@ async fn outermost(args: &Args, pool: &Writing) -> Result<Vec<String>> {
     if name.contains('/') {
         return Ok(vec![name.clone()]);
     }
-    let dsl = pool.pool().dsl()?;
-    let children = dsl.children(&dsl.root_dir().await?, false).await?;
-    Ok(children.into_iter().filter(|_| args.recursive).map(|(child, _)| format!("{name}/{child}")).collect())
+    let below = tree_names(pool.pool(), name).await?;
+    let is_child = |below: &&String| args.recursive && below.matches('/').count() == 1;
+    Ok(below.iter().filter(is_child).cloned().collect())
 }

@@ -1,22 +1,29 @@
 //! `cenote zfs …`: datasets, in OpenZFS's grammar.
 
+mod clone;
 mod create;
 mod destroy;
+mod destroy_snapshots;
 mod diff;
 mod get;
+mod holding;
 mod holds;
 mod inherit;
 mod list;
 mod listing;
 mod mount;
+mod promote;
 mod rename;
+mod rollback;
 mod set;
+mod snapshot;
 mod space;
 mod unmount;
 mod version;
 mod volume;
 
 use anyhow::Result;
+use holding::{hold, release};
 use serde::{Deserialize, Serialize};
 use space::{groupspace, projectspace, userspace};
 
@@ -25,7 +32,7 @@ use crate::background::GoesOn;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Datasets: create, destroy, list, properties, holds, differences, space.
+/// Datasets: create, destroy, snapshots, clones, list, properties, holds, differences, space.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -37,18 +44,25 @@ pub(crate) struct Args {
 crate::args::commands! {
     /// What to do with datasets.
     enum Zfs {
+        Clone => clone,
         Create => create,
         Destroy => destroy,
         Diff => diff,
         Get => get,
         Groupspace => groupspace,
+        Hold => hold,
         Holds => holds,
         Inherit => inherit,
         List => list,
         Mount => mount,
         Projectspace => projectspace,
+        Promote => promote,
+        Release => release,
         Rename => rename,
+        Rollback => rollback,
         Set => set,
+        #[command(visible_alias = "snap")]
+        Snapshot => snapshot,
         #[command(visible_alias = "umount")]
         Unmount => unmount,
         Userspace => userspace,
@@ -69,13 +83,19 @@ impl Args {
     pub(crate) const fn is_for_server(&self) -> bool {
         matches!(
             self.command,
-            Zfs::Create(_)
+            Zfs::Clone(_)
+                | Zfs::Create(_)
                 | Zfs::Destroy(_)
                 | Zfs::Get(_)
+                | Zfs::Hold(_)
                 | Zfs::Inherit(_)
                 | Zfs::List(_)
+                | Zfs::Promote(_)
+                | Zfs::Release(_)
                 | Zfs::Rename(_)
+                | Zfs::Rollback(_)
                 | Zfs::Set(_)
+                | Zfs::Snapshot(_)
         )
     }
 }

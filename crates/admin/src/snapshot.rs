@@ -1,0 +1,265 @@
+//! Snapshots: taking them, holding them, going back to them, and clones of them.
+
+use cenote_spa::{NewSnapshot, Pool, PropertyValue, SyncTask, Syncer};
+use cenote_taskq::BoxFuture;
+
+use crate::Setting;
+use crate::error::{AdminError, Reason, Verb};
+
+/// Takes snapshots with these full names, all in one txg, or none. They have all that was written before this is called. `properties`: each
+/// a name and a text, of all of them.
+///
+/// # Errors
+/// A dataset is not there, or has a snapshot of this name, or one dataset is named twice; or as [`Pool::take_snapshots`].
+pub async fn take_snapshots(pool: &Pool, names: &[String], properties: &[(String, String)]) -> Result<(), AdminError> {
+    let mut datasets: Vec<&str> = names.iter().map(|name| name.split('@').next().unwrap_or(name)).collect();
+    datasets.sort_unstable();
+    if datasets.windows(2).any(|pair| pair[0] == pair[1]) {
+        let first = names.first().map_or("", String::as_str);
+        return Err(AdminError::refused(Verb::Snapshot, first, Reason::OneOfEach));
+    }
+    let wanted = names.iter().map(|name| NewSnapshot {
+        name: name.clone(),
+        properties: properties.to_vec(),
+        ..NewSnapshot::default()
+    });
+    pool.take_snapshots(wanted.collect()).await?;
+    Ok(())
+}
+
+/// A dataset and all below it that are no hidden ones, from the top down.
+///
+/// # Errors
+/// There is none of this name, or the MOS cannot be read.
+pub async fn tree_names(pool: &Pool, dataset: &str) -> Result<Vec<String>, AdminError> {
+    let dsl = pool.dsl()?;
+    let tree = dsl.tree(dsl.dir(dataset).await?, false).await?;
+    Ok(tree.into_iter().map(|dir| dir.name).collect())
+}
+
+/// Destroys snapshots: all of them, or none.
+pub struct DestroySnapshots {
+    names: Vec<String>,
+    is_deferred: bool,
+}
+
+impl DestroySnapshots {
+    /// Of these full names, in their order. `is_deferred`: those with holds or clones go with the last of them.
+    #[must_use]
+    pub const fn new(names: Vec<String>, is_deferred: bool) -> Self {
+        Self { names, is_deferred }
+    }
+}
+
+impl SyncTask for DestroySnapshots {
+    type Made = ();
+    type Error = AdminError;
+
+    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            for name in &self.names {
+                pool.check_destroy_snapshot(name, self.is_deferred).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            for name in &self.names {
+                pool.destroy_snapshot(name, self.is_deferred).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Makes a dataset as a clone of a snapshot ([`clone_dataset`](crate::clone_dataset)).
+pub(crate) struct Clone {
+    origin: String,
+    name: String,
+    settings: Vec<Setting>,
+}
+
+impl Clone {
+    pub(crate) fn new(origin: &str, name: &str, settings: Vec<Setting>) -> Self {
+        Self { origin: origin.to_owned(), name: name.to_owned(), settings }
+    }
+}
+
+impl SyncTask for Clone {
+    type Made = ();
+    type Error = AdminError;
+
+    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            pool.check_clone(&self.origin, &self.name).await?;
+            for (property, value) in &self.settings {
+                let refused = |error| AdminError::refused(Verb::Create, &self.name, Reason::Value(error));
+                pool.check_property(property, value).map_err(refused)?;
+                if property == "refreservation"
+                    && let PropertyValue::Number(bytes) = value
+                    && let Some((above, _)) = self.name.rsplit_once('/')
+                {
+                    let dir = pool.dsl().dir(above).await?;
+                    if *bytes > pool.available_bytes(pool.dsl(), &dir).await? {
+                        return Err(AdminError::refused(Verb::Create, &self.name, Reason::OutOfSpace));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            pool.clone_dataset(&self.origin, &self.name).await?;
+            for (property, value) in &self.settings {
+                pool.change_property(&self.name, property, Some(value)).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Has a clone and its origin change places ([`promote`](crate::promote)).
+pub(crate) struct Promote(pub(crate) String);
+
+impl SyncTask for Promote {
+    type Made = ();
+    type Error = AdminError;
+
+    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            pool.check_promote(&self.0).await?;
+            Ok(())
+        })
+    }
+
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move { Ok(pool.promote_dataset(&self.0).await?) })
+    }
+}
+
+/// Has a head go back to its last snapshot ([`rollback`](crate::rollback)).
+pub struct Rollback {
+    pool: Pool,
+    snapshot: String,
+    /// Snapshots that are newer, which go first.
+    newer: Vec<String>,
+    destroys_newer: bool,
+}
+
+impl Rollback {
+    /// To a snapshot of this full name; `destroys_newer`: those that are newer are destroyed.
+    #[must_use]
+    pub fn new(pool: &Pool, snapshot: &str, destroys_newer: bool) -> Self {
+        Self { pool: pool.clone(), snapshot: snapshot.to_owned(), newer: Vec::new(), destroys_newer }
+    }
+}
+
+impl SyncTask for Rollback {
+    type Made = ();
+    type Error = AdminError;
+
+    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let dsl = pool.dsl().clone();
+            let snapshot = dsl.dataset(&self.snapshot).await?;
+            let head = dsl.head(&snapshot.dir).await?;
+            let Some(head) = head.filter(|_| snapshot.is_snapshot()) else {
+                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::NoSnapshot));
+            };
+            if self.pool.is_used(head.object) || pool.has_log_in_use(head.object) {
+                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::Busy));
+            }
+            let later = dsl.snapshots(&head).await?;
+            let later = later.into_iter().filter(|other| other.phys.creation_txg > snapshot.phys.creation_txg);
+            // The newest first: each is the last when it goes.
+            self.newer = later.map(|other| other.name()).collect();
+            self.newer.reverse();
+            if self.newer.is_empty() {
+                pool.check_rollback(&self.snapshot).await?;
+                return Ok(());
+            }
+            if !self.destroys_newer {
+                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::Newer(self.newer.clone())));
+            }
+            for newer in &self.newer {
+                pool.check_destroy_snapshot(newer, false).await?;
+            }
+            // The head goes back whichever snapshot is its last.
+            if let Some(last) = self.newer.first() {
+                pool.check_rollback(last).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            for newer in &self.newer {
+                pool.destroy_snapshot(newer, false).await?;
+            }
+            pool.rollback_dataset(&self.snapshot).await?;
+            Ok(())
+        })
+    }
+}
+
+/// Puts holds on snapshots, or takes them off: all, or none ([`hold`](crate::hold), [`release`](crate::release)).
+pub(crate) struct Holds {
+    tag: String,
+    names: Vec<String>,
+    releases: bool,
+}
+
+impl Holds {
+    pub(crate) fn new(tag: &str, names: &[String], releases: bool) -> Self {
+        Self { tag: tag.to_owned(), names: names.to_vec(), releases }
+    }
+}
+
+/// Bytes of a hold's tag at most, and of a name with it (`MAX_TAG_PREFIX_LEN`, `MAXNAMELEN`).
+const TAG_MAX_BYTES: usize = 256;
+
+impl SyncTask for Holds {
+    type Made = ();
+    type Error = AdminError;
+
+    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let verb = if self.releases { Verb::Release } else { Verb::Hold };
+            if self.tag.is_empty() || self.tag.len() > TAG_MAX_BYTES {
+                let first = self.names.first().map_or("", String::as_str);
+                return Err(AdminError::refused(verb, first, Reason::TagTooLong));
+            }
+            for name in &self.names {
+                let snapshot = pool.dsl().dataset(name).await?;
+                if !snapshot.is_snapshot() {
+                    return Err(AdminError::refused(verb, name, Reason::NoSnapshot));
+                }
+                let holds = pool.dsl().holds(&snapshot).await?;
+                let is_held = holds.iter().any(|hold| hold.tag == self.tag);
+                match (is_held, self.releases) {
+                    (true, false) => return Err(AdminError::refused(verb, name, Reason::TagIsThere)),
+                    (false, true) => return Err(AdminError::refused(verb, name, Reason::NoSuchTag)),
+                    _ => {}
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            for name in &self.names {
+                match self.releases {
+                    true => pool.release_snapshot(name, &self.tag).await?,
+                    false => pool.hold_snapshot(name, &self.tag).await?,
+                }
+            }
+            Ok(())
+        })
+    }
+}

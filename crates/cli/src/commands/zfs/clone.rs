@@ -1,0 +1,60 @@
+//! `zfs clone`.
+
+use anyhow::{Result, anyhow};
+use cenote_admin::{clone_dataset, create_filesystem};
+use cenote_dsl::name::check_new_dataset;
+use cenote_format::enums::ObjsetType;
+use cenote_props::{Types, dataset, effect};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::files::pool_of;
+use crate::outcome::Outcome;
+use crate::values::{When, check_once, dataset_setting, note_stored};
+use crate::writing::{Writing, line};
+
+/// Make a file system or volume that begins as a snapshot, and shares its blocks.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    /// Make what is missing above it too.
+    #[arg(short = 'p')]
+    parents: bool,
+    /// Accepted for the sake of scripts: nothing is mounted by this.
+    #[arg(short = 'u')]
+    keep_unmounted: bool,
+    /// Set a property.
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    /// The snapshot.
+    snapshot: String,
+    /// The new file system or volume.
+    dataset: String,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let name = &args.dataset;
+    check_new_dataset(name).map_err(|reason| anyhow!("cannot create '{name}': {reason}"))?;
+    check_once(&args.properties)?;
+    let pool = Writing::open(context, pool_of(&args.snapshot)).await?;
+    let dsl = pool.pool().dsl()?;
+    let kind = dsl.kind(&dsl.dataset(&args.snapshot).await?).await?;
+    let types = if kind == ObjsetType::Zvol { Types::VOLUME } else { Types::FILESYSTEM };
+    let settings = args.properties.iter().filter_map(|text| dataset_setting(text, When::Creation, types).transpose());
+    let settings = settings.collect::<Result<Vec<_>>>();
+    let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error:#}"))?;
+    let shown = settings.clone();
+    if args.parents
+        && let Some((above, _)) = name.rsplit_once('/')
+        && above.contains('/')
+    {
+        create_filesystem(pool.pool(), above, Vec::new(), true).await?;
+    }
+    clone_dataset(pool.pool(), &args.snapshot, name, settings).await?;
+    let options = args.properties.iter().flat_map(|setting| ["-o", setting]);
+    let words = ["zfs", "clone", if args.parents { "-p" } else { "" }].into_iter().chain(options);
+    pool.finish(line(words.chain([args.snapshot.as_str(), name]))).await?;
+    context.datasets_changed(std::slice::from_ref(name)).await;
+    let set = shown.iter().map(|(name, value)| (name.as_str(), value));
+    note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
+    Ok(Outcome::Good)
+}

@@ -1,0 +1,262 @@
+//! Taking snapshots, and destroying them.
+//!
+//! ```text
+//! before:  ... ◄─ prev ◄────────────────── head        taken after the txg's data is written, so that the head's root has it
+//! after:   ... ◄─ prev ◄─── snapshot ◄──── head        the snapshot: root, sizes and deadlist of the head
+//!                                                      the head: an empty deadlist, and nothing of its own
+//! ```
+//! **Space.** `unique` of a dataset is what nobody else refers to. When a snapshot goes, blocks that only it had are the pool's to free:
+//! those of its follower's deadlist that were born after the snapshot before. Blocks that it shared with one neighbour become that
+//! neighbour's own:
+//! ```text
+//! born in (prev's prev, prev], in the follower's deadlist          ─► prev's own
+//! born in (prev, snapshot], in the deadlist after the follower     ─► the follower's own
+//! ```
+//!
+//! **Invariants.** 1. A head is not dirty when its snapshot is taken: no block of the txg is missing in it, and none comes after.
+//! 2. What a destroyed snapshot leaves to be freed is in the pool's list of such blocks in the same txg.
+
+use cenote_dmu::{SpaceDelta, Zap};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::{DatasetFlags, DslDatasetPhys, dir_field};
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_taskq::Rng;
+
+use crate::accounts::{UsedBy, signed};
+use crate::bpobj::EmptyRefs;
+use crate::create::Birth;
+use crate::{Dsl, DslError};
+
+/// Clones of the snapshots of one directory at most, as a bound on a walk.
+const CLONES_MAX: usize = 1 << 22;
+
+impl Dsl {
+    /// Takes a snapshot of a head dataset that is as it is to be, and has none of this name. `guid`: that of a snapshot which was
+    /// received.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or is of a version that had other deadlists.
+    pub async fn take_snapshot(
+        &self,
+        head: ObjectId,
+        name: &str,
+        birth: Birth,
+        guid: Option<Guid>,
+        rng: &mut Rng,
+        refs: &mut EmptyRefs,
+    ) -> Result<ObjectId, DslError> {
+        let txg = birth.txg;
+        let mut phys = self.dataset_phys(head).await?;
+        assert!(phys.prev_snapshot_txg < txg, "a dataset has one snapshot in a txg");
+        let object = self.create_dataset_object(txg)?;
+        let mut snapshot = DslDatasetPhys {
+            prev_snapshot: phys.prev_snapshot,
+            prev_snapshot_txg: phys.prev_snapshot_txg,
+            next_snapshot: head,
+            child_count: 1,
+            referenced_bytes: phys.referenced_bytes,
+            compressed_bytes: phys.compressed_bytes,
+            uncompressed_bytes: phys.uncompressed_bytes,
+            unique_bytes: phys.unique_bytes,
+            flags: phys.flags,
+            bp: phys.bp,
+            ..self.new_dataset(phys.dir, phys.deadlist, birth, rng)
+        };
+        // Its own is what the head's was, and of that all that the head still has is shared now.
+        snapshot.unique_bytes = 0;
+        if let Some(guid) = guid {
+            snapshot.guid = guid;
+        }
+        self.put_dataset(txg, object, &snapshot).await?;
+
+        if phys.prev_snapshot.0 != 0 {
+            let mut before = self.dataset_phys(phys.prev_snapshot).await?;
+            if before.next_snapshot == head {
+                assert_eq!(before.creation_txg, phys.prev_snapshot_txg, "a link has the txg of what it leads to");
+                before.next_snapshot = object;
+                self.put_dataset(txg, phys.prev_snapshot, &before).await?;
+            } else if before.next_clones.0 != 0 {
+                self.swap_clone(txg, before.next_clones, head, Some(object)).await?;
+            }
+        }
+        let reserved = self.refreservation_bytes(phys.dir).await?;
+        let unused = SpaceDelta { used_bytes: signed(phys.unique_bytes.min(reserved)), ..SpaceDelta::default() };
+        self.charge(txg, phys.dir, UsedBy::Refreservation, unused).await?;
+
+        phys.deadlist =
+            self.clone_deadlist(txg, phys.deadlist, Txg(u64::MAX), Some(phys.prev_snapshot_txg), refs).await?;
+        phys.prev_snapshot = object;
+        phys.prev_snapshot_txg = txg;
+        phys.unique_bytes = 0;
+        phys.flags |= DatasetFlags::UNIQUE_ACCURATE;
+        self.put_dataset(txg, head, &phys).await?;
+        let names = self.mos().object(phys.snapshot_names).await?;
+        Zap::put_entry(&names, txg, name, Some(&ZapValue::from_u64(object.0))).await?;
+        self.note_snapshots_changed(txg, phys.dir, birth.time_s).await?;
+        Ok(object)
+    }
+
+    pub(crate) fn create_dataset_object(&self, txg: Txg) -> Result<ObjectId, DslError> {
+        let spec = cenote_dmu::ObjectSpec::new(DmuType::DSL_DATASET, 512)
+            .with_bonus(DmuType::DSL_DATASET, vec![0; DslDatasetPhys::SIZE_BYTES]);
+        Ok(self.mos().create_object(txg, &spec)?.id())
+    }
+
+    /// In a list of a snapshot's clones, has one stand for another.
+    async fn swap_clone(
+        &self,
+        txg: Txg,
+        list: ObjectId,
+        gone: ObjectId,
+        new: Option<ObjectId>,
+    ) -> Result<(), DslError> {
+        let list = self.mos().object(list).await?;
+        Zap::put_entry(&list, txg, &int_key_name(gone.0), None).await?;
+        let Some(new) = new else { return Ok(()) };
+        Ok(Zap::put_entry(&list, txg, &int_key_name(new.0), Some(&ZapValue::from_u64(new.0))).await?)
+    }
+
+    /// Notes when snapshots of a directory came or went last, where there is a place for that.
+    async fn note_snapshots_changed(&self, txg: Txg, dir: ObjectId, time_s: u64) -> Result<(), DslError> {
+        let object = self.mos().object(dir).await?;
+        if !object.phys().object_type.is_zap() {
+            return Ok(());
+        }
+        let time = ZapValue::from_u64s(&[time_s, 0]);
+        Ok(Zap::put_entry(&object, txg, dir_field::SNAPSHOTS_CHANGED, Some(&time)).await?)
+    }
+
+    /// Marks a snapshot to be destroyed when its last hold and its last clone go.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn defer_destroy(&self, txg: Txg, snapshot: ObjectId) -> Result<(), DslError> {
+        let mut phys = self.dataset_phys(snapshot).await?;
+        phys.flags |= DatasetFlags::DEFER_DESTROY;
+        self.put_dataset(txg, snapshot, &phys).await
+    }
+
+    /// Destroys a snapshot that has no holds and no clones. Its blocks go to the list of those to be freed, and count to the directory
+    /// `free_dir` until they are. Whether it had a table of extra fields comes back.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or contradicts itself.
+    pub async fn destroy_snapshot(
+        &self,
+        birth: Birth,
+        snapshot: ObjectId,
+        name: &str,
+        free_dir: ObjectId,
+        refs: &mut EmptyRefs,
+    ) -> Result<bool, DslError> {
+        let txg = birth.txg;
+        let phys = self.dataset_phys(snapshot).await?;
+        assert!(phys.child_count <= 1 && phys.next_snapshot.0 != 0, "a snapshot with clones is not destroyed");
+        let next = phys.next_snapshot;
+        if phys.prev_snapshot.0 != 0 {
+            let mut before = self.dataset_phys(phys.prev_snapshot).await?;
+            if before.next_snapshot == snapshot {
+                before.next_snapshot = next;
+                // What the one before shared with this one alone.
+                let own = self
+                    .deadlist_space(
+                        self.dataset_phys(next).await?.deadlist,
+                        before.prev_snapshot_txg,
+                        Some(phys.prev_snapshot_txg),
+                    )
+                    .await?;
+                before.unique_bytes = before.unique_bytes.saturating_add_signed(own.used_bytes);
+                self.put_dataset(txg, phys.prev_snapshot, &before).await?;
+            } else if before.next_clones.0 != 0 {
+                self.swap_clone(txg, before.next_clones, snapshot, Some(next)).await?;
+            }
+        }
+        let mut after = self.dataset_phys(next).await?;
+        if after.prev_snapshot != snapshot {
+            let what = "the dataset after it does not lead back to it".to_owned();
+            return Err(DslError::Corrupt { object: snapshot.0, what });
+        }
+        after.prev_snapshot = phys.prev_snapshot;
+        after.prev_snapshot_txg = phys.prev_snapshot_txg;
+        self.put_dataset(txg, next, &after).await?;
+
+        let free = self.mos().object(self.free_bpobj()).await?;
+        let freed = self.move_dead(txg, after.deadlist, phys.prev_snapshot_txg, &free, refs).await?;
+        self.charge(txg, phys.dir, UsedBy::Snapshots, freed.negated()).await?;
+        self.charge(txg, free_dir, UsedBy::Head, freed).await?;
+        self.merge_deadlists(txg, after.deadlist, phys.deadlist, refs).await?;
+
+        let dir = self.dir_phys(phys.dir).await?;
+        self.remove_clones_key(txg, phys.dir, phys.creation_txg, refs).await?;
+        if after.next_snapshot.0 != 0 {
+            let beyond = self.dataset_phys(after.next_snapshot).await?;
+            let own = self.deadlist_space(beyond.deadlist, phys.prev_snapshot_txg, Some(phys.creation_txg)).await?;
+            after.unique_bytes = after.unique_bytes.saturating_add_signed(own.used_bytes);
+            self.put_dataset(txg, next, &after).await?;
+            let head = self.dataset_phys(dir.head_dataset).await?;
+            self.remove_deadlist_key(txg, head.deadlist, phys.creation_txg, refs).await?;
+        } else {
+            self.recount_head(txg, next).await?;
+        }
+        let head = self.dataset_phys(dir.head_dataset).await?;
+        let names = self.mos().object(head.snapshot_names).await?;
+        Zap::put_entry(&names, txg, name, None).await?;
+        let object = self.mos().object(snapshot).await?;
+        let was_zapified = object.phys().object_type.is_zap();
+        for table in [phys.next_clones, phys.properties, phys.user_refs].into_iter().filter(|table| table.0 != 0) {
+            self.mos().object(table).await?.free(txg);
+        }
+        object.free(txg);
+        self.note_snapshots_changed(txg, phys.dir, birth.time_s).await?;
+        Ok(was_zapified)
+    }
+
+    /// The entry of a snapshot's txg goes from the deadlists of all clones of a directory's snapshots, and of their clones.
+    async fn remove_clones_key(&self, txg: Txg, dir: ObjectId, key: Txg, refs: &mut EmptyRefs) -> Result<(), DslError> {
+        let (mut left, mut seen) = (vec![dir], 0);
+        while let Some(dir) = left.pop() {
+            let clones = self.dir_phys(dir).await?.clones;
+            if clones.0 == 0 {
+                continue;
+            }
+            for entry in Zap::open(self.mos().object(clones).await?).await?.entries(CLONES_MAX).await? {
+                let clone = ObjectId(entry.value.as_u64().unwrap_or(0));
+                let phys = self.dataset_phys(clone).await?;
+                let origin = self.dir_phys(phys.dir).await?.origin;
+                seen += 1;
+                if seen > CLONES_MAX {
+                    let what = "more clones than there can be".to_owned();
+                    return Err(DslError::Corrupt { object: clones.0, what });
+                }
+                // A clone of an older snapshot does not know this one.
+                if origin.0 != 0 && self.dataset_phys(origin).await?.creation_txg > key {
+                    self.remove_deadlist_key(txg, phys.deadlist, key, refs).await?;
+                    left.push(phys.dir);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts anew what a head alone has, when the snapshot before it is another.
+    async fn recount_head(&self, txg: Txg, head: ObjectId) -> Result<(), DslError> {
+        let mut phys = self.dataset_phys(head).await?;
+        let before_bytes = phys.unique_bytes;
+        let mut shared = 0;
+        if phys.prev_snapshot.0 != 0 {
+            let before = self.dataset_phys(phys.prev_snapshot).await?;
+            let dead = self.deadlist_space(phys.deadlist, Txg(0), None).await?;
+            shared = before.referenced_bytes.saturating_sub(dead.used_bytes.max(0).cast_unsigned());
+        }
+        phys.unique_bytes = phys.referenced_bytes.saturating_sub(shared);
+        let unique_bytes = phys.unique_bytes;
+        let dir = phys.dir;
+        self.put_dataset(txg, head, &phys).await?;
+        // What is reserved and used counts no more as unused.
+        let reserved = self.refreservation_bytes(dir).await?;
+        let used = signed(reserved.saturating_sub(unique_bytes)) - signed(reserved.saturating_sub(before_bytes));
+        let delta = SpaceDelta { used_bytes: used, ..SpaceDelta::default() };
+        self.charge(txg, dir, UsedBy::Refreservation, delta).await
+    }
+}

@@ -1,0 +1,130 @@
+//! The space that datasets take, counted anew from their trees.
+//!
+//! `verify` sees that each block is allocated once; that says nothing of whose it is. Here every dataset's tree is walked, and what the MOS
+//! says of its space is compared with that.
+//! ```text
+//! referenced   all blocks of the tree                  unique      those that neither neighbour has
+//! deadlist     blocks of the one before that it has not            head, snapshots (of a directory)   see `audit_dir`
+//! ```
+//! Memory is that of all pointers: for small pools.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use cenote_dsl::{Dataset, Dir};
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dnode::{DnodePhys, dnodes_in_block};
+use cenote_format::dsl::DeadlistPhys;
+use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_format::objset::ObjsetPhys;
+use cenote_spa::View;
+use cenote_zio::{Bookmark, ReadContext};
+
+/// A block by its first place and its birth, and its bytes as they count.
+type Blocks = BTreeMap<(u32, u64, u64), (Txg, u64)>;
+
+/// Compares the accounts of all datasets with their trees.
+///
+/// # Errors
+/// An account is wrong: which, and by how much; or a block cannot be read.
+pub async fn audit_space(view: &View) -> Result<()> {
+    let dsl = view.dsl();
+    let mut known = BTreeMap::new();
+    for dir in dsl.tree(dsl.root_dir().await?, false).await? {
+        let Some(head) = dsl.head(&dir).await? else { continue };
+        let mut chain = dsl.snapshots(&head).await?;
+        chain.push(head);
+        for dataset in &chain {
+            known.insert(dataset.object, blocks_of(view, dataset).await?);
+        }
+    }
+    for dir in dsl.tree(dsl.root_dir().await?, false).await? {
+        audit_dir(view, &dir, &known).await.with_context(|| dir.name.clone())?;
+    }
+    Ok(())
+}
+
+async fn audit_dir(view: &View, dir: &Dir, known: &BTreeMap<ObjectId, Blocks>) -> Result<()> {
+    let dsl = view.dsl();
+    let Some(head) = dsl.head(dir).await? else { return Ok(()) };
+    let mut chain = dsl.snapshots(&head).await?;
+    chain.push(head.clone());
+    let none = Blocks::new();
+    for (at, dataset) in chain.iter().enumerate() {
+        let name = dataset.name();
+        let own = &known[&dataset.object];
+        let sum = |blocks: &Blocks, is_in: &dyn Fn(&(u32, u64, u64)) -> bool| {
+            blocks.iter().filter(|(place, _)| is_in(place)).map(|(_, (_, bytes))| bytes).sum::<u64>()
+        };
+        let phys = &dataset.phys;
+        let referenced = sum(own, &|_| true);
+        ensure!(phys.referenced_bytes == referenced, "{name}: refers to {referenced}, says {}", phys.referenced_bytes);
+        // The pool's own origin has no blocks.
+        let before = known.get(&phys.prev_snapshot).unwrap_or(&none);
+        let after = chain.get(at + 1).map_or(&none, |next| &known[&next.object]);
+        let unique = sum(own, &|place| !before.contains_key(place) && !after.contains_key(place));
+        ensure!(phys.unique_bytes == unique, "{name}: has {unique} alone, says {}", phys.unique_bytes);
+        let dead = sum(before, &|place| !own.contains_key(place));
+        let deadlist = view.mos().object(phys.deadlist).await?;
+        let deadlist = DeadlistPhys::parse(&deadlist.phys().bonus, deadlist.byte_order())?;
+        ensure!(deadlist.used_bytes == dead, "{name}: {dead} are dead, its list says {}", deadlist.used_bytes);
+    }
+    let since = match dir.phys.origin.0 {
+        0 => Txg(0),
+        _ => dsl.dataset_phys(dir.phys.origin).await?.creation_txg,
+    };
+    let at_head = &known[&head.object];
+    let own_head = at_head.values().filter(|(birth, _)| *birth > since).map(|(_, bytes)| bytes).sum::<u64>();
+    let mut past = Blocks::new();
+    for snapshot in &chain[..chain.len() - 1] {
+        past.extend(known[&snapshot.object].iter().filter(|(place, _)| !at_head.contains_key(place)));
+    }
+    let in_past = past.values().filter(|(birth, _)| *birth > since).map(|(_, bytes)| bytes).sum::<u64>();
+    let [head_bytes, snapshot_bytes, ..] = dir.phys.used_breakdown_bytes;
+    ensure!(head_bytes == own_head, "the head uses {own_head}, its directory says {head_bytes}");
+    ensure!(snapshot_bytes == in_past, "the snapshots use {in_past}, their directory says {snapshot_bytes}");
+    Ok(())
+}
+
+async fn blocks_of(view: &View, dataset: &Dataset) -> Result<Blocks> {
+    let mut blocks = Blocks::new();
+    let root = dataset.phys.bp;
+    if root.is_hole() {
+        return Ok(blocks);
+    }
+    add(view, &mut blocks, &root);
+    let bytes = read(view, &root).await?;
+    let phys = ObjsetPhys::parse(&bytes, root.byte_order())?;
+    let owners = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
+    let mut left: Vec<(Blkptr, bool)> = pointers(&phys.meta_dnode).map(|bp| (bp, true)).collect();
+    left.extend(owners.into_iter().flatten().flat_map(pointers).map(|bp| (bp, false)));
+    while let Some((bp, has_dnodes)) = left.pop() {
+        if bp.is_hole() || bp.is_redacted() {
+            continue;
+        }
+        add(view, &mut blocks, &bp);
+        if bp.level() > 0 {
+            let bytes = read(view, &bp).await?;
+            left.extend(Blkptr::array(&bytes, bp.byte_order()).map(|below| (below, has_dnodes)));
+        } else if has_dnodes {
+            for (_, dnode) in dnodes_in_block(&read(view, &bp).await?, bp.byte_order()) {
+                left.extend(pointers(&dnode?.to_value()).map(|below| (below, false)));
+            }
+        }
+    }
+    Ok(blocks)
+}
+
+fn pointers(dnode: &DnodePhys) -> impl Iterator<Item = Blkptr> + '_ {
+    dnode.blkptrs().iter().copied().chain(dnode.spill)
+}
+
+async fn read(view: &View, bp: &Blkptr) -> Result<cenote_taskq::buf::Block> {
+    Ok(view.dmu().read(bp, ReadContext::new(Bookmark::objset(ObjsetId(0)), None)).await?)
+}
+
+fn add(view: &View, blocks: &mut Blocks, bp: &Blkptr) {
+    let Some(first) = bp.dvas().next().filter(|_| !bp.is_embedded()) else { return };
+    let bytes = bp.dvas().map(|dva| view.deflated_bytes(dva.vdev, dva.asize_bytes)).sum();
+    blocks.insert((first.vdev.0, first.offset_bytes, bp.birth().0), (bp.logical_birth(), bytes));
+}

@@ -1,0 +1,219 @@
+//! Clones of snapshots, and heads that go back to their last snapshot.
+
+use cenote_dsl::{Birth, Dataset, EmptyRefs, Promotion};
+use cenote_format::dsl::{DatasetFlags, dataset_field, dir_field};
+use cenote_format::ids::ObjectId;
+use cenote_format::zil::ZilHeader;
+use cenote_taskq::Rng;
+
+use crate::SpaError;
+use crate::sync::Syncer;
+
+impl Syncer {
+    /// The snapshot of this name, if a dataset with another name can be made as a clone of it.
+    ///
+    /// # Errors
+    /// There is no such snapshot; the name cannot be had; or it cannot be cloned yet.
+    pub async fn check_clone(&self, origin: &str, name: &str) -> Result<Dataset, SpaError> {
+        let dsl = self.dsl().clone();
+        let snapshot = dsl.dataset(origin).await.map_err(|error| self.dsl_failed(error))?;
+        if !snapshot.is_snapshot() {
+            return Err(SpaError::CannotCreate(format!("cannot create '{name}': '{origin}' is no snapshot")));
+        }
+        self.check_create(name).await?;
+        if snapshot.is_inconsistent() {
+            return Err(SpaError::CannotCreate(format!("cannot create '{name}': dataset is busy")));
+        }
+        let encrypted = dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
+        if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return self.unwritable(format!("cloning snapshots of encrypted datasets ('{origin}')"));
+        }
+        Ok(snapshot)
+    }
+
+    /// Makes a dataset as a clone of a snapshot, of which [`Self::check_clone`] has said that it can be.
+    ///
+    /// # Errors
+    /// As there, or the MOS cannot be changed.
+    pub async fn clone_dataset(&mut self, origin: &str, name: &str) -> Result<(), SpaError> {
+        let snapshot = self.check_clone(origin, name).await?;
+        let (above, last) = name.rsplit_once('/').expect("checked: it is below another");
+        let parent = self.dsl.dir(above).await.map_err(|error| self.dsl_failed(error))?;
+        let birth = Birth { time_s: self.time_s(), txg: self.txg };
+        let mut rng = Rng::new(self.handle.random_u64());
+        let mut refs = EmptyRefs::default();
+        self.share_empty_bpobj().await?;
+        let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await;
+        let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        let made = self.dsl.create_clone(dir, snapshot.object, birth, &mut rng, &mut refs).await;
+        let head = made.map_err(|error| self.dsl_failed(error))?;
+        self.count_empty_refs(refs).await?;
+        self.hand_down_features(snapshot.object, head).await?;
+        self.record_event("clone", &format!("origin={origin} ({})", snapshot.object), Some((name, head))).await?;
+        self.clear_log_header(name).await
+    }
+
+    /// The root of a snapshot has the header of the intent log that its head had then, and whose blocks are not this dataset's.
+    async fn clear_log_header(&mut self, name: &str) -> Result<(), SpaError> {
+        let txg = self.txg;
+        let dataset = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        if self.log_of(&dataset).await?.is_none() {
+            return Ok(());
+        }
+        let head = self.open_header(name).await?;
+        self.headers_only.insert(head.dataset);
+        head.objset.change_zil_header(txg, |header| *header = ZilHeader::default());
+        Ok(())
+    }
+
+    /// The last snapshot of a head, if the head can go back to it: nobody has it open, and the snapshot is its last.
+    ///
+    /// # Errors
+    /// There is no such snapshot, it is not the last, or the dataset cannot be changed yet.
+    pub async fn check_rollback(&self, name: &str) -> Result<Dataset, SpaError> {
+        let dsl = self.dsl().clone();
+        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot rollback to '{name}': {why}")));
+        let snapshot = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        if !snapshot.is_snapshot() {
+            return cannot("it is no snapshot");
+        }
+        let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
+        let Some(head) = head else { return cannot("its dataset has no head") };
+        if head.phys.prev_snapshot != snapshot.object {
+            return cannot("more recent snapshots or bookmarks exist");
+        }
+        if !self.features.has("async_destroy") {
+            return self.unwritable("rolling back in a pool without feature@async_destroy");
+        }
+        let livelist = dsl.dir_field(&head.dir, dir_field::LIVELIST).await;
+        if livelist.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return self
+                .unwritable(format!("rolling back a clone that keeps a list of its blocks ('{}')", head.dir.name));
+        }
+        let bookmarks = dsl.dataset_field(&head, dataset_field::BOOKMARK_NAMES).await;
+        if bookmarks.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return self.unwritable(format!("rolling back a dataset with bookmarks ('{}')", head.dir.name));
+        }
+        if self.is_scanned().await? {
+            return self.unwritable("rolling back while a scrub or resilver is under way");
+        }
+        self.check_log(&head).await?;
+        Ok(head)
+    }
+
+    /// Has a head be as its last snapshot is, of which [`Self::check_rollback`] has said that it can. What it had since is freed in the
+    /// background.
+    ///
+    /// # Errors
+    /// As there, or the MOS cannot be changed.
+    pub async fn rollback_dataset(&mut self, name: &str) -> Result<(), SpaError> {
+        let head = self.check_rollback(name).await?;
+        let txg = self.txg;
+        assert!(!self.has_log_in_use(head.object), "a dataset is rolled back when nobody changes it");
+        if let Some((objset, header)) = self.log_of(&head).await? {
+            self.free_log(txg, &objset, &header).await?;
+        }
+        self.dsl.retain_heads(|open| open.dataset != head.object);
+        let mut refs = EmptyRefs::default();
+        self.share_empty_bpobj().await?;
+        let left = self.dsl.rollback_head(txg, head.object, &mut refs).await;
+        let left = left.map_err(|error| self.dsl_failed(error))?;
+        self.count_empty_refs(refs).await?;
+        // A head without changes since has nothing of its own.
+        if !left.root.is_hole() && left.root.logical_birth() > left.born_after {
+            self.leave_tree(txg, &left).await?;
+        }
+        self.record_event("rollback", &format!("-> {name}"), Some((&head.dir.name, head.object))).await?;
+        self.clear_log_header(&head.dir.name.clone()).await
+    }
+
+    /// What it takes to promote a clone, of which [`Self::promote_dataset`] then makes the change.
+    ///
+    /// # Errors
+    /// There is no such dataset, it is no clone of another's snapshot, a name is there twice, or there is no room for what moves.
+    pub async fn check_promote(&self, name: &str) -> Result<Promotion, SpaError> {
+        let dsl = self.dsl().clone();
+        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot promote '{name}': {why}")));
+        let clone = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let origin = clone.dir.phys.origin;
+        if clone.is_snapshot() || origin.0 == 0 || origin == dsl.origin() {
+            return cannot("not a cloned filesystem");
+        }
+        if clone.phys.flags.contains(DatasetFlags::NO_PROMOTE) {
+            return cannot("the dataset must not be promoted");
+        }
+        let origin_dir = dsl.dataset_phys(origin).await.map_err(|error| self.dsl_failed(error))?.dir;
+        let origin_head = dsl.dir_phys(origin_dir).await.map_err(|error| self.dsl_failed(error))?.head_dataset;
+        let origin_name = dsl.dataset_name(origin_head).await.map_err(|error| self.dsl_failed(error))?;
+        let origin_head = dsl.dataset(&origin_name).await.map_err(|error| self.dsl_failed(error))?;
+        for head in [&clone, &origin_head] {
+            self.check_counted(&dsl, head).await?;
+            for (field, what) in [
+                (dir_field::CRYPTO_KEY_OBJECT, "promoting clones of encrypted datasets"),
+                (dir_field::LIVELIST, "promoting clones that keep a list of their blocks"),
+            ] {
+                if dsl.dir_field(&head.dir, field).await.map_err(|error| self.dsl_failed(error))?.is_some() {
+                    return self.unwritable(format!("{what} ('{}')", head.dir.name));
+                }
+            }
+        }
+        let plan = dsl.plan_promotion(&clone).await.map_err(|error| self.dsl_failed(error))?;
+        if let Some(name) = plan.conflicts.first() {
+            return cannot(&format!("snapshot name '@{name}' from origin conflicts with '@{name}' from target"));
+        }
+        // What counts to the one counts above both already where they have one directory above.
+        let is_beside = clone.dir.phys.parent == origin_head.dir.phys.parent && clone.dir.phys.quota_bytes == 0;
+        if !is_beside && plan.moved_bytes() > self.available_bytes(&dsl, &clone.dir).await? {
+            return cannot("out of space");
+        }
+        Ok(plan)
+    }
+
+    /// Has a clone and its origin change places.
+    ///
+    /// # Errors
+    /// As [`Self::check_promote`], or the MOS cannot be changed.
+    pub async fn promote_dataset(&mut self, name: &str) -> Result<(), SpaError> {
+        let plan = self.check_promote(name).await?;
+        let clone = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?.object;
+        self.dsl.promote(self.txg, plan).await.map_err(|error| self.dsl_failed(error))?;
+        self.record_event("promote", "", Some((name, clone))).await
+    }
+
+    /// Puts a hold on a snapshot.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn hold_snapshot(&mut self, name: &str, tag: &str) -> Result<(), SpaError> {
+        let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let held = self.dsl.add_hold(self.txg, snapshot.object, tag, self.time_s()).await;
+        held.map_err(|error| self.dsl_failed(error))?;
+        let text = format!("tag={tag} temp=0 refs={}", self.hold_count(snapshot.object).await?);
+        self.record_event("hold", &text, Some((name, snapshot.object))).await
+    }
+
+    /// How many holds a snapshot has.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn hold_count(&self, snapshot: ObjectId) -> Result<u64, SpaError> {
+        self.dsl.hold_count(snapshot).await.map_err(|error| self.dsl_failed(error))
+    }
+
+    /// Takes a hold off a snapshot. One that was to be destroyed goes with the last of its holds and clones.
+    ///
+    /// # Errors
+    /// There is no such hold, or the MOS cannot be changed.
+    pub async fn release_snapshot(&mut self, name: &str, tag: &str) -> Result<(), SpaError> {
+        let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let released = self.dsl.release_hold(self.txg, snapshot.object, tag).await;
+        let has_others = released.map_err(|error| self.dsl_failed(error))?;
+        let text = format!("tag={tag} refs={}", self.hold_count(snapshot.object).await?);
+        self.record_event("release", &text, Some((name, snapshot.object))).await?;
+        let is_deferred = snapshot.phys.flags.contains(DatasetFlags::DEFER_DESTROY);
+        if is_deferred && !has_others && snapshot.phys.child_count <= 1 {
+            self.destroy_snapshot(name, false).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,297 @@
+//! Snapshots: taken, destroyed, held.
+
+use cenote_dmu::Zap;
+use cenote_dsl::name::check_new_snapshot;
+use cenote_dsl::{Birth, Dataset, DslError, EmptyRefs};
+use cenote_format::dsl::{dataset_field, dir_field, pool_directory};
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::zap::ZapValue;
+use cenote_taskq::{BoxFuture, Rng, oneshot};
+
+use crate::SpaError;
+use crate::features::FEATURES;
+use crate::pool::Pool;
+use crate::sync::Syncer;
+use crate::sync::late::LateTask;
+
+/// A snapshot that is to be taken.
+#[derive(Clone, Debug, Default)]
+pub struct NewSnapshot {
+    /// Its full name: `pool/dataset@snapshot`.
+    pub name: String,
+    /// Properties that are set of it, each a name and a text.
+    pub properties: Vec<(String, String)>,
+    /// The guid of one that was received.
+    pub guid: Option<Guid>,
+    /// The time of creation of one that was received, in seconds since 1970.
+    pub creation_time_s: Option<u64>,
+}
+
+/// Snapshots that are asked for together: all are taken, in one txg, or none.
+struct TakeSnapshots {
+    wanted: Vec<NewSnapshot>,
+    answer: Option<oneshot::Sender<Result<Txg, SpaError>>>,
+}
+
+impl LateTask for TakeSnapshots {
+    fn run<'a>(&'a mut self, syncer: &'a mut Syncer) -> BoxFuture<'a, Result<bool, SpaError>> {
+        Box::pin(async move {
+            let answer = match self.check(syncer).await {
+                Ok(false) => return Ok(false),
+                Ok(true) => {
+                    // One time for all of them, as of a recursive snapshot in OpenZFS.
+                    let time_s = syncer.time_s();
+                    for wanted in &self.wanted {
+                        syncer.take_snapshot(wanted, time_s).await?;
+                    }
+                    Ok(syncer.txg())
+                }
+                Err(error) => Err(error),
+            };
+            if let Some(sender) = self.answer.take() {
+                // The caller may have gone.
+                drop(sender.send(answer));
+            }
+            Ok(true)
+        })
+    }
+}
+
+impl TakeSnapshots {
+    /// Whether they can be taken in this txg.
+    async fn check(&self, syncer: &mut Syncer) -> Result<bool, SpaError> {
+        for wanted in &self.wanted {
+            if !syncer.check_snapshot(&wanted.name).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Pool {
+    /// Takes snapshots, all in one txg, or none. They have all that was written before this is called. The answer comes when they are on
+    /// disk; the txg that they are of comes back.
+    ///
+    /// # Errors
+    /// One cannot be taken: there is no such dataset, or there is one of this name, or no space for what is reserved; or the pool is closed,
+    /// suspended, or has failed.
+    pub async fn take_snapshots(&self, wanted: Vec<NewSnapshot>) -> Result<Txg, SpaError> {
+        let (sender, mut answer) = oneshot::channel();
+        self.push_late(Box::new(TakeSnapshots { wanted, answer: Some(sender) })).await?;
+        loop {
+            self.sync().await?;
+            if let Some(answer) = answer.try_receive().map_err(|_| self.closed())? {
+                return answer;
+            }
+        }
+    }
+}
+
+impl Syncer {
+    fn birth(&self, time_s: u64) -> Birth {
+        Birth { time_s, txg: self.txg }
+    }
+
+    /// Whether a snapshot of this name can be taken in this txg; of one dataset there is one in a txg.
+    async fn check_snapshot(&mut self, name: &str) -> Result<bool, SpaError> {
+        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot create snapshot '{name}': {why}")));
+        if let Err(reason) = check_new_snapshot(name) {
+            return cannot(&reason);
+        }
+        let dsl = self.dsl().clone();
+        let Some((of, snapshot)) = name.split_once('@') else { return cannot("it has no '@'") };
+        let head = match dsl.dataset(of).await {
+            Err(DslError::NoSuchDataset(_)) => return cannot("dataset does not exist"),
+            found => found.map_err(|error| self.dsl_failed(error))?,
+        };
+        let names = dsl.snapshot_object(&head, snapshot).await;
+        if names.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return cannot("dataset already exists");
+        }
+        if head.is_inconsistent() {
+            return cannot("dataset is busy");
+        }
+        if head.phys.prev_snapshot_txg >= self.txg {
+            return Ok(false);
+        }
+        self.check_counted(&dsl, &head).await?;
+        let reserved = dsl.refreservation_bytes(head.dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        let wanted = head.phys.unique_bytes.min(reserved);
+        if wanted > 0 && wanted > self.available_bytes(&dsl, &head.dir).await? {
+            return cannot("out of space");
+        }
+        Ok(true)
+    }
+
+    /// Refuses datasets whose snapshots are counted, or noted with bookmarks.
+    pub(crate) async fn check_counted(&self, dsl: &cenote_dsl::Dsl, head: &Dataset) -> Result<(), SpaError> {
+        let bookmarks = dsl.dataset_field(head, dataset_field::BOOKMARK_NAMES).await;
+        if bookmarks.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return self.unwritable(format!("changing snapshots of a dataset with bookmarks ('{}')", head.dir.name));
+        }
+        let remapped = dsl.dataset_field(head, dataset_field::REMAP_DEADLIST).await;
+        if remapped.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return self
+                .unwritable(format!("snapshots of a dataset with blocks of removed devices ('{}')", head.dir.name));
+        }
+        let mut at = Some(head.dir.clone());
+        while let Some(dir) = at {
+            let counted = dsl.dir_field(&dir, dir_field::SNAPSHOT_COUNT).await;
+            if counted.map_err(|error| self.dsl_failed(error))?.is_some() {
+                return self
+                    .unwritable(format!("changing snapshots where snapshot limits are in force ('{}')", dir.name));
+            }
+            at = dsl.parent(&dir).await.map_err(|error| self.dsl_failed(error))?;
+        }
+        Ok(())
+    }
+
+    async fn take_snapshot(&mut self, wanted: &NewSnapshot, time_s: u64) -> Result<ObjectId, SpaError> {
+        let txg = self.txg;
+        let (of, name) = wanted.name.split_once('@').expect("checked: it is a snapshot's name");
+        let head = self.dsl.dataset(of).await.map_err(|error| self.dsl_failed(error))?;
+        let birth = self.birth(wanted.creation_time_s.unwrap_or(time_s));
+        let mut rng = Rng::new(self.handle.random_u64());
+        let mut refs = EmptyRefs::default();
+        self.share_empty_bpobj().await?;
+        let taken = self.dsl.take_snapshot(head.object, name, birth, wanted.guid, &mut rng, &mut refs).await;
+        let snapshot = taken.map_err(|error| self.dsl_failed(error))?;
+        self.count_empty_refs(refs).await?;
+        self.hand_down_features(head.object, snapshot).await?;
+        let is_encrypted = self.dsl.dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT).await;
+        if is_encrypted.map_err(|error| self.dsl_failed(error))?.is_some() && self.features.has("bookmark_v2") {
+            let guid = ZapValue::from_u64(rng.next_u64() | 1);
+            let zapified = self.dsl.put_dataset_field(txg, snapshot, dataset_field::IVSET_GUID, &guid).await;
+            let zapified = zapified.map_err(|error| self.dsl_failed(error))?;
+            self.features.change("extensible_dataset", i64::from(zapified));
+        }
+        for (property, value) in &wanted.properties {
+            let set = self.dsl.set_snapshot_property(txg, snapshot, property, &ZapValue::from_text(value)).await;
+            set.map_err(|error| self.dsl_failed(error))?;
+        }
+        self.record_event("snapshot", "", Some((&wanted.name, snapshot))).await?;
+        Ok(snapshot)
+    }
+
+    /// A snapshot or a clone uses the features that its head or its origin uses.
+    pub(crate) async fn hand_down_features(&mut self, from: ObjectId, to: ObjectId) -> Result<(), SpaError> {
+        let txg = self.txg;
+        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
+            let noted = self.dsl.copy_feature(txg, from, to, feature.guid).await;
+            let noted = noted.map_err(|error| self.dsl_failed(error))?;
+            self.features.change("extensible_dataset", i64::from(noted.zapified));
+            self.features.change(feature.name, i64::from(noted.is_new));
+        }
+        Ok(())
+    }
+
+    /// Makes the list that stands for empty ones, where the pool may have it and has not.
+    pub(crate) async fn share_empty_bpobj(&mut self) -> Result<(), SpaError> {
+        if !self.features.has("empty_bpobj") || self.dsl.empty_bpobj().is_some() {
+            return Ok(());
+        }
+        let list = self.dsl.create_bpobj(self.txg).map_err(|error| self.dsl_failed(error))?;
+        let entry = ZapValue::from_u64(list.0);
+        let put = Zap::put_entry(&self.directory, self.txg, pool_directory::EMPTY_BPOBJ, Some(&entry)).await;
+        put.map_err(|error| self.dmu_error(error))?;
+        self.dsl.set_empty_bpobj(list);
+        Ok(())
+    }
+
+    /// Counts references to that list; it goes with the last.
+    pub(crate) async fn count_empty_refs(&mut self, refs: EmptyRefs) -> Result<(), SpaError> {
+        self.features.change("empty_bpobj", i64::try_from(refs.taken).unwrap_or(i64::MAX));
+        self.release_empty_bpobj(self.txg, refs.released).await
+    }
+
+    /// The snapshot of this name, if it can be destroyed now. With `is_deferred` one with holds or clones can be too: it goes with the last
+    /// of them.
+    ///
+    /// # Errors
+    /// There is none, it has holds or clones, or belongs to something that cannot be kept up yet.
+    pub async fn check_destroy_snapshot(&self, name: &str, is_deferred: bool) -> Result<Dataset, SpaError> {
+        let snapshot = self.check_snapshot_goes(name, is_deferred).await?;
+        if !is_deferred && snapshot.phys.child_count > 1 {
+            let mut why = "snapshot has dependent clones\nuse '-R' to destroy the following datasets:".to_owned();
+            for clone in self.dsl.clones(&snapshot).await.map_err(|error| self.dsl_failed(error))? {
+                why.push_str(&format!("\n{clone}"));
+            }
+            return Err(SpaError::CannotCreate(format!("cannot destroy '{name}': {why}")));
+        }
+        Ok(snapshot)
+    }
+
+    /// The snapshot of this name, if it can be destroyed once it has no clones.
+    ///
+    /// # Errors
+    /// There is none, it has holds (unless `is_deferred`), or belongs to something that cannot be kept up yet.
+    pub async fn check_snapshot_goes(&self, name: &str, is_deferred: bool) -> Result<Dataset, SpaError> {
+        let dsl = self.dsl().clone();
+        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot destroy snapshot {name}: {why}")));
+        let snapshot = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        if !snapshot.is_snapshot() {
+            return cannot("it is no snapshot");
+        }
+        let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
+        let Some(head) = head else { return cannot("its dataset has no head") };
+        self.check_counted(&dsl, &head).await?;
+        if self.is_scanned().await? {
+            return self.unwritable("destroying snapshots while a scrub or resilver is under way");
+        }
+        if is_deferred {
+            return Ok(snapshot);
+        }
+        let holds = dsl.hold_count(snapshot.object).await.map_err(|error| self.dsl_failed(error))?;
+        if holds > 0 {
+            return cannot("dataset is busy");
+        }
+        Ok(snapshot)
+    }
+
+    /// Destroys a snapshot of which [`Self::check_destroy_snapshot`] has said that it can be. Its blocks are freed in the background.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn destroy_snapshot(&mut self, name: &str, is_deferred: bool) -> Result<(), SpaError> {
+        let snapshot = self.check_destroy_snapshot(name, is_deferred).await?;
+        let txg = self.txg;
+        if is_deferred {
+            let holds = self.dsl.hold_count(snapshot.object).await.map_err(|error| self.dsl_failed(error))?;
+            if holds > 0 || snapshot.phys.child_count > 1 {
+                let marked = self.dsl.defer_destroy(txg, snapshot.object).await;
+                marked.map_err(|error| self.dsl_failed(error))?;
+                return self.record_event("defer_destroy", "", Some((name, snapshot.object))).await;
+            }
+        }
+        self.record_event("destroy", "", Some((name, snapshot.object))).await?;
+        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
+            let used = self.dsl.has_noted(snapshot.object, feature.guid).await;
+            if used.map_err(|error| self.dsl_failed(error))? {
+                self.features.change(feature.name, -1);
+            }
+        }
+        let free_dir = self.free_dir().await?;
+        let (_, last) = name.split_once('@').expect("a snapshot's name has an '@'");
+        let (birth, mut refs) = (self.birth(self.time_s()), EmptyRefs::default());
+        let gone = self.dsl.destroy_snapshot(birth, snapshot.object, last, free_dir, &mut refs).await;
+        let was_zapified = gone.map_err(|error| self.dsl_failed(error))?;
+        self.features.change("extensible_dataset", -i64::from(was_zapified));
+        self.count_empty_refs(refs).await?;
+        self.free_list_changed();
+        self.clear_bootfs(snapshot.object).await
+    }
+
+    /// A pool does not boot from what is no more.
+    async fn clear_bootfs(&mut self, dataset: ObjectId) -> Result<(), SpaError> {
+        let directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let properties = directory.find_u64(pool_directory::PROPERTIES).await.map_err(|error| self.dmu_error(error))?;
+        let Some(properties) = properties else { return Ok(()) };
+        let object = self.mos.object(ObjectId(properties)).await.map_err(|error| self.dmu_error(error))?;
+        let zap = Zap::open(object.clone()).await.map_err(|error| self.dmu_error(error))?;
+        if zap.find_u64("bootfs").await.map_err(|error| self.dmu_error(error))? != Some(dataset.0) {
+            return Ok(());
+        }
+        Zap::put_entry(&object, self.txg, "bootfs", None).await.map_err(|error| self.dmu_error(error))
+    }
+}

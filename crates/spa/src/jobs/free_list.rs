@@ -1,0 +1,102 @@
+//! Freeing what destroyed snapshots had alone, in the background.
+//!
+//! **On disk.** The directory's entry `free_bpobj` is a list of blocks, with lists below it. A snapshot that is destroyed leaves the lists
+//! of what only it had there, and their bytes count to the directory `$FREE`.
+//!
+//! **Life of a block in it.** Each txg's slice takes blocks off the end of the list, frees them, and takes their bytes off `$FREE`. OpenZFS
+//! goes on where Cenote stopped, and the other way round.
+//!
+//! **What cannot be read** is not freed: the job stands still until the pool is opened again, and tells the owner.
+
+use cenote_dmu::SpaceDelta;
+use cenote_dsl::UsedBy;
+use cenote_format::bpobj::BpobjPhys;
+use cenote_format::ids::Txg;
+use cenote_taskq::Instant;
+use cenote_zio::ORDER;
+
+use crate::SpaError;
+use crate::config::PoolState;
+use crate::jobs::{JobStatus, SLICE_BLOCKS_MAX, Slice};
+use crate::sync::Syncer;
+
+/// Blocks that are taken off the list at once: 2 MiB of it.
+const BATCH: u64 = 1 << 14;
+
+/// The job's state while the pool is open.
+#[derive(Debug, Default)]
+pub(crate) struct FreeList {
+    /// The list has blocks.
+    has_work: bool,
+    left_bytes: u64,
+    done_bytes: u64,
+    begun: Option<Instant>,
+    stalled: Option<String>,
+}
+
+impl FreeList {
+    /// As the header of the list has it.
+    pub(crate) fn open(phys: &BpobjPhys) -> Self {
+        Self { has_work: !phys.is_empty(), left_bytes: phys.bytes, ..Self::default() }
+    }
+
+    /// True if it goes on with the next txg.
+    pub(super) const fn goes_on(&self) -> bool {
+        self.has_work && self.stalled.is_none()
+    }
+
+    /// How it stands, if there is work left.
+    pub(super) fn status(&self, now: Instant) -> Option<JobStatus> {
+        self.has_work.then(|| JobStatus {
+            name: "free_bpobj",
+            left_bytes: self.left_bytes,
+            done_bytes: self.done_bytes,
+            took: self.begun.map(|begun| now - begun).unwrap_or_default(),
+            stalled: self.stalled.clone(),
+        })
+    }
+}
+
+impl Syncer {
+    /// Blocks were put into the list.
+    pub(crate) fn free_list_changed(&mut self) {
+        self.free_list.has_work = true;
+    }
+
+    /// Frees blocks of the list for a slice. Before the datasets are written, since references to shared blocks may end with them.
+    pub(crate) async fn free_listed(&mut self, txg: Txg) -> Result<(), SpaError> {
+        if !self.free_list.goes_on() || self.state != PoolState::Active {
+            return Ok(());
+        }
+        let now = self.handle.now();
+        self.free_list.begun.get_or_insert(now);
+        let mut slice = Slice::new(now, SLICE_BLOCKS_MAX);
+        let list = self.mos.object(self.dsl.free_bpobj()).await.map_err(|error| self.dmu_error(error))?;
+        let mut freed = SpaceDelta::default();
+        while !slice.is_over(self.handle.now()) {
+            let blocks = match self.dsl.take_blocks(txg, &list, BATCH).await {
+                Ok(blocks) => blocks,
+                Err(error) => {
+                    let reason = format!("blocks of destroyed snapshots are not freed: {error}");
+                    self.space.troubles.tell(reason.clone());
+                    self.free_list.stalled = Some(reason);
+                    break;
+                }
+            };
+            if blocks.is_empty() {
+                self.free_list.has_work = false;
+                break;
+            }
+            slice.take(blocks.len());
+            blocks.iter().for_each(|bp| freed.add(self.writer.space_of(bp)));
+            self.free_blocks(txg, &blocks).await?;
+        }
+        let free_dir = self.free_dir().await?;
+        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await;
+        charged.map_err(|error| self.fail(error))?;
+        self.free_list.done_bytes += freed.used_bytes.max(0).cast_unsigned();
+        let phys = BpobjPhys::parse(&list.phys().bonus, ORDER).map_err(|error| self.fail(error))?;
+        self.free_list.left_bytes = phys.bytes;
+        Ok(())
+    }
+}

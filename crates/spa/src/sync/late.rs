@@ -1,0 +1,64 @@
+//! Changes of the pool that are made in a txg's sync after its data is written: snapshots.
+//!
+//! **Need.** A snapshot has what was written before it was asked for. What was written then may be in the open txg, which is one or two
+//! after that which syncs, and a head's root has it when the data of that txg is written, and not before.
+//!
+//! **Life of one.** It is asked for with the open txg held, and waits for the sync of that txg. There it is checked and made, after the
+//! datasets and before the first pass writes the MOS. One that can be made only in another txg waits for the next.
+//!
+//! **Invariants.** 1. No dataset is dirty in the txg when one is made. 2. One that is refused has changed nothing.
+
+use cenote_format::ids::Txg;
+use cenote_taskq::BoxFuture;
+use cenote_taskq::sync::Mutex;
+
+use crate::SpaError;
+use crate::sync::Syncer;
+
+/// A change that waits for its txg.
+pub(crate) trait LateTask: Send {
+    /// Makes it, or refuses it and tells its owner. False where it has to wait for the next txg.
+    fn run<'a>(&'a mut self, syncer: &'a mut Syncer) -> BoxFuture<'a, Result<bool, SpaError>>;
+}
+
+/// Those that wait, each with the txg in whose sync it can be made first.
+#[derive(Default)]
+pub(crate) struct LateTasks(Mutex<Vec<(Txg, Box<dyn LateTask>)>>);
+
+impl LateTasks {
+    /// One more. The txg has to be held open by the caller.
+    pub(crate) fn push(&self, from: Txg, task: Box<dyn LateTask>) {
+        self.0.lock().push((from, task));
+    }
+
+    /// Whether any wait.
+    pub(crate) fn are_waiting(&self) -> bool {
+        !self.0.lock().is_empty()
+    }
+
+    fn take(&self, txg: Txg) -> Vec<Box<dyn LateTask>> {
+        let mut all = self.0.lock();
+        let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut *all).into_iter().partition(|(from, _)| *from <= txg);
+        *all = later;
+        now.into_iter().map(|(_, task)| task).collect()
+    }
+}
+
+impl Syncer {
+    /// Makes those whose txg it is, in the order of asking.
+    pub(super) async fn make_late(&mut self, txg: Txg) -> Result<(), SpaError> {
+        for mut task in self.late.clone().take(txg) {
+            debug_assert!(
+                self.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),
+                "what is made late finds all data of its txg written"
+            );
+            let before = self.change_count();
+            let is_done = task.run(self).await?;
+            if !is_done {
+                assert_eq!(self.change_count(), before, "what waits for the next txg has changed nothing");
+                self.late.push(Txg(txg.0 + 1), task);
+            }
+        }
+        Ok(())
+    }
+}
