@@ -45,6 +45,7 @@ mod error;
 pub mod fuzz;
 mod nvprint;
 mod reader;
+pub mod sender;
 #[cfg(test)]
 mod tests;
 

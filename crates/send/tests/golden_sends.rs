@@ -1,0 +1,183 @@
+//! Goal: our streams are those of OpenZFS, byte for byte. Method: the pool that the golden streams were made of is opened, and each
+//! stream made again.
+
+#![allow(clippy::disallowed_methods)]
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use cenote_dsl::{Dataset, Secret};
+use cenote_send::sender::{Base, SendFlags, SendProgress, SendRequest, send};
+use cenote_send::{Checks, StreamReader};
+use cenote_spa::{ImportOptions, View, find, import};
+use cenote_taskq::{Handle, Runtime, RuntimeOptions};
+use cenote_testkit::Theme;
+
+async fn open(handle: &Handle, images: &[PathBuf], keys: &[(String, Vec<u8>)]) -> Result<View> {
+    let (mut pools, _) = find(handle, images).await;
+    ensure!(pools.len() == 1, "{} pools", pools.len());
+    let options = ImportOptions { force: true, cache_bytes: 64 << 20, ..ImportOptions::default() };
+    let pool = import(handle, pools.remove(0), &options).await?;
+    for (dataset, key) in keys {
+        pool.dsl().load_key(dataset, Secret::new(key.clone())).await?;
+    }
+    Ok(pool)
+}
+
+/// What a line `zfs send …` asks for, as far as it is one stream.
+async fn request(pool: &View, line: &str) -> Result<SendRequest> {
+    let dsl = pool.dsl();
+    let mut words = line.split(' ').skip(2);
+    let mut flags = SendFlags::default();
+    let (mut from, mut redact, mut to) = (None, None, None);
+    while let Some(word) = words.next() {
+        match word {
+            "-i" => from = words.next(),
+            "--redact" => redact = words.next(),
+            _ if word.starts_with('-') => {
+                for letter in word.chars().skip(1) {
+                    match letter {
+                        'L' => flags.large_blocks = true,
+                        'e' => flags.embedded = true,
+                        'c' => flags.compressed = true,
+                        'w' => flags = SendFlags { large_blocks: true, embedded: true, compressed: true, raw: true },
+                        other => bail!("option {other}"),
+                    }
+                }
+            }
+            _ => to = Some(word),
+        }
+    }
+    let to = dsl.dataset(to.context("no snapshot")?).await?;
+    let mut request = SendRequest::full(to.clone(), flags);
+    let bookmark = async |name: &str| {
+        let head = dsl.head(&to.dir).await?.context("no head")?;
+        let name = format!("{}#{name}", to.dir.name);
+        let found = dsl.bookmarks(&head).await?.into_iter().find(|bookmark| bookmark.name == name);
+        anyhow::Ok((head, found.context(name)?))
+    };
+    if let Some(from) = from {
+        request.base = Some(match from.split_at(1) {
+            ("@", name) => {
+                let from: Dataset = dsl.dataset(&format!("{}@{name}", to.dir.name)).await?;
+                Base::snapshot(dsl, &to, &from).await?
+            }
+            (_, name) => {
+                let (head, found) = bookmark(name).await?;
+                Base::bookmark(dsl, &to, &head, &found).await?
+            }
+        });
+    }
+    if let Some(name) = redact {
+        request.redact = Some(bookmark(name).await?.1.phys.redaction_list);
+    }
+    Ok(request)
+}
+
+/// The records of a stream as text, for a difference that can be read.
+fn records(stream: &[u8]) -> Vec<String> {
+    let checks = Checks { record_checksums: true, structure: true };
+    let mut reader = StreamReader::new(stream, checks);
+    let mut lines = Vec::new();
+    loop {
+        match reader.next_item() {
+            Ok(Some(item)) => {
+                let payload = item.payload;
+                let sum = payload.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+                lines.push(format!("{:?} {} {sum:x}", item.decoded.record.body, payload.len()));
+            }
+            Ok(None) => return lines,
+            Err(error) => {
+                lines.push(error.to_string());
+                return lines;
+            }
+        }
+    }
+}
+
+fn difference(ours: &[u8], theirs: &[u8]) -> Option<String> {
+    if ours == theirs {
+        return None;
+    }
+    let (our_records, their_records) = (records(ours), records(theirs));
+    let at = our_records.iter().zip(&their_records).position(|(a, b)| a != b);
+    let at = at.unwrap_or(our_records.len().min(their_records.len()));
+    let line = |records: &[String]| records.get(at).cloned().unwrap_or_default();
+    Some(format!(
+        "{} bytes in place of {}; {} records in place of {}; record {at}:\n  ours   {}\n  theirs {}",
+        ours.len(),
+        theirs.len(),
+        our_records.len(),
+        their_records.len(),
+        line(&our_records),
+        line(&their_records)
+    ))
+}
+
+fn theme() -> Theme {
+    cenote_testkit::theme("streams")
+}
+
+fn with_pool<T>(keys: bool, work: impl AsyncFnOnce(&View) -> Result<T>) -> Result<T> {
+    let runtime = Runtime::real(RuntimeOptions::default())?;
+    let handle = runtime.handle();
+    let theme = theme();
+    let images = theme.unpacked()?.images;
+    let manifest = theme.manifest()?;
+    let keys: Vec<_> =
+        if keys { manifest.keys.iter().map(|(name, key)| (name.clone(), key.bytes())).collect() } else { Vec::new() };
+    runtime.block_on(async {
+        let pool = open(&handle, &images, &keys).await?;
+        let result = work(&pool).await;
+        pool.close().await;
+        result
+    })
+}
+
+async fn made(pool: &View, request: &SendRequest) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    let progress = SendProgress::default();
+    let bytes = send(pool, request, &mut out, &progress).await?;
+    ensure!(bytes == out.len() as u64 && bytes == progress.bytes());
+    Ok(out)
+}
+
+/// Streams of one snapshot whose every byte is OpenZFS's.
+const SAME: [&str; 15] = [
+    "full.zfs",
+    "full-large.zfs",
+    "full-embed.zfs",
+    "full-compressed.zfs",
+    "full-Lec.zfs",
+    "incr.zfs",
+    "incr-Lec.zfs",
+    "incr-bookmark.zfs",
+    "volume.zfs",
+    "volume-incr.zfs",
+    "volume-w.zfs",
+    "enc-plain.zfs",
+    "raw-unencrypted.zfs",
+    "redacted.zfs",
+    "kid.zfs",
+];
+
+#[test]
+fn streams_of_one_snapshot_are_openzfs_to_the_byte() -> Result<()> {
+    let streams = cenote_testkit::theme("streams").manifest_json()?;
+    let differences = with_pool(true, async |pool| {
+        let mut differences = Vec::new();
+        for name in SAME {
+            let list = streams["streams"].as_array().context("a list")?;
+            let line = list.iter().find(|stream| stream["file"] == name).and_then(|stream| stream["command"].as_str());
+            let line = line.context(name)?;
+            let theirs = theme().stream_bytes(name)?;
+            let ours = made(pool, &request(pool, line).await?).await.with_context(|| line.to_owned())?;
+            if let Some(difference) = difference(&ours, &theirs) {
+                differences.push(format!("{name} ({line}): {difference}"));
+            }
+        }
+        Ok(differences)
+    })?;
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    Ok(())
+}
