@@ -53,7 +53,8 @@ impl Forms {
     }
 
     pub(super) fn form(&self, bp: &Blkptr, block_bytes: u32) -> Form {
-        if self.embeds(bp) {
+        // A receiver of a stream without large blocks could not place a large one that comes whole.
+        if self.embeds(bp) && !self.splits(block_bytes) {
             return Form::Embedded;
         }
         if self.features.contains(Features::RAW) {
@@ -66,6 +67,12 @@ impl Forms {
             && !bp.dmu_type().is_metadata()
             && bp.compress() != Some(Compress::Off);
         if keeps { Form::Compressed } else { Form::Logical }
+    }
+
+    /// The form of spill blocks: they are metadata, and there is no record of a spill block in a pointer. OpenZFS sends such a block
+    /// as data, at an offset where no file has any, and receivers lose the attributes in it.
+    pub(super) fn spill_form(&self) -> Form {
+        if self.features.contains(Features::RAW) { Form::Raw } else { Form::Logical }
     }
 
     fn embeds(&self, bp: &Blkptr) -> bool {
@@ -199,14 +206,14 @@ async fn batch(
             }
             Change::Spill { object, bp } => {
                 bytes += bp.lsize_bytes();
-                Some(start(*object, SPILL, *bp, forms.form(bp, 0)))
+                Some(start(*object, SPILL, *bp, forms.spill_form()))
             }
             Change::Object { object, dnode } => {
                 bytes += dnode.bytes().len() as u64;
                 let unchanged = |bp: &Blkptr| spill_since.is_some_and(|since| bp.logical_birth() <= since);
                 dnode.phys.spill.filter(|bp| unchanged(bp) && !bp.is_hole()).map(|bp| {
                     bytes += bp.lsize_bytes();
-                    start(*object, SPILL, bp, forms.form(&bp, 0))
+                    start(*object, SPILL, bp, forms.spill_form())
                 })
             }
             _ => None,

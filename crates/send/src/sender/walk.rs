@@ -23,7 +23,7 @@ use cenote_zio::ZioError;
 use super::error::SenderError;
 
 /// The number that the spill block of an object has in bookmarks.
-pub(super) const SPILL: BlockId = BlockId(u64::MAX);
+pub(super) const SPILL: BlockId = BlockId(u64::MAX - 1);
 /// Blocks of pointers or dnodes that are loaded ahead of a walk.
 const AHEAD: usize = 32;
 
