@@ -44,6 +44,7 @@ mod dump;
 mod error;
 pub mod fuzz;
 mod nvprint;
+pub mod package;
 mod reader;
 pub mod sender;
 #[cfg(test)]

@@ -14,7 +14,8 @@ use cenote_format::Endian;
 use cenote_format::enums::Compress;
 use cenote_format::nvlist::NvList;
 use cenote_format::stream::{Body, HeaderKind, Record, RecordFlags, RecordKind, Sealing, Spill};
-use cenote_send::sender::{Base, SendFlags, SendProgress, SendRequest, send};
+use cenote_send::package::{self, PackageRequest, gather, plan};
+use cenote_send::sender::{Base, ResumeToken, SendFlags, SendProgress, SendRequest, send};
 use cenote_send::{Checks, StreamReader};
 use cenote_spa::{ImportOptions, View, find, import};
 use cenote_taskq::{Handle, Runtime, RuntimeOptions};
@@ -78,7 +79,7 @@ fn mended(stream: &[u8], ours: &[u8]) -> Vec<u8> {
         }
         let head = record.emit(Endian::Little);
         sum.update(&head[..Record::CHECKSUM_OFFSET], Endian::Little);
-        if record.body.kind() != RecordKind::Begin {
+        if record.checksum != [0; 4] {
             record.checksum = sum.finish();
         }
         let head = record.emit(Endian::Little);
@@ -211,6 +212,76 @@ async fn made(pool: &View, request: &SendRequest) -> Result<Vec<u8>> {
     Ok(out)
 }
 
+/// A package, as a line `zfs send …` asks for it.
+async fn package_made(pool: &View, line: &str) -> Result<Vec<u8>> {
+    let mut request = PackageRequest::default();
+    let mut flags = SendFlags::default();
+    let mut words = line.split(' ').skip(2);
+    while let Some(word) = words.next() {
+        let short = |name: Option<&str>| name.and_then(|name| name.split_once('@')).map(|(_, name)| name.to_owned());
+        match word {
+            "-R" => request.replicate = true,
+            "-Rw" => {
+                request.replicate = true;
+                request.raw = true;
+                flags = SendFlags { large_blocks: true, embedded: true, compressed: true, raw: true };
+            }
+            "-p" => request.props = true,
+            "-h" => request.holds = true,
+            "-I" => {
+                request.do_all = true;
+                request.from = short(words.next());
+            }
+            name => {
+                let (dataset, to) = name.split_once('@').context("a snapshot")?;
+                (request.dataset, request.to) = (dataset.into(), to.into());
+            }
+        }
+    }
+    request.do_all |= request.replicate && request.from.is_none();
+    let mut out = Vec::new();
+    let mut said = Vec::new();
+    let mut say = |text| said.push(text);
+    let list = if request.has_list() { Some(gather(pool, &request, &mut say).await?) } else { None };
+    let plan = plan(pool, &request, list.as_ref(), &mut say).await?;
+    package::begin(&request, list.as_ref(), &mut out)?;
+    for planned in plan.streams {
+        let mut one = SendRequest::full(planned.to.clone(), flags);
+        if let Some(from) = planned.from {
+            one.base = Some(Base::snapshot(pool.dsl(), &planned.to, &from).await?);
+        }
+        send(pool, &one, &mut out, &SendProgress::default()).await?;
+    }
+    package::end(&mut out)?;
+    ensure!(said.is_empty() && !plan.has_failed && plan.has_to, "{said:?}");
+    Ok(out)
+}
+
+#[test]
+fn packages_are_openzfs_to_the_byte() -> Result<()> {
+    let names = [
+        "full-props.zfs",
+        "holds.zfs",
+        "incr-I.zfs",
+        "replication.zfs",
+        "replication-incr.zfs",
+        "replication-w.zfs",
+    ];
+    compare(&names, async |pool, line| package_made(pool, line).await)
+}
+
+#[test]
+fn a_stream_goes_on_where_its_token_says() -> Result<()> {
+    compare(&["resumed.zfs"], async |pool, _| {
+        let text = theme().manifest_json()?["notes"]["resume-token"].as_str().context("a token")?.to_owned();
+        let token = ResumeToken::parse(&text)?;
+        let mut request = SendRequest::full(pool.dsl().dataset(&token.to_name).await?, token.flags);
+        ensure!(request.to.phys.guid == token.to_guid);
+        request.resume = Some(token.point);
+        made(pool, &request).await
+    })
+}
+
 /// Streams of one snapshot whose every byte is OpenZFS's.
 const SAME: [&str; 17] = [
     "full.zfs",
@@ -234,14 +305,19 @@ const SAME: [&str; 17] = [
 
 #[test]
 fn streams_of_one_snapshot_are_openzfs_to_the_byte() -> Result<()> {
-    let streams = cenote_testkit::theme("streams").manifest_json()?;
+    compare(&SAME, async |pool, line| made(pool, &request(pool, line).await?).await)
+}
+
+/// Makes streams by their lines, and compares them with OpenZFS's.
+fn compare(names: &[&str], make: impl AsyncFn(&View, &str) -> Result<Vec<u8>>) -> Result<()> {
+    let manifest = theme().manifest_json()?;
+    let list = manifest["streams"].as_array().context("a list")?;
     let differences = with_pool(true, async |pool| {
         let mut differences = Vec::new();
-        for name in SAME {
-            let list = streams["streams"].as_array().context("a list")?;
-            let line = list.iter().find(|stream| stream["file"] == name).and_then(|stream| stream["command"].as_str());
-            let line = line.context(name)?;
-            let ours = made(pool, &request(pool, line).await?).await.with_context(|| line.to_owned())?;
+        for name in names {
+            let line = list.iter().find(|stream| stream["file"] == *name).and_then(|stream| stream["command"].as_str());
+            let line = line.with_context(|| (*name).to_owned())?;
+            let ours = make(pool, line).await.with_context(|| line.to_owned())?;
             let theirs = mended(&theme().stream_bytes(name)?, &ours);
             if let Some(difference) = difference(&ours, &theirs) {
                 differences.push(format!("{name} ({line}): {difference}"));

@@ -1,7 +1,6 @@
 //! The features of a stream: what its receiver must know, by what was asked for and what the dataset has.
 
 use cenote_dmu::Zap;
-use cenote_dsl::Dataset;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
 use cenote_format::stream::Features;
@@ -84,10 +83,4 @@ async fn zpl_version(source: &Source) -> Result<u64, SenderError> {
     let master = source.objset.object(MASTER_NODE).await?;
     let version = Zap::open(master).await?.find_u64(master_node::VERSION).await?;
     version.ok_or_else(invalid)
-}
-
-/// Of the features above, what the head of a package tells of the snapshot that it is about.
-pub(crate) async fn package_features(pool: &View, dataset: &Dataset) -> Result<Features, SenderError> {
-    let source = Source::open(pool, dataset.clone(), true).await?;
-    Ok(if has_spills(&source).await? { Features::SA_SPILL } else { Features::empty() })
 }

@@ -45,6 +45,7 @@ mod reads;
 mod records;
 mod redaction;
 mod source;
+mod token;
 mod walk;
 mod writer;
 
@@ -60,6 +61,7 @@ use cenote_spa::View;
 
 pub use self::error::SenderError;
 pub use self::source::Base;
+pub use self::token::{ResumeToken, TokenError};
 
 use self::reads::{Forms, Items};
 use self::records::Records;
