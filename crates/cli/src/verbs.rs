@@ -35,7 +35,7 @@ const ZPOOL: [&str; 20] = [
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZFS: [&str; 28] = [
+const ZFS: [&str; 27] = [
     "allow",
     "bookmark",
     "change-key",
@@ -52,7 +52,6 @@ const ZFS: [&str; 28] = [
     "release",
     "rewrite",
     "rollback",
-    "send",
     "share",
     "snap",
     "snapshot",
@@ -66,7 +65,7 @@ const ZFS: [&str; 28] = [
     "zone",
 ];
 
-/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs send`.
+/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs receive`.
 pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

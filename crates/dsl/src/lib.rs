@@ -76,6 +76,7 @@ pub use self::error::DslError;
 pub use self::fields::Noted;
 pub use self::keys::{Encryption, KeyFormat, Secret};
 pub use self::open::Head;
+pub use self::space::Sizes;
 
 use self::open::Open;
 

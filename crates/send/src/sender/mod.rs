@@ -40,6 +40,7 @@
 
 mod begin;
 mod error;
+mod estimate;
 mod features;
 mod reads;
 mod records;
@@ -60,6 +61,7 @@ use cenote_format::stream::{Begin, BeginFlags, Features, HeaderKind};
 use cenote_spa::View;
 
 pub use self::error::SenderError;
+pub use self::estimate::estimate;
 pub use self::source::Base;
 pub use self::token::{ResumeToken, TokenError};
 
@@ -123,6 +125,8 @@ pub struct SendRequest {
     pub sends_corrupt: bool,
     /// Bytes of blocks that are read ahead.
     pub ahead_bytes: u64,
+    /// Nothing is written and no data is read: how long the stream would be is all that is asked for.
+    pub is_dry: bool,
 }
 
 impl SendRequest {
@@ -138,6 +142,7 @@ impl SendRequest {
             saved: None,
             sends_corrupt: false,
             ahead_bytes: AHEAD_BYTES,
+            is_dry: false,
         }
     }
 }
@@ -211,6 +216,7 @@ pub async fn send(
     let (endian, to_guid) = (source.endian(), source.dataset.phys.guid);
     let since = request.base.as_ref().map_or(Txg(0), |base| base.txg);
     let meta = source.objset.phys().meta_dnode.clone();
+    let out = if request.is_dry { None } else { Some(out) };
     let mut out = StreamWriter::new(out, endian, to_guid, meta.max_block_id.saturating_add(1));
     out.begin(begin_record(&source, request, features)?, &payload)?;
     progress.bytes.store(out.bytes(), Ordering::Relaxed);
@@ -226,8 +232,9 @@ pub async fn send(
     };
     let walk = Walk::new(name.clone(), source.objset.clone(), options);
     let merge = Merge::new(walk, redact, from);
-    let mut items = Items::new(merge, forms, request.ahead_bytes, Some(since))?;
-    let records = Records { dataset: name, forms, to_guid, since, sends_corrupt: request.sends_corrupt };
+    let mut items = Items::new(merge, forms, request.ahead_bytes, since, !request.is_dry)?;
+    let (sends_corrupt, is_dry) = (request.sends_corrupt, request.is_dry);
+    let records = Records { dataset: name, forms, to_guid, since, sends_corrupt, is_dry };
     while let Some(item) = items.next().await? {
         progress.blocks.fetch_add(1, Ordering::Relaxed);
         records.put(item, &mut out).await?;

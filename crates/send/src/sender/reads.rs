@@ -126,17 +126,19 @@ pub(super) struct Items {
     items: std::vec::IntoIter<Item>,
     objset: Objset,
     dataset: Arc<str>,
-    spill_since: Option<Txg>,
+    spill_since: Txg,
+    reads: bool,
 }
 
 impl Items {
     /// `ahead_bytes`: of blocks that are in memory at once. `spill_since`: spill blocks that were born up to it are sent with their
-    /// objects.
+    /// objects. `reads`: without it no block is read.
     pub(super) fn new(
         merge: Merge,
         forms: Forms,
         ahead_bytes: u64,
-        spill_since: Option<Txg>,
+        spill_since: Txg,
+        reads: bool,
     ) -> Result<Self, SenderError> {
         let (objset, dataset) = (merge.walk().objset().clone(), merge.walk().dataset().clone());
         let mut this = Self {
@@ -147,6 +149,7 @@ impl Items {
             objset,
             dataset,
             spill_since,
+            reads,
         };
         this.produce(Box::new(merge))?;
         Ok(this)
@@ -157,10 +160,10 @@ impl Items {
     }
 
     fn produce(&mut self, mut merge: Box<Merge>) -> Result<(), SenderError> {
-        let (forms, objset, batch_bytes, spill_since) =
-            (self.forms, self.objset.clone(), self.batch_bytes, self.spill_since);
+        let (forms, batch_bytes, spill_since) = (self.forms, self.batch_bytes, self.spill_since);
+        let objset = self.reads.then(|| self.objset.clone());
         let work = async move {
-            let batch = batch(&mut merge, &objset, forms, batch_bytes, spill_since).await;
+            let batch = batch(&mut merge, objset.as_ref(), forms, batch_bytes, spill_since).await;
             (merge, batch)
         };
         let join = self.objset.dmu().detached().spawn(Class::Issue, work).map_err(|_| self.interrupted())?;
@@ -190,10 +193,10 @@ impl Items {
 /// Walks until enough is being read. `true` with the last batch.
 async fn batch(
     merge: &mut Merge,
-    objset: &Objset,
+    objset: Option<&Objset>,
     forms: Forms,
     batch_bytes: u64,
-    spill_since: Option<Txg>,
+    spill_since: Txg,
 ) -> Result<(Vec<Item>, bool), SenderError> {
     let (mut items, mut bytes) = (Vec::new(), 0);
     while items.len() < CHANGES_MAX && (bytes < batch_bytes || items.is_empty()) {
@@ -210,7 +213,7 @@ async fn batch(
             }
             Change::Object { object, dnode } => {
                 bytes += dnode.bytes().len() as u64;
-                let unchanged = |bp: &Blkptr| spill_since.is_some_and(|since| bp.logical_birth() <= since);
+                let unchanged = |bp: &Blkptr| bp.logical_birth() <= spill_since;
                 dnode.phys.spill.filter(|bp| unchanged(bp) && !bp.is_hole()).map(|bp| {
                     bytes += bp.lsize_bytes();
                     start(*object, SPILL, bp, forms.spill_form())
@@ -223,10 +226,8 @@ async fn batch(
     Ok((items, false))
 }
 
-fn start(objset: &Objset, object: ObjectId, block: BlockId, bp: Blkptr, form: Form) -> Read {
-    if form == Form::Embedded {
-        return Read { form, join: None };
-    }
+fn start(objset: Option<&Objset>, object: ObjectId, block: BlockId, bp: Blkptr, form: Form) -> Read {
+    let Some(objset) = objset.filter(|_| form != Form::Embedded) else { return Read { form, join: None } };
     let reader = objset.clone();
     let read = async move {
         let context = reader.context(object, 0, block).of_class(QueueClass::AsyncRead);

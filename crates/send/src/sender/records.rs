@@ -30,6 +30,8 @@ pub(super) struct Records {
     pub(super) since: Txg,
     /// Unreadable blocks are sent as a pattern.
     pub(super) sends_corrupt: bool,
+    /// Nothing was read.
+    pub(super) is_dry: bool,
 }
 
 impl Records {
@@ -165,6 +167,9 @@ impl Records {
             record.sealing = sealing(bp);
         }
         let length = record.payload_bytes();
+        if self.is_dry {
+            return out.count(length);
+        }
         let payload = self.payload(object, SPILL, bp, length, read).await?;
         out.record(Body::Spill(record), &payload)
     }
@@ -209,6 +214,11 @@ impl Records {
         }
         let length = if is_whole { bp.psize_bytes() } else { size };
         let form = read.form;
+        if self.is_dry {
+            let pieces = if self.forms.splits(shape.block_bytes) { size.div_ceil(OLD_BLOCK_BYTES.into()) } else { 1 };
+            let piece = length.div_ceil(pieces);
+            return (0..pieces).try_for_each(|index| out.count(piece.min(length - index * piece)));
+        }
         let payload = self.payload(shape.object, BlockId(block), bp, length, read).await?;
         if self.forms.splits(shape.block_bytes) {
             for (index, piece) in payload.chunks(OLD_BLOCK_BYTES as usize).enumerate() {

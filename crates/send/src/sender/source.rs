@@ -1,9 +1,9 @@
 //! The dataset that is sent, and what its stream builds on.
 
 use cenote_dmu::Objset;
-use cenote_dsl::{Bookmark, Dataset, Dsl};
+use cenote_dsl::{Bookmark, Dataset, Dsl, Sizes};
 use cenote_format::Endian;
-use cenote_format::dsl::dataset_field;
+use cenote_format::dsl::{BookmarkFlags, dataset_field};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_spa::View;
@@ -65,6 +65,9 @@ pub struct Base {
     pub redaction_snapshots: Option<Vec<u64>>,
     /// It is of another file system: the origin of a clone, or something before that.
     pub is_elsewhere: bool,
+    /// What the source referenced, and what of that was freed before the next snapshot if a bookmark knows it. `None`: a bookmark that
+    /// knows nothing of it.
+    pub(super) sizes: Option<(Sizes, Option<Sizes>)>,
 }
 
 impl Base {
@@ -83,6 +86,7 @@ impl Base {
             redaction_list: ObjectId(0),
             redaction_snapshots: dsl.redaction_snapshots(from).await?,
             is_elsewhere: from.dir.object != to.dir.object,
+            sizes: Some((Sizes::referenced_by(from), None)),
         })
     }
 
@@ -104,6 +108,10 @@ impl Base {
             redaction_list: phys.redaction_list,
             redaction_snapshots: None,
             is_elsewhere: of.dir.object != to.dir.object,
+            sizes: phys
+                .flags
+                .contains(BookmarkFlags::HAS_FREED_BEFORE_NEXT)
+                .then(|| (Sizes::referenced_by_bookmark(phys), Some(Sizes::freed_after_bookmark(phys)))),
         })
     }
 }

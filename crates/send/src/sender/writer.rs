@@ -15,7 +15,8 @@ const SLOTS: u64 = 32;
 
 /// Writes the records of one stream.
 pub(super) struct StreamWriter<'a> {
-    out: &'a mut dyn Write,
+    /// `None`: all is only counted.
+    out: Option<&'a mut dyn Write>,
     endian: Endian,
     to_guid: Guid,
     sum: Fletcher4,
@@ -28,7 +29,7 @@ pub(super) struct StreamWriter<'a> {
 
 impl<'a> StreamWriter<'a> {
     /// `meta_blocks` is the number of blocks of the sender's array of dnodes.
-    pub(super) fn new(out: &'a mut dyn Write, endian: Endian, to_guid: Guid, meta_blocks: u64) -> Self {
+    pub(super) fn new(out: Option<&'a mut dyn Write>, endian: Endian, to_guid: Guid, meta_blocks: u64) -> Self {
         let objects_end = meta_blocks.saturating_mul(SLOTS);
         Self { out, endian, to_guid, sum: Fletcher4::new(), pending: None, objects_end, bytes: 0 }
     }
@@ -48,6 +49,14 @@ impl<'a> StreamWriter<'a> {
         assert!(self.bytes > 0, "a stream begins with BEGIN");
         self.flush()?;
         self.write(body, payload)
+    }
+
+    /// Counts a record whose payload was not read.
+    pub(super) fn count(&mut self, payload_bytes: u64) -> Result<(), SenderError> {
+        assert!(self.out.is_none(), "what is written is read");
+        self.flush()?;
+        self.bytes += Record::SIZE as u64 + payload_bytes;
+        Ok(())
     }
 
     /// Frees a range of an object. A length of [`Free::TO_THE_END`] is written at once.
@@ -121,6 +130,10 @@ impl<'a> StreamWriter<'a> {
     }
 
     fn write(&mut self, body: Body, payload: &[u8]) -> Result<(), SenderError> {
+        let Some(out) = &mut self.out else {
+            self.bytes += (Record::SIZE + payload.len()) as u64;
+            return Ok(());
+        };
         let is_begin = body.kind() == RecordKind::Begin;
         let payload_length = if is_begin { u32::try_from(payload.len()).expect("a list of BEGIN is short") } else { 0 };
         let mut record = Record { payload_length, body, checksum: [0; 4] };
@@ -133,8 +146,8 @@ impl<'a> StreamWriter<'a> {
         }
         self.sum.update(&bytes[Record::CHECKSUM_OFFSET..], self.endian);
         self.sum.update(payload, self.endian);
-        self.out.write_all(&bytes)?;
-        self.out.write_all(payload)?;
+        out.write_all(&bytes)?;
+        out.write_all(payload)?;
         self.bytes += (bytes.len() + payload.len()) as u64;
         Ok(())
     }

@@ -10,6 +10,7 @@ mod list;
 mod listing;
 mod mount;
 mod rename;
+mod send;
 mod set;
 mod space;
 mod unmount;
@@ -25,7 +26,7 @@ use crate::background::GoesOn;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Datasets: create, destroy, list, properties, holds, differences, space.
+/// Datasets: create, destroy, list, properties, holds, differences, streams, space.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -48,6 +49,7 @@ crate::args::commands! {
         Mount => mount,
         Projectspace => projectspace,
         Rename => rename,
+        Send => send,
         Set => set,
         #[command(visible_alias = "umount")]
         Unmount => unmount,
