@@ -3,13 +3,14 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod support;
+
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use cenote_codec::checksum::fletcher::Fletcher4;
 use cenote_codec::compress::decompress;
-use cenote_dsl::{Dataset, Secret};
+use cenote_dsl::Dataset;
 use cenote_format::Endian;
 use cenote_format::enums::Compress;
 use cenote_format::nvlist::NvList;
@@ -17,20 +18,9 @@ use cenote_format::stream::{Body, HeaderKind, Record, RecordFlags, RecordKind, S
 use cenote_send::package::{self, PackageRequest, gather, plan};
 use cenote_send::sender::{Base, ResumeToken, SendFlags, SendProgress, SendRequest, send};
 use cenote_send::{Checks, StreamReader};
-use cenote_spa::{ImportOptions, View, find, import};
-use cenote_taskq::{Handle, Runtime, RuntimeOptions};
+use cenote_spa::View;
 use cenote_testkit::Theme;
-
-async fn open(handle: &Handle, images: &[PathBuf], keys: &[(String, Vec<u8>)]) -> Result<View> {
-    let (mut pools, _) = find(handle, images).await;
-    ensure!(pools.len() == 1, "{} pools", pools.len());
-    let options = ImportOptions { force: true, cache_bytes: 64 << 20, ..ImportOptions::default() };
-    let pool = import(handle, pools.remove(0), &options).await?;
-    for (dataset, key) in keys {
-        pool.dsl().load_key(dataset, Secret::new(key.clone())).await?;
-    }
-    Ok(pool)
-}
+use support::with_pool;
 
 /// A stream of OpenZFS 2.3.2 without two of its defects, which were mended later:
 /// - Spill blocks that are in their pointers were taken for data: receivers write such a WRITE_EMBEDDED to the end of all offsets and
@@ -188,22 +178,6 @@ fn theme() -> Theme {
     cenote_testkit::theme("streams")
 }
 
-fn with_pool<T>(keys: bool, work: impl AsyncFnOnce(&View) -> Result<T>) -> Result<T> {
-    let runtime = Runtime::real(RuntimeOptions::default())?;
-    let handle = runtime.handle();
-    let theme = theme();
-    let images = theme.unpacked()?.images;
-    let manifest = theme.manifest()?;
-    let keys: Vec<_> =
-        if keys { manifest.keys.iter().map(|(name, key)| (name.clone(), key.bytes())).collect() } else { Vec::new() };
-    runtime.block_on(async {
-        let pool = open(&handle, &images, &keys).await?;
-        let result = work(&pool).await;
-        pool.close().await;
-        result
-    })
-}
-
 async fn made(pool: &View, request: &SendRequest) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let progress = SendProgress::default();
@@ -312,7 +286,7 @@ fn streams_of_one_snapshot_are_openzfs_to_the_byte() -> Result<()> {
 fn compare(names: &[&str], make: impl AsyncFn(&View, &str) -> Result<Vec<u8>>) -> Result<()> {
     let manifest = theme().manifest_json()?;
     let list = manifest["streams"].as_array().context("a list")?;
-    let differences = with_pool(true, async |pool| {
+    let differences = with_pool(&theme(), true, async |pool| {
         let mut differences = Vec::new();
         for name in names {
             let line = list.iter().find(|stream| stream["file"] == *name).and_then(|stream| stream["command"].as_str());
