@@ -148,19 +148,43 @@ fn what_cannot_be_sent_is_told_in_openzfs_words() {
     let pool = Pool::of("streams");
     let name = |rest: &str| format!("{}/{rest}", pool.name);
     let cases: [(&[&str], i32, String); 10] = [
-        (&["-i", "@two", &name("src@one")], 1, format!("warning: cannot send '{}': not an earlier snapshot from the same fs\n", name("src@one"))),
-        (&["-i", "@none", &name("src@one")], 1, format!("cannot open '{}': dataset does not exist\n", name("src@none"))),
-        (&["-i", "#none", &name("src@one")], 1, format!("warning: cannot send '{}': incremental source ({}) does not exist\n", name("src@one"), name("src#none"))),
+        (
+            &["-i", "@two", &name("src@one")],
+            1,
+            format!("warning: cannot send '{}': not an earlier snapshot from the same fs\n", name("src@one")),
+        ),
+        (
+            &["-i", "@none", &name("src@one")],
+            1,
+            format!("cannot open '{}': dataset does not exist\n", name("src@none")),
+        ),
+        (
+            &["-i", "#none", &name("src@one")],
+            1,
+            format!(
+                "warning: cannot send '{}': incremental source ({}) does not exist\n",
+                name("src@one"),
+                name("src#none")
+            ),
+        ),
         (&["-I", "#one", &name("src@two")], 1, "Error: multiple snapshots cannot be sent from a bookmark.\n".into()),
         (&["-R", &name("src")], 1, "Error: Unsupported flag with filesystem or bookmark.\n".into()),
         (&["-s", &name("src@one")], 2, String::new()),
-        (&["--redact", "one", &name("src@three")], 1, format!("warning: cannot send '{}': not a redaction bookmark\n", name("src@three"))),
+        (
+            &["--redact", "one", &name("src@three")],
+            1,
+            format!("warning: cannot send '{}': not a redaction bookmark\n", name("src@three")),
+        ),
         (&["-w", "--redact", "book", &name("src@three")], 1, "Error: raw sends may not be redacted.\n".into()),
         (&["-V", &name("src@one")], 1, "not supported yet: progress in the title of the process\n".into()),
-        (&["-p", &name("enc@one")], 1, format!(
-            "cannot send {0}@one: encrypted dataset {0} may not be sent with properties without the raw flag or no-preserve-encryption flag\nwarning: cannot send '{0}@one': backup failed\n",
-            name("enc")
-        )),
+        (
+            &["-p", &name("enc@one")],
+            1,
+            format!(
+                "cannot send {0}@one: encrypted dataset {0} may not be sent with properties without the raw flag or no-preserve-encryption flag\nwarning: cannot send '{0}@one': backup failed\n",
+                name("enc")
+            ),
+        ),
     ];
     for (words, status, text) in cases {
         let output = send(&pool, words);

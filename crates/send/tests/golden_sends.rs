@@ -233,14 +233,8 @@ async fn package_made(pool: &View, line: &str) -> Result<Vec<u8>> {
 
 #[test]
 fn packages_are_openzfs_to_the_byte() -> Result<()> {
-    let names = [
-        "full-props.zfs",
-        "holds.zfs",
-        "incr-I.zfs",
-        "replication.zfs",
-        "replication-incr.zfs",
-        "replication-w.zfs",
-    ];
+    let names =
+        ["full-props.zfs", "holds.zfs", "incr-I.zfs", "replication.zfs", "replication-incr.zfs", "replication-w.zfs"];
     compare(&names, async |pool, line| package_made(pool, line).await)
 }
 

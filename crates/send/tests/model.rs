@@ -14,7 +14,7 @@ use cenote_dsl::{Dataset, Dsl};
 use cenote_format::enums::Compress;
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::stream::{Body, RecordFlags};
-use cenote_send::sender::{Base, SendFlags, SendProgress, SendRequest, send};
+use cenote_send::sender::{Base, ResumePoint, SendFlags, SendProgress, SendRequest, send};
 use cenote_send::{Checks, StreamReader};
 use cenote_spa::View;
 use support::with_pool;
@@ -30,6 +30,7 @@ struct Object {
     /// Pieces by their offsets; none overlaps another.
     data: BTreeMap<u64, Vec<u8>>,
     spill: Option<Vec<u8>>,
+    is_redacted: bool,
 }
 
 impl Object {
@@ -155,6 +156,12 @@ fn apply(model: &mut Model, stream: &[u8]) -> Result<()> {
                 }
                 object.spill = Some(payload.to_vec());
             }
+            Body::Redact(record) => {
+                in_order(record.object, record.offset_bytes)?;
+                let object = model.get_mut(&record.object.0).with_context(|| known(record.object))?;
+                object.free(record.offset_bytes, record.length_bytes);
+                object.is_redacted = true;
+            }
             other => bail!("{other:?}"),
         }
     }
@@ -275,4 +282,86 @@ fn records_come_to_the_snapshot() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A redacted stream, and then, from its bookmark, what it had left out.
+#[test]
+fn what_was_redacted_comes_later() -> Result<()> {
+    with_pool(&cenote_testkit::theme("streams"), false, async |pool| {
+        let dsl = pool.dsl();
+        let to = dsl.dataset(&format!("{}/src@three", pool.name())).await?;
+        let head = dsl.head(&to.dir).await?.context("a head")?;
+        let book = dsl.bookmarks(&head).await?.into_iter().find(|bookmark| bookmark.phys.redaction_list.0 != 0);
+        let book = book.context("a redaction bookmark")?;
+        for flags in FORMS {
+            let mut request = SendRequest::full(to.clone(), flags);
+            request.redact = Some(book.phys.redaction_list);
+            let (mut model, mut out) = (Model::new(), Vec::new());
+            send(pool, &request, &mut out, &SendProgress::default()).await?;
+            apply(&mut model, &out)?;
+            ensure!(model.values().filter(|object| object.is_redacted).count() >= 3, "little was left out");
+            ensure!(difference(dsl, &to, &model).await?.is_some(), "nothing was left out");
+
+            let mut request = SendRequest::full(to.clone(), flags);
+            request.base = Some(Base::bookmark(dsl, &to, &head, &book).await?);
+            let mut rest = Vec::new();
+            send(pool, &request, &mut rest, &SendProgress::default()).await?;
+            ensure!(rest.len() < out.len(), "more was sent than was left out");
+            apply(&mut model, &rest)?;
+            let difference = difference(dsl, &to, &model).await?;
+            ensure!(difference.is_none(), "{flags:?}: {difference:?}");
+        }
+        Ok(())
+    })
+}
+
+/// A stream that is broken off anywhere goes on from each place that its receiver may have come to.
+#[test]
+fn a_stream_that_goes_on_brings_the_rest() -> Result<()> {
+    with_pool(&cenote_testkit::theme("streams"), false, async |pool| {
+        let dsl = pool.dsl();
+        let to = dsl.dataset(&format!("{}/src@one", pool.name())).await?;
+        for flags in [FORMS[0], FORMS[1]] {
+            let whole = SendRequest::full(to.clone(), flags);
+            let mut out = Vec::new();
+            send(pool, &whole, &mut out, &SendProgress::default()).await?;
+            let writes = writes(&out)?;
+            ensure!(writes.len() > 20, "{} writes", writes.len());
+            for (end, object, offset) in writes.iter().step_by(writes.len() / 12) {
+                let mut model = Model::new();
+                // All records before that one have been received, and the stream ends without END.
+                apply_cut(&mut model, &out[..*end])?;
+                let mut request = whole.clone();
+                request.resume = Some(ResumePoint { object: *object, offset: *offset });
+                let mut rest = Vec::new();
+                send(pool, &request, &mut rest, &SendProgress::default()).await?;
+                ensure!(rest.len() < out.len());
+                apply(&mut model, &rest)?;
+                let difference = difference(dsl, &to, &model).await?;
+                ensure!(difference.is_none(), "object {object}, offset {offset}, {flags:?}: {difference:?}");
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The writes of a stream: where each begins, and what it is about.
+fn writes(stream: &[u8]) -> Result<Vec<(usize, u64, u64)>> {
+    let mut reader = StreamReader::new(stream, Checks::ALL);
+    let mut found = Vec::new();
+    while let Some(item) = reader.next_item()? {
+        if let Body::Write(write) = &item.decoded.record.body {
+            found.push((item.decoded.offset_bytes as usize, write.object.0, write.offset_bytes));
+        }
+    }
+    Ok(found)
+}
+
+/// Applies a stream that was cut between two records.
+fn apply_cut(model: &mut Model, stream: &[u8]) -> Result<()> {
+    match apply(model, stream) {
+        Err(error) if error.to_string().contains("the stream ends") => Ok(()),
+        Ok(()) => bail!("a stream that was cut is whole"),
+        error => error,
+    }
 }

@@ -53,11 +53,7 @@ struct Above {
 ///
 /// # Errors
 /// A dataset that is to be sent lacks the snapshot, or is encrypted; or something cannot be read.
-pub async fn gather(
-    pool: &View,
-    request: &PackageRequest,
-    say: &mut dyn FnMut(String),
-) -> Result<List, PackageError> {
+pub async fn gather(pool: &View, request: &PackageRequest, say: &mut dyn FnMut(String)) -> Result<List, PackageError> {
     let mut list = List { entries: Vec::new() };
     let top = pool.dsl().dir(&request.dataset).await?;
     let mut pending = vec![(top, Above::default(), 0)];
@@ -155,10 +151,7 @@ async fn entry(
             });
         }
         if !request.raw {
-            say(format!(
-                "WARNING: no-preserve-encryption flag set, sending dataset {} without encryption",
-                dir.name
-            ));
+            say(format!("WARNING: no-preserve-encryption flag set, sending dataset {} without encryption", dir.name));
         }
     }
 
@@ -168,7 +161,10 @@ async fn entry(
     } else {
         all.into_iter().filter(|snapshot| snapshot.snapshot.as_deref() == Some(&request.to)).collect()
     };
-    let mut found = Snapshots { seen_from: !request.do_all && !request.replicate && request.from.is_some(), ..Snapshots::default() };
+    let mut found = Snapshots {
+        seen_from: !request.do_all && !request.replicate && request.from.is_some(),
+        ..Snapshots::default()
+    };
     for snapshot in listed {
         found.add(pool, request, &snapshot, to_txg, say).await?;
     }
@@ -284,7 +280,11 @@ async fn properties(pool: &View, object: ObjectId, is_backup: bool, dir: Option<
             true
         } else {
             // What newer software has set, older software could not send either.
-            let Some(property) = table::find(&name).filter(|property| property.name == name && !property.is_read_only()) else { continue };
+            let Some(property) =
+                table::find(&name).filter(|property| property.name == name && !property.is_read_only())
+            else {
+                continue;
+            };
             matches!(property.kind, Kind::Text(_))
         };
         match value {

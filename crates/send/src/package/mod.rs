@@ -36,9 +36,7 @@ use cenote_dsl::Dataset;
 use cenote_format::Endian;
 use cenote_format::ids::Guid;
 use cenote_format::nvlist::NvList;
-use cenote_format::stream::{
-    BEGIN_PAYLOAD_BYTES_MAX, Begin, BeginFlags, Body, End, Features, HeaderKind, Record,
-};
+use cenote_format::stream::{BEGIN_PAYLOAD_BYTES_MAX, Begin, BeginFlags, Body, End, Features, HeaderKind, Record};
 use cenote_spa::View;
 
 use crate::sender::SenderError;

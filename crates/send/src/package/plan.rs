@@ -107,8 +107,7 @@ impl Plan {
         let mut before: Option<Dataset> = None;
         let listed = if request.do_all || request.replicate {
             let txg = |snapshot: &Dataset| snapshot.phys.creation_txg.0;
-            let (min, max) =
-                if request.replicate { (0, 0) } else { (from.and_then(find).map_or(0, txg), txg(to)) };
+            let (min, max) = if request.replicate { (0, 0) } else { (from.and_then(find).map_or(0, txg), txg(to)) };
             snapshots(pool, head, min, max).await?
         } else {
             from.and_then(find).into_iter().chain([to]).cloned().collect()

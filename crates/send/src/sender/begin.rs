@@ -55,7 +55,10 @@ pub(super) async fn key(pool: &View, source: &Source, base: Option<&Base>) -> Re
     let root = dsl.dir(&root).await?;
     let format = dsl.key_format(&root).await?;
     let (iterations, salt) = if format == KeyFormat::Passphrase {
-        (dsl.key_field(&root, crypto_key::PBKDF2_ITERATIONS).await?, dsl.key_field(&root, crypto_key::PBKDF2_SALT).await?)
+        (
+            dsl.key_field(&root, crypto_key::PBKDF2_ITERATIONS).await?,
+            dsl.key_field(&root, crypto_key::PBKDF2_SALT).await?,
+        )
     } else {
         (0, 0)
     };

@@ -38,9 +38,7 @@ pub enum SenderError {
     #[error("not an earlier snapshot from the same fs")]
     NotEarlier,
     /// A micro ZAP above 128 KiB, which is never split, in a stream without large blocks.
-    #[error(
-        "source snapshot contains large microzaps, need -L (--large-block) or -w (--raw) to generate stream"
-    )]
+    #[error("source snapshot contains large microzaps, need -L (--large-block) or -w (--raw) to generate stream")]
     LargeMicrozap,
     /// The name does not fit a BEGIN record.
     #[error("'{0}': the name is too long for a stream")]

@@ -23,8 +23,8 @@ const VOLUME_BLOCK_BYTES: u64 = 8 << 10;
 /// As for [`send`].
 pub async fn estimate(pool: &View, request: &SendRequest, received_bytes: u64) -> Result<u64, SenderError> {
     let base = request.base.as_ref();
-    let is_walked = request.redact.is_some()
-        || base.is_some_and(|base| base.redaction_list.0 != 0 || base.sizes.is_none());
+    let is_walked =
+        request.redact.is_some() || base.is_some_and(|base| base.redaction_list.0 != 0 || base.sizes.is_none());
     if is_walked {
         let dry = SendRequest { is_dry: true, ..request.clone() };
         return send(pool, &dry, &mut std::io::sink(), &SendProgress::default()).await;
@@ -32,9 +32,7 @@ pub async fn estimate(pool: &View, request: &SendRequest, received_bytes: u64) -
     // A dataset's own numbers are there without its key.
     let source = Source::open(pool, request.to.clone(), true).await?;
     let sizes = match base.and_then(|base| Some((base.txg, base.sizes?))) {
-        Some((txg, (referenced, freed))) => {
-            pool.dsl().written_since(&source.dataset, txg, referenced, freed).await?
-        }
+        Some((txg, (referenced, freed))) => pool.dsl().written_since(&source.dataset, txg, referenced, freed).await?,
         None => Sizes::referenced_by(&source.dataset),
     };
     let (name, default) = match source.objset_type {

@@ -58,7 +58,7 @@ use cenote_dsl::Dataset;
 use cenote_format::dsl::DatasetFlags;
 use cenote_format::ids::{BlockId, Guid, ObjectId, Txg};
 use cenote_format::stream::{Begin, BeginFlags, Features, HeaderKind};
-use cenote_spa::View;
+use cenote_spa::{SpaError, View};
 
 pub use self::error::SenderError;
 pub use self::estimate::estimate;
@@ -178,6 +178,20 @@ pub async fn send(
     out: &mut dyn Write,
     progress: &SendProgress,
 ) -> Result<u64, SenderError> {
+    send_if(pool, request, out, progress, &mut || Ok(())).await
+}
+
+/// As [`send`], and asks `check` before END whether all that was read holds: a pool that others write may have used blocks again.
+///
+/// # Errors
+/// As for [`send`], and that of `check`.
+pub async fn send_if(
+    pool: &View,
+    request: &SendRequest,
+    out: &mut dyn Write,
+    progress: &SendProgress,
+    check: &mut dyn FnMut() -> Result<(), SpaError>,
+) -> Result<u64, SenderError> {
     let dsl = pool.dsl();
     let source = Source::open(pool, request.to.clone(), request.flags.raw).await?;
     let name = source.name();
@@ -240,6 +254,8 @@ pub async fn send(
         records.put(item, &mut out).await?;
         progress.bytes.store(out.bytes(), Ordering::Relaxed);
     }
+    pool.check()?;
+    check()?;
     let bytes = out.end(request.saved.is_none())?;
     progress.bytes.store(bytes, Ordering::Relaxed);
     Ok(bytes)

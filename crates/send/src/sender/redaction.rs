@@ -31,6 +31,8 @@ pub(super) struct List {
     next: u64,
     from: Option<Place>,
     read: VecDeque<RedactBlock>,
+    /// Where the last entry ended: the object, and the block behind it.
+    last: (u64, u64),
     /// The snapshots that it is about.
     pub(super) snapshots: Vec<u64>,
 }
@@ -42,13 +44,24 @@ impl List {
         let bonus = RedactionListPhys::parse(&object.phys().bonus, object.byte_order())
             .map_err(|error| SenderError::Dmu(object.error(error)))?;
         let snapshots = bonus.snapshots.iter().map(|guid| guid.0).collect();
-        Ok(Self { object, count: bonus.entry_count, next: 0, from, read: VecDeque::new(), snapshots })
+        let bytes = object.last_block().0.saturating_add(1).saturating_mul(object.block_bytes());
+        if bonus.entry_count > bytes / RedactBlock::SIZE_BYTES as u64 {
+            let what = format!("{} entries in a redaction list of {bytes} bytes", bonus.entry_count);
+            return Err(object.error(DmuErrorKind::Corrupt(what)).into());
+        }
+        let (read, last) = (VecDeque::new(), (0, 0));
+        Ok(Self { object, count: bonus.entry_count, next: 0, from, read, last, snapshots })
     }
 
     async fn next(&mut self) -> Result<Option<Range>, SenderError> {
         loop {
             while let Some(entry) = self.read.pop_front() {
                 let end = entry.block.saturating_add(entry.block_count);
+                if (entry.object.0, entry.block) < self.last {
+                    let what = "a redaction list that is not in order".into();
+                    return Err(self.object.error(DmuErrorKind::Corrupt(what)).into());
+                }
+                self.last = (entry.object.0, end);
                 let mut range =
                     Range { object: entry.object, start: entry.block, end, block_bytes: entry.block_size_bytes };
                 if let Some(from) = self.from {
@@ -248,7 +261,9 @@ impl Merge {
                 end = if is_in[other] { end.min(other_end.unwrap_or(end)) } else { end.min(at) };
             }
         }
-        assert!(end > first.2, "a piece is not empty");
+        if end <= first.2 {
+            return Err(corrupt(self.walk.dataset(), ObjectId(first.0), "a block beyond all offsets"));
+        }
         for other in [REDACT, TO, FROM] {
             if other == source || !is_in[other] {
                 continue;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use cenote_dmu::Objset;
 use cenote_format::Endian;
-use cenote_format::blkptr::Blkptr;
+use cenote_format::blkptr::{Blkptr, MAX_BLOCK_BYTES, MIN_BLOCK_BYTES};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodePhys, DnodeView, SLOT_BYTES};
 use cenote_format::ids::{BlockId, ObjectId, Txg};
@@ -202,7 +202,13 @@ impl Walk {
     }
 
     /// One pointer: what it means, or a step further down.
-    async fn visit(&mut self, shape: &Arc<Shape>, level: u8, block: u64, bp: Blkptr) -> Result<Option<Change>, SenderError> {
+    async fn visit(
+        &mut self,
+        shape: &Arc<Shape>,
+        level: u8,
+        block: u64,
+        bp: Blkptr,
+    ) -> Result<Option<Change>, SenderError> {
         let corrupt = |what: String| corrupt(&self.dataset, shape.object, what);
         if self.is_before_start(shape, level, block) {
             return Ok(None);
@@ -246,6 +252,9 @@ impl Walk {
         if bp.lsize_bytes() != u64::from(shape.block_bytes) && !bp.is_embedded() {
             return Err(corrupt(format!("a block of {} bytes among those of {}", bp.lsize_bytes(), shape.block_bytes)));
         }
+        if block.checked_add(1).and_then(|end| end.checked_mul(shape.block_bytes.into())).is_none() {
+            return Err(corrupt(format!("block {block} beyond all offsets")));
+        }
         if shape.object.0 != 0 {
             return Ok(Some(Change::Data { shape: shape.clone(), block, bp }));
         }
@@ -275,6 +284,9 @@ impl Walk {
         }
         let Some(view) = view else { return Ok(Some(Change::NoObject { object })) };
         let phys = Arc::new(view.to_value());
+        if let Some(spill) = phys.spill.filter(|spill| !spill.is_hole()) {
+            check_spill(&self.dataset, object, &spill)?;
+        }
         let dnode = Dnode { block: bytes.clone(), start: slot * SLOT_BYTES, order, phys: phys.clone() };
         self.stack.push(Step::Roots { shape: Arc::new(Shape::new(object, &phys)), dnode: phys, next: 0 });
         Ok(Some(Change::Object { object, dnode }))
@@ -293,7 +305,11 @@ impl Walk {
 
     fn check_crypt(&self, object: ObjectId, bp: &Blkptr) -> Result<(), SenderError> {
         if self.options.is_encrypted && !bp.is_hole() && !bp.uses_crypt() {
-            return Err(corrupt(&self.dataset, object, "a block of an encrypted dataset that is neither encrypted nor authenticated"));
+            return Err(corrupt(
+                &self.dataset,
+                object,
+                "a block of an encrypted dataset that is neither encrypted nor authenticated",
+            ));
         }
         Ok(())
     }
@@ -360,6 +376,15 @@ impl Walk {
             _ => {}
         }
     }
+}
+
+/// Whether a spill block has a size that a record can have.
+fn check_spill(dataset: &str, object: ObjectId, bp: &Blkptr) -> Result<(), SenderError> {
+    let size = bp.lsize_bytes();
+    if bp.level() != 0 || size == 0 || !size.is_multiple_of(MIN_BLOCK_BYTES) || size > MAX_BLOCK_BYTES {
+        return Err(corrupt(dataset, object, format!("a spill block of {size} bytes")));
+    }
+    Ok(())
 }
 
 /// An error about a block of `dataset`.

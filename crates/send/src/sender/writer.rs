@@ -137,7 +137,11 @@ impl<'a> StreamWriter<'a> {
         let is_begin = body.kind() == RecordKind::Begin;
         let payload_length = if is_begin { u32::try_from(payload.len()).expect("a list of BEGIN is short") } else { 0 };
         let mut record = Record { payload_length, body, checksum: [0; 4] };
-        debug_assert_eq!(record.payload_bytes().ok(), Some(payload.len() as u64), "a payload is as long as its record says");
+        debug_assert_eq!(
+            record.payload_bytes().ok(),
+            Some(payload.len() as u64),
+            "a payload is as long as its record says"
+        );
         let mut bytes = record.emit(self.endian);
         self.sum.update(&bytes[..Record::CHECKSUM_OFFSET], self.endian);
         if !is_begin {
@@ -150,5 +154,109 @@ impl<'a> StreamWriter<'a> {
         out.write_all(payload)?;
         self.bytes += (bytes.len() + payload.len()) as u64;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Checks, StreamReader};
+    use cenote_format::stream::{BeginFlags, Features, HeaderKind};
+
+    /// What is written between BEGIN and END.
+    fn written(make: impl FnOnce(&mut StreamWriter<'_>)) -> Vec<Body> {
+        let mut out = Vec::new();
+        // Two blocks of dnodes: objects up to 63.
+        let mut writer = StreamWriter::new(Some(&mut out), Endian::Little, Guid(7), 2);
+        let begin = Begin {
+            header: HeaderKind::Substream,
+            features: Features::empty(),
+            reserved: 0,
+            creation_time: 0,
+            objset_type: 2,
+            flags: BeginFlags::empty(),
+            to_guid: Guid(7),
+            from_guid: Guid(0),
+            to_name: b"p@s".to_vec(),
+        };
+        writer.begin(begin, &[]).unwrap();
+        make(&mut writer);
+        let bytes = writer.end(true).unwrap();
+        assert_eq!(bytes, out.len() as u64);
+        let mut reader = StreamReader::new(&out[..], Checks::ALL);
+        let mut bodies = Vec::new();
+        while let Some(item) = reader.next_item().unwrap() {
+            bodies.push(item.decoded.record.body.clone());
+        }
+        bodies[1..bodies.len() - 1].to_vec()
+    }
+
+    fn free(object: u64, offset_bytes: u64, length_bytes: u64) -> Body {
+        Body::Free(Free { object: ObjectId(object), offset_bytes, length_bytes, to_guid: Guid(7) })
+    }
+
+    fn free_objects(first: u64, object_count: u64) -> Body {
+        Body::FreeObjects(FreeObjects { first_object: ObjectId(first), object_count, to_guid: Guid(7) })
+    }
+
+    fn redact(object: u64, offset_bytes: u64, length_bytes: u64) -> Body {
+        Body::Redact(Redact { object: ObjectId(object), offset_bytes, length_bytes, to_guid: Guid(7) })
+    }
+
+    #[test]
+    fn neighbours_of_one_kind_are_one_record() {
+        let bodies = written(|out| {
+            for object in [3, 4, 5, 9] {
+                out.free_objects(object, 1).unwrap();
+            }
+            out.free(ObjectId(10), 0, 512).unwrap();
+            out.free(ObjectId(10), 512, 1024).unwrap();
+            out.free(ObjectId(10), 4096, 512).unwrap();
+            out.free(ObjectId(11), 4608, 512).unwrap();
+            out.redact(ObjectId(11), 5120, 512).unwrap();
+            out.redact(ObjectId(11), 5632, 512).unwrap();
+            out.redact(ObjectId(12), 6144, 512).unwrap();
+        });
+        let expected = vec![
+            free_objects(3, 3),
+            free_objects(9, 1),
+            free(10, 0, 1536),
+            free(10, 4096, 512),
+            free(11, 4608, 512),
+            redact(11, 5120, 1024),
+            redact(12, 6144, 512),
+        ];
+        assert_eq!(bodies, expected);
+    }
+
+    #[test]
+    fn objects_that_the_sender_cannot_have_are_not_freed() {
+        let bodies = written(|out| {
+            out.free_objects(60, 100).unwrap();
+            out.free_objects(64, 32).unwrap();
+            out.free_objects(u64::MAX, 1).unwrap();
+        });
+        assert_eq!(bodies, vec![free_objects(60, 4)]);
+    }
+
+    #[test]
+    fn a_range_to_the_end_of_all_offsets_is_one_to_the_end() {
+        let bodies = written(|out| {
+            // Written at once, so that what follows is none of it.
+            out.free(ObjectId(5), 1024, Free::TO_THE_END).unwrap();
+            out.free(ObjectId(5), 0, 512).unwrap();
+            out.free(ObjectId(5), 512, u64::MAX - 600).unwrap();
+            // Goes beyond the last offset.
+            out.free(ObjectId(6), 1 << 20, u64::MAX - 512).unwrap();
+            out.free(ObjectId(7), 0, 512).unwrap();
+            out.free(ObjectId(7), 512, u64::MAX - 5).unwrap();
+        });
+        let expected = vec![
+            free(5, 1024, Free::TO_THE_END),
+            free(5, 0, u64::MAX - 88),
+            free(6, 1 << 20, Free::TO_THE_END),
+            free(7, 0, Free::TO_THE_END),
+        ];
+        assert_eq!(bodies, expected);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use cenote_send::package::PackageError;
-use cenote_send::sender::{AHEAD_BYTES, SendProgress, SendRequest, SenderError, estimate, send};
+use cenote_send::sender::{AHEAD_BYTES, SendProgress, SendRequest, SenderError, estimate, send_if};
 use cenote_spa::View;
 use cenote_spa::tunables::SendTunables;
 
@@ -56,7 +56,8 @@ impl Job<'_> {
         let name = request.to.name();
         let progress = Arc::new(SendProgress::default());
         let watch = Watch::start(self.context, self.args, &name, &progress);
-        let sent = send(self.pool, &request, &mut Out(self.context.output()), &progress).await;
+        let mut check = || self.context.check_kept();
+        let sent = send_if(self.pool, &request, &mut Out(self.context.output()), &progress, &mut check).await;
         drop(watch);
         sent.map(drop).map_err(|error| failed(&name, self.key_words, error))
     }

@@ -183,7 +183,8 @@ async fn source(pool: &View, token: &ResumeToken, guid: Guid, to: &Dataset) -> R
 async fn redaction_list(pool: &View, to_name: &str, guids: &[u64]) -> Result<ObjectId> {
     let dsl = pool.dsl();
     let dir = to_name.split('@').next().unwrap_or_default();
-    let head = dsl.dataset(dir).await.map_err(|_| anyhow!("cannot resume send: dataset to be sent no longer exists"))?;
+    let head =
+        dsl.dataset(dir).await.map_err(|_| anyhow!("cannot resume send: dataset to be sent no longer exists"))?;
     for bookmark in dsl.bookmarks(&head).await? {
         let redaction = dsl.bookmark_redaction(&bookmark).await?;
         if redaction.is_some() && are_same(redaction.as_deref(), Some(guids)) {
