@@ -35,7 +35,7 @@ const ZPOOL: [&str; 20] = [
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZFS: [&str; 21] = [
+const ZFS: [&str; 20] = [
     "allow",
     "bookmark",
     "change-key",
@@ -47,7 +47,6 @@ const ZFS: [&str; 21] = [
     "recv",
     "redact",
     "rewrite",
-    "send",
     "share",
     "unallow",
     "unjail",
@@ -59,7 +58,7 @@ const ZFS: [&str; 21] = [
     "zone",
 ];
 
-/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs send`.
+/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs receive`.
 pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

@@ -84,6 +84,7 @@ pub use self::fields::Noted;
 pub use self::keys::{Encryption, KeyFormat, Secret};
 pub use self::open::Head;
 pub use self::promote::Promotion;
+pub use self::space::Sizes;
 
 use self::open::Open;
 

@@ -127,6 +127,36 @@ impl Dsl {
         Ok(entries)
     }
 
+    /// What a property ZAP itself sets, in the ZAP's order; of object 0, nothing. `only_received`: received values, in force or not.
+    pub async fn own_properties(
+        &self,
+        object: ObjectId,
+        only_received: bool,
+    ) -> Result<Vec<(String, Property)>, DslError> {
+        let mut found = Vec::new();
+        if object.0 == 0 {
+            return Ok(found);
+        }
+        let entries = self.property_entries(object).await?;
+        let zap = Zap::open(self.mos_object(object).await?).await?;
+        for entry in zap.entries(PROPERTIES_MAX).await? {
+            let full = String::from_utf8_lossy(entry.name()).into_owned();
+            let (name, variant) = split_property(&full);
+            let own = match variant {
+                PropertyEntry::Received if only_received => {
+                    entries.received.get(name).map(|value| (value, Source::Received))
+                }
+                PropertyEntry::Local if !only_received => entries.own(name),
+                PropertyEntry::Received if !entries.local.contains_key(name) => entries.own(name),
+                _ => None,
+            };
+            if let Some((value, source)) = own {
+                found.push((name.to_owned(), Property { value: value.clone(), source }));
+            }
+        }
+        Ok(found)
+    }
+
     /// All properties that are set on the directory or inherited by it, by name. Whether a property can be inherited at
     /// all is for the caller to say: `inheritable` decides for those set on directories above.
     pub async fn properties(

@@ -3,7 +3,7 @@
 use cenote_dmu::Zap;
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::{DeadlistPhys, dataset_field};
+use cenote_format::dsl::{BookmarkPhys, DeadlistPhys, dataset_field};
 use cenote_format::ids::{ObjectId, Txg};
 
 use crate::{Bookmark, DEPTH_MAX, Dataset, Dir, Dsl, DslError};
@@ -12,6 +12,66 @@ use crate::{Bookmark, DEPTH_MAX, Dataset, Dir, Dsl, DslError};
 const RANGES_MAX: usize = 1 << 24;
 /// Snapshots in a chain at most, as a bound on a walk.
 const CHAIN_MAX: usize = 1 << 24;
+
+/// The size of a set of blocks in three ways. Sums wrap: a part may be less than nothing while a sum is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Allocated.
+    pub used_bytes: u64,
+    /// Before allocation overhead.
+    pub compressed_bytes: u64,
+    /// Before compression.
+    pub uncompressed_bytes: u64,
+}
+
+impl Sizes {
+    /// Of all that a dataset references.
+    #[must_use]
+    pub const fn referenced_by(dataset: &Dataset) -> Self {
+        let phys = &dataset.phys;
+        Self {
+            used_bytes: phys.referenced_bytes,
+            compressed_bytes: phys.compressed_bytes,
+            uncompressed_bytes: phys.uncompressed_bytes,
+        }
+    }
+
+    /// Of all that a bookmark's snapshot referenced.
+    #[must_use]
+    pub const fn referenced_by_bookmark(phys: &BookmarkPhys) -> Self {
+        Self {
+            used_bytes: phys.referenced_bytes,
+            compressed_bytes: phys.compressed_bytes,
+            uncompressed_bytes: phys.uncompressed_bytes,
+        }
+    }
+
+    /// Of what was freed of that before the next snapshot.
+    #[must_use]
+    pub const fn freed_after_bookmark(phys: &BookmarkPhys) -> Self {
+        Self {
+            used_bytes: phys.referenced_freed_bytes,
+            compressed_bytes: phys.compressed_freed_bytes,
+            uncompressed_bytes: phys.uncompressed_freed_bytes,
+        }
+    }
+
+    const fn plus(self, other: Self) -> Self {
+        Self {
+            used_bytes: self.used_bytes.wrapping_add(other.used_bytes),
+            compressed_bytes: self.compressed_bytes.wrapping_add(other.compressed_bytes),
+            uncompressed_bytes: self.uncompressed_bytes.wrapping_add(other.uncompressed_bytes),
+        }
+    }
+
+    const fn less(self, other: Self) -> Self {
+        Self {
+            used_bytes: self.used_bytes.wrapping_sub(other.used_bytes),
+            compressed_bytes: self.compressed_bytes.wrapping_sub(other.compressed_bytes),
+            uncompressed_bytes: self.uncompressed_bytes.wrapping_sub(other.uncompressed_bytes),
+        }
+    }
+}
 
 impl Dsl {
     /// Bytes that a directory and those below may use beyond what they use: the pool's, as its quota and those above allow,
@@ -75,40 +135,52 @@ impl Dsl {
         txg: Txg,
         referenced_bytes: u64,
     ) -> Result<u64, DslError> {
-        let mut written = dataset.phys.referenced_bytes.wrapping_sub(referenced_bytes);
-        let mut at = dataset.clone();
-        for _ in 0..CHAIN_MAX {
-            let is_last = at.phys.prev_snapshot_txg <= txg;
-            // What died since, and had been there then: all of the first deadlist after the snapshot, of the later ones
-            // what is as old.
-            let limit = if is_last { None } else { Some(txg) };
-            written = written.wrapping_add(self.deadlist_bytes(at.phys.deadlist, limit).await?);
-            if is_last {
-                return Ok(written);
-            }
-            let previous = self.dataset_object(at.phys.prev_snapshot, at.dir.clone(), None).await?;
-            // Each was taken before the next one, so the chain ends, and never meets a dataset twice.
-            if previous.phys.prev_snapshot_txg >= at.phys.prev_snapshot_txg {
-                break;
-            }
-            at = previous;
-        }
-        Err(DslError::Corrupt { object: dataset.object.0, what: "its snapshots form a cycle".into() })
+        let referenced = Sizes { used_bytes: referenced_bytes, ..Sizes::default() };
+        Ok(self.written_since(dataset, txg, referenced, None).await?.used_bytes)
     }
 
     /// Bytes written since a bookmark of this dataset or its origin. The bookmark must have the sizes that newer ones keep
     /// (its flag says so).
     pub async fn written_since_bookmark_bytes(&self, dataset: &Dataset, bookmark: &Bookmark) -> Result<u64, DslError> {
         let since = &bookmark.phys;
-        let mut written = dataset.phys.referenced_bytes.wrapping_sub(since.referenced_bytes);
+        let written = self.written_since(
+            dataset,
+            since.creation_txg,
+            Sizes::referenced_by_bookmark(since),
+            Some(Sizes::freed_after_bookmark(since)),
+        );
+        Ok(written.await?.used_bytes)
+    }
+
+    /// Sizes of what was written since a snapshot before this dataset (or its origin) that was taken in `txg` and referenced
+    /// `referenced`. `freed`: what of it was freed before the next snapshot, which only a bookmark knows once its own snapshot is gone;
+    /// `None` where that is there still.
+    pub async fn written_since(
+        &self,
+        dataset: &Dataset,
+        txg: Txg,
+        referenced: Sizes,
+        freed: Option<Sizes>,
+    ) -> Result<Sizes, DslError> {
+        let mut written = Sizes::referenced_by(dataset).less(referenced);
         let mut at = dataset.clone();
         for _ in 0..CHAIN_MAX {
-            if at.phys.prev_snapshot_txg <= since.creation_txg {
-                // What died until the next snapshot was made is only known to the bookmark once its own is gone.
-                return Ok(written.wrapping_add(since.referenced_freed_bytes));
+            // What died since, and had been there then: all of the first deadlist after the snapshot, of the later ones
+            // what is as old.
+            if at.phys.prev_snapshot_txg <= txg {
+                let first = match freed {
+                    Some(freed) => freed,
+                    None => self.deadlist_sizes(at.phys.deadlist, None).await?,
+                };
+                return Ok(written.plus(first));
             }
-            written = written.wrapping_add(self.deadlist_bytes(at.phys.deadlist, Some(since.creation_txg)).await?);
-            at = self.dataset_object(at.phys.prev_snapshot, at.dir.clone(), None).await?;
+            written = written.plus(self.deadlist_sizes(at.phys.deadlist, Some(txg)).await?);
+            let previous = self.dataset_object(at.phys.prev_snapshot, at.dir.clone(), None).await?;
+            // Each was taken before the next one, so the chain ends, and never meets a dataset twice.
+            if previous.phys.prev_snapshot_txg >= at.phys.prev_snapshot_txg {
+                break;
+            }
+            at = previous;
         }
         Err(DslError::Corrupt { object: dataset.object.0, what: "its snapshots form a cycle".into() })
     }
@@ -153,25 +225,31 @@ impl Dsl {
         Err(DslError::Corrupt { object: later.object.0, what: "its snapshots form a cycle".into() })
     }
 
-    /// Bytes in a deadlist: of all blocks, or of those in ranges that begin before `limit`.
-    async fn deadlist_bytes(&self, object: ObjectId, limit: Option<Txg>) -> Result<u64, DslError> {
+    /// Sizes of a deadlist: of all blocks, or of those in ranges that begin before `limit`.
+    async fn deadlist_sizes(&self, object: ObjectId, limit: Option<Txg>) -> Result<Sizes, DslError> {
         if object.0 == 0 {
-            return Ok(0);
+            return Ok(Sizes::default());
         }
+        let of_bpobj = |phys: &BpobjPhys| {
+            // The oldest lists know only what was used.
+            let [compressed_bytes, uncompressed_bytes] = phys.compressed.unwrap_or([phys.bytes; 2]);
+            Sizes { used_bytes: phys.bytes, compressed_bytes, uncompressed_bytes }
+        };
         let dnode = self.mos_object(object).await?;
         let order = dnode.byte_order();
         if dnode.phys().object_type == DmuType::BPOBJ {
             let phys = BpobjPhys::parse(&dnode.phys().bonus, order).map_err(|error| dnode.error(error))?;
             return match limit {
-                None => Ok(phys.bytes),
+                None => Ok(of_bpobj(&phys)),
                 Some(_) => Err(DslError::Unsupported("sums over deadlists of pools before version 26".into())),
             };
         }
         let Some(limit) = limit else {
             let phys = DeadlistPhys::parse(&dnode.phys().bonus, order).map_err(|error| dnode.error(error))?;
-            return Ok(phys.used_bytes);
+            let (used_bytes, compressed_bytes) = (phys.used_bytes, phys.compressed_bytes);
+            return Ok(Sizes { used_bytes, compressed_bytes, uncompressed_bytes: phys.uncompressed_bytes });
         };
-        let mut bytes = 0_u64;
+        let mut sizes = Sizes::default();
         for entry in Zap::open(dnode).await?.entries(RANGES_MAX).await? {
             let start = std::str::from_utf8(entry.name()).ok().and_then(|name| u64::from_str_radix(name, 16).ok());
             let (Some(start), Some(bpobj)) = (start, entry.value.as_u64()) else { continue };
@@ -179,10 +257,10 @@ impl Dsl {
                 let dnode = self.mos_object(ObjectId(bpobj)).await?;
                 let phys =
                     BpobjPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| dnode.error(error))?;
-                bytes = bytes.wrapping_add(phys.bytes);
+                sizes = sizes.plus(of_bpobj(&phys));
             }
         }
-        Ok(bytes)
+        Ok(sizes)
     }
 
     /// The guids of the snapshots with respect to which a dataset was redacted; `None` if it was not.

@@ -1,10 +1,12 @@
-//! Send streams: reading and checking them record by record.
+//! Send streams: making them, and reading and checking them record by record.
 //!
 //! # Need
 //!
 //! `zfs send` writes a snapshot, or the difference of two, as a stream of bytes; a file in a backup is such a stream
 //! years later. Before anything is received from it, and to tell what is in it at all, it must be read and checked from
 //! its first byte to its last, without trusting it.
+//!
+//! [`sender`] makes a stream of a snapshot, [`package`] several behind one list; each has a theory of its own. The rest reads.
 //!
 //! # The stream
 //!
@@ -44,7 +46,9 @@ mod dump;
 mod error;
 pub mod fuzz;
 mod nvprint;
+pub mod package;
 mod reader;
+pub mod sender;
 #[cfg(test)]
 mod tests;
 

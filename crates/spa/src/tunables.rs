@@ -13,7 +13,19 @@ pub const TABLES: &[&[Tunable]] = &[
     TxTunables::TABLE,
     ZilTunables::TABLE,
     multihost::Tunables::TABLE,
+    SendTunables::TABLE,
 ];
+
+cenote_kstat::tunables! {
+    /// Those of streams, which are made above this layer; the list of all tunables is here.
+    #[derive(Copy)]
+    pub struct SendTunables {
+        /// Whether blocks that cannot be read are sent as a pattern, in place of an error that ends the stream.
+        zfs_send_corrupt_data: bool = false, "", Switch, AtOpen;
+        /// Blocks that are read ahead of the one that is sent; 32 MiB at least.
+        zfs_send_queue_length: u64 = 16 << 20, "bytes", Number(1, 1 << 40), AtOpen;
+    }
+}
 
 /// Values of these tunables, none of which was given yet.
 #[must_use]
@@ -29,6 +41,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(TxTunables::for_memory(memory_bytes).with(settings).numbers());
     all.extend(ZilTunables::default().with(settings).numbers());
     all.extend(multihost::Tunables::default().with(settings).numbers());
+    all.extend(SendTunables::default().with(settings).numbers());
     all
 }
 

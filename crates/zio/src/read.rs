@@ -59,6 +59,18 @@ impl Zio {
         Ok(self.read_patiently(bp, context).await.map_err(fail)?.freeze())
     }
 
+    /// The bytes of a data block as they were before encryption (`bp.psize_bytes()` of them), authenticated, and compressed
+    /// as the pointer says. For streams that carry compressed blocks.
+    pub async fn read_compressed(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
+        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        self.check_readable(bp).map_err(fail)?;
+        if transform::needs_key(bp) && context.key.is_none() {
+            return Err(fail(ZioErrorKind::KeyNotLoaded));
+        }
+        let physical = self.read_patiently(bp, context).await.map_err(fail)?;
+        Ok(transform::opened(bp, context, physical).map_err(fail)?.freeze())
+    }
+
     /// Turns the physical bytes of [`Zio::read_physical`] into the logical ones, as [`Zio::read`] does.
     pub fn logical_of(&self, bp: &Blkptr, context: ReadContext<'_>, physical: &Block) -> Result<Block, ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);

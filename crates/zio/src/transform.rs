@@ -30,16 +30,22 @@ pub(crate) fn embedded(bp: &Blkptr) -> Result<Block, ZioErrorKind> {
 
 /// Authenticates, decrypts and decompresses the verified physical bytes of `bp`.
 pub(crate) fn to_logical(bp: &Blkptr, context: ReadContext<'_>, physical: Buf) -> Result<Block, ZioErrorKind> {
-    let authentication = |error: crypt::CryptError| ZioErrorKind::Authentication(error.to_string());
-    let no_mac = || FormatError::malformed("blkptr", 0, "an authenticated block without a MAC");
-    if !bp.uses_crypt() {
-        return plain(bp, physical);
-    }
     if bp.level() > 0 {
         let logical = plain(bp, physical)?;
-        let mac = bp.mac().ok_or_else(no_mac)?;
-        crypt::verify_indirect_mac(&logical, bp.byte_order(), &mac).map_err(authentication)?;
+        if bp.uses_crypt() {
+            let mac = bp.mac().ok_or_else(no_mac)?;
+            crypt::verify_indirect_mac(&logical, bp.byte_order(), &mac).map_err(authentication)?;
+        }
         return Ok(logical);
+    }
+    plain(bp, opened(bp, context, physical)?)
+}
+
+/// Authenticates and decrypts the verified physical bytes of a block of level 0, which stay compressed.
+pub(crate) fn opened(bp: &Blkptr, context: ReadContext<'_>, physical: Buf) -> Result<Buf, ZioErrorKind> {
+    assert_eq!(bp.level(), 0, "an indirect block's MAC is that of the blocks below it, not of its bytes");
+    if !bp.uses_crypt() {
+        return Ok(physical);
     }
     if bp.is_authenticated() {
         // Without the key the data can be read (it is not secret), only not authenticated; OpenZFS does the same when it
@@ -51,7 +57,7 @@ pub(crate) fn to_logical(bp: &Blkptr, context: ReadContext<'_>, physical: Buf) -
                 key.verify_mac(&physical, &bp.mac().ok_or_else(no_mac)?).map_err(authentication)?;
             }
         }
-        return plain(bp, physical);
+        return Ok(physical);
     }
     let Some(key) = context.key else { return Err(ZioErrorKind::KeyNotLoaded) };
     let Some(stored) = bp.crypt_params() else {
@@ -61,7 +67,15 @@ pub(crate) fn to_logical(bp: &Blkptr, context: ReadContext<'_>, physical: Buf) -
     let layout = crypt::BlockLayout::of_object_type(bp.object_type());
     let mut physical = physical;
     key.decrypt(layout, bp.byte_order(), &params, &mut physical).map_err(authentication)?;
-    plain(bp, physical)
+    Ok(physical)
+}
+
+fn authentication(error: crypt::CryptError) -> ZioErrorKind {
+    ZioErrorKind::Authentication(error.to_string())
+}
+
+fn no_mac() -> FormatError {
+    FormatError::malformed("blkptr", 0, "an authenticated block without a MAC")
 }
 
 fn plain(bp: &Blkptr, physical: Buf) -> Result<Block, ZioErrorKind> {

@@ -19,11 +19,12 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
-            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost [--all] [ARG…]"
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send [--all] \
+             [ARG…]"
         )
     };
     match (word.as_str(), rest) {
@@ -33,15 +34,18 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ("logs", []) => return logs(),
         ("frozen", _) => return frozen(rest),
         ("multihost", []) => return multihost(),
+        ("send", []) => return send(),
         ("written", _) => {
             written()?;
             return rounds(rest.iter().any(|argument| argument == "--all"));
         }
         _ => {}
     }
-    if !["setup", "run", "smoke", "judge", "image", "owner", "devices", "logs", "multihost"].contains(&word.as_str()) {
+    if !["setup", "run", "smoke", "judge", "image", "owner", "devices", "logs", "multihost", "send"]
+        .contains(&word.as_str())
+    {
         bail!(
-            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written or multihost, not {word}"
+            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost or send, not {word}"
         );
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
@@ -113,7 +117,8 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     written()?;
     rounds(false)?;
     multihost()?;
-    Ok(Outcome::Done(Tally { passed: 9, failed: 0 }))
+    send()?;
+    Ok(Outcome::Done(Tally { passed: 10, failed: 0 }))
 }
 
 /// A pool has one owner, Cenote or the kernel's module.
@@ -152,6 +157,16 @@ fn image() -> Result<()> {
 /// Each side refuses what the other has in use.
 fn multihost() -> Result<()> {
     process::run(process::script("tools/openzfs-vm/multihost").arg(golden::built_program()?))
+}
+
+/// Streams of golden pools, which the kernel's module receives.
+fn send() -> Result<()> {
+    let mut script = process::script("tools/openzfs-vm/send");
+    script.arg(golden::built_program()?);
+    for theme in ["snapshots", "xattrs", "acl"] {
+        script.arg(Golden::selection()?.theme(theme)?.unpacked()?.dir);
+    }
+    process::run(&mut script)
 }
 
 /// Pools that both write in turns.

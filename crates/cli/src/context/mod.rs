@@ -376,6 +376,16 @@ impl Context {
         self.kept.lock().iter().rev().find(|(name, _)| name == pool).map(|(_, kept)| *kept.root())
     }
 
+    /// Fails if a server has given up a txg of its pool that the command reads. Servers are asked again later.
+    pub(crate) fn check_kept(&self) -> Result<(), SpaError> {
+        for (pool, kept) in &mut *self.kept.lock() {
+            if kept.is_whole() == Some(false) {
+                return Err(SpaError::ViewGivenUp { pool: pool.clone(), txg: kept.root().txg });
+            }
+        }
+        Ok(())
+    }
+
     /// Fails unless all that a command has read of pools in use was of one txg each.
     pub(crate) fn check_views(&self) -> Result<()> {
         for (pool, mut kept) in std::mem::take(&mut *self.kept.lock()) {

@@ -42,6 +42,7 @@ pub(crate) use columns::{Column, parse_columns, parse_types};
 pub(crate) use mounts::{Mounted, Mounts};
 pub(crate) use select::{Selection, SortKey, select};
 pub(crate) use shown::Cell;
+pub(crate) use token::token as receive_resume_token;
 pub(crate) use values::Source;
 
 /// A pool and what is computed once for all of its datasets.

@@ -32,7 +32,7 @@ const SWITCHES: [(&str, &str); 4] = [
 
 /// The token of a file system or volume: its own, or that of the half-received clone below it. `None` where no receive
 /// was interrupted.
-pub(super) async fn token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>> {
+pub(crate) async fn token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>> {
     if let Some(token) = own_token(dsl, dataset).await? {
         return Ok(Some(token));
     }

@@ -137,7 +137,7 @@ pub struct RedactBlock {
     pub block: u64,
     /// The blocks' size in bytes, a multiple of 512 below 32 MiB.
     pub block_size_bytes: u32,
-    /// How many blocks, below 2^48.
+    /// How many blocks, from 1 to 2^48.
     pub block_count: u64,
 }
 
@@ -146,7 +146,7 @@ impl RedactBlock {
     pub const SIZE_BYTES: usize = 32;
     const COUNT_BITS: u32 = 48;
 
-    /// Reads an entry: the third word has the size in sectors in its upper 16 bits and the count in the rest.
+    /// Reads an entry: the third word has the size in sectors in its upper 16 bits and the count, less one, in the rest.
     pub fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {
         let fields = Fields::new("redaction list entry", bytes, Self::SIZE_BYTES, endian)?;
         let word = fields.u64(16)?;
@@ -154,7 +154,7 @@ impl RedactBlock {
             object: ObjectId(fields.u64(0)?),
             block: fields.u64(8)?,
             block_size_bytes: ((word >> Self::COUNT_BITS) as u32) << 9,
-            block_count: word & ((1 << Self::COUNT_BITS) - 1),
+            block_count: (word & ((1 << Self::COUNT_BITS) - 1)) + 1,
         })
     }
 
@@ -163,12 +163,13 @@ impl RedactBlock {
     pub fn emit(&self, endian: Endian) -> [u8; Self::SIZE_BYTES] {
         assert_eq!(self.block_size_bytes % 512, 0);
         assert!(self.block_size_bytes >> 9 <= 0xffff);
-        assert!(self.block_count >> Self::COUNT_BITS == 0);
+        let rest = self.block_count.checked_sub(1).expect("an entry has a block at least");
+        assert!(rest >> Self::COUNT_BITS == 0);
         let mut bytes = [0; Self::SIZE_BYTES];
         put_u64(&mut bytes, 0, self.object.0, endian);
         put_u64(&mut bytes, 8, self.block, endian);
         let sectors = u64::from(self.block_size_bytes >> 9);
-        put_u64(&mut bytes, 16, sectors << Self::COUNT_BITS | self.block_count, endian);
+        put_u64(&mut bytes, 16, sectors << Self::COUNT_BITS | rest, endian);
         bytes
     }
 }

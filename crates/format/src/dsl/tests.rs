@@ -141,7 +141,7 @@ proptest! {
             prop_assert!(RedactionListPhys::parse(&bonus[..bonus.len() - 1], endian).is_err());
         }
         let entry = RedactBlock {
-            object: ObjectId(words[0]), block: words[1], block_size_bytes: sectors << 9, block_count: words[2] >> 16,
+            object: ObjectId(words[0]), block: words[1], block_size_bytes: sectors << 9, block_count: (words[2] >> 16) + 1,
         };
         prop_assert_eq!(RedactBlock::parse(&entry.emit(endian), endian).unwrap(), entry);
     }

@@ -1,8 +1,42 @@
-//! The judge: `zstream` of OpenZFS, where it is installed.
+//! What tests share: the judge (`zstream` of OpenZFS, where it is installed), and golden pools that are open.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+use anyhow::{Result, ensure};
+use cenote_dsl::Secret;
+use cenote_spa::{ImportOptions, View, find, import};
+use cenote_taskq::{Handle, Runtime, RuntimeOptions};
+use cenote_testkit::Theme;
+
+async fn open(handle: &Handle, images: &[PathBuf], keys: &[(String, Vec<u8>)]) -> Result<View> {
+    let (mut pools, _) = find(handle, images).await;
+    ensure!(pools.len() == 1, "{} pools", pools.len());
+    let options = ImportOptions { force: true, cache_bytes: 64 << 20, ..ImportOptions::default() };
+    let pool = import(handle, pools.remove(0), &options).await?;
+    for (dataset, key) in keys {
+        pool.dsl().load_key(dataset, Secret::new(key.clone())).await?;
+    }
+    Ok(pool)
+}
+
+/// Has a theme's pool open, with its keys loaded if so wished.
+pub(crate) fn with_pool<T>(theme: &Theme, keys: bool, work: impl AsyncFnOnce(&View) -> Result<T>) -> Result<T> {
+    let runtime = Runtime::real(RuntimeOptions::default())?;
+    let handle = runtime.handle();
+    let images = theme.unpacked()?.images;
+    let manifest = theme.manifest()?;
+    let keys: Vec<_> =
+        if keys { manifest.keys.iter().map(|(name, key)| (name.clone(), key.bytes())).collect() } else { Vec::new() };
+    runtime.block_on(async {
+        let pool = open(&handle, &images, &keys).await?;
+        let result = work(&pool).await;
+        pool.close().await;
+        result
+    })
+}
 
 /// An installed `zstream`.
 pub(crate) struct Zstream(PathBuf);

@@ -15,6 +15,7 @@ mod mount;
 mod promote;
 mod rename;
 mod rollback;
+mod send;
 mod set;
 mod snapshot;
 mod space;
@@ -32,7 +33,7 @@ use crate::background::GoesOn;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Datasets: create, destroy, snapshots, clones, list, properties, holds, differences, space.
+/// Datasets: create, destroy, snapshots, clones, list, properties, holds, differences, streams, space.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -60,6 +61,7 @@ crate::args::commands! {
         Release => release,
         Rename => rename,
         Rollback => rollback,
+        Send => send,
         Set => set,
         #[command(visible_alias = "snap")]
         Snapshot => snapshot,

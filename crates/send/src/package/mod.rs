@@ -1,0 +1,230 @@
+//! Packages: several streams behind one list, for a tree of datasets, many snapshots, properties or holds.
+//!
+//! # Need
+//!
+//! One stream carries one snapshot. To replicate a tree with its history, its properties and its clones a receiver must know what comes:
+//! which datasets and snapshots there are, what is whose parent and origin.
+//!
+//! # Structures
+//!
+//! ```text
+//!   PackageRequest ─ gather ─► List ─────────────► BEGIN (compound), END
+//!                              datasets, guids,
+//!                              properties, holds
+//!                              └─ plan ─► Plan: streams in the order in which they are sent ─► BEGIN … END each
+//!                                                                                              END of zeros
+//! ```
+//! [`gather`] walks the tree of datasets in the order of their ZAPs, as OpenZFS does, and makes the list; [`plan`] says which snapshots
+//! are sent, each from which: no dataset before its parent's, no clone before its origin's.
+//!
+//! # Invariants
+//!
+//! 1. A plan's streams can be received in their order.
+//! 2. The list is as long as datasets and snapshots are many; a list longer than receivers take is refused.
+//!
+//! # Rejected
+//!
+//! Planning while sending: estimates need the plan before the first byte is written.
+
+mod gather;
+mod plan;
+
+use std::io::{self, Write};
+
+use cenote_codec::checksum::fletcher::Fletcher4;
+use cenote_dsl::Dataset;
+use cenote_format::Endian;
+use cenote_format::ids::Guid;
+use cenote_format::nvlist::NvList;
+use cenote_format::stream::{BEGIN_PAYLOAD_BYTES_MAX, Begin, BeginFlags, Body, End, Features, HeaderKind, Record};
+use cenote_spa::View;
+
+use crate::sender::SenderError;
+
+pub use self::gather::{List, gather};
+pub use self::plan::{Plan, Planned, plan};
+
+/// What a package is to have.
+#[derive(Clone, Debug, Default)]
+pub struct PackageRequest {
+    /// The file system or volume at the top.
+    pub dataset: String,
+    /// The snapshot of it (and of those below) up to which is sent, without the dataset.
+    pub to: String,
+    /// The snapshot from which on is sent.
+    pub from: Option<String>,
+    /// The first stream of a clone is incremental from its origin.
+    pub from_origin: bool,
+    /// Everything below, with properties (`-R`).
+    pub replicate: bool,
+    /// All snapshots between (`-I`).
+    pub do_all: bool,
+    /// Properties (`-p`).
+    pub props: bool,
+    /// Holds (`-h`).
+    pub holds: bool,
+    /// Received properties in place of those in force (`-b`).
+    pub backup: bool,
+    /// Datasets without the snapshot are left out (`-s`).
+    pub skip_missing: bool,
+    /// Encrypted datasets may be sent in the clear (`-U`).
+    pub without_encryption: bool,
+    /// Encrypted datasets are sent raw.
+    pub raw: bool,
+    /// Datasets that are left out with all below (`-X`).
+    pub excludes: Vec<String>,
+    /// What is passed over is told.
+    pub is_verbose: bool,
+}
+
+impl PackageRequest {
+    /// Whether the package begins with a list.
+    #[must_use]
+    pub const fn has_list(&self) -> bool {
+        self.replicate || self.props || self.holds
+    }
+
+    fn excludes(&self, name: &str) -> bool {
+        self.excludes.iter().any(|excluded| {
+            name.strip_prefix(excluded.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || rest.starts_with('@'))
+        })
+    }
+}
+
+/// Why there is no package. The texts are OpenZFS's.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackageError {
+    /// A dataset has not the snapshot.
+    #[error("cannot send {top}@{snapshot}{how}: snapshot {dataset}@{snapshot} does not exist")]
+    NoSnapshot {
+        /// The dataset at the top.
+        top: String,
+        /// The snapshot.
+        snapshot: String,
+        /// ` recursively`, or nothing.
+        how: &'static str,
+        /// The dataset that has it not.
+        dataset: String,
+    },
+    /// A dataset is encrypted, and neither raw streams were asked for nor streams in the clear.
+    #[error(
+        "cannot send {top}@{snapshot}: encrypted dataset {dataset} may not be sent with properties without the raw flag or \
+         no-preserve-encryption flag"
+    )]
+    Encrypted {
+        /// The dataset at the top.
+        top: String,
+        /// The snapshot.
+        snapshot: String,
+        /// The encrypted dataset.
+        dataset: String,
+    },
+    /// The list is longer than receivers take.
+    #[error(
+        "the size of the list of snapshots and properties is too large to be received successfully.\n\
+         Select a smaller number of snapshots to send."
+    )]
+    TooLarge,
+    /// Something could not be read.
+    #[error("{0}")]
+    Sender(#[from] SenderError),
+}
+
+impl From<cenote_dsl::DslError> for PackageError {
+    fn from(error: cenote_dsl::DslError) -> Self {
+        SenderError::from(error).into()
+    }
+}
+
+impl From<cenote_dmu::DmuError> for PackageError {
+    fn from(error: cenote_dmu::DmuError) -> Self {
+        SenderError::from(error).into()
+    }
+}
+
+/// Opens a package: BEGIN with the list, if it has one, and that BEGIN's END.
+///
+/// # Errors
+/// The list is too long, or `out` fails.
+pub fn begin(request: &PackageRequest, list: Option<&List>, out: &mut dyn Write) -> Result<u64, PackageError> {
+    let payload = match list {
+        Some(list) => head(request, list).emit_xdr(),
+        None => Vec::new(),
+    };
+    if payload.len() as u64 > BEGIN_PAYLOAD_BYTES_MAX {
+        return Err(PackageError::TooLarge);
+    }
+    let name = format!("{}@{}", request.dataset, request.to);
+    if name.len() > Begin::NAME_BYTES_MAX {
+        return Err(SenderError::NameTooLong(name).into());
+    }
+    let begin = Begin {
+        header: HeaderKind::Compound,
+        features: if request.holds { Features::HOLDS } else { Features::empty() },
+        reserved: 0,
+        creation_time: 0,
+        objset_type: 0,
+        flags: BeginFlags::empty(),
+        to_guid: Guid(0),
+        from_guid: Guid(0),
+        to_name: name.into_bytes(),
+    };
+    let payload_length = u32::try_from(payload.len()).map_err(|_| PackageError::TooLarge)?;
+    let head = Record { payload_length, body: Body::Begin(begin), checksum: [0; 4] }.emit(ENDIAN);
+    let mut sum = Fletcher4::new();
+    sum.update(&head, ENDIAN);
+    sum.update(&payload, ENDIAN);
+    let write = |out: &mut dyn Write| -> io::Result<()> {
+        out.write_all(&head)?;
+        out.write_all(&payload)?;
+        out.write_all(&conclusion(sum.finish()))
+    };
+    write(out).map_err(SenderError::Output)?;
+    Ok((2 * Record::SIZE + payload.len()) as u64)
+}
+
+/// Closes a package.
+///
+/// # Errors
+/// `out` fails.
+pub fn end(out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(&conclusion([0; 4]))
+}
+
+/// The byte order of packages: that of the machine that sends.
+const ENDIAN: Endian = cenote_dmu::ORDER;
+
+/// An END that no stream's own sum covers.
+fn conclusion(stream_checksum: [u64; 4]) -> [u8; Record::SIZE] {
+    let body = Body::End(End { stream_checksum, to_guid: Guid(0) });
+    Record { payload_length: 0, body, checksum: [0; 4] }.emit(ENDIAN)
+}
+
+fn head(request: &PackageRequest, list: &List) -> NvList {
+    use cenote_format::nvlist::NvValue;
+    let mut head = NvList::new();
+    if let Some(from) = &request.from {
+        head.push("fromsnap", from.as_str());
+    }
+    head.push("tosnap", request.to.as_str());
+    if !request.replicate {
+        head.push("not_recursive", NvValue::Boolean);
+    }
+    if request.raw {
+        head.push("raw", NvValue::Boolean);
+    }
+    head.push("fss", list.packed());
+    head
+}
+
+/// The snapshots of a head in the order of their txgs, between two of them.
+async fn snapshots(pool: &View, head: &Dataset, min_txg: u64, max_txg: u64) -> Result<Vec<Dataset>, PackageError> {
+    let mut found = pool.dsl().snapshots(head).await?;
+    found.retain(|snapshot| {
+        let txg = snapshot.phys.creation_txg.0;
+        txg >= min_txg && (max_txg == 0 || txg <= max_txg)
+    });
+    Ok(found)
+}

@@ -1,0 +1,93 @@
+//! What can go wrong while a stream is made.
+
+use std::io;
+
+use cenote_dmu::DmuError;
+use cenote_dsl::DslError;
+use cenote_format::ids::ObjectId;
+use cenote_spa::SpaError;
+use cenote_zio::ZioError;
+use thiserror::Error;
+
+/// Why a stream could not be made, or was broken off.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SenderError {
+    /// A block could not be read.
+    #[error("'{dataset}': {source}")]
+    Block {
+        /// The dataset that is sent.
+        dataset: String,
+        /// Which block, and why.
+        source: ZioError,
+    },
+    /// An object of the dataset contradicts itself.
+    #[error("'{dataset}', object {object}: {what}")]
+    Corrupt {
+        /// The dataset that is sent.
+        dataset: String,
+        /// The object; 0 for the array of objects itself.
+        object: ObjectId,
+        /// The contradiction.
+        what: String,
+    },
+    /// The dataset is encrypted, its key is not loaded, and the stream is not raw.
+    #[error("'{0}': source key must be loaded")]
+    KeyNotLoaded(String),
+    /// The incremental source did not come before what is sent.
+    #[error("not an earlier snapshot from the same fs")]
+    NotEarlier,
+    /// A micro ZAP above 128 KiB, which is never split, in a stream without large blocks.
+    #[error("source snapshot contains large microzaps, need -L (--large-block) or -w (--raw) to generate stream")]
+    LargeMicrozap,
+    /// The name does not fit a BEGIN record.
+    #[error("'{0}': the name is too long for a stream")]
+    NameTooLong(String),
+    /// The object that a stream is to go on with is not there.
+    #[error("'{dataset}' has no object {object} to go on with")]
+    NoSuchObject {
+        /// The dataset.
+        dataset: String,
+        /// The object.
+        object: ObjectId,
+    },
+    /// The dataset has nothing that a stream could be made of, or not what was asked for.
+    #[error("'{dataset}': {what}")]
+    Invalid {
+        /// The dataset.
+        dataset: String,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// What this version does not do.
+    #[error("'{dataset}': not supported yet: {what}")]
+    Unsupported {
+        /// The dataset.
+        dataset: String,
+        /// What.
+        what: &'static str,
+    },
+    /// An object, of the pool's own or of the dataset, could not be read.
+    #[error("{0}")]
+    Dmu(#[from] DmuError),
+    /// Something about a dataset could not be read.
+    #[error("{0}")]
+    Dsl(#[from] DslError),
+    /// Something about the pool could not be read.
+    #[error("{0}")]
+    Spa(#[from] SpaError),
+    /// The stream could not be written.
+    #[error("{0}")]
+    Output(#[from] io::Error),
+    /// A task that read for the stream ended early: the program is shutting down.
+    #[error("'{0}': a read did not come to an end")]
+    Interrupted(String),
+}
+
+impl SenderError {
+    /// Whether devices or their contents are at fault, what OpenZFS calls an I/O error.
+    #[must_use]
+    pub const fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Block { .. } | Self::Corrupt { .. } | Self::Dmu(_))
+    }
+}
