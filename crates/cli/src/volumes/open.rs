@@ -94,11 +94,11 @@ impl OpenVolumes {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
-    /// Has volumes that are open obey their property `readonly` as it is now. Returns a sentence for each property, of those called
+    /// Has volumes that are open obey their properties `readonly` and `logbias` as they are now. Returns a sentence for each property, of those called
     /// `changed`, that an open volume obeys only later.
     pub(crate) async fn refresh(&self, changed: &[String]) -> Vec<String> {
         let is_changed = |property: &str| changed.iter().any(|name| name == property);
-        if !is_changed("readonly") && !is_changed("sync") {
+        if !is_changed("readonly") && !is_changed("logbias") && !is_changed("sync") {
             return Vec::new();
         }
         let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().cloned().collect();
@@ -111,8 +111,13 @@ impl OpenVolumes {
                 for dataset in datasets {
                     let name = view.dataset_name(dataset).await.map_err(failed)?;
                     let dir = view.dataset(&name).await.map_err(failed)?.dir;
-                    let readonly = view.property(&dir, "readonly", true).await.map_err(failed)?;
-                    now.push((name, readonly.and_then(|found| found.value.number()) == Some(1)));
+                    let number = async |property: &str| {
+                        let found = view.property(&dir, property, true).await.map_err(failed)?;
+                        Ok::<_, SpaError>(found.and_then(|found| found.value.number()))
+                    };
+                    let readonly = number("readonly").await? == Some(1);
+                    let logbias = number("logbias").await? == Some(live::THROUGHPUT);
+                    now.push((name, readonly, logbias));
                 }
                 Ok::<_, SpaError>(now)
             })
@@ -122,8 +127,9 @@ impl OpenVolumes {
             Err(error) => return vec![format!("volumes that are open go on as they were: {error}")],
         };
         let mut later = Vec::new();
-        for (live, (name, is_read_only)) in open.iter().zip(now) {
+        for (live, (name, is_read_only, is_for_throughput)) in open.iter().zip(now) {
             live.set_read_only(is_read_only);
+            live.set_for_throughput(is_for_throughput);
             if is_changed("sync") {
                 later.push(format!("'{name}' is open: 'sync' takes effect there when it is served again"));
             }
@@ -223,7 +229,7 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
         let found = view.property(&dataset.dir, property, true).await.map_err(|error| io_error(&error))?;
         Ok::<_, ExportError>(found.and_then(|found| found.value.number()).unwrap_or(0))
     };
-    let (sync, readonly) = (number("sync").await?, number("readonly").await?);
+    let (sync, logbias, readonly) = (number("sync").await?, number("logbias").await?, number("readonly").await?);
     if readonly == 1 {
         return Ok(Some(Seen::Frozen(volume)));
     }
@@ -233,6 +239,6 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
         Err(SpaError::Unwritable { .. }) => return Ok(Some(Seen::Frozen(volume))),
         Err(error) => return Err(io_error(&error)),
     };
-    let live = live::open(pool, writer, name, head, sync).await?;
+    let live = live::open(pool, writer, name, head, (sync, logbias)).await?;
     Ok(Some(Seen::New(dataset.object, live)))
 }

@@ -136,6 +136,9 @@ pub struct Synced {
     pub born: SpaceDelta,
     /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
     pub killed: Killed,
+    /// Blocks that were stored for the intent log and came to nothing: they are in no account, and their places are to be freed in this
+    /// txg like those of blocks that were given up, since a crash before its end may need them.
+    pub unused: Vec<Blkptr>,
     /// Features that the written blocks need: the dataset has to activate each of them in this txg.
     pub needs: Needs,
 }
@@ -202,6 +205,7 @@ impl Writer {
                 policy: objset.policy(),
                 born: SpaceDelta::default(),
                 killed: Killed::default(),
+                unused: Vec::new(),
                 needs: Needs::of_objset(objset.phys().flags),
             })
             .collect();
@@ -234,8 +238,9 @@ impl Writer {
         let mut synced = Vec::with_capacity(parts.len());
         let mut roots = Vec::with_capacity(parts.len());
         for (part, (root, phys)) in parts.into_iter().zip(pointers) {
-            synced.push(Synced { root, born: part.born, killed: part.killed, needs: part.needs });
-            roots.push((part.objset, root, phys));
+            let Part { objset, born, killed, unused, needs, .. } = part;
+            synced.push(Synced { root, born, killed, unused, needs });
+            roots.push((objset, root, phys));
         }
         Ok((synced, Storing { stores, txg, objects: settled, metas: settled_metas, roots }))
     }
@@ -263,6 +268,7 @@ impl Writer {
         for done in done {
             let part = &mut parts[done.part];
             part.killed.append(done.killed);
+            part.unused.extend(done.unused);
             part.needs |= done.needs;
             owners[done.part].append(done.owners);
             roots[done.part].extend(done.roots);

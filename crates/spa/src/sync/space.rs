@@ -56,6 +56,8 @@ pub(crate) struct Space {
     small_left_bytes: AtomicU64,
     /// Some vdev has nothing but intent logs.
     has_log_devices: AtomicBool,
+    /// Some vdev is for metadata and small blocks.
+    has_special_devices: AtomicBool,
     /// What space maps are read from.
     mos: OnceLock<Objset>,
     /// The tree whose suspension allocations wait for when there is no space.
@@ -77,6 +79,7 @@ impl Space {
             allocator: Mutex::new(allocator),
             small_left_bytes: AtomicU64::new(0),
             has_log_devices: AtomicBool::new(allocator_has_logs),
+            has_special_devices: AtomicBool::new(false),
             mos: OnceLock::new(),
             tree: OnceLock::new(),
             troubles: Arc::default(),
@@ -88,11 +91,12 @@ impl Space {
 
     /// Finds out how much small blocks of files may take of special vdevs: all but what is kept for metadata.
     fn measure_special(&self) {
-        let left = self.with(|allocator| {
+        let (size, left) = self.with(|allocator| {
             let (size, allocated, _) = allocator.class_figures(ClassKind::Special);
             let kept_pct = allocator.tunables().zfs_special_class_metadata_reserve_pct.min(100);
-            (size / 100 * (100 - kept_pct)).saturating_sub(allocated)
+            (size, (size / 100 * (100 - kept_pct)).saturating_sub(allocated))
         });
+        self.has_special_devices.store(size > 0, Ordering::Relaxed);
         self.small_left_bytes.store(left, Ordering::Relaxed);
     }
 
@@ -361,8 +365,20 @@ impl cenote_zio::Allocator for Space {
         Box::pin(async move { self.place(&request).await })
     }
 
+    fn allocate_at_once(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
+        Box::pin(async move { self.place(&request).await })
+    }
+
+    fn has_log_devices(&self) -> bool {
+        self.has_log_devices.load(Ordering::Relaxed)
+    }
+
+    fn has_special_devices(&self) -> bool {
+        self.has_special_devices.load(Ordering::Relaxed)
+    }
+
     fn is_log_device(&self, vdev: VdevId) -> bool {
-        self.has_log_devices.load(Ordering::Relaxed) && self.with(|allocator| allocator.is_log_device(vdev))
+        self.has_log_devices() && self.with(|allocator| allocator.is_log_device(vdev))
     }
 
     fn log_device_failed(&self, vdev: VdevId, why: &str) {
