@@ -9,7 +9,7 @@ cenote_kstat::tunables! {
         zfs_commit_timeout_pct: u64 = 100, "%", Number(0, 1000), AtOpen;
         /// From so many bytes on a write is logged by reference: its block is stored where it stays. Not where a log device is, and see
         /// `zil_special_is_slog`; a dataset with `logbias=throughput` logs all writes so.
-        zfs_immediate_write_sz: u64 = 32_768, "bytes", Number(0, 1 << 24), AtOpen;
+        zfs_immediate_write_sz: u64 = 32_768, "bytes", Number(0, 1 << 40), AtOpen;
         /// Special devices are as fast as a log device: a write is logged by reference only if its block goes to them itself.
         zil_special_is_slog: bool = true, "", Switch, AtOpen;
         /// Largest block of a log, in whole 4 KiB; only a record that needs a larger one gets it.

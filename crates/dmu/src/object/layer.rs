@@ -217,3 +217,71 @@ impl State {
         (Known::OnDisk(self.synced.clone()), end)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ObjectSpec;
+    use cenote_format::dmu_type::DmuType;
+
+    fn layer() -> Layer {
+        let head = ObjectSpec::new(DmuType::PLAIN_FILE_CONTENTS, 512).dnode().unwrap();
+        let (blocks, logged) = (Arc::default(), BTreeMap::new());
+        Layer { head, blocks, freed: Vec::new(), spill: None, is_freed: false, logged, unused: Vec::new() }
+    }
+
+    /// A pointer that is told from others by its birth.
+    fn stored(number: u64) -> Blkptr {
+        let mut bp = Blkptr::HOLE;
+        bp.set_births(Txg(number), Txg(number));
+        bp
+    }
+
+    proptest! {
+        /// Whatever becomes of blocks, each that was stored is the pointer of a block that is as it was then, or is unused, once.
+        #[test]
+        fn a_stored_block_is_of_use_or_unused(
+            steps in prop::collection::vec((0_u64..8, 0_u64..12, 1_u64..6), 1..60),
+            ends_freed in any::<bool>(),
+        ) {
+            let (mut layer, mut count) = (layer(), 0);
+            let mut now: BTreeMap<u64, u64> = BTreeMap::new();
+            for (what, block, len) in steps {
+                match what {
+                    0 => {
+                        layer.free(block..block + len);
+                        now.retain(|at, _| !(block..block + len).contains(at));
+                    }
+                    1 => {
+                        layer.free(block..u64::MAX);
+                        now.retain(|at, _| *at < block);
+                    }
+                    2..=4 => {
+                        layer.changes(block);
+                        Arc::make_mut(&mut layer.blocks).insert(block, Block::empty());
+                        now.remove(&block);
+                    }
+                    _ if layer.blocks.contains_key(&block) && !layer.logged.contains_key(&block) => {
+                        count += 1;
+                        layer.logged.insert(block, stored(count));
+                        now.insert(block, count);
+                    }
+                    _ => {}
+                }
+            }
+            if ends_freed {
+                layer.free_all();
+                now.clear();
+            }
+            let logged: BTreeMap<u64, u64> = layer.logged.iter().map(|(at, bp)| (*at, bp.logical_birth().0)).collect();
+            prop_assert_eq!(&logged, &now);
+            prop_assert!(layer.logged.keys().all(|block| layer.blocks.contains_key(block)));
+            let mut all: Vec<u64> = logged.into_values().collect();
+            all.extend(layer.unused.iter().map(|bp| bp.logical_birth().0));
+            all.sort_unstable();
+            prop_assert_eq!(all, (1..=count).collect::<Vec<_>>());
+        }
+    }
+}
