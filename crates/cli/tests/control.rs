@@ -221,7 +221,6 @@ fn a_volume_that_clients_use_changes_its_size_and_its_name() {
     };
     assert!(!logged("latency", false));
     assert!(logged("throughput", true));
-    drop(logged);
     // What clients did is counted.
     let kstats = server.kstats();
     let of = |volume: &str| {
