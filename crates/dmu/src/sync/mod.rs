@@ -28,7 +28,8 @@
 //! 5. It goes up level by level (`sync`): blocks are
 //!    taken some at a time (`level`), prepared on all cores, get their places in order, have their pointers made and what they
 //!    give up counted on all cores (`place`, `killed`), and are stored in the background, neighbours as one (`stores`). A
-//!    block's pointer is known when it is placed, so the level above need not wait for devices. Stretches whose objects have changed
+//!    block's pointer is known when it is placed, so the level above need not wait for devices. What was stored for the intent log
+//!    (`object/logged`) has its pointer, and is only counted. Stretches whose objects have changed
 //!    in their dnodes alone have no part in this.
 //! 6. Each stretch counts what its trees have lost, and what its owners use where the objset's flags say that it has accounts of
 //!    them (`userquota`), and puts its dnodes into the blocks of the meta-dnode. What stretches come to is put together in their
