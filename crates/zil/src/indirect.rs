@@ -147,8 +147,7 @@ impl LogWriter {
         }
         let is_large = len >= tunables.zfs_immediate_write_sz && (len >= shape.block_bytes / 2 || !shape.is_awaited);
         let goes_to_special = || shape.block_bytes <= u64::from(shape.small_bytes);
-        is_large
-            && (!tunables.zil_special_is_slog || !self.io.allocator.has_special_devices() || goes_to_special())
+        is_large && (!tunables.zil_special_is_slog || !self.io.allocator.has_special_devices() || goes_to_special())
     }
 
     /// Gives the block of a part of a write its place, and begins to store it. Nothing where it has to be copied.

@@ -288,7 +288,11 @@ mod tests {
         let Itx { txg, payload: Payload::Write(last) } = write(11, 50..60) else { panic!("a write") };
         queue.push_of(ObjectId(7), Itx { txg, payload: Payload::Write(ItxWrite { indirect: Some(16), ..last }) });
         queue.async_to_sync(Some(ObjectId(7)));
-        assert_eq!(shown(&queue.take().unwrap()), ["0..20", "30..40", "40..50", "50..60"], "as far as they are logged alike");
+        assert_eq!(
+            shown(&queue.take().unwrap()),
+            ["0..20", "30..40", "40..50", "50..60"],
+            "as far as they are logged alike"
+        );
     }
 
     #[test]

@@ -51,9 +51,7 @@ use cenote_format::enums::Checksum;
 use cenote_format::ids::{BlockId, Guid, Txg, VdevId};
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
-use cenote_zio::{
-    AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, Placed, WritePolicy, ZioError,
-};
+use cenote_zio::{AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, Placed, WritePolicy, ZioError};
 
 use super::Object;
 use crate::geometry::is_special;

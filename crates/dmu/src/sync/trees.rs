@@ -159,7 +159,10 @@ impl Tree {
             head,
         };
         tree.indirects.resize_with(usize::from(tree.head.levels), BTreeMap::new);
-        debug_assert!(tree.logged.keys().all(|block| tree.blocks.contains_key(block)), "what is stored is to be written");
+        debug_assert!(
+            tree.logged.keys().all(|block| tree.blocks.contains_key(block)),
+            "what is stored is to be written"
+        );
         if tree.is_freed {
             tree.blocks = Arc::default();
             tree.free_range(0..u64::MAX).await?;

@@ -322,7 +322,9 @@ fn a_volumes_blocks_are_logged_by_reference() {
             let (mut rng, mut model) = (Rng::new(1), vec![0; spec.size_bytes as usize]);
             volume.write(0, &[0; 10]).await.unwrap();
             volume.flush().await.unwrap();
-            for (at, len) in [(0, 3 * BLOCK), (BLOCK, BLOCK), (5 * BLOCK + 512, 2 * BLOCK), (5 * BLOCK, 40_960), (BLOCK, 40_960)] {
+            for (at, len) in
+                [(0, 3 * BLOCK), (BLOCK, BLOCK), (5 * BLOCK + 512, 2 * BLOCK), (5 * BLOCK, 40_960), (BLOCK, 40_960)]
+            {
                 let bytes = noise(&mut rng, len);
                 volume.write(at, &bytes).await.unwrap();
                 volume.settle(true).await.unwrap();

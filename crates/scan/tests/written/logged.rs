@@ -265,7 +265,8 @@ fn what_was_made_stable_is_there_though_no_txg_has_it() {
                     }
                 }
                 log.sync(None).await.unwrap();
-                *indirect.entry((has_log, is_for_throughput)).or_insert(0) += counts(&pool, "zil")["zil_itx_indirect_count"];
+                *indirect.entry((has_log, is_for_throughput)).or_insert(0) +=
+                    counts(&pool, "zil")["zil_itx_indirect_count"];
                 // The first change has a txg written, in which the chain begins; the first who waits waits for that.
                 let txgs = pool.history().len();
                 logged += u64::from(txgs <= 3);

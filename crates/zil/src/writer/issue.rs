@@ -6,10 +6,10 @@ use std::time::Duration;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::zil::{Chain, LogBlockId};
-use cenote_taskq::{Class, Join};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::atomic::Ordering;
+use cenote_taskq::{Class, Join};
 use cenote_zio::{Bookmark, log_pointer};
 
 use super::LogWriter;
