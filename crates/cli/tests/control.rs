@@ -208,6 +208,19 @@ fn a_volume_that_clients_use_changes_its_size_and_its_name() {
     assert_eq!(early.tell("write 0 4096 3"), "done");
     assert_eq!((same.tell("read 0 4096"), other.tell("read 0 4096")), ("3".into(), "0".into()));
     assert_eq!(same.tell("flush"), "done");
+    // `logbias` is obeyed at once: small writes are logged by reference, too.
+    let referenced = || -> u64 { server.kstats()["zil:zil_itx_indirect_count"].parse().unwrap() };
+    let mut logged = |logbias: &str, wanted: bool| {
+        images.run("zfs", &["set", &format!("logbias={logbias}"), "mine/s"]);
+        let before = referenced();
+        // One may have to wait for a transaction group, and is not logged.
+        (0..20).any(|_| {
+            assert_eq!((same.tell("write 0 4096 3"), same.tell("flush")), ("done".into(), "done".into()));
+            wanted && referenced() > before
+        }) || referenced() > before
+    };
+    assert!(!logged("latency", false));
+    assert!(logged("throughput", true));
     // What clients did is counted.
     let kstats = server.kstats();
     let of = |volume: &str| {

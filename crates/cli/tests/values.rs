@@ -102,6 +102,9 @@ fn how(property: &Property) -> How {
         }
         "quota" => How::Elsewhere("how much can be written: tests/mount_rw.rs and tests/change.rs"),
         "refreservation" | "volsize" => How::Elsewhere("the accounts, and the volume: tests/volumes.rs"),
+        "logbias" => {
+            How::Elsewhere("what the log points to: crates/scan/tests/written/indirect.rs and tools/openzfs-vm/frozen")
+        }
         name => panic!("how is the effect of '{name}' seen? it needs a row here"),
     }
 }

@@ -62,7 +62,10 @@ pub(crate) async fn found(handle: &Handle, paths: &[PathBuf]) -> Result<FoundPoo
 }
 
 pub(crate) fn import_options() -> ImportOptions {
-    ImportOptions { cache_bytes: CACHE_BYTES, force: true, ..ImportOptions::default() }
+    let mut tunables = cenote_spa::tunables::settings();
+    // Blocks are small here: many writes are to be logged by reference all the same.
+    tunables.set_from("zfs_immediate_write_sz=6000").expect("a tunable that there is");
+    ImportOptions { cache_bytes: CACHE_BYTES, force: true, tunables, ..ImportOptions::default() }
 }
 
 /// A pool that is open to be read, and the txg that it is as of.

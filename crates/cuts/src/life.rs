@@ -660,7 +660,7 @@ async fn opened(
     };
     let mut heads = Vec::new();
     let mut writers = models.files.iter();
-    for (name, sync) in FILE_SYSTEMS.into_iter().zip(shape.sync) {
+    for ((name, sync), is_for_throughput) in FILE_SYSTEMS.into_iter().zip(shape.sync).zip(shape.is_for_throughput) {
         let head = pool.open_head(name).await.map_err(words)?;
         heads.push(head.clone());
         let xattrs = if shape.has_xattr_dirs() { XattrMode::Dir } else { XattrMode::Sa };
@@ -668,6 +668,7 @@ async fn opened(
         let turn = Turn::default();
         let zil = Arc::new(head.log_through(Arc::new(Noting::new(head.clone(), turn.clone())), sync));
         let fs = FileSystem::open_logged(head.objset(), zil.clone(), options).await.map_err(words)?;
+        zil.set_for_throughput(is_for_throughput);
         for (at, log) in writers.by_ref().take(WRITERS).enumerate() {
             let first = fs.lookup(fs.root(), dir_name(at * 2).as_bytes()).await.map_err(words)?;
             let second = fs.lookup(fs.root(), dir_name(at * 2 + 1).as_bytes()).await.map_err(words)?;
@@ -687,6 +688,7 @@ async fn opened(
     heads.push(head.clone());
     let volume = LiveVolume::open(head.objset(), head.log(shape.volume_sync)).await.map_err(words)?;
     volume.replay().await.map_err(words)?;
+    volume.set_for_throughput(shape.is_for_throughput[2]);
     let volume = Arc::new(volume);
     for log in &models.ranges {
         let (volume, sync) = (volume.clone(), shape.volume_sync);

@@ -49,6 +49,8 @@ pub struct Shape {
     pub sync: [SyncMode; 2],
     /// The property `sync` of the volume.
     pub volume_sync: SyncMode,
+    /// The property `logbias` of the file systems and of the volume: all writes are logged by reference.
+    pub is_for_throughput: [bool; 3],
     sector_bytes: u32,
     write_cache: bool,
     /// Limits so small that logs are flushed and maps condensed all the time.
@@ -138,6 +140,7 @@ impl Shape {
             // What is as small as can be cannot be split.
             ganged_from_bytes: rng.chance(1, 3).then(|| 1 << (13 + rng.below(3))),
             lost_flushes_percent: 0,
+            is_for_throughput: [(); 3].map(|()| rng.chance(1, 3)),
         }
     }
 
@@ -183,10 +186,11 @@ impl Shape {
     #[must_use]
     pub fn words(&self) -> String {
         let Self { layout, ashift, sync, volume_sync, write_cache, has_small_logs, ganged_from_bytes, .. } = self;
+        let through = self.is_for_throughput;
         let logs = if self.disabled_features.is_empty() { "logs" } else { "no logs" };
         format!(
             "{layout:?} ashift {ashift}, {logs}{}, ganged from {ganged_from_bytes:?}, {}, sync {sync:?} \
-             {volume_sync:?}",
+             {volume_sync:?}, throughput {through:?}",
             if *has_small_logs { " (small)" } else { "" },
             if *write_cache { "write cache" } else { "no write cache" },
         )

@@ -23,6 +23,7 @@ pub const fn cuts_max(mutant: Mutant) -> u64 {
         | Mutant::LogItxsDropped
         | Mutant::LogUnloggedIgnored
         | Mutant::LogDataFirst
+        | Mutant::LogDataUnflushed
         | Mutant::LogUnclaimed => 200,
         Mutant::KeptDropped | Mutant::LabelsAtOnce | Mutant::UberblockUnflushed => 2000,
         // Clients wait for logs and not for txgs, so there are fewer txgs in a life than when these were tried last.

@@ -202,8 +202,8 @@ impl Dsl {
 
     /// Bytes of the ranges of a deadlist that begin at a txg or later.
     async fn deadlist_bytes_since(&self, object: ObjectId, since: Txg) -> Result<u64, DslError> {
-        let all = self.deadlist_bytes(object, None).await?;
-        Ok(all.saturating_sub(self.deadlist_bytes(object, Some(since)).await?))
+        let all = self.deadlist_sizes(object, None).await?.used_bytes;
+        Ok(all.saturating_sub(self.deadlist_sizes(object, Some(since)).await?.used_bytes))
     }
 
     /// Whether `earlier` is a snapshot in the line that leads to `later`: of the same dataset, or of its origin's.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::{SyncMode, TxError};
+use cenote_dmu::tx::TxError;
 use cenote_format::ids::ObjectId;
 use cenote_spa::{HeadSpace, LiveHead};
 use cenote_taskq::sync::Mutex;
@@ -76,6 +76,7 @@ impl Live {
     /// It is no file system, or one that cannot be changed yet.
     pub(crate) async fn open(head: LiveHead, properties: &Properties, report: Report) -> Result<Self, ZplError> {
         let log = Arc::new(head.log(properties.sync));
+        log.set_for_throughput(properties.is_for_throughput);
         let filesystem = FileSystem::open_logged(head.objset(), log.clone(), properties.files).await?;
         let filesystem = filesystem.keeping_until_forgotten();
         let (open, reaper) = (Mutex::default(), Mutex::default());
@@ -95,10 +96,11 @@ impl Live {
     }
 
     /// Obeys changed properties from the next request on.
-    pub(crate) fn set_options(&self, options: FileSystemOptions, sync: SyncMode, is_read_only: bool) {
-        self.filesystem.set_options(options);
-        self.log.set_mode(sync);
-        if !is_read_only {
+    pub(crate) fn set_properties(&self, properties: &Properties, files: FileSystemOptions) {
+        self.filesystem.set_options(files);
+        self.log.set_mode(properties.sync);
+        self.log.set_for_throughput(properties.is_for_throughput);
+        if !properties.forbidden.write {
             self.begin_reaping();
         }
     }

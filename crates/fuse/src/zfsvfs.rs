@@ -139,7 +139,7 @@ impl Zfsvfs {
             *now = shown;
         }
         if let Some(live) = &self.live {
-            live.set_options(shown.files, properties.sync, shown.is_read_only);
+            live.set_properties(&properties, shown.files);
         }
     }
 

@@ -39,7 +39,7 @@ pub const OF_DATASETS: &[(&str, Effect)] = &[
     ("fscontext", NotYet),
     ("iscsioptions", NotYet),
     ("keylocation", NotYet),
-    ("logbias", Stored),
+    ("logbias", Obeyed),
     ("longname", NotYet),
     ("mlslabel", NotYet),
     ("mountpoint", Obeyed),

@@ -105,6 +105,10 @@ mutants! {
     LogDataFirst = "log-data-first",
     /// Blocks of a log are not claimed.
     LogUnclaimed = "log-unclaimed",
+    /// A log block is flushed before the blocks that its records point to are stored.
+    LogDataUnflushed = "log-data-unflushed",
+    /// A block that was stored for a log and changed since can be taken again at once.
+    LogDataFreedEarly = "log-data-freed-early",
 }
 
 /// 0: none.

@@ -27,6 +27,8 @@ pub(crate) struct ItxWrite {
     pub(crate) bytes: Range<u64>,
     /// The bytes, where the client waits for them; else they are read from the object.
     pub(crate) data: Option<Block>,
+    /// Its record is to point to its block: the bytes of the object's blocks.
+    pub(crate) indirect: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -120,6 +122,7 @@ impl Queue {
             && new.data.is_none()
             && last.data.is_none()
             && new.generation == last.generation
+            && new.indirect == last.indirect
             && new.bytes.start <= last.bytes.end
             && last.bytes.start <= new.bytes.end
         {
@@ -221,7 +224,7 @@ mod tests {
     }
 
     fn write(txg: u64, bytes: Range<u64>) -> Itx {
-        let write = ItxWrite { object: ObjectId(7), generation: 1, bytes, data: None };
+        let write = ItxWrite { object: ObjectId(7), generation: 1, bytes, data: None, indirect: None };
         Itx { txg: Txg(txg), payload: Payload::Write(write) }
     }
 
@@ -282,8 +285,14 @@ mod tests {
         for (txg, bytes) in [(10, 0..10), (10, 10..20), (10, 5..7), (10, 30..40), (11, 40..50)] {
             queue.push_of(ObjectId(7), write(txg, bytes));
         }
+        let Itx { txg, payload: Payload::Write(last) } = write(11, 50..60) else { panic!("a write") };
+        queue.push_of(ObjectId(7), Itx { txg, payload: Payload::Write(ItxWrite { indirect: Some(16), ..last }) });
         queue.async_to_sync(Some(ObjectId(7)));
-        assert_eq!(shown(&queue.take().unwrap()), ["0..20", "30..40", "40..50"]);
+        assert_eq!(
+            shown(&queue.take().unwrap()),
+            ["0..20", "30..40", "40..50", "50..60"],
+            "as far as they are logged alike"
+        );
     }
 
     #[test]

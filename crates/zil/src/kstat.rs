@@ -19,6 +19,9 @@ pub(crate) enum Event {
     /// Of those, writes whose data was read when the record was made, and their bytes.
     NeedCopy,
     NeedCopyBytes,
+    /// Of those, writes whose records point to their blocks, and their bytes.
+    Indirect,
+    IndirectBytes,
     /// Blocks that were written to the pool's normal and special vdevs: how many, the bytes of their records, of the writes, and of their
     /// places.
     Normal,
@@ -34,9 +37,8 @@ pub(crate) enum Event {
     Flush,
 }
 
-const EVENTS: usize = 17;
+const EVENTS: usize = 19;
 
-/// Nothing is written indirectly yet, so OpenZFS's counts of that are missing here.
 const NAMES: [&str; EVENTS] = [
     "zil_commit_count",
     "zil_commit_writer_count",
@@ -46,6 +48,8 @@ const NAMES: [&str; EVENTS] = [
     "zil_itx_copied_bytes",
     "zil_itx_needcopy_count",
     "zil_itx_needcopy_bytes",
+    "zil_itx_indirect_count",
+    "zil_itx_indirect_bytes",
     "zil_itx_metaslab_normal_count",
     "zil_itx_metaslab_normal_bytes",
     "zil_itx_metaslab_normal_write",
@@ -56,6 +60,17 @@ const NAMES: [&str; EVENTS] = [
     "zil_itx_metaslab_slog_alloc",
     "zil_flush_count",
 ];
+
+/// How a write is logged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Logged {
+    /// With the data that the client gave.
+    Copied,
+    /// With data that was read for it.
+    NeedCopy,
+    /// By reference.
+    Indirect,
+}
 
 /// The counts of one log, or of all of a pool.
 #[derive(Debug, Default)]
@@ -79,12 +94,13 @@ impl ZilCounts {
     }
 
     /// A write became a record, with these bytes.
-    pub(crate) fn write(&self, is_copied: bool, bytes: usize) {
-        let (count, sum) = match is_copied {
-            true => (Event::Copied, Event::CopiedBytes),
-            false => (Event::NeedCopy, Event::NeedCopyBytes),
+    pub(crate) fn write(&self, how: Logged, bytes: u64) {
+        let (count, sum) = match how {
+            Logged::Copied => (Event::Copied, Event::CopiedBytes),
+            Logged::NeedCopy => (Event::NeedCopy, Event::NeedCopyBytes),
+            Logged::Indirect => (Event::Indirect, Event::IndirectBytes),
         };
-        self.0.add([(count as usize, 1), (sum as usize, bytes as u64)]);
+        self.0.add([(count as usize, 1), (sum as usize, bytes)]);
     }
 
     pub(crate) fn block(&self, is_slog: bool, bytes: BlockBytes) {

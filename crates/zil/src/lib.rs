@@ -19,7 +19,8 @@
 //! the sync of a txg (`writer::blocks`, and the pool): blocks whose records it has are freed, the header names the first that is left
 //! ```
 //! *Names* are logged in their order, since each may depend on those before. *Data and attributes* of an object are logged when somebody
-//! asks for that object, behind the names; of writes the bytes are read then, so what is overwritten meanwhile is logged once.
+//! asks for that object, behind the names; of writes the bytes are read then, so what is overwritten meanwhile is logged once. Of a large
+//! write the block is stored where it stays, and the record points to it (`indirect`).
 //!
 //! *The next block* is allocated in the open txg when a block is issued, and as large as what is known to follow, or as most of the last
 //! bursts were. So a chain ends in a block that is there and was not written yet. The first block is allocated in the sync of the txg that
@@ -61,7 +62,8 @@
 //! 4. A client is answered when the block of its last record and all before it in the chain are written and flushed, or its txg is on disk.
 //! 5. A block is freed in the sync of a txg that has all of its records, and not in the txg of its own allocation: until that txg is on disk
 //!    the block may be needed (asserted by the order of txgs in `itx` and `writer::blocks`; by power cuts in `crates/cuts`).
-//! 6. No record is written whose txg is not preceded on disk by a change without a record.
+//! 6. No log block is stable before the blocks that its records point to are.
+//! 7. No record is written whose txg is not preceded on disk by a change without a record.
 //!
 //! **Crash.** Claiming is one txg: before it the log is as it was, after it the header says so. A crash while replaying leaves a
 //! position; replay goes on there. A crash before the log is destroyed leaves a log whose records are all behind the position.
@@ -71,11 +73,12 @@
 //! gone; here the dataset is not opened to be changed, and its log stays. *Acknowledging after a failed flush*, as the original does.
 //! *A chain for each client*: the format has one for a dataset.
 //!
-//! **Not here yet.** Indirect writes (so more than 4 MiB at once waits for its txg), records of cloned ranges, of NFSv4 access control lists,
+//! **Not here yet.** Records of cloned ranges, of NFSv4 access control lists,
 //! of flags and projects, and of extended attributes in hidden directories; encrypted logs.
 
 mod chain;
 mod check;
+mod indirect;
 mod itx;
 mod kstat;
 mod log;
@@ -89,6 +92,7 @@ mod writer;
 
 pub use chain::{Chain, Content, End, Link};
 pub use check::{ReplayError, check};
+pub use indirect::{LogTxg, WriteShape};
 pub use log::{Change, Log};
 pub use logs::Logs;
 pub use position::{Marking, Position, unsupported};

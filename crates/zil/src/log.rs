@@ -17,6 +17,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use cenote_zio::ORDER;
 
+use crate::indirect::WriteShape;
 use crate::itx::ItxWrite;
 use crate::logs::Logs;
 use crate::writer::{LogData, LogWriter, WaitFor};
@@ -55,6 +56,13 @@ impl Log {
     /// `disabled` has no records, so whoever waits next waits for the txgs of that.
     pub fn set_mode(&self, mode: SyncMode) {
         self.mode.store(mode.number(), Ordering::Release);
+    }
+
+    /// Has writes logged for the throughput of the pool, as the property `logbias` says, or for their latency: from now on.
+    pub fn set_for_throughput(&self, is_for_throughput: bool) {
+        if let Some(writer) = &self.writer {
+            writer.set_for_throughput(is_for_throughput);
+        }
     }
 
     /// Says where data is read that is logged as a reference.
@@ -248,8 +256,19 @@ impl Change {
     }
 
     /// Logs a write. `data` is what was written, where the client waits for it; else it is read when it is asked for.
-    pub fn log_write(&mut self, object: ObjectId, generation: u64, bytes: Range<u64>, data: Option<Block>) {
-        self.record(|log, txg| log.push_write(txg, ItxWrite { object, generation, bytes, data }));
+    pub fn log_write(
+        &mut self,
+        object: ObjectId,
+        generation: u64,
+        bytes: Range<u64>,
+        shape: WriteShape,
+        data: Option<Block>,
+    ) {
+        self.record(|log, txg| {
+            let indirect = log.is_indirect(bytes.end - bytes.start, &shape).then_some(shape.block_bytes);
+            let data = data.filter(|_| indirect.is_none());
+            log.push_write(txg, ItxWrite { object, generation, bytes, data, indirect });
+        });
     }
 
     /// An object has lost its last name: what was done to it is of no use any more.

@@ -13,9 +13,10 @@ use cenote_taskq::buf::Buf;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
-use cenote_taskq::{AsyncMutex, Notify, Rng, race};
+use cenote_taskq::{AsyncMutex, Join, Notify, Rng, Semaphore, race};
 use cenote_zio::{Allocator, Bookmark};
 
+use crate::indirect::STORING_MAX_BYTES;
 use crate::kstat::{Event, ZilCounts};
 use crate::tunables::ZilTunables;
 
@@ -32,6 +33,8 @@ pub(crate) struct LogIo {
     unflushed: AtomicU64,
     /// One of these has become less.
     moved: Notify,
+    /// Room for what is stored for logs.
+    pub(crate) storing: Arc<Semaphore>,
     /// Failures of log devices.
     failures: AtomicU64,
     /// Leaves that lack blocks of these txgs, first and last.
@@ -74,6 +77,7 @@ impl LogIo {
             writing: AtomicU64::new(0),
             unflushed: AtomicU64::new(0),
             moved: Notify::new(),
+            storing: Arc::new(Semaphore::new(STORING_MAX_BYTES)),
             failures: AtomicU64::new(0),
             missed: Mutex::default(),
             rng: Mutex::new(Rng::new(seed)),
@@ -158,21 +162,32 @@ impl LogIo {
         Some(flushed.1.clone())
     }
 
-    /// Writes a block of a log, and has its devices make it stable. Whether it is, on as many leaves as it takes.
-    pub(crate) async fn write(&self, bookmark: Bookmark, at: &Blkptr, bytes: Buf, txgs: &Transactions) -> bool {
+    /// Writes a block of a log, and has its devices make it stable, with what its records point to, which is being stored. Whether all is, on
+    /// as many leaves as it takes.
+    pub(crate) async fn write(
+        &self,
+        bookmark: Bookmark,
+        at: &Blkptr,
+        bytes: Buf,
+        data: Vec<Join<bool>>,
+        txgs: &Transactions,
+    ) -> bool {
         let device = at.dvas().map(|dva| dva.vdev).find(|vdev| self.allocator.is_log_device(*vdev));
         let Some(device) = device else {
             let ahead = Ahead::begin(self);
             let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, true).await;
             let Ok(missed) = written else { return false };
             self.missed(missed, at.birth());
+            if !are_stored(data).await {
+                return false;
+            }
             ahead.written();
             return mutant::is(Mutant::LogUnflushed) || self.flush(txgs).await.is_some();
         };
         // A failure of another block counts: between a write and its flush the device may have come back without it.
         let failures = self.failures.load(Ordering::Acquire);
-        match self.write_to_device(device, bookmark, at, bytes, txgs).await {
-            Ok(()) => self.failures.load(Ordering::Acquire) == failures,
+        match self.write_to_device(device, bookmark, at, bytes, data, txgs).await {
+            Ok(is_stored) => is_stored && self.failures.load(Ordering::Acquire) == failures,
             Err(why) => {
                 self.failures.fetch_add(1, Ordering::AcqRel);
                 self.allocator.log_device_failed(device, &why);
@@ -181,27 +196,31 @@ impl LogIo {
         }
     }
 
-    /// The same on a device that has nothing but logs, and for which nobody waits.
+    /// The same on a device that has nothing but logs, and for which nobody waits. Whether what the records point to is stored.
     async fn write_to_device(
         &self,
         device: VdevId,
         bookmark: Bookmark,
         at: &Blkptr,
         bytes: Buf,
+        data: Vec<Join<bool>>,
         txgs: &Transactions,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
         let ahead = Ahead::begin(self);
         let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, false).await;
         let missed = written.map_err(|error| error.to_string())?;
-        ahead.written();
         self.missed(missed.iter().copied(), at.birth());
+        if !are_stored(data).await {
+            return Ok(false);
+        }
+        ahead.written();
         let failed = self.flush(txgs).await.ok_or("it could not be flushed")?;
         if failed.is_empty() && missed.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let leaves = self.dmu.zio().tree().leaves_of(device);
         match leaves.iter().any(|leaf| !failed.contains(leaf) && !missed.contains(leaf)) {
-            true => Ok(()),
+            true => Ok(true),
             false => Err("it could not be flushed".to_owned()),
         }
     }
@@ -218,4 +237,16 @@ impl LogIo {
         let now = all.into_iter().filter(|(_, (first, _))| *first <= until);
         now.map(|(leaf, (first, last))| (leaf, (first, last.min(until)))).collect()
     }
+}
+
+/// Waits for blocks that are being stored. Whether all of them are.
+async fn are_stored(blocks: Vec<Join<bool>>) -> bool {
+    if mutant::is(Mutant::LogDataUnflushed) {
+        return true;
+    }
+    let mut are_all = true;
+    for block in blocks {
+        are_all &= block.await == Ok(true);
+    }
+    are_all
 }

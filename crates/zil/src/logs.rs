@@ -67,9 +67,10 @@ impl Logs {
     /// A task of the pool's [detached](Dmu::detached) work must not await this: it would wait for itself.
     pub async fn arrived(&self) {
         let detached = self.shared.io.dmu.detached();
-        // Bursts, and then the blocks that they have sent on their way.
-        detached.wait().await;
-        detached.wait().await;
+        // Bursts; the blocks that they have sent on their way, and those that they make ready; and what of these is stored.
+        for _ in 0..3 {
+            detached.wait().await;
+        }
     }
 
     /// Whether logs have something left that nobody uses. Those that have nothing are forgotten.

@@ -1,5 +1,7 @@
 //! Filling a block of the log (an *lwb*, log write block).
 
+use std::ops::Range;
+
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::{Chain, LogBlock, LogRecord, Tx, Write};
@@ -115,6 +117,22 @@ impl Lwb {
         let fits = self.put_record(txg, &record, sequence);
         assert!(fits, "a write that was cut to the room fits");
         len
+    }
+
+    /// The record of a write of bytes of the block that a pointer leads to, but for its sequence number.
+    pub(crate) fn indirect_record(txg: Txg, object: ObjectId, bytes: Range<u64>, pointer: Blkptr) -> Vec<u8> {
+        let write = Write {
+            object,
+            offset_bytes: bytes.start,
+            length_bytes: bytes.end - bytes.start,
+            block_offset: 0,
+            pointer,
+            data: None,
+            size_only: false,
+        };
+        let record = LogRecord { txg, sequence: 0, ignore_case: false, tx: Tx::Write(Box::new(write)) }.emit(ORDER);
+        debug_assert_eq!(record.len(), WRITE_BYTES, "the record of an indirect write has no data");
+        record
     }
 
     /// The block's bytes with its link, to be sealed: the used part in the format's units, or all of it.

@@ -119,6 +119,21 @@ pub trait Allocator: Send + Sync {
         self.allocate(request)
     }
 
+    /// Places for a block for which nobody waits until there is space: otherwise as [`Self::allocate`].
+    fn allocate_at_once(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
+        self.allocate(request)
+    }
+
+    /// Whether some vdev has nothing but intent logs.
+    fn has_log_devices(&self) -> bool {
+        false
+    }
+
+    /// Whether some vdev is for metadata and small blocks.
+    fn has_special_devices(&self) -> bool {
+        false
+    }
+
     /// Whether a vdev has nothing but intent logs: one that fails is gone without, and holds nobody up.
     fn is_log_device(&self, vdev: VdevId) -> bool {
         let _ = vdev;
@@ -201,6 +216,14 @@ pub(crate) enum Content {
     Stored(Blkptr, Block),
 }
 
+impl Prepared {
+    /// A block that is stored already, and all of whose pointer is known.
+    #[must_use]
+    pub const fn stored(bp: Blkptr) -> Self {
+        Self(Content::Unstored(bp))
+    }
+}
+
 /// A block that has its place. Its pointer is complete; its bytes are still to be stored.
 #[derive(Debug)]
 pub struct Placed {
@@ -215,6 +238,12 @@ pub struct Placed {
 }
 
 impl Placed {
+    /// What was allocated for it by [`Zio::place`]: whoever does not store it gives that back.
+    #[must_use]
+    pub fn taken(&self) -> &[Dva] {
+        &self.taken
+    }
+
     /// Bytes that are to be stored, for whoever bounds what is in flight.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {

@@ -18,6 +18,8 @@ pub struct Properties {
     pub has_xattrs: bool,
     /// When changes are waited for (`sync`).
     pub sync: SyncMode,
+    /// Changes that are waited for are logged for the throughput of the pool, and not for their latency (`logbias`).
+    pub is_for_throughput: bool,
     /// Whether snapshots are shown in a directory `.zfs` (`snapdir`).
     pub snapdir: Snapdir,
     /// What must not be done in a mount.
@@ -70,7 +72,7 @@ impl Default for Properties {
 
 impl Properties {
     /// The properties that count here.
-    pub const NAMES: [&str; 12] = [
+    pub const NAMES: [&str; 13] = [
         "recordsize",
         "xattr",
         "aclmode",
@@ -78,6 +80,7 @@ impl Properties {
         "atime",
         "relatime",
         "sync",
+        "logbias",
         "snapdir",
         "devices",
         "setuid",
@@ -108,6 +111,7 @@ impl Properties {
             files,
             has_xattrs: number("xattr") != Some(0),
             sync: SyncMode::of_number(number("sync").unwrap_or(0)),
+            is_for_throughput: number("logbias") == Some(1),
             snapdir: match number("snapdir") {
                 Some(1) => Snapdir::Visible,
                 Some(2) => Snapdir::Disabled,
@@ -158,6 +162,7 @@ mod tests {
         assert_eq!(set("atime", 0).files.access_times, AccessTimes::Never);
         assert_eq!(set("relatime", 0).files.access_times, AccessTimes::Always);
         assert_eq!(set("sync", 2).sync, SyncMode::Disabled);
+        assert!(set("logbias", 1).is_for_throughput && !Properties::default().is_for_throughput);
         assert!(set("readonly", 1).forbidden.write && set("devices", 0).forbidden.dev);
     }
 }

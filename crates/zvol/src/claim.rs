@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cenote_dmu::{RangeGuard, Zap};
+use cenote_dmu::{Object, RangeGuard, Zap};
 use cenote_format::ids::Txg;
 use cenote_format::zap::ZapValue;
 use cenote_taskq::buf::Buf;
@@ -24,6 +24,11 @@ impl Claim {
     #[must_use]
     pub const fn bytes(&self) -> &Range<u64> {
         &self.bytes
+    }
+
+    /// The object that has the volume's data.
+    pub(crate) fn object(&self) -> &Object {
+        self.range.object()
     }
 
     /// Bytes of the blocks that the range touches: what a write dirties at most.

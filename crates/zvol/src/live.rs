@@ -17,16 +17,18 @@
 //!
 //! **Rejected.** *One txg for the whole request*: a discard of a terabyte would hold up every other client's flush.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cenote_dmu::Objset;
 use cenote_dmu::tx::{Cost, SyncMode, TxError, TxgSource};
+use cenote_dmu::{LogBlock, Objset};
+use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::Tx as Record;
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
-use cenote_zil::{Log, LogData, ReplayError};
+use cenote_zil::{Log, LogData, LogTxg, ReplayError, WriteShape};
 use thiserror::Error;
 
 use crate::volume::DATA_OBJECT;
@@ -77,7 +79,7 @@ pub struct LiveVolume {
 }
 
 /// Data for the intent log: read when a write that was noted becomes a record.
-struct LoggedVolume(Volume);
+struct LoggedVolume(Objset, Volume);
 
 impl LogData for LoggedVolume {
     fn read(
@@ -89,14 +91,33 @@ impl LogData for LoggedVolume {
     ) -> BoxFuture<'_, Result<Option<Block>, String>> {
         Box::pin(async move {
             // It may have become smaller.
-            let claim = match self.0.claim(offset_bytes, len as u64).await {
+            let claim = match self.1.claim(offset_bytes, len as u64).await {
                 Ok(claim) => claim,
                 Err(VolumeError::BeyondEnd { .. }) => return Ok(None),
                 Err(error) => return Err(error.to_string()),
             };
-            let read = self.0.read(offset_bytes, len).await;
+            let read = self.1.read(offset_bytes, len).await;
             drop(claim);
             read.map(Some).map_err(|error| error.to_string())
+        })
+    }
+
+    fn block<'a>(
+        &'a self,
+        _object: ObjectId,
+        _generation: u64,
+        bytes: Range<u64>,
+        at: LogTxg<'a>,
+    ) -> BoxFuture<'a, Result<Option<LogBlock>, String>> {
+        Box::pin(async move {
+            let claim = match self.1.claim(bytes.start, bytes.end - bytes.start).await {
+                Ok(claim) => claim,
+                Err(VolumeError::BeyondEnd { .. }) => return Ok(None),
+                Err(error) => return Err(error.to_string()),
+            };
+            let block = at.block(&self.0, claim.object(), &bytes);
+            drop(claim);
+            Ok(block)
         })
     }
 }
@@ -110,7 +131,7 @@ impl LiveVolume {
     pub async fn open(objset: &Objset, log: Log) -> Result<Self, VolumeError> {
         let volume = Volume::open(objset).await?;
         let (objset, log) = (objset.clone(), Arc::new(log));
-        let data = Arc::new(LoggedVolume(volume.reopened(false)));
+        let data = Arc::new(LoggedVolume(objset.clone(), volume.reopened(false)));
         let weak: std::sync::Weak<LoggedVolume> = Arc::downgrade(&data);
         log.set_data(weak);
         Ok(Self { objset, log, volume, _data: data, is_read_only: AtomicBool::new(false) })
@@ -124,6 +145,11 @@ impl LiveVolume {
     /// Has the volume obey another value of its property `readonly`, from now on, whoever has it open.
     pub fn set_read_only(&self, is_read_only: bool) {
         self.is_read_only.store(is_read_only, Ordering::SeqCst);
+    }
+
+    /// Has writes logged for throughput or for latency, as the property `logbias` says: from now on.
+    pub fn set_for_throughput(&self, is_for_throughput: bool) {
+        self.log.set_for_throughput(is_for_throughput);
     }
 
     /// Whether writing is refused.
@@ -185,7 +211,10 @@ impl LiveVolume {
             let mut tx = self.log.begin_change(Cost::write(at, part.len() as u64, block_bytes)).await?;
             claim.write(tx.txg(), at, part).await?;
             last = Some(tx.txg());
-            tx.log_write(DATA_OBJECT, 0, at..at + part.len() as u64, None);
+            let is_awaited = self.log.mode() == SyncMode::Always;
+            let small_bytes = self.objset.policy().small_bytes_of(DmuType::ZVOL);
+            let shape = WriteShape { block_bytes, small_bytes, is_awaited };
+            tx.log_write(DATA_OBJECT, 0, at..at + part.len() as u64, shape, None);
             drop(tx);
             at += part.len() as u64;
             rest = later;

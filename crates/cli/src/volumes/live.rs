@@ -19,6 +19,9 @@ use super::open::{Found, OpenVolumes};
 use super::reading::{ReadOnly, pieces, sizes, statuses};
 use super::{chosen, io_error, is_at_or_below, names, sorted};
 
+/// The number of `logbias=throughput`.
+pub(super) const THROUGHPUT: u64 = 1;
+
 /// The volumes at and below datasets of pools of this process, to be written.
 pub(crate) struct LiveVolumes(Mutex<Vec<Below>>);
 
@@ -128,17 +131,19 @@ impl Exports for LiveVolumes {
     }
 }
 
-/// Opens a volume's head dataset, where the sync looks at the pool. `sync` is the number of the property.
+/// Opens a volume's head dataset, where the sync looks at the pool. `sync` and `logbias` are the numbers of the properties.
 pub(super) async fn open(
     pool: &Pool,
     writer: &Syncer,
     name: &str,
     head: Head,
-    sync: u64,
+    (sync, logbias): (u64, u64),
 ) -> Result<LiveVolume, ExportError> {
     let head = pool.adopt(writer, name, head).await.map_err(|error| io_error(&error))?;
     let objset = head.objset().clone();
-    LiveVolume::open(&objset, head.log(SyncMode::of_number(sync))).await.map_err(|error| volume_error(&error))
+    let log = head.log(SyncMode::of_number(sync));
+    log.set_for_throughput(logbias == THROUGHPUT);
+    LiveVolume::open(&objset, log).await.map_err(|error| volume_error(&error))
 }
 
 /// Gives a volume another size, on disk when this returns.

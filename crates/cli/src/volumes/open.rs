@@ -95,11 +95,11 @@ impl OpenVolumes {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
-    /// Has volumes that are open obey their properties `readonly` and `sync` as they are now, if one of those called `changed` is one of
-    /// these. Returns a sentence where that fails.
+    /// Has volumes that are open obey their properties `readonly`, `sync` and `logbias` as they are now, if one of those called `changed` is
+    /// one of these. Returns a sentence where that fails.
     pub(crate) async fn refresh(&self, changed: &[String]) -> Vec<String> {
         let is_changed = |property: &str| changed.iter().any(|name| name == property);
-        if !is_changed("readonly") && !is_changed("sync") {
+        if !is_changed("readonly") && !is_changed("logbias") && !is_changed("sync") {
             return Vec::new();
         }
         let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().cloned().collect();
@@ -112,8 +112,8 @@ impl OpenVolumes {
                 for dataset in datasets {
                     let name = view.dataset_name(dataset).await.map_err(failed)?;
                     let dir = view.dataset(&name).await.map_err(failed)?.dir;
-                    let mut values = [0; 2];
-                    for (value, property) in values.iter_mut().zip(["readonly", "sync"]) {
+                    let mut values = [0; 3];
+                    for (value, property) in values.iter_mut().zip(["readonly", "sync", "logbias"]) {
                         let found = view.property(&dir, property, true).await.map_err(failed)?;
                         *value = found.and_then(|found| found.value.number()).unwrap_or(0);
                     }
@@ -126,9 +126,10 @@ impl OpenVolumes {
             Ok(now) => now,
             Err(error) => return vec![format!("volumes that are open go on as they were: {error}")],
         };
-        for (live, [readonly, sync]) in open.iter().zip(now) {
+        for (live, [readonly, sync, logbias]) in open.iter().zip(now) {
             live.set_read_only(readonly == 1);
             live.set_sync(SyncMode::of_number(sync));
+            live.set_for_throughput(logbias == live::THROUGHPUT);
         }
         Vec::new()
     }
@@ -225,7 +226,7 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
         let found = view.property(&dataset.dir, property, true).await.map_err(|error| io_error(&error))?;
         Ok::<_, ExportError>(found.and_then(|found| found.value.number()).unwrap_or(0))
     };
-    let (sync, readonly) = (number("sync").await?, number("readonly").await?);
+    let (sync, logbias, readonly) = (number("sync").await?, number("logbias").await?, number("readonly").await?);
     if readonly == 1 {
         return Ok(Some(Seen::Frozen(volume)));
     }
@@ -235,6 +236,6 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
         Err(SpaError::Unwritable { .. }) => return Ok(Some(Seen::Frozen(volume))),
         Err(error) => return Err(io_error(&error)),
     };
-    let live = live::open(pool, writer, name, head, sync).await?;
+    let live = live::open(pool, writer, name, head, (sync, logbias)).await?;
     Ok(Some(Seen::New(dataset.object, live)))
 }

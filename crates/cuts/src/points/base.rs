@@ -152,7 +152,7 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<(), S
     let pool = pool.start(TxTunables::default()).await;
     let log = Arc::new(cenote_taskq::sync::Mutex::new(Log::new(Files::default())));
     let range = Range { bytes: vec![0; RANGE_BYTES], ..range() };
-    let Opened { pool, files, volume } = datasets(pool, &log, true).await?;
+    let Opened { pool, files, volume } = datasets(pool, shape, &log, true).await?;
     for change in changes() {
         files.make_noted(&change).await?;
     }
@@ -165,18 +165,26 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<(), S
 }
 
 /// Opens the pool to be written, with its datasets, whose logs are replayed.
-pub(super) async fn open(handle: &Handle, machine: &Machine, log: &Shared<Files>) -> Result<Opened, String> {
+pub(super) async fn open(
+    handle: &Handle,
+    machine: &Machine,
+    shape: &Shape,
+    log: &Shared<Files>,
+) -> Result<Opened, String> {
     let options = cenote_spa::WriteOptions { clock: cenote_spa::Clock::Now, host: crate::life::host(), check: true };
     let pool = cenote_spa::open(handle, found(handle, &machine.paths).await?, &import_options(), options).await;
     let pool = pool.map_err(|error| format!("to be written: {error}"))?;
-    datasets(pool.start(TxTunables::default()).await, log, false).await
+    datasets(pool.start(TxTunables::default()).await, shape, log, false).await
 }
 
-async fn datasets(pool: Pool, log: &Shared<Files>, is_new: bool) -> Result<Opened, String> {
+async fn datasets(pool: Pool, shape: &Shape, log: &Shared<Files>, is_new: bool) -> Result<Opened, String> {
+    let has_log_device = shape.tops.iter().any(|(.., class)| *class == LogClass);
     let head = pool.open_head(FILE_SYSTEM).await.map_err(words)?;
     let turn = Turn::default();
     let source = Arc::new(Noting::new(head.clone(), turn.clone()));
     let zil = Arc::new(head.log_through(source, SyncMode::Standard));
+    // Beside a log device too some writes are logged by reference.
+    zil.set_for_throughput(has_log_device);
     let options = FileSystemOptions { record_bytes: RECORD_BYTES, ..FileSystemOptions::default() };
     let fs = FileSystem::open_logged(head.objset(), zil.clone(), options).await;
     let fs = fs.map_err(|error| format!("{FILE_SYSTEM}: {error}"))?;

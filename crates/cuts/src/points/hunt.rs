@@ -6,9 +6,9 @@ use super::base::Base;
 use super::run::{Run, Tally, Wanted};
 use super::script::{Script, count};
 
-/// Deliberate bugs of the intent log that points look for; `docs/robustness.md` says which of them points have found. `log-freed-early` is none
-/// of them: a block that is freed too early does harm only where its space is used again, for which runs are too short.
-pub const LOG_MUTANTS: [Mutant; 10] = [
+/// Deliberate bugs of the intent log that points look for; `docs/robustness.md` says which of them points have found. `log-freed-early` and
+/// `log-data-freed-early` are none of them: a block that is freed too early does harm only where its space is used again, for which runs are too short.
+pub const LOG_MUTANTS: [Mutant; 11] = [
     Mutant::FsyncEarly,
     Mutant::LogUnflushed,
     Mutant::LogFlushEarlier,
@@ -18,6 +18,7 @@ pub const LOG_MUTANTS: [Mutant; 10] = [
     Mutant::LogItxsDropped,
     Mutant::LogUnloggedIgnored,
     Mutant::LogDataFirst,
+    Mutant::LogDataUnflushed,
     Mutant::LogUnclaimed,
 ];
 

@@ -70,7 +70,7 @@ impl<'a> Run<'a> {
         let files = Arc::new(Mutex::new(Log::new(files())));
         let range = Arc::new(Mutex::new(Log::new(range())));
         let synced = run(&runtime, async {
-            let opened = open(&handle, &machine, &files).await?;
+            let opened = open(&handle, &machine, base.shape, &files).await?;
             let volume = RangeWriter {
                 volume: opened.volume.clone(),
                 handle: handle.clone(),

@@ -47,7 +47,7 @@ pub(super) fn judge(shape: &Shape, images: &[Image], known: &Known, depth: Depth
         crate::zdb::judge(images).map_err(|error| format!("before it is replayed: {error:#}"))?;
     }
     let (replayed, after) = on(shape, images, seed ^ 1, async |handle, machine| {
-        replay(handle, machine, known, txg, depth != Depth::Replayed).await
+        replay(handle, machine, shape, known, txg, depth != Depth::Replayed).await
     })?;
     if depth == Depth::Replayed {
         return Ok(());
@@ -108,6 +108,7 @@ async fn as_it_is(handle: &Handle, machine: &cenote_sim::Machine, known: &Known)
 async fn replay(
     handle: &Handle,
     machine: &cenote_sim::Machine,
+    shape: &Shape,
     known: &Known,
     txg: Option<Txg>,
     is_exported: bool,
@@ -119,7 +120,7 @@ async fn replay(
         return Err(format!("txg {} was reported synced, {txg} is there", known.synced));
     }
     let log = Arc::new(Mutex::new(Log::new(Files::default())));
-    let opened = open(handle, machine, &log).await?;
+    let opened = open(handle, machine, shape, &log).await?;
     let seen = read_files(&opened.files.fs, 0, &mut Default::default()).await?;
     let files = explained(&known.files, txg, &seen)
         .map_err(|error| format!("replayed on txg {txg}: {error}; {}", known.files.tail(txg)))?;

@@ -139,6 +139,7 @@ impl Object {
             assert_eq!(data.len(), state.head.data_block_bytes() as usize, "a block has the size of its object's");
             state.set_last(txg, |last| last.max(block));
             let layer = state.layer(txg);
+            layer.changes(block);
             if let Some(replaced) = Arc::make_mut(&mut layer.blocks).insert(block, data) {
                 return bytes - replaced.len() as i64;
             }
@@ -161,7 +162,9 @@ impl Object {
         };
         let kept = self.change(txg, |state| {
             // A table that the sync has is of a txg that nobody changes any more: there is nothing to change in place.
-            let at = Arc::get_mut(&mut state.layer(txg).blocks).and_then(|blocks| blocks.get_mut(&block));
+            let layer = state.layer(txg);
+            layer.changes(block);
+            let at = Arc::get_mut(&mut layer.blocks).and_then(|blocks| blocks.get_mut(&block));
             let Some(at) = at.filter(|at| at.len() == size) else { return Err(kept) };
             // The caller's is the same memory.
             drop(kept);
@@ -303,16 +306,8 @@ impl Object {
 
     /// Frees the object.
     pub fn free(&self, txg: Txg) {
-        let undone = self.change(txg, |state| {
-            let layer = state.layer(txg);
-            let blocks = std::mem::take(&mut layer.blocks);
-            let spill = layer.spill.take().flatten();
-            let undone: usize = blocks.values().chain(&spill).map(|data| data.len()).sum();
-            debug_assert!(!layer.is_freed, "an object is freed once");
-            layer.is_freed = true;
-            undone as i64
-        });
-        self.count_dirty(txg, -undone);
+        let undone = self.change(txg, |state| state.layer(txg).free_all());
+        self.count_dirty(txg, -(undone as i64));
     }
 
     /// Changes the size of data blocks, while there is one at most; what it holds is kept.

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::DnodePhys;
 use cenote_format::ids::Txg;
 use cenote_taskq::buf::Block;
@@ -33,6 +34,10 @@ pub(crate) struct Layer {
     pub(crate) spill: Option<Option<Block>>,
     /// The object as a whole is freed.
     pub(crate) is_freed: bool,
+    /// Of the data blocks written, those that are stored as they are: the intent log points to them (see [`super::logged`]).
+    pub(crate) logged: BTreeMap<u64, Blkptr>,
+    /// Blocks that were stored for the intent log, and were changed since.
+    pub(crate) unused: Vec<Blkptr>,
 }
 
 impl Layer {
@@ -59,9 +64,36 @@ impl Layer {
         self.freed.get(self.freed.partition_point(|range| range.end <= block))
     }
 
+    /// A data block is changed: as it is stored it is of no use to the txg.
+    pub(super) fn changes(&mut self, block: u64) {
+        if let Some(stored) = self.logged.remove(&block) {
+            self.unused.push(stored);
+        }
+    }
+
+    /// The same of a range of them.
+    fn changes_all(&mut self, blocks: Range<u64>) {
+        while let Some((block, _)) = self.logged.range(blocks.clone()).next() {
+            let block = *block;
+            self.changes(block);
+        }
+    }
+
+    /// All of its data goes, with the object.
+    pub(super) fn free_all(&mut self) -> usize {
+        debug_assert!(!self.is_freed, "an object is freed once");
+        self.is_freed = true;
+        self.changes_all(0..u64::MAX);
+        self.changes(u64::MAX);
+        let blocks = std::mem::take(&mut self.blocks);
+        let spill = self.spill.take().flatten();
+        blocks.values().chain(&spill).map(|data| data.len()).sum()
+    }
+
     /// Frees data blocks. The bytes of blocks that this txg had written come back.
     pub(super) fn free(&mut self, blocks: Range<u64>) -> usize {
         assert!(!blocks.is_empty(), "some blocks are freed");
+        self.changes_all(blocks.clone());
         let written: Vec<u64> = self.blocks.range(blocks.clone()).map(|(block, _)| *block).collect();
         let mut undone = 0;
         if !written.is_empty() {
@@ -124,6 +156,8 @@ impl State {
                     freed: Vec::new(),
                     spill: None,
                     is_freed: false,
+                    logged: BTreeMap::new(),
+                    unused: Vec::new(),
                 };
                 self.txgs.insert(at, (txg, layer));
                 debug_assert!(
@@ -181,5 +215,73 @@ impl State {
             }
         }
         (Known::OnDisk(self.synced.clone()), end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ObjectSpec;
+    use cenote_format::dmu_type::DmuType;
+
+    fn layer() -> Layer {
+        let head = ObjectSpec::new(DmuType::PLAIN_FILE_CONTENTS, 512).dnode().unwrap();
+        let (blocks, logged) = (Arc::default(), BTreeMap::new());
+        Layer { head, blocks, freed: Vec::new(), spill: None, is_freed: false, logged, unused: Vec::new() }
+    }
+
+    /// A pointer that is told from others by its birth.
+    fn stored(number: u64) -> Blkptr {
+        let mut bp = Blkptr::HOLE;
+        bp.set_births(Txg(number), Txg(number));
+        bp
+    }
+
+    proptest! {
+        /// Whatever becomes of blocks, each that was stored is the pointer of a block that is as it was then, or is unused, once.
+        #[test]
+        fn a_stored_block_is_of_use_or_unused(
+            steps in prop::collection::vec((0_u64..8, 0_u64..12, 1_u64..6), 1..60),
+            ends_freed in any::<bool>(),
+        ) {
+            let (mut layer, mut count) = (layer(), 0);
+            let mut now: BTreeMap<u64, u64> = BTreeMap::new();
+            for (what, block, len) in steps {
+                match what {
+                    0 => {
+                        layer.free(block..block + len);
+                        now.retain(|at, _| !(block..block + len).contains(at));
+                    }
+                    1 => {
+                        layer.free(block..u64::MAX);
+                        now.retain(|at, _| *at < block);
+                    }
+                    2..=4 => {
+                        layer.changes(block);
+                        Arc::make_mut(&mut layer.blocks).insert(block, Block::empty());
+                        now.remove(&block);
+                    }
+                    _ if layer.blocks.contains_key(&block) && !layer.logged.contains_key(&block) => {
+                        count += 1;
+                        layer.logged.insert(block, stored(count));
+                        now.insert(block, count);
+                    }
+                    _ => {}
+                }
+            }
+            if ends_freed {
+                layer.free_all();
+                now.clear();
+            }
+            let logged: BTreeMap<u64, u64> = layer.logged.iter().map(|(at, bp)| (*at, bp.logical_birth().0)).collect();
+            prop_assert_eq!(&logged, &now);
+            prop_assert!(layer.logged.keys().all(|block| layer.blocks.contains_key(block)));
+            let mut all: Vec<u64> = logged.into_values().collect();
+            all.extend(layer.unused.iter().map(|bp| bp.logical_birth().0));
+            all.sort_unstable();
+            prop_assert_eq!(all, (1..=count).collect::<Vec<_>>());
+        }
     }
 }

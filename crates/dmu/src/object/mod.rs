@@ -10,6 +10,7 @@
 mod change;
 mod dirty_cost;
 pub(crate) mod layer;
+mod logged;
 mod range_lock;
 mod read;
 mod seek;
@@ -27,6 +28,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_zio::ReadContext;
 
 pub(crate) use self::dirty_cost::SYNC_TREE_BYTES;
+pub use self::logged::{LogBlock, LogStore};
 pub use self::range_lock::RangeGuard;
 pub use self::read::{Extent, READ_SIZE_MAX_BYTES};
 pub use self::spec::ObjectSpec;

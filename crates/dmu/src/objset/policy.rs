@@ -71,6 +71,12 @@ impl ObjsetPolicy {
         }
     }
 
+    /// Up to how many bytes data of a kind of object is small ([`Self::small_block_bytes`]).
+    #[must_use]
+    pub fn small_bytes_of(&self, kind: DmuType) -> u32 {
+        if kind == DmuType::PLAIN_FILE_CONTENTS { self.small_block_bytes } else { 0 }
+    }
+
     /// How a block of this objset is written.
     pub(crate) fn of_block(&self, block: BlockKind, at: Bookmark, previous: Blkptr, now: Now) -> WritePolicy {
         assert!(now.pass > 0 && now.txg > Txg(0), "blocks are written in a pass of a txg");
@@ -106,7 +112,7 @@ impl ObjsetPolicy {
             checksum,
             copies: (self.copies + u8::from(extra)).min(COPIES_MAX),
             fill: block.fill,
-            small_block_bytes: if block.kind == DmuType::PLAIN_FILE_CONTENTS { self.small_block_bytes } else { 0 },
+            small_block_bytes: self.small_bytes_of(block.kind),
             may_embed: self.may_embed,
             holes_have_births: self.holes_have_births,
             previous,

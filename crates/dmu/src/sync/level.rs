@@ -9,7 +9,7 @@
 //! ```
 
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
-use cenote_zio::{AllocationUnits, Bookmark, PreparedBatch, WritePolicy, Zio};
+use cenote_zio::{AllocationUnits, Bookmark, Prepared, PreparedBatch, WritePolicy, Zio};
 
 use super::batch::{BATCH_BLOCKS_MAX, Room};
 use super::part::Part;
@@ -109,8 +109,10 @@ impl Batch {
             for item in items.by_ref().take(how.count) {
                 let policy = how.policy_of(&item, self.level, self.now);
                 let kept = self.level > 0 || item.kind.is_metadata() || how.policy.caching.primary == Kinds::All;
+                let stored = item.stored.map(Prepared::stored);
                 let content = item.content.into_block();
-                batch.push(zio.prepare(units, &content, &policy), policy);
+                let prepared = stored.map_or_else(|| zio.prepare(units, &content, &policy), Ok);
+                batch.push(prepared, policy);
                 blocks.push((item.block, kept.then_some(content)));
             }
         }

@@ -28,7 +28,8 @@
 //! 5. It goes up level by level (`sync`): blocks are
 //!    taken some at a time (`level`), prepared on all cores, get their places in order, have their pointers made and what they
 //!    give up counted on all cores (`place`, `killed`), and are stored in the background, neighbours as one (`stores`). A
-//!    block's pointer is known when it is placed, so the level above need not wait for devices. Stretches whose objects have changed
+//!    block's pointer is known when it is placed, so the level above need not wait for devices. What was stored for the intent log
+//!    (`object/logged`) has its pointer, and is only counted. Stretches whose objects have changed
 //!    in their dnodes alone have no part in this.
 //! 6. Each stretch counts what its trees have lost, and what its owners use where the objset's flags say that it has accounts of
 //!    them (`userquota`), and puts its dnodes into the blocks of the meta-dnode. What stretches come to is put together in their
@@ -136,6 +137,9 @@ pub struct Synced {
     pub born: SpaceDelta,
     /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
     pub killed: Killed,
+    /// Blocks that were stored for the intent log and came to nothing: they are in no account, and their places are to be freed in this
+    /// txg like those of blocks that were given up, since a crash before its end may need them.
+    pub unused: Vec<Blkptr>,
     /// Features that the written blocks need: the dataset has to activate each of them in this txg.
     pub needs: Needs,
 }
@@ -202,6 +206,7 @@ impl Writer {
                 policy: objset.policy(),
                 born: SpaceDelta::default(),
                 killed: Killed::default(),
+                unused: Vec::new(),
                 needs: Needs::of_objset(objset.phys().flags),
             })
             .collect();
@@ -234,8 +239,9 @@ impl Writer {
         let mut synced = Vec::with_capacity(parts.len());
         let mut roots = Vec::with_capacity(parts.len());
         for (part, (root, phys)) in parts.into_iter().zip(pointers) {
-            synced.push(Synced { root, born: part.born, killed: part.killed, needs: part.needs });
-            roots.push((part.objset, root, phys));
+            let Part { objset, born, killed, unused, needs, .. } = part;
+            synced.push(Synced { root, born, killed, unused, needs });
+            roots.push((objset, root, phys));
         }
         Ok((synced, Storing { stores, txg, objects: settled, metas: settled_metas, roots }))
     }
@@ -263,6 +269,7 @@ impl Writer {
         for done in done {
             let part = &mut parts[done.part];
             part.killed.append(done.killed);
+            part.unused.extend(done.unused);
             part.needs |= done.needs;
             owners[done.part].append(done.owners);
             roots[done.part].extend(done.roots);

@@ -1,5 +1,6 @@
 //! An objset's part of a sync.
 
+use cenote_format::blkptr::Blkptr;
 use cenote_format::needs::Needs;
 
 use super::killed::Killed;
@@ -13,6 +14,7 @@ pub(super) struct Part {
     pub(super) policy: ObjsetPolicy,
     pub(super) born: SpaceDelta,
     pub(super) killed: Killed,
+    pub(super) unused: Vec<Blkptr>,
     pub(super) needs: Needs,
 }
 

@@ -15,6 +15,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::{DnodePhys, SLOT_BYTES};
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::needs::Needs;
@@ -52,6 +53,7 @@ pub(super) struct Stretch {
 pub(super) struct Done {
     pub(super) part: usize,
     pub(super) killed: Killed,
+    pub(super) unused: Vec<Blkptr>,
     pub(super) needs: Needs,
     pub(super) owners: Changes,
     /// Dnodes that stand in the root block.
@@ -178,6 +180,7 @@ impl Ways {
         let mut done = Done {
             part: stretch.part,
             killed: Killed::default(),
+            unused: Vec::new(),
             needs: Needs::default(),
             owners: Changes::default(),
             roots: Vec::new(),
@@ -220,6 +223,7 @@ impl Ways {
 
     fn count(&self, tree: &mut Tree, done: &mut Done) -> Result<(), DmuError> {
         done.needs |= tree.count_killed(&self.shared, &mut done.killed);
+        done.unused.append(&mut tree.unused);
         if let Some(accounting) = self.accounting.filter(|_| !is_special(tree.object.id())) {
             accounting.count(tree, &mut done.owners).map_err(|kind| tree.object.error(kind))?;
         }

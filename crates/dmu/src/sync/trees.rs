@@ -44,6 +44,10 @@ pub(super) struct Tree {
     indirects: Vec<BTreeMap<u64, Indirect>>,
     /// Data blocks to write.
     blocks: Arc<BTreeMap<u64, Block>>,
+    /// Those of them that are stored already.
+    logged: BTreeMap<u64, Blkptr>,
+    /// Blocks that were stored and came to nothing.
+    pub(super) unused: Vec<Blkptr>,
     /// The spill block to write, or to free.
     spill: Option<Option<Block>>,
     coming: Coming,
@@ -72,6 +76,8 @@ pub(super) struct Item {
     pub(super) kind: DmuType,
     pub(super) previous: Blkptr,
     pub(super) content: Content,
+    /// It is stored already, as it is.
+    pub(super) stored: Option<Blkptr>,
 }
 
 /// What a block holds. Pointers become bytes where blocks are prepared: on all cores.
@@ -143,6 +149,8 @@ impl Tree {
             reader,
             indirects: Vec::new(),
             blocks: layer.blocks,
+            logged: layer.logged,
+            unused: layer.unused,
             spill: layer.spill,
             coming: Coming::Nothing,
             killed: Vec::new(),
@@ -151,6 +159,10 @@ impl Tree {
             head,
         };
         tree.indirects.resize_with(usize::from(tree.head.levels), BTreeMap::new);
+        debug_assert!(
+            tree.logged.keys().all(|block| tree.blocks.contains_key(block)),
+            "what is stored is to be written"
+        );
         if tree.is_freed {
             tree.blocks = Arc::default();
             tree.free_range(0..u64::MAX).await?;
@@ -415,7 +427,7 @@ impl Tree {
             }
             let content = Content::Pointers(indirect.children);
             room.take(content.len_bytes());
-            items.push(Item { block: Some(block), kind: self.head.object_type, previous, content });
+            items.push(Item { block: Some(block), kind: self.head.object_type, previous, content, stored: None });
         }
         false
     }
@@ -446,7 +458,12 @@ impl Tree {
             };
             open = Some((parent, siblings));
             let previous = siblings.get(slot).copied().unwrap_or(Blkptr::HOLE);
-            items.push(Item { block: Some(*block), kind, previous, content: Content::Data(content.clone()) });
+            let stored = self.logged.get(block).copied();
+            debug_assert!(
+                stored.is_none_or(|bp| bp.logical_birth() == self.txg && bp.lsize_bytes() == content.len() as u64),
+                "what is stored for the log is of its txg, and as large as it is now"
+            );
+            items.push(Item { block: Some(*block), kind, previous, content: Content::Data(content.clone()), stored });
         }
         false
     }
@@ -461,7 +478,8 @@ impl Tree {
             self.head.spill = None;
             return None;
         };
-        Some(Item { block: None, kind: self.head.bonus_type, previous, content: Content::Data(content) })
+        let content = Content::Data(content);
+        Some(Item { block: None, kind: self.head.bonus_type, previous, content, stored: None })
     }
 
     /// Blocks of a level have their places.

@@ -225,7 +225,7 @@ async fn cut(handle: &Handle, machine: &Machine, how: Crash) {
 
 #[test]
 fn what_was_made_stable_is_there_though_no_txg_has_it() {
-    let mut logged = 0;
+    let (mut logged, mut indirect) = (0, BTreeMap::new());
     for (seed, layout) in (0..30).zip(LAYOUTS.iter().cycle()) {
         let mut layout = layout.to_vec();
         let has_log = seed % 3 == 1;
@@ -233,6 +233,9 @@ fn what_was_made_stable_is_there_though_no_txg_has_it() {
             let mirror = seed % 2 == 0;
             layout.push(if mirror { (TopKind::Mirror, 2) } else { (TopKind::Single, 1) });
         }
+        // Blocks have 16 KiB at most.
+        let small = if seed % 2 == 0 { "zfs_immediate_write_sz=3000" } else { "zfs_immediate_write_sz=20000" };
+        let is_for_throughput = seed % 5 < 2;
         let count = layout.iter().map(|(_, count)| count).sum();
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
@@ -242,7 +245,8 @@ fn what_was_made_stable_is_there_though_no_txg_has_it() {
             make(&handle, &machine, &layout, has_log).await;
             let mut before: Option<Tree> = None;
             for life in 0..3 {
-                let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+                let (pool, fs, log) = opened_with(&handle, &machine, &[small]).await.unwrap();
+                log.set_for_throughput(is_for_throughput);
                 let mut tree = seen(&fs).await;
                 if let Some(before) = before.take() {
                     for (path, node) in &before {
@@ -266,6 +270,8 @@ fn what_was_made_stable_is_there_though_no_txg_has_it() {
                 }
                 log.set_mode(SyncMode::Standard);
                 log.sync(None).await.unwrap();
+                *indirect.entry((has_log, is_for_throughput)).or_insert(0) +=
+                    counts(&pool, "zil")["zil_itx_indirect_count"];
                 // The first change has a txg written, in which the chain begins; the first who waits waits for that.
                 let txgs = pool.history().len();
                 logged += u64::from(txgs <= 3);
@@ -288,6 +294,11 @@ fn what_was_made_stable_is_there_though_no_txg_has_it() {
         });
     }
     assert!(logged > 0, "something was stable before its txg");
+    // Nothing is logged by reference where a log device is faster than the pool.
+    for (how, count) in &indirect {
+        assert_eq!(*count > 20, *how != (true, false), "{how:?}: {count} records by reference");
+    }
+    assert_eq!(indirect.len(), 4, "{indirect:?}");
 }
 
 /// A log device has the log, and nothing waits for one that fails: its pool goes on without, and opens without it afterwards.
@@ -519,7 +530,7 @@ fn an_exported_pool_has_no_log_though_a_client_went_away_amid_its_commit() {
 }
 
 /// The counts of a log, of the pool or of the dataset.
-fn counts(pool: &Pool, group: &str) -> BTreeMap<&'static str, u64> {
+pub(crate) fn counts(pool: &Pool, group: &str) -> BTreeMap<&'static str, u64> {
     let groups = pool.kstats().snapshot();
     let found = groups.iter().find(|it| it.name == group).unwrap_or_else(|| panic!("{group}"));
     let Body::Named(named) = &found.body else { panic!("{group} is a table") };

@@ -16,6 +16,7 @@ mod grown;
 mod hanging;
 mod health;
 mod hostile;
+mod indirect;
 mod kstats;
 mod live;
 mod logged;

@@ -5,6 +5,7 @@ use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::Txg;
 use cenote_metaslab::AllocError;
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{Class, Join};
 
 use crate::SpaError;
@@ -57,6 +58,20 @@ impl Syncer {
         let tell = async move { tell_allocator(&space, txg, &plain) };
         self.telling.push(self.handle.spawn(Class::Sync, tell));
         Ok(())
+    }
+
+    /// Frees blocks that were stored for intent logs and that no tree has: as late as all others, since a crash before the txg is on disk has
+    /// a log that points to them.
+    pub(crate) async fn free_unused(&mut self, txg: Txg, unused: &[Blkptr]) -> Result<(), SpaError> {
+        assert!(unused.iter().all(|bp| bp.logical_birth() == txg), "what is stored for a log is of the txg that syncs");
+        if mutant::is(Mutant::LogDataFreedEarly) {
+            for dva in unused.iter().flat_map(Blkptr::dvas) {
+                let given_back = self.space.with(|allocator| allocator.unallocate(txg, &extent(dva)));
+                given_back.map_err(|error| self.fail(error))?;
+            }
+            return Ok(());
+        }
+        self.free_blocks(txg, unused).await
     }
 
     /// The allocator knows of all that was freed. Before what a pass has freed is entered into space maps.

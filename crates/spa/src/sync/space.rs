@@ -21,6 +21,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// Loads that one allocation asks for at most: more is a defect.
 const LOADS_MAX: usize = 1 << 16;
+/// This part of the space that is free is taken at once in a txg, at most.
+const AT_ONCE_PART: u64 = 4;
 /// After so long a metaslab whose map could not be read is tried again.
 const TRY_AGAIN_MS: u64 = 60_000;
 
@@ -54,8 +56,12 @@ pub(crate) struct Space {
     is_checked: bool,
     /// Bytes of special vdevs that small blocks of files may still take before the next txg.
     small_left_bytes: AtomicU64,
+    /// Bytes that blocks may still take before the next txg for which nobody waits.
+    at_once_left_bytes: AtomicU64,
     /// Some vdev has nothing but intent logs.
     has_log_devices: AtomicBool,
+    /// Some vdev is for metadata and small blocks.
+    has_special_devices: AtomicBool,
     /// What space maps are read from.
     mos: OnceLock<Objset>,
     /// The tree whose suspension allocations wait for when there is no space.
@@ -76,23 +82,30 @@ impl Space {
             is_checked: allocator.is_checked(),
             allocator: Mutex::new(allocator),
             small_left_bytes: AtomicU64::new(0),
+            at_once_left_bytes: AtomicU64::new(0),
             has_log_devices: AtomicBool::new(allocator_has_logs),
+            has_special_devices: AtomicBool::new(false),
             mos: OnceLock::new(),
             tree: OnceLock::new(),
             troubles: Arc::default(),
             pins: Arc::default(),
         };
-        this.measure_special();
+        this.measure();
         this
     }
 
-    /// Finds out how much small blocks of files may take of special vdevs: all but what is kept for metadata.
-    fn measure_special(&self) {
-        let left = self.with(|allocator| {
+    /// Finds out how much small blocks of files may take of special vdevs: all but what is kept for metadata. And how much may be taken at
+    /// once: what is stored for logs and changed again and again is free only when its txg is on disk, which needs space too.
+    fn measure(&self) {
+        let (size, allocated, deferred) = self.with(|allocator| allocator.class_figures(ClassKind::Normal));
+        let free = size.saturating_sub(allocated).saturating_sub(deferred);
+        self.at_once_left_bytes.store(free / AT_ONCE_PART, Ordering::Relaxed);
+        let (size, left) = self.with(|allocator| {
             let (size, allocated, _) = allocator.class_figures(ClassKind::Special);
             let kept_pct = allocator.tunables().zfs_special_class_metadata_reserve_pct.min(100);
-            (size / 100 * (100 - kept_pct)).saturating_sub(allocated)
+            (size, (size / 100 * (100 - kept_pct)).saturating_sub(allocated))
         });
+        self.has_special_devices.store(size > 0, Ordering::Relaxed);
         self.small_left_bytes.store(left, Ordering::Relaxed);
     }
 
@@ -166,7 +179,7 @@ impl Space {
         assert!(pins.iter().all(|pin| *pin <= txg), "a txg is pinned that is on disk");
         let keep = Keep { may_defer: true, pins: &pins };
         let next = self.with(|allocator| allocator.sync_done(txg, &keep, now_ms)).map_err(|error| error.to_string())?;
-        self.measure_special();
+        self.measure();
         Ok(next)
     }
 
@@ -361,8 +374,26 @@ impl cenote_zio::Allocator for Space {
         Box::pin(async move { self.place(&request).await })
     }
 
+    fn allocate_at_once(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
+        Box::pin(async move {
+            let bytes = request.psize_bytes.saturating_mul(u64::from(request.copies));
+            let taking = |left: u64| left.checked_sub(bytes);
+            let taken = self.at_once_left_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taking);
+            taken.map_err(|_| NoSpace::Full)?;
+            self.place(&request).await
+        })
+    }
+
+    fn has_log_devices(&self) -> bool {
+        self.has_log_devices.load(Ordering::Relaxed)
+    }
+
+    fn has_special_devices(&self) -> bool {
+        self.has_special_devices.load(Ordering::Relaxed)
+    }
+
     fn is_log_device(&self, vdev: VdevId) -> bool {
-        self.has_log_devices.load(Ordering::Relaxed) && self.with(|allocator| allocator.is_log_device(vdev))
+        self.has_log_devices() && self.with(|allocator| allocator.is_log_device(vdev))
     }
 
     fn log_device_failed(&self, vdev: VdevId, why: &str) {

@@ -187,7 +187,8 @@ impl Syncer {
     /// second is what the MOS itself took.
     async fn settle_datasets(&mut self, txg: Txg, dirty: &[Head], synced: Vec<Synced>) -> Result<(), SpaError> {
         assert_eq!(synced.len(), dirty.len(), "each dataset that has changed is written");
-        for (head, synced) in dirty.iter().zip(synced) {
+        for (head, mut synced) in dirty.iter().zip(synced) {
+            let unused = std::mem::take(&mut synced.unused);
             self.use_features(txg, head.dataset, synced.needs).await?;
             let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
             self.release_empty_bpobj(txg, settled.replaced_empty).await?;
@@ -195,6 +196,7 @@ impl Syncer {
                 self.check_quota(head.dataset).await?;
             }
             self.free_killed(txg, settled.freed).await?;
+            self.free_unused(txg, &unused).await?;
         }
         self.frees_told().await?;
         match self.space.with(|allocator| allocator.is_dirty(txg)) {
@@ -213,6 +215,7 @@ impl Syncer {
         assert_eq!(synced.len(), 1, "a pass writes the MOS");
         for synced in synced {
             assert_eq!(synced.root.logical_birth(), txg, "each pass gives the MOS a root of the txg");
+            assert!(synced.unused.is_empty(), "the MOS has no intent log");
             let mut delta: SpaceDelta = synced.born;
             delta.add(synced.killed.space().negated());
             self.mos_delta.add(delta);

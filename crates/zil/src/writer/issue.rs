@@ -6,18 +6,20 @@ use std::time::Duration;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::zil::{Chain, LogBlockId};
-use cenote_taskq::Class;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::atomic::Ordering;
+use cenote_taskq::{Class, Join};
 use cenote_zio::{Bookmark, log_pointer};
 
 use super::LogWriter;
+use crate::indirect::{Ahead, Stored, parts};
 use crate::itx::{Goal, Itx, ItxWrite, Payload, Taken};
-use crate::kstat::{BlockBytes, Event};
+use crate::kstat::{BlockBytes, Event, Logged};
 use crate::lwb::{Lwb, WHOLE_MAX_BYTES, block_bytes_for, write_bytes};
 
-/// Where more is asked for at once its txg is waited for: it writes the same bytes anyway, and the log would have them written twice.
+/// Where more data is to be copied into the log at once its txg is waited for: it writes the same bytes anyway, and the log would have them
+/// written twice. Writes by reference are not copied.
 const LOGGED_MAX_BYTES: usize = 4 << 20;
 /// Bursts whose sizes are remembered.
 const BURSTS: usize = 8;
@@ -87,8 +89,14 @@ struct Filling<'a> {
     left: usize,
     /// The goal that is reached by a block that is not the last: none.
     before: Goal,
-    /// Something that was written is gone by now.
+    /// Something that was written is gone by now, or is too much to be copied.
     has_gaps: bool,
+    /// Blocks that records will point to.
+    ahead: Ahead,
+    /// Those that the records in this block point to, as far as they are still being stored.
+    storing: Vec<Join<bool>>,
+    /// Bytes of writes by reference that were copied all the same.
+    copied: usize,
 }
 
 /// The turn of a burst, which alone fills blocks. When it is over whoever wants more gets another burst; but where it could do nothing
@@ -113,6 +121,8 @@ impl Drop for Turn<'_> {
 struct Closed {
     at: Blkptr,
     bytes: Buf,
+    /// What its records point to is being stored.
+    data: Vec<Join<bool>>,
 }
 
 impl LogWriter {
@@ -190,12 +200,26 @@ impl LogWriter {
         issuer.note_burst(total);
         let before = Goal { number: self.blocks.lock().issued, txg: Txg(0) };
         let lwb = Lwb::new(tail.psize_bytes() as usize);
-        let mut filling = Filling { log: self, issuer, lwb, at: tail, left: total, before, has_gaps: false };
+        let mut filling = Filling {
+            log: self,
+            issuer,
+            lwb,
+            at: tail,
+            left: total,
+            before,
+            has_gaps: false,
+            ahead: Ahead::new(self, &taken.itxs),
+            storing: Vec::new(),
+            copied: 0,
+        };
         for itx in taken.itxs {
             filling.left -= itx_bytes(&itx);
             match itx.payload {
                 Payload::Record(record) => filling.record(itx.txg, &record).await?,
-                Payload::Write(write) => filling.write(itx.txg, write).await?,
+                Payload::Write(write) => match write.indirect {
+                    Some(block_bytes) => filling.indirect(itx.txg, write, block_bytes).await?,
+                    None => filling.write(itx.txg, write).await?,
+                },
             }
             if filling.has_gaps {
                 break;
@@ -231,6 +255,9 @@ impl LogWriter {
 fn itx_bytes(itx: &Itx) -> usize {
     match &itx.payload {
         Payload::Record(record) => record.len(),
+        Payload::Write(ItxWrite { bytes, indirect: Some(block_bytes), .. }) => {
+            parts(bytes, *block_bytes).count() * write_bytes(0)
+        }
         Payload::Write(write) => write_bytes(write.bytes.end - write.bytes.start),
     }
 }
@@ -251,7 +278,8 @@ impl Filling<'_> {
             self.has_gaps = true;
             return Ok(());
         };
-        self.log.count_write(write.data.is_some(), data.len());
+        let how = if write.data.is_some() { Logged::Copied } else { Logged::NeedCopy };
+        self.log.count_write(how, data.len() as u64);
         let mut done = 0;
         while done < data.len() {
             let sequence = self.issuer.next_sequence();
@@ -265,13 +293,40 @@ impl Filling<'_> {
         Ok(())
     }
 
+    /// A write whose blocks are stored: a record for each of them.
+    async fn indirect(&mut self, txg: Txg, write: ItxWrite, block_bytes: u64) -> Result<(), Broken> {
+        for bytes in parts(&write.bytes, block_bytes) {
+            let len = bytes.end - bytes.start;
+            match self.ahead.next().await {
+                Some(Stored { pointer, storing }) => {
+                    self.log.count_write(Logged::Indirect, len);
+                    let record = Lwb::indirect_record(txg, write.object, bytes, pointer);
+                    self.record(txg, &record).await?;
+                    self.storing.extend(storing);
+                }
+                None => {
+                    self.copied += len as usize;
+                    self.has_gaps |= self.copied > LOGGED_MAX_BYTES;
+                    if !self.has_gaps {
+                        self.write(txg, ItxWrite { bytes, indirect: None, ..write.clone() }).await?;
+                    }
+                }
+            }
+            if self.has_gaps {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Sends the block on its way and goes on with the next: for what is left of the present record, in room for at least so many bytes of
     /// it, and for the records after that.
     async fn next(&mut self, record_bytes: usize, least_bytes: usize) -> Result<(), Broken> {
         let most_bytes = self.log.io.block_max_bytes() - Chain::SIZE;
         let next_bytes = block_bytes_for((record_bytes + self.left).min(most_bytes).max(least_bytes));
         let lwb = std::mem::replace(&mut self.lwb, Lwb::new(next_bytes));
-        let (closed, next) = self.log.close(self.at, lwb, next_bytes, self.before).await;
+        let data = std::mem::take(&mut self.storing);
+        let (closed, next) = self.log.close(self.at, lwb, data, next_bytes, self.before).await;
         self.log.send(closed);
         self.at = next.ok_or(Broken)?;
         Ok(())
@@ -280,13 +335,20 @@ impl Filling<'_> {
     /// Closes the last block.
     async fn finish(self, goal: Goal) -> Closed {
         let next_bytes = self.issuer.expected_bytes().min(self.log.io.block_max_bytes());
-        self.log.close(self.at, self.lwb, next_bytes, goal).await.0
+        self.log.close(self.at, self.lwb, self.storing, next_bytes, goal).await.0
     }
 }
 
 impl LogWriter {
     /// Closes a block, once the next of this size has its place, which comes back; without one the log is broken behind this block.
-    async fn close(&self, at: Blkptr, lwb: Lwb, next_bytes: usize, goal: Goal) -> (Closed, Option<Blkptr>) {
+    async fn close(
+        &self,
+        at: Blkptr,
+        lwb: Lwb,
+        data: Vec<Join<bool>>,
+        next_bytes: usize,
+        goal: Goal,
+    ) -> (Closed, Option<Blkptr>) {
         let mut identity = at.checksum_words();
         identity[3] += u64::from(!mutant::is(Mutant::LogWrongNext));
         let next = self.place(next_bytes, identity).await;
@@ -301,7 +363,7 @@ impl LogWriter {
         if mutant::is(Mutant::LogAcksIssued) {
             self.waiting.all();
         }
-        (Closed { at, bytes }, next)
+        (Closed { at, bytes, data }, next)
     }
 
     /// Allocates the next block, in the open txg.
@@ -323,10 +385,10 @@ impl LogWriter {
 
     /// Writes a block, and has it be stable.
     async fn put(&self, closed: Closed) {
-        let Closed { at, bytes } = closed;
+        let Closed { at, bytes, data } = closed;
         let sequence = LogBlockId::of(&at).sequence;
         let begun = self.handle.now();
-        let write = self.io.write(self.bookmark(sequence), &at, bytes, &self.txgs);
+        let write = self.io.write(self.bookmark(sequence), &at, bytes, data, &self.txgs);
         let is_good = self.handle.urgently(write).await;
         let took = u64::try_from((self.handle.now() - begun).as_nanos()).unwrap_or(u64::MAX);
         self.flush_done(sequence, is_good, took);

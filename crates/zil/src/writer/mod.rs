@@ -12,8 +12,10 @@ mod commit;
 mod issue;
 mod waiting;
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use cenote_dmu::LogBlock;
 use cenote_dmu::tx::Transactions;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
@@ -21,10 +23,11 @@ use cenote_kstat::Sheet;
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_taskq::{AsyncMutex, BoxFuture, Handle};
+use cenote_taskq::{AsyncMutex, BoxFuture, Group, Handle};
 
+use crate::indirect::LogTxg;
 use crate::itx::{Itx, ItxWrite, Payload, Queue};
-use crate::kstat::{BlockBytes, Event, ZilCounts};
+use crate::kstat::{BlockBytes, Event, Logged, ZilCounts};
 use crate::log_io::LogIo;
 pub use blocks::Retired;
 use blocks::{Blocks, Phase};
@@ -33,6 +36,19 @@ use waiting::Waiting;
 
 /// The file system or volume of a log, as far as the log reads it.
 pub trait LogData: Send + Sync {
+    /// The block of an object that has these bytes, all of which it has, as a txg has it ([`LogTxg::block`]). `None` where it is not to be had:
+    /// then the bytes are read.
+    ///
+    /// # Errors
+    /// The object cannot be read: why.
+    fn block<'a>(
+        &'a self,
+        object: ObjectId,
+        generation: u64,
+        bytes: Range<u64>,
+        at: LogTxg<'a>,
+    ) -> BoxFuture<'a, Result<Option<LogBlock>, String>>;
+
     /// Bytes of an object as they are now. `None` where the object of this generation is no more, or ends before: a later change has
     /// taken them away, which the caller cannot have logged yet.
     ///
@@ -55,18 +71,20 @@ pub(crate) struct WaitFor(pub(crate) Txg);
 pub struct LogWriter {
     pub(crate) objset: ObjsetId,
     pub(crate) handle: Handle,
-    txgs: Transactions,
-    io: Arc<LogIo>,
+    pub(crate) txgs: Transactions,
+    pub(crate) io: Arc<LogIo>,
     queue: Mutex<Queue>,
     /// Held by the burst that fills and issues blocks.
     issuer: AsyncMutex<Issuer>,
     blocks: Mutex<Blocks>,
     waiting: Waiting,
-    data: Mutex<Option<Weak<dyn LogData>>>,
+    pub(crate) data: Mutex<Option<Weak<dyn LogData>>>,
     /// Time from the issue of a block to its being stable, lately; 0 before the first.
     latency_ns: AtomicU64,
     has_xattrs: AtomicBool,
     is_wanted: AtomicBool,
+    /// The property `logbias` is `throughput`.
+    pub(crate) is_for_throughput: AtomicBool,
     counts: ZilCounts,
 }
 
@@ -86,6 +104,7 @@ impl LogWriter {
             latency_ns: AtomicU64::new(0),
             has_xattrs: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
+            is_for_throughput: AtomicBool::new(false),
             counts: ZilCounts::default(),
         }
     }
@@ -170,9 +189,18 @@ impl LogWriter {
         self.io.counts.count_all(event, count);
     }
 
-    fn count_write(&self, is_copied: bool, bytes: usize) {
-        self.counts.write(is_copied, bytes);
-        self.io.counts.write(is_copied, bytes);
+    fn count_write(&self, how: Logged, bytes: u64) {
+        self.counts.write(how, bytes);
+        self.io.counts.write(how, bytes);
+    }
+
+    /// What goes on when nobody waits for it.
+    pub(crate) fn detached(&self) -> &Group {
+        self.io.dmu.detached()
+    }
+
+    pub(crate) fn set_for_throughput(&self, is_for_throughput: bool) {
+        self.is_for_throughput.store(is_for_throughput, Ordering::Relaxed);
     }
 
     fn count_block(&self, at: &Blkptr, bytes: BlockBytes) {

@@ -1,13 +1,14 @@
 //! Data for the intent log: read when a write that was noted becomes a record.
 
+use std::ops::Range;
 use std::sync::Weak;
 
-use cenote_dmu::DmuErrorKind;
+use cenote_dmu::{DmuErrorKind, LogBlock, Object};
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
-use cenote_zil::LogData;
+use cenote_zil::{LogData, LogTxg};
 
 use crate::ZplError;
 use crate::filesystem::{FileSystem, Shared};
@@ -20,13 +21,14 @@ impl LoggedFiles {
         Self(std::sync::Arc::downgrade(&filesystem.shared))
     }
 
-    async fn find(
+    /// Looks at bytes of a file, if it is there and has them.
+    async fn find<T>(
         &self,
         object: ObjectId,
         generation: u64,
-        offset_bytes: u64,
-        len: usize,
-    ) -> Result<Option<Block>, ZplError> {
+        bytes: Range<u64>,
+        look: impl AsyncFnOnce(&FileSystem, &Object) -> Result<T, ZplError>,
+    ) -> Result<Option<T>, ZplError> {
         let Some(shared) = self.0.upgrade() else { return Err(ZplError::Stale) };
         let filesystem = FileSystem { shared };
         let node = match filesystem.node(object).await {
@@ -40,11 +42,11 @@ impl LoggedFiles {
             return Ok(None);
         }
         // A writer who is at it has not been answered yet; half of what it writes is not to be read.
-        let _range = node.in_use()?.bytes.read(offset_bytes..offset_bytes.saturating_add(len as u64)).await;
-        if offset_bytes.saturating_add(len as u64) > node.size_bytes() {
+        let _range = node.in_use()?.bytes.read(bytes.clone()).await;
+        if bytes.end > node.size_bytes() {
             return Ok(None);
         }
-        Ok(Some(node.object.read(offset_bytes, len).await?))
+        look(&filesystem, &node.object).await.map(Some)
     }
 }
 
@@ -56,8 +58,24 @@ impl LogData for LoggedFiles {
         offset_bytes: u64,
         len: usize,
     ) -> BoxFuture<'_, Result<Option<Block>, String>> {
-        Box::pin(
-            async move { self.find(object, generation, offset_bytes, len).await.map_err(|error| error.to_string()) },
-        )
+        Box::pin(async move {
+            let bytes = offset_bytes..offset_bytes.saturating_add(len as u64);
+            let found = self.find(object, generation, bytes, async |_, file| Ok(file.read(offset_bytes, len).await?));
+            found.await.map_err(|error| error.to_string())
+        })
+    }
+
+    fn block<'a>(
+        &'a self,
+        object: ObjectId,
+        generation: u64,
+        bytes: Range<u64>,
+        at: LogTxg<'a>,
+    ) -> BoxFuture<'a, Result<Option<LogBlock>, String>> {
+        Box::pin(async move {
+            let look = async |fs: &FileSystem, file: &Object| Ok(at.block(fs.objset(), file, &bytes));
+            let found = self.find(object, generation, bytes.clone(), look).await;
+            found.map(Option::flatten).map_err(|error| error.to_string())
+        })
     }
 }

@@ -4,10 +4,12 @@ use std::ops::Range;
 
 use cenote_dmu::Object;
 use cenote_dmu::tx::{Cost, SyncMode};
+use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{BlockId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 use cenote_taskq::buf::{Block, Buf};
+use cenote_zil::WriteShape;
 
 use super::File;
 use super::size::{Allocation, SIZE_MAX_BYTES};
@@ -225,9 +227,12 @@ impl File {
             // After a crash the file is no more.
             tx.change().needs_no_record();
         } else {
-            let is_waited_for = fs.log()?.mode() == SyncMode::Always && bytes.len() <= COPIED_MAX_BYTES;
-            let data = is_waited_for.then(|| Block::copied_from(bytes));
-            tx.change().log_write(node.id, node.word(ZplAttribute::Gen), offset_bytes..end, data);
+            let is_awaited = fs.log()?.mode() == SyncMode::Always;
+            let is_copied = is_awaited && bytes.len() <= COPIED_MAX_BYTES;
+            let data = is_copied.then(|| Block::copied_from(bytes));
+            let small_bytes = fs.objset().policy().small_bytes_of(DmuType::PLAIN_FILE_CONTENTS);
+            let shape = WriteShape { block_bytes, small_bytes, is_awaited };
+            tx.change().log_write(node.id, node.word(ZplAttribute::Gen), offset_bytes..end, shape, data);
         }
         Ok(())
     }

@@ -1,0 +1,190 @@
+//! Indirect writes: the block of a large write is stored where it stays, and its record has the block's pointer (`WR_INDIRECT`).
+//!
+//! # Theory
+//!
+//! **Need.** What is logged with its data is written twice. For a small write that is cheaper than another request to the devices; a large
+//! one takes the bandwidth of two.
+//!
+//! **Which writes** (`zil_write_state` of OpenZFS), decided when the write is made:
+//! ```text
+//! logbias=throughput                                                  all
+//! a log device is there                                               none: it is faster than the pool
+//! special devices, as fast as a log (zil_special_is_slog)             of those below, whose blocks go there themselves
+//! otherwise                                                           zfs_immediate_write_sz (32 KiB) or more, and where somebody
+//!                                                                     waits for this write half a block at least: the next write may be
+//!                                                                     of the same block, which would be written whole each time
+//! ```
+//! A record is of bytes within one block; what is longer is cut where blocks end, and neighbours that nobody asked for in between are one.
+//!
+//! **Life of one**, in a burst (`writer::issue`). Some blocks ahead of the records that are filled, tasks capture each block as its txg has it
+//! and give it its place ([`cenote_dmu::LogBlock`]). Storing it goes on while the record goes into a log block, and that on its way; the
+//! devices are flushed when both are written ([`crate::log_io::LogIo::write`]), and only then anybody is answered. All devices are flushed at
+//! once, so it makes no difference that the log may be on others.
+//!
+//! **Copied all the same** is a write whose txg is not open any more, whose block its txg does not have (freed since), for which there is no
+//! space at once, or whose dataset has no checksums. More than 4 MiB of that is not logged, and its txg is waited for.
+//!
+//! **Errors.** A block that is not stored breaks the log off at the log block that points to it, as if that had not been written. The
+//! txg's sync writes the data itself, elsewhere.
+//!
+//! **Invariants.** 1. No log block is stable before what its records point to is. 2. Room for what is being stored is taken before anything is
+//! held that others wait for ([`STORING_MAX_BYTES`]).
+//!
+//! **Crash.** Where the block of a record cannot be read the log ends before that record, which nobody was told of.
+//!
+//! **Rejected.** *A record of the size alone* (`TX_WRITE2`) for the second write of a block that is stored already: the pointer once more says
+//! the same, and stands for itself. *Storing a block when it is written*: nobody may ask for it before it is changed again.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use cenote_dmu::LogBlock;
+use cenote_dmu::tx::Transactions;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::ids::Txg;
+use cenote_taskq::{Class, Join, OwnedPermit};
+
+use crate::itx::{Itx, ItxWrite, Payload};
+use crate::writer::LogWriter;
+
+/// Bytes of blocks that are made ready and stored for logs at once.
+pub(crate) const STORING_MAX_BYTES: u64 = 64 << 20;
+/// Blocks of a burst that are made ready before their turn.
+const AHEAD_MAX: usize = 16;
+
+/// What of a write decides how it is logged.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteShape {
+    /// Bytes of the object's blocks.
+    pub block_bytes: u64,
+    /// Blocks of the object are small up to so many bytes, and go to special devices (`special_small_blocks`); 0 if none do.
+    pub small_bytes: u32,
+    /// Somebody waits for this very write.
+    pub is_awaited: bool,
+}
+
+/// The txg in which a block may be stored.
+pub struct LogTxg<'a> {
+    pub(crate) txgs: &'a Transactions,
+    pub(crate) txg: Txg,
+}
+
+impl LogTxg<'_> {
+    /// The block of an object that has these bytes as the txg has it; `None` where the txg is not open any more, or the block is not to be
+    /// had. The caller may have locked its range.
+    #[must_use]
+    pub fn block(
+        &self,
+        objset: &cenote_dmu::Objset,
+        object: &cenote_dmu::Object,
+        bytes: &Range<u64>,
+    ) -> Option<LogBlock> {
+        let tx = self.txgs.enter().ok().filter(|tx| tx.txg() == self.txg)?;
+        objset.log_block(object, bytes.start, tx).filter(|block| bytes.end <= block.bytes().end)
+    }
+}
+
+/// A block that has its place: what its record points to, and whether it is stored some day.
+pub(crate) struct Stored {
+    pub(crate) pointer: Blkptr,
+    /// Nothing where it is already.
+    pub(crate) storing: Option<Join<bool>>,
+}
+
+/// The parts of a write, each within one block.
+pub(crate) fn parts(bytes: &Range<u64>, block_bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (mut at, end, block_bytes) = (bytes.start, bytes.end, block_bytes.max(1));
+    std::iter::from_fn(move || {
+        let next = (at / block_bytes + 1).saturating_mul(block_bytes).min(end);
+        (at < end).then(|| std::mem::replace(&mut at, next)..next)
+    })
+}
+
+/// The blocks of a burst that are made ready, in the order of their records.
+pub(crate) struct Ahead {
+    log: Arc<LogWriter>,
+    coming: VecDeque<(Txg, ItxWrite)>,
+    begun: VecDeque<Option<Join<Option<Stored>>>>,
+}
+
+impl Ahead {
+    /// Those of all indirect writes among these.
+    pub(crate) fn new(log: &Arc<LogWriter>, itxs: &[Itx]) -> Self {
+        let mut coming = VecDeque::new();
+        for itx in itxs {
+            if let Payload::Write(write @ ItxWrite { indirect: Some(block_bytes), .. }) = &itx.payload {
+                coming.extend(
+                    parts(&write.bytes, *block_bytes).map(|bytes| (itx.txg, ItxWrite { bytes, ..write.clone() })),
+                );
+            }
+        }
+        Self { log: log.clone(), coming, begun: VecDeque::new() }
+    }
+
+    /// The next part's; nothing where it is to be copied.
+    pub(crate) async fn next(&mut self) -> Option<Stored> {
+        while self.begun.len() < AHEAD_MAX
+            && let Some((txg, part)) = self.coming.pop_front()
+        {
+            let made = self.log.clone().make_ready(txg, part);
+            self.begun.push_back(self.log.detached().spawn(Class::Issue, made).ok());
+        }
+        self.begun.pop_front().flatten()?.await.ok().flatten()
+    }
+}
+
+impl LogWriter {
+    /// Whether a write is logged by reference.
+    pub(crate) fn is_indirect(&self, len: u64, shape: &WriteShape) -> bool {
+        let tunables = &self.io.tunables;
+        if self.is_for_throughput.load(Ordering::Relaxed) {
+            return true;
+        }
+        if self.io.allocator.has_log_devices() {
+            return false;
+        }
+        let is_large = len >= tunables.zfs_immediate_write_sz && (len >= shape.block_bytes / 2 || !shape.is_awaited);
+        let goes_to_special = || shape.block_bytes <= u64::from(shape.small_bytes);
+        is_large && (!tunables.zil_special_is_slog || !self.io.allocator.has_special_devices() || goes_to_special())
+    }
+
+    /// Gives the block of a part of a write its place, and begins to store it. Nothing where it has to be copied.
+    async fn make_ready(self: Arc<Self>, txg: Txg, part: ItxWrite) -> Option<Stored> {
+        let data = self.data.lock().as_ref().and_then(Weak::upgrade)?;
+        let room = part.indirect.unwrap_or(0).clamp(1, STORING_MAX_BYTES);
+        let permit = self.io.storing.acquire_owned(room).await;
+        let at = LogTxg { txgs: &self.txgs, txg };
+        let block = data.block(part.object, part.generation, part.bytes, at).await.ok()??;
+        let (pointer, store) = block.place(&self.io.allocator).await.ok()?;
+        let Some(store) = store else { return Some(Stored { pointer, storing: None }) };
+        let storing = self.clone().store(store, permit);
+        let storing = Some(self.detached().spawn(Class::Issue, storing).ok()?);
+        Some(Stored { pointer, storing })
+    }
+
+    /// Stores a block. Whether it is.
+    async fn store(self: Arc<Self>, store: cenote_dmu::LogStore, permit: OwnedPermit) -> bool {
+        let missed = |txg, leaves| self.io.missed(leaves, txg);
+        let stored = self.handle.urgently(store.store(missed)).await;
+        drop(permit);
+        stored.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_lies_in_one_block() {
+        let of = |bytes: Range<u64>, block_bytes| parts(&bytes, block_bytes).collect::<Vec<_>>();
+        assert_eq!(of(0..10, 4), [0..4, 4..8, 8..10]);
+        assert_eq!(of(5..6, 4), [5..6]);
+        assert_eq!(of(6..8, 4), [6..8]);
+        assert_eq!(of(3..9, 1536), [3..9]);
+        assert_eq!(of(7..7, 4), []);
+        assert_eq!(of(u64::MAX - 3..u64::MAX, 4), [u64::MAX - 3..u64::MAX]);
+    }
+}
