@@ -377,10 +377,10 @@ impl Context {
     }
 
     /// Fails if a server has given up a txg of its pool that the command reads. Servers are asked again later.
-    pub(crate) fn check_kept(&self) -> Result<(), SpaError> {
+    pub(crate) fn check_kept(&self) -> Result<(), Box<SpaError>> {
         for (pool, kept) in &mut *self.kept.lock() {
             if kept.is_whole() == Some(false) {
-                return Err(SpaError::ViewGivenUp { pool: pool.clone(), txg: kept.root().txg });
+                return Err(Box::new(SpaError::ViewGivenUp { pool: pool.clone(), txg: kept.root().txg }));
             }
         }
         Ok(())

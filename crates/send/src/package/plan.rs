@@ -126,8 +126,8 @@ impl Plan {
             let is_to = short == request.to;
             seen_to |= is_to;
             // Of a tree, the origins of clones are sent though nobody asked for them.
-            let is_passed =
-                !request.do_all && !is_from && !is_to && !(request.replicate && origins.contains(&snapshot.phys.guid));
+            let is_origin = request.replicate && origins.contains(&snapshot.phys.guid);
+            let is_passed = !(request.do_all || is_from || is_to || is_origin);
             if is_passed || request.excludes(&snapshot.name()) {
                 continue;
             }

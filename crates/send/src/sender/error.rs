@@ -69,19 +69,37 @@ pub enum SenderError {
     },
     /// An object, of the pool's own or of the dataset, could not be read.
     #[error("{0}")]
-    Dmu(#[from] DmuError),
+    Dmu(Box<DmuError>),
     /// Something about a dataset could not be read.
     #[error("{0}")]
-    Dsl(#[from] DslError),
+    Dsl(Box<DslError>),
     /// Something about the pool could not be read.
     #[error("{0}")]
-    Spa(#[from] SpaError),
+    Spa(Box<SpaError>),
     /// The stream could not be written.
     #[error("{0}")]
     Output(#[from] io::Error),
     /// A task that read for the stream ended early: the program is shutting down.
     #[error("'{0}': a read did not come to an end")]
     Interrupted(String),
+}
+
+impl From<DmuError> for SenderError {
+    fn from(error: DmuError) -> Self {
+        Self::Dmu(Box::new(error))
+    }
+}
+
+impl From<DslError> for SenderError {
+    fn from(error: DslError) -> Self {
+        Self::Dsl(Box::new(error))
+    }
+}
+
+impl From<SpaError> for SenderError {
+    fn from(error: SpaError) -> Self {
+        Self::Spa(Box::new(error))
+    }
 }
 
 impl SenderError {

@@ -12,7 +12,7 @@ use super::{SendProgress, SendRequest, send};
 
 /// Block sizes where a dataset says nothing.
 const RECORD_BYTES: u64 = 128 << 10;
-const VOLUME_BLOCK_BYTES: u64 = 8 << 10;
+const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
 
 /// Estimates a stream. `received_bytes`: of a stream that goes on, what its receiver has.
 ///

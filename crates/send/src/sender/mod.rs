@@ -58,7 +58,7 @@ use cenote_dsl::Dataset;
 use cenote_format::dsl::DatasetFlags;
 use cenote_format::ids::{BlockId, Guid, ObjectId, Txg};
 use cenote_format::stream::{Begin, BeginFlags, Features, HeaderKind};
-use cenote_spa::{SpaError, View};
+use cenote_spa::View;
 
 pub use self::error::SenderError;
 pub use self::estimate::estimate;
@@ -190,7 +190,7 @@ pub async fn send_if(
     request: &SendRequest,
     out: &mut dyn Write,
     progress: &SendProgress,
-    check: &mut dyn FnMut() -> Result<(), SpaError>,
+    check: &mut dyn FnMut() -> Result<(), SenderError>,
 ) -> Result<u64, SenderError> {
     let dsl = pool.dsl();
     let source = Source::open(pool, request.to.clone(), request.flags.raw).await?;

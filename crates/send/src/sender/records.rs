@@ -19,7 +19,7 @@ use super::walk::{Change, Dnode, SPILL, Shape, block_error, corrupt};
 use super::writer::StreamWriter;
 
 /// What stands, word by word, in place of a block that cannot be read.
-const BAD_BLOCK: u64 = 0x002f_5bad_db10_c;
+const BAD_BLOCK: u64 = 0x02f5_badd_b10c;
 
 /// The rules by which changes become records.
 pub(super) struct Records {

@@ -41,8 +41,8 @@ impl List {
     /// The list in an object of the MOS.
     pub(super) async fn open(dsl: &Dsl, id: ObjectId, from: Option<Place>) -> Result<Self, SenderError> {
         let object = dsl.mos().object(id).await?;
-        let bonus = RedactionListPhys::parse(&object.phys().bonus, object.byte_order())
-            .map_err(|error| SenderError::Dmu(object.error(error)))?;
+        let bonus =
+            RedactionListPhys::parse(&object.phys().bonus, object.byte_order()).map_err(|error| object.error(error))?;
         let snapshots = bonus.snapshots.iter().map(|guid| guid.0).collect();
         let bytes = object.last_block().0.saturating_add(1).saturating_mul(object.block_bytes());
         if bonus.entry_count > bytes / RedactBlock::SIZE_BYTES as u64 {

@@ -56,7 +56,7 @@ impl Job<'_> {
         let name = request.to.name();
         let progress = Arc::new(SendProgress::default());
         let watch = Watch::start(self.context, self.args, &name, &progress);
-        let mut check = || self.context.check_kept();
+        let mut check = || self.context.check_kept().map_err(SenderError::Spa);
         let sent = send_if(self.pool, &request, &mut Out(self.context.output()), &progress, &mut check).await;
         drop(watch);
         sent.map(drop).map_err(|error| failed(&name, self.key_words, error))
