@@ -126,7 +126,7 @@ fn estimates_are_told_and_nothing_is_written() {
     // A package has the short name, and a sum of its own.
     let many = text(&["-nP", "-R", "-I", "@one", &format!("{}/src@three", pool.name)]);
     assert!(many.starts_with(&format!("incremental\tone\t{two}\t")), "{many}");
-    let sum: u64 = many.lines().filter(|line| !line.starts_with("size")).map(|line| number(line)).sum();
+    let sum: u64 = many.lines().filter(|line| !line.starts_with("size")).map(number).sum();
     assert_eq!(many.lines().last().unwrap(), format!("size\t{sum}"));
     // Where the accounts do not tell, the stream is made without its data: the estimate is its length.
     let redacted = text(&["-nP", "--redact", "book", &format!("{}/src@three", pool.name)]);
