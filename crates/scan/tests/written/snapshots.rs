@@ -263,7 +263,7 @@ async fn compare(handle: &Handle, paths: &[PathBuf], model: &Model, what: &str) 
 fn histories_of_snapshots_and_clones_add_up() {
     let layouts = [LAYOUTS[0], LAYOUTS[2], LAYOUTS[0], LAYOUTS[3]];
     let mut verbs = 0;
-    for (seed, layout) in (0..8).zip(layouts.into_iter().cycle()) {
+    for (seed, layout) in (0..4).zip(layouts.into_iter().cycle()) {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let count = layout.iter().map(|(_, count)| count).sum();
@@ -308,5 +308,5 @@ fn histories_of_snapshots_and_clones_add_up() {
             }
         });
     }
-    assert!(verbs >= 800);
+    assert!(verbs >= 400);
 }
