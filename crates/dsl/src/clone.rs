@@ -8,7 +8,7 @@
 use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::DatasetFlags;
+use cenote_format::dsl::{DatasetFlags, dir_field};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_taskq::Rng;
 
@@ -66,6 +66,22 @@ impl Dsl {
         })
         .await?;
         Ok(object)
+    }
+
+    /// Frees the list of its blocks that a clone may keep. Whether there was one.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn drop_livelist(&self, txg: Txg, dir: ObjectId, refs: &mut EmptyRefs) -> Result<bool, DslError> {
+        let object = self.mos().object(dir).await?;
+        if !object.phys().object_type.is_zap() {
+            return Ok(false);
+        }
+        let list = Zap::open(object.clone()).await?.find_u64(dir_field::LIVELIST).await?;
+        let Some(list) = list else { return Ok(false) };
+        Zap::put_entry(&object, txg, dir_field::LIVELIST, None).await?;
+        self.free_deadlist(txg, ObjectId(list), refs).await?;
+        Ok(true)
     }
 
     /// Has a head that nobody has open be as its last snapshot is. What is to be freed of it comes back; its bytes count to it no more.

@@ -51,6 +51,12 @@ pub struct Promotion {
 }
 
 impl Promotion {
+    /// The directory of the origin.
+    #[must_use]
+    pub const fn origin_dir(&self) -> ObjectId {
+        self.origin_dir
+    }
+
     /// Bytes that count to the clone's directory afterwards, and to the origin's before.
     #[must_use]
     pub const fn moved_bytes(&self) -> u64 {

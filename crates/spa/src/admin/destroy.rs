@@ -31,6 +31,7 @@ impl Syncer {
         if let Some((objset, header)) = self.log_of(&dataset).await? {
             self.free_log(txg, &objset, &header).await?;
         }
+        self.drop_livelist(dataset.dir.object).await?;
         if !self.leave_blocks(txg, &dataset).await? {
             self.free_objset(txg, &dataset).await?;
         }
@@ -104,11 +105,9 @@ impl Syncer {
         if dataset.dir.phys.reserved_bytes != 0 {
             return refuse("destroying a dataset with a reservation");
         }
-        for field in [dir_field::CRYPTO_KEY_OBJECT, dir_field::LIVELIST, dir_field::FILESYSTEM_COUNT] {
+        for field in [dir_field::CRYPTO_KEY_OBJECT, dir_field::FILESYSTEM_COUNT] {
             if view.dir_field(&dataset.dir, field).await.map_err(|error| self.dsl_failed(error))?.is_some() {
-                return refuse(
-                    "destroying encrypted datasets, clones with a list of their blocks, and where filesystem limits are in force",
-                );
+                return refuse("destroying encrypted datasets, and where filesystem limits are in force");
             }
         }
         let bookmarks = view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await;
