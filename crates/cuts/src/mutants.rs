@@ -23,9 +23,9 @@ pub const fn cuts_max(mutant: Mutant) -> u64 {
         | Mutant::LogItxsDropped
         | Mutant::LogUnloggedIgnored
         | Mutant::LogDataFirst
-        | Mutant::LogDataUnflushed
         | Mutant::LogUnclaimed => 200,
-        Mutant::KeptDropped | Mutant::LabelsAtOnce | Mutant::UberblockUnflushed => 2000,
+        // The last of these was not found by 200: the data is stored before the block of the log nearly always.
+        Mutant::KeptDropped | Mutant::LabelsAtOnce | Mutant::UberblockUnflushed | Mutant::LogDataUnflushed => 2000,
         // Clients wait for logs and not for txgs, so there are fewer txgs in a life than when these were tried last.
         _ => 800,
     }
