@@ -124,9 +124,10 @@ pub async fn clone_dataset(pool: &Pool, origin: &str, name: &str, settings: Vec<
 /// There is no such snapshot, there are newer ones, the dataset is in use; or as [`Pool::change`].
 pub async fn rollback(pool: &Pool, snapshot: &str, destroys_newer: bool) -> Result<(), AdminError> {
     pool.settle_logs().await?;
+    let task = pool.check_task(Rollback::new(pool, snapshot, destroys_newer)).await?;
     // What was written before is on disk, so that it is what goes.
     pool.sync().await?;
-    pool.sync_task(Rollback::new(pool, snapshot, destroys_newer)).await
+    pool.sync_task(task).await
 }
 
 /// Has a clone and its origin change places: the snapshots up to the origin are the clone's from then on.

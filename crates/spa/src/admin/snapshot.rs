@@ -77,6 +77,17 @@ impl Pool {
     /// One cannot be taken: there is no such dataset, or there is one of this name, or no space for what is reserved; or the pool is closed,
     /// suspended, or has failed.
     pub async fn take_snapshots(&self, wanted: Vec<NewSnapshot>) -> Result<Txg, SpaError> {
+        // A refusal need not wait for a txg, nor have one written.
+        let asked = wanted.clone();
+        let look = self.look(move |syncer| {
+            Box::pin(async move {
+                for wanted in &asked {
+                    syncer.check_snapshot(&wanted.name).await?;
+                }
+                Ok::<_, SpaError>(())
+            })
+        });
+        look.await?;
         let (sender, mut answer) = oneshot::channel();
         self.push_late(Box::new(TakeSnapshots { wanted, answer: Some(sender) })).await?;
         loop {
