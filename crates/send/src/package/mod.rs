@@ -14,7 +14,7 @@
 //!                              └─ plan ─► Plan: streams in the order in which they are sent ─► BEGIN … END each
 //!                                                                                              END of zeros
 //! ```
-//! [`gather`] walks the tree of datasets in the order of their ZAPs, as OpenZFS does, and makes the list; [`plan`] says which snapshots
+//! [`mod@gather`] walks the tree of datasets in the order of their ZAPs, as OpenZFS does, and makes the list; [`mod@plan`] says which snapshots
 //! are sent, each from which: no dataset before its parent's, no clone before its origin's.
 //!
 //! # Invariants
