@@ -39,7 +39,7 @@ fn stored(bp: &Blkptr) -> [u8; Blkptr::SIZE] {
     let mut kept = whole;
     if bp.is_embedded() {
         kept.fill(0);
-        // What it is, and its birth: they say how much is accounted for.
+        // Its properties and its birth: they say how much is accounted for.
         for word in [48, 80] {
             kept[word..word + 8].copy_from_slice(&whole[word..word + 8]);
         }
@@ -178,7 +178,7 @@ impl Dsl {
             source.free(txg);
         } else {
             if are_moved && below_count > 0 {
-                // What was below it is beside it from now on.
+                // Lists that were below it are beside it from now on.
                 let own = self.own_space(&lists, &from).await?;
                 let mut alone = BpobjPhys { children: Some((ObjectId(0), 0)), ..from };
                 set_space(&mut alone, own);

@@ -17,7 +17,7 @@ use crate::bpobj::EmptyRefs;
 use crate::create::Birth;
 use crate::{Dsl, DslError};
 
-/// What a head that went back to its snapshot has left: the blocks of this tree that were born after a txg.
+/// The blocks that a rollback leaves to be freed: those of this tree that were born after a txg.
 #[derive(Clone, Copy, Debug)]
 pub struct LeftTree {
     /// The root that the head had.
@@ -101,7 +101,7 @@ impl Dsl {
             uncompressed_bytes: own(phys.uncompressed_bytes, snapshot.uncompressed_bytes, dead.uncompressed_bytes),
         };
         let left = LeftTree { root: phys.bp, born_after: phys.prev_snapshot_txg, space };
-        // What the head has again counts to it, and not to its snapshots.
+        // Blocks that the head refers to again count to it, and not to its snapshots.
         let origin = self.dir_phys(phys.dir).await?.origin;
         let since = if origin.0 == 0 { Txg(0) } else { self.dataset_phys(origin).await?.creation_txg };
         let back = self.deadlist_space(phys.deadlist, since, None).await?.used_bytes;

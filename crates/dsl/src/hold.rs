@@ -34,7 +34,7 @@ impl Dsl {
         Ok(holds.entry_count()? > 0)
     }
 
-    /// How many holds a snapshot has.
+    /// The number of holds on a snapshot.
     ///
     /// # Errors
     /// The MOS cannot be read.

@@ -28,7 +28,7 @@ const CLONES_MAX: usize = 1 << 22;
 /// A dataset of a chain: its object and its fields.
 type Link = (ObjectId, DslDatasetPhys);
 
-/// What a promotion moves, found out before anything is changed.
+/// A promotion as planned: the snapshots and bytes that move, found out before anything is changed.
 pub struct Promotion {
     clone: ObjectId,
     /// The directories, of the clone and of its origin.

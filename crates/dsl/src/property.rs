@@ -127,7 +127,7 @@ impl Dsl {
         Ok(entries)
     }
 
-    /// What a property ZAP itself sets, in the ZAP's order; of object 0, nothing. `only_received`: received values, in force or not.
+    /// The properties that a property ZAP itself sets, in the ZAP's order; of object 0, nothing. `only_received`: received values, in force or not.
     pub async fn own_properties(
         &self,
         object: ObjectId,

@@ -84,7 +84,7 @@ fn mended(stream: &[u8], ours: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What a line `zfs send …` asks for, as far as it is one stream.
+/// The request of a line `zfs send …`, as far as it is one stream.
 async fn request(pool: &View, line: &str) -> Result<SendRequest> {
     let dsl = pool.dsl();
     let mut words = line.split(' ').skip(2);

@@ -60,7 +60,7 @@ impl Object {
         self.data.insert(offset, bytes);
     }
 
-    /// What is in it, but zeros, in blocks of the size that the snapshot has.
+    /// Its contents but for zeros, in blocks of the size that the snapshot has.
     fn blocks(&self, block_bytes: u64) -> BTreeMap<u64, Vec<u8>> {
         let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for (at, piece) in &self.data {
@@ -168,7 +168,7 @@ fn apply(model: &mut Model, stream: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What differs between a snapshot and what its receiver has.
+/// The differences between a snapshot and its receiver's copy.
 async fn difference(dsl: &Dsl, snapshot: &Dataset, model: &Model) -> Result<Option<String>> {
     let objset = dsl.open(snapshot).await?.context("no contents")?;
     let mut seen = 0;

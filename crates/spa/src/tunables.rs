@@ -20,7 +20,7 @@ cenote_kstat::tunables! {
     /// Those of streams, which are made above this layer; the list of all tunables is here.
     #[derive(Copy)]
     pub struct SendTunables {
-        /// Whether blocks that cannot be read are sent as a pattern, in place of an error that ends the stream.
+        /// Blocks that cannot be read are sent as a pattern, in place of an error that ends the stream.
         zfs_send_corrupt_data: bool = false, "", Switch, AtOpen;
         /// Blocks that are read ahead of the one that is sent; 32 MiB at least.
         zfs_send_queue_length: u64 = 16 << 20, "bytes", Number(1, 1 << 40), AtOpen;

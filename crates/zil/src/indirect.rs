@@ -54,7 +54,7 @@ pub(crate) const STORING_MAX_BYTES: u64 = 64 << 20;
 /// Blocks of a burst that are made ready before their turn.
 const AHEAD_MAX: usize = 16;
 
-/// What of a write decides how it is logged.
+/// The properties of a write that decide how it is logged.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteShape {
     /// Bytes of the object's blocks.
@@ -136,7 +136,7 @@ impl Ahead {
 }
 
 impl LogWriter {
-    /// Whether a write is logged by reference.
+    /// True if a write is logged by reference.
     pub(crate) fn is_indirect(&self, len: u64, shape: &WriteShape) -> bool {
         let tunables = &self.io.tunables;
         if self.is_for_throughput.load(Ordering::Relaxed) {

@@ -61,7 +61,7 @@ const NAMES: [&str; EVENTS] = [
     "zil_flush_count",
 ];
 
-/// How a write is logged.
+/// The form in which a write is logged (`itx_wr_state_t`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Logged {
     /// With the data that the client gave.

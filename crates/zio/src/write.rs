@@ -124,12 +124,12 @@ pub trait Allocator: Send + Sync {
         self.allocate(request)
     }
 
-    /// Whether some vdev has nothing but intent logs.
+    /// True if some vdev has nothing but intent logs.
     fn has_log_devices(&self) -> bool {
         false
     }
 
-    /// Whether some vdev is for metadata and small blocks.
+    /// True if some vdev is for metadata and small blocks.
     fn has_special_devices(&self) -> bool {
         false
     }
@@ -238,7 +238,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// What was allocated for it by [`Zio::place`]: whoever does not store it gives that back.
+    /// The places that [`Zio::place`] has allocated for it. A caller that does not store it gives them back.
     #[must_use]
     pub fn taken(&self) -> &[Dva] {
         &self.taken

@@ -240,7 +240,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever becomes of blocks, each that was stored is the pointer of a block that is as it was then, or is unused, once.
+        /// Each block that was stored is either the pointer of a block that has not changed since, or in the list of unused ones, once.
         #[test]
         fn a_stored_block_is_of_use_or_unused(
             steps in prop::collection::vec((0_u64..8, 0_u64..12, 1_u64..6), 1..60),

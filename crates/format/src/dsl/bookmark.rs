@@ -137,7 +137,7 @@ pub struct RedactBlock {
     pub block: u64,
     /// The blocks' size in bytes, a multiple of 512 below 32 MiB.
     pub block_size_bytes: u32,
-    /// How many blocks, from 1 to 2^48.
+    /// The number of blocks, from 1 to 2^48.
     pub block_count: u64,
 }
 

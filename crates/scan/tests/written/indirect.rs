@@ -85,7 +85,7 @@ async fn whole(handle: &Handle, machine: &Machine, what: &str, asks_zdb: bool) {
     }
 }
 
-/// What becomes of logged blocks in their txg, one after the other, each asked for.
+/// Fates of logged blocks in their txg, one after the other, each asked for.
 async fn change_logged(file: &File, log: &Log, rng: &mut Rng, model: &mut Vec<u8>) {
     let write = async |at: u64, bytes: &[u8], model: &mut Vec<u8>| {
         file.write(at, bytes).await.unwrap();

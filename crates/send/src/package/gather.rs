@@ -42,7 +42,7 @@ impl List {
     }
 }
 
-/// What a dataset has from the one above it.
+/// Values that a dataset has from the one above it.
 #[derive(Clone, Copy, Default)]
 struct Above {
     parent_from: Guid,
@@ -189,14 +189,14 @@ pub(super) async fn origin(pool: &View, head: &Dataset) -> Result<Option<Dataset
         return Ok(None);
     }
     let name = pool.dsl().dataset_name(object).await?;
-    // What every dataset is a clone of, in a manner of speaking.
+    // `$ORIGIN@$ORIGIN`, which every dataset that is no clone has as its origin.
     if name.contains('$') {
         return Ok(None);
     }
     Ok(Some(pool.dsl().dataset(&name).await?))
 }
 
-/// What is gathered of a dataset's snapshots.
+/// The facts that are gathered of a dataset's snapshots.
 #[derive(Default)]
 struct Snapshots {
     names: Vec<(String, Guid)>,
@@ -279,7 +279,7 @@ async fn properties(pool: &View, object: ObjectId, is_backup: bool, dir: Option<
         let is_text = if is_user_property(&name) {
             true
         } else {
-            // What newer software has set, older software could not send either.
+            // A property that newer software has set could not be sent by older software either.
             let Some(property) =
                 table::find(&name).filter(|property| property.name == name && !property.is_read_only())
             else {

@@ -44,7 +44,7 @@ use crate::sender::SenderError;
 pub use self::gather::{List, gather};
 pub use self::plan::{Plan, Planned, plan};
 
-/// What a package is to have.
+/// The contents that a package is to have.
 #[derive(Clone, Debug, Default)]
 pub struct PackageRequest {
     /// The file system or volume at the top.
@@ -73,12 +73,12 @@ pub struct PackageRequest {
     pub raw: bool,
     /// Datasets that are left out with all below (`-X`).
     pub excludes: Vec<String>,
-    /// What is passed over is told.
+    /// Snapshots that are passed over are told.
     pub is_verbose: bool,
 }
 
 impl PackageRequest {
-    /// Whether the package begins with a list.
+    /// True if the package begins with a list.
     #[must_use]
     pub const fn has_list(&self) -> bool {
         self.replicate || self.props || self.holds

@@ -101,7 +101,7 @@ impl Plan {
             return Ok(());
         };
         let from = request.from.as_deref();
-        // What is newer than the source is sent from its own beginning.
+        // A dataset that is newer than the source is sent from its own beginning.
         let mut seen_from = from.is_none() || request.replicate && from.and_then(find).is_none();
         let mut seen_to = false;
         let mut before: Option<Dataset> = None;

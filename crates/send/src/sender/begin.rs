@@ -11,7 +11,7 @@ use super::source::{Base, Source};
 /// The version of the form of encryption that can be sent raw.
 const KEY_VERSION: u64 = 1;
 
-/// What receivers are told beside the record itself; `None` if that is nothing. `redacted`: the snapshots that the stream is
+/// The list that receivers get beside the record itself; `None` if it would be empty. `redacted`: the snapshots that the stream is
 /// redacted with respect to; `from_redacted`: those of the incremental source.
 pub(super) fn payload(
     redacted: Option<Vec<u64>>,

@@ -1,4 +1,4 @@
-//! What can go wrong while a stream is made.
+//! Errors of making a stream.
 
 use std::io;
 
@@ -18,7 +18,7 @@ pub enum SenderError {
     Block {
         /// The dataset that is sent.
         dataset: String,
-        /// Which block, and why.
+        /// The block, and the reason.
         source: ZioError,
     },
     /// An object of the dataset contradicts itself.
@@ -56,15 +56,15 @@ pub enum SenderError {
     Invalid {
         /// The dataset.
         dataset: String,
-        /// What is missing.
+        /// The part that is missing.
         what: &'static str,
     },
-    /// What this version does not do.
+    /// A form of stream that this version does not make.
     #[error("'{dataset}': not supported yet: {what}")]
     Unsupported {
         /// The dataset.
         dataset: String,
-        /// What.
+        /// The form.
         what: &'static str,
     },
     /// An object, of the pool's own or of the dataset, could not be read.
@@ -103,7 +103,7 @@ impl From<SpaError> for SenderError {
 }
 
 impl SenderError {
-    /// Whether devices or their contents are at fault, what OpenZFS calls an I/O error.
+    /// True if devices or their contents are at fault, what OpenZFS calls an I/O error.
     #[must_use]
     pub const fn is_unreadable(&self) -> bool {
         matches!(self, Self::Block { .. } | Self::Corrupt { .. } | Self::Dmu(_))

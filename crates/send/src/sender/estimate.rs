@@ -1,4 +1,4 @@
-//! How long a stream is likely to be, in bytes, without making it.
+//! The estimated length of a stream in bytes, without making it.
 
 use cenote_dsl::Sizes;
 use cenote_format::blkptr::Blkptr;
@@ -16,7 +16,7 @@ const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
 
 /// Estimates a stream. `received_bytes`: of a stream that goes on, what its receiver has.
 ///
-/// What was written since the incremental source is known from the accounts of snapshots. Where they do not tell (bookmarks that keep no
+/// The bytes written since the incremental source are known from the accounts of snapshots. Where they do not tell (bookmarks that keep no
 /// sizes, redaction) the stream is made without reading data, and its length is exact.
 ///
 /// # Errors

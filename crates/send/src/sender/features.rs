@@ -72,7 +72,7 @@ pub(super) async fn features(pool: &View, source: &Source, flags: SendFlags) -> 
     Ok(features)
 }
 
-/// Whether files may have spill blocks.
+/// True if files may have spill blocks.
 async fn has_spills(source: &Source) -> Result<bool, SenderError> {
     Ok(source.objset_type == ObjsetType::Zfs && zpl_version(source).await? >= ZPL_VERSION_SA)
 }

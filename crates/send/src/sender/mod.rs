@@ -75,7 +75,7 @@ use self::writer::StreamWriter;
 /// Bytes of blocks that are read ahead, where nothing else is said.
 pub const AHEAD_BYTES: u64 = 32 << 20;
 
-/// What a stream may have.
+/// The forms of records that a stream may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendFlags {
     /// Blocks above 128 KiB (`-L`).
@@ -88,7 +88,7 @@ pub struct SendFlags {
     pub raw: bool,
 }
 
-/// Where a stream goes on that was broken off.
+/// The place at which a stream goes on that was broken off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumePoint {
     /// The object.
@@ -111,11 +111,11 @@ pub struct Saved {
 pub struct SendRequest {
     /// The snapshot, or a dataset that nothing changes.
     pub to: Dataset,
-    /// What receivers have; `None` for a full stream.
+    /// The incremental source, which receivers have; `None` for a full stream.
     pub base: Option<Base>,
-    /// What it may have.
+    /// The forms of records that it may have.
     pub flags: SendFlags,
-    /// Where it goes on.
+    /// The place at which it goes on.
     pub resume: Option<ResumePoint>,
     /// The redaction list by which blocks are left out.
     pub redact: Option<ObjectId>,
@@ -147,7 +147,7 @@ impl SendRequest {
     }
 }
 
-/// How far a stream has come, for others to look at.
+/// The progress of a stream, for others to look at.
 #[derive(Debug, Default)]
 pub struct SendProgress {
     bytes: AtomicU64,

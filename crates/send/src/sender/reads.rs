@@ -47,7 +47,7 @@ pub(super) struct Forms {
 }
 
 impl Forms {
-    /// Whether a block is sent in pieces.
+    /// True if a block is sent in pieces.
     pub(super) fn splits(&self, block_bytes: u32) -> bool {
         block_bytes > OLD_BLOCK_BYTES && !self.features.contains(Features::LARGE_BLOCKS)
     }
@@ -109,7 +109,7 @@ pub(super) struct Item {
     pub(super) read: Option<Read>,
 }
 
-/// What a task has found.
+/// The result of a task.
 type Batch = (Box<Merge>, Result<(Vec<Item>, bool), SenderError>);
 
 enum Producer {

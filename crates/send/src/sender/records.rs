@@ -18,7 +18,7 @@ use super::reads::{Form, Forms, Item, OLD_BLOCK_BYTES, Read};
 use super::walk::{Change, Dnode, SPILL, Shape, block_error, corrupt};
 use super::writer::StreamWriter;
 
-/// What stands, word by word, in place of a block that cannot be read.
+/// The word that fills a block which cannot be read.
 const BAD_BLOCK: u64 = 0x02f5_badd_b10c;
 
 /// The rules by which changes become records.
@@ -134,7 +134,7 @@ impl Records {
             block_id_max: if is_raw { phys.max_block_id } else { 0 },
         };
         out.record(Body::Object(record), &bonus)?;
-        // What receivers have behind its end goes.
+        // Receivers free all that they have behind its end.
         let size = phys.max_block_id.saturating_add(1).saturating_mul(block_bytes.into());
         out.free(object, size, Free::TO_THE_END)
     }
@@ -344,7 +344,7 @@ fn bad_block(length: usize, endian: Endian) -> Vec<u8> {
     word.iter().copied().cycle().take(length).collect()
 }
 
-/// How a block is encrypted, or authenticated.
+/// The parameters by which a block is encrypted, or authenticated.
 fn sealing(bp: &Blkptr) -> Sealing {
     let mac = bp.mac().unwrap_or_default();
     match bp.crypt_params() {
@@ -362,7 +362,7 @@ fn bonus_area(dnode: &Dnode) -> &[u8] {
     &bytes[start..end]
 }
 
-/// Whether a checksum is strong enough to take equal sums for equal blocks.
+/// True if a checksum is strong enough to take equal sums for equal blocks.
 const fn is_for_dedup(checksum: Checksum) -> bool {
     matches!(checksum, Checksum::Sha256 | Checksum::Sha512 | Checksum::Skein | Checksum::Blake3)
 }

@@ -31,7 +31,7 @@ pub(super) struct List {
     next: u64,
     from: Option<Place>,
     read: VecDeque<RedactBlock>,
-    /// Where the last entry ended: the object, and the block behind it.
+    /// The end of the last entry: the object, and the block behind it.
     last: (u64, u64),
     /// The snapshots that it is about.
     pub(super) snapshots: Vec<u64>,
@@ -106,7 +106,7 @@ struct Range {
     block_bytes: u32,
 }
 
-/// What is next of a source.
+/// The next item of a source.
 enum Front {
     Redact(Range),
     To(Change),
@@ -133,7 +133,7 @@ impl Front {
         }
     }
 
-    /// Where it ends, if it is a range that can be cut.
+    /// Its end, if it is a range that can be cut.
     fn end(&self) -> Option<u64> {
         match self {
             Self::Redact(range) | Self::From(range) => Some(range.end),

@@ -65,7 +65,7 @@ pub struct Base {
     pub redaction_snapshots: Option<Vec<u64>>,
     /// It is of another file system: the origin of a clone, or something before that.
     pub is_elsewhere: bool,
-    /// What the source referenced, and what of that was freed before the next snapshot if a bookmark knows it. `None`: a bookmark that
+    /// The bytes that the source referenced, and those of them that were freed before the next snapshot if a bookmark knows it. `None`: a bookmark that
     /// knows nothing of it.
     pub(super) sizes: Option<(Sizes, Option<Sizes>)>,
 }
@@ -116,7 +116,7 @@ impl Base {
     }
 }
 
-/// Whether what is of the directory `dir` and the txg `txg` came before `later`: in the same dataset, or in one that it is a clone
+/// True if a snapshot or bookmark of the directory `dir` and the txg `txg` came before `later`: in the same dataset, or in one that it is a clone
 /// of.
 async fn is_before(dsl: &Dsl, later: &Dataset, dir: ObjectId, txg: Txg) -> Result<bool, SenderError> {
     let mut later = later.clone();

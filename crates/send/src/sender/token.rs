@@ -15,7 +15,7 @@ use super::{ResumePoint, SendFlags};
 /// The longest list of a token, in bytes: names and guids.
 const LIST_BYTES_MAX: usize = 1 << 20;
 
-/// What is wrong with a token, in OpenZFS's words.
+/// The fault of a token, in OpenZFS's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -34,7 +34,7 @@ pub enum TokenError {
     /// The data does not unpack.
     #[error("resume token is corrupt (decompression failed)")]
     Decompress,
-    /// What it unpacks to is no list.
+    /// It does not unpack to a list.
     #[error("resume token is corrupt (nvlist_unpack failed)")]
     Unpack,
     /// The list lacks something.
@@ -53,11 +53,11 @@ pub struct ResumeToken {
     pub to_guid: Guid,
     /// The incremental source.
     pub from_guid: Option<Guid>,
-    /// Where to go on.
+    /// The place at which to go on.
     pub point: ResumePoint,
     /// Bytes received.
     pub bytes: u64,
-    /// What the stream had.
+    /// The forms of records that the stream had.
     pub flags: SendFlags,
     /// The snapshots by which it was redacted.
     pub redact_snapshots: Option<Vec<u64>>,

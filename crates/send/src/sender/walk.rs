@@ -1,5 +1,5 @@
-//! What has changed in a dataset since a txg, in the order of objects and offsets: a walk over the block tree that leaves out
-//! what is older.
+//! The changes of a dataset since a txg, in the order of objects and offsets: a walk over the block tree that leaves out older
+//! blocks.
 //!
 //! ```text
 //!   pointers of the meta-dnode ─► indirect blocks ─► a block of dnodes ─► dnode ─► its pointers ─► indirect blocks ─► data
@@ -108,7 +108,7 @@ enum Step {
     Spill { shape: Arc<Shape>, bp: Blkptr },
 }
 
-/// How a walk goes.
+/// The options of a walk.
 #[derive(Clone, Copy)]
 pub(super) struct WalkOptions {
     /// Blocks born up to it are left out.
@@ -118,7 +118,7 @@ pub(super) struct WalkOptions {
     pub(super) is_raw: bool,
     /// All blocks must be encrypted or authenticated.
     pub(super) is_encrypted: bool,
-    /// What is below a block that cannot be read is left out, in place of an error.
+    /// Blocks below one that cannot be read are left out, in place of an error.
     pub(super) skips_unreadable: bool,
 }
 
@@ -152,7 +152,7 @@ impl Walk {
         &self.dataset
     }
 
-    /// What comes next; `None` at the end.
+    /// The next change; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Change>, SenderError> {
         while let Some(step) = self.stack.last_mut() {
             let (shape, level, block, bp) = match step {
@@ -292,7 +292,7 @@ impl Walk {
         Ok(Some(Change::Object { object, dnode }))
     }
 
-    /// Whether all below a pointer comes before the place that the walk begins at.
+    /// True if all below a pointer comes before the place that the walk begins at.
     fn is_before_start(&self, shape: &Shape, level: u8, block: u64) -> bool {
         let Some(from) = self.options.from else { return false };
         let span = 1_u64.checked_shl(u32::from(level) * shape.shift);
@@ -378,7 +378,7 @@ impl Walk {
     }
 }
 
-/// Whether a spill block has a size that a record can have.
+/// True if a spill block has a size that a record can have.
 fn check_spill(dataset: &str, object: ObjectId, bp: &Blkptr) -> Result<(), SenderError> {
     let size = bp.lsize_bytes();
     if bp.level() != 0 || size == 0 || !size.is_multiple_of(MIN_BLOCK_BYTES) || size > MAX_BLOCK_BYTES {

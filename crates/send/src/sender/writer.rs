@@ -163,7 +163,7 @@ mod tests {
     use crate::{Checks, StreamReader};
     use cenote_format::stream::{BeginFlags, Features, HeaderKind};
 
-    /// What is written between BEGIN and END.
+    /// The records between BEGIN and END.
     fn written(make: impl FnOnce(&mut StreamWriter<'_>)) -> Vec<Body> {
         let mut out = Vec::new();
         // Two blocks of dnodes: objects up to 63.

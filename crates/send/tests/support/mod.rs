@@ -1,4 +1,4 @@
-//! What tests share: the judge (`zstream` of OpenZFS, where it is installed), and golden pools that are open.
+//! Parts that tests share: the judge (`zstream` of OpenZFS, where it is installed), and golden pools that are open.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io::Write;

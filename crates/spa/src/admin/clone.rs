@@ -123,7 +123,7 @@ impl Syncer {
         self.clear_log_header(&head.dir.name.clone()).await
     }
 
-    /// What it takes to promote a clone, of which [`Self::promote_dataset`] then makes the change.
+    /// The plan of promoting a clone, of which [`Self::promote_dataset`] then makes the change.
     ///
     /// # Errors
     /// There is no such dataset, it is no clone of another's snapshot, a name is there twice, or there is no room for what moves.
@@ -153,7 +153,7 @@ impl Syncer {
         if let Some(name) = plan.conflicts.first() {
             return cannot(&format!("snapshot name '@{name}' from origin conflicts with '@{name}' from target"));
         }
-        // What counts to the one counts above both already where they have one directory above.
+        // Where both have one directory above, the bytes count there already.
         let is_beside = clone.dir.phys.parent == origin_head.dir.phys.parent && clone.dir.phys.quota_bytes == 0;
         if !is_beside && plan.moved_bytes() > self.available_bytes(&dsl, &clone.dir).await? {
             return cannot("out of space");
@@ -198,7 +198,7 @@ impl Syncer {
         self.record_event("hold", &text, Some((name, snapshot.object))).await
     }
 
-    /// How many holds a snapshot has.
+    /// The number of holds on a snapshot.
     ///
     /// # Errors
     /// The MOS cannot be read.

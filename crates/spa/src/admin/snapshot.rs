@@ -58,7 +58,7 @@ impl LateTask for TakeSnapshots {
 }
 
 impl TakeSnapshots {
-    /// Whether they can be taken in this txg.
+    /// True if they can be taken in this txg.
     async fn check(&self, syncer: &mut Syncer) -> Result<bool, SpaError> {
         for wanted in &self.wanted {
             if !syncer.check_snapshot(&wanted.name).await? {
@@ -104,7 +104,7 @@ impl Syncer {
         Birth { time_s, txg: self.txg }
     }
 
-    /// Whether a snapshot of this name can be taken in this txg; of one dataset there is one in a txg.
+    /// True if a snapshot of this name can be taken in this txg; of one dataset there is one in a txg.
     async fn check_snapshot(&mut self, name: &str) -> Result<bool, SpaError> {
         let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot create snapshot '{name}': {why}")));
         if let Err(reason) = check_new_snapshot(name) {

@@ -1,4 +1,4 @@
-//! Freeing what destroyed snapshots had alone, in the background.
+//! Freeing the blocks that only destroyed snapshots had, in the background.
 //!
 //! **On disk.** The directory's entry `free_bpobj` is a list of blocks, with lists below it. A snapshot that is destroyed leaves the lists
 //! of what only it had there, and their bytes count to the directory `$FREE`.
@@ -45,7 +45,7 @@ impl FreeList {
         self.has_work && self.stalled.is_none()
     }
 
-    /// How it stands, if there is work left.
+    /// Its status, if there is work left.
     pub(super) fn status(&self, now: Instant) -> Option<JobStatus> {
         self.has_work.then(|| JobStatus {
             name: "free_bpobj",

@@ -31,7 +31,7 @@ impl LateTasks {
         self.0.lock().push((from, task));
     }
 
-    /// Whether any wait.
+    /// True if any wait.
     pub(crate) fn are_waiting(&self) -> bool {
         !self.0.lock().is_empty()
     }

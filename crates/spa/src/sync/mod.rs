@@ -19,6 +19,7 @@
 //! 1. The datasets' objsets are written, all at once. While devices take their blocks their new roots and accounts go into the MOS,
 //!    the allocator is told what they gave up (`free`), and all that they took and gave up goes to log space maps and space
 //!    maps: where a block goes does not depend on what this txg frees.
+//!    Then snapshots are taken (`late`), which have these roots.
 //! 2. Pass by pass, until nothing changes: features and configuration, the MOS itself; then what space that took and gave
 //!    up goes to log space maps and space maps too, which are objects of the MOS, so it is dirty again. From the second
 //!    pass on a block of this txg is rewritten in its place, so each pass changes less; two do where the changes fit behind
@@ -159,7 +160,7 @@ pub struct Syncer {
     pub(crate) async_destroy: AsyncDestroy,
     /// Open heads of which nothing but the header of the intent log may change. They are closed when their txg is on disk.
     pub(crate) headers_only: BTreeSet<ObjectId>,
-    /// What destroyed snapshots had alone, freed in the background.
+    /// The blocks that only destroyed snapshots had, freed in the background.
     pub(crate) free_list: FreeList,
     /// Changes that are made when the data of their txg is written.
     pub(crate) late: Arc<LateTasks>,

@@ -121,7 +121,7 @@ impl Drop for Turn<'_> {
 struct Closed {
     at: Blkptr,
     bytes: Buf,
-    /// What its records point to is being stored.
+    /// The blocks that its records point to, being stored.
     data: Vec<Join<bool>>,
 }
 

@@ -194,7 +194,7 @@ impl LogWriter {
         self.io.counts.write(how, bytes);
     }
 
-    /// What goes on when nobody waits for it.
+    /// Work that goes on when nobody waits for it.
     pub(crate) fn detached(&self) -> &Group {
         self.io.dmu.detached()
     }

@@ -37,7 +37,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let dataset = dataset.to_owned();
     let pool = Writing::open(context, pool_of(&args.snapshot)).await?;
     if let Some(volumes) = context.served_volumes() {
-        // What clients that have gone have left open is not in use.
+        // Volumes that no client has any more are closed.
         volumes.lock().await.close_unused();
     }
     context.release(std::slice::from_ref(&dataset)).await?;

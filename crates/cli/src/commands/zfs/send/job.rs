@@ -28,7 +28,7 @@ impl Write for Out<'_> {
     }
 }
 
-/// What all streams of a command have.
+/// The parts that all streams of a command share.
 pub(super) struct Job<'a> {
     pub(super) context: &'a Context,
     pub(super) args: &'a Args,
@@ -62,7 +62,7 @@ impl Job<'_> {
         sent.map(drop).map_err(|error| failed(&name, self.key_words, error))
     }
 
-    /// How long a stream is likely to be.
+    /// The estimated length of a stream.
     ///
     /// # Errors
     /// As OpenZFS names them, but for a key that is missing: the numbers are there without it.

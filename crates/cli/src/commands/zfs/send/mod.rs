@@ -126,7 +126,7 @@ impl Args {
         }
     }
 
-    /// What is wrong with options that do not go together, in OpenZFS's words; in its order.
+    /// The fault of options that do not go together, in OpenZFS's words; in its order.
     fn check(&self) -> Result<(), Refusal> {
         let slip = |text: &str| Err(Refusal::Usage(text.into()));
         let refuse = |text: &str| Err(Refusal::Failed(text.into()));
@@ -213,7 +213,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         (None, None) => return Err(usage("missing snapshot argument")),
     };
     context.output().flush()?;
-    // What was read of a pool in use was of one txg.
+    // All that was read of a pool in use was of one txg.
     context.check_views()?;
     Ok(outcome)
 }

@@ -76,7 +76,7 @@ fn full_source(context: &Context, to: &str, from: &str) -> String {
     from
 }
 
-/// What the list of a stream with properties is about.
+/// The dataset that the list of a stream with properties is about.
 fn package_request(args: &Args, to: &Dataset) -> PackageRequest {
     PackageRequest {
         dataset: to.dir.name.clone(),
@@ -137,7 +137,7 @@ async fn redaction_list(pool: &View, to: &Dataset, redact: &str) -> Result<Objec
     Ok(list)
 }
 
-/// Whether a redaction list was written to its end.
+/// True if a redaction list was written to its end.
 pub(super) async fn is_complete(pool: &View, list: ObjectId) -> Result<bool> {
     let object = pool.mos().object(list).await?;
     let phys = RedactionListPhys::parse(&object.phys().bonus, object.byte_order())?;

@@ -1,4 +1,4 @@
-//! What `zfs send` says beside the stream: what is sent, how long it is likely to be, and how far it is.
+//! Messages of `zfs send` beside the stream: the names of what is sent, estimated lengths, and progress.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

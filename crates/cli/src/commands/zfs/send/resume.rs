@@ -198,7 +198,7 @@ async fn redaction_list(pool: &View, to_name: &str, guids: &[u64]) -> Result<Obj
     bail!("cannot resume send: no appropriate redaction bookmark exists")
 }
 
-/// Whether both are none, or have the same guids.
+/// True if both are none, or have the same guids.
 fn are_same(one: Option<&[u64]>, other: Option<&[u64]>) -> bool {
     match (one, other) {
         (None, None) => true,
