@@ -1,7 +1,7 @@
 //! Destroying datasets, with their snapshots and what is below them.
 //!
-//! What goes is put into an order in which nothing goes before what depends on it: a dataset after its snapshots and the datasets below
-//! it, a snapshot after its clones.
+//! Datasets and snapshots are destroyed in the order of their dependence: a dataset after its snapshots and the datasets below it, a snapshot
+//! after its clones.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use cenote_taskq::BoxFuture;
 
 use crate::error::{AdminError, Reason, Verb};
 
-/// How much goes with a dataset.
+/// The dependents that are destroyed with a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// Its snapshots, the datasets below it and theirs (`-r`).
@@ -25,6 +25,11 @@ pub struct Destroy {
     name: String,
     reach: Reach,
     names: Vec<String>,
+}
+
+/// A file system may have '@' in its own name by other software's rules.
+async fn is_snapshot(pool: &Syncer, name: &str) -> Result<bool, AdminError> {
+    Ok(name.contains('@') && pool.dsl().find_dir(name).await?.is_none())
 }
 
 /// A dataset that goes, and the names of those that have to go before.
@@ -113,7 +118,7 @@ impl SyncTask for Destroy {
                 false => vec![self.name.clone()],
             };
             for name in &self.names {
-                let dataset = match name.contains('@') && pool.dsl().find_dir(name).await?.is_none() {
+                let dataset = match is_snapshot(pool, name).await? {
                     true => pool.check_snapshot_goes(name, false).await?,
                     false => pool.check_destroy(name, self.reach.recursive).await?,
                 };
@@ -128,7 +133,7 @@ impl SyncTask for Destroy {
     fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
             for name in &self.names {
-                match name.contains('@') && pool.dsl().find_dir(name).await?.is_none() {
+                match is_snapshot(pool, name).await? {
                     true => pool.destroy_snapshot(name, false).await?,
                     false => pool.destroy_dataset(name).await?,
                 }

@@ -125,7 +125,7 @@ pub async fn clone_dataset(pool: &Pool, origin: &str, name: &str, settings: Vec<
 pub async fn rollback(pool: &Pool, snapshot: &str, destroys_newer: bool) -> Result<(), AdminError> {
     pool.settle_logs().await?;
     let task = pool.check_task(Rollback::new(pool, snapshot, destroys_newer)).await?;
-    // What was written before is on disk, so that it is what goes.
+    // Dirty data of the dataset is written first: it belongs to the tree that is freed.
     pool.sync().await?;
     pool.sync_task(task).await
 }

@@ -220,8 +220,9 @@ impl Holds {
     }
 }
 
-/// Bytes of a hold's tag at most, and of a name with it (`MAX_TAG_PREFIX_LEN`, `MAXNAMELEN`).
-const TAG_MAX_BYTES: usize = 256;
+/// Bytes of a hold's tag at most: with the prefix of temporary holds it is a name in the MOS (`MAXNAMELEN` less `MAX_TAG_PREFIX_LEN` and the
+/// terminating zero).
+const TAG_MAX_BYTES: usize = 256 - 17 - 1;
 
 impl SyncTask for Holds {
     type Made = ();

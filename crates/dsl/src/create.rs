@@ -105,9 +105,7 @@ impl Dsl {
     /// The MOS cannot be changed.
     pub async fn create_dataset(&self, dir: ObjectId, birth: Birth, rng: &mut Rng) -> Result<ObjectId, DslError> {
         let txg = birth.txg;
-        let spec = ObjectSpec::new(DmuType::DSL_DATASET, 512)
-            .with_bonus(DmuType::DSL_DATASET, vec![0; DslDatasetPhys::SIZE_BYTES]);
-        let object = self.mos().create_object(txg, &spec)?;
+        let object = self.create_dataset_object(txg)?;
         let snapshot_names = Zap::create_object(self.mos(), txg, DmuType::DSL_DS_SNAP_MAP, &[]).await?.id();
         let is_clone = self.origin().0 != 0;
         let lists = match is_clone {
@@ -120,17 +118,24 @@ impl Dsl {
         if is_clone {
             phys.prev_snapshot = self.origin();
             phys.prev_snapshot_txg = self.dataset_phys(self.origin()).await?.creation_txg;
-            self.add_clone(self.origin(), object.id(), txg).await?;
+            self.add_clone(self.origin(), object, txg).await?;
         }
-        object.set_bonus(txg, &phys.emit(ORDER))?;
+        self.put_dataset(txg, object, &phys).await?;
         let origin = self.origin();
         self.change_dir(txg, dir, |phys| {
             assert_eq!(phys.head_dataset, ObjectId(0), "a directory gets one head");
-            phys.head_dataset = object.id();
+            phys.head_dataset = object;
             phys.origin = origin;
         })
         .await?;
-        Ok(object.id())
+        Ok(object)
+    }
+
+    /// Makes the object of a dataset, whose fields are still to be put.
+    pub(crate) fn create_dataset_object(&self, txg: Txg) -> Result<ObjectId, DslError> {
+        let spec = ObjectSpec::new(DmuType::DSL_DATASET, 512)
+            .with_bonus(DmuType::DSL_DATASET, vec![0; DslDatasetPhys::SIZE_BYTES]);
+        Ok(self.mos().create_object(txg, &spec)?.id())
     }
 
     pub(crate) fn new_dataset(&self, dir: ObjectId, deadlist: ObjectId, birth: Birth, rng: &mut Rng) -> DslDatasetPhys {
@@ -190,20 +195,18 @@ impl Dsl {
         let txg = birth.txg;
         let mut head_phys = self.dataset_phys(head).await?;
         assert!(head_phys.prev_snapshot.0 == 0 && head_phys.bp.is_hole(), "the origin of all others has no blocks");
-        let spec = ObjectSpec::new(DmuType::DSL_DATASET, 512)
-            .with_bonus(DmuType::DSL_DATASET, vec![0; DslDatasetPhys::SIZE_BYTES]);
-        let snapshot = self.mos().create_object(txg, &spec)?;
+        let snapshot = self.create_dataset_object(txg)?;
         // The snapshot takes the head's deadlist; the head begins another.
         let mut phys = self.new_dataset(dir, head_phys.deadlist, birth, rng);
         phys.next_snapshot = head;
         phys.child_count = 1;
-        snapshot.set_bonus(txg, &phys.emit(ORDER))?;
+        self.put_dataset(txg, snapshot, &phys).await?;
         head_phys.deadlist = self.create_deadlist(txg, &[(Txg(0), self.create_bpobj(txg)?)]).await?;
-        head_phys.prev_snapshot = snapshot.id();
+        head_phys.prev_snapshot = snapshot;
         head_phys.prev_snapshot_txg = phys.creation_txg;
         self.put_dataset(txg, head, &head_phys).await?;
         let names = self.mos().object(head_phys.snapshot_names).await?;
-        Zap::put_entry(&names, txg, pool_directory::ORIGIN_DIR, Some(&ZapValue::from_u64(snapshot.id().0))).await?;
-        Ok(snapshot.id())
+        Zap::put_entry(&names, txg, pool_directory::ORIGIN_DIR, Some(&ZapValue::from_u64(snapshot.0))).await?;
+        Ok(snapshot)
     }
 }

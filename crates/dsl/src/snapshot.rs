@@ -17,7 +17,6 @@
 //! 2. What a destroyed snapshot leaves to be freed is in the pool's list of such blocks in the same txg.
 
 use cenote_dmu::{SpaceDelta, Zap};
-use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys, dir_field};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
@@ -97,12 +96,6 @@ impl Dsl {
         Ok(object)
     }
 
-    pub(crate) fn create_dataset_object(&self, txg: Txg) -> Result<ObjectId, DslError> {
-        let spec = cenote_dmu::ObjectSpec::new(DmuType::DSL_DATASET, 512)
-            .with_bonus(DmuType::DSL_DATASET, vec![0; DslDatasetPhys::SIZE_BYTES]);
-        Ok(self.mos().create_object(txg, &spec)?.id())
-    }
-
     /// In a list of a snapshot's clones, has one stand for another.
     async fn swap_clone(
         &self,
@@ -158,7 +151,7 @@ impl Dsl {
             let mut before = self.dataset_phys(phys.prev_snapshot).await?;
             if before.next_snapshot == snapshot {
                 before.next_snapshot = next;
-                // What the one before shared with this one alone.
+                // Blocks that the one before shared with this one alone.
                 let own = self
                     .deadlist_space(
                         self.dataset_phys(next).await?.deadlist,
@@ -253,7 +246,7 @@ impl Dsl {
         let unique_bytes = phys.unique_bytes;
         let dir = phys.dir;
         self.put_dataset(txg, head, &phys).await?;
-        // What is reserved and used counts no more as unused.
+        // Reserved space that is used now counts no more as unused.
         let reserved = self.refreservation_bytes(dir).await?;
         let used = signed(reserved.saturating_sub(unique_bytes)) - signed(reserved.saturating_sub(before_bytes));
         let delta = SpaceDelta { used_bytes: used, ..SpaceDelta::default() };

@@ -22,11 +22,16 @@ pub(super) async fn run(context: &Context, args: Args, pool: Writing) -> Result<
     for name in &datasets {
         let Some(head) = dsl.head(&dsl.dir(name).await?).await? else { continue };
         let snapshots = dsl.snapshots(&head).await?;
-        let chosen = chosen(&snapshots, spec)?;
-        for run in runs(&snapshots, &chosen) {
-            reclaimed_bytes += dsl.would_free_bytes(&run[0], &run[run.len() - 1]).await?;
+        let is_chosen = chosen(&snapshots, spec)?;
+        let mut at = 0;
+        for run in is_chosen.chunk_by(|before, after| before == after) {
+            let some = &snapshots[at..at + run.len()];
+            at += run.len();
+            if let (true, Some(first), Some(last)) = (run[0], some.first(), some.last()) {
+                reclaimed_bytes += dsl.would_free_bytes(first, last).await?;
+                names.extend(some.iter().map(Dataset::name));
+            }
         }
-        names.extend(chosen.iter().map(Dataset::name));
     }
     if names.is_empty() {
         bail!("could not find any snapshots to destroy; check snapshot names.");
@@ -83,10 +88,9 @@ async fn destroy_clones(context: &Context, args: &Args, pool: &Writing, dsl: &Ds
     Ok(())
 }
 
-/// The snapshots that a list of names and ranges means: those that are there, each once, in the order of their creation.
-fn chosen(snapshots: &[Dataset], spec: &str) -> Result<Vec<Dataset>> {
-    let name_of = |dataset: &Dataset| dataset.snapshot.clone().unwrap_or_default();
-    let place = |name: &str| snapshots.iter().position(|snapshot| name_of(snapshot) == name);
+/// Of a dataset's snapshots in the order of their creation, true for those that a list of names and ranges means.
+fn chosen(snapshots: &[Dataset], spec: &str) -> Result<Vec<bool>> {
+    let place = |name: &str| snapshots.iter().position(|snapshot| snapshot.snapshot.as_deref() == Some(name));
     let mut is_chosen = vec![false; snapshots.len()];
     for part in spec.split(',') {
         let Some((first, last)) = part.split_once('%') else {
@@ -107,22 +111,5 @@ fn chosen(snapshots: &[Dataset], spec: &str) -> Result<Vec<Dataset>> {
         };
         is_chosen.iter_mut().take(to).skip(from).for_each(|is_chosen| *is_chosen = true);
     }
-    let chosen = snapshots.iter().zip(is_chosen).filter(|(_, is_chosen)| *is_chosen);
-    Ok(chosen.map(|(snapshot, _)| snapshot.clone()).collect())
-}
-
-/// Those of the chosen that follow one another, together.
-fn runs(snapshots: &[Dataset], chosen: &[Dataset]) -> Vec<Vec<Dataset>> {
-    let mut runs: Vec<Vec<Dataset>> = Vec::new();
-    let mut was_chosen = false;
-    for snapshot in snapshots {
-        let is_chosen = chosen.iter().any(|other| other.object == snapshot.object);
-        match (is_chosen, was_chosen, runs.last_mut()) {
-            (true, true, Some(last)) => last.push(snapshot.clone()),
-            (true, _, _) => runs.push(vec![snapshot.clone()]),
-            _ => {}
-        }
-        was_chosen = is_chosen;
-    }
-    runs
+    Ok(is_chosen)
 }

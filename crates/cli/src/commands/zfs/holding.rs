@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::files::pool_of;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, usage};
 use crate::writing::{Writing, line};
 
-/// Which snapshots, and the tag.
+/// The snapshots, and the tag.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Held {
     /// Also snapshots of the same name of all datasets below.
@@ -55,6 +55,9 @@ pub(super) mod release {
 }
 
 async fn change(context: &Context, held: &Held, releases: bool) -> Result<Outcome> {
+    if !releases && held.tag.starts_with('.') {
+        return Err(usage("tag may not start with '.'"));
+    }
     let pool = Writing::open(context, pool_of(&held.snapshots[0])).await?;
     let dsl = pool.pool().dsl()?;
     let mut names = Vec::new();
