@@ -3,18 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cenote_admin::{
     AdminError, Reach, clone_dataset, destroy, destroy_snapshots, hold, promote, release, rollback, take_snapshots,
 };
 use cenote_dmu::ObjectSpec;
+use cenote_dmu::tx::{Cost, TxTunables};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_sim::audit_space;
-use cenote_spa::{ImportOptions, Pool, View, find, import, open};
-use cenote_taskq::sim::disk::Latency;
-use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_spa::{ImportOptions, NewSnapshot, Pool, View, find, import, open};
+use cenote_taskq::sim::disk::{Crash, Latency};
+use cenote_taskq::{Class, Handle, Rng, Runtime};
 
 use crate::common::*;
 use crate::reopened::write_options;
@@ -309,4 +311,78 @@ fn histories_of_snapshots_and_clones_add_up() {
         });
     }
     assert!(verbs >= 400);
+}
+
+/// A snapshot of a dataset that is written all the time has what was written before it was asked for, and nothing that came after its answer;
+/// and it is there after a power cut that follows the answer.
+#[test]
+fn a_snapshot_has_what_was_written_before_it_was_asked_for() {
+    let mut later_txgs = 0;
+    for (seed, layout) in (0..4).zip([LAYOUTS[0], LAYOUTS[1], LAYOUTS[2], LAYOUTS[0]]) {
+        let runtime = Runtime::simulated(100 + seed);
+        let handle = runtime.handle();
+        let count = layout.iter().map(|(_, count)| count).sum();
+        let machine = machine_of(&runtime, count, slow());
+        let paths = machine.paths.clone();
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let pool = make(&handle, options(machine.tops(&handle, layout).await.unwrap(), 12)).await;
+            pool.create_dataset("written/a", ObjsetType::Zfs).await.unwrap();
+            let pool = pool.start(TxTunables::default()).await;
+            let head = pool.open_head("written/a").await.unwrap();
+            let spec = ObjectSpec::new(DmuType::UINT8_DATA, 4096);
+            let tx = head.begin(Cost::default().with_objects(1)).await.unwrap();
+            let object = head.objset().create_object(tx.txg(), &spec).unwrap();
+            drop(tx);
+            let id = object.id();
+            let mut bounds: Vec<(String, u64, u64)> = Vec::new();
+            let mut written = 0_u64;
+            for round in 0..20_u64 {
+                for _ in 0..rng.below(4) {
+                    written += 1;
+                    let tx = head.begin(Cost::default().with_bytes(4096)).await.unwrap();
+                    object.write(tx.txg(), 0, &written.to_le_bytes()).await.unwrap();
+                    drop(tx);
+                    handle.sleep(Duration::from_millis(rng.below(40))).await;
+                }
+                let before = written;
+                // Two at once, of one dataset: one of them is of a later txg.
+                let names = [format!("written/a@{round}x"), format!("written/a@{round}y")];
+                let [first, second] = names.clone().map(|name| {
+                    let pool = pool.clone();
+                    handle.spawn(Class::Background, async move {
+                        let wanted = NewSnapshot { name, ..NewSnapshot::default() };
+                        pool.take_snapshots(vec![wanted]).await.unwrap()
+                    })
+                });
+                // Others go on meanwhile.
+                written += 1;
+                let tx = head.begin(Cost::default().with_bytes(4096)).await.unwrap();
+                object.write(tx.txg(), 0, &written.to_le_bytes()).await.unwrap();
+                drop(tx);
+                let (first, second) = (first.await.unwrap(), second.await.unwrap());
+                assert_ne!(first, second, "a dataset has one snapshot in a txg");
+                later_txgs += u64::from(first.0.abs_diff(second.0) == 1);
+                bounds.extend(names.into_iter().map(|name| (name, before, written)));
+            }
+            drop((object, head));
+            machine.disks.iter().for_each(|disk| disk.crash(Crash::LoseAll));
+            handle.sleep(Duration::from_secs(5)).await;
+            machine.disks.iter().for_each(|disk| disk.power_on());
+            drop(pool);
+            let (_, report) = check(&handle, &paths).await;
+            assert_clean(&report, &format!("seed {seed}"));
+            let view = read(&handle, &paths).await;
+            audit_space(&view).await.unwrap();
+            for (name, before, after) in bounds {
+                let dataset = view.dsl().dataset(&name).await.unwrap();
+                let objset = view.dsl().open(&dataset).await.unwrap().unwrap();
+                let object = objset.object(id).await.unwrap();
+                let bytes = object.read(0, 8).await.unwrap();
+                let found = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+                assert!((before..=after).contains(&found), "seed {seed}, {name}: {found} of {before} to {after}");
+            }
+        });
+    }
+    assert!(later_txgs > 0, "some had to wait for the next txg");
 }
