@@ -28,6 +28,9 @@
 //! would leave the MOS in between, so the txg is not written, and the pool has failed ([`FailedPool`]): on disk it is whole. So a change
 //! that may be refused is checked first: [`SyncTask`], of which a set is made as one ([`Pool::sync_tasks`]).
 //!
+//! **Life of a snapshot** ([`Pool::take_snapshots`]): it is asked for with the open txg held, and made in the sync of that txg when the data of
+//! the txg is written, before the MOS is ([`crate::sync::late`]). So it has all that was written before.
+//!
 //! **Life of a look at the pool.** [`Pool::look`] takes the seat for a moment, and needs no txg.
 //!
 //! **Devices that are added** ([`Pool::add_vdevs`]) are labelled by the task of the caller; the rest is a change of the pool:
