@@ -1,6 +1,7 @@
 //! Vdevs of classes, spares and cache devices: in pools that are made, and in pools that get them later, with the power cut on
 //! the way.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use cenote_spa::{
     import, open,
 };
 use cenote_taskq::sim::disk::{Crash, Latency};
-use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime};
+use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime, both};
 use cenote_vdev::config::{AllocationClass, VdevKind};
 use cenote_vdev::disk::Disk;
 
@@ -209,6 +210,35 @@ fn what_is_added_is_written_to_when_the_pool_is_opened_again() {
         pool.export().await.unwrap();
         let last = allocated(&handle, paths, "with special").await;
         assert!(last[&VdevId(2)] > 0, "{last:?}");
+    });
+}
+
+/// Regression: an audit that got its turn between the change and its txg found a vdev that no uberblock counts yet (found by cut 252).
+#[test]
+fn an_audit_between_an_addition_and_its_txg_finds_nothing() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        let first = vec![top(&handle, TopKind::Single, AllocationClass::Normal, &machine.paths[..1]).await];
+        let pool = make(&handle, options(first, 12)).await;
+        let tops = vec![top(&handle, TopKind::Single, AllocationClass::Normal, &machine.paths[1..]).await];
+        let (is_added, audits) = (Cell::new(false), Cell::new(0));
+        let adding = async {
+            pool.add_vdevs(AddOptions { tops, ashift: Some(12), ..AddOptions::default() }).await.unwrap();
+            is_added.set(true);
+        };
+        let auditing = async {
+            while !is_added.get() {
+                pool.audit().await.unwrap();
+                audits.set(audits.get() + 1);
+                handle.sleep(Duration::from_micros(10)).await;
+            }
+        };
+        both(adding, auditing).await;
+        assert!(audits.get() > 10, "{audits:?}");
+        pool.audit().await.unwrap();
+        pool.export().await.unwrap();
     });
 }
 
