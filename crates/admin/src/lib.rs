@@ -42,6 +42,7 @@ mod create;
 mod destroy;
 mod error;
 mod properties;
+pub mod receive;
 mod snapshot;
 mod volume;
 

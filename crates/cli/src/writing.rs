@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use cenote_dmu::tx::TxTunables;
 use cenote_spa::{Pool, Syncer, WriteOptions, open};
 
 use cenote_taskq::BoxFuture;
@@ -32,6 +33,15 @@ impl Writing {
             Some(pool) => Ok(Self { pool: pool.clone(), is_served: true }),
             None => Ok(Self { pool: open_for_writing(context, name).await?, is_served: false }),
         }
+    }
+
+    /// The same with txgs that are written in the background as they fill, for changes that do not fit into one.
+    pub(crate) async fn in_background(self, context: &Context) -> Self {
+        if self.is_served {
+            return self;
+        }
+        let tunables = TxTunables::for_memory(context.memory_bytes()).with(&context.tunables());
+        Self { pool: self.pool.start(tunables).await, ..self }
     }
 
     /// The pool.

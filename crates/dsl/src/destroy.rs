@@ -12,7 +12,7 @@ use crate::bpobj::EmptyRefs;
 use crate::dir::Dir;
 
 /// The entry that says that properties were ever received.
-const HAS_RECEIVED: &str = "$hasrecvd";
+pub(crate) const HAS_RECEIVED: &str = "$hasrecvd";
 
 /// What went with a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -59,6 +59,7 @@ pub mod name;
 mod open;
 mod promote;
 pub mod property;
+mod receive;
 mod rename;
 mod reserve;
 mod snapshot;

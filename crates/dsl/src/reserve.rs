@@ -61,6 +61,18 @@ impl Dsl {
         }
         let before = self.refreservation_bytes(phys.dir).await?;
         self.change_property(txg, phys.dir, REFRESERVATION, Some(&ZapValue::from_u64(bytes))).await?;
+        self.reserve_differently(txg, dataset, before, bytes).await
+    }
+
+    /// Counts that so much is reserved for a head dataset, where it was so much before.
+    pub(crate) async fn reserve_differently(
+        &self,
+        txg: Txg,
+        dataset: ObjectId,
+        before: u64,
+        bytes: u64,
+    ) -> Result<(), DslError> {
+        let phys = self.dataset_phys(dataset).await?;
         let unused = |reserved: u64| signed(reserved.saturating_sub(phys.unique_bytes));
         let delta = SpaceDelta { used_bytes: unused(bytes) - unused(before), ..SpaceDelta::default() };
         self.charge(txg, phys.dir, UsedBy::Refreservation, delta).await

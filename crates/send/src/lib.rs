@@ -48,6 +48,7 @@ pub mod fuzz;
 mod nvprint;
 pub mod package;
 mod reader;
+pub mod receiver;
 pub mod sender;
 #[cfg(test)]
 mod tests;

@@ -234,6 +234,9 @@ pub enum SpaError {
     /// The pool has no checkpoint.
     #[error("cannot import '{0}': checkpoint does not exist")]
     NoCheckpoint(String),
+    /// A stream is not received.
+    #[error(transparent)]
+    Receive(#[from] crate::ReceiveRefusal),
     /// Part of the MOS is missing or contradicts itself.
     #[error("pool '{pool}': {what}")]
     Corrupt {

@@ -67,6 +67,7 @@ mod view;
 
 pub use admin::add::AddOptions;
 pub use admin::dataset::{FileSizes, PropertyValue};
+pub use admin::receive::{RECEIVED, ReceivePoint, ReceiveRefusal, ReceiveSpec, Receiving, Resumable};
 pub use admin::snapshot::NewSnapshot;
 pub use cenote_dsl::Head;
 pub use config::PoolState;

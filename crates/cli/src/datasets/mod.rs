@@ -25,7 +25,6 @@ mod mounts;
 mod select;
 mod shown;
 mod space;
-mod token;
 mod values;
 
 use std::sync::{Arc, OnceLock};
@@ -38,11 +37,11 @@ use serde_json::{Map, Value, json};
 
 use crate::output::Json;
 
+pub(crate) use cenote_send::receiver::receive_resume_token;
 pub(crate) use columns::{Column, parse_columns, parse_types};
 pub(crate) use mounts::{Mounted, Mounts};
 pub(crate) use select::{Selection, SortKey, select};
 pub(crate) use shown::Cell;
-pub(crate) use token::token as receive_resume_token;
 pub(crate) use values::Source;
 
 /// A pool and what is computed once for all of its datasets.

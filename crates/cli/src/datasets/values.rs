@@ -15,7 +15,7 @@ use cenote_props::{Attribute, Kind, Property, Types, dataset as table};
 use cenote_zpl::FileSystem;
 use cenote_zvol::Volume;
 
-use super::{Cell, Item, shown, token};
+use super::{Cell, Item, receive_resume_token, shown};
 
 /// Where a value comes from, as `zfs get` tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -378,7 +378,7 @@ impl Item {
                 let clones = dsl.clones(&self.dataset).await?;
                 (!clones.is_empty()).then(|| clones.join(","))
             }
-            "receive_resume_token" => token::token(dsl, &self.dataset).await?,
+            "receive_resume_token" => receive_resume_token(dsl, &self.dataset).await?,
             "encryptionroot" => self.encryption().await?.as_ref().map(|encryption| encryption.root.clone()),
             "redact_snaps" => dsl.redaction_snapshots(&self.dataset).await?.map(list),
             _ => {

@@ -84,6 +84,30 @@ impl Object {
         Ok(())
     }
 
+    /// Replaces the bonus by one that may be of another kind. Its pointers stay as many as they are.
+    ///
+    /// # Errors
+    /// It does not fit beside them.
+    pub fn replace_bonus(&self, txg: Txg, kind: DmuType, bonus: &[u8]) -> Result<(), DmuError> {
+        let head = self.phys();
+        if head.bonus_type == kind {
+            return self.set_bonus(txg, bonus);
+        }
+        if bonus_bytes_needed(&head, bonus.len()) > bonus_capacity_bytes(head.slots()) {
+            return Err(self.error(DmuErrorKind::NoRoom(bonus.len())));
+        }
+        self.change_head(txg, |head| (head.bonus_type, head.bonus) = (kind, bonus.into()));
+        Ok(())
+    }
+
+    /// Changes the numbers of the checksum and the compression that the dnode names: 0 for those of the dataset.
+    pub fn set_transforms(&self, txg: Txg, checksum: u8, compress: u8) {
+        let head = self.phys();
+        if (head.checksum, head.compress) != (checksum, compress) {
+            self.change_head(txg, |head| (head.checksum, head.compress) = (checksum, compress));
+        }
+    }
+
     /// Gives an object that has no data on disk yet a bonus of another kind.
     ///
     /// # Errors
@@ -110,6 +134,14 @@ impl Object {
     /// Sets flags.
     pub fn set_flags(&self, txg: Txg, flags: DnodeFlags) {
         self.change_head(txg, |head| head.flags |= flags);
+    }
+
+    /// Whether the bonus leaves room for a pointer to a spill block.
+    #[must_use]
+    pub fn has_room_for_spill(&self) -> bool {
+        let head = self.phys();
+        let pointer = if head.flags.contains(DnodeFlags::SPILL_BLKPTR) { 0 } else { Blkptr::SIZE };
+        bonus_bytes_needed(&head, head.bonus.len()) + pointer <= bonus_capacity_bytes(head.slots())
     }
 
     /// Writes the spill block, or frees it. The bonus must leave room for its pointer.

@@ -235,6 +235,15 @@ impl Object {
         }
     }
 
+    /// True if txgs that are not on disk have written data of it.
+    #[must_use]
+    pub fn has_written(&self) -> bool {
+        match &self.form {
+            Form::Frozen(_) => false,
+            Form::Open(shared) => shared.state.lock().txgs.iter().any(|(_, layer)| !layer.blocks.is_empty()),
+        }
+    }
+
     /// True if a txg has changed it, and that is not on disk.
     pub(crate) fn is_changed_in(&self, txg: Txg) -> bool {
         match &self.form {

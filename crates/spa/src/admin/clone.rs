@@ -54,7 +54,7 @@ impl Syncer {
     }
 
     /// The root of a snapshot has the header of the intent log that its head had then, and whose blocks are not this dataset's.
-    async fn clear_log_header(&mut self, name: &str) -> Result<(), SpaError> {
+    pub(crate) async fn clear_log_header(&mut self, name: &str) -> Result<(), SpaError> {
         let txg = self.txg;
         let dataset = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         if self.log_of(&dataset).await?.is_none() {

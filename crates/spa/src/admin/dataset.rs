@@ -108,6 +108,18 @@ impl Syncer {
     /// # Errors
     /// There is none of this name, or it has something that cannot be kept up yet ([`SpaError::Unwritable`]).
     pub async fn open_head(&mut self, name: &str) -> Result<Head, SpaError> {
+        self.open_to_change(name, false).await
+    }
+
+    /// Opens a dataset that is half received, for its receiver.
+    ///
+    /// # Errors
+    /// As [`Self::open_head`].
+    pub(crate) async fn open_received(&mut self, name: &str) -> Result<Head, SpaError> {
+        self.open_to_change(name, true).await
+    }
+
+    async fn open_to_change(&mut self, name: &str, is_received: bool) -> Result<Head, SpaError> {
         let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
         let view = self.dsl().clone();
         let dataset = view.dataset(name).await.map_err(fail)?;
@@ -120,7 +132,7 @@ impl Syncer {
         if dataset.is_snapshot() {
             return Err(self.fail(format!("'{name}' is a snapshot, which does not change")));
         }
-        if dataset.is_inconsistent() {
+        if dataset.is_inconsistent() != is_received {
             return refuse("changing a dataset that is half received or half destroyed");
         }
         for (field, what) in [
@@ -137,14 +149,15 @@ impl Syncer {
         let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &dataset.dir, &mut policy).await?;
         let refquota = view.property(&dataset.dir, "refquota", false).await.map_err(fail)?;
-        if refquota.and_then(|found| found.value.number()).unwrap_or(0) != 0 {
+        // What is received is written beside the dataset: quotas of its own and tables of deduplicated blocks are for later writers.
+        if !is_received && refquota.and_then(|found| found.value.number()).unwrap_or(0) != 0 {
             return refuse("changing a dataset with refquota");
         }
-        if view
-            .property(&dataset.dir, "dedup", true)
-            .await
-            .map_err(fail)?
-            .is_some_and(|dedup| dedup.value.number().is_some_and(|number| number != u64::from(Checksum::Off.number())))
+        let dedup = view.property(&dataset.dir, "dedup", true).await.map_err(fail)?;
+        if !is_received
+            && dedup.is_some_and(|dedup| {
+                dedup.value.number().is_some_and(|number| number != u64::from(Checksum::Off.number()))
+            })
         {
             return refuse("changing a dataset with dedup");
         }

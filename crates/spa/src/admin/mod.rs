@@ -5,6 +5,8 @@ mod clone;
 pub(crate) mod dataset;
 mod destroy;
 pub(crate) mod properties;
+pub(crate) mod receive;
+mod received;
 mod rename;
 pub(crate) mod snapshot;
 mod upgrade;

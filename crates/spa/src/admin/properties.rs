@@ -208,7 +208,7 @@ impl Syncer {
 
     /// How open datasets are to be written once a directory has this value of a property, or inherits it: those that take it from
     /// there.
-    async fn policies_with(
+    pub(crate) async fn policies_with(
         &self,
         view: &Dsl,
         dir: &Dir,

@@ -13,6 +13,7 @@ mod list;
 mod listing;
 mod mount;
 mod promote;
+mod receive;
 mod rename;
 mod rollback;
 mod send;
@@ -58,6 +59,8 @@ crate::args::commands! {
         Mount => mount,
         Projectspace => projectspace,
         Promote => promote,
+        #[command(visible_alias = "recv")]
+        Receive => receive,
         Release => release,
         Rename => rename,
         Rollback => rollback,

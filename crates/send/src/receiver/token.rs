@@ -6,10 +6,9 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
 use cenote_codec::checksum::fletcher::fletcher4;
 use cenote_codec::compress::{CompressLevel, compress};
-use cenote_dsl::{Dataset, Dsl};
+use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::dsl::dataset_field as field;
 use cenote_format::enums::Compress;
 use cenote_format::nvlist::{NvList, NvValue};
@@ -32,7 +31,10 @@ const SWITCHES: [(&str, &str); 4] = [
 
 /// The token of a file system or volume: its own, or that of the half-received clone below it. `None` where no receive
 /// was interrupted.
-pub(crate) async fn token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>> {
+///
+/// # Errors
+/// The MOS cannot be read.
+pub async fn receive_resume_token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>, DslError> {
     if let Some(token) = own_token(dsl, dataset).await? {
         return Ok(Some(token));
     }
@@ -43,7 +45,7 @@ pub(crate) async fn token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>
     }
 }
 
-async fn own_token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>> {
+async fn own_token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>, DslError> {
     // Every receive that can be resumed records the guid of what it receives.
     if dsl.dataset_field(dataset, field::RESUME_TO_GUID).await?.is_none() {
         return Ok(None);

@@ -1,0 +1,163 @@
+//! Receiving streams and packages: the names that they get here, their properties and holds, and what a package says of the rest.
+//!
+//! ```text
+//! bytes ─► Header ─┬─ a stream ──────────────────────────────────────────► one
+//!                  └─ a package: List ─► changes (datasets and snapshots that went or have other names)
+//!                                        each of its streams ────────────► one ─► name ─► cenote_send::receiver
+//!                                        changes once more                         properties before, holds after
+//! ```
+//! **Life of one.** The name comes from the stream's and from what was asked for. A stream whose snapshot is there already, by its guid, is
+//! passed over. Properties are set when a new dataset has been begun, so that its blocks are written as they say; those of a dataset that
+//! is there, when its snapshot is.
+//!
+//! **Crash.** A package is received stream by stream: what was received stays, and sending the package once more passes over it.
+
+mod changes;
+mod list;
+mod name;
+mod one;
+
+use std::io::Read;
+
+use cenote_format::stream::{Body, HeaderKind};
+use cenote_send::receiver::Header;
+use cenote_send::{Checks, StreamReader};
+use cenote_spa::Pool;
+
+use crate::Setting;
+
+use self::list::List;
+pub use self::name::Naming;
+use self::one::Received;
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct ReceiveRequest {
+    /// The file system, volume or snapshot.
+    pub target: String,
+    /// The part of a sent name that is added to it.
+    pub naming: Naming,
+    /// What stands in the way goes (`-F`).
+    pub is_forced: bool,
+    /// It may be resumed (`-s`).
+    pub is_resumable: bool,
+    /// Holds are left out (`-h`).
+    pub skips_holds: bool,
+    /// It is said what is received (`-v`).
+    pub is_verbose: bool,
+    /// Nothing is received (`-n`).
+    pub is_dry: bool,
+    /// Full name of the snapshot that the dataset is to be a clone of (`-o origin=`).
+    pub origin: Option<String>,
+    /// Properties that are set in place of those that come (`-o`).
+    pub overrides: Vec<Setting>,
+    /// Properties that are left out (`-x`).
+    pub excluded: Vec<String>,
+}
+
+/// What there is to say while streams are received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// For standard output, where it is asked for.
+    Out(String),
+    /// A warning.
+    Err(String),
+}
+
+/// Why streams are not received, in OpenZFS's words.
+#[derive(Debug, thiserror::Error)]
+#[error("{action}: {why}")]
+pub struct ReceiveError {
+    /// The action: `cannot receive incremental stream`.
+    pub action: String,
+    /// The reason.
+    pub why: String,
+}
+
+impl ReceiveError {
+    fn new(action: &str, why: impl std::fmt::Display) -> Self {
+        Self { action: action.to_owned(), why: why.to_string() }
+    }
+}
+
+/// The action before more is known of a stream.
+const ACTION: &str = "cannot receive";
+
+/// What a run of streams has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveOutcome {
+    /// Datasets that have been received, in their order, each once.
+    pub datasets: Vec<String>,
+    /// Something could not be destroyed or renamed.
+    pub is_incomplete: bool,
+}
+
+/// A run of streams.
+struct Run<'a, R> {
+    pool: &'a Pool,
+    request: &'a ReceiveRequest,
+    reader: StreamReader<R>,
+    say: &'a mut (dyn FnMut(Told) + Send),
+    outcome: ReceiveOutcome,
+}
+
+/// Receives a stream, or a package of them.
+///
+/// # Errors
+/// The input is none, or damaged; the pool refuses it, or fails. Streams of a package before that are received.
+pub async fn receive<R: Read>(
+    pool: &Pool,
+    input: R,
+    request: &ReceiveRequest,
+    say: &mut (dyn FnMut(Told) + Send),
+) -> Result<ReceiveOutcome, ReceiveError> {
+    let reader = StreamReader::new(input, Checks::ALL);
+    let mut run = Run { pool, request, reader, say, outcome: ReceiveOutcome::default() };
+    let failed = |error: cenote_send::receiver::ReceiverError| ReceiveError::new(ACTION, error);
+    let header = Header::read(&mut run.reader).map_err(failed)?;
+    let header = header.ok_or_else(|| ReceiveError::new(ACTION, "invalid stream (bad magic number)"))?;
+    let name = header.to_name().map_err(failed)?;
+    let top = name.split('@').next().unwrap_or(name).to_owned();
+    match header.begin.header {
+        HeaderKind::Compound => run.package(&header, &top).await?,
+        _ => drop(run.one(&header, &top, None).await?),
+    }
+    // The stream's own end is behind its last record.
+    Ok(run.outcome)
+}
+
+impl<R: Read> Run<'_, R> {
+    /// Receives a package whose beginning was read.
+    async fn package(&mut self, header: &Header, top: &str) -> Result<(), ReceiveError> {
+        let invalid = |what: &str| ReceiveError::new(ACTION, what);
+        let list = match header.list.iter().len() {
+            0 => None,
+            _ => Some(List::parse(&header.list).ok_or_else(|| invalid("invalid backup stream"))?),
+        };
+        let is_recursive = list.as_ref().is_some_and(|list| list.is_recursive);
+        if is_recursive && self.request.target.contains('@') {
+            return Err(invalid("cannot specify snapshot name for multi-snapshot stream"));
+        }
+        match self.reader.next_item().map_err(|error| ReceiveError::new(ACTION, error))? {
+            Some(item) if matches!(item.decoded.record.body, Body::End(_)) => {}
+            _ => return Err(invalid("incorrect header checksum")),
+        }
+        let changes = list.as_ref().filter(|list| list.is_recursive && list.from_snapshot.is_some());
+        let target = name::of_top(self.request, &header.begin.to_name, top);
+        if let Some(list) = changes {
+            self.outcome.is_incomplete |= !self.make_changes(&target, list).await?;
+        }
+        loop {
+            let next = Header::read(&mut self.reader).map_err(|error| ReceiveError::new(ACTION, error))?;
+            let Some(next) = next else { break };
+            if self.one(&next, top, list.as_ref()).await? == Received::Skipped {
+                continue;
+            }
+        }
+        if let Some(list) = changes {
+            // What came now may be the new parent of what has another name.
+            self.outcome.is_incomplete |= !self.make_changes(&target, list).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,362 @@
+//! One stream: where it goes, and what goes with it.
+
+use std::io::Read;
+use std::time::Duration;
+
+use cenote_dsl::DslError;
+use cenote_format::ids::Guid;
+use cenote_format::stream::BeginFlags;
+use cenote_send::SendError;
+use cenote_send::receiver::{
+    Header, ReceiveOptions, ReceiveProgress, ReceiverError, receive_resume_token, receive_stream, skip_stream,
+};
+use cenote_spa::{ReceiveRefusal, SpaError};
+
+use super::list::{List, Sent};
+use super::{ACTION, ReceiveError, Run, Told, name};
+use crate::{Setting, create_filesystem};
+
+/// What became of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Its snapshot is there now.
+    Now,
+    /// It was there already, or nothing was to be received.
+    Skipped,
+}
+
+/// A size as `zfs receive -v` says it.
+fn nice(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
+    let mut at = 0;
+    let mut value = bytes as f64;
+    while value >= 1024.0 && at + 1 < UNITS.len() {
+        value /= 1024.0;
+        at += 1;
+    }
+    match value {
+        _ if at == 0 => format!("{bytes}B"),
+        value if value < 10.0 => format!("{value:.2}{}", UNITS[at]),
+        value if value < 100.0 => format!("{value:.1}{}", UNITS[at]),
+        value => format!("{value:.0}{}", UNITS[at]),
+    }
+}
+
+impl<R: Read> Run<'_, R> {
+    fn tell(&mut self, text: String) {
+        if self.request.is_verbose {
+            (self.say)(Told::Out(text));
+        }
+    }
+
+    async fn exists(&self, name: &str) -> Result<bool, ReceiveError> {
+        let failed = |error: &dyn std::fmt::Display| ReceiveError::new(ACTION, error);
+        let dsl = self.pool.dsl().map_err(|error| failed(&error))?;
+        match dsl.dataset(name).await {
+            Ok(_) => Ok(true),
+            Err(DslError::NoSuchDataset(_)) => Ok(false),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    /// Full names of the pool's snapshots with this guid, those at or below a dataset first.
+    async fn by_guid(&self, guid: u64, near: &str) -> Result<Option<String>, ReceiveError> {
+        if guid == 0 {
+            return Ok(None);
+        }
+        let looked = async {
+            let dsl = self.pool.dsl()?;
+            let mut found = None;
+            for dir in dsl.tree(dsl.root_dir().await?, false).await? {
+                let Some(head) = dsl.head(&dir).await? else { continue };
+                for snapshot in dsl.snapshots(&head).await? {
+                    if snapshot.phys.guid == Guid(guid) {
+                        let name = snapshot.name();
+                        if cenote_dsl::name::is_at_or_below(&dir.name, near) {
+                            return Ok(Some(name));
+                        }
+                        found = found.or(Some(name));
+                    }
+                }
+            }
+            Ok::<_, crate::AdminError>(found)
+        };
+        looked.await.map_err(|error| ReceiveError::new(ACTION, error))
+    }
+
+    /// Receives a stream whose beginning was read. `top`: the dataset that was sent first.
+    pub(super) async fn one(
+        &mut self,
+        header: &Header,
+        top: &str,
+        list: Option<&List>,
+    ) -> Result<Received, ReceiveError> {
+        let failed = |error: ReceiverError| ReceiveError::new(ACTION, error);
+        header.check(self.reader.decoder().endian()).map_err(failed)?;
+        let sent_name = header.to_name().map_err(failed)?.to_owned();
+        let sent = list.and_then(|list| list.find(header.begin.to_guid.0));
+        let is_recursive = list.is_some_and(|list| list.is_recursive);
+        let mut target = name::of_snapshot(self.request, &sent_name, top, is_recursive)?;
+        let origin = self.origin(header, &target).await?;
+        let wants_new = (header.is_of_new_dataset() || origin.is_some()) && !header.is_resuming();
+        let action = match (wants_new, header.is_resuming()) {
+            (true, _) => "cannot receive new filesystem stream",
+            (_, true) => "cannot receive resume stream",
+            _ => "cannot receive incremental stream",
+        };
+        self.find_place(header, &mut target, wants_new, top, &sent_name, sent).await?;
+        let (dataset, snapshot) = target.split_once('@').expect("checked: it is a snapshot's name");
+        if wants_new && self.request.naming == name::Naming::WithoutPool && !self.request.is_dry {
+            self.make_parents(dataset, action).await?;
+        }
+        let how = if header.begin.from_guid.0 == 0 { "full" } else { "incremental" };
+        let doing = if self.request.is_dry { "would receive" } else { "receiving" };
+        self.tell(format!("{doing} {how} stream of {sent_name} into {target}"));
+        if self.request.is_dry {
+            skip_stream(&mut self.reader).map_err(failed)?;
+            return Ok(Received::Skipped);
+        }
+        let options = ReceiveOptions {
+            dataset: dataset.to_owned(),
+            snapshot: snapshot.to_owned(),
+            origin,
+            is_forced: self.request.is_forced,
+            is_resumable: self.request.is_resumable,
+        };
+        let began = self.pool.handle().now();
+        let progress = ReceiveProgress::default();
+        let properties = self.properties(dataset, sent.map(|(sent, _)| sent), wants_new);
+        let pool = self.pool.clone();
+        let warned = std::sync::Mutex::new(Vec::new());
+        let begun = async |is_new: bool| {
+            if is_new {
+                let refused = set_properties(&pool, dataset, &properties).await?;
+                warned.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(refused);
+            }
+            Ok(())
+        };
+        let received = receive_stream(self.pool, &mut self.reader, header, &options, &progress, begun).await;
+        let mut refused = warned.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match received {
+            Ok(true) => {}
+            Ok(false) => {
+                let set = set_properties(self.pool, dataset, &properties).await;
+                refused.extend(set.map_err(|error| ReceiveError::new(action, error))?);
+            }
+            Err(error) => {
+                if self.is_there(&error, header, dataset).await? {
+                    self.tell(format!("snap {target} already exists; ignoring"));
+                    skip_stream(&mut self.reader).map_err(failed)?;
+                    return Ok(Received::Skipped);
+                }
+                return Err(self.told(error, action, dataset).await);
+            }
+        }
+        for (property, why) in refused {
+            (self.say)(Told::Err(format!("cannot receive {property} property on {dataset}: {why}")));
+        }
+        self.finish(&target, sent).await.map_err(|error| ReceiveError::new(action, error))?;
+        if self.outcome.datasets.last().map(String::as_str) != Some(dataset) {
+            self.outcome.datasets.push(dataset.to_owned());
+        }
+        let took = (self.pool.handle().now() - began).max(Duration::from_nanos(1)).as_secs_f64();
+        let bytes = progress.bytes.load(std::sync::atomic::Ordering::Relaxed);
+        let rate = (bytes as f64 / took) as u64;
+        self.tell(format!("received {} stream in {took:.2} seconds ({}/sec)", nice(bytes), nice(rate)));
+        Ok(Received::Now)
+    }
+
+    /// The snapshot that a clone begins as.
+    async fn origin(&mut self, header: &Header, target: &str) -> Result<Option<String>, ReceiveError> {
+        if let Some(origin) = &self.request.origin {
+            let origin = origin.clone();
+            if !self.exists(&origin).await? {
+                return Err(ReceiveError::new(ACTION, format!("specified origin fs ({origin}) does not exist")));
+            }
+            self.tell(format!("using provided clone origin {origin}"));
+            return Ok(Some(origin));
+        }
+        if !header.begin.flags.contains(BeginFlags::CLONE) || header.is_resuming() {
+            return Ok(None);
+        }
+        match self.by_guid(header.begin.from_guid.0, target).await? {
+            Some(origin) => {
+                self.tell(format!("found clone origin {origin}"));
+                Ok(Some(origin))
+            }
+            None => Err(ReceiveError::new(ACTION, format!("local origin for clone {target} does not exist"))),
+        }
+    }
+
+    /// Looks by guid for a dataset that has another name here: the parent of a new one, or the one that a stream builds on.
+    async fn find_place(
+        &mut self,
+        header: &Header,
+        target: &mut String,
+        wants_new: bool,
+        top: &str,
+        sent_name: &str,
+        sent: Option<(&Sent, &str)>,
+    ) -> Result<(), ReceiveError> {
+        let (dataset, snapshot) = target.split_once('@').expect("checked: it is a snapshot's name");
+        if wants_new {
+            if let Some((above, last)) = dataset.rsplit_once('/')
+                && let Some((sent, _)) = sent
+                && !self.exists(above).await?
+                && let Some(parent) = self.by_guid(sent.parent_from, above).await?
+                && let Some((parent, _)) = parent.split_once('@')
+            {
+                *target = format!("{parent}/{last}@{snapshot}");
+            }
+            return Ok(());
+        }
+        let is_below = sent_name.strip_prefix(top).is_some_and(|below| below.starts_with('/'));
+        let may_move = self.request.naming != name::Naming::Exact || is_below;
+        if may_move
+            && !self.exists(dataset).await?
+            && let Some(source) = self.by_guid(header.begin.from_guid.0, dataset).await?
+            && let Some((found, _)) = source.split_once('@')
+        {
+            *target = format!("{found}@{snapshot}");
+        }
+        Ok(())
+    }
+
+    /// Makes what is missing between the name that was given and a new dataset.
+    async fn make_parents(&mut self, dataset: &str, action: &str) -> Result<(), ReceiveError> {
+        let Some((above, _)) = dataset.rsplit_once('/') else { return Ok(()) };
+        if above.len() <= self.request.target.len() || self.exists(above).await? {
+            return Ok(());
+        }
+        let made = create_filesystem(self.pool, above, Vec::new(), true).await;
+        made.map(drop).map_err(|error| ReceiveError::new(action, error))
+    }
+
+    /// The properties that a dataset gets.
+    fn properties(&self, dataset: &str, sent: Option<&Sent>, wants_new: bool) -> Properties {
+        let request = self.request;
+        let is_top = self.outcome.datasets.first().is_none_or(|first| first == dataset);
+        let is_given = |name: &str| request.overrides.iter().any(|(other, _)| other == name);
+        let is_excluded = |name: &str| request.excluded.iter().any(|other| other == name);
+        let received = sent.and_then(|sent| sent.properties.clone());
+        // Below the top an override is inherited from there, if it can be.
+        let is_inherited = |name: &str| {
+            !is_top && cenote_props::dataset::find(name).is_none_or(cenote_props::Property::is_inheritable)
+        };
+        let local = request.overrides.iter().filter(|(name, _)| !is_inherited(name) && (is_top || wants_new));
+        let hidden = received.iter().flatten().map(|(name, _)| name.clone());
+        let hidden = hidden.filter(|name| is_excluded(name) || is_given(name) && is_inherited(name));
+        Properties { local: local.cloned().collect(), hidden: hidden.collect(), received }
+    }
+
+    /// Whether a stream was refused because its very snapshot is there.
+    async fn is_there(&self, error: &ReceiverError, header: &Header, dataset: &str) -> Result<bool, ReceiveError> {
+        let ReceiverError::Spa(error) = error else { return Ok(false) };
+        let SpaError::Receive(refusal) = error.as_ref() else { return Ok(false) };
+        let may_be =
+            matches!(refusal, ReceiveRefusal::Exists(_) | ReceiveRefusal::Missing(_) | ReceiveRefusal::HasSnapshots(_));
+        if !may_be || !self.exists(dataset).await? {
+            return Ok(false);
+        }
+        let looked = async {
+            let dsl = self.pool.dsl()?;
+            let snapshots = dsl.snapshots(&dsl.dataset(dataset).await?).await?;
+            Ok::<_, crate::AdminError>(snapshots.iter().any(|snapshot| snapshot.phys.guid == header.begin.to_guid))
+        };
+        looked.await.map_err(|error| ReceiveError::new(ACTION, error))
+    }
+
+    /// The words for a stream that is not received.
+    async fn told(&self, error: ReceiverError, action: &str, dataset: &str) -> ReceiveError {
+        let why = match &error {
+            ReceiverError::Spa(spa) => match spa.as_ref() {
+                SpaError::Receive(ReceiveRefusal::Exists(name)) => {
+                    return ReceiveError::new(&format!("cannot restore to {name}"), "destination already exists");
+                }
+                _ => error.to_string(),
+            },
+            ReceiverError::Stream(SendError::Truncated { .. }) => self.broken("incomplete stream", dataset).await,
+            ReceiverError::Stream(SendError::Checksum { .. }) => {
+                let what = format!("checksum mismatch ({error})");
+                self.broken(&what, dataset).await
+            }
+            _ => error.to_string(),
+        };
+        ReceiveError::new(action, why)
+    }
+
+    /// The words for a stream that broke off.
+    async fn broken(&self, what: &str, dataset: &str) -> String {
+        let token = async {
+            let dsl = self.pool.dsl().ok()?;
+            let dataset = dsl.dataset(dataset).await.ok()?;
+            receive_resume_token(&dsl, &dataset).await.ok()?
+        };
+        let Some(token) = token.await.filter(|_| self.request.is_resumable) else { return what.to_owned() };
+        format!(
+            "checksum mismatch or incomplete stream.\nPartially received snapshot is saved.\nA resuming stream can be \
+             generated on the sending system by running:\n    zfs send -t {token}"
+        )
+    }
+
+    /// Properties and holds of the snapshot.
+    async fn finish(&mut self, target: &str, sent: Option<(&Sent, &str)>) -> Result<(), crate::AdminError> {
+        let Some((sent, name)) = sent else { return Ok(()) };
+        let properties = sent.properties_of(name).to_vec();
+        if !properties.is_empty() {
+            let target = target.to_owned();
+            let set = self.pool.change(move |syncer| {
+                Box::pin(async move { syncer.receive_snapshot_properties(&target, &properties).await })
+            });
+            set.await?;
+        }
+        if !self.request.skips_holds {
+            for tag in sent.holds_of(name) {
+                crate::hold(self.pool, tag, &[target.to_owned()]).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The properties that a dataset gets with a stream.
+#[derive(Clone, Debug)]
+struct Properties {
+    /// Set here.
+    local: Vec<Setting>,
+    /// Inherited, whatever came.
+    hidden: Vec<String>,
+    /// That came; `None` if the stream has none.
+    received: Option<Vec<Setting>>,
+}
+
+/// Sets them. Those that are refused come back, each with the reason.
+async fn set_properties(
+    pool: &cenote_spa::Pool,
+    dataset: &str,
+    properties: &Properties,
+) -> Result<Vec<(String, String)>, SpaError> {
+    let (dataset, properties) = (dataset.to_owned(), properties.clone());
+    if properties.local.is_empty() && properties.received.is_none() {
+        return Ok(Vec::new());
+    }
+    let set = pool.change(move |syncer| {
+        Box::pin(async move {
+            let mut refused = Vec::new();
+            if let Some(received) = &properties.received {
+                refused = syncer.receive_properties(&dataset, received).await?;
+            }
+            for name in &properties.hidden {
+                syncer.change_property(&dataset, name, None).await?;
+            }
+            for (name, value) in &properties.local {
+                match syncer.check_change_property(&dataset, name, Some(value)).await {
+                    Ok(_) => syncer.change_property(&dataset, name, Some(value)).await?,
+                    Err(error) => refused.push((name.clone(), error.to_string())),
+                }
+            }
+            Ok::<_, SpaError>(refused)
+        })
+    });
+    set.await
+}

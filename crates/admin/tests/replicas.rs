@@ -1,0 +1,341 @@
+//! Goal: a replica has what was sent, whatever the history of both. Method: a dataset is changed at random and its snapshots are sent and
+//! received, whole and as differences, in all forms of records, broken off anywhere and gone on with, on a dataset that was changed too;
+//! then all snapshots of the replica are compared with a plain model, its space with all its trees, and zdb has its say.
+
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use cenote_admin::receive::{ReceiveRequest, Told, receive};
+use cenote_admin::take_snapshots;
+use cenote_dmu::tx::TxTunables;
+use cenote_dmu::{ObjectSpec, Objset};
+use cenote_dsl::Dataset;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dnode::bonus_capacity_bytes;
+use cenote_format::enums::ObjsetType;
+use cenote_format::ids::ObjectId;
+use cenote_send::receiver::receive_resume_token;
+use cenote_send::sender::{Base, ResumeToken, SendFlags, SendProgress, SendRequest, send};
+use cenote_sim::{Machine, SINGLE, audit_space, check, new_pool, options};
+use cenote_spa::{ImportOptions, Pool, View, find, import};
+use cenote_taskq::buf::Block;
+use cenote_taskq::sim::disk::SimDiskOptions;
+use cenote_taskq::{Handle, Rng, Runtime};
+
+/// Bytes of a disk.
+const DISK_BYTES: u64 = 256 << 20;
+/// Random histories.
+const HISTORIES: u64 = 12;
+
+/// An object as it is to be.
+#[derive(Clone, Default)]
+struct Thing {
+    bytes: Vec<u8>,
+    bonus: Vec<u8>,
+    spill: Option<Vec<u8>>,
+}
+
+type Contents = BTreeMap<u64, Thing>;
+
+async fn read(handle: &Handle, paths: &[PathBuf]) -> View {
+    let (mut pools, _) = find(handle, paths).await;
+    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    import(handle, pools.remove(0), &how).await.unwrap()
+}
+
+/// Attributes of a file with this generation, which a receiver tells files apart by.
+fn attributes(generation: u64, len: usize) -> Vec<u8> {
+    let mut bonus = vec![0; 32];
+    bonus[..4].copy_from_slice(&0x002f_505a_u32.to_le_bytes());
+    bonus[4..6].copy_from_slice(&((1_u16 << 10) | 2).to_le_bytes());
+    bonus[24..32].copy_from_slice(&generation.to_le_bytes());
+    bonus.resize(len.max(32), 7);
+    bonus
+}
+
+/// Changes the dataset at random, and the model with it.
+async fn change(objset: &Objset, pool: &Pool, model: &mut Contents, next: &mut u64, rng: &mut Rng) {
+    let txg = pool.txg();
+    for _ in 0..1 + rng.below(12) {
+        let ids: Vec<u64> = model.keys().copied().collect();
+        let object = (!ids.is_empty()).then(|| ids[rng.below(ids.len() as u64) as usize]);
+        match (rng.below(12), object) {
+            (0..=2, _) | (_, None) => {
+                *next += 1;
+                let kinds = [DmuType::PLAIN_FILE_CONTENTS, DmuType::UINT8_DATA, DmuType::UINT64_METADATA];
+                let kind = kinds[rng.below(3) as usize];
+                let slots = [1, 1, 1, 2, 4][rng.below(5) as usize];
+                let room = bonus_capacity_bytes(usize::from(slots)) - 128;
+                let len = rng.below(room as u64) as usize & !7;
+                let (bonus_kind, bonus) = match kind == DmuType::PLAIN_FILE_CONTENTS {
+                    true => (DmuType::SA, attributes(*next, len)),
+                    false if len == 0 => (DmuType::NONE, Vec::new()),
+                    false => (DmuType::UINT64_METADATA, vec![*next as u8; len]),
+                };
+                let spec = ObjectSpec { slots, ..ObjectSpec::new(kind, 512 << rng.below(10)) };
+                let spec = spec.with_bonus(bonus_kind, bonus.clone());
+                objset.look_for_numbers().await.unwrap();
+                let id = objset.create_object(txg, &spec).unwrap().id().0;
+                model.insert(id, Thing { bonus, ..Thing::default() });
+            }
+            // The first object of a dataset is there as long as it is.
+            (3, Some(id)) if id != 1 => {
+                objset.object(ObjectId(id)).await.unwrap().free(txg);
+                model.remove(&id);
+            }
+            (3 | 4, Some(id)) => {
+                let object = objset.object(ObjectId(id)).await.unwrap();
+                let thing = model.get_mut(&id).unwrap();
+                let kept = rng.below(object.last_block().0 + 2);
+                object.shrink(txg, kept);
+                let end = (kept * object.block_bytes()).min(thing.bytes.len() as u64) as usize;
+                thing.bytes.truncate(end);
+            }
+            (5, Some(id)) => {
+                let object = objset.object(ObjectId(id)).await.unwrap();
+                let thing = model.get_mut(&id).unwrap();
+                let first = rng.below(object.last_block().0 + 1);
+                let blocks = first..first + 1 + rng.below(4);
+                object.free_blocks(txg, blocks.clone());
+                let of = |block: u64| ((block * object.block_bytes()) as usize).min(thing.bytes.len());
+                let (start, end) = (of(blocks.start), of(blocks.end));
+                thing.bytes[start..end].fill(0);
+            }
+            (6, Some(id)) => {
+                let object = objset.object(ObjectId(id)).await.unwrap();
+                let thing = model.get_mut(&id).unwrap();
+                if object.phys().bonus_type == DmuType::SA {
+                    let generation = u64::from_le_bytes(*thing.bonus[24..].first_chunk().unwrap());
+                    let room = bonus_capacity_bytes(object.phys().slots()) - 128;
+                    thing.bonus = attributes(generation, rng.below(room as u64) as usize & !7);
+                    object.set_bonus(txg, &thing.bonus).unwrap();
+                }
+            }
+            (7, Some(id)) => {
+                let object = objset.object(ObjectId(id)).await.unwrap();
+                let thing = model.get_mut(&id).unwrap();
+                if object.phys().bonus_type == DmuType::SA {
+                    let mut spill = vec![0; 512 << rng.below(3)];
+                    rng.fill(&mut spill);
+                    let spill = rng.chance(2, 3).then_some(spill);
+                    object.set_spill(txg, spill.as_ref().map(|spill| Block::copied_from(spill)));
+                    thing.spill = spill;
+                }
+            }
+            (_, Some(id)) => {
+                let object = objset.object(ObjectId(id)).await.unwrap();
+                let thing = model.get_mut(&id).unwrap();
+                let reach = 8 + rng.below(11);
+                let at = rng.below(1 << reach) as usize;
+                let mut new = vec![0; 1 + rng.below(40_000) as usize];
+                match rng.below(4) {
+                    0 => {}
+                    1 => new.fill(rng.below(256) as u8),
+                    _ => rng.fill(&mut new),
+                }
+                thing.bytes.resize(thing.bytes.len().max(at + new.len()), 0);
+                thing.bytes[at..at + new.len()].copy_from_slice(&new);
+                object.write(txg, at as u64, &new).await.unwrap();
+            }
+        }
+    }
+    pool.sync().await.unwrap();
+}
+
+/// A dataset has what the model says, and nothing more.
+async fn compare(objset: &Objset, model: &Contents, what: &str) {
+    let mut from = ObjectId(1);
+    let mut found = Vec::new();
+    while let Some(next) = objset.next_objects(from).await.unwrap() {
+        found.extend(next.objects.into_iter().map(|(id, _)| id.0));
+        from = next.next;
+    }
+    assert_eq!(found, model.keys().copied().collect::<Vec<_>>(), "{what}: objects");
+    for (id, thing) in model {
+        let object = objset.object(ObjectId(*id)).await.unwrap();
+        let bytes = object.read(0, thing.bytes.len()).await.unwrap();
+        // What lies behind the end of an object reads as nothing.
+        let mut bytes = bytes.to_vec();
+        bytes.resize(thing.bytes.len(), 0);
+        assert!(bytes == thing.bytes, "{what}: object {id}");
+        assert_eq!(*object.phys().bonus, *thing.bonus, "{what}: bonus of object {id}");
+        let spill = object.spill().await.unwrap().map(|(block, _)| block.to_vec());
+        assert!(spill == thing.spill, "{what}: spill block of object {id}");
+    }
+}
+
+/// A stream of a snapshot, from another one or whole, or where a token says.
+async fn stream(source: &View, to: &Dataset, from: Option<&Dataset>, flags: SendFlags, at: Option<&str>) -> Vec<u8> {
+    let mut request = SendRequest::full(to.clone(), flags);
+    if let Some(from) = from {
+        request.base = Some(Base::snapshot(source.dsl(), to, from).await.unwrap());
+    }
+    if let Some(token) = at {
+        let token = ResumeToken::parse(token).unwrap();
+        assert_eq!(token.to_guid, to.phys.guid);
+        assert_eq!(token.from_guid, from.map(|from| from.phys.guid));
+        request.resume = Some(token.point);
+    }
+    let mut out = Vec::new();
+    send(source, &request, &mut out, &SendProgress::default()).await.unwrap();
+    out
+}
+
+fn request(snapshot: &str, is_forced: bool, is_resumable: bool) -> ReceiveRequest {
+    ReceiveRequest {
+        target: format!("replica/of@{snapshot}"),
+        is_forced,
+        is_resumable,
+        is_verbose: true,
+        ..ReceiveRequest::default()
+    }
+}
+
+async fn received(pool: &Pool, bytes: &[u8], request: &ReceiveRequest) -> Result<(), String> {
+    let mut say = |_: Told| {};
+    receive(pool, bytes, request, &mut say).await.map(drop).map_err(|error| error.to_string())
+}
+
+async fn token(pool: &Pool) -> Option<String> {
+    let dsl = pool.dsl().unwrap();
+    let dataset = dsl.dataset("replica/of").await.ok()?;
+    receive_resume_token(&dsl, &dataset).await.unwrap()
+}
+
+/// A random history of one seed; how often streams were gone on with comes back.
+async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
+    let mut rng = Rng::new(seed);
+    let (here, there) = machine.paths.split_at(1);
+    let of = |disks: std::ops::Range<usize>| Machine {
+        disks: machine.disks[disks.clone()].to_vec(),
+        paths: machine.paths[disks].to_vec(),
+        size_bytes: machine.size_bytes,
+    };
+    let (left, right) = (of(0..1), of(1..2));
+    let tops = left.tops(handle, SINGLE).await.unwrap();
+    let source = new_pool(handle, options("written", tops, 12)).await.unwrap();
+    let tops = right.tops(handle, SINGLE).await.unwrap();
+    let replica = new_pool(handle, options("replica", tops, 9 + (seed % 2) as u32 * 3)).await.unwrap();
+    let replica = replica.start(TxTunables::default()).await;
+    let head = source.create_dataset("written/v", ObjsetType::Zvol).await.unwrap();
+    let (mut model, mut next, mut resumed) = (Contents::new(), 0, 0);
+    let mut sent: Vec<(String, Contents)> = Vec::new();
+    let flags = SendFlags {
+        large_blocks: rng.chance(1, 2),
+        embedded: rng.chance(1, 2),
+        compressed: rng.chance(1, 2),
+        raw: false,
+    };
+    for round in 0..8 {
+        change(&head.objset, &source, &mut model, &mut next, &mut rng).await;
+        let name = format!("written/v@s{round}");
+        take_snapshots(&source, std::slice::from_ref(&name), &[]).await.unwrap();
+        let view = source.view(&ImportOptions::default()).await.unwrap();
+        let to = view.dsl().dataset(&name).await.unwrap();
+        // Mostly from the last, or from one before, whose followers then go.
+        let back = if rng.chance(1, 5) { rng.below(sent.len() as u64 + 1) as usize } else { 0 };
+        let base = sent.len().checked_sub(1 + back).map(|at| sent[at].0.clone());
+        let base = base.or_else(|| sent.first().map(|(name, _)| name.clone()));
+        let from = match &base {
+            Some(base) => Some(view.dsl().dataset(&format!("written/v@{base}")).await.unwrap()),
+            None => None,
+        };
+        let is_last = base.is_none() || sent.last().map(|(name, _)| name) == base.as_ref();
+        let bytes = stream(&view, &to, from.as_ref(), flags, None).await;
+        let snapshot = format!("s{round}");
+        let mut must_force = !is_last;
+        if !sent.is_empty() && rng.chance(1, 3) {
+            // It is changed here too.
+            let other = replica.open_head("replica/of").await.unwrap();
+            let tx = other.begin(cenote_dmu::tx::Cost::objects(1).with_bytes(4096)).await.unwrap();
+            let spec = ObjectSpec::new(DmuType::UINT8_DATA, 4096);
+            let object = other.objset().create_object(tx.txg(), &spec).unwrap();
+            object.write(tx.txg(), 0, b"changed here").await.unwrap();
+            drop((tx, object, other));
+            replica.sync().await.unwrap();
+            must_force = true;
+        }
+        let what = format!("seed {seed}, round {round}, from {base:?}");
+        if must_force {
+            let refused = received(&replica, &bytes, &request(&snapshot, false, false)).await.unwrap_err();
+            assert!(refused.contains("has been modified"), "{what}: {refused}");
+        }
+        match rng.below(3) {
+            0 => {
+                // Nothing is left of one that breaks off.
+                let cut = rng.below(bytes.len() as u64) as usize;
+                let broken = received(&replica, &bytes[..cut], &request(&snapshot, must_force, false)).await;
+                assert!(broken.is_err(), "{what}");
+                assert_eq!(token(&replica).await, None, "{what}");
+                received(&replica, &bytes, &request(&snapshot, must_force, false)).await
+            }
+            1 => {
+                let asked = request(&snapshot, must_force, true);
+                let mut rest = bytes.clone();
+                loop {
+                    let cut = 312 + rng.below((rest.len() as u64).saturating_sub(312)) as usize;
+                    if rng.chance(1, 4) {
+                        break received(&replica, &rest, &asked).await;
+                    }
+                    received(&replica, &rest[..cut], &asked).await.unwrap_err();
+                    let Some(token) = token(&replica).await else { continue };
+                    resumed += 1;
+                    rest = stream(&view, &to, from.as_ref(), flags, Some(&token)).await;
+                }
+            }
+            _ => received(&replica, &bytes, &request(&snapshot, must_force, rng.chance(1, 2))).await,
+        }
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+        // A difference whose snapshot is there already is passed over; a whole dataset is not.
+        let again = received(&replica, &bytes, &request(&snapshot, false, false)).await;
+        assert_eq!(again.is_ok(), base.is_some(), "{what}: {again:?}");
+        if let Some(base) = &base {
+            let at = sent.iter().position(|(name, _)| name == base).unwrap();
+            sent.truncate(at + 1);
+        }
+        sent.push((snapshot, model.clone()));
+        view.close().await;
+        replica.sync().await.unwrap();
+        let view = read(handle, there).await;
+        audit_space(&view).await.unwrap_or_else(|error| panic!("{what}: {error:#}"));
+        for (name, model) in &sent {
+            let dataset = view.dsl().dataset(&format!("replica/of@{name}")).await.unwrap();
+            let objset = view.dsl().open(&dataset).await.unwrap().unwrap();
+            compare(&objset, model, &format!("{what}, @{name}")).await;
+        }
+        let head = view.dsl().dataset("replica/of").await.unwrap();
+        assert_eq!(view.dsl().snapshots(&head).await.unwrap().len(), sent.len(), "{what}");
+        assert!(view.dsl().children(&head.dir, true).await.unwrap().is_empty(), "{what}");
+        view.close().await;
+    }
+    while replica.peek(|syncer| syncer.has_work()).await.unwrap() {
+        replica.sync().await.unwrap();
+    }
+    replica.audit().await.unwrap();
+    replica.export().await.unwrap();
+    source.export().await.unwrap();
+    for paths in [there, here] {
+        let (_, report) = check(handle, paths).await.unwrap();
+        assert!(report.is_clean(), "seed {seed}: {report}");
+    }
+    if cenote_testkit::zdb::program("zdb").is_some() {
+        let images: Vec<_> = right.disks.iter().map(|disk| disk.image()).collect();
+        cenote_sim::zdb("replica", &images, machine.size_bytes).unwrap();
+    }
+    resumed
+}
+
+#[test]
+fn replicas_have_what_was_sent() {
+    let mut resumed = 0;
+    for seed in 0..HISTORIES {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine =
+            Machine::new(&runtime, 2, &SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() });
+        resumed += runtime.block_on(history(&handle, &machine, seed));
+    }
+    assert!(resumed > 10, "{resumed}");
+}

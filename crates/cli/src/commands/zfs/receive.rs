@@ -1,0 +1,166 @@
+//! `zfs receive`: a stream on standard input becomes a snapshot, and a package of them a tree.
+
+use std::io::{self, BufReader, IsTerminal};
+
+use anyhow::{Result, anyhow, bail};
+use cenote_admin::receive::{Naming, ReceiveRequest, Told, receive};
+use cenote_props::{Types, is_user_property};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::files::pool_of;
+use crate::outcome::{Outcome, usage};
+use crate::values::{When, check_once, dataset_setting};
+use crate::writing::{Writing, line};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 1 << 20;
+
+/// Receive a stream of `zfs send` from standard input.
+///
+/// A stream of a whole file system makes a new one; an incremental one goes on top of the snapshot that it builds on. Nothing is seen of it
+/// until all has come.
+#[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
+#[command(disable_help_flag = true)]
+#[allow(clippy::struct_excessive_bools)]
+pub(crate) struct Args {
+    /// What stands in the way goes: changes, later snapshots, and with a package what its sender has no more.
+    #[arg(short = 'F')]
+    force: bool,
+    /// If it breaks off, keep what has come; 'zfs get receive_resume_token' says where to go on.
+    #[arg(short = 's')]
+    resumable: bool,
+    /// Give up what has come in part.
+    #[arg(short = 'A')]
+    abort: bool,
+    /// Add all of the sent name but its pool.
+    #[arg(short = 'd', conflicts_with = "last")]
+    without_pool: bool,
+    /// Add the last part of the sent name.
+    #[arg(short = 'e')]
+    last: bool,
+    /// Leave out holds.
+    #[arg(short = 'h')]
+    skip_holds: bool,
+    /// Receive nothing; with -v say what would be.
+    #[arg(short = 'n')]
+    dryrun: bool,
+    /// Say what is received.
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Set a property in place of the one that comes; `origin=SNAPSHOT`: as a clone of it.
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    /// Leave out a property that comes.
+    #[arg(short = 'x', value_name = "PROPERTY")]
+    exclude: Vec<String>,
+    /// Accepted for the sake of scripts: nothing is mounted by this.
+    #[arg(short = 'u')]
+    keep_unmounted: bool,
+    /// Accepted for the sake of scripts: nothing is unmounted by this.
+    #[arg(short = 'M')]
+    force_unmount: bool,
+    /// Not yet: heal damaged blocks of a snapshot that is there.
+    #[arg(short = 'c', hide = true)]
+    heal: bool,
+    /// This text.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// The file system, volume or snapshot.
+    #[arg(value_name = "DATASET|SNAPSHOT")]
+    target: String,
+}
+
+impl Args {
+    fn request(&self) -> Result<ReceiveRequest> {
+        check_once(&self.properties)?;
+        let mut request = ReceiveRequest {
+            target: self.target.clone(),
+            naming: match (self.without_pool, self.last) {
+                (_, true) => Naming::Last,
+                (true, _) => Naming::WithoutPool,
+                _ => Naming::Exact,
+            },
+            is_forced: self.force,
+            is_resumable: self.resumable,
+            skips_holds: self.skip_holds,
+            is_verbose: self.verbose,
+            is_dry: self.dryrun,
+            ..ReceiveRequest::default()
+        };
+        for text in &self.properties {
+            if let Some(origin) = text.strip_prefix("origin=") {
+                request.origin = Some(origin.to_owned());
+                continue;
+            }
+            // Which of them it is, is not known before the stream.
+            let either = Types::FILESYSTEM | Types::VOLUME;
+            let setting = dataset_setting(text, When::Creation, either);
+            let setting = setting.map_err(|error| anyhow!("cannot receive: {error:#}"))?;
+            request.overrides.extend(setting);
+        }
+        for name in &self.exclude {
+            let is_known = is_user_property(name) || cenote_props::dataset::find(name).is_some();
+            if !is_known {
+                bail!("cannot receive: invalid property '{name}'");
+            }
+            request.excluded.push(name.clone());
+        }
+        Ok(request)
+    }
+
+    fn line(&self) -> String {
+        let flag = |is_given: bool, flag: &'static str| if is_given { flag } else { "" };
+        let words = ["zfs", "receive", flag(self.force, "-F"), flag(self.resumable, "-s"), flag(self.abort, "-A")];
+        let words = words.into_iter().chain([flag(self.without_pool, "-d"), flag(self.last, "-e")]);
+        let options = self.properties.iter().flat_map(|setting| ["-o", setting]);
+        let excluded = self.exclude.iter().flat_map(|name| ["-x", name]);
+        line(words.chain(options).chain(excluded).chain([self.target.as_str()]))
+    }
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if args.heal {
+        bail!("not supported yet: receiving to heal damaged blocks (-c)");
+    }
+    if args.abort {
+        return abort(context, &args).await;
+    }
+    let request = args.request()?;
+    if io::stdin().is_terminal() {
+        bail!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
+    }
+    let pool = Writing::open(context, pool_of(&args.target)).await?.in_background(context).await;
+    let mut say = |told: Told| match told {
+        Told::Out(text) => drop(context.out(format!("{text}\n"))),
+        Told::Err(text) => context.err(text),
+    };
+    let input = BufReader::with_capacity(READ_BYTES, io::stdin());
+    let received = receive(pool.pool(), input, &request, &mut say).await;
+    context.output().flush()?;
+    // Whatever came is there, also where a later stream of a package was refused.
+    if let Ok(outcome) = &received {
+        context.datasets_changed(&outcome.datasets).await;
+    }
+    if request.is_dry {
+        // Nothing was changed.
+        received?;
+        return Ok(Outcome::Good);
+    }
+    pool.work_off(context, "freeing").await?;
+    pool.finish(args.line()).await?;
+    Ok(Outcome::unless(received?.is_incomplete))
+}
+
+async fn abort(context: &Context, args: &Args) -> Result<Outcome> {
+    let name = &args.target;
+    if args.without_pool || args.last || args.force || args.resumable || args.dryrun {
+        return Err(usage("-A cannot be used with any other options"));
+    }
+    let pool = Writing::open(context, pool_of(name)).await?;
+    let aborted = pool.pool().abort_receive(name).await;
+    aborted.map_err(|error| anyhow!("{error}"))?;
+    pool.work_off(context, "freeing").await?;
+    pool.finish(args.line()).await?;
+    Ok(Outcome::Good)
+}

@@ -1,0 +1,173 @@
+//! Datasets that are received: written where nobody sees them, and put in the place of the dataset in one txg.
+//!
+//! ```text
+//! while it is received:   origin ◄─┬─ head            what is there; origin: the snapshot that the stream builds on, or the pool's own
+//!                                  └─ head/%recv      what comes: a clone, marked as inconsistent
+//! at the end, one txg:    origin ◄─┬─ head            what came; its snapshot is taken next
+//!                                  └─ head/%recv      what was there, destroyed next
+//! ```
+//! A dataset that is new is received into itself, marked likewise.
+//!
+//! **Invariants.** 1. What is marked as inconsistent has no snapshots of its own, and nobody but its receiver opens it. 2. Heads that change
+//! places have one snapshot before them.
+
+use cenote_dmu::{SpaceDelta, Zap};
+use cenote_format::dsl::{DatasetFlags, DslDatasetPhys, PropertyEntry, dataset_field as field, split_property};
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zap::ZapValue;
+
+use crate::accounts::signed;
+use crate::destroy::HAS_RECEIVED;
+use crate::{Dsl, DslError};
+
+/// Properties of one dataset at most.
+const PROPERTIES_MAX: usize = 1 << 20;
+
+/// The fields that tell where a receive goes on.
+const RESUME: [&str; 11] = [
+    field::RESUME_FROM_GUID,
+    field::RESUME_TO_NAME,
+    field::RESUME_TO_GUID,
+    field::RESUME_OBJECT,
+    field::RESUME_OFFSET,
+    field::RESUME_BYTES,
+    field::RESUME_LARGE_BLOCK,
+    field::RESUME_EMBED,
+    field::RESUME_COMPRESS,
+    field::RESUME_RAW,
+    field::RESUME_REDACT_SNAPSHOTS,
+];
+
+impl Dsl {
+    /// Marks a dataset as half received, or as whole.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn set_inconsistent(&self, txg: Txg, dataset: ObjectId, is_inconsistent: bool) -> Result<(), DslError> {
+        let mut phys = self.dataset_phys(dataset).await?;
+        phys.flags.set(DatasetFlags::INCONSISTENT, is_inconsistent);
+        self.put_dataset(txg, dataset, &phys).await
+    }
+
+    /// Notes with a dataset that its file system ignores case.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn set_case_insensitive(&self, txg: Txg, dataset: ObjectId) -> Result<(), DslError> {
+        let mut phys = self.dataset_phys(dataset).await?;
+        phys.flags |= DatasetFlags::CASE_INSENSITIVE;
+        self.put_dataset(txg, dataset, &phys).await
+    }
+
+    /// Takes out what a dataset has noted of where a receive goes on.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn forget_resume(&self, txg: Txg, dataset: ObjectId) -> Result<(), DslError> {
+        let object = self.mos().object(dataset).await?;
+        if !object.phys().object_type.is_zap() {
+            return Ok(());
+        }
+        for name in RESUME {
+            if Zap::open(object.clone()).await?.lookup(name.as_bytes()).await?.is_some() {
+                Zap::put_entry(&object, txg, name, None).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets a property of a directory as one that came with a stream, or takes it out. A value that was set here stays in force before it.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn set_received(
+        &self,
+        txg: Txg,
+        dir: ObjectId,
+        name: &str,
+        value: Option<&ZapValue>,
+    ) -> Result<(), DslError> {
+        let phys = self.dir_phys(dir).await?;
+        let properties = self.mos().object(phys.properties).await?;
+        let is_local = Zap::open(properties.clone()).await?.lookup(name.as_bytes()).await?.is_some();
+        if name == "quota" && !is_local {
+            let bytes = value.and_then(ZapValue::as_u64).unwrap_or(0);
+            self.change_dir(txg, dir, |phys| phys.quota_bytes = bytes).await?;
+        }
+        let before = self.refreservation_bytes(dir).await?;
+        Zap::put_entry(&properties, txg, HAS_RECEIVED, Some(&ZapValue::from_u64(0))).await?;
+        Zap::put_entry(&properties, txg, &PropertyEntry::Received.name(name), value).await?;
+        let after = self.refreservation_bytes(dir).await?;
+        self.reserve_differently(txg, phys.head_dataset, before, after).await
+    }
+
+    /// Names of the properties of a directory that came with a stream.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn received_names(&self, dir: ObjectId) -> Result<Vec<String>, DslError> {
+        let properties = self.mos().object(self.dir_phys(dir).await?.properties).await?;
+        let mut names = Vec::new();
+        for entry in Zap::open(properties).await?.entries(PROPERTIES_MAX).await? {
+            let name = String::from_utf8_lossy(entry.name()).into_owned();
+            if let (name, PropertyEntry::Received) = split_property(&name) {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Has two heads with one snapshot before them change their contents: root, sizes, deadlist. `head` is the one whose snapshot that may be;
+    /// `other` is a clone. Nobody has either open, and features are for the caller.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or is of a version that had other deadlists.
+    pub async fn swap_heads(&self, txg: Txg, head: ObjectId, other: ObjectId) -> Result<(), DslError> {
+        let mut to = self.dataset_phys(head).await?;
+        let mut from = self.dataset_phys(other).await?;
+        assert_eq!(to.prev_snapshot, from.prev_snapshot, "heads that change places have one snapshot before them");
+        let origin = self.dir_phys(to.dir).await?.origin;
+        let since = if origin.0 == 0 { Txg(0) } else { self.dataset_phys(origin).await?.creation_txg };
+        let difference = async |from_txg: Txg| -> Result<SpaceDelta, DslError> {
+            let mut space = self.deadlist_space(from.deadlist, from_txg, None).await?;
+            space.add(self.deadlist_space(to.deadlist, from_txg, None).await?.negated());
+            Ok(space)
+        };
+        // What a head has for itself: what it refers to and what it has given up, less all that the snapshot has.
+        let mut own = sizes(&from);
+        own.add(sizes(&to).negated());
+        own.add(difference(Txg(0)).await?);
+        let given_up = difference(since).await?.used_bytes;
+        let mut snapshot = self.dataset_phys(to.prev_snapshot).await?;
+        if snapshot.next_snapshot == head {
+            let alone = difference(snapshot.prev_snapshot_txg).await?.used_bytes;
+            snapshot.unique_bytes = snapshot.unique_bytes.saturating_add_signed(alone);
+            self.put_dataset(txg, to.prev_snapshot, &snapshot).await?;
+        }
+        self.charge_head(txg, to.dir, to.unique_bytes, own).await?;
+        self.charge_head(txg, from.dir, from.unique_bytes, own.negated()).await?;
+        self.change_dir(txg, to.dir, |dir| {
+            let [head, snapshots, ..] = &mut dir.used_breakdown_bytes;
+            *head = head.saturating_add_signed(-given_up);
+            *snapshots = snapshots.saturating_add_signed(given_up);
+        })
+        .await?;
+        std::mem::swap(&mut to.bp, &mut from.bp);
+        std::mem::swap(&mut to.deadlist, &mut from.deadlist);
+        std::mem::swap(&mut to.referenced_bytes, &mut from.referenced_bytes);
+        std::mem::swap(&mut to.compressed_bytes, &mut from.compressed_bytes);
+        std::mem::swap(&mut to.uncompressed_bytes, &mut from.uncompressed_bytes);
+        std::mem::swap(&mut to.unique_bytes, &mut from.unique_bytes);
+        self.put_dataset(txg, head, &to).await?;
+        self.put_dataset(txg, other, &from).await
+    }
+}
+
+/// The bytes that a dataset refers to.
+fn sizes(phys: &DslDatasetPhys) -> SpaceDelta {
+    SpaceDelta {
+        used_bytes: signed(phys.referenced_bytes),
+        compressed_bytes: signed(phys.compressed_bytes),
+        uncompressed_bytes: signed(phys.uncompressed_bytes),
+    }
+}

@@ -1,0 +1,322 @@
+//! Making the changes that records say: data, holes, spill blocks, and objects that go. Objects that come stand in [`super::object`].
+
+use std::ops::Range;
+
+use cenote_codec::compress::decompress;
+use cenote_dmu::tx::{Cost, Tx};
+use cenote_dmu::{DmuErrorKind, Object, Objset};
+use cenote_format::enums::Compress;
+use cenote_format::ids::ObjectId;
+use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, BeginFlags, Body, Features, Free, FreeObjects, Spill, Write};
+use cenote_format::stream::{RecordFlags, WriteEmbedded};
+use cenote_spa::{LiveHead, ReceivePoint};
+use cenote_taskq::buf::{Block, Buf};
+
+use super::{Header, ReceiverError};
+use crate::StreamItem;
+
+/// Numbers of objects end here (`DN_MAX_OBJECT`).
+pub(super) const OBJECTS_END: u64 = 1 << 48;
+/// Blocks of an object that are freed at once, where nothing else limits it.
+const FREE_BLOCKS_MAX: u64 = 1 << 16;
+/// Blocks of this size need no feature.
+pub(super) const PLAIN_BLOCK_MAX_BYTES: u64 = 128 << 10;
+/// A block that stands in its pointer has no more bytes there (`BPE_PAYLOAD_SIZE`).
+const EMBEDDED_MAX_BYTES: usize = 112;
+
+/// Makes the changes of one stream's records, in their order.
+pub(super) struct Applier {
+    head: LiveHead,
+    pub(super) features: Features,
+    /// The stream tells of spill blocks.
+    pub(super) tells_spill: bool,
+    /// It brings all of the dataset.
+    pub(super) is_whole: bool,
+    /// The object of the last record, which the next is often of.
+    open: Option<Object>,
+    point: ReceivePoint,
+    /// Where the record begins in the stream.
+    at: u64,
+}
+
+impl Applier {
+    pub(super) fn new(head: LiveHead, header: &Header, point: ReceivePoint) -> Self {
+        Self {
+            head,
+            features: header.begin.features,
+            tells_spill: header.begin.flags.contains(BeginFlags::SPILL_BLOCK),
+            is_whole: header.begin.from_guid.0 == 0,
+            open: None,
+            point,
+            at: 0,
+        }
+    }
+
+    /// The place up to which all is received.
+    pub(super) const fn point(&self) -> ReceivePoint {
+        self.point
+    }
+
+    pub(super) fn objset(&self) -> &Objset {
+        self.head.objset()
+    }
+
+    pub(super) fn invalid(&self, what: impl Into<String>) -> ReceiverError {
+        ReceiverError::Invalid { offset_bytes: self.at, what: what.into() }
+    }
+
+    pub(super) async fn begin(&self, cost: Cost) -> Result<Tx, ReceiverError> {
+        Ok(self.head.begin(cost).await?)
+    }
+
+    /// Waits until all is on disk: numbers of objects that went can be given again.
+    pub(super) async fn sync(&mut self) -> Result<(), ReceiverError> {
+        self.open = None;
+        self.head.pool().sync().await?;
+        Ok(())
+    }
+
+    /// Makes one record's changes. `read_bytes`: of the stream, up to its end.
+    pub(super) async fn apply(&mut self, item: &StreamItem<'_>, read_bytes: u64) -> Result<(), ReceiverError> {
+        self.at = item.decoded.offset_bytes;
+        match &item.decoded.record.body {
+            Body::Object(object) => {
+                self.put_object(object, item.payload).await?;
+                self.reach(object.object, 0, read_bytes);
+            }
+            Body::FreeObjects(range) => self.free_objects(range).await?,
+            Body::Write(write) => {
+                self.write(write, item.payload).await?;
+                self.reach(write.object, write.offset_bytes, read_bytes);
+            }
+            Body::WriteEmbedded(write) => {
+                self.write_embedded(write, item.payload).await?;
+                if write.offset_bytes <= i64::MAX as u64 {
+                    self.reach(write.object, write.offset_bytes, read_bytes);
+                }
+            }
+            Body::Free(free) => self.free(free).await?,
+            Body::Spill(spill) => self.spill(spill, item.payload).await?,
+            Body::WriteByRef(_) => return Err(ReceiverError::Dedup),
+            Body::Redact(_) | Body::ObjectRange(_) => {
+                return Err(self.invalid("a record that the stream's features do not allow"));
+            }
+            Body::Begin(_) | Body::End(_) => unreachable!("the decoder knows the order of records"),
+        }
+        Ok(())
+    }
+
+    fn reach(&mut self, object: ObjectId, offset_bytes: u64, bytes: u64) {
+        // Records that are not in order can be made, but not gone on from.
+        if (object.0, offset_bytes) >= (self.point.object, self.point.offset_bytes) {
+            self.point = ReceivePoint { object: object.0, offset_bytes, bytes };
+        }
+    }
+
+    /// The object of this number, if there is one.
+    pub(super) async fn find(&mut self, id: ObjectId) -> Result<Option<Object>, ReceiverError> {
+        if let Some(open) = self.open.as_ref().filter(|open| open.id() == id && !open.is_removed()) {
+            return Ok(Some(open.clone()));
+        }
+        if id.0 == 0 || id.0 >= OBJECTS_END {
+            return Err(self.invalid(format!("object {} is none that a dataset has", id.0)));
+        }
+        match self.objset().object(id).await {
+            Ok(object) => {
+                self.open = Some(object.clone());
+                Ok(Some(object))
+            }
+            Err(error) if matches!(error.kind, DmuErrorKind::NoSuchObject) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn keep_open(&mut self, object: Object) {
+        self.open = Some(object);
+    }
+
+    async fn existing(&mut self, id: ObjectId) -> Result<Object, ReceiverError> {
+        let found = self.find(id).await?;
+        found.ok_or_else(|| self.invalid(format!("it is for object {}, which there is not", id.0)))
+    }
+
+    async fn write(&mut self, write: &Write, payload: &[u8]) -> Result<(), ReceiverError> {
+        let data = self.data(write.compress, write.logical_bytes, payload, Features::COMPRESSED)?;
+        self.put_data(write.object, write.offset_bytes, data).await
+    }
+
+    async fn write_embedded(&mut self, write: &WriteEmbedded, payload: &[u8]) -> Result<(), ReceiverError> {
+        if !self.features.contains(Features::EMBED_DATA) || write.embedded_type != 0 {
+            return Err(self.invalid("a block in its pointer that the stream's features do not allow"));
+        }
+        let bytes = payload.get(..write.physical_bytes as usize).filter(|bytes| bytes.len() <= EMBEDDED_MAX_BYTES);
+        let bytes = bytes.ok_or_else(|| self.invalid("a block in its pointer that does not fit there"))?;
+        if u64::from(write.logical_bytes) != write.length_bytes {
+            return Err(self.invalid("a block in its pointer that has two lengths"));
+        }
+        let data = self.data(write.compress, write.length_bytes, bytes, Features::EMBED_DATA)?;
+        // OpenZFS up to 2.4 sends a spill block that stands in its pointer as data at the end of all offsets (openzfs/zfs#19091), and its
+        // receivers lose the attributes.
+        if write.offset_bytes > i64::MAX as u64 {
+            return self.put_spill(write.object, data).await;
+        }
+        self.put_data(write.object, write.offset_bytes, data).await
+    }
+
+    /// The bytes of a block of this length.
+    fn data(&self, compress: u8, len: u64, payload: &[u8], needs: Features) -> Result<Block, ReceiverError> {
+        let limit = match self.features.contains(Features::LARGE_BLOCKS) {
+            true => BLOCK_PAYLOAD_BYTES_MAX,
+            false => PLAIN_BLOCK_MAX_BYTES,
+        };
+        if len == 0 || len > limit {
+            return Err(self.invalid(format!("a block of {len} bytes, and {limit} is the most")));
+        }
+        let compress = match Compress::from_number(compress) {
+            // Of no compression as a number: 0 in records, 2 in pointers.
+            Some(Compress::Inherit | Compress::Off) => None,
+            Some(compress) if self.features.contains(needs) => Some(compress),
+            _ => return Err(self.invalid("a compression that the stream's features do not allow")),
+        };
+        match compress {
+            None if payload.len() as u64 == len => Ok(Block::copied_from(payload)),
+            None => Err(self.invalid("its payload is not as long as it says")),
+            Some(compress) => {
+                let mut buf = Buf::zeroed(len as usize);
+                decompress(compress, payload, &mut buf).map_err(|error| self.invalid(error.to_string()))?;
+                Ok(buf.freeze())
+            }
+        }
+    }
+
+    async fn put_data(&mut self, id: ObjectId, offset_bytes: u64, data: Block) -> Result<(), ReceiverError> {
+        let object = self.existing(id).await?;
+        let (size, len) = (object.block_bytes(), data.len() as u64);
+        if offset_bytes.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(self.invalid("it reaches where no object does"));
+        }
+        let tx = self.begin(Cost::write(offset_bytes, len, size)).await?;
+        match len == size && offset_bytes.is_multiple_of(size) {
+            true => object.write_block(tx.txg(), offset_bytes / size, data),
+            // Pieces of a block that is larger here, or several blocks that are smaller.
+            false => object.write(tx.txg(), offset_bytes, &data).await?,
+        }
+        Ok(())
+    }
+
+    async fn free(&mut self, free: &Free) -> Result<(), ReceiverError> {
+        let object = self.existing(free.object).await?;
+        let end = match free.length_bytes {
+            Free::TO_THE_END => u64::MAX,
+            len => free.offset_bytes.checked_add(len).ok_or_else(|| self.invalid("it reaches where no object does"))?,
+        };
+        self.free_bytes(&object, free.offset_bytes..end).await
+    }
+
+    /// Makes a range of an object a hole; up to the end, it ends there.
+    async fn free_bytes(&self, object: &Object, bytes: Range<u64>) -> Result<(), ReceiverError> {
+        let size = object.block_bytes();
+        let last = object.last_block().0;
+        let is_empty = last == 0 && object.synced().is_none() && !object.has_written();
+        if bytes.is_empty() || is_empty || bytes.start / size > last {
+            return Ok(());
+        }
+        if bytes.end == u64::MAX {
+            let kept = bytes.start.div_ceil(size);
+            self.shrink(object, kept).await?;
+            if !bytes.start.is_multiple_of(size) {
+                let tx = self.begin(Cost::write(bytes.start, 1, size)).await?;
+                let range = object.lock_bytes(bytes.start, kept * size - bytes.start).await;
+                object.clear_in(&range, tx.txg(), bytes.start..kept * size).await?;
+            }
+            return Ok(());
+        }
+        let bytes = bytes.start..bytes.end.min((last + 1).saturating_mul(size));
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let end = bytes.end.min((at / size + self.step()).saturating_mul(size));
+            let tx = self.begin(Cost::write(at, 1, size).and(Cost::write(end, 1, size)).that_frees()).await?;
+            self.objset().count_frees(tx.txg(), (end - at) / size);
+            let range = object.lock_bytes(at, end - at).await;
+            object.clear_in(&range, tx.txg(), at..end).await?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn step(&self) -> u64 {
+        self.objset().frees_max().map_or(FREE_BLOCKS_MAX, |max| max.clamp(1, FREE_BLOCKS_MAX))
+    }
+
+    /// Frees all but the first blocks of an object, from its end, as many in a transaction as one may free.
+    pub(super) async fn shrink(&self, object: &Object, kept: u64) -> Result<(), ReceiverError> {
+        loop {
+            let count = object.last_block().0 + 1;
+            let to = count.saturating_sub(self.step()).max(kept);
+            let tx = self.begin(Cost::objects(1).that_frees()).await?;
+            self.objset().count_frees(tx.txg(), count.saturating_sub(to));
+            object.shrink(tx.txg(), to);
+            if to == kept {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Frees an object with all that it has.
+    pub(super) async fn free_object(&mut self, object: &Object) -> Result<(), ReceiverError> {
+        self.open = None;
+        if object.last_block().0 >= self.step() {
+            self.shrink(object, 0).await?;
+        }
+        let tx = self.begin(Cost::objects(1).that_frees()).await?;
+        self.objset().count_frees(tx.txg(), object.last_block().0 + 1);
+        object.free(tx.txg());
+        Ok(())
+    }
+
+    async fn free_objects(&mut self, range: &FreeObjects) -> Result<(), ReceiverError> {
+        let end = range.first_object.0.checked_add(range.object_count);
+        let end = end.ok_or_else(|| self.invalid("more objects than there can be"))?.min(OBJECTS_END);
+        let mut from = ObjectId(range.first_object.0.max(1));
+        while from.0 < end {
+            let Some(next) = self.objset().next_objects(from).await? else { return Ok(()) };
+            for (id, _) in next.objects {
+                if id.0 >= end {
+                    return Ok(());
+                }
+                if let Some(object) = self.find(id).await? {
+                    self.free_object(&object).await?;
+                }
+            }
+            from = next.next;
+        }
+        Ok(())
+    }
+
+    async fn spill(&mut self, spill: &Spill, payload: &[u8]) -> Result<(), ReceiverError> {
+        let object = self.existing(spill.object).await?;
+        let has = object.spill().await?.is_some();
+        // It is in the stream for receivers that have lost theirs.
+        if self.tells_spill && spill.flags.contains(RecordFlags::SPILL) && has {
+            return Ok(());
+        }
+        if payload.len() as u64 != spill.length_bytes || !matches!(spill.compress, 0 | 2) {
+            return Err(self.invalid("a spill block whose payload is not as long as it says"));
+        }
+        self.put_spill(spill.object, Block::copied_from(payload)).await
+    }
+
+    async fn put_spill(&mut self, id: ObjectId, block: Block) -> Result<(), ReceiverError> {
+        let object = self.existing(id).await?;
+        let len = block.len() as u64;
+        if !len.is_multiple_of(512) || len == 0 || len > PLAIN_BLOCK_MAX_BYTES {
+            return Err(self.invalid(format!("a spill block of {len} bytes")));
+        }
+        if !object.has_room_for_spill() {
+            return Err(self.invalid("a spill block for an object without room for its pointer"));
+        }
+        let tx = self.begin(Cost::objects(1).with_bytes(len)).await?;
+        object.set_spill(tx.txg(), Some(block));
+        Ok(())
+    }
+}

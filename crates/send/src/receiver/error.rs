@@ -1,0 +1,68 @@
+//! Why a stream is not received.
+
+use cenote_dmu::DmuError;
+use cenote_dmu::tx::TxError;
+use cenote_spa::SpaError;
+use thiserror::Error;
+
+use crate::SendError;
+
+/// Why a stream is not received. The texts are OpenZFS's where it has them.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReceiverError {
+    /// The stream is damaged, or ends too soon.
+    #[error(transparent)]
+    Stream(#[from] SendError),
+    /// A record says what cannot be.
+    #[error("record at offset {offset_bytes}: {what}")]
+    Invalid {
+        /// Where it begins.
+        offset_bytes: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The stream names no snapshot.
+    #[error("invalid stream (bad snapshot name)")]
+    BadName,
+    /// The stream is of a kind of dataset that is not received.
+    #[error("invalid record type: 0x{0:x}")]
+    Kind(u32),
+    /// The stream is deduplicated.
+    #[error("stream has deprecated feature: dedup, try 'zstream redup [send in a file] | zfs recv [...]'")]
+    Dedup,
+    /// The stream has features that are not known.
+    #[error("stream has unsupported feature, feature flags = {features:x} (unknown flags = {unknown:x})")]
+    Unknown {
+        /// All of them.
+        features: u64,
+        /// Those that are not known.
+        unknown: u64,
+    },
+    /// What is not supported yet.
+    #[error("not supported yet: receiving {0}")]
+    Unsupported(&'static str),
+    /// Of the pool.
+    #[error(transparent)]
+    Spa(Box<SpaError>),
+    /// Of an object.
+    #[error(transparent)]
+    Dmu(#[from] DmuError),
+    /// Of a transaction.
+    #[error(transparent)]
+    Tx(#[from] TxError),
+}
+
+impl From<SpaError> for ReceiverError {
+    fn from(error: SpaError) -> Self {
+        Self::Spa(Box::new(error))
+    }
+}
+
+impl ReceiverError {
+    /// Whether the stream itself is at fault, and not the pool.
+    #[must_use]
+    pub const fn is_of_stream(&self) -> bool {
+        matches!(self, Self::Stream(_) | Self::Invalid { .. })
+    }
+}

@@ -1,0 +1,331 @@
+//! Receiving a stream: its records become the contents of a dataset, and its snapshot.
+//!
+//! # Need
+//!
+//! A stream brings a snapshot from elsewhere: as a new dataset, or on top of the snapshot that it builds on. It is read once, from a pipe,
+//! and may end anywhere.
+//!
+//! # Structures
+//!
+//! ```text
+//! bytes ─► StreamReader ─► BEGIN ─► [`Header`] ─► spec ─► Pool::begin_receive ─► Receiving
+//!          (checksums)     records ──────────────────────► Applier ──────────────► objects of its dataset, a transaction each
+//!                          END ──────────────────────────────────────────────────► Receiving::end: the snapshot
+//! ```
+//! What happens to the pool before the first record and after the last stands with [`Receiving`]. This module makes changes of objects of the
+//! records between: [`apply`].
+//!
+//! # Life of a record
+//!
+//! The reader has checked its checksum. It is checked against the limits of the format and of the stream's own features, so that what is
+//! refused has changed nothing. Then it is made in a transaction of the dataset, which waits its turn as a write of a client does: so memory
+//! is bounded by what may be dirty, and the stream waits for devices. Every few seconds the place is noted, if it may be resumed.
+//!
+//! # Invariants
+//!
+//! 1. A record changes the dataset of its own stream alone, and objects in the range that a dataset has.
+//! 2. Making a record again changes nothing: a stream that is resumed begins before the place that it had come to.
+//! 3. Nothing is set aside for bytes that have not come.
+//!
+//! # Crash
+//!
+//! The dataset is marked until its end, so nobody sees it. See [`Receiving`].
+//!
+//! # Rejected
+//!
+//! *Records collected to be made in the sync*: a transaction of a dataset is as cheap, and is told of quotas and of a pool that is suspended.
+//! *Blocks stored as they come, compressed, without being written anew*: it would save the compression, and is left for later; the dataset's
+//! own properties say how blocks are stored meanwhile.
+
+mod apply;
+mod error;
+mod object;
+mod token;
+
+use std::io::Read;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cenote_format::enums::ObjsetType;
+use cenote_format::ids::Guid;
+use cenote_format::needs::Needs;
+use cenote_format::nvlist::NvList;
+use cenote_format::stream::{Begin, BeginFlags, Body, Features, HeaderKind};
+use cenote_spa::{Pool, ReceiveSpec, Receiving, Resumable};
+
+use crate::{SendError, StreamReader};
+
+use self::apply::Applier;
+pub use self::error::ReceiverError;
+pub use self::token::receive_resume_token;
+
+/// Features of streams that are received.
+const KNOWN: Features = Features::SA_SPILL
+    .union(Features::EMBED_DATA)
+    .union(Features::LZ4)
+    .union(Features::LARGE_BLOCKS)
+    .union(Features::RESUMING)
+    .union(Features::COMPRESSED)
+    .union(Features::LARGE_DNODE)
+    .union(Features::ZSTD)
+    .union(Features::HOLDS)
+    .union(Features::SWITCH_TO_LARGE_BLOCKS)
+    .union(Features::LONGNAME)
+    .union(Features::LARGE_MICROZAP);
+
+/// The time between two notes of the place.
+const NOTE_EVERY: Duration = Duration::from_secs(5);
+
+/// The beginning of a stream: BEGIN, and the list behind it.
+#[derive(Clone, Debug)]
+pub struct Header {
+    /// The record.
+    pub begin: Begin,
+    /// The list; empty where there is none.
+    pub list: NvList,
+    /// Where the record begins in the stream.
+    pub offset_bytes: u64,
+}
+
+/// What is asked for beside the stream.
+#[derive(Clone, Debug, Default)]
+pub struct ReceiveOptions {
+    /// The dataset's full name.
+    pub dataset: String,
+    /// The snapshot's name, without the dataset's.
+    pub snapshot: String,
+    /// Full name of the snapshot that a new dataset begins as.
+    pub origin: Option<String>,
+    /// What stands in the way goes (`-F`).
+    pub is_forced: bool,
+    /// It may be resumed (`-s`).
+    pub is_resumable: bool,
+}
+
+/// How far a receive is, for others to look at.
+#[derive(Debug, Default)]
+pub struct ReceiveProgress {
+    /// Bytes of the stream that were read.
+    pub bytes: AtomicU64,
+}
+
+impl Header {
+    /// Reads the beginning of a stream. `None` at the end of a package.
+    ///
+    /// # Errors
+    /// There is none: the input is no stream, or damaged.
+    pub fn read<R: Read>(reader: &mut StreamReader<R>) -> Result<Option<Self>, ReceiverError> {
+        let Some(item) = reader.next_item()? else { return Ok(None) };
+        let offset_bytes = item.decoded.offset_bytes;
+        match item.decoded.record.body {
+            Body::Begin(begin) => {
+                let list = match item.payload {
+                    [] => NvList::new(),
+                    bytes => NvList::parse(bytes).map_err(|error| ReceiverError::Invalid {
+                        offset_bytes,
+                        what: format!("the list behind BEGIN: {error}"),
+                    })?,
+                };
+                Ok(Some(Self { begin, list, offset_bytes }))
+            }
+            Body::End(_) => Ok(None),
+            ref other => Err(ReceiverError::Invalid {
+                offset_bytes,
+                what: format!("{} where a stream begins", other.kind().name()),
+            }),
+        }
+    }
+
+    /// The full name of the snapshot where it was sent from.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn to_name(&self) -> Result<&str, ReceiverError> {
+        let name = std::str::from_utf8(&self.begin.to_name).ok().filter(|name| name.contains('@'));
+        name.ok_or(ReceiverError::BadName)
+    }
+
+    /// Whether a stream goes on with what was received in part.
+    #[must_use]
+    pub const fn is_resuming(&self) -> bool {
+        self.begin.features.contains(Features::RESUMING)
+    }
+
+    /// Whether it brings a dataset of its own: whole, or as a clone.
+    #[must_use]
+    pub fn is_of_new_dataset(&self) -> bool {
+        self.begin.from_guid == Guid(0) || self.begin.flags.contains(BeginFlags::CLONE)
+    }
+
+    /// The kind of the dataset.
+    ///
+    /// # Errors
+    /// It is none that is received.
+    pub fn kind(&self) -> Result<ObjsetType, ReceiverError> {
+        let number = self.begin.objset_type;
+        match u8::try_from(number).ok().and_then(ObjsetType::from_number) {
+            Some(kind @ (ObjsetType::Zfs | ObjsetType::Zvol)) => Ok(kind),
+            _ => Err(ReceiverError::Kind(number)),
+        }
+    }
+
+    /// Refuses what cannot be received.
+    ///
+    /// # Errors
+    /// The stream has a feature that is not known, or not supported.
+    pub fn check(&self, endian: Option<cenote_format::Endian>) -> Result<(), ReceiverError> {
+        let features = self.begin.features;
+        if features.intersects(Features::DEDUP | Features::DEDUPPROPS) {
+            return Err(ReceiverError::Dedup);
+        }
+        if features.contains(Features::RAW) {
+            return Err(ReceiverError::Unsupported("raw streams of encrypted datasets"));
+        }
+        if features.contains(Features::REDACTED) {
+            return Err(ReceiverError::Unsupported("redacted streams"));
+        }
+        if let unknown = features.difference(KNOWN)
+            && !unknown.is_empty()
+        {
+            return Err(ReceiverError::Unknown { features: features.bits(), unknown: unknown.bits() });
+        }
+        if endian != Some(cenote_dmu::ORDER) {
+            return Err(ReceiverError::Unsupported("streams of big-endian machines"));
+        }
+        self.to_name().map(drop)
+    }
+
+    /// What a pool has to know of it.
+    fn spec(&self, options: &ReceiveOptions) -> Result<ReceiveSpec, ReceiverError> {
+        let begin = &self.begin;
+        let has = |feature| begin.features.contains(feature);
+        let mut needs = Needs::empty();
+        needs.set(Needs::LARGE_BLOCKS, has(Features::LARGE_BLOCKS));
+        needs.set(Needs::LONGNAME, has(Features::LONGNAME));
+        needs.set(Needs::LARGE_MICROZAP, has(Features::LARGE_MICROZAP));
+        let enabled = [
+            (Features::LZ4, "lz4_compress"),
+            (Features::ZSTD, "zstd_compress"),
+            (Features::EMBED_DATA, "embedded_data"),
+            (Features::LARGE_DNODE, "large_dnode"),
+        ];
+        let mut enabled: Vec<&'static str> =
+            enabled.into_iter().filter(|(feature, _)| has(*feature)).map(|(_, name)| name).collect();
+        if options.is_resumable {
+            enabled.push("extensible_dataset");
+        }
+        let resumable = options.is_resumable.then(|| Resumable {
+            to_name: self.to_name().unwrap_or_default().to_owned(),
+            large_blocks: has(Features::LARGE_BLOCKS),
+            embedded: has(Features::EMBED_DATA),
+            compressed: has(Features::COMPRESSED),
+        });
+        Ok(ReceiveSpec {
+            dataset: options.dataset.clone(),
+            snapshot: options.snapshot.clone(),
+            kind: self.kind()?,
+            to_guid: begin.to_guid,
+            from_guid: Some(begin.from_guid).filter(|guid| guid.0 != 0),
+            creation_time_s: begin.creation_time,
+            origin: options.origin.clone(),
+            is_forced: options.is_forced,
+            needs,
+            enabled,
+            ignores_case: begin.flags.contains(BeginFlags::CI_DATA),
+            resumable,
+            resumes: self.is_resuming(),
+        })
+    }
+}
+
+/// Receives the records of a stream whose beginning was read, and takes its snapshot. Whether the dataset is new. `begun` is called before
+/// the first record is made, and told the same.
+///
+/// # Errors
+/// The stream is damaged, ends too soon, or has what cannot be; the pool refuses it, or fails. What was received goes then, unless it may be
+/// resumed.
+pub async fn receive_stream<R: Read>(
+    pool: &Pool,
+    reader: &mut StreamReader<R>,
+    header: &Header,
+    options: &ReceiveOptions,
+    progress: &ReceiveProgress,
+    begun: impl AsyncFnOnce(bool) -> Result<(), ReceiverError>,
+) -> Result<bool, ReceiverError> {
+    assert!(header.begin.header == HeaderKind::Substream, "a package is received stream by stream");
+    header.check(reader.decoder().endian())?;
+    let receiving = pool.begin_receive(header.spec(options)?).await?;
+    let is_new = receiving.is_new();
+    let received = match begun(is_new).await {
+        Ok(()) => receive_records(&receiving, reader, header, progress).await,
+        Err(error) => Err(error),
+    };
+    match received {
+        Ok(()) => {
+            receiving.end().await?;
+            Ok(is_new)
+        }
+        Err(error) => {
+            // The first fault is told; what is left is cleared by the next receive.
+            let _ = receiving.give_up().await;
+            Err(error)
+        }
+    }
+}
+
+async fn receive_records<R: Read>(
+    receiving: &Receiving,
+    reader: &mut StreamReader<R>,
+    header: &Header,
+    progress: &ReceiveProgress,
+) -> Result<(), ReceiverError> {
+    let before = receiving.point();
+    if header.is_resuming() {
+        let stated = (header.list.u64("resume_object"), header.list.u64("resume_offset"));
+        if stated != (Some(before.object), Some(before.offset_bytes)) {
+            let what = "it goes on at another place than that which was reached".to_owned();
+            return Err(ReceiverError::Invalid { offset_bytes: header.offset_bytes, what });
+        }
+    }
+    let handle = receiving.head().pool().handle().clone();
+    let base_bytes = before.bytes;
+    let mut applier = Applier::new(receiving.head().clone(), header, before);
+    let mut noted = handle.now();
+    let applied = loop {
+        let item = match reader.next_item() {
+            Ok(Some(item)) => item,
+            Ok(None) => break Err(SendError::Truncated { offset_bytes: 0, expected: "before END" }.into()),
+            Err(error) => break Err(error.into()),
+        };
+        let end = item.decoded.offset_bytes + cenote_format::stream::Record::SIZE as u64 + item.decoded.payload_bytes;
+        let read_bytes = end.saturating_sub(header.offset_bytes);
+        progress.bytes.store(read_bytes, Ordering::Relaxed);
+        if matches!(item.decoded.record.body, Body::End(_)) {
+            break Ok(());
+        }
+        if let Err(error) = applier.apply(&item, base_bytes.saturating_add(read_bytes)).await {
+            break Err(error);
+        }
+        if handle.now() - noted >= NOTE_EVERY {
+            receiving.note(applier.point()).await?;
+            noted = handle.now();
+        }
+    };
+    if applied.is_err() {
+        receiving.note(applier.point()).await?;
+    }
+    applied
+}
+
+/// Reads a stream to its END, without receiving it.
+///
+/// # Errors
+/// It is damaged, or ends too soon.
+pub fn skip_stream<R: Read>(reader: &mut StreamReader<R>) -> Result<(), ReceiverError> {
+    while let Some(item) = reader.next_item()? {
+        if matches!(item.decoded.record.body, Body::End(_)) {
+            return Ok(());
+        }
+    }
+    Err(SendError::Truncated { offset_bytes: 0, expected: "before END" }.into())
+}

@@ -1,0 +1,213 @@
+//! Making the changes that an OBJECT record says: a new object, or another form of one that is there.
+//!
+//! ```text
+//! the object is                            what is done
+//!   not there                              it is made; what stands in its slots goes first
+//!   there, with as many slots, and fits    bonus, kind and block size are changed in their place
+//!   there, with other slots, or more       it goes, and is made anew when that is on disk
+//!     room for its bonus than it has
+//! ```
+//! Blocks of another size mean that it is another file, or one of a single block that has grown: what it has goes, and the stream brings all
+//! of it. The one exception is a file of several smaller blocks which the stream sends in large ones because it was not asked to before:
+//! it keeps its blocks, since the stream brings only those that have changed. The file's generation tells the two apart.
+
+use cenote_dmu::tx::Cost;
+use cenote_dmu::{INDIRECT_SHIFT, Object, ObjectSpec};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dnode::{DnodeFlags, DnodePhys, MAX_BLKPTRS, bonus_capacity_bytes};
+use cenote_format::enums::{Checksum, Compress};
+use cenote_format::ids::{BlockId, ObjectId};
+use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, Features, Object as Record, RecordFlags};
+
+use super::ReceiverError;
+use super::apply::{Applier, OBJECTS_END, PLAIN_BLOCK_MAX_BYTES};
+
+/// Slots of a block of dnodes.
+const SLOTS: u64 = 32;
+/// Bytes of a pointer.
+const POINTER_BYTES: usize = 128;
+
+/// An OBJECT record that can be made.
+pub(super) struct Wanted {
+    kind: DmuType,
+    bonus_kind: DmuType,
+    block_bytes: u32,
+    slots: u8,
+    has_spill: bool,
+}
+
+impl Wanted {
+    /// Pointers that a new object with such a bonus has.
+    fn pointers(&self, bonus_bytes: usize) -> usize {
+        if self.bonus_kind == DmuType::SA {
+            return 1;
+        }
+        let left = bonus_capacity_bytes(usize::from(self.slots)).saturating_sub(bonus_bytes);
+        (1 + left / POINTER_BYTES).min(MAX_BLKPTRS)
+    }
+}
+
+/// The generation of a file, from its attributes. The layout of the first of them is the same in all file systems.
+fn generation(kind: DmuType, bonus: &[u8]) -> Option<u64> {
+    const SA_MAGIC: u32 = 0x002f_505a;
+    let word = |at: usize| Some(u64::from_le_bytes(*bonus.get(at..at + 8)?.first_chunk()?));
+    match kind {
+        DmuType::SA => {
+            let header = u32::from_le_bytes(*bonus.first_chunk()?);
+            let layout = u16::from_le_bytes([*bonus.get(4)?, *bonus.get(5)?]);
+            // Mode and size stand before it.
+            (header == SA_MAGIC).then(|| word(usize::from(layout >> 10) * 8 + 16)).flatten()
+        }
+        // Four times stand before it.
+        DmuType::ZNODE => word(64),
+        _ => None,
+    }
+}
+
+impl Applier {
+    fn wanted(&self, record: &Record) -> Result<Wanted, ReceiverError> {
+        let kind_of = |number: u32| u8::try_from(number).ok().map(DmuType).filter(|kind| kind.is_valid());
+        let (Some(kind), Some(bonus_kind)) = (kind_of(record.object_type), kind_of(record.bonus_type)) else {
+            return Err(self.invalid("a kind of object that there is not"));
+        };
+        if kind == DmuType::NONE || kind == DmuType::DNODE {
+            return Err(self.invalid("an object of no kind"));
+        }
+        let id = record.object.0;
+        let slots = record.dnode_slots.max(1);
+        let is_placed = (1..OBJECTS_END).contains(&id) && id % SLOTS + u64::from(slots) <= SLOTS;
+        if !is_placed || (slots > 1 && !self.features.contains(Features::LARGE_DNODE)) {
+            return Err(self.invalid(format!("object {id} of {slots} slots, where there is no room for them")));
+        }
+        let large = self.features.contains(Features::LARGE_BLOCKS);
+        let limit = if large { BLOCK_PAYLOAD_BYTES_MAX } else { PLAIN_BLOCK_MAX_BYTES };
+        let size = u64::from(record.block_bytes);
+        if size < 512 || !size.is_multiple_of(512) || size > limit {
+            return Err(self.invalid(format!("blocks of {size} bytes")));
+        }
+        let has_spill = record.flags.contains(RecordFlags::SPILL);
+        let room = bonus_capacity_bytes(usize::from(slots));
+        let needed = record.bonus_bytes as usize + if has_spill && self.tells_spill { POINTER_BYTES } else { 0 };
+        if needed > room {
+            return Err(self.invalid(format!("a bonus of {} bytes, where {room} have room", record.bonus_bytes)));
+        }
+        let is_known =
+            Checksum::from_number(record.checksum_type).is_some() && Compress::from_number(record.compress).is_some();
+        if !is_known {
+            return Err(self.invalid("a checksum or a compression that there is not"));
+        }
+        Ok(Wanted { kind, bonus_kind, block_bytes: record.block_bytes, slots, has_spill })
+    }
+
+    /// Makes the object of a record as the record says.
+    pub(super) async fn put_object(&mut self, record: &Record, payload: &[u8]) -> Result<(), ReceiverError> {
+        let wanted = self.wanted(record)?;
+        let bonus = payload.get(..record.bonus_bytes as usize);
+        let bonus = bonus.ok_or_else(|| self.invalid("a bonus that is not as long as it says"))?;
+        let found = self.find(record.object).await?;
+        let object = match found {
+            Some(object) if Self::fits(&object.phys(), &wanted, bonus) => {
+                self.change_object(&object, &wanted, bonus).await?;
+                object
+            }
+            found => {
+                if let Some(object) = found {
+                    self.free_object(&object).await?;
+                }
+                self.make_object(record.object, &wanted, bonus).await?
+            }
+        };
+        let phys = object.phys();
+        if (phys.checksum, phys.compress) != (record.checksum_type, record.compress) {
+            let tx = self.begin(Cost::objects(1)).await?;
+            object.set_transforms(tx.txg(), record.checksum_type, record.compress);
+        }
+        self.keep_open(object);
+        Ok(())
+    }
+
+    /// Whether an object can take another form in its place.
+    fn fits(phys: &DnodePhys, wanted: &Wanted, bonus: &[u8]) -> bool {
+        let pointers = usize::from(phys.blkptr_count);
+        phys.slots() == usize::from(wanted.slots) && wanted.pointers(bonus.len()) >= pointers
+    }
+
+    async fn make_object(&mut self, id: ObjectId, wanted: &Wanted, bonus: &[u8]) -> Result<Object, ReceiverError> {
+        self.clear_slots(id, wanted.slots).await?;
+        let spec = ObjectSpec {
+            kind: wanted.kind,
+            block_bytes: wanted.block_bytes,
+            indirect_shift: INDIRECT_SHIFT,
+            bonus_kind: wanted.bonus_kind,
+            bonus: bonus.to_vec(),
+            slots: wanted.slots,
+            uncompressed: false,
+        };
+        let tx = self.begin(Cost::objects(1)).await?;
+        Ok(self.objset().create_at(tx.txg(), id, &spec)?)
+    }
+
+    /// Has nothing stand in the slots of a new object.
+    async fn clear_slots(&mut self, id: ObjectId, slots: u8) -> Result<(), ReceiverError> {
+        if self.objset().is_free(id, slots).await? {
+            return Ok(());
+        }
+        for slot in 0..u64::from(slots) {
+            if let Some(object) = self.find(ObjectId(id.0 + slot)).await? {
+                self.free_object(&object).await?;
+            }
+        }
+        // What went before may stand there until it is on disk.
+        self.sync().await?;
+        match self.objset().is_free(id, slots).await? {
+            true => Ok(()),
+            false => Err(self.invalid(format!("object {} stands in the middle of another", id.0))),
+        }
+    }
+
+    async fn change_object(&self, object: &Object, wanted: &Wanted, bonus: &[u8]) -> Result<(), ReceiverError> {
+        let phys = object.phys();
+        let mut block_bytes = wanted.block_bytes;
+        let size = phys.data_block_bytes();
+        if block_bytes != size {
+            let is_file = |kind| kind == DmuType::PLAIN_FILE_CONTENTS;
+            let may_be_same =
+                !self.is_whole && is_file(wanted.kind) && is_file(phys.object_type) && phys.max_block_id > 0;
+            let generations = || {
+                let both = generation(phys.bonus_type, &phys.bonus).zip(generation(wanted.bonus_kind, bonus));
+                both.ok_or_else(|| self.invalid("blocks of another size for a file without a generation"))
+            };
+            if may_be_same && generations().map(|(old, new)| old == new)? {
+                if block_bytes < size {
+                    return Err(self.invalid("blocks of a file that became smaller"));
+                }
+                block_bytes = size;
+            } else {
+                self.shrink(object, 0).await?;
+            }
+        }
+        let drops_spill = match self.tells_spill {
+            true => !wanted.has_spill,
+            // Old senders bring the spill block with each object that has changed its form.
+            false => {
+                (phys.object_type, phys.bonus_type, phys.bonus.len()) != (wanted.kind, wanted.bonus_kind, bonus.len())
+                    || block_bytes != size
+            }
+        };
+        let cost = Cost::objects(1).with_bytes(u64::from(block_bytes));
+        let tx = self.begin(cost).await?;
+        let txg = tx.txg();
+        if drops_spill && phys.flags.contains(DnodeFlags::SPILL_BLKPTR) {
+            object.set_spill(txg, None);
+        }
+        if phys.object_type != wanted.kind {
+            object.set_kind(txg, wanted.kind);
+        }
+        object.replace_bonus(txg, wanted.bonus_kind, bonus)?;
+        if block_bytes != size {
+            debug_assert_eq!(object.last_block(), BlockId(0), "what has blocks of another size has none of its own");
+            object.set_block_bytes(txg, block_bytes).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,707 @@
+//! Receiving a snapshot: the beginning, the place that is noted to go on from, and the end. What comes between is written by the receiver.
+//!
+//! # Life of a receive
+//!
+//! ```text
+//! begin (one txg)    the dataset is new: it is made, with nothing in it or as a clone
+//!                    it is there: `%recv` is made below it, a clone of the snapshot that the stream builds on
+//!                    either is marked as inconsistent, so nobody else opens it
+//! records            go into it, in as many txgs as they take; where it may be resumed, each few seconds the place is noted
+//! end (one txg)      what the dataset has had since the snapshot goes; both change places; the snapshot is taken, with the guid and
+//!                    the time of the stream; `%recv` is destroyed with what was there before
+//! ```
+//! # Invariants
+//!
+//! 1. Until the end nothing that is seen has changed; the end is one txg.
+//! 2. The place that is noted is not behind any record that is not on disk: it is noted in a txg after those that have the records before
+//!    it. Records after it may be on disk; to receive them once more changes nothing.
+//! 3. When the end is made the dataset is not dirty: its receiver has had everything written, and nobody else has it open.
+//!
+//! # Crash
+//!
+//! A dataset that was begun and has no place to go on from is of no use. It is destroyed by the next receive into the same name, or by
+//! [`Syncer::abort_receive`].
+
+use cenote_dsl::{Birth, Dataset, DslError, EmptyRefs, Head};
+use cenote_format::dsl::{dataset_field as field, dir_field};
+use cenote_format::enums::ObjsetType;
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::needs::Needs;
+use cenote_format::zap::ZapValue;
+use cenote_taskq::Rng;
+
+use crate::SpaError;
+use crate::features::{FEATURES, by_name};
+use crate::pool::{LiveHead, Pool};
+use crate::sync::Syncer;
+
+/// The name of what is received for a dataset that is there.
+pub const RECEIVED: &str = "%recv";
+
+/// Why a stream is not received. The texts are OpenZFS's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveRefusal {
+    /// The stream builds on a snapshot that the dataset has not.
+    #[error("most recent snapshot of {0} does not\nmatch incremental source")]
+    NoSource(String),
+    /// The dataset has changed since the snapshot that the stream builds on.
+    #[error("destination {0} has been modified\nsince most recent snapshot")]
+    Modified(String),
+    /// The snapshot is there.
+    #[error("destination already exists")]
+    Exists(String),
+    /// A stream of a whole file system, for a dataset that is there.
+    #[error("destination '{0}' exists\nmust specify -F to overwrite it")]
+    Overwrites(String),
+    /// The same for a dataset with snapshots.
+    #[error("destination has snapshots (eg. {0})\nmust destroy them to overwrite it")]
+    HasSnapshots(String),
+    /// The same for a clone.
+    #[error("destination '{0}' is a clone\nmust destroy it to overwrite it")]
+    IsClone(String),
+    /// A volume in the place of a pool's root.
+    #[error("destination {0} is the root dataset\ncannot overwrite with a ZVOL")]
+    IsRoot(String),
+    /// A volume in the place of a file system with others below it.
+    #[error("destination has children (eg. {0})\ncannot overwrite with a ZVOL")]
+    HasChildren(String),
+    /// There is no such dataset.
+    #[error("destination '{0}' does not exist")]
+    Missing(String),
+    /// The dataset above is none that can have others.
+    #[error("parent '{0}' is not a filesystem")]
+    WrongParent(String),
+    /// Something is half received already.
+    #[error("destination {0} contains partially-complete state from \"zfs receive -s\".")]
+    HasPartial(String),
+    /// Somebody has the dataset open.
+    #[error("dataset is busy")]
+    Busy,
+    /// The snapshot that it is to be a clone of is not there.
+    #[error("local origin for clone {0} does not exist")]
+    NoOrigin(String),
+    /// The stream needs a feature that the pool has not enabled.
+    #[error("pool must be upgraded to receive this stream. (feature@{0} is not enabled)")]
+    NoFeature(&'static str),
+    /// A stream without large blocks for a dataset with them.
+    #[error("incremental send stream requires -L (--large-block), to match previous receive.")]
+    LargeBlocks,
+    /// A stream that goes on where there is nothing to go on from, or something else.
+    #[error("'{0}' has nothing that this stream goes on with")]
+    NotResumable(String),
+    /// A stream that goes on with a whole file system in the place of one that is there.
+    #[error("Resuming recv on existing destination '{0}'\nmust specify -F to overwrite it")]
+    ResumesOver(String),
+    /// More is reserved or limited than there is.
+    #[error("out of space")]
+    NoSpace,
+}
+
+/// What a stream's beginning says, and what was asked for.
+#[derive(Clone, Debug)]
+pub struct ReceiveSpec {
+    /// The dataset's full name.
+    pub dataset: String,
+    /// The snapshot's name, without the dataset's.
+    pub snapshot: String,
+    /// What it is.
+    pub kind: ObjsetType,
+    /// The snapshot's guid.
+    pub to_guid: Guid,
+    /// The guid of the snapshot that the stream builds on.
+    pub from_guid: Option<Guid>,
+    /// Time of the snapshot's creation, in seconds since 1970.
+    pub creation_time_s: u64,
+    /// Full name of the snapshot that a new dataset begins as.
+    pub origin: Option<String>,
+    /// What stands in the way goes: changes, later snapshots (`-F`).
+    pub is_forced: bool,
+    /// Features that the stream says its dataset uses.
+    pub needs: Needs,
+    /// Features that the stream needs the pool to have enabled.
+    pub enabled: Vec<&'static str>,
+    /// File names are compared without regard to case.
+    pub ignores_case: bool,
+    /// The place is noted, so that it can be resumed (`-s`).
+    pub resumable: Option<Resumable>,
+    /// The stream goes on with what was received in part.
+    pub resumes: bool,
+}
+
+/// What is noted of a stream that may be resumed.
+#[derive(Clone, Debug, Default)]
+pub struct Resumable {
+    /// The snapshot's full name where it is sent from.
+    pub to_name: String,
+    /// The stream has blocks of more than 128 KiB.
+    pub large_blocks: bool,
+    /// Blocks that stand in their pointers.
+    pub embedded: bool,
+    /// Compressed blocks.
+    pub compressed: bool,
+}
+
+/// The place that a receive has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceivePoint {
+    /// The object.
+    pub object: u64,
+    /// The offset in it, in bytes.
+    pub offset_bytes: u64,
+    /// Bytes of the stream that were read.
+    pub bytes: u64,
+}
+
+/// A receive that is under way.
+pub struct Receiving {
+    spec: ReceiveSpec,
+    /// The dataset that is written.
+    head: LiveHead,
+    /// It is `%recv`, for a dataset that is there.
+    is_beside: bool,
+    /// What was received before, and is gone on with.
+    point: ReceivePoint,
+}
+
+impl Receiving {
+    /// The dataset that is written.
+    #[must_use]
+    pub const fn head(&self) -> &LiveHead {
+        &self.head
+    }
+
+    /// Whether the dataset is new.
+    #[must_use]
+    pub const fn is_new(&self) -> bool {
+        !self.is_beside
+    }
+
+    /// The place that is gone on from.
+    #[must_use]
+    pub const fn point(&self) -> ReceivePoint {
+        self.point
+    }
+
+    /// Notes the place up to which all is received. The caller has made all changes that come before it.
+    ///
+    /// # Errors
+    /// As [`Pool::change`].
+    pub async fn note(&self, point: ReceivePoint) -> Result<(), SpaError> {
+        let dataset = self.head.dataset();
+        // Before the first object there is no place: the one that a receive begins with stays.
+        if self.spec.resumable.is_none() || point.object == 0 {
+            return Ok(());
+        }
+        self.head.pool().change(move |syncer| Box::pin(async move { syncer.note_received(dataset, point).await })).await
+    }
+
+    /// Ends it: the snapshot is there, and the dataset as it was received, and that is on disk. Where that cannot be, what was received goes,
+    /// unless it may be resumed.
+    ///
+    /// # Errors
+    /// The dataset was changed meanwhile; or as [`Pool::change`].
+    pub async fn end(self) -> Result<(), SpaError> {
+        let Self { spec, head, is_beside, .. } = self;
+        let (pool, dataset) = (head.pool().clone(), head.dataset());
+        pool.sync().await?;
+        // What is destroyed is nobody's.
+        drop(head);
+        let (own, asked) = (pool.clone(), spec.clone());
+        let change = pool
+            .change(move |syncer| Box::pin(async move { syncer.end_receive(&own, &asked, dataset, is_beside).await }));
+        match change.await {
+            Ok(()) => pool.sync().await.map(drop),
+            Err(error) => {
+                if spec.resumable.is_none() {
+                    pool.abort_receive(&spec.dataset).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives it up. What was received goes, unless it may be resumed.
+    ///
+    /// # Errors
+    /// As [`Pool::change`].
+    pub async fn give_up(self) -> Result<(), SpaError> {
+        let Self { spec, head, .. } = self;
+        let pool = head.pool().clone();
+        drop(head);
+        pool.sync().await?;
+        if spec.resumable.is_some() {
+            return Ok(());
+        }
+        pool.abort_receive(&spec.dataset).await
+    }
+}
+
+impl Pool {
+    /// Begins to receive a snapshot.
+    ///
+    /// # Errors
+    /// It cannot be received, and why not; or as [`Pool::change`].
+    pub async fn begin_receive(&self, spec: ReceiveSpec) -> Result<Receiving, SpaError> {
+        self.settle_logs().await?;
+        let (pool, asked) = (self.clone(), spec.clone());
+        let begun = self.change(move |syncer| {
+            Box::pin(async move {
+                let (name, point) = syncer.begin_receive(&pool, &asked).await?;
+                let head = syncer.open_received(&name).await?;
+                Ok::<_, SpaError>((pool.adopt(syncer, &name, head).await?, point))
+            })
+        });
+        let (head, point) = begun.await?;
+        let name = self.peek_name(&head).await?;
+        Ok(Receiving { is_beside: name.ends_with(RECEIVED), spec, head, point })
+    }
+
+    async fn peek_name(&self, head: &LiveHead) -> Result<String, SpaError> {
+        let dataset = head.dataset();
+        self.look(move |syncer| Box::pin(async move { syncer.name_of(dataset).await })).await
+    }
+
+    /// Gives up what was received in part of a dataset (`zfs receive -A`).
+    ///
+    /// # Errors
+    /// There is nothing; or as [`Pool::change`].
+    pub async fn abort_receive(&self, name: &str) -> Result<(), SpaError> {
+        let (pool, name) = (self.clone(), name.to_owned());
+        self.change(move |syncer| Box::pin(async move { syncer.abort_receive(&pool, &name).await })).await
+    }
+}
+
+/// The dataset that receives, found.
+enum Place {
+    New,
+    /// Beside a dataset, as a clone of this snapshot; of none for a whole stream.
+    Beside {
+        snapshot: Option<ObjectId>,
+    },
+    /// Going on.
+    Resumed {
+        name: String,
+        point: ReceivePoint,
+    },
+}
+
+impl Syncer {
+    async fn name_of(&self, dataset: ObjectId) -> Result<String, SpaError> {
+        self.dsl().dataset_name(dataset).await.map_err(|error| self.dsl_failed(error))
+    }
+
+    async fn find(&self, name: &str) -> Result<Option<Dataset>, SpaError> {
+        match self.dsl().dataset(name).await {
+            Err(DslError::NoSuchDataset(_)) => Ok(None),
+            found => Ok(Some(found.map_err(|error| self.dsl_failed(error))?)),
+        }
+    }
+
+    async fn resume_field(&self, dataset: &Dataset, name: &str) -> Result<Option<u64>, SpaError> {
+        self.dsl().dataset_field(dataset, name).await.map_err(|error| self.dsl_failed(error))
+    }
+
+    /// The dataset that would be written, and the place that is gone on from.
+    async fn begin_receive(&mut self, pool: &Pool, spec: &ReceiveSpec) -> Result<(String, ReceivePoint), SpaError> {
+        let beside = format!("{}/{RECEIVED}", spec.dataset);
+        for feature in spec.needs.names().chain(spec.enabled.iter().copied()) {
+            if !self.features.has(feature) {
+                return Err(ReceiveRefusal::NoFeature(feature).into());
+            }
+        }
+        self.clear_broken(pool, &spec.dataset).await?;
+        match self.place_of(pool, spec).await? {
+            Place::Resumed { name, point } => Ok((name, point)),
+            Place::New => {
+                let (above, last) = spec.dataset.rsplit_once('/').expect("checked: it is below another");
+                let origin = match &spec.origin {
+                    Some(name) => Some(self.check_clone(name, &spec.dataset).await?.object),
+                    None => None,
+                };
+                self.make_received(spec, above, last, origin).await?;
+                Ok((spec.dataset.clone(), ReceivePoint::default()))
+            }
+            Place::Beside { snapshot } => {
+                self.make_received(spec, &spec.dataset, RECEIVED, snapshot).await?;
+                Ok((beside, ReceivePoint::default()))
+            }
+        }
+    }
+
+    /// Destroys what a receive has left that cannot be gone on with.
+    async fn clear_broken(&mut self, pool: &Pool, name: &str) -> Result<(), SpaError> {
+        for name in [format!("{name}/{RECEIVED}"), name.to_owned()] {
+            let Some(left) = self.find(&name).await? else { continue };
+            let is_broken = left.is_inconsistent() && self.resume_field(&left, field::RESUME_TO_GUID).await?.is_none();
+            if is_broken && !pool.is_used(left.object) {
+                self.destroy_dataset(&name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn place_of(&mut self, pool: &Pool, spec: &ReceiveSpec) -> Result<Place, SpaError> {
+        let name = spec.dataset.as_str();
+        let refuse = |refusal: ReceiveRefusal| Err(SpaError::from(refusal));
+        let partial = self.find(&format!("{name}/{RECEIVED}")).await?;
+        let found = self.find(name).await?;
+        if spec.resumes {
+            return self.resumed_place(pool, spec, partial, found).await;
+        }
+        let Some(head) = found else {
+            let wants_new = spec.from_guid.is_none() || spec.origin.is_some();
+            let Some((above, _)) = name.rsplit_once('/').filter(|_| wants_new) else {
+                return refuse(ReceiveRefusal::Missing(name.to_owned()));
+            };
+            let Some(parent) = self.find(above).await? else {
+                return refuse(ReceiveRefusal::Missing(above.to_owned()));
+            };
+            let kind = self.dsl().kind(&parent).await.map_err(|error| self.dsl_failed(error))?;
+            if kind != ObjsetType::Zfs {
+                return refuse(ReceiveRefusal::WrongParent(above.to_owned()));
+            }
+            self.check_create(name).await?;
+            if let Some(origin) = &spec.origin {
+                self.check_origin(spec, origin).await?;
+            }
+            return Ok(Place::New);
+        };
+        if pool.is_used(head.object) || self.has_log_in_use(head.object) {
+            return refuse(ReceiveRefusal::Busy);
+        }
+        if partial.is_some() || self.resume_field(&head, field::RESUME_TO_GUID).await?.is_some() {
+            return refuse(ReceiveRefusal::HasPartial(name.to_owned()));
+        }
+        let snapshots = self.dsl().snapshots(&head).await.map_err(|error| self.dsl_failed(error))?;
+        let is_there = snapshots.iter().any(|snapshot| snapshot.snapshot.as_deref() == Some(&spec.snapshot));
+        if is_there && spec.from_guid.is_some() && spec.origin.is_none() {
+            return refuse(ReceiveRefusal::Exists(format!("{name}@{}", spec.snapshot)));
+        }
+        let dsl = self.dsl().clone();
+        self.check_counted(&dsl, &head).await?;
+        self.check_above(&dsl, &head.dir).await?;
+        if self
+            .dsl()
+            .dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT)
+            .await
+            .map_err(|error| self.dsl_failed(error))?
+            .is_some()
+        {
+            return self.unwritable(format!("receiving into an encrypted dataset ('{name}')"));
+        }
+        let children = self.dsl().children(&head.dir, false).await.map_err(|error| self.dsl_failed(error))?;
+        match (spec.from_guid.filter(|_| spec.origin.is_none()), children.first()) {
+            (Some(from), _) => self.place_on(spec, &head, &snapshots, from).await,
+            (None, _) if !spec.is_forced => refuse(ReceiveRefusal::Overwrites(name.to_owned())),
+            (None, _) if !snapshots.is_empty() => refuse(ReceiveRefusal::HasSnapshots(snapshots[0].name())),
+            (None, _) if head.dir.phys.origin != self.dsl().origin() && head.dir.phys.origin.0 != 0 => {
+                refuse(ReceiveRefusal::IsClone(name.to_owned()))
+            }
+            (None, _) if spec.kind == ObjsetType::Zvol && !name.contains('/') => {
+                refuse(ReceiveRefusal::IsRoot(name.to_owned()))
+            }
+            (None, Some((child, _))) if spec.kind == ObjsetType::Zvol => {
+                refuse(ReceiveRefusal::HasChildren(format!("{name}/{child}")))
+            }
+            (None, _) => Ok(Place::Beside { snapshot: None }),
+        }
+    }
+
+    /// Beside a dataset that has the snapshot which the stream builds on.
+    async fn place_on(
+        &self,
+        spec: &ReceiveSpec,
+        head: &Dataset,
+        snapshots: &[Dataset],
+        from: Guid,
+    ) -> Result<Place, SpaError> {
+        let name = &spec.dataset;
+        let Some(source) = snapshots.iter().find(|snapshot| snapshot.phys.guid == from) else {
+            return Err(ReceiveRefusal::NoSource(name.clone()).into());
+        };
+        if !spec.needs.contains(Needs::LARGE_BLOCKS) {
+            let feature = by_name("large_blocks").expect("a feature that is known");
+            let has = self.dsl().has_noted(source.object, feature.guid).await;
+            if has.map_err(|error| self.dsl_failed(error))? {
+                return Err(ReceiveRefusal::LargeBlocks.into());
+            }
+        }
+        if spec.is_forced {
+            return Ok(Place::Beside { snapshot: Some(source.object) });
+        }
+        if self.is_modified(head, source).await? {
+            return Err(ReceiveRefusal::Modified(name.clone()).into());
+        }
+        Ok(Place::Beside { snapshot: Some(head.phys.prev_snapshot) })
+    }
+
+    /// Whether a dataset has other contents than an earlier snapshot. A root that is newer and differs in its intent log alone is none.
+    async fn is_modified(&self, head: &Dataset, snapshot: &Dataset) -> Result<bool, SpaError> {
+        if head.phys.bp.logical_birth() <= snapshot.phys.creation_txg {
+            return Ok(false);
+        }
+        let open = async |dataset: &Dataset| {
+            let objset = self.dsl().open(dataset).await.map_err(|error| self.dsl_failed(error))?;
+            Ok::<_, SpaError>(objset.map(|objset| objset.phys().meta_dnode.clone()))
+        };
+        Ok(open(head).await? != open(snapshot).await?)
+    }
+
+    async fn check_origin(&self, spec: &ReceiveSpec, origin: &str) -> Result<(), SpaError> {
+        let missing = || ReceiveRefusal::NoOrigin(format!("{}@{}", spec.dataset, spec.snapshot));
+        let Some(found) = self.find(origin).await? else { return Err(missing().into()) };
+        match spec.from_guid {
+            Some(guid) if guid != found.phys.guid => Err(ReceiveRefusal::NoSource(spec.dataset.clone()).into()),
+            _ if !found.is_snapshot() => Err(missing().into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// What was received in part, if this stream goes on with it.
+    async fn resumed_place(
+        &self,
+        pool: &Pool,
+        spec: &ReceiveSpec,
+        partial: Option<Dataset>,
+        found: Option<Dataset>,
+    ) -> Result<Place, SpaError> {
+        let is_beside = partial.is_some();
+        let nothing = || SpaError::from(ReceiveRefusal::NotResumable(spec.dataset.clone()));
+        let Some(dataset) = partial.or(found) else {
+            return Err(ReceiveRefusal::Missing(spec.dataset.clone()).into());
+        };
+        if pool.is_used(dataset.object) {
+            return Err(ReceiveRefusal::Busy.into());
+        }
+        let to = self.resume_field(&dataset, field::RESUME_TO_GUID).await?;
+        let from = self.resume_field(&dataset, field::RESUME_FROM_GUID).await?;
+        if !dataset.is_inconsistent() || to != Some(spec.to_guid.0) || from.map(Guid) != spec.from_guid {
+            return Err(nothing());
+        }
+        if is_beside && spec.from_guid.is_none() && !spec.is_forced {
+            return Err(ReceiveRefusal::ResumesOver(spec.dataset.clone()).into());
+        }
+        let number = async |name| Ok::<_, SpaError>(self.resume_field(&dataset, name).await?.unwrap_or(0));
+        let point = ReceivePoint {
+            object: number(field::RESUME_OBJECT).await?,
+            offset_bytes: number(field::RESUME_OFFSET).await?,
+            bytes: number(field::RESUME_BYTES).await?,
+        };
+        Ok(Place::Resumed { name: dataset.name(), point })
+    }
+
+    /// Makes the dataset that is written.
+    async fn make_received(
+        &mut self,
+        spec: &ReceiveSpec,
+        above: &str,
+        last: &str,
+        origin: Option<ObjectId>,
+    ) -> Result<(), SpaError> {
+        let txg = self.txg;
+        let parent = self.dsl.dir(above).await.map_err(|error| self.dsl_failed(error))?;
+        let birth = Birth { time_s: self.time_s(), txg };
+        let mut rng = Rng::new(self.handle.random_u64());
+        let name = format!("{above}/{last}");
+        self.share_empty_bpobj().await?;
+        let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await;
+        let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        let dataset = match origin {
+            Some(origin) => {
+                let mut refs = EmptyRefs::default();
+                let made = self.dsl.create_clone(dir, origin, birth, &mut rng, &mut refs).await;
+                let made = made.map_err(|error| self.dsl_failed(error))?;
+                self.count_empty_refs(refs).await?;
+                self.hand_down_features(origin, made).await?;
+                self.clear_log_header(&name).await?;
+                made
+            }
+            None => {
+                let made =
+                    self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
+                let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
+                self.obey_properties(&self.dsl().clone(), &parent, &mut policy).await?;
+                self.dsl.add_head(Head { dataset: made, objset: self.new_objset(txg, made, spec.kind, policy) });
+                made
+            }
+        };
+        let marked = self.dsl.set_inconsistent(txg, dataset, true).await;
+        marked.map_err(|error| self.dsl_failed(error))?;
+        if spec.ignores_case {
+            self.dsl.set_case_insensitive(txg, dataset).await.map_err(|error| self.dsl_failed(error))?;
+        }
+        self.use_features(txg, dataset, spec.needs).await?;
+        if let Some(resumable) = &spec.resumable {
+            self.note_resumable(dataset, spec, resumable).await?;
+        }
+        self.record_event("receive", "", Some((&name, dataset))).await
+    }
+
+    async fn put_field(&mut self, dataset: ObjectId, name: &str, value: &ZapValue) -> Result<(), SpaError> {
+        let zapified = self.dsl.put_dataset_field(self.txg, dataset, name, value).await;
+        let zapified = zapified.map_err(|error| self.dsl_failed(error))?;
+        self.features.change("extensible_dataset", i64::from(zapified));
+        Ok(())
+    }
+
+    async fn note_resumable(&mut self, dataset: ObjectId, spec: &ReceiveSpec, of: &Resumable) -> Result<(), SpaError> {
+        if let Some(from) = spec.from_guid {
+            self.put_field(dataset, field::RESUME_FROM_GUID, &ZapValue::from_u64(from.0)).await?;
+        }
+        self.put_field(dataset, field::RESUME_TO_GUID, &ZapValue::from_u64(spec.to_guid.0)).await?;
+        self.put_field(dataset, field::RESUME_TO_NAME, &ZapValue::from_text(&of.to_name)).await?;
+        for (name, is_set) in [
+            (field::RESUME_LARGE_BLOCK, of.large_blocks),
+            (field::RESUME_EMBED, of.embedded),
+            (field::RESUME_COMPRESS, of.compressed),
+        ] {
+            if is_set {
+                self.put_field(dataset, name, &ZapValue::from_u64(1)).await?;
+            }
+        }
+        // As OpenZFS begins: before the first object.
+        self.note_received(dataset, ReceivePoint { object: 1, ..ReceivePoint::default() }).await
+    }
+
+    async fn note_received(&mut self, dataset: ObjectId, point: ReceivePoint) -> Result<(), SpaError> {
+        for (name, value) in [
+            (field::RESUME_OBJECT, point.object),
+            (field::RESUME_OFFSET, point.offset_bytes),
+            (field::RESUME_BYTES, point.bytes),
+        ] {
+            self.put_field(dataset, name, &ZapValue::from_u64(value)).await?;
+        }
+        Ok(())
+    }
+
+    /// The snapshots that are destroyed so that a dataset ends with the one that a clone began as, the newest first.
+    async fn later_snapshots(&self, head: &Dataset, since: ObjectId) -> Result<Vec<String>, SpaError> {
+        let snapshots = self.dsl().snapshots(head).await.map_err(|error| self.dsl_failed(error))?;
+        let at = snapshots.iter().position(|snapshot| snapshot.object == since).map_or(0, |at| at + 1);
+        Ok(snapshots[at..].iter().rev().map(Dataset::name).collect())
+    }
+
+    /// Ends a receive whose data is on disk.
+    async fn end_receive(
+        &mut self,
+        pool: &Pool,
+        spec: &ReceiveSpec,
+        written: ObjectId,
+        is_beside: bool,
+    ) -> Result<(), SpaError> {
+        let txg = self.txg;
+        let name = &spec.dataset;
+        let open = self.dsl.open_head(written);
+        assert!(
+            open.is_none_or(|head| !head.objset.is_dirty(txg)),
+            "all that was received is on disk before its snapshot is taken"
+        );
+        let Some(head) = self.find(name).await? else { return Err(ReceiveRefusal::Missing(name.clone()).into()) };
+        let snapshots = self.dsl().snapshots(&head).await.map_err(|error| self.dsl_failed(error))?;
+        if snapshots.iter().any(|snapshot| snapshot.snapshot.as_deref() == Some(&spec.snapshot)) {
+            return Err(ReceiveRefusal::Exists(format!("{name}@{}", spec.snapshot)).into());
+        }
+        if is_beside {
+            self.check_swap(pool, spec, &head, written).await?;
+            self.swap_received(&head, written).await?;
+        }
+        self.record_event("finish receiving", &format!("snap={}", spec.snapshot), Some((name, written))).await?;
+        self.take_received(spec, head.object).await?;
+        if is_beside {
+            self.destroy_dataset(&format!("{name}/{RECEIVED}")).await?;
+        }
+        self.dsl.retain_heads(|open| open.dataset != head.object && open.dataset != written);
+        Ok(())
+    }
+
+    /// Whether what was received can take the place of the dataset; later snapshots go.
+    async fn check_swap(
+        &mut self,
+        pool: &Pool,
+        spec: &ReceiveSpec,
+        head: &Dataset,
+        written: ObjectId,
+    ) -> Result<(), SpaError> {
+        if pool.is_used(head.object) || self.has_log_in_use(head.object) {
+            return Err(ReceiveRefusal::Busy.into());
+        }
+        let since = self.dsl.dataset_phys(written).await.map_err(|error| self.dsl_failed(error))?.prev_snapshot;
+        let later = self.later_snapshots(head, since).await?;
+        if !spec.is_forced {
+            let snapshot = self.dsl().dataset_object(since, head.dir.clone(), None).await;
+            let snapshot = snapshot.map_err(|error| self.dsl_failed(error))?;
+            if !later.is_empty() || self.is_modified(head, &snapshot).await? {
+                return Err(ReceiveRefusal::Modified(spec.dataset.clone()).into());
+            }
+        }
+        for name in &later {
+            self.check_destroy_snapshot(name, false).await?;
+        }
+        self.check_log(head).await?;
+        self.check_destroy(&format!("{}/{RECEIVED}", spec.dataset), false).await?;
+        for name in &later {
+            self.destroy_snapshot(name, false).await?;
+        }
+        Ok(())
+    }
+
+    async fn swap_received(&mut self, head: &Dataset, written: ObjectId) -> Result<(), SpaError> {
+        let txg = self.txg;
+        self.dsl.retain_heads(|open| open.dataset != head.object && open.dataset != written);
+        self.headers_only.remove(&head.object);
+        self.drop_livelist(head.dir.object).await?;
+        self.dsl.swap_heads(txg, head.object, written).await.map_err(|error| self.dsl_failed(error))?;
+        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
+            let noted = async |dataset| {
+                let noted = self.dsl.has_noted(dataset, feature.guid).await;
+                noted.map_err(|error| self.dsl_failed(error))
+            };
+            let (old, new) = (noted(head.object).await?, noted(written).await?);
+            if old == new {
+                continue;
+            }
+            let (from, to) = if old { (head.object, written) } else { (written, head.object) };
+            let copied = self.dsl.copy_feature(txg, from, to, feature.guid).await;
+            let copied = copied.map_err(|error| self.dsl_failed(error))?;
+            self.features.change("extensible_dataset", i64::from(copied.zapified));
+            let forgot = self.dsl.forget_feature(txg, from, feature.guid).await;
+            assert!(forgot.map_err(|error| self.dsl_failed(error))?, "a feature that was noted is forgotten");
+        }
+        self.used_features.remove(&head.object);
+        self.used_features.remove(&written);
+        Ok(())
+    }
+
+    /// Takes the snapshot that was received.
+    async fn take_received(&mut self, spec: &ReceiveSpec, head: ObjectId) -> Result<(), SpaError> {
+        let txg: Txg = self.txg;
+        let birth = Birth { time_s: spec.creation_time_s, txg };
+        let mut rng = Rng::new(self.handle.random_u64());
+        let mut refs = EmptyRefs::default();
+        self.dsl.set_inconsistent(txg, head, false).await.map_err(|error| self.dsl_failed(error))?;
+        self.dsl.forget_resume(txg, head).await.map_err(|error| self.dsl_failed(error))?;
+        self.share_empty_bpobj().await?;
+        let taken = self.dsl.take_snapshot(head, &spec.snapshot, birth, Some(spec.to_guid), &mut rng, &mut refs).await;
+        let snapshot = taken.map_err(|error| self.dsl_failed(error))?;
+        self.count_empty_refs(refs).await?;
+        self.hand_down_features(head, snapshot).await?;
+        let name = format!("{}@{}", spec.dataset, spec.snapshot);
+        self.record_event("snapshot", "", Some((&name, snapshot))).await
+    }
+
+    async fn abort_receive(&mut self, pool: &Pool, name: &str) -> Result<(), SpaError> {
+        let beside = format!("{name}/{RECEIVED}");
+        for name in [beside, name.to_owned()] {
+            let Some(left) = self.find(&name).await? else { continue };
+            if !left.is_inconsistent() {
+                continue;
+            }
+            if pool.is_used(left.object) {
+                return Err(ReceiveRefusal::Busy.into());
+            }
+            return self.destroy_dataset(&name).await;
+        }
+        Err(SpaError::CannotCreate(format!("'{name}' does not have any resumable receive state to abort")))
+    }
+}

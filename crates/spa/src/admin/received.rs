@@ -1,0 +1,106 @@
+//! Properties that come with a stream. They stand beside those that were set here, which stay in force before them.
+
+use cenote_dmu::Zap;
+use cenote_format::dsl::PropertyEntry;
+use cenote_format::zap::ZapValue;
+
+use crate::admin::dataset::PropertyValue;
+use crate::sync::Syncer;
+use crate::{ReceiveRefusal, SpaError};
+
+/// Properties that are kept in accounts which are not kept up yet.
+const UNSUPPORTED: [&str; 1] = ["reservation"];
+
+impl Syncer {
+    /// Has a dataset have these received properties, and no others that came with an earlier stream. Those that it cannot have come back,
+    /// each with the reason.
+    ///
+    /// # Errors
+    /// There is no such dataset, or the MOS cannot be changed.
+    pub async fn receive_properties(
+        &mut self,
+        dataset: &str,
+        values: &[(String, PropertyValue)],
+    ) -> Result<Vec<(String, String)>, SpaError> {
+        let mut refused = Vec::new();
+        let dsl = self.dsl().clone();
+        let dir = dsl.dir(dataset).await.map_err(|error| self.dsl_failed(error))?.object;
+        let earlier = dsl.received_names(dir).await.map_err(|error| self.dsl_failed(error))?;
+        for name in earlier.iter().filter(|name| !values.iter().any(|(other, _)| other == *name)) {
+            self.put_received(dataset, name, None).await?;
+        }
+        for (name, value) in values {
+            let checked = match UNSUPPORTED.contains(&name.as_str()) {
+                true => Err("not supported yet".to_owned()),
+                false => self.check_received(dataset, name, value).await,
+            };
+            match checked {
+                Ok(()) => self.put_received(dataset, name, Some(value)).await?,
+                Err(why) => refused.push((name.clone(), why)),
+            }
+        }
+        Ok(refused)
+    }
+
+    async fn check_received(&self, dataset: &str, name: &str, value: &PropertyValue) -> Result<(), String> {
+        self.check_property(name, value).map_err(|error| error.to_string())?;
+        if let ("refreservation", PropertyValue::Number(bytes)) = (name, value) {
+            let dir = self.dsl().dir(dataset).await.map_err(|error| error.to_string())?;
+            let free = self.available_bytes(self.dsl(), &dir).await.map_err(|error| error.to_string())?;
+            if *bytes > free {
+                return Err(ReceiveRefusal::NoSpace.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    async fn put_received(&mut self, dataset: &str, name: &str, value: Option<&PropertyValue>) -> Result<(), SpaError> {
+        let txg = self.txg;
+        let view = self.dsl().clone();
+        let dir = view.dir(dataset).await.map_err(|error| self.dsl_failed(error))?;
+        let own = self.mos.object(dir.phys.properties).await.map_err(|error| self.dmu_error(error))?;
+        let own = Zap::open(own).await.map_err(|error| self.dmu_error(error))?;
+        let mut is_hidden = false;
+        for entry in [PropertyEntry::Local, PropertyEntry::Inherited] {
+            let found = own.lookup(entry.name(name).as_bytes()).await;
+            is_hidden |= found.map_err(|error| self.dmu_error(error))?.is_some();
+        }
+        let followed = match is_hidden {
+            true => Vec::new(),
+            false => self.policies_with(&view, &dir, name, value).await?,
+        };
+        let zap = value.map(PropertyValue::zap);
+        let set = self.dsl.set_received(txg, dir.object, name, zap.as_ref()).await;
+        set.map_err(|error| self.dsl_failed(error))?;
+        followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
+        if let ("compression", Some(PropertyValue::Number(number))) = (name, value) {
+            let needs = self.apply(&mut self.mos.policy(), name, *number)?;
+            self.use_features(txg, dir.phys.head_dataset, needs).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives a snapshot properties that came with a stream.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or the MOS cannot be changed.
+    pub async fn receive_snapshot_properties(
+        &mut self,
+        name: &str,
+        values: &[(String, PropertyValue)],
+    ) -> Result<(), SpaError> {
+        let snapshot = self.dsl().dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        assert!(snapshot.is_snapshot(), "these are properties of a snapshot");
+        for (property, value) in values {
+            let entry = PropertyEntry::Received.name(property);
+            let set = self.dsl.set_snapshot_property(self.txg, snapshot.object, &entry, &value.zap()).await;
+            set.map_err(|error| self.dsl_failed(error))?;
+        }
+        if !values.is_empty() {
+            let mark = ZapValue::from_u64(0);
+            let set = self.dsl.set_snapshot_property(self.txg, snapshot.object, "$hasrecvd", &mark).await;
+            set.map_err(|error| self.dsl_failed(error))?;
+        }
+        Ok(())
+    }
+}
