@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cenote_admin::receive::{ReceiveRequest, Told, receive};
 use cenote_admin::take_snapshots;
@@ -18,16 +19,18 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_send::receiver::receive_resume_token;
 use cenote_send::sender::{Base, ResumeToken, SendFlags, SendProgress, SendRequest, send};
-use cenote_sim::{Machine, SINGLE, audit_space, check, new_pool, options};
-use cenote_spa::{ImportOptions, Pool, View, find, import};
+use cenote_sim::{Machine, SINGLE, audit_space, check, new_pool, options, slow};
+use cenote_spa::{Clock, Host, ImportOptions, Pool, View, WriteOptions, find, import, open};
 use cenote_taskq::buf::Block;
-use cenote_taskq::sim::disk::SimDiskOptions;
-use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_taskq::sim::disk::{Crash, SimDiskOptions};
+use cenote_taskq::{Class, Handle, Rng, Runtime};
 
 /// Bytes of a disk.
 const DISK_BYTES: u64 = 256 << 20;
 /// Random histories.
-const HISTORIES: u64 = 12;
+const HISTORIES: u64 = 5;
+/// Power cuts.
+const CUTS: u64 = 24;
 
 /// An object as it is to be.
 #[derive(Clone, Default)]
@@ -43,6 +46,12 @@ async fn read(handle: &Handle, paths: &[PathBuf]) -> View {
     let (mut pools, _) = find(handle, paths).await;
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
     import(handle, pools.remove(0), &how).await.unwrap()
+}
+
+/// One disk of a machine.
+fn part(machine: &Machine, at: usize) -> Machine {
+    let (disks, paths) = (vec![machine.disks[at].clone()], vec![machine.paths[at].clone()]);
+    Machine { disks, paths, size_bytes: machine.size_bytes }
 }
 
 /// Attributes of a file with this generation, which a receiver tells files apart by.
@@ -208,12 +217,7 @@ async fn token(pool: &Pool) -> Option<String> {
 async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
     let (here, there) = machine.paths.split_at(1);
-    let of = |disks: std::ops::Range<usize>| Machine {
-        disks: machine.disks[disks.clone()].to_vec(),
-        paths: machine.paths[disks].to_vec(),
-        size_bytes: machine.size_bytes,
-    };
-    let (left, right) = (of(0..1), of(1..2));
+    let (left, right) = (part(machine, 0), part(machine, 1));
     let tops = left.tops(handle, SINGLE).await.unwrap();
     let source = new_pool(handle, options("written", tops, 12)).await.unwrap();
     let tops = right.tops(handle, SINGLE).await.unwrap();
@@ -337,5 +341,109 @@ fn replicas_have_what_was_sent() {
             Machine::new(&runtime, 2, &SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() });
         resumed += runtime.block_on(history(&handle, &machine, seed));
     }
-    assert!(resumed > 10, "{resumed}");
+    assert!(resumed > 4, "{resumed}");
+}
+
+/// Wherever the power goes while a stream is received, what was there before is there, and the receive can be gone on with, or begun anew.
+#[test]
+fn a_power_cut_leaves_what_was_there_and_a_place_to_go_on() {
+    let (mut whole, mut gone_on, mut done) = (None, 0, 0);
+    for seed in 0..CUTS {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let disks = SimDiskOptions { size_bytes: DISK_BYTES, latency: slow(), ..SimDiskOptions::default() };
+        let machine = Machine::new(&runtime, 2, &disks);
+        runtime.block_on(cut(&handle, &machine, seed, &mut whole, &mut gone_on, &mut done));
+    }
+    assert!(gone_on > 0, "some broke off after a place was noted");
+    assert!(done > 0, "some were done before the power went");
+}
+
+async fn cut(
+    handle: &Handle,
+    machine: &Machine,
+    seed: u64,
+    whole_us: &mut Option<u64>,
+    gone_on: &mut u64,
+    done: &mut u64,
+) {
+    let mut rng = Rng::new(seed);
+    let (left, right) = (part(machine, 0), part(machine, 1));
+    let tops = left.tops(handle, SINGLE).await.unwrap();
+    let source = new_pool(handle, options("written", tops, 12)).await.unwrap();
+    let tops = right.tops(handle, SINGLE).await.unwrap();
+    let replica = new_pool(handle, options("replica", tops, 12)).await.unwrap();
+    let replica = replica.start(TxTunables::default()).await;
+    let head = source.create_dataset("written/v", ObjsetType::Zvol).await.unwrap();
+    // The same history for all, so that they take as long.
+    let mut same = Rng::new(7);
+    let (mut model, mut next) = (Contents::new(), 0);
+    let mut models = Vec::new();
+    for name in ["s0", "s1"] {
+        for _ in 0..8 {
+            change(&head.objset, &source, &mut model, &mut next, &mut same).await;
+        }
+        take_snapshots(&source, &[format!("written/v@{name}")], &[]).await.unwrap();
+        models.push((name, model.clone()));
+    }
+    let view = source.view(&ImportOptions::default()).await.unwrap();
+    let from = view.dsl().dataset("written/v@s0").await.unwrap();
+    let to = view.dsl().dataset("written/v@s1").await.unwrap();
+    let flags = SendFlags::default();
+    let first = stream(&view, &from, None, flags, None).await;
+    received(&replica, &first, &request("s0", false, false)).await.unwrap();
+    let bytes = stream(&view, &to, Some(&from), flags, None).await;
+    let began = handle.now();
+    let receiving = handle.spawn(Class::Issue, {
+        let replica = replica.clone();
+        async move {
+            let mut say = |_: Told| {};
+            let asked = ReceiveRequest { note_every: Some(Duration::from_millis(5)), ..request("s1", false, true) };
+            receive(&replica, &bytes[..], &asked, &mut say).await.map(drop)
+        }
+    });
+    let Some(whole) = *whole_us else {
+        receiving.await.unwrap().unwrap();
+        *whole_us = Some((handle.now() - began).as_micros() as u64);
+        return;
+    };
+    handle.sleep(Duration::from_micros(rng.below(whole + whole / 8))).await;
+    right.disks.iter().for_each(|disk| disk.crash(Crash::Random));
+    drop(receiving);
+    handle.sleep(Duration::from_secs(20)).await;
+    right.disks.iter().for_each(|disk| disk.power_on());
+    drop(replica);
+    let what = format!("seed {seed}");
+    let (_, report) = check(handle, &right.paths).await.unwrap();
+    assert!(report.is_clean(), "{what}: {report}");
+    let (mut pools, _) = find(handle, &right.paths).await;
+    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+    let write =
+        WriteOptions { clock: Clock::Fixed(1_700_000_001), host: Host { id: 0, name: "here".into() }, check: true };
+    let replica = open(handle, pools.remove(0), &how, write).await.unwrap().start(TxTunables::default()).await;
+    let dsl = replica.dsl().unwrap();
+    if dsl.dataset("replica/of@s1").await.is_ok() {
+        *done += 1;
+    } else {
+        let token = token(&replica).await;
+        let rest = match &token {
+            Some(token) => {
+                *gone_on += u64::from(ResumeToken::parse(token).unwrap().bytes > 0);
+                stream(&view, &to, Some(&from), flags, Some(token)).await
+            }
+            None => stream(&view, &to, Some(&from), flags, None).await,
+        };
+        received(&replica, &rest, &request("s1", false, true)).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+    replica.export().await.unwrap();
+    view.close().await;
+    let view = read(handle, &right.paths).await;
+    audit_space(&view).await.unwrap_or_else(|error| panic!("{what}: {error:#}"));
+    for (name, model) in &models {
+        let dataset = view.dsl().dataset(&format!("replica/of@{name}")).await.unwrap();
+        let objset = view.dsl().open(&dataset).await.unwrap().unwrap();
+        compare(&objset, model, &format!("{what}, @{name}")).await;
+    }
+    view.close().await;
+    source.export().await.unwrap();
 }

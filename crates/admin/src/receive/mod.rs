@@ -18,6 +18,7 @@ mod name;
 mod one;
 
 use std::io::Read;
+use std::time::Duration;
 
 use cenote_format::stream::{Body, HeaderKind};
 use cenote_send::receiver::Header;
@@ -41,6 +42,8 @@ pub struct ReceiveRequest {
     pub is_forced: bool,
     /// It may be resumed (`-s`).
     pub is_resumable: bool,
+    /// The time between two notes of the place to go on from; five seconds if none is given.
+    pub note_every: Option<Duration>,
     /// Holds are left out (`-h`).
     pub skips_holds: bool,
     /// It is said what is received (`-v`).
@@ -97,7 +100,7 @@ struct Run<'a, R> {
     pool: &'a Pool,
     request: &'a ReceiveRequest,
     reader: StreamReader<R>,
-    say: &'a mut (dyn FnMut(Told) + Send),
+    say: &'a mut (dyn FnMut(Told) + Send + Sync),
     outcome: ReceiveOutcome,
 }
 
@@ -109,7 +112,7 @@ pub async fn receive<R: Read>(
     pool: &Pool,
     input: R,
     request: &ReceiveRequest,
-    say: &mut (dyn FnMut(Told) + Send),
+    say: &mut (dyn FnMut(Told) + Send + Sync),
 ) -> Result<ReceiveOutcome, ReceiveError> {
     let reader = StreamReader::new(input, Checks::ALL);
     let mut run = Run { pool, request, reader, say, outcome: ReceiveOutcome::default() };

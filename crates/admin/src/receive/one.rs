@@ -122,6 +122,7 @@ impl<R: Read> Run<'_, R> {
             origin,
             is_forced: self.request.is_forced,
             is_resumable: self.request.is_resumable,
+            note_every: self.request.note_every,
         };
         let began = self.pool.handle().now();
         let progress = ReceiveProgress::default();

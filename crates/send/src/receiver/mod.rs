@@ -100,6 +100,8 @@ pub struct ReceiveOptions {
     pub is_forced: bool,
     /// It may be resumed (`-s`).
     pub is_resumable: bool,
+    /// The time between two notes of the place; five seconds if none is given.
+    pub note_every: Option<Duration>,
 }
 
 /// How far a receive is, for others to look at.
@@ -257,7 +259,7 @@ pub async fn receive_stream<R: Read>(
     let receiving = pool.begin_receive(header.spec(options)?).await?;
     let is_new = receiving.is_new();
     let received = match begun(is_new).await {
-        Ok(()) => receive_records(&receiving, reader, header, progress).await,
+        Ok(()) => receive_records(&receiving, reader, header, options, progress).await,
         Err(error) => Err(error),
     };
     match received {
@@ -277,8 +279,10 @@ async fn receive_records<R: Read>(
     receiving: &Receiving,
     reader: &mut StreamReader<R>,
     header: &Header,
+    options: &ReceiveOptions,
     progress: &ReceiveProgress,
 ) -> Result<(), ReceiverError> {
+    let note_every = options.note_every.unwrap_or(NOTE_EVERY);
     let before = receiving.point();
     if header.is_resuming() {
         let stated = (header.list.u64("resume_object"), header.list.u64("resume_offset"));
@@ -306,7 +310,7 @@ async fn receive_records<R: Read>(
         if let Err(error) = applier.apply(&item, base_bytes.saturating_add(read_bytes)).await {
             break Err(error);
         }
-        if handle.now() - noted >= NOTE_EVERY {
+        if handle.now() - noted >= note_every {
             receiving.note(applier.point()).await?;
             noted = handle.now();
         }
