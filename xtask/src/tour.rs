@@ -36,7 +36,14 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     let script = script.replace(FOLDER, &folder.display().to_string());
     let path = temp.path().join("tour.sh");
     std::fs::write(&path, script)?;
-    process::run(Command::new("bash").arg(&path).current_dir(repository_root()))?;
+    let mut bash = Command::new("bash");
+    // What is typed is what counts here: a release that takes less time to make does the same.
+    bash.envs([
+        ("CARGO_PROFILE_RELEASE_LTO", "off"),
+        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ]);
+    process::run(bash.arg(&path).current_dir(repository_root()))?;
     Ok(Outcome::Done(Tally { passed: blocks.len() as u64, failed: 0 }))
 }
 

@@ -19,11 +19,11 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|replicate [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
-            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots [--all] \
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|replicate [--all] \
              [ARG…]"
         )
     };
@@ -36,17 +36,31 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ("multihost", []) => return multihost(),
         ("send", []) => return send(),
         ("snapshots", []) => return snapshots(),
+        ("replicate", []) => return replicate(),
         ("written", _) => {
             written()?;
             return rounds(rest.iter().any(|argument| argument == "--all"));
         }
         _ => {}
     }
-    if !["setup", "run", "smoke", "judge", "image", "owner", "devices", "logs", "multihost", "send", "snapshots"]
-        .contains(&word.as_str())
+    if ![
+        "setup",
+        "run",
+        "smoke",
+        "judge",
+        "image",
+        "owner",
+        "devices",
+        "logs",
+        "multihost",
+        "send",
+        "snapshots",
+        "replicate",
+    ]
+    .contains(&word.as_str())
     {
         bail!(
-            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost, send or snapshots, not {word}"
+            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost, send, snapshots or replicate, not {word}"
         );
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
@@ -120,6 +134,7 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     multihost()?;
     send()?;
     snapshots()?;
+    replicate()?;
     Ok(Outcome::Done(Tally { passed: 11, failed: 0 }))
 }
 
@@ -167,6 +182,13 @@ fn send() -> Result<()> {
     script.arg(golden::built_program()?);
     // More themes are by hand: the machine takes minutes for each.
     script.arg(Golden::selection()?.theme("snapshots")?.unpacked()?.dir);
+    process::run(&mut script)
+}
+
+/// Streams of the kernel's module that Cenote receives and sends on, in turns.
+fn replicate() -> Result<()> {
+    let mut script = process::script("tools/openzfs-vm/replicate");
+    script.arg(golden::built_program()?);
     process::run(&mut script)
 }
 
