@@ -8,6 +8,7 @@ use cenote_format::zap::{ZapValue, int_key_name};
 use crate::Dsl;
 use crate::DslError;
 use crate::accounts::{UsedBy, signed};
+use crate::bookmark::BookmarkCounts;
 use crate::bpobj::EmptyRefs;
 use crate::dir::Dir;
 
@@ -21,6 +22,8 @@ pub struct Gone {
     pub zapified: u64,
     /// Entries of its deadlist that shared the empty list.
     pub shared_empty: u64,
+    /// Of its bookmarks.
+    pub bookmarks: BookmarkCounts,
 }
 
 impl Dsl {
@@ -70,6 +73,7 @@ impl Dsl {
         self.forget_clone(txg, head, dataset.prev_snapshot).await?;
 
         let mut refs = EmptyRefs::default();
+        self.destroy_bookmarks(txg, head, &mut gone.bookmarks).await?;
         self.free_deadlist(txg, dataset.deadlist, &mut refs).await?;
         gone.shared_empty = refs.released;
         let mut objects = vec![dataset.snapshot_names, head];

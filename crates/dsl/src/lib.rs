@@ -53,6 +53,7 @@ mod destroy;
 mod dir;
 mod error;
 mod fields;
+mod freed;
 mod hold;
 mod keys;
 pub mod name;
@@ -72,7 +73,7 @@ use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_taskq::sync::Mutex;
 
 pub use self::accounts::{Settled, UsedBy};
-pub use self::bookmark::Bookmark;
+pub use self::bookmark::{Bookmark, BookmarkCounts, BookmarkForm};
 pub use self::bpobj::EmptyRefs;
 pub use self::clone::LeftTree;
 pub use self::create::Birth;

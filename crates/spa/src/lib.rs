@@ -66,6 +66,7 @@ pub mod tunables;
 mod view;
 
 pub use admin::add::AddOptions;
+pub use admin::bookmark::NewBookmark;
 pub use admin::dataset::{FileSizes, PropertyValue};
 pub use admin::snapshot::NewSnapshot;
 pub use cenote_dsl::Head;

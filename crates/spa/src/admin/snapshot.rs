@@ -135,12 +135,8 @@ impl Syncer {
         Ok(true)
     }
 
-    /// Refuses datasets whose snapshots are counted, or noted with bookmarks.
+    /// Refuses datasets whose snapshots are counted.
     pub(crate) async fn check_counted(&self, dsl: &cenote_dsl::Dsl, head: &Dataset) -> Result<(), SpaError> {
-        let bookmarks = dsl.dataset_field(head, dataset_field::BOOKMARK_NAMES).await;
-        if bookmarks.map_err(|error| self.dsl_failed(error))?.is_some() {
-            return self.unwritable(format!("changing snapshots of a dataset with bookmarks ('{}')", head.dir.name));
-        }
         let remapped = dsl.dataset_field(head, dataset_field::REMAP_DEADLIST).await;
         if remapped.map_err(|error| self.dsl_failed(error))?.is_some() {
             return self

@@ -1,5 +1,6 @@
 //! `cenote zfs …`: datasets, in OpenZFS's grammar.
 
+mod bookmark;
 mod clone;
 mod create;
 mod destroy;
@@ -33,7 +34,7 @@ use crate::background::GoesOn;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Datasets: create, destroy, snapshots, clones, list, properties, holds, differences, streams, space.
+/// Datasets: create, destroy, snapshots, bookmarks, clones, list, properties, holds, differences, streams, space.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -45,6 +46,7 @@ pub(crate) struct Args {
 crate::args::commands! {
     /// What to do with datasets.
     enum Zfs {
+        Bookmark => bookmark,
         Clone => clone,
         Create => create,
         Destroy => destroy,
@@ -85,7 +87,8 @@ impl Args {
     pub(crate) const fn is_for_server(&self) -> bool {
         matches!(
             self.command,
-            Zfs::Clone(_)
+            Zfs::Bookmark(_)
+                | Zfs::Clone(_)
                 | Zfs::Create(_)
                 | Zfs::Destroy(_)
                 | Zfs::Get(_)
