@@ -24,10 +24,12 @@ use cenote_taskq::BoxFuture;
 
 use crate::bpobj::EmptyRefs;
 use crate::open::ORDER;
-use crate::{DEPTH_MAX, Dataset, Dsl, DslError};
+use crate::{Dataset, Dsl, DslError};
 
 /// Bookmarks of one dataset at most, as a bound on memory.
 const BOOKMARKS_MAX: usize = 1 << 22;
+/// Datasets that are clones one of the other at most, as a bound on a walk.
+const ORIGINS_MAX: usize = 1 << 22;
 /// Words of the short form.
 const SHORT_WORDS: usize = 3;
 /// Bytes of a dnode's bonus that all software has room for.
@@ -182,7 +184,7 @@ impl Dsl {
     /// The MOS cannot be read, or contradicts itself.
     pub async fn is_earlier(&self, later: &Dataset, dir: ObjectId, txg: Txg) -> Result<bool, DslError> {
         let mut later = later.clone();
-        for _ in 0..DEPTH_MAX {
+        for _ in 0..ORIGINS_MAX {
             if later.is_snapshot() && txg >= later.phys.creation_txg {
                 return Ok(false);
             }

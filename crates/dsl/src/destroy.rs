@@ -11,6 +11,7 @@ use crate::accounts::{UsedBy, signed};
 use crate::bookmark::BookmarkCounts;
 use crate::bpobj::EmptyRefs;
 use crate::dir::Dir;
+use crate::limits::Counted;
 
 /// The entry that says that properties were ever received.
 const HAS_RECEIVED: &str = "$hasrecvd";
@@ -62,6 +63,7 @@ impl Dsl {
         self.forget_name(txg, dir).await?;
         let dir = dir.object;
         let phys = self.dir_phys(dir).await?;
+        self.adjust_count(txg, phys.parent, Counted::Datasets, -1).await?;
         let head = phys.head_dataset;
         let dataset = self.dataset_phys(head).await?;
         let used = SpaceDelta {

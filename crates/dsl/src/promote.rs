@@ -19,6 +19,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
 
 use crate::accounts::{UsedBy, signed};
+use crate::limits::Counted;
 use crate::{BookmarkCounts, Dataset, Dsl, DslError};
 
 /// Snapshots in a chain, and clones of one, at most, as a bound on a walk.
@@ -57,6 +58,12 @@ impl Promotion {
     #[must_use]
     pub const fn origin_dir(&self) -> ObjectId {
         self.origin_dir
+    }
+
+    /// The number of snapshots that move.
+    #[must_use]
+    pub const fn snapshot_count(&self) -> u64 {
+        self.shared.len() as u64
     }
 
     /// Bytes that count to the clone's directory afterwards, and to the origin's before.
@@ -225,6 +232,9 @@ impl Dsl {
                 entry(dir.clones, head, true).await?;
             }
         }
+        let moved = plan.snapshot_count().cast_signed();
+        self.adjust_count(txg, plan.origin_dir, Counted::Snapshots, -moved).await?;
+        self.adjust_count(txg, plan.dir, Counted::Snapshots, moved).await?;
         let [_, before, ..] = self.dir_phys(plan.dir).await?.used_breakdown_bytes;
         let of_snapshots = plan.clone_snapshot_bytes - signed(before);
         self.transfer(txg, plan.dir, of_snapshots, plan.moved).await?;

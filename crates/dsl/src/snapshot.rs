@@ -25,6 +25,7 @@ use cenote_taskq::Rng;
 use crate::accounts::{UsedBy, signed};
 use crate::bpobj::EmptyRefs;
 use crate::create::Birth;
+use crate::limits::Counted;
 use crate::{Dsl, DslError};
 
 /// Clones of the snapshots of one directory at most, as a bound on a walk.
@@ -95,6 +96,7 @@ impl Dsl {
         self.put_dataset(txg, head, &phys).await?;
         let names = self.mos().object(phys.snapshot_names).await?;
         Zap::put_entry(&names, txg, name, Some(&ZapValue::from_u64(object.0))).await?;
+        self.adjust_count(txg, phys.dir, Counted::Snapshots, 1).await?;
         self.note_snapshots_changed(txg, phys.dir, birth.time_s).await?;
         Ok(object)
     }
@@ -209,6 +211,7 @@ impl Dsl {
             self.mos().object(table).await?.free(txg);
         }
         object.free(txg);
+        self.adjust_count(txg, phys.dir, Counted::Snapshots, -1).await?;
         self.note_snapshots_changed(txg, phys.dir, birth.time_s).await?;
         Ok(was_zapified)
     }

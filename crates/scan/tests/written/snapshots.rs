@@ -16,7 +16,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_sim::audit_space;
-use cenote_spa::{ImportOptions, NewBookmark, NewSnapshot, Pool, View, find, import, open};
+use cenote_spa::{ImportOptions, NewBookmark, NewSnapshot, Pool, PropertyValue, View, find, import, open};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 
@@ -346,6 +346,12 @@ fn histories_of_snapshots_and_clones_add_up() {
             for name in ["written/a", "written/b", "written/a/below"] {
                 pool.create_dataset(name, ObjsetType::Zfs).await.unwrap();
                 model.heads.insert(name.to_owned(), Contents::new());
+            }
+            if seed % 2 == 1 {
+                // Counts are kept then, and audited.
+                for property in ["filesystem_limit", "snapshot_limit"] {
+                    pool.change_property("written/a", property, Some(&PropertyValue::Number(1000))).await.unwrap();
+                }
             }
             pool.sync().await.unwrap();
             let mut next = 0;

@@ -45,6 +45,7 @@ impl Syncer {
         self.share_empty_bpobj().await?;
         let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await;
         let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        self.count_new_dir(dir).await?;
         let made = self.dsl.create_clone(dir, snapshot.object, birth, &mut rng, &mut refs).await;
         let head = made.map_err(|error| self.dsl_failed(error))?;
         self.count_empty_refs(refs).await?;
@@ -143,7 +144,7 @@ impl Syncer {
         let origin_name = dsl.dataset_name(origin_head).await.map_err(|error| self.dsl_failed(error))?;
         let origin_head = dsl.dataset(&origin_name).await.map_err(|error| self.dsl_failed(error))?;
         for head in [&clone, &origin_head] {
-            self.check_counted(&dsl, head).await?;
+            self.check_remapped(&dsl, head).await?;
             let encrypted = dsl.dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT).await;
             if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
                 return self.unwritable(format!("promoting clones of encrypted datasets ('{}')", head.dir.name));
@@ -159,6 +160,9 @@ impl Syncer {
         // Where both have one directory above, the bytes count there already.
         let is_beside = clone.dir.phys.parent == origin_head.dir.phys.parent && clone.dir.phys.quota_bytes == 0;
         if !is_beside && plan.moved_bytes() > self.available_bytes(&dsl, &clone.dir).await? {
+            return cannot("out of space");
+        }
+        if !self.may_move(&origin_head.dir, &clone.dir, 0, plan.snapshot_count()).await? {
             return cannot("out of space");
         }
         Ok(plan)

@@ -106,10 +106,9 @@ impl Syncer {
         if dataset.dir.phys.reserved_bytes != 0 {
             return refuse("destroying a dataset with a reservation");
         }
-        for field in [dir_field::CRYPTO_KEY_OBJECT, dir_field::FILESYSTEM_COUNT] {
-            if view.dir_field(&dataset.dir, field).await.map_err(|error| self.dsl_failed(error))?.is_some() {
-                return refuse("destroying encrypted datasets, and where filesystem limits are in force");
-            }
+        let encrypted = view.dir_field(&dataset.dir, dir_field::CRYPTO_KEY_OBJECT).await;
+        if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return refuse("destroying encrypted datasets");
         }
         if dataset.phys.user_refs.0 != 0 || dataset.phys.properties.0 != 0 {
             return refuse("destroying a dataset with holds");

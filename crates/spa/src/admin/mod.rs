@@ -5,6 +5,7 @@ pub(crate) mod bookmark;
 mod clone;
 pub(crate) mod dataset;
 mod destroy;
+mod limits;
 pub(crate) mod properties;
 mod rename;
 pub(crate) mod snapshot;

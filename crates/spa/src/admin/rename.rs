@@ -38,6 +38,7 @@ impl Syncer {
             (None, None) => {
                 check_new_dataset(to).map_err(|reason| cannot(from, &reason))?;
                 let (parent, name) = self.check_move(&view, &dataset.dir, to).await?;
+                self.count_below(&dataset.dir).await?;
                 let renamed = self.dsl.rename_dir(self.txg, &dataset.dir, parent.object, &name).await;
                 renamed.map_err(|error| self.dsl_failed(error))?;
             }
@@ -142,6 +143,15 @@ impl Syncer {
             self.check_above(view, &parent).await?;
             self.check_above(view, dir).await?;
             self.check_room(view, dir, &parent).await?;
+            let (datasets, snapshots) = view.counted_below(dir).await.map_err(failed)?;
+            let old = view.parent(dir).await.map_err(failed)?;
+            let may = match &old {
+                Some(old) => self.may_move(old, &parent, datasets.saturating_add(1), snapshots).await?,
+                None => true,
+            };
+            if !may {
+                return Err(cannot(from, "out of space"));
+            }
         }
         Ok((parent, last.to_owned()))
     }
