@@ -140,10 +140,10 @@ fn snapshots_get_other_names_one_by_one_and_all_below() {
     assert_eq!(usage.status.code(), Some(2), "{}", said(&usage));
     images.run("zfs", &["rename", "mine/a@1", "mine/a@1"]);
     images.run("zfs", &["rename", "-r", "mine/a@1", "one"]);
-    assert_eq!(names(&images, "snapshot"), ["mine/a@one", "mine/a/b@2", "mine/a/b@one"]);
+    assert_eq!(names(&images, "snapshot"), ["mine/a/b@2", "mine/a/b@one", "mine/a@one"]);
     images.run("zfs", &["rename", "mine/a/b@one", "@again"]);
     images.run("zfs", &["rename", "mine/a/b@2", "mine/a/b@TWO"]);
-    assert_eq!(names(&images, "snapshot"), ["mine/a@one", "mine/a/b@TWO", "mine/a/b@again"]);
+    assert_eq!(names(&images, "snapshot"), ["mine/a/b@TWO", "mine/a/b@again", "mine/a@one"]);
     let history = images.run("zpool", &["history", "-i", "mine"]);
     for event in ["rename mine/a@1 (", "-> @one", "rename mine/a/b@1 ("] {
         assert!(history.contains(event), "{event}: {history}");
