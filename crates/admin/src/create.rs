@@ -48,7 +48,8 @@ impl Site {
         }
         // If the pool has another name the first missing name is a pool's, and is refused as such.
         let first = self.missing.first().unwrap_or(&self.name);
-        pool.check_create(first).await?;
+        let parent = pool.check_create(first).await?;
+        pool.check_new_below(&self.name, &parent, self.missing.len() as u64 + 1).await?;
         if let Some((above, _)) = first.rsplit_once('/') {
             check_names(dsl, above).await?;
         }

@@ -18,7 +18,9 @@
 //! destroy_snapshots   DestroySnapshots   all or none
 //! clone_dataset       Clone              with all properties
 //! promote             Promote            a clone and its origin change places
-//! rollback            Rollback           with the newer snapshots destroyed
+//! rollback            Rollback           with the newer snapshots and bookmarks destroyed
+//! create_bookmarks    CreateBookmarks    all or none
+//! destroy_bookmarks   DestroyBookmarks   all that are there
 //! hold, release       Holds              all or none
 //! ```
 //!
@@ -38,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bookmark;
 mod create;
 mod destroy;
 mod error;
@@ -46,11 +49,13 @@ pub mod receive;
 mod snapshot;
 mod volume;
 
-use cenote_spa::{Pool, PropertyValue};
+use bookmark::{CreateBookmarks, DestroyBookmarks};
+use cenote_spa::{NewBookmark, Pool, PropertyValue};
 use create::Create;
 use properties::{InheritProperty, SetProperties};
 use snapshot::{Clone, Holds, Promote};
 
+pub use bookmark::bookmarks_below;
 pub use create::VolumeShape;
 pub use destroy::{Destroy, Reach};
 pub use error::{AdminError, Reason, Verb};
@@ -119,7 +124,7 @@ pub async fn clone_dataset(pool: &Pool, origin: &str, name: &str, settings: Vec<
     pool.sync_task(Clone::new(origin, name, settings)).await
 }
 
-/// Has a dataset that nobody has open be as a snapshot of it is; `destroys_newer`: snapshots that are newer are destroyed.
+/// Has a dataset that nobody has open be as a snapshot of it is; `destroys_newer`: snapshots and bookmarks that are newer are destroyed.
 ///
 /// # Errors
 /// There is no such snapshot, there are newer ones, the dataset is in use; or as [`Pool::change`].
@@ -137,6 +142,23 @@ pub async fn rollback(pool: &Pool, snapshot: &str, destroys_newer: bool) -> Resu
 /// The dataset is no clone, a snapshot's name is there twice, there is no room; or as [`Pool::change`].
 pub async fn promote(pool: &Pool, name: &str) -> Result<(), AdminError> {
     pool.sync_task(Promote(name.to_owned())).await
+}
+
+/// Makes bookmarks, all of them or none.
+///
+/// # Errors
+/// The pool has no bookmarks, one has a name that is taken or cannot be one, or a source that is not there or came not before; or as
+/// [`Pool::change`].
+pub async fn create_bookmarks(pool: &Pool, bookmarks: Vec<NewBookmark>) -> Result<(), AdminError> {
+    pool.sync_task(CreateBookmarks(bookmarks)).await
+}
+
+/// Destroys bookmarks. Those that are not there are passed over.
+///
+/// # Errors
+/// As [`Pool::change`].
+pub async fn destroy_bookmarks(pool: &Pool, names: Vec<String>) -> Result<(), AdminError> {
+    pool.sync_task(DestroyBookmarks(names)).await
 }
 
 /// Puts a hold with this tag on snapshots: on all, or none.

@@ -41,7 +41,9 @@ impl SetProperties {
             if find(dataset::PROPERTIES, property).is_some_and(|known| !known.types.contains(types)) {
                 return refused(Reason::DoesNotApply(property.clone()));
             }
-            if matches!(value, PropertyValue::Number(AUTO)) && types != Types::VOLUME {
+            // A limit of that number is none.
+            let is_auto = property == "refreservation" && matches!(value, PropertyValue::Number(AUTO));
+            if is_auto && types != Types::VOLUME {
                 return refused(Reason::AutoOfVolumesOnly(property.clone()));
             }
         }

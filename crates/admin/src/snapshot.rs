@@ -147,14 +147,22 @@ pub struct Rollback {
     snapshot: String,
     /// Snapshots that are newer, which go first.
     newer: Vec<String>,
+    /// Bookmarks that are newer, which go too.
+    newer_bookmarks: Vec<String>,
     destroys_newer: bool,
 }
 
 impl Rollback {
-    /// To a snapshot of this full name; `destroys_newer`: those that are newer are destroyed.
+    /// To a snapshot of this full name; `destroys_newer`: snapshots and bookmarks that are newer are destroyed.
     #[must_use]
     pub fn new(pool: &Pool, snapshot: &str, destroys_newer: bool) -> Self {
-        Self { pool: pool.clone(), snapshot: snapshot.to_owned(), newer: Vec::new(), destroys_newer }
+        Self {
+            pool: pool.clone(),
+            snapshot: snapshot.to_owned(),
+            newer: Vec::new(),
+            newer_bookmarks: Vec::new(),
+            destroys_newer,
+        }
     }
 }
 
@@ -178,19 +186,23 @@ impl SyncTask for Rollback {
             // The newest first: each is the last when it goes.
             self.newer = later.map(|other| other.name()).collect();
             self.newer.reverse();
-            if self.newer.is_empty() {
-                pool.check_rollback(&self.snapshot).await?;
-                return Ok(());
+            let bookmarks = dsl.bookmarks(&head).await?.into_iter();
+            let later = bookmarks.filter(|bookmark| bookmark.phys.creation_txg > snapshot.phys.creation_txg);
+            self.newer_bookmarks = later.map(|bookmark| bookmark.name).collect();
+            if !self.destroys_newer && self.newer.len() + self.newer_bookmarks.len() > 0 {
+                let names = self.newer_bookmarks.iter().rev().chain(&self.newer).cloned().collect();
+                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::Newer(names)));
             }
-            if !self.destroys_newer {
-                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::Newer(self.newer.clone())));
+            if self.newer.is_empty() {
+                pool.check_rollback(&self.snapshot, true).await?;
+                return Ok(());
             }
             for newer in &self.newer {
                 pool.check_destroy_snapshot(newer, false).await?;
             }
             // The head goes back whichever snapshot is its last.
             if let Some(last) = self.newer.first() {
-                pool.check_rollback(last).await?;
+                pool.check_rollback(last, true).await?;
             }
             Ok(())
         })
@@ -200,6 +212,9 @@ impl SyncTask for Rollback {
         Box::pin(async move {
             for newer in &self.newer {
                 pool.destroy_snapshot(newer, false).await?;
+            }
+            for newer in &self.newer_bookmarks {
+                pool.destroy_bookmark(newer).await?;
             }
             pool.rollback_dataset(&self.snapshot).await?;
             Ok(())

@@ -22,6 +22,9 @@ const PART_MAX_BYTES: usize = 256;
 /// Blocks of files at most, in bytes (`SPA_MAXBLOCKSIZE`); what a pool has no feature for is refused when it is known.
 const BLOCK_MAX_BYTES: u64 = 16 << 20;
 
+/// Limits of numbers: none is more than any.
+const LIMITS: [&str; 2] = ["filesystem_limit", "snapshot_limit"];
+
 /// When a property is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
@@ -45,6 +48,7 @@ pub(crate) fn setting(text: &str) -> Result<(&str, &str)> {
 pub(crate) fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
     let name = property.name;
     let kept = match property.kind {
+        Kind::Number(_) if value == "none" && LIMITS.contains(&name) => u64::MAX,
         Kind::Number(_) if value == "none" => 0,
         Kind::Number(_) if value == "auto" && name == "refreservation" => AUTO,
         Kind::Number(_) if value == "auto" => bail!("'auto' is invalid value for '{name}'"),
@@ -112,7 +116,8 @@ pub(crate) fn dataset_property(name: &str, when: When, types: Types) -> Result<S
         bail!("property '{name}' specified multiple times");
     }
     // Those that change accounts a new pool's root gets later.
-    let is_account = ["quota", "refreservation"].contains(&name) && when == When::PoolCreation;
+    let is_account =
+        ["quota", "refreservation", "filesystem_limit", "snapshot_limit"].contains(&name) && when == When::PoolCreation;
     if effect::of_dataset(property) == Effect::NotYet || is_account {
         bail!("not supported yet: changing the property '{name}'");
     }
@@ -164,7 +169,8 @@ pub(crate) fn dataset_setting(text: &str, when: When, types: Types) -> Result<Op
         None if value.len() >= VALUE_MAX_BYTES => bail!("property value too long"),
         None => PropertyValue::Text(value.to_owned()),
     };
-    if matches!(value, PropertyValue::Number(AUTO)) && !types.contains(Types::VOLUME) {
+    let is_auto = name == "refreservation" && matches!(value, PropertyValue::Number(AUTO));
+    if is_auto && !types.contains(Types::VOLUME) {
         bail!("'{name}=auto' only allowed on volumes");
     }
     Ok(Some((name, value)))

@@ -35,9 +35,8 @@ const ZPOOL: [&str; 20] = [
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZFS: [&str; 20] = [
+const ZFS: [&str; 19] = [
     "allow",
-    "bookmark",
     "change-key",
     "jail",
     "load-key",

@@ -150,6 +150,9 @@ pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(
         context.err(format!("pool '{name}' was not exported, but {last}; going on with it"));
     }
     context.say_notes(pool.name(), pool.notes());
+    if !rustix::process::geteuid().is_root() {
+        pool.obey_limits().await?;
+    }
     Ok((pool, devices))
 }
 

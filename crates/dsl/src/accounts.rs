@@ -90,6 +90,7 @@ impl Dsl {
     pub async fn synced(&self, txg: Txg, dataset: ObjectId, synced: Synced) -> Result<Settled, DslError> {
         let mut phys = self.dataset_phys(dataset).await?;
         assert_eq!(synced.root.logical_birth(), txg, "the root of a head that has changed is of the txg");
+        self.count_killed(txg, dataset, &phys, &synced.killed).await?;
         let killed = (synced.killed.count(), synced.killed.space());
         let (freed, dead) =
             synced.killed.split_after(phys.prev_snapshot_txg, |bp| self.open_part().writer.space_of(bp));

@@ -4,6 +4,7 @@
 //! directory   used = sum of its parts; the children's parts = what the children say
 //! dataset     ◄── next ── snapshot ◄── next ── snapshot, and back by prev, with the txgs of creation going down
 //! deadlist    sums in its header = sums of its lists
+//! counts      of datasets and snapshots below, where they are kept
 //! ```
 //! Nothing here is for a pool that somebody else may have written: what contradicts itself there is an error of whoever reads it.
 
@@ -39,7 +40,7 @@ impl Dsl {
                 self.audit_head(&dir).await?;
             }
         }
-        Ok(())
+        self.audit_counts().await
     }
 
     async fn audit_head(&self, dir: &Dir) -> Result<(), DslError> {

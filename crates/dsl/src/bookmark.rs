@@ -1,14 +1,41 @@
 //! Bookmarks: what remains of a snapshot when only its time is wanted.
+//!
+//! ```text
+//! head (a table of extra fields) ── bookmarks ─► ZAP: name ─► 3 words    guid, txg and time of the snapshot
+//!                                                          or 12 words   and its sizes, what was freed of it, its set of IVs
+//! ```
+//! **Need.** An incremental stream begins at a point of time; the snapshot of that time may go. A bookmark keeps the point, and (feature
+//! `bookmark_written`) what it takes to say how much was written since.
+//!
+//! **Life of one.** It is made from a snapshot of the dataset or of those that it is a clone of, or copied from a bookmark of theirs. It goes
+//! by its name, or with its dataset; a promotion moves it with the snapshots of its time. What it knows of freed blocks is kept up in `freed`.
+//!
+//! **Invariants.** 1. A bookmark has the short form unless it knows what the long form is for: older software reads it then. 2. The features
+//! count datasets with bookmarks (`bookmarks`), long bookmarks (`bookmark_v2`), those with sizes (`bookmark_written`) and those with a list of
+//! redacted blocks ([`BookmarkCounts`]). 3. A table of bookmarks has one at least.
 
-use cenote_dmu::Zap;
+use cenote_dmu::{ObjectSpec, Zap};
+use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::dataset_field;
-use cenote_format::dsl::{BookmarkPhys, RedactionListPhys};
-use cenote_format::ids::ObjectId;
+use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DatasetFlags, RedactionListPhys};
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::zap::{NormFlags, ZapValue};
+use cenote_taskq::BoxFuture;
 
+use crate::bpobj::EmptyRefs;
+use crate::open::ORDER;
 use crate::{Dataset, Dsl, DslError};
 
 /// Bookmarks of one dataset at most, as a bound on memory.
 const BOOKMARKS_MAX: usize = 1 << 22;
+/// Datasets that are clones one of the other at most, as a bound on a walk.
+const ORIGINS_MAX: usize = 1 << 22;
+/// Words of the short form.
+const SHORT_WORDS: usize = 3;
+/// Bytes of a dnode's bonus that all software has room for.
+const BONUS_MAX_BYTES: usize = 320;
+/// Data blocks of a list of redacted blocks.
+const REDACTION_BLOCK_BYTES: u32 = 128 << 10;
 
 /// A bookmark of a dataset.
 #[derive(Clone, Debug)]
@@ -19,19 +46,123 @@ pub struct Bookmark {
     pub phys: BookmarkPhys,
 }
 
+impl Bookmark {
+    /// The part after `#`.
+    #[must_use]
+    pub fn short_name(&self) -> &str {
+        self.name.split_once('#').map_or("", |(_, name)| name)
+    }
+
+    /// True if it knows the sizes of its snapshot, and what was freed of that.
+    #[must_use]
+    pub const fn has_sizes(&self) -> bool {
+        self.phys.flags.contains(BookmarkFlags::HAS_FREED_BEFORE_NEXT)
+    }
+}
+
+/// How many more, or fewer, things use the features that have to do with bookmarks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BookmarkCounts {
+    /// Datasets with bookmarks.
+    pub bookmarks: i64,
+    /// Bookmarks of the long form.
+    pub bookmark_v2: i64,
+    /// Bookmarks that know sizes.
+    pub bookmark_written: i64,
+    /// Bookmarks with a list of redacted blocks.
+    pub redaction_bookmarks: i64,
+    /// Lists of redacted blocks whose snapshots stand in a block of their own.
+    pub redaction_list_spill: i64,
+    /// Datasets that have become tables of extra fields.
+    pub extensible_dataset: i64,
+}
+
+impl BookmarkCounts {
+    /// Counts one bookmark, or takes it off.
+    fn count(&mut self, phys: &BookmarkPhys, is_long: bool, by: i64) {
+        let written = phys.flags.contains(BookmarkFlags::HAS_FREED_BEFORE_NEXT);
+        self.bookmark_v2 += by * i64::from(is_long);
+        self.bookmark_written += by * i64::from(written);
+        self.redaction_bookmarks += by * i64::from(phys.redaction_list.0 != 0);
+    }
+
+    /// Each feature's name and change.
+    #[must_use]
+    pub const fn changes(&self) -> [(&'static str, i64); 6] {
+        [
+            ("bookmarks", self.bookmarks),
+            ("bookmark_v2", self.bookmark_v2),
+            ("bookmark_written", self.bookmark_written),
+            ("redaction_bookmarks", self.redaction_bookmarks),
+            ("redaction_list_spill", self.redaction_list_spill),
+            ("extensible_dataset", self.extensible_dataset),
+        ]
+    }
+}
+
+/// The parts of a bookmark that a pool has room for.
+#[derive(Clone, Copy, Debug)]
+pub struct BookmarkForm {
+    /// The set of IVs (feature `bookmark_v2`).
+    pub has_ivset: bool,
+    /// Sizes (feature `bookmark_written`).
+    pub has_sizes: bool,
+}
+
+pub(crate) fn value(phys: &BookmarkPhys) -> ZapValue {
+    ZapValue::from_u64s(&phys.words())
+}
+
+/// An entry of a table: its short name, its fields, and whether it has the long form.
+pub(crate) type Entry = (String, BookmarkPhys, bool);
+
 impl Dsl {
+    /// The table of a head's bookmarks; `None` where it has none.
+    pub(crate) fn bookmark_table(&self, head: ObjectId) -> BoxFuture<'_, Result<Option<ObjectId>, DslError>> {
+        Box::pin(async move { Ok(self.object_field(head, dataset_field::BOOKMARK_NAMES).await?.map(ObjectId)) })
+    }
+
+    /// All bookmarks of a head, in no order.
+    pub(crate) fn bookmark_entries(&self, head: ObjectId) -> BoxFuture<'_, Result<Vec<Entry>, DslError>> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            let Some(object) = self.bookmark_table(head).await? else { return Ok(found) };
+            let zap = Zap::open(self.mos_object(object).await?).await?;
+            for entry in zap.entries(BOOKMARKS_MAX).await? {
+                let words: Vec<u64> = entry.value.integers().collect();
+                let phys = BookmarkPhys::from_words(&words);
+                let phys = phys.map_err(|error| DslError::Format { object: object.0, error })?;
+                found.push((String::from_utf8_lossy(entry.name()).into_owned(), phys, words.len() > SHORT_WORDS));
+            }
+            Ok(found)
+        })
+    }
+
     /// The bookmarks of a head, sorted by name.
     pub async fn bookmarks(&self, head: &Dataset) -> Result<Vec<Bookmark>, DslError> {
-        let mut found = Vec::new();
-        let Some(object) = self.dataset_field(head, dataset_field::BOOKMARK_NAMES).await? else { return Ok(found) };
-        let zap = Zap::open(self.mos_object(ObjectId(object)).await?).await?;
-        for entry in zap.entries(BOOKMARKS_MAX).await? {
-            let words: Vec<u64> = entry.value.integers().collect();
-            let phys = BookmarkPhys::from_words(&words).map_err(|error| DslError::Format { object, error })?;
-            found.push(Bookmark { name: format!("{}#{}", head.dir.name, String::from_utf8_lossy(entry.name())), phys });
-        }
+        let full = |(name, phys, _): Entry| Bookmark { name: format!("{}#{name}", head.dir.name), phys };
+        let mut found: Vec<Bookmark> = self.bookmark_entries(head.object).await?.into_iter().map(full).collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
+    }
+
+    /// A head's bookmark with this short name; of a dataset whose names are the same in both cases, one of such a name.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn bookmark(&self, head: &Dataset, name: &str) -> Result<Option<Bookmark>, DslError> {
+        let full = |name: &str, phys| Bookmark { name: format!("{}#{name}", head.dir.name), phys };
+        if head.phys.flags.contains(DatasetFlags::CASE_INSENSITIVE) {
+            let all = self.bookmark_entries(head.object).await?;
+            let found = all.into_iter().find(|(other, ..)| other.eq_ignore_ascii_case(name));
+            return Ok(found.map(|(name, phys, _)| full(&name, phys)));
+        }
+        let Some(table) = self.bookmark_table(head.object).await? else { return Ok(None) };
+        let found = Zap::open(self.mos_object(table).await?).await?.lookup(name.as_bytes()).await?;
+        let Some(found) = found else { return Ok(None) };
+        let phys = BookmarkPhys::from_words(&found.integers().collect::<Vec<u64>>());
+        let phys = phys.map_err(|error| DslError::Format { object: table.0, error })?;
+        Ok(Some(full(name, phys)))
     }
 
     /// The guids of the snapshots that a redaction bookmark was made for; `None` if it is no such bookmark.
@@ -44,5 +175,209 @@ impl Dsl {
         let phys = RedactionListPhys::parse(&dnode.phys().bonus, dnode.byte_order())
             .map_err(|error| DslError::Format { object: object.0, error })?;
         Ok(Some(phys.snapshots.iter().map(|guid| guid.0).collect()))
+    }
+
+    /// True if what the directory `dir` had in the txg `txg`, a snapshot or what a bookmark remembers of one, came before a dataset: in the
+    /// same directory, or in one that it is a clone of.
+    ///
+    /// # Errors
+    /// The MOS cannot be read, or contradicts itself.
+    pub async fn is_earlier(&self, later: &Dataset, dir: ObjectId, txg: Txg) -> Result<bool, DslError> {
+        let mut later = later.clone();
+        for _ in 0..ORIGINS_MAX {
+            if later.is_snapshot() && txg >= later.phys.creation_txg {
+                return Ok(false);
+            }
+            if later.dir.object == dir {
+                return Ok(true);
+            }
+            let origin = later.dir.phys.origin;
+            if origin.0 == 0 {
+                return Ok(false);
+            }
+            // Its name does not matter; that it is a snapshot does.
+            let found = self.dataset_object(origin, later.dir.clone(), Some(String::new())).await?;
+            later = Dataset { dir: self.dir_object(found.phys.dir, String::new()).await?, ..found };
+            if later.dir.object == dir && later.phys.creation_txg == txg {
+                return Ok(true);
+            }
+        }
+        Err(DslError::Corrupt { object: later.object.0, what: "too many origins one before the other".to_owned() })
+    }
+
+    /// The fields that a bookmark of a snapshot begins with. It has no list of redacted blocks.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn bookmark_fields(&self, snapshot: ObjectId, form: BookmarkForm) -> Result<BookmarkPhys, DslError> {
+        let phys = self.dataset_phys(snapshot).await?;
+        let mut ivset_guid = 0;
+        if form.has_ivset {
+            ivset_guid = self.object_field(snapshot, dataset_field::IVSET_GUID).await?.unwrap_or(0);
+        }
+        let mut made = BookmarkPhys {
+            guid: phys.guid,
+            creation_txg: phys.creation_txg,
+            creation_time: phys.creation_time,
+            redaction_list: ObjectId(0),
+            flags: BookmarkFlags::empty(),
+            referenced_bytes: 0,
+            compressed_bytes: 0,
+            uncompressed_bytes: 0,
+            referenced_freed_bytes: 0,
+            compressed_freed_bytes: 0,
+            uncompressed_freed_bytes: 0,
+            ivset_guid,
+        };
+        if form.has_sizes {
+            made.flags = BookmarkFlags::HAS_FREED_BEFORE_NEXT | BookmarkFlags::SNAPSHOT_EXISTS;
+            made.referenced_bytes = phys.referenced_bytes;
+            made.compressed_bytes = phys.compressed_bytes;
+            made.uncompressed_bytes = phys.uncompressed_bytes;
+            let next = self.dataset_phys(phys.next_snapshot).await?;
+            let freed = self.deadlist_sizes(next.deadlist, None).await?;
+            made.referenced_freed_bytes = freed.used_bytes;
+            made.compressed_freed_bytes = freed.compressed_bytes;
+            made.uncompressed_freed_bytes = freed.uncompressed_bytes;
+        }
+        Ok(made)
+    }
+
+    /// Makes the list of a bookmark whose snapshot is redacted itself: complete, with no block in it.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed, or the guids take more room than a dnode has.
+    pub async fn create_redaction_list(&self, txg: Txg, snapshots: &[u64]) -> Result<ObjectId, DslError> {
+        let phys = RedactionListPhys {
+            last_object: u64::MAX,
+            last_block: u64::MAX,
+            entry_count: 0,
+            snapshots: snapshots.iter().copied().map(Guid).collect(),
+        };
+        let bonus = phys.emit(ORDER);
+        if bonus.len() > BONUS_MAX_BYTES {
+            let what = "bookmarks of snapshots that are redacted with so many others".to_owned();
+            return Err(DslError::Unsupported(what));
+        }
+        let kind = DmuType::UINT64_METADATA;
+        let spec = ObjectSpec::new(kind, REDACTION_BLOCK_BYTES).with_bonus(kind, bonus);
+        Ok(self.mos().create_object(txg, &spec)?.id())
+    }
+
+    /// Enters a bookmark of a head, which has none of this name. `counts` takes in what that changes.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub fn add_bookmark<'a>(
+        &'a self,
+        txg: Txg,
+        head: ObjectId,
+        name: &'a str,
+        phys: &'a BookmarkPhys,
+        counts: &'a mut BookmarkCounts,
+    ) -> BoxFuture<'a, Result<(), DslError>> {
+        Box::pin(async move {
+            let table = match self.bookmark_table(head).await? {
+                Some(table) => self.mos().object(table).await?,
+                None => {
+                    let table = self.mos().create_object(txg, &ObjectSpec::new(DmuType::ZAP_METADATA, 512))?;
+                    Zap::create_with(table.clone(), NormFlags::TO_UPPER)?.flush(txg).await?;
+                    let field = ZapValue::from_u64(table.id().0);
+                    let zapified = self.put_dataset_field(txg, head, dataset_field::BOOKMARK_NAMES, &field).await?;
+                    counts.extensible_dataset += i64::from(zapified);
+                    counts.bookmarks += 1;
+                    table
+                }
+            };
+            let mut zap = Zap::open(table).await?;
+            zap.insert(name.as_bytes(), &value(phys)).await?;
+            zap.flush(txg).await?;
+            counts.count(phys, phys.words().len() > SHORT_WORDS, 1);
+            self.forget_kept(head);
+            Ok(())
+        })
+    }
+
+    /// Takes a bookmark of a head away, and with the last one their table.
+    pub(crate) fn take_bookmark_out<'a>(
+        &'a self,
+        txg: Txg,
+        head: ObjectId,
+        name: &'a str,
+        counts: &'a mut BookmarkCounts,
+    ) -> BoxFuture<'a, Result<BookmarkPhys, DslError>> {
+        Box::pin(async move {
+            let absent = || DslError::NoSuchDataset(format!("#{name}"));
+            let table = self.bookmark_table(head).await?.ok_or_else(absent)?;
+            let table = self.mos().object(table).await?;
+            let mut zap = Zap::open(table.clone()).await?;
+            let words: Vec<u64> = zap.remove(name.as_bytes()).await?.integers().collect();
+            let phys = BookmarkPhys::from_words(&words);
+            let phys = phys.map_err(|error| DslError::Format { object: table.id().0, error })?;
+            counts.count(&phys, words.len() > SHORT_WORDS, -1);
+            if zap.entry_count()? > 0 {
+                zap.flush(txg).await?;
+            } else {
+                table.free(txg);
+                Zap::put_entry(&self.mos().object(head).await?, txg, dataset_field::BOOKMARK_NAMES, None).await?;
+                counts.bookmarks -= 1;
+            }
+            self.forget_kept(head);
+            Ok(phys)
+        })
+    }
+
+    /// Destroys a bookmark of a head. `refs` takes in what becomes of references to the pool's empty list.
+    ///
+    /// # Errors
+    /// There is none of this name, or the MOS cannot be changed.
+    pub fn destroy_bookmark<'a>(
+        &'a self,
+        txg: Txg,
+        head: ObjectId,
+        name: &'a str,
+        counts: &'a mut BookmarkCounts,
+        refs: &'a mut EmptyRefs,
+    ) -> BoxFuture<'a, Result<(), DslError>> {
+        Box::pin(async move {
+            let gone = self.take_bookmark_out(txg, head, name, counts).await?;
+            self.free_redaction_list(txg, &gone, counts).await?;
+            self.release_key(txg, head, &gone, refs).await
+        })
+    }
+
+    /// Destroys all bookmarks of a head that goes itself.
+    pub(crate) fn destroy_bookmarks<'a>(
+        &'a self,
+        txg: Txg,
+        head: ObjectId,
+        counts: &'a mut BookmarkCounts,
+    ) -> BoxFuture<'a, Result<(), DslError>> {
+        Box::pin(async move {
+            self.forget_kept(head);
+            let Some(table) = self.bookmark_table(head).await? else { return Ok(()) };
+            for (_, phys, is_long) in self.bookmark_entries(head).await? {
+                counts.count(&phys, is_long, -1);
+                self.free_redaction_list(txg, &phys, counts).await?;
+            }
+            self.mos().object(table).await?.free(txg);
+            counts.bookmarks -= 1;
+            Ok(())
+        })
+    }
+
+    async fn free_redaction_list(
+        &self,
+        txg: Txg,
+        phys: &BookmarkPhys,
+        counts: &mut BookmarkCounts,
+    ) -> Result<(), DslError> {
+        if phys.redaction_list.0 == 0 {
+            return Ok(());
+        }
+        let list = self.mos().object(phys.redaction_list).await?;
+        counts.redaction_list_spill -= i64::from(list.phys().spill.is_some());
+        list.free(txg);
+        Ok(())
     }
 }

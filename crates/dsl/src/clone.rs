@@ -5,6 +5,8 @@
 //! clone's directory                        ▲─────── head             its deadlist has the entries that the origin's head has, up to the origin
 //! ```
 
+use std::collections::BTreeSet;
+
 use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
@@ -47,7 +49,8 @@ impl Dsl {
         assert!(from.next_snapshot.0 != 0 && from.creation_txg < txg, "what is cloned is a snapshot that is on disk");
         let object = self.create_dataset_object(txg)?;
         let origin_head = self.dataset_phys(self.dir_phys(from.dir).await?.head_dataset).await?;
-        let deadlist = self.clone_deadlist(txg, origin_head.deadlist, from.creation_txg, None, refs).await?;
+        let deadlist =
+            self.clone_deadlist(txg, origin_head.deadlist, from.creation_txg, &BTreeSet::new(), refs).await?;
         let mut phys = self.new_dataset(dir, deadlist, birth, rng);
         phys.snapshot_names = Zap::create_object(self.mos(), txg, DmuType::DSL_DS_SNAP_MAP, &[]).await?.id();
         phys.prev_snapshot = origin;
@@ -110,7 +113,7 @@ impl Dsl {
         self.put_dataset(txg, phys.prev_snapshot, &snapshot).await?;
 
         let (unique_bytes, deadlist) = (phys.unique_bytes, phys.deadlist);
-        phys.deadlist = self.clone_deadlist(txg, deadlist, Txg(u64::MAX), None, refs).await?;
+        phys.deadlist = self.clone_deadlist(txg, deadlist, Txg(u64::MAX), &BTreeSet::new(), refs).await?;
         phys.bp = snapshot.bp;
         phys.referenced_bytes = snapshot.referenced_bytes;
         phys.compressed_bytes = snapshot.compressed_bytes;
@@ -119,6 +122,7 @@ impl Dsl {
         phys.flags |= DatasetFlags::UNIQUE_ACCURATE;
         self.put_dataset(txg, head, &phys).await?;
         self.free_deadlist(txg, deadlist, refs).await?;
+        self.restart_bookmarks(txg, head, phys.prev_snapshot).await?;
         self.charge_head(txg, phys.dir, unique_bytes, space.negated()).await?;
         self.change_dir(txg, phys.dir, |dir| {
             let [head, snapshots, ..] = &mut dir.used_breakdown_bytes;

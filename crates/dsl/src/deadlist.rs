@@ -11,7 +11,7 @@
 //! more: for the snapshot before. When a snapshot goes, the entries of its follower that only it had are the pool's to free; its own go
 //! into its follower's, and the entry that began with it is one with that before in all heads that have it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_dmu::{Object, SpaceDelta, Zap};
 use cenote_format::blkptr::Blkptr;
@@ -71,21 +71,21 @@ impl Dsl {
         Ok(object.id())
     }
 
-    /// Makes a deadlist with the entries of another that begin before a txg, all empty, and one more where `also` names one.
+    /// Makes a deadlist with the entries of another that begin before a txg, all empty, and those of `also`.
     pub(crate) async fn clone_deadlist(
         &self,
         txg: Txg,
         from: ObjectId,
         before: Txg,
-        also: Option<Txg>,
+        also: &BTreeSet<Txg>,
         refs: &mut EmptyRefs,
     ) -> Result<ObjectId, DslError> {
         let (_, lists) = self.open_deadlist(from).await?;
+        let keys: BTreeSet<Txg> = lists.keys().filter(|first| **first < before).chain(also).copied().collect();
         let mut empty = Vec::new();
-        for first in lists.keys().copied().filter(|first| *first < before).chain(also) {
+        for first in keys {
             empty.push((first, self.empty_list(txg, refs)?));
         }
-        assert!(also.is_none_or(|also| !lists.contains_key(&also)), "a snapshot begins a range of its own");
         self.create_deadlist(txg, &empty).await
     }
 
@@ -170,7 +170,8 @@ impl Dsl {
         Ok(list)
     }
 
-    /// Makes the entry that begins after a txg one with that before it.
+    /// Makes the entry that begins after a txg one with that before it, where there is one: a bookmark that a clone had of it too may have
+    /// taken it along.
     pub(crate) async fn remove_deadlist_key(
         &self,
         txg: Txg,
@@ -179,9 +180,9 @@ impl Dsl {
         refs: &mut EmptyRefs,
     ) -> Result<(), DslError> {
         let (object, lists) = self.open_deadlist(deadlist).await?;
-        let before = lists.range(..key).next_back();
-        let (Some(list), Some((first, own))) = (lists.get(&key), before) else {
-            let what = format!("it has no entry for what was born after txg {key}, or none before that");
+        let Some(list) = lists.get(&key) else { return Ok(()) };
+        let Some((first, own)) = lists.range(..key).next_back() else {
+            let what = format!("it has no entry for what was born before txg {key}");
             return Err(DslError::Corrupt { object: deadlist.0, what });
         };
         self.enqueue_in_entry(txg, &object, *first, *own, *list, refs).await?;

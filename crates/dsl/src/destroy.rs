@@ -8,8 +8,10 @@ use cenote_format::zap::{ZapValue, int_key_name};
 use crate::Dsl;
 use crate::DslError;
 use crate::accounts::{UsedBy, signed};
+use crate::bookmark::BookmarkCounts;
 use crate::bpobj::EmptyRefs;
 use crate::dir::Dir;
+use crate::limits::Counted;
 
 /// The entry that says that properties were ever received.
 pub(crate) const HAS_RECEIVED: &str = "$hasrecvd";
@@ -21,6 +23,8 @@ pub struct Gone {
     pub zapified: u64,
     /// Entries of its deadlist that shared the empty list.
     pub shared_empty: u64,
+    /// Of its bookmarks.
+    pub bookmarks: BookmarkCounts,
 }
 
 impl Dsl {
@@ -59,6 +63,7 @@ impl Dsl {
         self.forget_name(txg, dir).await?;
         let dir = dir.object;
         let phys = self.dir_phys(dir).await?;
+        self.adjust_count(txg, phys.parent, Counted::Datasets, -1).await?;
         let head = phys.head_dataset;
         let dataset = self.dataset_phys(head).await?;
         let used = SpaceDelta {
@@ -70,6 +75,7 @@ impl Dsl {
         self.forget_clone(txg, head, dataset.prev_snapshot).await?;
 
         let mut refs = EmptyRefs::default();
+        self.destroy_bookmarks(txg, head, &mut gone.bookmarks).await?;
         self.free_deadlist(txg, dataset.deadlist, &mut refs).await?;
         gone.shared_empty = refs.released;
         let mut objects = vec![dataset.snapshot_names, head];

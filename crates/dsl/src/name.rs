@@ -121,10 +121,10 @@ pub fn check_new_pool(name: &str) -> Result<(), String> {
 /// Why not, in OpenZFS's words.
 pub fn check_new_dataset(name: &str) -> Result<(), String> {
     if name.contains('@') {
-        return Err("snapshot delimiter '@' is not expected here\nnot supported yet: making snapshots".into());
+        return Err("snapshot delimiter '@' is not expected here".into());
     }
     if name.contains('#') {
-        return Err("bookmark delimiter '#' is not expected here\nnot supported yet: making bookmarks".into());
+        return Err("bookmark delimiter '#' is not expected here".into());
     }
     check_new_parts(name)?;
     if name.matches('/').count() >= LEVELS_MAX {
@@ -156,6 +156,20 @@ pub fn check_new_snapshot(name: &str) -> Result<(), String> {
         return Err("name is too long".into());
     }
     Ok(())
+}
+
+/// Checks the full name of a new bookmark.
+///
+/// # Errors
+/// Why not, in OpenZFS's words.
+pub fn check_new_bookmark(name: &str) -> Result<(), String> {
+    match name.split_once('#') {
+        None => Err("missing '#' delimiter in bookmark name".into()),
+        Some((_, bookmark)) if bookmark.contains(['@', '#']) => {
+            Err("multiple '@' and/or '#' delimiters in name".into())
+        }
+        Some((dataset, bookmark)) => check_new_snapshot(&format!("{dataset}@{bookmark}")),
+    }
 }
 
 fn check_new_parts(name: &str) -> Result<(), String> {

@@ -1,5 +1,7 @@
 //! What the datasets of a pool that is changed have beside what is on disk.
 
+use std::collections::BTreeMap;
+
 use cenote_dmu::{Objset, Writer};
 use cenote_format::Endian;
 use cenote_format::dsl::pool_directory;
@@ -7,6 +9,7 @@ use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 
+use crate::freed::Kept;
 use crate::{Dsl, DslError};
 
 /// The byte order of what is written.
@@ -34,6 +37,8 @@ pub(crate) struct Open {
     empty_bpobj: Mutex<Option<ObjectId>>,
     /// Head datasets that are open, in the order in which they were opened.
     heads: Mutex<Vec<Head>>,
+    /// Of heads that were synced: the bookmarks that count what the head gives up.
+    pub(crate) kept: Mutex<BTreeMap<ObjectId, Kept>>,
     /// Directories that were given other names since the pool was opened.
     renames: AtomicU64,
 }
@@ -47,7 +52,8 @@ impl Open {
         empty_bpobj: Option<ObjectId>,
     ) -> Self {
         let (empty_bpobj, heads) = (Mutex::new(empty_bpobj), Mutex::new(Vec::new()));
-        Self { writer: writer.clone(), mos_dir, origin, free_bpobj, empty_bpobj, heads, renames: AtomicU64::new(0) }
+        let (kept, renames) = (Mutex::new(BTreeMap::new()), AtomicU64::new(0));
+        Self { writer: writer.clone(), mos_dir, origin, free_bpobj, empty_bpobj, heads, kept, renames }
     }
 }
 

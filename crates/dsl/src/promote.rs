@@ -19,7 +19,8 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
 
 use crate::accounts::{UsedBy, signed};
-use crate::{Dataset, Dsl, DslError};
+use crate::limits::Counted;
+use crate::{BookmarkCounts, Dataset, Dsl, DslError};
 
 /// Snapshots in a chain, and clones of one, at most, as a bound on a walk.
 const CHAIN_MAX: usize = 1 << 24;
@@ -48,6 +49,8 @@ pub struct Promotion {
     origin_snapshot_bytes: i64,
     /// Names that the clone has for snapshots of its own.
     pub conflicts: Vec<String>,
+    /// Names that the clone has for bookmarks of its own.
+    pub bookmark_conflicts: Vec<String>,
 }
 
 impl Promotion {
@@ -55,6 +58,12 @@ impl Promotion {
     #[must_use]
     pub const fn origin_dir(&self) -> ObjectId {
         self.origin_dir
+    }
+
+    /// The number of snapshots that move.
+    #[must_use]
+    pub const fn snapshot_count(&self) -> u64 {
+        self.shared.len() as u64
     }
 
     /// Bytes that count to the clone's directory afterwards, and to the origin's before.
@@ -123,7 +132,7 @@ impl Dsl {
             since = before.creation_txg;
         }
         let own = Zap::open(self.mos().object(clone.phys.snapshot_names).await?).await?;
-        let (mut names, mut conflicts) = (Vec::new(), Vec::new());
+        let (mut names, mut conflicts, mut bookmark_conflicts) = (Vec::new(), Vec::new(), Vec::new());
         for (object, _) in &shared {
             let name = self.dataset_name(*object).await?;
             let name = name.split_once('@').map_or("", |(_, name)| name).to_owned();
@@ -131,6 +140,13 @@ impl Dsl {
                 conflicts.push(name.clone());
             }
             names.push(name);
+        }
+        let taken: BTreeSet<String> =
+            self.bookmark_entries(clone.object).await?.into_iter().map(|(name, ..)| name).collect();
+        for (name, bookmark, _) in self.bookmark_entries(origin_dir.head_dataset).await? {
+            if bookmark.creation_txg <= origin.creation_txg && taken.contains(&name) {
+                bookmark_conflicts.push(name);
+            }
         }
         Ok(Promotion {
             clone: clone.object,
@@ -146,15 +162,17 @@ impl Dsl {
             shared,
             names,
             conflicts,
+            bookmark_conflicts,
         })
     }
 
-    /// Promotes a clone as planned, with no change in between.
+    /// Promotes a clone as planned, with no change in between. What that changes in the counts of bookmarks' features comes back.
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
-    pub async fn promote(&self, txg: Txg, plan: Promotion) -> Result<(), DslError> {
-        assert!(plan.conflicts.is_empty(), "no two snapshots of a dataset have one name");
+    pub async fn promote(&self, txg: Txg, plan: Promotion) -> Result<BookmarkCounts, DslError> {
+        let conflicts = plan.conflicts.len() + plan.bookmark_conflicts.len();
+        assert_eq!(conflicts, 0, "no two snapshots or bookmarks of a dataset have one name");
         let entry = async |zap: ObjectId, of: ObjectId, is_there: bool| {
             let value = ZapValue::from_u64(of.0);
             let zap = self.mos().object(zap).await?;
@@ -185,6 +203,9 @@ impl Dsl {
             entry(above, plan.origin_head, false).await?;
             entry(above, plan.clone, true).await?;
         }
+        let mut counts = BookmarkCounts::default();
+        self.move_bookmarks(txg, plan.origin_head, plan.clone, phys.creation_txg, &mut counts).await?;
+        self.restart_bookmarks(txg, plan.clone, origin).await?;
         let names = self.dataset_phys(plan.origin_head).await?.snapshot_names;
         let new_names = self.dataset_phys(plan.clone).await?.snapshot_names;
         let (names, new_names) = (self.mos().object(names).await?, self.mos().object(new_names).await?);
@@ -211,6 +232,9 @@ impl Dsl {
                 entry(dir.clones, head, true).await?;
             }
         }
+        let moved = plan.snapshot_count().cast_signed();
+        self.adjust_count(txg, plan.origin_dir, Counted::Snapshots, -moved).await?;
+        self.adjust_count(txg, plan.dir, Counted::Snapshots, moved).await?;
         let [_, before, ..] = self.dir_phys(plan.dir).await?.used_breakdown_bytes;
         let of_snapshots = plan.clone_snapshot_bytes - signed(before);
         self.transfer(txg, plan.dir, of_snapshots, plan.moved).await?;
@@ -218,7 +242,7 @@ impl Dsl {
         let of_snapshots = plan.origin_snapshot_bytes - signed(before);
         self.transfer(txg, plan.origin_dir, of_snapshots, plan.moved.negated()).await?;
         self.renamed();
-        Ok(())
+        Ok(counts)
     }
 
     /// Counts bytes to a directory, some of them to its snapshots and the rest to its head.

@@ -8,6 +8,7 @@ use crate::Dsl;
 use crate::DslError;
 use crate::accounts::{count_child, signed};
 use crate::dir::Dir;
+use crate::limits::Counted;
 
 impl Dsl {
     /// Gives a directory another name, below the same or another directory, which is not below it and has nothing of this name.
@@ -26,6 +27,14 @@ impl Dsl {
         self.renamed();
         if parent == before {
             return Ok(());
+        }
+        // What has counts is below what has them.
+        for (counted, own) in [(Counted::Datasets, 1), (Counted::Snapshots, 0)] {
+            if let Some(count) = self.count(dir, counted).await? {
+                let moved = signed(count) + own;
+                self.adjust_count(txg, before, counted, -moved).await?;
+                self.adjust_count(txg, parent, counted, moved).await?;
+            }
         }
         phys.parent = parent;
         self.put_dir(txg, dir, &phys).await?;

@@ -25,6 +25,7 @@ use cenote_taskq::Rng;
 use crate::accounts::{UsedBy, signed};
 use crate::bpobj::EmptyRefs;
 use crate::create::Birth;
+use crate::limits::Counted;
 use crate::{Dsl, DslError};
 
 /// Clones of the snapshots of one directory at most, as a bound on a walk.
@@ -83,8 +84,11 @@ impl Dsl {
         let unused = SpaceDelta { used_bytes: signed(phys.unique_bytes.min(reserved)), ..SpaceDelta::default() };
         self.charge(txg, phys.dir, UsedBy::Refreservation, unused).await?;
 
-        phys.deadlist =
-            self.clone_deadlist(txg, phys.deadlist, Txg(u64::MAX), Some(phys.prev_snapshot_txg), refs).await?;
+        // No block that the last snapshot has not is on its deadlist, so there is no entry for that yet, nor for bookmarks after it.
+        let mut also = self.newer_bookmark_txgs(head, phys.prev_snapshot_txg).await?;
+        also.insert(phys.prev_snapshot_txg);
+        phys.deadlist = self.clone_deadlist(txg, phys.deadlist, Txg(u64::MAX), &also, refs).await?;
+        self.forget_kept(head);
         phys.prev_snapshot = object;
         phys.prev_snapshot_txg = txg;
         phys.unique_bytes = 0;
@@ -92,6 +96,7 @@ impl Dsl {
         self.put_dataset(txg, head, &phys).await?;
         let names = self.mos().object(phys.snapshot_names).await?;
         Zap::put_entry(&names, txg, name, Some(&ZapValue::from_u64(object.0))).await?;
+        self.adjust_count(txg, phys.dir, Counted::Snapshots, 1).await?;
         self.note_snapshots_changed(txg, phys.dir, birth.time_s).await?;
         Ok(object)
     }
@@ -147,6 +152,7 @@ impl Dsl {
         let phys = self.dataset_phys(snapshot).await?;
         assert!(phys.child_count <= 1 && phys.next_snapshot.0 != 0, "a snapshot with clones is not destroyed");
         let next = phys.next_snapshot;
+        let is_bookmarked = self.snapshot_leaves_bookmarks(txg, &phys).await?;
         if phys.prev_snapshot.0 != 0 {
             let mut before = self.dataset_phys(phys.prev_snapshot).await?;
             if before.next_snapshot == snapshot {
@@ -181,14 +187,18 @@ impl Dsl {
         self.merge_deadlists(txg, after.deadlist, phys.deadlist, refs).await?;
 
         let dir = self.dir_phys(phys.dir).await?;
-        self.remove_clones_key(txg, phys.dir, phys.creation_txg, refs).await?;
+        if !is_bookmarked {
+            self.remove_clones_key(txg, phys.dir, phys.creation_txg, refs).await?;
+        }
         if after.next_snapshot.0 != 0 {
             let beyond = self.dataset_phys(after.next_snapshot).await?;
             let own = self.deadlist_space(beyond.deadlist, phys.prev_snapshot_txg, Some(phys.creation_txg)).await?;
             after.unique_bytes = after.unique_bytes.saturating_add_signed(own.used_bytes);
             self.put_dataset(txg, next, &after).await?;
-            let head = self.dataset_phys(dir.head_dataset).await?;
-            self.remove_deadlist_key(txg, head.deadlist, phys.creation_txg, refs).await?;
+            if !is_bookmarked {
+                let head = self.dataset_phys(dir.head_dataset).await?;
+                self.remove_deadlist_key(txg, head.deadlist, phys.creation_txg, refs).await?;
+            }
         } else {
             self.recount_head(txg, next).await?;
         }
@@ -201,12 +211,19 @@ impl Dsl {
             self.mos().object(table).await?.free(txg);
         }
         object.free(txg);
+        self.adjust_count(txg, phys.dir, Counted::Snapshots, -1).await?;
         self.note_snapshots_changed(txg, phys.dir, birth.time_s).await?;
         Ok(was_zapified)
     }
 
     /// The entry of a snapshot's txg goes from the deadlists of all clones of a directory's snapshots, and of their clones.
-    async fn remove_clones_key(&self, txg: Txg, dir: ObjectId, key: Txg, refs: &mut EmptyRefs) -> Result<(), DslError> {
+    pub(crate) async fn remove_clones_key(
+        &self,
+        txg: Txg,
+        dir: ObjectId,
+        key: Txg,
+        refs: &mut EmptyRefs,
+    ) -> Result<(), DslError> {
         let (mut left, mut seen) = (vec![dir], 0);
         while let Some(dir) = left.pop() {
             let clones = self.dir_phys(dir).await?.clones;
@@ -222,8 +239,9 @@ impl Dsl {
                     let what = "more clones than there can be".to_owned();
                     return Err(DslError::Corrupt { object: clones.0, what });
                 }
-                // A clone of an older snapshot does not know this one.
-                if origin.0 != 0 && self.dataset_phys(origin).await?.creation_txg > key {
+                // A clone of an older snapshot does not know this one; and one with a bookmark of its own keeps the entry.
+                let knows = origin.0 != 0 && self.dataset_phys(origin).await?.creation_txg > key;
+                if knows && !self.needs_key(txg, clone, key).await? {
                     self.remove_deadlist_key(txg, phys.deadlist, key, refs).await?;
                     left.push(phys.dir);
                 }

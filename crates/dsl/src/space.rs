@@ -226,7 +226,7 @@ impl Dsl {
     }
 
     /// Sizes of a deadlist: of all blocks, or of those in ranges that begin before `limit`.
-    async fn deadlist_sizes(&self, object: ObjectId, limit: Option<Txg>) -> Result<Sizes, DslError> {
+    pub(crate) async fn deadlist_sizes(&self, object: ObjectId, limit: Option<Txg>) -> Result<Sizes, DslError> {
         if object.0 == 0 {
             return Ok(Sizes::default());
         }

@@ -66,6 +66,7 @@ pub mod tunables;
 mod view;
 
 pub use admin::add::AddOptions;
+pub use admin::bookmark::NewBookmark;
 pub use admin::dataset::{FileSizes, PropertyValue};
 pub use admin::receive::{RECEIVED, ReceivePoint, ReceiveRefusal, ReceiveSpec, Receiving, Resumable};
 pub use admin::snapshot::NewSnapshot;

@@ -5,6 +5,7 @@ use cenote_format::zap::{FatHeader, Leaf, LeafEdit, PointerPlace, ZapEditError, 
 use cenote_taskq::buf::{Block, Buf};
 use cenote_zio::ORDER;
 
+use super::normal::normalised;
 use super::{Form, UNWRITTEN_MAX, Zap};
 use crate::{DmuError, DmuErrorKind};
 
@@ -16,7 +17,7 @@ impl Zap {
         if key.check().is_err() {
             return Ok(None);
         }
-        let hash = header.hasher().key(key);
+        let hash = self.hash_of(header, key)?;
         let leaf = self.leaf_at(header, header.pointer_place(hash)).await?;
         let (block, order) = self.block(leaf).await?;
         let fail = |error: FormatError| self.fail(error);
@@ -25,6 +26,18 @@ impl Zap {
             Some(entry) => Ok(Some(entry.value().map_err(fail)?)),
             None => Ok(None),
         }
+    }
+
+    /// The hash of a key. Names are normalised before, where the ZAP says so.
+    fn hash_of(&self, header: &FatHeader, key: ZapKey<'_>) -> Result<u64, DmuError> {
+        let ZapKey::Name(name) = key else { return Ok(header.hasher().key(key)) };
+        let name = normalised(name, header.norm_flags);
+        let name = name.ok_or_else(|| {
+            self.fail(DmuErrorKind::WrongType(
+                "a ZAP that normalises names, and a name with other than ASCII letters".into(),
+            ))
+        })?;
+        Ok(header.hasher().key(ZapKey::Name(&name)))
     }
 
     /// The number of the leaf that a pointer leads to.
@@ -96,7 +109,8 @@ impl Zap {
         value: &ZapValue,
     ) -> Result<(), DmuError> {
         self.check_end()?;
-        let hash = self.fat()?.hasher().key(key);
+        let header = self.fat()?.clone();
+        let hash = self.hash_of(&header, key)?;
         loop {
             let header = self.fat()?.clone();
             let leaf = self.leaf_at(&header, header.pointer_place(hash)).await?;
@@ -123,7 +137,7 @@ impl Zap {
 
     pub(super) async fn remove_fat(&mut self, key: ZapKey<'_>) -> Result<ZapValue, DmuError> {
         let header = self.fat()?.clone();
-        let hash = header.hasher().key(key);
+        let hash = self.hash_of(&header, key)?;
         let leaf = self.leaf_at(&header, header.pointer_place(hash)).await?;
         let remove = |bytes: &mut [u8]| LeafEdit::open(bytes, ORDER)?.remove(hash, key);
         let removed = self.edit(leaf, remove).await?.map_err(|error| self.fail(error))?;

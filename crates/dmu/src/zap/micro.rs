@@ -62,7 +62,7 @@ impl Zap {
             index.free.extend(slots(len_bytes)..slots(grown_bytes));
         }
         let Some(slot) = index.free.first().copied() else { return Ok(Err(ZapEditError::Full)) };
-        let hash = index.hasher.name(name);
+        let hash = index.hash_of(name);
         let cd = match index.cds.get(&hash) {
             Some(used) => (0..).find(|cd| !used.contains(cd)).unwrap_or(u32::MAX),
             None => 0,
@@ -91,7 +91,7 @@ impl Zap {
         let remove = |bytes: &mut [u8]| MicroZapEdit::open(bytes, ORDER)?.remove(name);
         let value = self.edit_first(self.first.len(), remove).map_err(|error| self.fail(error))?;
         let index = self.index()?;
-        let hash = index.hasher.name(name);
+        let hash = index.hash_of(name);
         if let (Some(cd), Some(used)) = (cd, index.cds.get_mut(&hash)) {
             used.remove(&cd);
             if used.is_empty() {

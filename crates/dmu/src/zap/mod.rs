@@ -21,6 +21,7 @@ mod fat;
 mod listing;
 mod micro;
 mod micro_index;
+mod normal;
 
 use std::collections::BTreeMap;
 
@@ -37,6 +38,7 @@ use cenote_zio::ORDER;
 pub use self::listing::ZapListing;
 
 use self::micro_index::MicroIndex;
+use self::normal::normalised;
 use crate::object::{Object, ObjectSpec};
 use crate::objset::Objset;
 use crate::{DmuError, DmuErrorKind};
@@ -249,8 +251,8 @@ impl Zap {
                 Ok(self.micro()?.entry(slot).map(|entry| ZapValue::from_u64(entry.value)))
             }
             Form::Micro(None) => Ok(self.micro()?.lookup(name).map(|entry| ZapValue::from_u64(entry.value))),
-            Form::Fat(header) if !header.norm_flags.is_empty() => {
-                // The hash is of the normalised name; the names of such a directory are compared one by one.
+            Form::Fat(header) if normalised(name, header.norm_flags).is_none() => {
+                // The hash is of the normalised name, which is not known; the names are compared one by one.
                 let mut listing = self.listing();
                 while let Some(batch) = listing.next().await? {
                     if let Some(entry) = batch.into_iter().find(|entry| entry.name() == name) {

@@ -76,9 +76,9 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct NormFlags: u64 {
         /// Fold to upper case.
-        const TO_UPPER = 0x0000_0001;
+        const TO_UPPER = 0x0000_0002;
         /// Fold to lower case.
-        const TO_LOWER = 0x0000_0002;
+        const TO_LOWER = 0x0000_0004;
         /// Canonical decomposition.
         const CANON_DECOMP = 0x0000_0010;
         /// Compatibility decomposition.

@@ -18,6 +18,7 @@ mod health;
 mod hostile;
 mod indirect;
 mod kstats;
+mod limits;
 mod live;
 mod logged;
 mod logs;

@@ -6,15 +6,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cenote_admin::{
-    AdminError, Reach, clone_dataset, destroy, destroy_snapshots, hold, promote, release, rollback, take_snapshots,
+    AdminError, Reach, clone_dataset, create_bookmarks, destroy, destroy_bookmarks, destroy_snapshots, hold, promote,
+    release, rollback, take_snapshots,
 };
 use cenote_dmu::ObjectSpec;
 use cenote_dmu::tx::{Cost, TxTunables};
+use cenote_dsl::name::is_at_or_below;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_sim::audit_space;
-use cenote_spa::{ImportOptions, NewSnapshot, Pool, View, find, import, open};
+use cenote_spa::{ImportOptions, NewBookmark, NewSnapshot, Pool, PropertyValue, View, find, import, open};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 
@@ -34,6 +36,8 @@ struct Model {
     holds: BTreeSet<(String, String)>,
     /// Snapshots that go with their last hold or clone.
     deferred: BTreeSet<String>,
+    /// Bookmarks, and when their snapshots were taken.
+    bookmarks: BTreeMap<String, u64>,
 }
 
 impl Model {
@@ -50,6 +54,13 @@ impl Model {
         self.deferred.remove(snapshot);
     }
 
+    fn rename(&mut self, new_name: impl Fn(&String) -> String) {
+        self.snapshots.iter_mut().for_each(|(name, _)| *name = new_name(name));
+        self.holds = self.holds.iter().map(|(name, tag)| (new_name(name), tag.clone())).collect();
+        self.deferred = self.deferred.iter().map(&new_name).collect();
+        self.origins.values_mut().for_each(|origin| *origin = new_name(origin));
+    }
+
     /// Snapshots that were to go, and that nothing keeps any more.
     fn settle(&mut self) {
         for snapshot in self.deferred.clone() {
@@ -60,8 +71,15 @@ impl Model {
     }
 }
 
-fn of(snapshot: &str) -> &str {
-    snapshot.split('@').next().unwrap()
+/// The head of a snapshot or a bookmark.
+fn of(name: &str) -> &str {
+    name.split(['@', '#']).next().unwrap()
+}
+
+/// When a snapshot was taken: its name keeps that when it gets another.
+fn taken(snapshot: &str) -> u64 {
+    let (_, name) = snapshot.split_once("@s").unwrap();
+    name.split('r').next().unwrap().parse().unwrap()
 }
 
 fn any<'a, T>(all: impl ExactSizeIterator<Item = &'a T>, rng: &mut Rng) -> Option<&'a T> {
@@ -117,7 +135,7 @@ async fn step(pool: &Pool, model: &mut Model, next: &mut u64, rng: &mut Rng) -> 
     let head = any(model.heads.keys(), rng).cloned().expect("there is a head");
     let snapshot = any(model.snapshots.iter(), rng).map(|(name, _)| name.clone());
     *next += 1;
-    match (rng.below(17), snapshot) {
+    match (rng.below(22), snapshot) {
         (0..=5, _) => write(pool, &head, model.heads.get_mut(&head).unwrap(), rng).await,
         (6..=8, _) => {
             let some: Vec<String> = model.heads.keys().filter(|_| rng.chance(1, 2)).cloned().collect();
@@ -161,11 +179,14 @@ async fn step(pool: &Pool, model: &mut Model, next: &mut u64, rng: &mut Rng) -> 
                 .skip(1)
                 .collect();
             let destroys = rng.chance(1, 2);
-            let may = newer.is_empty() || (destroys && !newer.iter().any(|name| model.is_kept(name)));
+            let after = |name: &String, when: &u64| of(name) == of(&snapshot) && *when > taken(&snapshot);
+            let are_newer = !newer.is_empty() || model.bookmarks.iter().any(|(name, when)| after(name, when));
+            let may = !are_newer || (destroys && !newer.iter().any(|name| model.is_kept(name)));
             let went = rollback(pool, &snapshot, destroys).await;
             assert_eq!(went.is_ok(), may, "{snapshot}: {went:?}");
             if may {
                 newer.iter().for_each(|name| model.remove(name));
+                model.bookmarks.retain(|name, when| !after(name, when));
                 let (_, contents) = model.snapshots.iter().find(|(other, _)| *other == snapshot).unwrap();
                 model.heads.insert(of(&snapshot).to_owned(), contents.clone());
             }
@@ -199,6 +220,7 @@ async fn step(pool: &Pool, model: &mut Model, next: &mut u64, rng: &mut Rng) -> 
             if may {
                 own.iter().for_each(|name| model.remove(name));
                 model.heads.remove(&head);
+                model.bookmarks.retain(|name, _| of(name) != head);
                 model.origins.remove(&head);
                 model.settle();
             }
@@ -218,15 +240,53 @@ async fn step(pool: &Pool, model: &mut Model, next: &mut u64, rng: &mut Rng) -> 
                 true => name.replacen(&of_origin, &head, 1),
                 false => name.clone(),
             };
-            model.snapshots.iter_mut().for_each(|(name, _)| *name = new_name(name));
-            model.holds = model.holds.iter().map(|(name, tag)| (new_name(name), tag.clone())).collect();
-            model.deferred = model.deferred.iter().map(&new_name).collect();
+            let moves = |name: &str, when: u64| of(name) == of_origin && when <= taken(&origin);
+            let bookmarks = std::mem::take(&mut model.bookmarks).into_iter().map(|(name, when)| {
+                let name = if moves(&name, when) { name.replacen(&of_origin, &head, 1) } else { name };
+                (name, when)
+            });
+            model.bookmarks = bookmarks.collect();
             let above = model.origins.remove(&head).map(|_| model.origins.remove(&of_origin));
-            model.origins.values_mut().for_each(|origin| *origin = new_name(origin));
+            model.rename(&new_name);
             if let Some(above) = above.flatten() {
                 model.origins.insert(head.clone(), new_name(&above));
             }
             model.origins.insert(of_origin.clone(), new_name(&origin));
+        }
+        (17..=18, Some(snapshot)) => {
+            // Of a clone's time before it was one, too.
+            let clone = any(model.origins.iter().collect::<Vec<_>>().iter(), rng).copied();
+            let (head, source) = match clone.filter(|_| rng.chance(1, 4)) {
+                Some((clone, origin)) => (clone.clone(), origin.clone()),
+                None => (of(&snapshot).to_owned(), snapshot),
+            };
+            let name = format!("{head}#b{next}");
+            let when = taken(&source);
+            create_bookmarks(pool, vec![NewBookmark { name: name.clone(), source }]).await?;
+            model.bookmarks.insert(name, when);
+        }
+        (19, _) => {
+            let Some(source) = any(model.bookmarks.keys(), rng).cloned() else { return Ok(()) };
+            let name = format!("{}#c{next}", of(&source));
+            create_bookmarks(pool, vec![NewBookmark { name: name.clone(), source: source.clone() }]).await?;
+            model.bookmarks.insert(name, model.bookmarks[&source]);
+        }
+        (20, _) => {
+            let some: Vec<String> = model.bookmarks.keys().filter(|_| rng.chance(1, 4)).cloned().collect();
+            model.bookmarks.retain(|name, _| !some.contains(name));
+            destroy_bookmarks(pool, some).await?;
+        }
+        (21, Some(snapshot)) => {
+            let (head, name) = snapshot.split_once('@').unwrap();
+            let new = format!("s{}r{next}", taken(&snapshot));
+            let recursive = rng.chance(1, 2);
+            pool.rename_snapshots(head, name, &new, recursive).await?;
+            let renamed = |full: &String| {
+                let (of, old) = full.split_once('@').unwrap();
+                let is_meant = old == name && (of == head || recursive && is_at_or_below(of, head));
+                if is_meant { format!("{of}@{new}") } else { full.clone() }
+            };
+            model.rename(renamed);
         }
         _ => {}
     }
@@ -256,6 +316,13 @@ async fn compare(handle: &Handle, paths: &[PathBuf], model: &Model, what: &str) 
             names.sort();
             expected.sort();
             assert_eq!(names, expected, "{what}: {name}");
+            let bookmarks = dsl.bookmarks(&dataset).await.unwrap();
+            let names: Vec<&String> = bookmarks.iter().map(|bookmark| &bookmark.name).collect();
+            let expected: Vec<&String> = model.bookmarks.keys().filter(|bookmark| of(bookmark) == name).collect();
+            assert_eq!(names, expected, "{what}: {name}");
+            for bookmark in &bookmarks {
+                assert!(bookmark.has_sizes(), "{what}: {}", bookmark.name);
+            }
         }
     }
     view.close().await;
@@ -279,6 +346,12 @@ fn histories_of_snapshots_and_clones_add_up() {
             for name in ["written/a", "written/b", "written/a/below"] {
                 pool.create_dataset(name, ObjsetType::Zfs).await.unwrap();
                 model.heads.insert(name.to_owned(), Contents::new());
+            }
+            if seed % 2 == 1 {
+                // Counts are kept then, and audited.
+                for property in ["filesystem_limit", "snapshot_limit"] {
+                    pool.change_property("written/a", property, Some(&PropertyValue::Number(1000))).await.unwrap();
+                }
             }
             pool.sync().await.unwrap();
             let mut next = 0;

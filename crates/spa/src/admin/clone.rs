@@ -1,7 +1,7 @@
 //! Clones of snapshots, and heads that go back to their last snapshot.
 
-use cenote_dsl::{Birth, Dataset, EmptyRefs, Promotion};
-use cenote_format::dsl::{DatasetFlags, dataset_field, dir_field};
+use cenote_dsl::{Birth, Bookmark, Dataset, EmptyRefs, Promotion};
+use cenote_format::dsl::{DatasetFlags, dir_field};
 use cenote_format::ids::ObjectId;
 use cenote_format::zil::ZilHeader;
 use cenote_taskq::Rng;
@@ -45,6 +45,7 @@ impl Syncer {
         self.share_empty_bpobj().await?;
         let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await;
         let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        self.count_new_dir(dir).await?;
         let made = self.dsl.create_clone(dir, snapshot.object, birth, &mut rng, &mut refs).await;
         let head = made.map_err(|error| self.dsl_failed(error))?;
         self.count_empty_refs(refs).await?;
@@ -66,11 +67,12 @@ impl Syncer {
         Ok(())
     }
 
-    /// The last snapshot of a head, if the head can go back to it: nobody has it open, and the snapshot is its last.
+    /// The head of a snapshot, if the head can go back to it: nobody has it open, and the snapshot is its last; and no bookmark is newer, unless
+    /// those go before.
     ///
     /// # Errors
     /// There is no such snapshot, it is not the last, or the dataset cannot be changed yet.
-    pub async fn check_rollback(&self, name: &str) -> Result<Dataset, SpaError> {
+    pub async fn check_rollback(&self, name: &str, bookmarks_go: bool) -> Result<Dataset, SpaError> {
         let dsl = self.dsl().clone();
         let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot rollback to '{name}': {why}")));
         let snapshot = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
@@ -79,15 +81,14 @@ impl Syncer {
         }
         let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
         let Some(head) = head else { return cannot("its dataset has no head") };
-        if head.phys.prev_snapshot != snapshot.object {
+        let bookmarks = dsl.bookmarks(&head).await.map_err(|error| self.dsl_failed(error))?;
+        let is_newer = |bookmark: &Bookmark| bookmark.phys.creation_txg > snapshot.phys.creation_txg;
+        let are_newer = !bookmarks_go && bookmarks.iter().any(is_newer);
+        if head.phys.prev_snapshot != snapshot.object || are_newer {
             return cannot("more recent snapshots or bookmarks exist");
         }
         if !self.features.has("async_destroy") {
             return self.unwritable("rolling back in a pool without feature@async_destroy");
-        }
-        let bookmarks = dsl.dataset_field(&head, dataset_field::BOOKMARK_NAMES).await;
-        if bookmarks.map_err(|error| self.dsl_failed(error))?.is_some() {
-            return self.unwritable(format!("rolling back a dataset with bookmarks ('{}')", head.dir.name));
         }
         if self.is_scanned().await? {
             return self.unwritable("rolling back while a scrub or resilver is under way");
@@ -102,7 +103,7 @@ impl Syncer {
     /// # Errors
     /// As there, or the MOS cannot be changed.
     pub async fn rollback_dataset(&mut self, name: &str) -> Result<(), SpaError> {
-        let head = self.check_rollback(name).await?;
+        let head = self.check_rollback(name, false).await?;
         let txg = self.txg;
         assert!(!self.has_log_in_use(head.object), "a dataset is rolled back when nobody changes it");
         if let Some((objset, header)) = self.log_of(&head).await? {
@@ -143,7 +144,7 @@ impl Syncer {
         let origin_name = dsl.dataset_name(origin_head).await.map_err(|error| self.dsl_failed(error))?;
         let origin_head = dsl.dataset(&origin_name).await.map_err(|error| self.dsl_failed(error))?;
         for head in [&clone, &origin_head] {
-            self.check_counted(&dsl, head).await?;
+            self.check_remapped(&dsl, head).await?;
             let encrypted = dsl.dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT).await;
             if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
                 return self.unwritable(format!("promoting clones of encrypted datasets ('{}')", head.dir.name));
@@ -153,9 +154,15 @@ impl Syncer {
         if let Some(name) = plan.conflicts.first() {
             return cannot(&format!("snapshot name '@{name}' from origin conflicts with '@{name}' from target"));
         }
+        if let Some(name) = plan.bookmark_conflicts.first() {
+            return cannot(&format!("bookmark name '#{name}' from origin conflicts with '#{name}' from target"));
+        }
         // Where both have one directory above, the bytes count there already.
         let is_beside = clone.dir.phys.parent == origin_head.dir.phys.parent && clone.dir.phys.quota_bytes == 0;
         if !is_beside && plan.moved_bytes() > self.available_bytes(&dsl, &clone.dir).await? {
+            return cannot("out of space");
+        }
+        if !self.may_move(&origin_head.dir, &clone.dir, 0, plan.snapshot_count()).await? {
             return cannot("out of space");
         }
         Ok(plan)
@@ -172,7 +179,8 @@ impl Syncer {
         for dir in [clone.dir.object, plan.origin_dir()] {
             self.drop_livelist(dir).await?;
         }
-        self.dsl.promote(self.txg, plan).await.map_err(|error| self.dsl_failed(error))?;
+        let counts = self.dsl.promote(self.txg, plan).await.map_err(|error| self.dsl_failed(error))?;
+        self.count_bookmarks(&counts);
         self.record_event("promote", "", Some((name, clone.object))).await
     }
 

@@ -22,7 +22,7 @@ use std::ops::RangeInclusive;
 use cenote_codec::compress::Compression;
 use cenote_dmu::{Kinds, Objset, ObjsetPolicy, RedundantMetadata};
 use cenote_dsl::{Dir, Dsl};
-use cenote_format::dsl::{dataset_field, dir_field};
+use cenote_format::dsl::dir_field;
 use cenote_format::enums::{Checksum, Compress, ObjsetType};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::needs::Needs;
@@ -143,9 +143,6 @@ impl Syncer {
                 return refuse(what);
             }
         }
-        if view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await.map_err(fail)?.is_some() {
-            return refuse("changing a dataset with bookmarks");
-        }
         let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &dataset.dir, &mut policy).await?;
         let refquota = view.property(&dataset.dir, "refquota", false).await.map_err(fail)?;
@@ -190,9 +187,6 @@ impl Syncer {
         );
         if view.dir_field(&dataset.dir, dir_field::LIVELIST).await.map_err(fail)?.is_some() {
             return self.unwritable(format!("changing a clone that keeps a list of its blocks ('{name}')"));
-        }
-        if view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await.map_err(fail)?.is_some() {
-            return self.unwritable(format!("changing a dataset with bookmarks ('{name}')"));
         }
         let policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         let objset = Objset::own(self.writer.dmu().clone(), dataset.objset_id(), dataset.phys.bp, policy).await;

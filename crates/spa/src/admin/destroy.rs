@@ -6,7 +6,7 @@ use cenote_dsl::Dataset;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::dnodes_in_block;
-use cenote_format::dsl::{DatasetFlags, dataset_field, dir_field, pool_directory};
+use cenote_format::dsl::{DatasetFlags, dir_field, pool_directory};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Txg;
 use cenote_format::zil::ZilHeader;
@@ -45,6 +45,7 @@ impl Syncer {
         self.used_features.remove(&dataset.object);
         let gone = self.dsl.destroy_dataset(txg, &dataset.dir).await.map_err(|error| self.dsl_failed(error))?;
         self.features.change("extensible_dataset", -(gone.zapified as i64));
+        self.count_bookmarks(&gone.bookmarks);
         self.headers_only.remove(&dataset.object);
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
         self.dsl.retain_heads(|head| head.dataset != dataset.object);
@@ -105,14 +106,9 @@ impl Syncer {
         if dataset.dir.phys.reserved_bytes != 0 {
             return refuse("destroying a dataset with a reservation");
         }
-        for field in [dir_field::CRYPTO_KEY_OBJECT, dir_field::FILESYSTEM_COUNT] {
-            if view.dir_field(&dataset.dir, field).await.map_err(|error| self.dsl_failed(error))?.is_some() {
-                return refuse("destroying encrypted datasets, and where filesystem limits are in force");
-            }
-        }
-        let bookmarks = view.dataset_field(&dataset, dataset_field::BOOKMARK_NAMES).await;
-        if bookmarks.map_err(|error| self.dsl_failed(error))?.is_some() {
-            return refuse("destroying a dataset with bookmarks");
+        let encrypted = view.dir_field(&dataset.dir, dir_field::CRYPTO_KEY_OBJECT).await;
+        if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
+            return refuse("destroying encrypted datasets");
         }
         if dataset.phys.user_refs.0 != 0 || dataset.phys.properties.0 != 0 {
             return refuse("destroying a dataset with holds");

@@ -153,6 +153,9 @@ impl Syncer {
         if let Some(value) = value {
             self.check_property(property, value)?;
         }
+        if let ("filesystem_limit" | "snapshot_limit", Some(PropertyValue::Number(limit))) = (property, value) {
+            self.check_limit_value(dataset, *limit)?;
+        }
         if let ("quota", Some(PropertyValue::Number(bytes))) = (property, value) {
             self.check_quota_value(dataset, &dir, *bytes).await?;
         }
@@ -173,6 +176,11 @@ impl Syncer {
         let view = self.dsl().clone();
         let dir = self.check_change_property(dataset, property, value).await?;
         let followed = self.policies_with(&view, &dir, property, value).await?;
+        if let ("filesystem_limit" | "snapshot_limit", Some(PropertyValue::Number(limit))) = (property, value)
+            && *limit != u64::MAX
+        {
+            self.start_counting(&dir).await?;
+        }
         let txg = self.txg;
         let text = value.map(PropertyValue::text).unwrap_or_default();
         if property == "refreservation" {
@@ -284,6 +292,7 @@ impl Syncer {
             return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent is not a filesystem")));
         }
         self.check_above(view, &parent).await?;
+        self.check_new_below(name, &parent, 1).await?;
         Ok(parent)
     }
 
@@ -302,6 +311,7 @@ impl Syncer {
         let none = ObjectId(0);
         let dir = self.dsl.create_dir(Some(parent.object), last, none, birth).await;
         let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        self.count_new_dir(dir).await?;
         let dataset = self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
         let objset = self.new_objset(self.txg, dataset, kind, policy);
         let head = Head { dataset, objset };
@@ -314,13 +324,9 @@ impl Syncer {
     pub(crate) async fn check_above(&self, view: &Dsl, dir: &Dir) -> Result<(), SpaError> {
         let mut at = Some(dir.clone());
         while let Some(dir) = at {
-            for (field, what) in [
-                (dir_field::CRYPTO_KEY_OBJECT, "datasets below an encrypted one"),
-                (dir_field::FILESYSTEM_COUNT, "datasets where filesystem limits are in force"),
-            ] {
-                if view.dir_field(&dir, field).await.map_err(|error| self.dsl_failed(error))?.is_some() {
-                    return Err(self.refused(format!("{what} ('{}')", dir.name)));
-                }
+            let encrypted = view.dir_field(&dir, dir_field::CRYPTO_KEY_OBJECT).await;
+            if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
+                return Err(self.refused(format!("datasets below an encrypted one ('{}')", dir.name)));
             }
             if dir.phys.delegations.0 != 0 {
                 return Err(self.refused(format!("datasets below one with delegated permissions ('{}')", dir.name)));

@@ -1,8 +1,9 @@
 //! Other names for file systems, volumes and snapshots.
 
 use cenote_dsl::name::{NAME_MAX_BYTES, check_new_dataset, check_new_snapshot};
-use cenote_dsl::{Dir, Dsl, DslError};
+use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
+use cenote_format::ids::ObjectId;
 
 use crate::SpaError;
 use crate::sync::Syncer;
@@ -32,22 +33,74 @@ impl Syncer {
                 if head != new_head {
                     return Err(cannot(from, "snapshots must be part of same dataset"));
                 }
-                if view.dataset(to).await.is_ok() {
-                    return Err(cannot(from, "dataset already exists"));
-                }
-                let head = view.dataset(head).await.map_err(|error| self.dsl_failed(error))?.object;
-                let renamed = self.dsl.rename_snapshot(self.txg, head, old, new).await;
-                renamed.map_err(|error| self.dsl_failed(error))?;
+                return self.rename_snapshots(head, old, new, false).await;
             }
             (None, None) => {
                 check_new_dataset(to).map_err(|reason| cannot(from, &reason))?;
                 let (parent, name) = self.check_move(&view, &dataset.dir, to).await?;
+                self.count_below(&dataset.dir).await?;
                 let renamed = self.dsl.rename_dir(self.txg, &dataset.dir, parent.object, &name).await;
                 renamed.map_err(|error| self.dsl_failed(error))?;
             }
             _ => return Err(cannot(from, "a snapshot stays a snapshot, and nothing else becomes one")),
         }
         self.record_event("rename", &format!("-> {to}"), Some((from, dataset.object))).await
+    }
+
+    /// Heads with a snapshot of this name, as it can have the other name: of a dataset, and `recursive` of all below it.
+    ///
+    /// # Errors
+    /// One has one of the other name, or the full name would become too long.
+    pub async fn check_rename_snapshots(
+        &self,
+        dataset: &str,
+        from: &str,
+        to: &str,
+        recursive: bool,
+    ) -> Result<Vec<(Dataset, ObjectId)>, SpaError> {
+        let (view, failed) = (self.dsl().clone(), |error: DslError| self.dsl_failed(error));
+        let name = format!("{dataset}@{from}");
+        check_new_snapshot(&format!("{dataset}@{to}")).map_err(|reason| cannot(&name, &reason))?;
+        let top = view.dir(dataset).await.map_err(failed)?;
+        let dirs = if recursive { view.tree(top, true).await.map_err(failed)? } else { vec![top] };
+        let mut found = Vec::new();
+        for dir in dirs.into_iter().filter(|dir| !dir.last_name().starts_with('$')) {
+            let Some(head) = view.head(&dir).await.map_err(failed)? else { continue };
+            let Some(snapshot) = view.snapshot_object(&head, from).await.map_err(failed)? else { continue };
+            if view.snapshot_object(&head, to).await.map_err(failed)?.is_some() {
+                let why = match recursive {
+                    true => "a child dataset already has a snapshot with the new name",
+                    false => "dataset already exists",
+                };
+                return Err(cannot(&name, why));
+            }
+            if dir.name.len() + 1 + to.len() > NAME_MAX_BYTES {
+                return Err(cannot(&name, "dataset name is too long"));
+            }
+            found.push((head, snapshot));
+        }
+        Ok(found)
+    }
+
+    /// Gives a dataset's snapshot another name, and `recursive` those of the same name of all datasets below. Datasets without one are passed
+    /// over.
+    ///
+    /// # Errors
+    /// As [`Self::check_rename_snapshots`], or the MOS cannot be changed.
+    pub async fn rename_snapshots(
+        &mut self,
+        dataset: &str,
+        from: &str,
+        to: &str,
+        recursive: bool,
+    ) -> Result<(), SpaError> {
+        for (head, snapshot) in self.check_rename_snapshots(dataset, from, to, recursive).await? {
+            let name = format!("{}@{from}", head.dir.name);
+            self.record_event("rename", &format!("-> @{to}"), Some((&name, snapshot))).await?;
+            let renamed = self.dsl.rename_snapshot(self.txg, head.object, from, to).await;
+            renamed.map_err(|error| self.dsl_failed(error))?;
+        }
+        Ok(())
     }
 
     /// Whether a directory can have this name; the directory above it then, and the last part.
@@ -90,6 +143,15 @@ impl Syncer {
             self.check_above(view, &parent).await?;
             self.check_above(view, dir).await?;
             self.check_room(view, dir, &parent).await?;
+            let (datasets, snapshots) = view.counted_below(dir).await.map_err(failed)?;
+            let old = view.parent(dir).await.map_err(failed)?;
+            let may = match &old {
+                Some(old) => self.may_move(old, &parent, datasets.saturating_add(1), snapshots).await?,
+                None => true,
+            };
+            if !may {
+                return Err(cannot(from, "out of space"));
+            }
         }
         Ok((parent, last.to_owned()))
     }
@@ -118,7 +180,6 @@ fn cannot(from: &str, why: &str) -> SpaError {
 #[cfg(test)]
 mod tests {
     use cenote_dsl::Birth;
-    use cenote_format::ids::ObjectId;
     use cenote_taskq::{Rng, Runtime};
 
     use super::*;

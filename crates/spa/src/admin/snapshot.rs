@@ -65,6 +65,7 @@ impl TakeSnapshots {
                 return Ok(false);
             }
         }
+        syncer.check_new_snapshots(self.wanted.iter().map(|wanted| wanted.name.as_str())).await?;
         Ok(true)
     }
 }
@@ -84,7 +85,7 @@ impl Pool {
                 for wanted in &asked {
                     syncer.check_snapshot(&wanted.name).await?;
                 }
-                Ok::<_, SpaError>(())
+                syncer.check_new_snapshots(asked.iter().map(|wanted| wanted.name.as_str())).await
             })
         });
         look.await?;
@@ -126,7 +127,7 @@ impl Syncer {
         if head.phys.prev_snapshot_txg >= self.txg {
             return Ok(false);
         }
-        self.check_counted(&dsl, &head).await?;
+        self.check_remapped(&dsl, &head).await?;
         let reserved = dsl.refreservation_bytes(head.dir.object).await.map_err(|error| self.dsl_failed(error))?;
         let wanted = head.phys.unique_bytes.min(reserved);
         if wanted > 0 && wanted > self.available_bytes(&dsl, &head.dir).await? {
@@ -135,25 +136,12 @@ impl Syncer {
         Ok(true)
     }
 
-    /// Refuses datasets whose snapshots are counted, or noted with bookmarks.
-    pub(crate) async fn check_counted(&self, dsl: &cenote_dsl::Dsl, head: &Dataset) -> Result<(), SpaError> {
-        let bookmarks = dsl.dataset_field(head, dataset_field::BOOKMARK_NAMES).await;
-        if bookmarks.map_err(|error| self.dsl_failed(error))?.is_some() {
-            return self.unwritable(format!("changing snapshots of a dataset with bookmarks ('{}')", head.dir.name));
-        }
+    /// Refuses datasets that keep a list of blocks of removed devices.
+    pub(crate) async fn check_remapped(&self, dsl: &cenote_dsl::Dsl, head: &Dataset) -> Result<(), SpaError> {
         let remapped = dsl.dataset_field(head, dataset_field::REMAP_DEADLIST).await;
         if remapped.map_err(|error| self.dsl_failed(error))?.is_some() {
             return self
                 .unwritable(format!("snapshots of a dataset with blocks of removed devices ('{}')", head.dir.name));
-        }
-        let mut at = Some(head.dir.clone());
-        while let Some(dir) = at {
-            let counted = dsl.dir_field(&dir, dir_field::SNAPSHOT_COUNT).await;
-            if counted.map_err(|error| self.dsl_failed(error))?.is_some() {
-                return self
-                    .unwritable(format!("changing snapshots where snapshot limits are in force ('{}')", dir.name));
-            }
-            at = dsl.parent(&dir).await.map_err(|error| self.dsl_failed(error))?;
         }
         Ok(())
     }
@@ -246,7 +234,7 @@ impl Syncer {
         }
         let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
         let Some(head) = head else { return cannot("its dataset has no head") };
-        self.check_counted(&dsl, &head).await?;
+        self.check_remapped(&dsl, &head).await?;
         if self.is_scanned().await? {
             return self.unwritable("destroying snapshots while a scrub or resilver is under way");
         }

@@ -316,6 +316,7 @@ impl Opening<'_> {
             found: FoundPool { leaves, ..pool.found().clone() },
             synced: None,
             is_live: false,
+            obeys_limits: false,
             logs: None,
             zil: ZilTunables::default(),
             preloading: Arc::default(),

@@ -259,6 +259,7 @@ pub(crate) async fn create_syncer(
         found,
         synced: None,
         is_live: false,
+        obeys_limits: false,
         logs: None,
         zil: ZilTunables::default(),
         preloading: Arc::default(),

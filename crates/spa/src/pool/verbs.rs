@@ -35,6 +35,18 @@ impl Pool {
         self.change(move |syncer| Box::pin(async move { syncer.rename_dataset(&from, &to).await })).await
     }
 
+    /// As [`Syncer::rename_snapshots`](crate::Syncer::rename_snapshots).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn rename_snapshots(&self, dataset: &str, from: &str, to: &str, recursive: bool) -> Result<(), SpaError> {
+        let (dataset, from, to) = (dataset.to_owned(), from.to_owned(), to.to_owned());
+        self.change(move |syncer| {
+            Box::pin(async move { syncer.rename_snapshots(&dataset, &from, &to, recursive).await })
+        })
+        .await
+    }
+
     /// As [`Syncer::change_property`](crate::Syncer::change_property).
     ///
     /// # Errors

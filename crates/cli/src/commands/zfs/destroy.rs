@@ -1,7 +1,8 @@
 //! `zfs destroy`.
 
 use anyhow::{Result, bail};
-use cenote_admin::{Destroy, Reach, tree_names};
+use cenote_admin::{Destroy, Reach, destroy_bookmarks, tree_names};
+use cenote_dsl::DslError;
 use serde::{Deserialize, Serialize};
 
 use super::destroy_snapshots;
@@ -10,7 +11,7 @@ use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
 use crate::writing::{Writing, line};
 
-/// Destroy a file system or volume, or snapshots. What they hold alone is gone.
+/// Destroy a file system or volume, snapshots, or a bookmark. What they hold alone is gone.
 ///
 /// Snapshots are named as DATASET@NAME, several with commas, a range as FIRST%LAST; a range may be open at either end.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -36,11 +37,15 @@ pub(crate) struct Args {
     /// Say what is destroyed.
     #[arg(short = 'v')]
     pub(super) verbose: bool,
-    /// The dataset, or the snapshots.
+    /// The dataset, the snapshots, or the bookmark.
     pub(super) dataset: String,
 }
 
 impl Args {
+    const fn is_recursive(&self) -> bool {
+        self.recursive || self.with_clones
+    }
+
     /// Says what goes, as far as that is asked for.
     pub(super) fn say(&self, context: &Context, name: &str) -> Result<()> {
         if !self.verbose && !self.dry_run {
@@ -55,10 +60,12 @@ impl Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.dataset.contains('#') {
-        bail!("not supported yet: destroying bookmarks");
-    }
     let pool = Writing::open(context, pool_of(&args.dataset)).await?;
+    if let Some((of, bookmark)) = args.dataset.split_once('#').filter(|(of, _)| !of.contains('@'))
+        && pool.pool().dsl()?.find_dir(&args.dataset).await?.is_none()
+    {
+        return destroy_bookmark(&args, of, bookmark, pool).await;
+    }
     if args.dataset.contains('@') && pool.pool().dsl()?.find_dir(&args.dataset).await?.is_none() {
         return destroy_snapshots::run(context, args, pool).await;
     }
@@ -81,6 +88,23 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let flags = reach.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
         pool.finish(line(["zfs", "destroy"].into_iter().chain(flags).chain([name.as_str()]))).await?;
     }
+    Ok(Outcome::Good)
+}
+
+async fn destroy_bookmark(args: &Args, of: &str, bookmark: &str, pool: Writing) -> Result<Outcome> {
+    let flags = [(args.dry_run, "dryrun"), (args.deferred, "defer destroy"), (args.is_recursive(), "recursive")];
+    if let Some((_, flag)) = flags.iter().find(|(is_set, _)| *is_set) {
+        bail!("{flag} is not supported with bookmark");
+    }
+    let dsl = pool.pool().dsl()?;
+    let found = match dsl.dataset(of).await {
+        Ok(head) => dsl.bookmark(&head, bookmark).await?,
+        Err(DslError::NoSuchDataset(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let Some(found) = found else { bail!("bookmark '{}' does not exist.", args.dataset) };
+    destroy_bookmarks(pool.pool(), vec![found.name]).await?;
+    pool.finish(line(["zfs", "destroy", &args.dataset])).await?;
     Ok(Outcome::Good)
 }
 

@@ -1,5 +1,6 @@
 //! `cenote zfs …`: datasets, in OpenZFS's grammar.
 
+mod bookmark;
 mod clone;
 mod create;
 mod destroy;
@@ -34,7 +35,7 @@ use crate::background::GoesOn;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Datasets: create, destroy, snapshots, clones, list, properties, holds, differences, streams, space.
+/// Datasets: create, destroy, snapshots, bookmarks, clones, list, properties, holds, differences, streams, space.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -46,6 +47,7 @@ pub(crate) struct Args {
 crate::args::commands! {
     /// What to do with datasets.
     enum Zfs {
+        Bookmark => bookmark,
         Clone => clone,
         Create => create,
         Destroy => destroy,
@@ -88,7 +90,8 @@ impl Args {
     pub(crate) const fn is_for_server(&self) -> bool {
         matches!(
             self.command,
-            Zfs::Clone(_)
+            Zfs::Bookmark(_)
+                | Zfs::Clone(_)
                 | Zfs::Create(_)
                 | Zfs::Destroy(_)
                 | Zfs::Get(_)

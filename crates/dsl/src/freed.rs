@@ -1,0 +1,252 @@
+//! What bookmarks know of blocks that were freed since their snapshots.
+//!
+//! **Need.** Written since a bookmark is what a dataset refers to, less what the bookmark's snapshot referred to, and what of that was freed in
+//! between. Deadlists tell what was freed between two snapshots and how old it was. They do not tell it of the time up to the next snapshot, once
+//! the bookmark's own is gone: then that deadlist begins earlier. So a bookmark counts it itself.
+//! ```text
+//! ... ◄─ s1 ◄──── #b ───────── s2 ◄──────────── head         written since #b =
+//!                  └─ counted ─┘ └─ deadlists ──┘             head refers to − #b referred to + counted by #b + dead and as old as #b
+//! ```
+//!
+//! **Life of a count.** It begins as the deadlist of the snapshot's follower. While the head follows, each block that the head gives up and
+//! that is as old as the bookmark is added ([`Dsl::count_killed`]). A new snapshot ends that. When the follower is destroyed, its own follower's
+//! deadlist is added. When a promotion or a rollback gives the snapshot another follower, the count begins anew.
+//!
+//! **Deadlists** tell how old a block is as exactly as they have entries. So the entry of a snapshot stays when the snapshot goes, as long as a
+//! bookmark with a count is of its txg; and for bookmarks newer than the last snapshot, entries are made when the next snapshot is taken.
+//!
+//! **Rejected.** OpenZFS takes a destroyed snapshot's entry out of all clones' deadlists, also where a clone has a bookmark of that time itself, a
+//! copy: later it does not find the entry that it wants to take out with that bookmark. Here such a clone keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cenote_dmu::{Killed, SpaceDelta, Zap};
+use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DslDatasetPhys};
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_taskq::BoxFuture;
+
+use crate::bookmark::value;
+use crate::bpobj::EmptyRefs;
+use crate::{BookmarkForm, Dsl, DslError};
+
+/// Bookmarks of a head that count what the head gives up: by their short names.
+pub(crate) type Kept = Arc<Vec<(String, BookmarkPhys)>>;
+
+fn is_counting(phys: &BookmarkPhys) -> bool {
+    phys.flags.contains(BookmarkFlags::HAS_FREED_BEFORE_NEXT)
+}
+
+fn add(phys: &mut BookmarkPhys, space: SpaceDelta) {
+    let add = |to: &mut u64, bytes: i64| *to = to.saturating_add_signed(bytes);
+    add(&mut phys.referenced_freed_bytes, space.used_bytes);
+    add(&mut phys.compressed_freed_bytes, space.compressed_bytes);
+    add(&mut phys.uncompressed_freed_bytes, space.uncompressed_bytes);
+}
+
+impl Dsl {
+    fn put_bookmark<'a>(
+        &'a self,
+        txg: Txg,
+        head: ObjectId,
+        name: &'a str,
+        phys: &'a BookmarkPhys,
+    ) -> BoxFuture<'a, Result<(), DslError>> {
+        Box::pin(async move {
+            let what = || DslError::Corrupt { object: head.0, what: "its bookmarks have gone".to_owned() };
+            let table = self.bookmark_table(head).await?.ok_or_else(what)?;
+            Ok(Zap::put_entry(&self.mos().object(table).await?, txg, name, Some(&value(phys))).await?)
+        })
+    }
+
+    /// The bookmarks of a head that count, of these txgs.
+    async fn counting(
+        &self,
+        head: ObjectId,
+        txgs: impl std::ops::RangeBounds<Txg>,
+    ) -> Result<Vec<(String, BookmarkPhys)>, DslError> {
+        let all = self.bookmark_entries(head).await?.into_iter().map(|(name, phys, _)| (name, phys));
+        Ok(all.filter(|(_, phys)| is_counting(phys) && txgs.contains(&phys.creation_txg)).collect())
+    }
+
+    /// Those that the head follows. They are looked up once, until bookmarks or snapshots change.
+    async fn kept(&self, head: ObjectId, phys: &DslDatasetPhys) -> Result<Kept, DslError> {
+        if let Some(kept) = self.open_part().kept.lock().get(&head) {
+            return Ok(kept.clone());
+        }
+        let kept: Kept = Arc::new(self.counting(head, phys.prev_snapshot_txg..).await?);
+        self.open_part().kept.lock().insert(head, kept.clone());
+        Ok(kept)
+    }
+
+    /// Which bookmarks the head follows is to be looked up again.
+    pub(crate) fn forget_kept(&self, head: ObjectId) {
+        self.open_part().kept.lock().remove(&head);
+    }
+
+    /// Adds blocks that a head gave up to the counts of the bookmarks that it follows.
+    pub(crate) fn count_killed<'a>(
+        &'a self,
+        txg: Txg,
+        head: ObjectId,
+        phys: &'a DslDatasetPhys,
+        killed: &'a Killed,
+    ) -> BoxFuture<'a, Result<(), DslError>> {
+        Box::pin(async move {
+            if killed.is_empty() {
+                return Ok(());
+            }
+            let kept = self.kept(head, phys).await?;
+            if kept.is_empty() {
+                return Ok(());
+            }
+            // By the oldest bookmark that was there with the block.
+            let mut sums: BTreeMap<Txg, SpaceDelta> =
+                kept.iter().map(|(_, phys)| (phys.creation_txg, SpaceDelta::default())).collect();
+            for bp in killed.iter() {
+                if let Some((_, sum)) = sums.range_mut(bp.logical_birth()..).next() {
+                    sum.add(self.open_part().writer.space_of(bp));
+                }
+            }
+            let mut sum = SpaceDelta::default();
+            for older in sums.values_mut() {
+                sum.add(*older);
+                *older = sum;
+            }
+            if sum.is_zero() {
+                return Ok(());
+            }
+            let mut now = Vec::with_capacity(kept.len());
+            for (name, phys) in kept.iter() {
+                let mut phys = phys.clone();
+                let sum = sums[&phys.creation_txg];
+                add(&mut phys, sum);
+                self.put_bookmark(txg, head, name, &phys).await?;
+                now.push((name.clone(), phys));
+            }
+            self.open_part().kept.lock().insert(head, Arc::new(now));
+            Ok(())
+        })
+    }
+
+    /// The txgs of a head's bookmarks that count and are newer than its last snapshot: its deadlist gets entries for them with the next one.
+    pub(crate) fn newer_bookmark_txgs<'a>(
+        &'a self,
+        head: ObjectId,
+        last: Txg,
+    ) -> BoxFuture<'a, Result<BTreeSet<Txg>, DslError>> {
+        Box::pin(async move {
+            let newer = self.counting(head, Txg(last.0.saturating_add(1))..).await?;
+            Ok(newer.into_iter().map(|(_, phys)| phys.creation_txg).collect())
+        })
+    }
+
+    /// Tells bookmarks that a snapshot goes. True if one of its own txg counts, and needs its entry in deadlists.
+    pub(crate) fn snapshot_leaves_bookmarks<'a>(
+        &'a self,
+        txg: Txg,
+        snapshot: &'a DslDatasetPhys,
+    ) -> BoxFuture<'a, Result<bool, DslError>> {
+        Box::pin(async move {
+            let head = self.dir_phys(snapshot.dir).await?.head_dataset;
+            let next = self.dataset_phys(snapshot.next_snapshot).await?;
+            let mut is_needed = false;
+            for (name, mut phys) in self.counting(head, snapshot.prev_snapshot_txg..=snapshot.creation_txg).await? {
+                if phys.creation_txg == snapshot.creation_txg {
+                    is_needed = true;
+                    phys.flags.remove(BookmarkFlags::SNAPSHOT_EXISTS);
+                } else {
+                    // What was freed before the snapshot that goes is counted already.
+                    let since = self.deadlist_space(next.deadlist, Txg(0), Some(phys.creation_txg)).await?;
+                    add(&mut phys, since);
+                }
+                self.put_bookmark(txg, head, &name, &phys).await?;
+            }
+            self.forget_kept(head);
+            Ok(is_needed)
+        })
+    }
+
+    /// Has the bookmarks of a head that are of a snapshot's time begin to count anew, since another dataset follows the snapshot.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub fn restart_bookmarks<'a>(
+        &'a self,
+        txg: Txg,
+        head: ObjectId,
+        snapshot: ObjectId,
+    ) -> BoxFuture<'a, Result<(), DslError>> {
+        Box::pin(async move {
+            let of = self.dataset_phys(snapshot).await?;
+            for (name, old) in self.counting(head, of.creation_txg..=of.creation_txg).await? {
+                let form = BookmarkForm { has_ivset: old.ivset_guid != 0, has_sizes: true };
+                let phys =
+                    BookmarkPhys { redaction_list: old.redaction_list, ..self.bookmark_fields(snapshot, form).await? };
+                self.put_bookmark(txg, head, &name, &phys).await?;
+            }
+            self.forget_kept(head);
+            Ok(())
+        })
+    }
+
+    /// Moves the bookmarks up to a txg from one head to another, whose bookmarks have other names.
+    pub(crate) fn move_bookmarks<'a>(
+        &'a self,
+        txg: Txg,
+        from: ObjectId,
+        to: ObjectId,
+        until: Txg,
+        counts: &'a mut crate::BookmarkCounts,
+    ) -> BoxFuture<'a, Result<(), DslError>> {
+        Box::pin(async move {
+            for (name, phys, _) in self.bookmark_entries(from).await? {
+                if phys.creation_txg <= until {
+                    let phys = self.take_bookmark_out(txg, from, &name, counts).await?;
+                    self.add_bookmark(txg, to, &name, &phys, counts).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes the entries that only a bookmark needed out of deadlists, once it is gone.
+    pub(crate) async fn release_key(
+        &self,
+        txg: Txg,
+        head: ObjectId,
+        gone: &BookmarkPhys,
+        refs: &mut EmptyRefs,
+    ) -> Result<(), DslError> {
+        let key = gone.creation_txg;
+        let phys = self.dataset_phys(head).await?;
+        if !is_counting(gone)
+            || gone.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS)
+            || key >= phys.prev_snapshot_txg
+            || !self.counting(head, key..=key).await?.is_empty()
+        {
+            return Ok(());
+        }
+        self.remove_clones_key(txg, phys.dir, key, refs).await?;
+        self.remove_deadlist_key(txg, phys.deadlist, key, refs).await
+    }
+
+    /// True if a clone has a bookmark of its own that needs the entry of a txg. Such a bookmark is told that the snapshot is gone.
+    pub(crate) fn needs_key<'a>(
+        &'a self,
+        txg: Txg,
+        clone: ObjectId,
+        key: Txg,
+    ) -> BoxFuture<'a, Result<bool, DslError>> {
+        Box::pin(async move {
+            let of_key = self.counting(clone, key..=key).await?;
+            for (name, mut phys) in of_key.iter().cloned() {
+                if phys.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS) {
+                    phys.flags.remove(BookmarkFlags::SNAPSHOT_EXISTS);
+                    self.put_bookmark(txg, clone, &name, &phys).await?;
+                }
+            }
+            Ok(!of_key.is_empty())
+        })
+    }
+}

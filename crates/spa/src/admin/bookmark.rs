@@ -1,0 +1,168 @@
+//! Bookmarks: made from snapshots and from other bookmarks, and destroyed.
+
+use cenote_dsl::name::check_new_bookmark;
+use cenote_dsl::{Bookmark, BookmarkCounts, BookmarkForm, Dataset, DslError, EmptyRefs};
+use cenote_format::dsl::{BookmarkPhys, dir_field};
+use cenote_format::ids::ObjectId;
+use cenote_taskq::BoxFuture;
+
+use crate::SpaError;
+use crate::sync::Syncer;
+
+/// A bookmark that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewBookmark {
+    /// Its full name: `pool/dataset#bookmark`.
+    pub name: String,
+    /// The full name of the snapshot or the bookmark that it is made of.
+    pub source: String,
+}
+
+/// The snapshot or bookmark that a new bookmark is made of.
+enum Source {
+    Snapshot(Dataset),
+    Bookmark(Bookmark),
+}
+
+impl Syncer {
+    /// The head of a bookmark's full name, and the short name.
+    async fn head_of_bookmark(&self, name: &str) -> Result<Option<(Dataset, String)>, SpaError> {
+        let Some((of, short)) = name.split_once('#') else { return Ok(None) };
+        match self.dsl().dataset(of).await {
+            Ok(head) => Ok(Some((head, short.to_owned()))),
+            Err(DslError::NoSuchDataset(_)) => Ok(None),
+            Err(error) => Err(self.dsl_failed(error)),
+        }
+    }
+
+    /// The bookmark of this full name.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub fn find_bookmark<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<(Dataset, Bookmark)>, SpaError>> {
+        Box::pin(async move {
+            let Some((head, short)) = self.head_of_bookmark(name).await? else { return Ok(None) };
+            let found = self.dsl().bookmark(&head, &short).await.map_err(|error| self.dsl_failed(error))?;
+            Ok(found.map(|bookmark| (head, bookmark)))
+        })
+    }
+
+    /// Whether a bookmark can be made.
+    ///
+    /// # Errors
+    /// The feature is not enabled; a name is none, or is taken; there is no such dataset, snapshot or bookmark, or it is none that came before
+    /// the dataset that is to have the bookmark.
+    pub async fn check_bookmark(&self, new: &NewBookmark) -> Result<(), SpaError> {
+        self.bookmark_source(new).await.map(drop)
+    }
+
+    fn bookmark_source<'a>(&'a self, new: &'a NewBookmark) -> BoxFuture<'a, Result<(Dataset, Source), SpaError>> {
+        Box::pin(async move {
+            let name = &new.name;
+            let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot create bookmark '{name}': {why}")));
+            if !self.features.has("bookmarks") {
+                return cannot("bookmark feature not enabled");
+            }
+            if check_new_bookmark(name).is_err() {
+                return cannot("invalid argument");
+            }
+            let pool = |name: &str| name.split(['/', '@', '#']).next().unwrap_or_default().to_owned();
+            if pool(&new.source) != pool(name) {
+                return cannot("bookmark is in a different pool");
+            }
+            let dsl = self.dsl().clone();
+            let Some((head, short)) = self.head_of_bookmark(name).await? else {
+                return cannot("dataset does not exist");
+            };
+            if dsl.bookmark(&head, &short).await.map_err(|error| self.dsl_failed(error))?.is_some() {
+                return cannot("bookmark exists");
+            }
+            let (dir, txg, source) = if new.source.contains('#') {
+                let Some((of, bookmark)) = self.find_bookmark(&new.source).await? else {
+                    return cannot("dataset does not exist");
+                };
+                (of.dir.object, bookmark.phys.creation_txg, Source::Bookmark(bookmark))
+            } else {
+                let snapshot = match dsl.dataset(&new.source).await {
+                    Ok(snapshot) if snapshot.is_snapshot() => snapshot,
+                    Ok(_) => return cannot("invalid argument"),
+                    Err(DslError::NoSuchDataset(_)) => return cannot("dataset does not exist"),
+                    Err(DslError::BadName { .. }) => return cannot("invalid argument"),
+                    Err(error) => return Err(self.dsl_failed(error)),
+                };
+                (snapshot.dir.object, snapshot.phys.creation_txg, Source::Snapshot(snapshot))
+            };
+            if !dsl.is_earlier(&head, dir, txg).await.map_err(|error| self.dsl_failed(error))? {
+                return cannot("source is not an ancestor of the new bookmark's dataset");
+            }
+            Ok((head, source))
+        })
+    }
+
+    /// Makes a bookmark, of which [`Self::check_bookmark`] has said that it can be.
+    ///
+    /// # Errors
+    /// As there, or the MOS cannot be changed.
+    pub async fn create_bookmark(&mut self, new: &NewBookmark) -> Result<(), SpaError> {
+        let (head, source) = self.bookmark_source(new).await?;
+        let (_, short) = new.name.split_once('#').expect("checked: it is a bookmark's name");
+        let (phys, of) = match &source {
+            Source::Snapshot(snapshot) => (self.fields_of_new(snapshot).await?, snapshot.object),
+            // A list of redacted blocks is one bookmark's: the copy is a plain one.
+            Source::Bookmark(bookmark) => {
+                (BookmarkPhys { redaction_list: ObjectId(0), ..bookmark.phys.clone() }, ObjectId(0))
+            }
+        };
+        let mut counts = BookmarkCounts::default();
+        let added = self.dsl.add_bookmark(self.txg, head.object, short, &phys, &mut counts).await;
+        added.map_err(|error| self.dsl_failed(error))?;
+        self.count_bookmarks(&counts);
+        let (txg, list) = (phys.creation_txg, phys.redaction_list);
+        let text = match source {
+            Source::Snapshot(_) => format!("name={short} creation_txg={txg} target_snap={of} redact_obj={list}"),
+            Source::Bookmark(_) => format!("name={short} creation_txg={txg} source_guid={}", phys.guid.0),
+        };
+        self.record_event("bookmark", &text, Some((&head.dir.name, head.object))).await
+    }
+
+    fn fields_of_new<'a>(&'a self, snapshot: &'a Dataset) -> BoxFuture<'a, Result<BookmarkPhys, SpaError>> {
+        Box::pin(async move {
+            let encrypted = self.dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
+            let encrypted = encrypted.map_err(|error| self.dsl_failed(error))?.is_some();
+            let form = BookmarkForm {
+                has_ivset: encrypted && self.features.has("bookmark_v2"),
+                has_sizes: self.features.has("bookmark_written"),
+            };
+            let phys = self.dsl.bookmark_fields(snapshot.object, form).await;
+            let mut phys = phys.map_err(|error| self.dsl_failed(error))?;
+            let redacted = self.dsl.redaction_snapshots(snapshot).await;
+            if let Some(snapshots) = redacted.map_err(|error| self.dsl_failed(error))? {
+                let list = self.dsl.create_redaction_list(self.txg, &snapshots).await;
+                phys.redaction_list = list.map_err(|error| self.dsl_failed(error))?;
+            }
+            Ok(phys)
+        })
+    }
+
+    /// Destroys the bookmark of this full name. One that is not there is gone already.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn destroy_bookmark(&mut self, name: &str) -> Result<(), SpaError> {
+        let Some((head, bookmark)) = self.find_bookmark(name).await? else { return Ok(()) };
+        let (mut counts, mut refs) = (BookmarkCounts::default(), EmptyRefs::default());
+        let short = bookmark.short_name();
+        let gone = self.dsl.destroy_bookmark(self.txg, head.object, short, &mut counts, &mut refs).await;
+        gone.map_err(|error| self.dsl_failed(error))?;
+        self.count_bookmarks(&counts);
+        self.count_empty_refs(refs).await?;
+        self.record_event("remove bookmark", &format!("name={short}"), Some((&head.dir.name, head.object))).await
+    }
+
+    /// Takes in what a change of bookmarks changes in the counts of features.
+    pub(crate) fn count_bookmarks(&mut self, counts: &BookmarkCounts) {
+        for (feature, change) in counts.changes().into_iter().filter(|(_, change)| *change != 0) {
+            self.features.change(feature, change);
+        }
+    }
+}
