@@ -15,7 +15,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_taskq::Rng;
 
-use crate::limits::Counted;
+use crate::limits::{Counted, is_hidden};
 use crate::open::{ORDER, Open};
 use crate::{Dsl, DslError};
 
@@ -96,7 +96,7 @@ impl Dsl {
             let children = self.dir_phys(parent).await?.child_dirs;
             let children = self.mos().object(children).await?;
             Zap::put_entry(&children, birth.txg, name, Some(&ZapValue::from_u64(object.id().0))).await?;
-            self.adjust_count(birth.txg, parent, Counted::Datasets, 1).await?;
+            self.adjust_count(birth.txg, parent, Counted::Datasets, i64::from(!is_hidden(name))).await?;
         }
         Ok(object.id())
     }

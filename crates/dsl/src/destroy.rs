@@ -11,7 +11,7 @@ use crate::accounts::{UsedBy, signed};
 use crate::bookmark::BookmarkCounts;
 use crate::bpobj::EmptyRefs;
 use crate::dir::Dir;
-use crate::limits::Counted;
+use crate::limits::{Counted, is_hidden};
 
 /// The entry that says that properties were ever received.
 pub(crate) const HAS_RECEIVED: &str = "$hasrecvd";
@@ -61,9 +61,10 @@ impl Dsl {
     pub async fn destroy_dataset(&self, txg: Txg, dir: &Dir) -> Result<Gone, DslError> {
         let mut gone = Gone::default();
         self.forget_name(txg, dir).await?;
+        let counted = i64::from(!is_hidden(dir.last_name()));
         let dir = dir.object;
         let phys = self.dir_phys(dir).await?;
-        self.adjust_count(txg, phys.parent, Counted::Datasets, -1).await?;
+        self.adjust_count(txg, phys.parent, Counted::Datasets, -counted).await?;
         let head = phys.head_dataset;
         let dataset = self.dataset_phys(head).await?;
         let used = SpaceDelta {

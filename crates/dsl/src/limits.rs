@@ -50,6 +50,11 @@ impl Counted {
     }
 }
 
+/// Whether a directory of this name is counted by nobody: the pool's own, and one that is half received.
+pub(crate) fn is_hidden(name: &str) -> bool {
+    name.starts_with(['$', '%'])
+}
+
 /// Counts of a directory.
 struct Below {
     dir: ObjectId,
@@ -115,7 +120,7 @@ impl Dsl {
         let mut sums: BTreeMap<ObjectId, (u64, u64)> = BTreeMap::new();
         // From below: parents come first in a tree.
         for dir in self.tree(dir.clone(), true).await?.into_iter().rev() {
-            if dir.last_name().starts_with('$') {
+            if is_hidden(dir.last_name()) {
                 continue;
             }
             let known =
@@ -210,7 +215,7 @@ impl Dsl {
             let [Some(datasets), Some(snapshots)] = counts else { continue };
             let (mut below, mut of_below) = (0, self.snapshot_count(&dir).await?);
             for (name, child) in self.children(&dir, true).await? {
-                if !name.starts_with('$') {
+                if !is_hidden(&name) {
                     let counts =
                         [self.count(child, Counted::Datasets).await?, self.count(child, Counted::Snapshots).await?];
                     let [Some(datasets), Some(snapshots)] = counts else {

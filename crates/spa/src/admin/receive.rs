@@ -361,7 +361,8 @@ impl Syncer {
             if kind != ObjsetType::Zfs {
                 return refuse(ReceiveRefusal::WrongParent(above.to_owned()));
             }
-            self.check_create(name).await?;
+            let parent = self.check_create(name).await?;
+            self.check_new_below(name, &parent, 1).await?;
             if let Some(origin) = &spec.origin {
                 self.check_origin(spec, origin).await?;
             }
@@ -379,7 +380,8 @@ impl Syncer {
             return refuse(ReceiveRefusal::Exists(format!("{name}@{}", spec.snapshot)));
         }
         let dsl = self.dsl().clone();
-        self.check_counted(&dsl, &head).await?;
+        self.check_remapped(&dsl, &head).await?;
+        self.check_new_snapshots(std::iter::once(name)).await?;
         self.check_above(&dsl, &head.dir).await?;
         if self
             .dsl()
@@ -507,6 +509,9 @@ impl Syncer {
         self.share_empty_bpobj().await?;
         let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await;
         let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        if last != RECEIVED {
+            self.count_new_dir(dir).await?;
+        }
         let dataset = match origin {
             Some(origin) => {
                 let mut refs = EmptyRefs::default();
