@@ -9,16 +9,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cenote_admin::receive::{ReceiveRequest, Told, receive};
-use cenote_admin::take_snapshots;
+use cenote_admin::{Reach, create_filesystem, destroy, rollback, take_snapshots};
+use cenote_codec::checksum::fletcher::Fletcher4;
 use cenote_dmu::tx::TxTunables;
 use cenote_dmu::{ObjectSpec, Objset};
 use cenote_dsl::Dataset;
+use cenote_format::Endian;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::bonus_capacity_bytes;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
+use cenote_format::stream::{Record, RecordKind};
 use cenote_send::receiver::receive_resume_token;
 use cenote_send::sender::{Base, ResumeToken, SendFlags, SendProgress, SendRequest, send};
+use cenote_send::{Checks, StreamReader};
 use cenote_sim::{Machine, SINGLE, audit_space, check, new_pool, options, slow};
 use cenote_spa::{Clock, Host, ImportOptions, Pool, View, WriteOptions, find, import, open};
 use cenote_taskq::buf::Block;
@@ -27,8 +31,12 @@ use cenote_taskq::{Class, Handle, Rng, Runtime};
 
 /// Bytes of a disk.
 const DISK_BYTES: u64 = 256 << 20;
+/// Objects of a new file system have no higher numbers: no other gets a lower one.
+const OWN_MAX: u64 = 63;
 /// Random histories.
 const HISTORIES: u64 = 5;
+/// Histories whose streams are changed, forty each.
+const HOSTILE: u64 = 6;
 /// Power cuts.
 const CUTS: u64 = 24;
 
@@ -56,12 +64,36 @@ fn part(machine: &Machine, at: usize) -> Machine {
 
 /// Attributes of a file with this generation, which a receiver tells files apart by.
 fn attributes(generation: u64, len: usize) -> Vec<u8> {
-    let mut bonus = vec![0; 32];
+    let mut bonus = vec![0; 72];
     bonus[..4].copy_from_slice(&0x002f_505a_u32.to_le_bytes());
     bonus[4..6].copy_from_slice(&((1_u16 << 10) | 2).to_le_bytes());
     bonus[24..32].copy_from_slice(&generation.to_le_bytes());
-    bonus.resize(len.max(32), 7);
+    bonus.resize(len.max(72), 0);
     bonus
+}
+
+/// A number for a new object among a few hundred, so that numbers are used again for objects of other sizes.
+async fn free_number(objset: &Objset, slots: u8, rng: &mut Rng) -> u64 {
+    loop {
+        let id = OWN_MAX + 1 + rng.below(400);
+        if id % 32 + u64::from(slots) <= 32 && objset.is_free(ObjectId(id), slots).await.unwrap() {
+            return id;
+        }
+    }
+}
+
+/// A dataset to be sent.
+async fn source_head(source: &Pool, kind: ObjsetType) -> Objset {
+    match kind {
+        ObjsetType::Zfs => drop(create_filesystem(source, "written/v", Vec::new(), false).await.unwrap()),
+        _ => {
+            let head = source.create_dataset("written/v", kind).await.unwrap();
+            // As a volume's: they are there as long as it is.
+            head.objset.create_at(source.txg(), ObjectId(1), &ObjectSpec::new(DmuType::ZVOL, 8192)).unwrap();
+        }
+    }
+    source.sync().await.unwrap();
+    source.open_head("written/v").await.unwrap().head().objset.clone()
 }
 
 /// Changes the dataset at random, and the model with it.
@@ -85,16 +117,15 @@ async fn change(objset: &Objset, pool: &Pool, model: &mut Contents, next: &mut u
                 };
                 let spec = ObjectSpec { slots, ..ObjectSpec::new(kind, 512 << rng.below(10)) };
                 let spec = spec.with_bonus(bonus_kind, bonus.clone());
-                objset.look_for_numbers().await.unwrap();
-                let id = objset.create_object(txg, &spec).unwrap().id().0;
+                let id = free_number(objset, slots, rng).await;
+                objset.create_at(txg, ObjectId(id), &spec).unwrap();
                 model.insert(id, Thing { bonus, ..Thing::default() });
             }
-            // The first object of a dataset is there as long as it is.
-            (3, Some(id)) if id != 1 => {
+            (3, Some(id)) => {
                 objset.object(ObjectId(id)).await.unwrap().free(txg);
                 model.remove(&id);
             }
-            (3 | 4, Some(id)) => {
+            (4, Some(id)) => {
                 let object = objset.object(ObjectId(id)).await.unwrap();
                 let thing = model.get_mut(&id).unwrap();
                 let kept = rng.below(object.last_block().0 + 2);
@@ -161,6 +192,8 @@ async fn compare(objset: &Objset, model: &Contents, what: &str) {
         found.extend(next.objects.into_iter().map(|(id, _)| id.0));
         from = next.next;
     }
+    // It has objects of its own, none of which is changed here.
+    found.retain(|id| *id > OWN_MAX);
     assert_eq!(found, model.keys().copied().collect::<Vec<_>>(), "{what}: objects");
     for (id, thing) in model {
         let object = objset.object(ObjectId(*id)).await.unwrap();
@@ -223,7 +256,8 @@ async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
     let tops = right.tops(handle, SINGLE).await.unwrap();
     let replica = new_pool(handle, options("replica", tops, 9 + (seed % 2) as u32 * 3)).await.unwrap();
     let replica = replica.start(TxTunables::default()).await;
-    let head = source.create_dataset("written/v", ObjsetType::Zvol).await.unwrap();
+    let kind = [ObjsetType::Zfs, ObjsetType::Zvol][(seed % 2) as usize];
+    let head = source_head(&source, kind).await;
     let (mut model, mut next, mut resumed) = (Contents::new(), 0, 0);
     let mut sent: Vec<(String, Contents)> = Vec::new();
     let flags = SendFlags {
@@ -233,7 +267,7 @@ async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
         raw: false,
     };
     for round in 0..8 {
-        change(&head.objset, &source, &mut model, &mut next, &mut rng).await;
+        change(&head, &source, &mut model, &mut next, &mut rng).await;
         let name = format!("written/v@s{round}");
         take_snapshots(&source, std::slice::from_ref(&name), &[]).await.unwrap();
         let view = source.view(&ImportOptions::default()).await.unwrap();
@@ -374,14 +408,14 @@ async fn cut(
     let tops = right.tops(handle, SINGLE).await.unwrap();
     let replica = new_pool(handle, options("replica", tops, 12)).await.unwrap();
     let replica = replica.start(TxTunables::default()).await;
-    let head = source.create_dataset("written/v", ObjsetType::Zvol).await.unwrap();
+    let head = source_head(&source, ObjsetType::Zvol).await;
     // The same history for all, so that they take as long.
     let mut same = Rng::new(7);
     let (mut model, mut next) = (Contents::new(), 0);
     let mut models = Vec::new();
     for name in ["s0", "s1"] {
         for _ in 0..8 {
-            change(&head.objset, &source, &mut model, &mut next, &mut same).await;
+            change(&head, &source, &mut model, &mut next, &mut same).await;
         }
         take_snapshots(&source, &[format!("written/v@{name}")], &[]).await.unwrap();
         models.push((name, model.clone()));
@@ -398,7 +432,7 @@ async fn cut(
         let replica = replica.clone();
         async move {
             let mut say = |_: Told| {};
-            let asked = ReceiveRequest { note_every: Some(Duration::from_millis(5)), ..request("s1", false, true) };
+            let asked = ReceiveRequest { note_every: Some(Duration::ZERO), ..request("s1", false, true) };
             receive(&replica, &bytes[..], &asked, &mut say).await.map(drop)
         }
     });
@@ -446,4 +480,131 @@ async fn cut(
     }
     view.close().await;
     source.export().await.unwrap();
+}
+
+/// A stream with some of its bytes changed, and sums that are right.
+fn changed(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let mut parts = Vec::new();
+    let mut reader = StreamReader::new(bytes, Checks::ALL);
+    while let Some(item) = reader.next_item().unwrap() {
+        let at = item.decoded.offset_bytes as usize;
+        let end = at + Record::SIZE;
+        parts.push((bytes[at..end].to_vec(), item.payload.to_vec(), item.decoded.record.body.kind()));
+    }
+    for _ in 0..1 + rng.below(3) {
+        let count = parts.len() as u64;
+        let (record, payload, _) = &mut parts[rng.below(count) as usize];
+        match rng.below(8) {
+            0 if !payload.is_empty() => {
+                let at = rng.below(payload.len().min(256) as u64) as usize;
+                payload[at] = rng.below(256) as u8;
+            }
+            1 => parts.swap(rng.below(count) as usize, rng.below(count) as usize),
+            2 => {
+                let again = parts[rng.below(count) as usize].clone();
+                parts.insert(rng.below(count) as usize, again);
+            }
+            // Mostly the fields of a record: numbers, sizes, kinds, flags.
+            _ => {
+                let at = (rng.below(14) * 8 + rng.below(8)) as usize;
+                record[at] = [0, 1, 2, 0x7f, 0x80, 0xff, rng.below(256) as u8][rng.below(7) as usize];
+            }
+        }
+    }
+    let (mut out, mut sum) = (Vec::new(), Fletcher4::new());
+    let words = |sum: [u64; 4]| sum.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    for (mut record, payload, kind) in parts {
+        if kind == RecordKind::End {
+            record[8..40].copy_from_slice(&words(sum.finish()));
+        }
+        sum.update(&record[..Record::CHECKSUM_OFFSET], Endian::Little);
+        if kind != RecordKind::Begin {
+            let stated = words(sum.finish());
+            record[Record::CHECKSUM_OFFSET..].copy_from_slice(&stated);
+        }
+        sum.update(&record[Record::CHECKSUM_OFFSET..], Endian::Little);
+        sum.update(&payload, Endian::Little);
+        out.extend(record);
+        out.extend(payload);
+    }
+    out
+}
+
+/// Streams whose sums are right and that say what cannot be are refused or received; the pool is whole either way, and what was there before is
+/// there.
+#[test]
+fn hostile_streams_leave_a_whole_pool() {
+    let (mut taken, mut refused) = (0, 0);
+    for seed in 0..HOSTILE {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let disks = SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() };
+        let machine = Machine::new(&runtime, 2, &disks);
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let (left, right) = (part(&machine, 0), part(&machine, 1));
+            let tops = left.tops(&handle, SINGLE).await.unwrap();
+            let source = new_pool(&handle, options("written", tops, 12)).await.unwrap();
+            let tops = right.tops(&handle, SINGLE).await.unwrap();
+            let replica = new_pool(&handle, options("replica", tops, 12)).await.unwrap();
+            let replica = replica.start(TxTunables::default()).await;
+            let kind = [ObjsetType::Zfs, ObjsetType::Zvol][(seed % 2) as usize];
+            let head = source_head(&source, kind).await;
+            let (mut model, mut next, mut models) = (Contents::new(), 0, Vec::new());
+            for name in ["s0", "s1"] {
+                for _ in 0..3 {
+                    change(&head, &source, &mut model, &mut next, &mut rng).await;
+                }
+                take_snapshots(&source, &[format!("written/v@{name}")], &[]).await.unwrap();
+                models.push(model.clone());
+            }
+            let view = source.view(&ImportOptions::default()).await.unwrap();
+            let from = view.dsl().dataset("written/v@s0").await.unwrap();
+            let to = view.dsl().dataset("written/v@s1").await.unwrap();
+            let flags = SendFlags { large_blocks: true, embedded: true, compressed: rng.chance(1, 2), raw: false };
+            let whole = stream(&view, &from, None, flags, None).await;
+            received(&replica, &whole, &request("s0", false, false)).await.unwrap();
+            let increment = stream(&view, &to, Some(&from), flags, None).await;
+            for round in 0..40 {
+                let is_whole = rng.chance(1, 3);
+                let bytes = changed(if is_whole { &whole } else { &increment }, &mut rng);
+                let target = if is_whole { "replica/new@x" } else { "replica/of@x" };
+                let is_resumable = rng.chance(1, 3);
+                let asked = ReceiveRequest { target: target.to_owned(), ..request("x", false, is_resumable) };
+                let outcome = received(&replica, &bytes, &asked).await;
+                taken += u64::from(outcome.is_ok());
+                refused += u64::from(outcome.is_err());
+                replica
+                    .sync()
+                    .await
+                    .unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error} ({outcome:?})"));
+                let dataset = target.split('@').next().unwrap();
+                if outcome.is_ok() {
+                    // As it was before.
+                    match is_whole {
+                        true => destroy(&replica, dataset, Reach { recursive: true, clones: false }).await.unwrap(),
+                        false => rollback(&replica, "replica/of@s0", true).await.unwrap(),
+                    }
+                } else if is_resumable {
+                    let _ = replica.abort_receive(dataset).await;
+                }
+            }
+            while replica.peek(|syncer| syncer.has_work()).await.unwrap() {
+                replica.sync().await.unwrap();
+            }
+            replica.audit().await.unwrap();
+            replica.export().await.unwrap();
+            let (_, report) = check(&handle, &right.paths).await.unwrap();
+            assert!(report.is_clean(), "seed {seed}: {report}");
+            let after = read(&handle, &right.paths).await;
+            audit_space(&after).await.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+            let dataset = after.dsl().dataset("replica/of@s0").await.unwrap();
+            let objset = after.dsl().open(&dataset).await.unwrap().unwrap();
+            compare(&objset, &models[0], &format!("seed {seed}")).await;
+            after.close().await;
+            view.close().await;
+            source.export().await.unwrap();
+        });
+    }
+    assert!(taken > 10 && refused > 40, "{taken} taken, {refused} refused");
 }

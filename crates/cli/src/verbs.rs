@@ -35,15 +35,13 @@ const ZPOOL: [&str; 20] = [
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZFS: [&str; 19] = [
+const ZFS: [&str; 17] = [
     "allow",
     "change-key",
     "jail",
     "load-key",
     "program",
     "project",
-    "receive",
-    "recv",
     "redact",
     "rewrite",
     "share",
@@ -57,7 +55,7 @@ const ZFS: [&str; 19] = [
     "zone",
 ];
 
-/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs receive`.
+/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs redact`.
 pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

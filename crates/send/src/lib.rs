@@ -1,4 +1,4 @@
-//! Send streams: making them, and reading and checking them record by record.
+//! Send streams: making them, reading and checking them record by record, and receiving them.
 //!
 //! # Need
 //!
@@ -6,7 +6,8 @@
 //! years later. Before anything is received from it, and to tell what is in it at all, it must be read and checked from
 //! its first byte to its last, without trusting it.
 //!
-//! [`sender`] makes a stream of a snapshot, [`package`] several behind one list; each has a theory of its own. The rest reads.
+//! [`sender`] makes a stream of a snapshot, [`package`] several behind one list, [`receiver`] makes a snapshot of a stream; each has a theory of
+//! its own. The rest reads.
 //!
 //! # The stream
 //!

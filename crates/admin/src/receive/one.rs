@@ -59,27 +59,25 @@ impl<R: Read> Run<'_, R> {
         }
     }
 
-    /// Full names of the pool's snapshots with this guid, those at or below a dataset first.
+    /// Full name of the pool's snapshot with this guid; of several, that which has most of its path in common with a name.
     async fn by_guid(&self, guid: u64, near: &str) -> Result<Option<String>, ReceiveError> {
         if guid == 0 {
             return Ok(None);
         }
+        let common = |name: &str| name.split('/').zip(near.split('/')).take_while(|(one, other)| one == other).count();
         let looked = async {
             let dsl = self.pool.dsl()?;
-            let mut found = None;
+            let mut found: Option<(usize, String)> = None;
             for dir in dsl.tree(dsl.root_dir().await?, false).await? {
                 let Some(head) = dsl.head(&dir).await? else { continue };
                 for snapshot in dsl.snapshots(&head).await? {
-                    if snapshot.phys.guid == Guid(guid) {
-                        let name = snapshot.name();
-                        if cenote_dsl::name::is_at_or_below(&dir.name, near) {
-                            return Ok(Some(name));
-                        }
-                        found = found.or(Some(name));
+                    let parts = common(&dir.name);
+                    if snapshot.phys.guid == Guid(guid) && found.as_ref().is_none_or(|(best, _)| parts > *best) {
+                        found = Some((parts, snapshot.name()));
                     }
                 }
             }
-            Ok::<_, crate::AdminError>(found)
+            Ok::<_, crate::AdminError>(found.map(|(_, name)| name))
         };
         looked.await.map_err(|error| ReceiveError::new(ACTION, error))
     }

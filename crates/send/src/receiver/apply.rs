@@ -7,6 +7,7 @@ use cenote_dmu::tx::{Cost, Tx};
 use cenote_dmu::{DmuErrorKind, Object, Objset};
 use cenote_format::enums::Compress;
 use cenote_format::ids::ObjectId;
+use cenote_format::objset::ObjsetFlags;
 use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, BeginFlags, Body, Features, Free, FreeObjects, Spill, Write};
 use cenote_format::stream::{RecordFlags, WriteEmbedded};
 use cenote_spa::{LiveHead, ReceivePoint};
@@ -30,6 +31,8 @@ pub(super) struct Applier {
     pub(super) features: Features,
     /// The stream tells of spill blocks.
     pub(super) tells_spill: bool,
+    /// Space is counted by owners.
+    pub(super) counts_owners: bool,
     /// It brings all of the dataset.
     pub(super) is_whole: bool,
     /// The object of the last record, which the next is often of.
@@ -41,8 +44,10 @@ pub(super) struct Applier {
 
 impl Applier {
     pub(super) fn new(head: LiveHead, header: &Header, point: ReceivePoint) -> Self {
+        let flags = head.objset().phys().flags;
         Self {
             head,
+            counts_owners: flags.contains(ObjsetFlags::USERACCOUNTING_COMPLETE),
             features: header.begin.features,
             tells_spill: header.begin.flags.contains(BeginFlags::SPILL_BLOCK),
             is_whole: header.begin.from_guid.0 == 0,

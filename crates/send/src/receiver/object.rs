@@ -17,6 +17,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodeFlags, DnodePhys, MAX_BLKPTRS, bonus_capacity_bytes};
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::ids::{BlockId, ObjectId};
+use cenote_format::sa::SaOwner;
 use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, Features, Object as Record, RecordFlags};
 
 use super::ReceiverError;
@@ -47,19 +48,12 @@ impl Wanted {
     }
 }
 
-/// The generation of a file, from its attributes. The layout of the first of them is the same in all file systems.
+/// The generation of a file, from its attributes.
 fn generation(kind: DmuType, bonus: &[u8]) -> Option<u64> {
-    const SA_MAGIC: u32 = 0x002f_505a;
-    let word = |at: usize| Some(u64::from_le_bytes(*bonus.get(at..at + 8)?.first_chunk()?));
     match kind {
-        DmuType::SA => {
-            let header = u32::from_le_bytes(*bonus.first_chunk()?);
-            let layout = u16::from_le_bytes([*bonus.get(4)?, *bonus.get(5)?]);
-            // Mode and size stand before it.
-            (header == SA_MAGIC).then(|| word(usize::from(layout >> 10) * 8 + 16)).flatten()
-        }
+        DmuType::SA => SaOwner::parse(bonus).ok().map(|owner| owner.generation),
         // Four times stand before it.
-        DmuType::ZNODE => word(64),
+        DmuType::ZNODE => Some(u64::from_le_bytes(*bonus.get(64..72)?.first_chunk()?)),
         _ => None,
     }
 }
@@ -99,11 +93,26 @@ impl Applier {
         Ok(Wanted { kind, bonus_kind, block_bytes: record.block_bytes, slots, has_spill })
     }
 
+    /// Refuses attributes by which nobody can say whose file it is: the sync counts what each owner has.
+    fn check_owner(&self, kind: DmuType, bonus: &[u8]) -> Result<(), ReceiverError> {
+        match kind {
+            DmuType::SA => match SaOwner::parse(bonus) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(self.invalid(error.to_string())),
+            },
+            DmuType::ZNODE => Err(ReceiverError::Unsupported("file systems of versions before system attributes")),
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the object of a record as the record says.
     pub(super) async fn put_object(&mut self, record: &Record, payload: &[u8]) -> Result<(), ReceiverError> {
         let wanted = self.wanted(record)?;
         let bonus = payload.get(..record.bonus_bytes as usize);
         let bonus = bonus.ok_or_else(|| self.invalid("a bonus that is not as long as it says"))?;
+        if self.counts_owners {
+            self.check_owner(wanted.bonus_kind, bonus)?;
+        }
         let found = self.find(record.object).await?;
         let object = match found {
             Some(object) if Self::fits(&object.phys(), &wanted, bonus) => {

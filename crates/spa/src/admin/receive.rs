@@ -93,6 +93,9 @@ pub enum ReceiveRefusal {
     /// A stream that goes on with a whole file system in the place of one that is there.
     #[error("Resuming recv on existing destination '{0}'\nmust specify -F to overwrite it")]
     ResumesOver(String),
+    /// The stream is of another kind of dataset than the one that is there.
+    #[error("destination '{0}' is of another kind than the stream's dataset")]
+    OtherKind(String),
     /// More is reserved or limited than there is.
     #[error("out of space")]
     NoSpace,
@@ -419,6 +422,9 @@ impl Syncer {
         from: Guid,
     ) -> Result<Place, SpaError> {
         let name = &spec.dataset;
+        if self.dsl().kind(head).await.map_err(|error| self.dsl_failed(error))? != spec.kind {
+            return Err(ReceiveRefusal::OtherKind(name.clone()).into());
+        }
         let Some(source) = snapshots.iter().find(|snapshot| snapshot.phys.guid == from) else {
             return Err(ReceiveRefusal::NoSource(name.clone()).into());
         };

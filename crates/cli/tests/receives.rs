@@ -1,0 +1,250 @@
+//! Goal: `zfs receive` takes what `zfs send` of OpenZFS and of Cenote writes, and says what OpenZFS says. Method: the golden streams into a new
+//! pool, whose snapshots then give the archives that those of the sender's pool give; packages and their changes; what is refused.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod common;
+
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use common::images::Images;
+use common::{Pool, said, theme};
+
+/// Gives a stream to a verb's standard input.
+fn fed(images: &Images, words: &[&str], stream: &[u8]) -> Output {
+    let mut command = images.command("zfs", words);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().unwrap();
+    let stream = stream.to_vec();
+    // It may end before it has read all.
+    let feeder = std::thread::spawn(move || drop(stdin.write_all(&stream)));
+    let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    output
+}
+
+fn receive(images: &Images, words: &[&str], stream: &[u8]) -> String {
+    let output = fed(images, &[&["receive"], words].concat(), stream);
+    assert!(output.status.success(), "{words:?}: {}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refused(images: &Images, words: &[&str], stream: &[u8]) -> String {
+    let output = fed(images, &[&["receive"], words].concat(), stream);
+    assert_eq!(output.status.code(), Some(1), "{words:?}: {}", said(&output));
+    said(&output)
+}
+
+fn names(images: &Images, kind: &str) -> Vec<String> {
+    let listed = images.run("zfs", &["list", "-H", "-t", kind, "-o", "name", "-s", "name", "-r", "mine"]);
+    listed.lines().map(str::to_owned).filter(|name| name.contains('/')).collect()
+}
+
+fn sent(images: &Images, words: &[&str]) -> Vec<u8> {
+    let output = images.command("zfs", &[&["send"], words].concat()).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", said(&output));
+    output.stdout
+}
+
+/// All that a snapshot holds, as an archive.
+fn archive(images: &Images, snapshot: &str) -> Vec<u8> {
+    let output = images.bare().args(["tar", "-d"]).arg(&images.dir).args(["--force", snapshot]).output().unwrap();
+    assert!(output.status.success(), "{snapshot}: {}", said(&output));
+    output.stdout
+}
+
+/// Streams of the golden set: what they are called here, the snapshots that they bring, and streams that come before.
+const STREAMS: [(&str, &[&str], &[&str]); 10] = [
+    ("full.zfs", &["src@one"], &[]),
+    ("full-large.zfs", &["src@one"], &[]),
+    ("full-compressed.zfs", &["src@one"], &[]),
+    ("full-props.zfs", &["src@three"], &[]),
+    ("incr.zfs", &["src@one", "src@two"], &["full.zfs"]),
+    ("incr-I.zfs", &["src@one", "src@two", "src@three"], &["full.zfs"]),
+    ("holds.zfs", &["src@three"], &[]),
+    ("replication.zfs", &["src@one", "src@two", "src@three", "src/kid@one", "src/kid@three"], &[]),
+    ("kid.zfs", &["src/kid@one"], &[]),
+    ("enc-plain.zfs", &["enc@one"], &[]),
+];
+
+#[test]
+fn golden_streams_bring_what_was_sent() {
+    let theme = theme("streams");
+    let source = Pool::of("streams");
+    let present = theme.streams().unwrap();
+    let has = |file: &str| present.iter().any(|stream| stream.file == file);
+    let mut compared = 0;
+    for (file, snapshots, before) in STREAMS {
+        if !has(file) || !before.iter().all(|file| has(file)) {
+            continue;
+        }
+        let images = Images::made(&[], 1, &[]);
+        // A tree has its names, a stream of one dataset gets one.
+        let top = snapshots[0].split('@').next().unwrap();
+        for file in before.iter().chain([&file]) {
+            receive(&images, &["mine/in"], &theme.stream_bytes(file).unwrap());
+        }
+        for snapshot in snapshots {
+            let here = format!("mine/in{}", snapshot.strip_prefix(top).unwrap());
+            let there = source.run(&["tar"], &[&format!("{}/{snapshot}", source.name)]);
+            assert!(archive(&images, &here) == there, "{file}: {snapshot}");
+            compared += 1;
+        }
+        images.assert_whole();
+    }
+    assert!(compared >= 5, "only {compared} snapshots at hand");
+}
+
+#[test]
+fn a_partial_stream_is_gone_on_with_where_openzfs_says() {
+    let theme = theme("streams");
+    let present = theme.streams().unwrap();
+    if !["partial.zfs", "resumed.zfs"].iter().all(|file| present.iter().any(|stream| stream.file == *file)) {
+        println!("left out: the streams are not in this selection");
+        return;
+    }
+    let source = Pool::of("streams");
+    let images = Images::made(&[], 1, &[]);
+    let said = refused(&images, &["-s", "mine/in"], &theme.stream_bytes("partial.zfs").unwrap());
+    assert!(said.contains("checksum mismatch or incomplete stream.\nPartially received snapshot is saved."), "{said}");
+    let token = images.run("zfs", &["get", "-H", "-o", "value", "receive_resume_token", "mine/in"]);
+    assert!(said.contains(&format!("zfs send -t {}", token.trim())), "{said}");
+    // Our own program goes on from it too.
+    let resumed = source.command(&["zfs"], &["send", "-t", token.trim()]).output().unwrap();
+    assert!(resumed.status.success(), "{}", common::said(&resumed));
+    receive(&images, &["-s", "mine/in"], &resumed.stdout);
+    let there = source.run(&["tar"], &[&format!("{}/src@one", source.name)]);
+    assert!(archive(&images, "mine/in@one") == there);
+    assert_eq!(images.run("zfs", &["get", "-H", "-o", "value", "receive_resume_token", "mine/in"]).trim(), "-");
+    images.assert_whole();
+}
+
+#[test]
+fn a_tree_is_replicated_with_its_changes() {
+    let images = Images::made(&[], 1, &[]);
+    for name in ["a", "a/b", "a/gone", "a/old"] {
+        images.run("zfs", &["create", &format!("mine/{name}")]);
+    }
+    images.run("zfs", &["set", "compression=zstd", "mine/a"]);
+    images.run("zfs", &["set", "my:note=kept", "mine/a/b"]);
+    images.run("zfs", &["create", "-V", "1M", "mine/a/vol"]);
+    images.run("zfs", &["snapshot", "-r", "mine/a@1"]);
+    images.run("zfs", &["snapshot", "mine/a@extra"]);
+    images.run("zfs", &["hold", "keep", "mine/a/b@1"]);
+    let first = sent(&images, &["-R", "-h", "mine/a@1"]);
+    let told = receive(&images, &["-nv", "mine/copy"], &first);
+    assert!(told.starts_with("would receive full stream of mine/a@1 into mine/copy@1\n"), "{told}");
+    assert!(names(&images, "all").iter().all(|name| !name.starts_with("mine/copy")));
+    let told = receive(&images, &["-v", "-o", "my:set=here", "-x", "compression", "mine/copy"], &first);
+    assert!(told.contains("receiving full stream of mine/a/vol@1 into mine/copy/vol@1\nreceived "), "{told}");
+    let copies = || names(&images, "filesystem,volume").into_iter().filter(|name| name.starts_with("mine/copy"));
+    assert_eq!(
+        copies().collect::<Vec<_>>(),
+        ["mine/copy", "mine/copy/b", "mine/copy/gone", "mine/copy/old", "mine/copy/vol"]
+    );
+    assert_eq!(images.get("my:note", "mine/copy/b"), "kept\treceived");
+    assert_eq!(images.get("my:set", "mine/copy"), "here\tlocal");
+    assert_eq!(images.get("compression", "mine/copy").split('\t').next(), Some("on"));
+    let held = images.run("zfs", &["holds", "-H", "mine/copy/b@1"]);
+    assert!(held.starts_with("mine/copy/b@1\tkeep\t"), "{held}");
+    // What goes and what gets another name at the sender does so here.
+    images.run("zfs", &["destroy", "-r", "mine/a/gone"]);
+    images.run("zfs", &["rename", "mine/a/old", "mine/a/new"]);
+    images.run("zfs", &["clone", "mine/a/b@1", "mine/a/clone"]);
+    images.run("zfs", &["snapshot", "-r", "mine/a@2"]);
+    let second = sent(&images, &["-R", "-I", "@1", "mine/a@2"]);
+    images.run(
+        "zfs",
+        &["snapshot", "mine/copy/new@mine"]
+            .map(|word| if word == "mine/copy/new@mine" { "mine/copy/old@mine" } else { word }),
+    );
+    receive(&images, &["-F", "mine/copy"], &second);
+    assert_eq!(
+        copies().collect::<Vec<_>>(),
+        ["mine/copy", "mine/copy/b", "mine/copy/clone", "mine/copy/new", "mine/copy/vol"]
+    );
+    assert_eq!(images.get("origin", "mine/copy/clone").split('\t').next(), Some("mine/copy/b@1"));
+    let snapshots: Vec<String> =
+        names(&images, "snapshot").into_iter().filter(|name| name.contains("copy/new@")).collect();
+    assert_eq!(snapshots, ["mine/copy/new@1", "mine/copy/new@2"]);
+    for (option, expected) in [("-d", "mine/under/a@1"), ("-e", "mine/under/a@1")] {
+        images.run("zfs", &["create", "mine/under"]);
+        receive(&images, &[option, "mine/under"], &sent(&images, &["mine/a@1"]));
+        assert!(names(&images, "snapshot").contains(&expected.to_owned()), "{option}");
+        images.run("zfs", &["destroy", "-r", "mine/under"]);
+    }
+    images.assert_whole();
+}
+
+#[test]
+fn what_cannot_be_received_is_refused_and_changes_nothing() {
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/a"]);
+    images.run("zfs", &["snapshot", "mine/a@1"]);
+    images.run("zfs", &["snapshot", "mine/a@2"]);
+    images.run("zfs", &["create", "-V", "1M", "mine/vol"]);
+    let full = sent(&images, &["mine/a@1"]);
+    let increment = sent(&images, &["-i", "@1", "mine/a@2"]);
+    receive(&images, &["mine/b"], &full);
+    let before = names(&images, "all");
+    let mut damaged = full.clone();
+    let at = damaged.len() / 2;
+    damaged[at] ^= 1;
+    let mut dedup = full.clone();
+    dedup[16] |= 4;
+    for (words, stream, expected) in [
+        (
+            &["mine/b"][..],
+            &full[..],
+            "cannot receive new filesystem stream: destination 'mine/b' exists\nmust specify -F to overwrite it\n",
+        ),
+        (
+            &["-F", "mine/b"],
+            &full,
+            "cannot receive new filesystem stream: destination has snapshots (eg. mine/b@1)\nmust destroy them to overwrite it\n",
+        ),
+        (&["mine/none"], &increment, "cannot receive incremental stream: destination 'mine/none' does not exist\n"),
+        (&["mine/none/below"], &full, "cannot receive new filesystem stream: destination 'mine/none' does not exist\n"),
+        (&["mine/vol/below"], &full, "cannot receive new filesystem stream: parent 'mine/vol' is not a filesystem\n"),
+        (&["mine/new"], &full[..full.len() / 2], "cannot receive new filesystem stream: incomplete stream\n"),
+        (&["mine/new"], &damaged, "checksum mismatch"),
+        (&["mine/new"], b"no stream at all", "cannot receive: "),
+        (&["mine/new"], &vec![7; 4096], "cannot receive: not a send stream (bad magic number)\n"),
+        (&["mine/new"], &dedup, "stream has deprecated feature: dedup"),
+        (&["-d", "mine/new@x"], &full, "cannot receive: invalid argument - snapshot not allowed with -d\n"),
+        (&["-o", "nosuch=1", "mine/new"], &full, "cannot receive: "),
+        (&["-x", "nosuch", "mine/new"], &full, "cannot receive: invalid property 'nosuch'\n"),
+        (&["-A", "mine/b"], &[], "'mine/b' does not have any resumable receive state to abort\n"),
+        (&["-c", "mine/b@1"], &full, "not supported yet: receiving to heal damaged blocks (-c)\n"),
+    ] {
+        let said = refused(&images, words, stream);
+        assert!(said.contains(expected), "{words:?}: {said:?}, not {expected:?}");
+        assert_eq!(names(&images, "all"), before, "{words:?}");
+    }
+    // What stands in the way goes with -F alone.
+    images.run("zfs", &["snapshot", "mine/b@own"]);
+    images.run("zfs", &["set", "my:x=y", "mine/b"]);
+    receive(&images, &["mine/b"], &increment);
+    assert_eq!(names(&images, "snapshot").iter().filter(|name| name.starts_with("mine/b@")).count(), 3);
+    let third = {
+        images.run("zfs", &["snapshot", "mine/a@3"]);
+        sent(&images, &["-i", "@1", "mine/a@3"])
+    };
+    receive(&images, &["-F", "mine/b"], &third);
+    let left: Vec<String> = names(&images, "snapshot").into_iter().filter(|name| name.starts_with("mine/b@")).collect();
+    assert_eq!(left, ["mine/b@1", "mine/b@3"]);
+    // What was kept can be given up.
+    let said = refused(&images, &["-s", "mine/part"], &full[..full.len() - 400]);
+    assert!(said.contains("Partially received snapshot is saved."), "{said}");
+    let said = refused(&images, &["mine/part"], &full);
+    assert!(said.contains("exists") || said.contains("partially-complete state"), "{said}");
+    receive(&images, &["-A", "mine/part"], &[]);
+    assert!(!names(&images, "all").iter().any(|name| name.starts_with("mine/part")));
+    images.assert_whole();
+}
