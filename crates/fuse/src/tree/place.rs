@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_dsl::name::is_at_or_below;
+use cenote_format::ids::ObjectId;
 use cenote_zpl::Forbidden;
 
 use super::Tree;
@@ -94,6 +95,20 @@ impl Tree {
             }
             used = still;
             handle.sleep(FORGET_POLL).await;
+        }
+    }
+
+    /// Lets go of snapshots that are about to be destroyed, as far as nobody uses anything in them. `tells`: the client is told to forget
+    /// what it remembers of them, and may take a moment for that.
+    pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>, tells: bool) {
+        let slots = self.shared.slots.snapshots();
+        let slots: Vec<_> = slots.into_iter().filter(|slot| snapshots.contains(&slot.dataset().object)).collect();
+        if tells {
+            let name = |slot: &Arc<Slot>| Some((slot.above(), slot.dataset().snapshot.clone()?.into_bytes()));
+            self.tell(slots.iter().filter_map(name).collect(), Vec::new()).await;
+        }
+        for slot in slots {
+            slot.let_go().await;
         }
     }
 

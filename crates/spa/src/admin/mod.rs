@@ -4,6 +4,7 @@ pub(crate) mod add;
 mod clone;
 pub(crate) mod dataset;
 mod destroy;
+mod longhold;
 pub(crate) mod properties;
 mod rename;
 pub(crate) mod snapshot;
