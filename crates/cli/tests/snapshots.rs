@@ -95,6 +95,8 @@ fn a_refused_verb_leaves_the_pool_exported() {
     let usage = images.command("zfs", &["snapshot", "mine/x@1"]).output().unwrap();
     assert_eq!(usage.status.code(), Some(2), "{}", said(&usage));
     assert!(said(&usage).contains("cannot open 'mine/x': dataset does not exist"), "{}", said(&usage));
+    let token = images.command("zfs", &["send", "-t", "nothing"]).output().unwrap();
+    assert_eq!(token.status.code(), Some(255), "{}", said(&token));
     images.run("zfs", &["destroy", "-d", "mine/a@1"]);
     images.run("zfs", &["release", &long[1..], "mine/a@1"]);
     assert_eq!(names(&images), ["mine/a"], "it goes with its last hold");
