@@ -97,6 +97,8 @@ fn a_refused_verb_leaves_the_pool_exported() {
     assert!(said(&usage).contains("cannot open 'mine/x': dataset does not exist"), "{}", said(&usage));
     let token = images.command("zfs", &["send", "-t", "nothing"]).output().unwrap();
     assert_eq!(token.status.code(), Some(255), "{}", said(&token));
+    let empty = images.command("zfs", &["send", "-R", "-X", "mine/a", "mine/a@1"]).output().unwrap();
+    assert!(empty.status.success() && !empty.stdout.is_empty() && empty.stderr.is_empty(), "{}", said(&empty));
     images.run("zfs", &["destroy", "-d", "mine/a@1"]);
     images.run("zfs", &["release", &long[1..], "mine/a@1"]);
     assert_eq!(names(&images), ["mine/a"], "it goes with its last hold");
