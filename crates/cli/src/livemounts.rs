@@ -249,10 +249,10 @@ impl LiveMounts {
         Ok(None)
     }
 
-    /// Has mounts let go of snapshots of which nobody uses anything; `tells`: the kernel is told to forget what it remembers of them.
-    pub(crate) async fn let_go(&self, snapshots: &BTreeSet<ObjectId>, tells: bool) {
+    /// Has mounts let go of snapshots of which nobody uses anything. The kernel may take a moment to forget them.
+    pub(crate) async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
         for mount in self.all() {
-            mount.tree.let_go(snapshots, tells).await;
+            mount.tree.let_go(snapshots).await;
         }
     }
 

@@ -265,11 +265,12 @@ fn a_snapshot_that_somebody_uses_in_a_mount_is_not_destroyed_and_one_that_was_lo
     }
     assert_eq!(std::io::read_to_string(&file).unwrap(), "as it was");
     drop(file);
+    images.run("zfs", &["destroy", "mine/a@2"]);
     // Nobody uses them, though the kernel remembers what it saw.
-    for name in ["1", "2", "3"] {
+    for name in ["1", "3"] {
         assert_eq!(fs::read(below(name).join("file")).unwrap(), b"as it was");
     }
-    images.run("zfs", &["destroy", "mine/a@1%2"]);
+    images.run("zfs", &["destroy", "mine/a@1"]);
     assert_eq!(names(&below("")), ["3"]);
     mounted.end(End::Unmount);
     images.assert_whole();

@@ -46,6 +46,8 @@ pub(crate) struct Slot {
     has_listed: AtomicBool,
     /// Entries that the client remembers.
     remembered: AtomicU64,
+    /// Files of a snapshot that programs have open.
+    open_files: AtomicU64,
     opened: Mutex<Option<Arc<Zfsvfs>>>,
     /// Keeps a snapshot of a pool in use from being destroyed: the client may read any file that it remembers without asking again.
     hold: Mutex<Option<LongHold>>,
@@ -63,6 +65,7 @@ impl Slot {
             is_gone: AtomicBool::new(false),
             has_listed: AtomicBool::new(false),
             remembered: AtomicU64::new(0),
+            open_files: AtomicU64::new(0),
             opened: Mutex::new(None),
             hold: Mutex::new(None),
             opening: AsyncMutex::new(()),
@@ -135,6 +138,23 @@ impl Slot {
     /// Whether it is a head that is not placed any more, or a snapshot that is not there any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
+    }
+
+    /// A program has opened a file of it, a snapshot.
+    pub(crate) fn file_opened(&self) {
+        self.open_files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A program has closed one.
+    pub(crate) fn file_closed(&self) {
+        let lower = |now: u64| Some(now.saturating_sub(1));
+        let _ = self.open_files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+    }
+
+    /// Whether a program has a file of it open. The client is not told to forget its name then: it would keep what is below that name, and
+    /// could not be told again.
+    pub(crate) fn has_open_file(&self) -> bool {
+        self.open_files.load(Ordering::Relaxed) > 0
     }
 
     fn is_forgotten(&self) -> bool {

@@ -155,15 +155,14 @@ impl Context {
         let going: BTreeSet<ObjectId> =
             look.await?.into_iter().filter(|dataset| is_going(dataset)).map(|dataset| dataset.object).collect();
         let begun = self.handle.now();
-        let mut is_first = true;
-        while going.iter().any(|dataset| pool.is_long_held(*dataset)) && self.handle.now() - begun < UNUSED_TIME_MAX {
-            if !is_first {
-                self.handle.sleep(END_POLL).await;
+        loop {
+            served.of.mounts.let_go(&going).await;
+            let is_held = going.iter().any(|dataset| pool.is_long_held(*dataset));
+            if !is_held || self.handle.now() - begun >= UNUSED_TIME_MAX {
+                return Ok(());
             }
-            served.of.mounts.let_go(&going, is_first).await;
-            is_first = false;
+            self.handle.sleep(END_POLL).await;
         }
-        Ok(())
     }
 
     /// Has the pool exported when the client has its answer, and this process end if it has no other.

@@ -98,15 +98,13 @@ impl Tree {
         }
     }
 
-    /// Lets go of snapshots that are about to be destroyed, as far as nobody uses anything in them. `tells`: the client is told to forget
-    /// what it remembers of them, and may take a moment for that.
-    pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>, tells: bool) {
-        let slots = self.shared.slots.snapshots();
-        let slots: Vec<_> = slots.into_iter().filter(|slot| snapshots.contains(&slot.dataset().object)).collect();
-        if tells {
-            let name = |slot: &Arc<Slot>| Some((slot.above(), slot.dataset().snapshot.clone()?.into_bytes()));
-            self.tell(slots.iter().filter_map(name).collect(), Vec::new()).await;
-        }
+    /// Lets go of snapshots that are about to be destroyed, as far as nobody uses anything in them. The client is told to forget what it
+    /// remembers of them, and may take a moment for that: this is to be called again.
+    pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
+        let mut slots = self.shared.slots.snapshots();
+        slots.retain(|slot| snapshots.contains(&slot.dataset().object) && !slot.has_open_file());
+        let name = |slot: &Arc<Slot>| Some((slot.above(), slot.dataset().snapshot.clone()?.into_bytes()));
+        self.tell(slots.iter().filter_map(name).collect(), Vec::new()).await;
         for slot in slots {
             slot.let_go().await;
         }
