@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use cenote_dsl::Dsl;
+use cenote_format::enums::ObjsetType;
 use cenote_spa::{Pool, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 
@@ -32,6 +34,16 @@ async fn is_snapshot(pool: &Syncer, name: &str) -> Result<bool, AdminError> {
     Ok(name.contains('@') && pool.dsl().find_dir(name).await?.is_none())
 }
 
+/// Whether nothing depends on a dataset but what a receive that was interrupted has left of it (`%recv`).
+async fn has_only_left_over(pool: &Syncer, name: &str) -> Result<bool, AdminError> {
+    let dsl = pool.dsl();
+    let Some(dir) = dsl.find_dir(name).await? else { return Ok(false) };
+    let children = dsl.children(&dir, true).await?;
+    let Some(head) = dsl.head(&dir).await? else { return Ok(false) };
+    let is_left_over = |(child, _): &(String, _)| child.starts_with('%');
+    Ok(!children.is_empty() && children.iter().all(is_left_over) && dsl.snapshots(&head).await?.is_empty())
+}
+
 /// A dataset that goes, and the names of those that have to go before.
 struct Doomed {
     name: String,
@@ -57,13 +69,13 @@ impl Destroy {
         let dsl = pool.dsl();
         let (mut left, mut seen, mut doomed) = (vec![self.name.clone()], BTreeSet::new(), Vec::new());
         while let Some(top) = left.pop() {
-            for dir in dsl.tree(dsl.dir(&top).await?, false).await? {
-                // The pool's own goes with the pool alone.
-                if !seen.insert(dir.object) {
+            for dir in dsl.tree(dsl.dir(&top).await?, true).await? {
+                // What the pool keeps for itself goes with the pool alone.
+                if dir.name.contains("/$") || !seen.insert(dir.object) {
                     continue;
                 }
                 let mut dependents = Vec::new();
-                for (child, _) in dsl.children(&dir, false).await? {
+                for (child, _) in dsl.children(&dir, true).await?.iter().filter(|(child, _)| !child.starts_with('$')) {
                     dependents.push(format!("{}/{child}", dir.name));
                 }
                 if let Some(head) = dsl.head(&dir).await? {
@@ -85,7 +97,7 @@ impl Destroy {
     }
 
     /// Puts what goes in order. Where something depends on it that does not go, that is named.
-    fn in_order(&self, mut doomed: Vec<Doomed>) -> Result<Vec<String>, AdminError> {
+    async fn in_order(&self, dsl: &Dsl, mut doomed: Vec<Doomed>) -> Result<Vec<String>, AdminError> {
         let (mut gone, mut names) = (BTreeSet::new(), Vec::new());
         while !doomed.is_empty() {
             let (ready, left): (Vec<_>, Vec<_>) =
@@ -94,8 +106,13 @@ impl Destroy {
                 let going: BTreeSet<&String> = left.iter().map(|of| &of.name).chain(&gone).collect();
                 let others = left.iter().flat_map(|of| &of.dependents).filter(|name| !going.contains(name));
                 let others: BTreeSet<String> = others.cloned().collect();
-                let others = others.into_iter().collect();
-                return Err(AdminError::refused(Verb::Destroy, &self.name, Reason::Clones(others)));
+                let clones = others.into_iter().collect();
+                let is_volume = match dsl.dataset(&self.name).await {
+                    Ok(dataset) => dsl.kind(&dataset).await? == ObjsetType::Zvol,
+                    Err(_) => false,
+                };
+                let kind = if is_volume { "volume" } else { "filesystem" };
+                return Err(AdminError::refused(Verb::Destroy, &self.name, Reason::Clones { kind, clones }));
             }
             for of in ready {
                 gone.insert(of.name.clone());
@@ -113,29 +130,40 @@ impl SyncTask for Destroy {
 
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
-            self.names = match self.reach.recursive {
-                true => self.in_order(self.doomed(pool).await?)?,
+            if !self.reach.recursive {
+                // Said in OpenZFS's words.
+                pool.dsl().dataset(&self.name).await?;
+            }
+            let has_left_over = !self.reach.recursive && has_only_left_over(pool, &self.name).await?;
+            self.names = match self.reach.recursive || has_left_over {
+                true => self.in_order(pool.dsl(), self.doomed(pool).await?).await?,
                 false => vec![self.name.clone()],
             };
+            let mut heads = Vec::new();
             for name in &self.names {
                 let dataset = match is_snapshot(pool, name).await? {
                     true => pool.check_snapshot_goes(name, false).await?,
-                    false => pool.check_destroy(name, self.reach.recursive).await?,
+                    false => pool.check_destroy(name, self.reach.recursive || has_left_over).await?,
                 };
+                heads.extend((!dataset.is_snapshot()).then(|| dataset.clone()));
                 if self.pool.is_used(dataset.object) || pool.has_log_in_use(dataset.object) {
                     return Err(AdminError::refused(Verb::Destroy, name, Reason::Busy));
                 }
             }
+            pool.check_origins_go(&heads).await?;
             Ok(())
         })
     }
 
     fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
+            let mut gone = BTreeSet::new();
             for name in &self.names {
                 match is_snapshot(pool, name).await? {
+                    // It was to go with the last of its clones.
+                    true if gone.contains(name) => {}
                     true => pool.destroy_snapshot(name, false).await?,
-                    false => pool.destroy_dataset(name).await?,
+                    false => gone.extend(pool.destroy_with_origin(name).await?),
                 }
             }
             Ok(())

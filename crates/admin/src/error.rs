@@ -22,9 +22,9 @@ pub enum Verb {
     Snapshot,
     /// `cannot rollback to`
     Rollback,
-    /// `cannot hold`
+    /// `cannot hold snapshot`
     Hold,
-    /// `cannot release`
+    /// `cannot release hold from snapshot`
     Release,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Verb {
             Self::SetProperty => "set property for",
             Self::Snapshot => "create snapshot",
             Self::Rollback => "rollback to",
-            Self::Hold => "hold",
+            Self::Hold => "hold snapshot",
             Self::Release => "release hold from snapshot",
         })
     }
@@ -52,15 +52,20 @@ pub enum Reason {
     /// Less is available than is to be reserved, of a dataset that is there.
     #[error("size is greater than available space")]
     NoRoom,
+    /// There is none of this name.
+    #[error("dataset does not exist")]
+    NotThere,
     /// It is open to be changed.
     #[error("dataset is busy")]
     Busy,
     /// Clones depend on its snapshots.
-    #[error("filesystem has dependent clones\nuse '-R' to destroy the following datasets:\n{}", .0.join("\n"))]
-    Clones(Vec<String>),
-    /// One dataset was named twice.
-    #[error("multiple snapshots of same fs not allowed")]
-    OneOfEach,
+    #[error("{kind} has dependent clones\nuse '-R' to destroy the following datasets:\n{}", clones.join("\n"))]
+    Clones {
+        /// What was to be destroyed.
+        kind: &'static str,
+        /// Their names.
+        clones: Vec<String>,
+    },
     /// A snapshot is wanted.
     #[error("it is no snapshot")]
     NoSnapshot,
@@ -88,6 +93,9 @@ pub enum Reason {
     /// The volume's property `readonly` is on.
     #[error("the volume is read-only ('readonly=on')")]
     ReadOnly,
+    /// Cenote cannot do it yet.
+    #[error("not supported yet: {0}")]
+    NotYet(&'static str),
     /// The property is one of another kind of dataset.
     #[error("'{0}' does not apply to datasets of this type")]
     DoesNotApply(String),

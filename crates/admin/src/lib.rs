@@ -29,9 +29,10 @@
 //! the property. The sync writes all of it in one txg.
 //!
 //! **Invariants.**
-//! 1. What a check lets pass does not fail half-way, except by a device or memory that fails.
+//! 1. What a check lets pass does not fail half-way, except by a device or memory that fails. So a check sees the task as a whole: a name that
+//!    is given twice, and what goes by itself with what is destroyed.
 //! 2. A verb is in one txg: after a crash all of it is there, or nothing.
-//! 3. A dataset that is open to be changed is not destroyed.
+//! 3. A dataset that is open to be changed, or a snapshot that somebody reads, is not destroyed.
 //!
 //! **Crash.** That of [`cenote_spa::Pool::change`].
 //!
@@ -41,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 mod bookmark;
+mod clone;
 mod create;
 mod destroy;
 mod error;
@@ -51,9 +53,10 @@ mod volume;
 
 use bookmark::{CreateBookmarks, DestroyBookmarks};
 use cenote_spa::{NewBookmark, Pool, PropertyValue};
+use clone::Clone;
 use create::Create;
 use properties::{InheritProperty, SetProperties};
-use snapshot::{Clone, Holds, Promote};
+use snapshot::{Holds, Promote};
 
 pub use bookmark::bookmarks_below;
 pub use create::VolumeShape;

@@ -1,25 +1,21 @@
-//! Snapshots: taking them, holding them, going back to them, and clones of them.
+//! Snapshots: taking them, holding them, going back to them, and what clones do for them.
 
-use cenote_spa::{NewSnapshot, Pool, PropertyValue, SyncTask, Syncer};
+use std::collections::BTreeSet;
+
+use cenote_dsl::DslError;
+use cenote_spa::{NewSnapshot, Pool, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 
-use crate::Setting;
 use crate::error::{AdminError, Reason, Verb};
 
 /// Takes snapshots with these full names, all in one txg, or none. They have all that was written before this is called. `properties`: each
 /// a name and a text, of all of them.
 ///
 /// # Errors
-/// A dataset is not there, or has a snapshot of this name, or one dataset is named twice; or as [`Pool::take_snapshots`].
+/// A dataset is not there, or has a snapshot of this name, or two snapshots of one dataset are named; or as [`Pool::take_snapshots`].
 pub async fn take_snapshots(pool: &Pool, names: &[String], properties: &[(String, String)]) -> Result<(), AdminError> {
-    let mut datasets: Vec<&str> = names.iter().map(|name| name.split('@').next().unwrap_or(name)).collect();
-    datasets.sort_unstable();
-    if datasets.windows(2).any(|pair| pair[0] == pair[1]) {
-        let first = names.first().map_or("", String::as_str);
-        return Err(AdminError::refused(Verb::Snapshot, first, Reason::OneOfEach));
-    }
-    let wanted = names.iter().map(|name| NewSnapshot {
-        name: name.clone(),
+    let wanted = distinct(names).into_iter().map(|name| NewSnapshot {
+        name,
         properties: properties.to_vec(),
         ..NewSnapshot::default()
     });
@@ -32,9 +28,22 @@ pub async fn take_snapshots(pool: &Pool, names: &[String], properties: &[(String
 /// # Errors
 /// There is none of this name, or the MOS cannot be read.
 pub async fn tree_names(pool: &Pool, dataset: &str) -> Result<Vec<String>, AdminError> {
-    let dsl = pool.dsl()?;
-    let tree = dsl.tree(dsl.dir(dataset).await?, false).await?;
-    Ok(tree.into_iter().map(|dir| dir.name).collect())
+    let dataset = dataset.to_owned();
+    // Between two changes of the pool: of one that is half made a name may lead nowhere.
+    let look = pool.look(move |syncer| {
+        Box::pin(async move {
+            let dsl = syncer.dsl().clone();
+            let tree = dsl.tree(dsl.dir(&dataset).await?, false).await?;
+            Ok::<_, AdminError>(tree.into_iter().map(|dir| dir.name).collect())
+        })
+    });
+    look.await
+}
+
+/// Names in their order, each once.
+fn distinct(names: &[String]) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    names.iter().filter(|name| seen.insert(name.as_str())).cloned().collect()
 }
 
 /// Destroys snapshots: all of them, or none.
@@ -46,8 +55,8 @@ pub struct DestroySnapshots {
 impl DestroySnapshots {
     /// Of these full names, in their order. `is_deferred`: those with holds or clones go with the last of them.
     #[must_use]
-    pub const fn new(names: Vec<String>, is_deferred: bool) -> Self {
-        Self { names, is_deferred }
+    pub fn new(names: Vec<String>, is_deferred: bool) -> Self {
+        Self { names: distinct(&names), is_deferred }
     }
 }
 
@@ -68,54 +77,6 @@ impl SyncTask for DestroySnapshots {
         Box::pin(async move {
             for name in &self.names {
                 pool.destroy_snapshot(name, self.is_deferred).await?;
-            }
-            Ok(())
-        })
-    }
-}
-
-/// Makes a dataset as a clone of a snapshot ([`clone_dataset`](crate::clone_dataset)).
-pub(crate) struct Clone {
-    origin: String,
-    name: String,
-    settings: Vec<Setting>,
-}
-
-impl Clone {
-    pub(crate) fn new(origin: &str, name: &str, settings: Vec<Setting>) -> Self {
-        Self { origin: origin.to_owned(), name: name.to_owned(), settings }
-    }
-}
-
-impl SyncTask for Clone {
-    type Made = ();
-    type Error = AdminError;
-
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            pool.check_clone(&self.origin, &self.name).await?;
-            for (property, value) in &self.settings {
-                let refused = |error| AdminError::refused(Verb::Create, &self.name, Reason::Value(error));
-                pool.check_property(property, value).map_err(refused)?;
-                if property == "refreservation"
-                    && let PropertyValue::Number(bytes) = value
-                    && let Some((above, _)) = self.name.rsplit_once('/')
-                {
-                    let dir = pool.dsl().dir(above).await?;
-                    if *bytes > pool.available_bytes(pool.dsl(), &dir).await? {
-                        return Err(AdminError::refused(Verb::Create, &self.name, Reason::OutOfSpace));
-                    }
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            pool.clone_dataset(&self.origin, &self.name).await?;
-            for (property, value) in &self.settings {
-                pool.change_property(&self.name, property, Some(value)).await?;
             }
             Ok(())
         })
@@ -178,7 +139,7 @@ impl SyncTask for Rollback {
             let Some(head) = head.filter(|_| snapshot.is_snapshot()) else {
                 return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::NoSnapshot));
             };
-            if self.pool.is_used(head.object) || pool.has_log_in_use(head.object) {
+            if self.pool.is_used(head.object) || pool.is_long_held(head.object) || pool.has_log_in_use(head.object) {
                 return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::Busy));
             }
             let later = dsl.snapshots(&head).await?;
@@ -246,21 +207,26 @@ impl SyncTask for Holds {
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
             let verb = if self.releases { Verb::Release } else { Verb::Hold };
-            if self.tag.is_empty() || self.tag.len() > TAG_MAX_BYTES {
+            if self.tag.is_empty() || self.tag.contains('\0') || self.tag.len() > TAG_MAX_BYTES {
                 let first = self.names.first().map_or("", String::as_str);
                 return Err(AdminError::refused(verb, first, Reason::TagTooLong));
             }
+            let mut seen = BTreeSet::new();
             for name in &self.names {
-                let snapshot = pool.dsl().dataset(name).await?;
-                if !snapshot.is_snapshot() {
-                    return Err(AdminError::refused(verb, name, Reason::NoSnapshot));
-                }
+                let snapshot = match pool.dsl().dataset(name).await {
+                    Ok(snapshot) if snapshot.is_snapshot() => snapshot,
+                    Ok(_) => return Err(AdminError::refused(verb, name, Reason::NoSnapshot)),
+                    Err(DslError::NoSuchDataset(_)) => return Err(AdminError::refused(verb, name, Reason::NotThere)),
+                    Err(error) => return Err(error.into()),
+                };
                 let holds = pool.dsl().holds(&snapshot).await?;
-                let is_held = holds.iter().any(|hold| hold.tag == self.tag);
+                // One that is named again is as it is after the first time.
+                let is_held = holds.iter().any(|hold| hold.tag == self.tag) == seen.insert(snapshot.object);
                 match (is_held, self.releases) {
                     (true, false) => return Err(AdminError::refused(verb, name, Reason::TagIsThere)),
                     (false, true) => return Err(AdminError::refused(verb, name, Reason::NoSuchTag)),
-                    _ => {}
+                    (true, true) => pool.check_release(name).await.map(drop)?,
+                    (false, false) => {}
                 }
             }
             Ok(())

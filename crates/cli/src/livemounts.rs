@@ -17,12 +17,14 @@
 //! is somebody else's. 2. After [`LiveMounts::close`] no request of a client reaches the pool. 3. A dataset is in one mount: the
 //! pool refuses to open it twice (`cenote_spa::Pool::is_used`).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountHandle, MountOptions, Report, Tree, Unmount, mount_tree, remount};
 use cenote_spa::Pool;
 use cenote_taskq::sync::Mutex;
@@ -245,6 +247,13 @@ impl LiveMounts {
             }
         }
         Ok(None)
+    }
+
+    /// Has mounts let go of snapshots of which nobody uses anything. The kernel may take a moment to forget them.
+    pub(crate) async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
+        for mount in self.all() {
+            mount.tree.let_go(snapshots).await;
+        }
     }
 
     /// Has mounts show datasets as they are now, which were just made, destroyed, renamed or set, and obey their properties, of which those

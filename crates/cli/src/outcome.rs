@@ -33,6 +33,8 @@ impl From<Outcome> for ExitCode {
 pub(crate) const FAILED: u8 = 1;
 /// Exit status of a command that was called wrongly.
 pub(crate) const USAGE: u8 = 2;
+/// Exit status where a stream could not be resumed.
+pub(crate) const NOT_RESUMED: u8 = 255;
 /// Exit status where the reader of our output has gone: that of a process ended by SIGPIPE, as a shell shows it.
 pub(crate) const PIPE: u8 = 128 + 13;
 
@@ -47,6 +49,16 @@ impl fmt::Display for UsageError {
 }
 
 impl std::error::Error for UsageError {}
+
+/// A stream could not go on where it stopped: status 255, which OpenZFS's -1 becomes.
+#[derive(Debug)]
+pub(crate) struct ResumeError(pub(crate) String);
+
+impl fmt::Display for ResumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// An error for [`UsageError`].
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {

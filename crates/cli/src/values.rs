@@ -32,6 +32,8 @@ pub(crate) enum When {
     PoolCreation,
     /// With a dataset that is made.
     Creation,
+    /// With a dataset that is made as a clone.
+    Cloning,
     /// Of a dataset that exists.
     Later,
 }
@@ -106,13 +108,13 @@ pub(crate) fn dataset_property(name: &str, when: When, types: Types) -> Result<S
     }
     if property.is_read_only() {
         match when {
-            When::Creation | When::PoolCreation if is_once(property) => {
+            When::Creation | When::Cloning | When::PoolCreation if is_once(property) => {
                 bail!("not supported yet: making datasets with the property '{name}'")
             }
             _ => bail!("'{name}' is readonly"),
         }
     }
-    if name == "volsize" && when != When::Later {
+    if name == "volsize" && matches!(when, When::Creation | When::PoolCreation) {
         bail!("property '{name}' specified multiple times");
     }
     // Those that change accounts a new pool's root gets later.
@@ -174,6 +176,21 @@ pub(crate) fn dataset_setting(text: &str, when: When, types: Types) -> Result<Op
         bail!("'{name}=auto' only allowed on volumes");
     }
     Ok(Some((name, value)))
+}
+
+/// The setting of `PROPERTY=VALUE` for a snapshot: a user property, the only kind that one can have of its own.
+///
+/// # Errors
+/// It is none, or is too long.
+pub(crate) fn snapshot_setting(text: &str) -> Result<(String, String)> {
+    let (name, value) = setting(text)?;
+    if !is_user_property(name) {
+        bail!("this property can not be modified for snapshots");
+    }
+    match dataset_setting(text, When::Creation, Types::DATASET)? {
+        Some((name, PropertyValue::Text(value))) => Ok((name, value)),
+        _ => bail!("property '{name}' cannot be '{value}'"),
+    }
 }
 
 /// Says which of these settings are kept and nothing more, so that nobody relies on them.
@@ -242,6 +259,22 @@ mod tests {
         assert!(set(&format!("mountpoint=/{long}")).unwrap_err().to_string().contains("component of 'mountpoint'"));
         assert!(set(&format!("a:{long}=1")).unwrap_err().to_string().contains("is too long"));
         assert!(set(&format!("a:b={}", "x".repeat(8192))).unwrap_err().to_string().contains("property value too long"));
+    }
+
+    #[test]
+    fn a_snapshot_has_user_properties_of_legal_names_and_sizes_alone() {
+        let set = |text: String| snapshot_setting(&text).map_err(|error| error.to_string());
+        let (name, value) = (format!("a:{}", "n".repeat(253)), "v".repeat(8191));
+        assert_eq!(set(format!("{name}={value}")), Ok((name.clone(), value.clone())));
+        assert_eq!(set(format!("a:b={value}v")).unwrap_err(), "property value too long");
+        assert_eq!(set(format!("{name}n=1")).unwrap_err(), format!("property name '{name}n' is too long"));
+        for other in ["A:b=1", "a:b c=1", "a:b+=1", "compression=off", "nothing=1", "=1"] {
+            assert_eq!(
+                set(other.to_owned()).unwrap_err(),
+                "this property can not be modified for snapshots",
+                "{other}"
+            );
+        }
     }
 
     #[test]

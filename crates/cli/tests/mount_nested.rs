@@ -243,3 +243,61 @@ fn datasets_below_the_mounted_one_are_shown_and_written() {
     mounted.end(End::Unmount);
     images.assert_whole();
 }
+
+#[test]
+fn a_snapshot_that_somebody_uses_in_a_mount_is_not_destroyed_and_one_that_was_looked_at_is() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/a"]);
+    let mounted = Mounted::new(&images, "mine/a");
+    fs::write(mounted.path("file"), b"as it was").unwrap();
+    for name in ["1", "2", "3"] {
+        images.run("zfs", &["snapshot", &format!("mine/a@{name}")]);
+    }
+    let below = |path: &str| mounted.path(".zfs/snapshot").join(path);
+    let file = File::open(below("2/file")).unwrap();
+    fs::write(mounted.path("file"), b"as it is now").unwrap();
+    for words in [&["destroy", "mine/a@2"][..], &["destroy", "-d", "mine/a@2"], &["destroy", "mine/a@1%3"]] {
+        let refused = images.refused("zfs", words);
+        assert!(refused.contains("cannot destroy snapshot mine/a@2: dataset is busy"), "{words:?}: {refused}");
+    }
+    assert_eq!(std::io::read_to_string(&file).unwrap(), "as it was");
+    drop(file);
+    images.run("zfs", &["destroy", "mine/a@2"]);
+    // Nobody uses them, though the kernel remembers what it saw.
+    for name in ["1", "3"] {
+        assert_eq!(fs::read(below(name).join("file")).unwrap(), b"as it was");
+    }
+    images.run("zfs", &["destroy", "mine/a@1"]);
+    assert_eq!(names(&below("")), ["3"]);
+    mounted.end(End::Unmount);
+    images.assert_whole();
+}
+
+#[test]
+fn snapshots_that_a_promotion_moves_are_found_where_they_are() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/a"]);
+    let mounted = Mounted::new(&images, "mine/a");
+    fs::write(mounted.path("file"), b"text").unwrap();
+    images.run("zfs", &["snapshot", "mine/a@1"]);
+    images.run("zfs", &["clone", "mine/a@1", "mine/a/c"]);
+    let (here, there) = (mounted.path(".zfs/snapshot/1/file"), mounted.path("c/.zfs/snapshot/1/file"));
+    for _ in 0..2 {
+        assert_eq!(fs::read(&here).unwrap(), b"text");
+        assert_eq!(errno(fs::metadata(&there)), Some(Errno::NOENT));
+        images.run("zfs", &["promote", "mine/a/c"]);
+        assert_eq!(fs::read(&there).unwrap(), b"text");
+        assert_eq!(errno(fs::metadata(&here)), Some(Errno::NOENT));
+        assert_eq!(names(&mounted.path("c/.zfs/snapshot")), ["1"]);
+        images.run("zfs", &["promote", "mine/a"]);
+    }
+    assert_eq!(fs::read(&here).unwrap(), b"text");
+    mounted.end(End::Unmount);
+    images.assert_whole();
+}

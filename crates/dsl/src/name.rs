@@ -152,6 +152,7 @@ pub fn check_new_snapshot(name: &str) -> Result<(), String> {
         return Err(MISPLACED.into());
     }
     check_new_letters(snapshot)?;
+    check_no_path(snapshot)?;
     if name.len() > NAME_MAX_BYTES {
         return Err("name is too long".into());
     }
@@ -184,14 +185,21 @@ fn check_new_parts(name: &str) -> Result<(), String> {
     }
     for part in name.split('/') {
         check_new_letters(part)?;
-        match part {
-            "" => return Err("empty component or misplaced '@' or '#' delimiter in name".into()),
-            "." => return Err("self reference, '.' is found in name".into()),
-            ".." => return Err("parent reference, '..' is found in name".into()),
-            _ => {}
+        if part.is_empty() {
+            return Err("empty component or misplaced '@' or '#' delimiter in name".into());
         }
+        check_no_path(part)?;
     }
     Ok(())
+}
+
+/// Refuses names that mean something else in a path: snapshots stand in the directory `.zfs/snapshot`.
+fn check_no_path(part: &str) -> Result<(), String> {
+    match part {
+        "." => Err("self reference, '.' is found in name".into()),
+        ".." => Err("parent reference, '..' is found in name".into()),
+        _ => Ok(()),
+    }
 }
 
 fn check_new_letters(part: &str) -> Result<(), String> {
@@ -261,7 +269,7 @@ mod tests {
         let deep = |slashes: usize| format!("t{}", "/a".repeat(slashes));
         assert_eq!(check_new_dataset(&deep(49)), Ok(()));
         for (bad, reason) in [
-            ("tank/a@b", "snapshot delimiter '@' is not expected here\nnot supported yet"),
+            ("tank/a@b", "snapshot delimiter '@' is not expected here"),
             ("tank/a#b", "bookmark delimiter '#' is not expected here"),
             ("tank/a%b", "invalid character '%' in name"),
             ("tank/d$e", "invalid character '$' in name"),
@@ -278,7 +286,8 @@ mod tests {
         }
 
         assert_eq!(check_new_snapshot("tank/a@b c"), Ok(()));
-        for bad in ["tank/a", "tank/a@", "@a", "tank@a/b", "tank@a@b", "tank@a#b", "tank@a%"] {
+        assert_eq!(check_new_snapshot("tank/a@..."), Ok(()));
+        for bad in ["tank/a", "tank/a@", "@a", "tank@a/b", "tank@a@b", "tank@a#b", "tank@a%", "tank@.", "tank@.."] {
             assert!(check_new_snapshot(bad).is_err(), "{bad}");
         }
     }

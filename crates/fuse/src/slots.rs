@@ -17,6 +17,7 @@ use std::sync::Arc;
 use cenote_dsl::Dataset;
 use cenote_dsl::name::is_at_or_below;
 use cenote_format::ids::ObjectId;
+use cenote_spa::LongHold;
 use cenote_taskq::AsyncMutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_taskq::sync::{Mutex, RwLock};
@@ -45,7 +46,11 @@ pub(crate) struct Slot {
     has_listed: AtomicBool,
     /// Entries that the client remembers.
     remembered: AtomicU64,
+    /// Files of a snapshot that programs have open.
+    open_files: AtomicU64,
     opened: Mutex<Option<Arc<Zfsvfs>>>,
+    /// Keeps a snapshot of a pool in use from being destroyed: the client may read any file that it remembers without asking again.
+    hold: Mutex<Option<LongHold>>,
     /// Held while opening or closing, so that it is done once.
     opening: AsyncMutex<()>,
 }
@@ -60,7 +65,9 @@ impl Slot {
             is_gone: AtomicBool::new(false),
             has_listed: AtomicBool::new(false),
             remembered: AtomicU64::new(0),
+            open_files: AtomicU64::new(0),
             opened: Mutex::new(None),
+            hold: Mutex::new(None),
             opening: AsyncMutex::new(()),
         }
     }
@@ -108,11 +115,46 @@ impl Slot {
         assert!(self.dataset().is_snapshot(), "a head is closed before it is destroyed");
         self.is_gone.store(true, Ordering::Relaxed);
         *self.opened.lock() = None;
+        *self.hold.lock() = None;
+    }
+
+    /// Closes a snapshot, and keeps it no more from being destroyed, if nobody uses it and the client remembers nothing of it.
+    pub(crate) async fn let_go(&self) {
+        let _opening = self.opening.lock().await;
+        if !self.is_forgotten() {
+            return;
+        }
+        let mut opened = self.opened.lock();
+        if let Some(shared) = opened.take()
+            && let Err(shared) = Arc::try_unwrap(shared)
+        {
+            // A request is on its way.
+            *opened = Some(shared);
+            return;
+        }
+        *self.hold.lock() = None;
     }
 
     /// Whether it is a head that is not placed any more, or a snapshot that is not there any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
+    }
+
+    /// A program has opened a file of it, a snapshot.
+    pub(crate) fn file_opened(&self) {
+        self.open_files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A program has closed one.
+    pub(crate) fn file_closed(&self) {
+        let lower = |now: u64| Some(now.saturating_sub(1));
+        let _ = self.open_files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+    }
+
+    /// Whether a program has a file of it open. The client is not told to forget its name then: it would keep what is below that name, and
+    /// could not be told again.
+    pub(crate) fn has_open_file(&self) -> bool {
+        self.open_files.load(Ordering::Relaxed) > 0
     }
 
     fn is_forgotten(&self) -> bool {
@@ -242,7 +284,8 @@ impl Slots {
     /// The slot of a snapshot, with a pin; a new one if it has none. `None` if all are taken and remembered.
     pub(crate) fn of_snapshot(&self, dataset: &Dataset, root: NodeId, above: NodeId) -> Option<(Arc<Slot>, Pin)> {
         let mut state = self.state.lock();
-        if let Some(slot) = state.of(dataset) {
+        // One that was a snapshot of another head has another root: a new slot stands for it, and the old one is given up.
+        if let Some(slot) = state.of(dataset).filter(|slot| slot.root == root && !slot.is_gone()) {
             slot.set_dataset(dataset.clone());
             let pin = slot.pin();
             return Some((slot, pin));
@@ -264,7 +307,9 @@ impl Slots {
         if index == state.slots.len() {
             state.slots.push(Arc::clone(&slot));
         } else {
-            state.slots[index] = Arc::clone(&slot);
+            let before = std::mem::replace(&mut state.slots[index], Arc::clone(&slot));
+            // It may stand among those that were opened for a while.
+            *before.hold.lock() = None;
         }
         state.by_dataset.insert(dataset.object, index as u16);
         Some(slot)
@@ -298,7 +343,13 @@ impl Slots {
             if let Some(zfsvfs) = slot.opened() {
                 return Ok(zfsvfs);
             }
-            let zfsvfs = Arc::new(source.open(&slot.dataset()).await?);
+            let dataset = slot.dataset();
+            let is_held = slot.hold.lock().is_some();
+            if dataset.is_snapshot() && !is_held {
+                let hold = source.hold(&dataset).await?;
+                *slot.hold.lock() = hold;
+            }
+            let zfsvfs = Arc::new(source.open(&dataset).await?);
             *slot.opened.lock() = Some(Arc::clone(&zfsvfs));
             zfsvfs
         };

@@ -8,7 +8,7 @@
 
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
-use cenote_spa::{FileSizes, HeadSpace, LiveHead, Pool, SpaError, Syncer, View};
+use cenote_spa::{FileSizes, HeadSpace, LiveHead, LongHold, Pool, SpaError, Syncer, View};
 use cenote_taskq::Handle;
 use cenote_zpl::{AccessTimes, FileSystem, Properties, ZplError};
 
@@ -128,6 +128,17 @@ impl Source {
             From::View { view, .. } => frozen(view.dsl(), dataset).await,
             From::Pool(_) if dataset.is_snapshot() => Err(OpenError::Snapshot(dataset.name())),
             From::Pool(pool) => self.changeable(pool, dataset, true).await,
+        }
+    }
+
+    /// Keeps a snapshot of a pool in use from being destroyed.
+    ///
+    /// # Errors
+    /// It is not there any more.
+    pub(crate) async fn hold(&self, snapshot: &Dataset) -> Result<Option<LongHold>, OpenError> {
+        match &self.from {
+            From::View { .. } => Ok(None),
+            From::Pool(pool) => Ok(Some(pool.long_hold(snapshot.object, snapshot.phys.guid).await?)),
         }
     }
 

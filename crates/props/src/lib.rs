@@ -175,7 +175,7 @@ pub fn find(table: &'static [Property], name: &str) -> Option<&'static Property>
 #[must_use]
 pub fn is_user_property(name: &str) -> bool {
     name.contains(':')
-        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._:+ ".contains(&byte))
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._:".contains(&byte))
 }
 
 #[cfg(test)]
@@ -211,6 +211,8 @@ mod tests {
     fn user_properties_have_a_colon() {
         assert!(is_user_property("org.example:tag"));
         assert!(!is_user_property("tag"));
-        assert!(!is_user_property("Org:tag"));
+        for bad in ["Org:tag", "org:a b", "org:a+b", "org:\u{e4}"] {
+            assert!(!is_user_property(bad), "{bad}");
+        }
     }
 }

@@ -52,6 +52,7 @@ mod import;
 mod indirect;
 mod intent_log;
 mod jobs;
+mod longholds;
 pub mod multihost;
 mod open;
 mod owner;
@@ -80,6 +81,7 @@ pub use find::{Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PA
 pub use foreign::foreign;
 pub use import::{ImportOptions, Rewind, import};
 pub use jobs::JobStatus;
+pub use longholds::LongHold;
 pub use open::existing::{WriteOptions, open};
 pub use open::new::{CreateOptions, create, create_with_metaslabs};
 pub use open::spares_l2cache::AuxSpec;

@@ -1,13 +1,16 @@
 //! Commands of clients, in the process that has their pool; and whether another process should do a command.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use cenote_dsl::Dataset;
+use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountError, Unmount};
-use cenote_spa::{FoundPool, Pool};
+use cenote_spa::{FoundPool, Pool, SpaError};
 
 use super::{Context, END_POLL, Served};
 use crate::control;
@@ -119,12 +122,46 @@ impl Context {
         }
     }
 
-    /// Has datasets that are to be destroyed leave the mounts of this process; fails where somebody uses one there.
-    pub(crate) async fn release(&self, datasets: &[String]) -> Result<()> {
+    /// Has datasets leave the mounts of this process before `verb` (`destroy`, ...) is done to them; fails where somebody uses one there.
+    pub(crate) async fn release(&self, datasets: &[String], verb: &str) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
         match served.of.mounts.release(datasets).await? {
-            Some(busy) => bail!("cannot destroy '{busy}': dataset is busy"),
+            Some(busy) => bail!("cannot {verb} '{busy}': dataset is busy"),
             None => Ok(()),
+        }
+    }
+
+    /// Has snapshots that are about to go be let go by what has only looked at them: mounts, and clients of volumes that have just gone. Those
+    /// that somebody uses stay as they are, and whoever would destroy them is refused.
+    pub(crate) async fn let_go(&self, is_going: impl Fn(&Dataset) -> bool) -> Result<()> {
+        let Some(served) = &self.served else { return Ok(()) };
+        let pool = &served.of.pool;
+        let held = pool.long_held();
+        if held.is_empty() {
+            return Ok(());
+        }
+        let look = pool.look(move |syncer| {
+            Box::pin(async move {
+                let dsl = syncer.dsl().clone();
+                let mut found = Vec::new();
+                for object in held {
+                    if let Ok(name) = dsl.dataset_name(object).await {
+                        found.extend(dsl.dataset(&name).await.ok());
+                    }
+                }
+                Ok::<_, SpaError>(found)
+            })
+        });
+        let going: BTreeSet<ObjectId> =
+            look.await?.into_iter().filter(|dataset| is_going(dataset)).map(|dataset| dataset.object).collect();
+        let begun = self.handle.now();
+        loop {
+            served.of.mounts.let_go(&going).await;
+            let is_held = going.iter().any(|dataset| pool.is_long_held(*dataset));
+            if !is_held || self.handle.now() - begun >= UNUSED_TIME_MAX {
+                return Ok(());
+            }
+            self.handle.sleep(END_POLL).await;
         }
     }
 

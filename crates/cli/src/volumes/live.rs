@@ -120,7 +120,7 @@ impl Exports for LiveVolumes {
             let Some(open) = self.of(&name) else { return Ok(None) };
             let found = open.lock().await.find(&name).await?;
             let export = found.map(|found| match found {
-                Found::Frozen(volume) => Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>,
+                Found::Frozen(volume, hold) => Arc::new(ReadOnly { volume, name, hold: Some(hold) }) as Arc<dyn Export>,
                 Found::Written(live) => {
                     let size_bytes = live.volume().size_bytes();
                     Arc::new(LiveExport { live, size_bytes, name })

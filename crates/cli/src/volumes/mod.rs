@@ -112,7 +112,7 @@ impl Exports for PoolVolumes {
         Box::pin(async move {
             let Some(name) = chosen(self, name).await? else { return Ok(None) };
             let volume = self.volume(&name).await?;
-            Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>))
+            Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name, hold: None }) as Arc<dyn Export>))
         })
     }
 }

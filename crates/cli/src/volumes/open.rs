@@ -27,7 +27,7 @@ use anyhow::{Result, bail};
 use cenote_dmu::tx::SyncMode;
 use cenote_format::ids::ObjectId;
 use cenote_nbd::{Export, ExportError};
-use cenote_spa::{Pool, SpaError, Syncer};
+use cenote_spa::{LongHold, Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{AsyncMutex, AsyncMutexGuard};
 use cenote_zvol::Volume;
@@ -55,15 +55,15 @@ struct Names {
 pub(super) enum Found {
     /// A volume that can be written.
     Written(Arc<LiveVolume>),
-    /// One that stays as it is: a snapshot, one with `readonly=on`, one that cannot be written yet.
-    Frozen(Volume),
+    /// One that stays as it is: a snapshot, one with `readonly=on`, one that cannot be written yet. It is not destroyed meanwhile.
+    Frozen(Volume, LongHold),
 }
 
 /// What a txg's sync has found: what is open already is only named.
 enum Seen {
     Open(ObjectId),
     New(ObjectId, LiveVolume),
-    Frozen(Volume),
+    Frozen(Volume, LongHold),
 }
 
 impl OpenVolumes {
@@ -176,7 +176,7 @@ impl Locked<'_> {
             .look(move |writer| Box::pin(async move { Ok::<_, SpaError>(seen(&pool, writer, &wanted, &open).await) }));
         let (dataset, live) = match seen.await.map_err(|error| io_error(&error))?? {
             None => return Ok(None),
-            Some(Seen::Frozen(volume)) => return Ok(Some(Found::Frozen(volume))),
+            Some(Seen::Frozen(volume, hold)) => return Ok(Some(Found::Frozen(volume, hold))),
             Some(Seen::Open(dataset)) => (dataset, self.volumes.get(&dataset).cloned()),
             Some(Seen::New(dataset, live)) => {
                 live.replay().await.map_err(|error| live::live_error(&error))?;
@@ -199,7 +199,7 @@ impl Locked<'_> {
     pub(crate) async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
             Some(Found::Written(volume)) => Ok(live::resize(&volume, size_bytes).await?),
-            Some(Found::Frozen(_)) => bail!("it cannot be written"),
+            Some(Found::Frozen(..)) => bail!("it cannot be written"),
             None => bail!("there is no such volume"),
         }
     }
@@ -215,10 +215,10 @@ impl Locked<'_> {
 async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -> Result<Option<Seen>, ExportError> {
     let view = writer.dsl().clone();
     let Some(volume) = frozen(&view, name).await? else { return Ok(None) };
-    if name.contains('@') {
-        return Ok(Some(Seen::Frozen(volume)));
-    }
     let dataset = view.dataset(name).await.map_err(|error| io_error(&error))?;
+    if dataset.is_snapshot() {
+        return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
+    }
     if open.contains(&dataset.object) {
         return Ok(Some(Seen::Open(dataset.object)));
     }
@@ -228,12 +228,12 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
     };
     let (sync, logbias, readonly) = (number("sync").await?, number("logbias").await?, number("readonly").await?);
     if readonly == 1 {
-        return Ok(Some(Seen::Frozen(volume)));
+        return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
     }
     let head = match writer.open_head(name).await {
         Ok(head) => head,
         // It can be read all the same.
-        Err(SpaError::Unwritable { .. }) => return Ok(Some(Seen::Frozen(volume))),
+        Err(SpaError::Unwritable { .. }) => return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object)))),
         Err(error) => return Err(io_error(&error)),
     };
     let live = live::open(pool, writer, name, head, (sync, logbias)).await?;

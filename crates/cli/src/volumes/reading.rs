@@ -1,6 +1,7 @@
 //! What exports of volumes have in common: data and holes of a range; and the export that is not written.
 
 use cenote_nbd::{BlockSizes, Export, ExportError, Extent, Piece};
+use cenote_spa::LongHold;
 use cenote_taskq::BoxFuture;
 use cenote_zvol::Volume;
 
@@ -54,6 +55,9 @@ pub(super) async fn statuses(
 pub(super) struct ReadOnly {
     pub(super) volume: Volume,
     pub(super) name: String,
+    /// Of a pool in use: keeps it from being destroyed.
+    #[expect(dead_code, reason = "held, not looked at")]
+    pub(super) hold: Option<LongHold>,
 }
 
 impl Export for ReadOnly {

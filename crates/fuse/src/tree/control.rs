@@ -108,7 +108,12 @@ impl Tree {
                 continue;
             };
             let dir = head.dataset().dir.clone();
-            let is_it = |found: &Dataset| found.object == snapshot.object && found.phys.guid == snapshot.phys.guid;
+            let is_it = |found: &Dataset| {
+                // One that has become the snapshot of another head is not here any more.
+                found.object == snapshot.object
+                    && found.phys.guid == snapshot.phys.guid
+                    && found.phys.dir == snapshot.phys.dir
+            };
             let named = dsl.dataset(&format!("{}@{name}", dir.name)).await;
             if named.as_ref().is_ok_and(is_it) {
                 continue;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_dsl::name::is_at_or_below;
+use cenote_format::ids::ObjectId;
 use cenote_zpl::Forbidden;
 
 use super::Tree;
@@ -94,6 +95,18 @@ impl Tree {
             }
             used = still;
             handle.sleep(FORGET_POLL).await;
+        }
+    }
+
+    /// Lets go of snapshots that are about to be destroyed, as far as nobody uses anything in them. The client is told to forget what it
+    /// remembers of them, and may take a moment for that: this is to be called again.
+    pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
+        let mut slots = self.shared.slots.snapshots();
+        slots.retain(|slot| snapshots.contains(&slot.dataset().object) && !slot.has_open_file());
+        let name = |slot: &Arc<Slot>| Some((slot.above(), slot.dataset().snapshot.clone()?.into_bytes()));
+        self.tell(slots.iter().filter_map(name).collect(), Vec::new()).await;
+        for slot in slots {
+            slot.let_go().await;
         }
     }
 

@@ -146,11 +146,21 @@ impl FileServer for Tree {
                 let access_times = found.zfsvfs.filesystem.options().access_times;
                 Ok(Opened { keeps_pages: access_times != AccessTimes::Always })
             }
-            None => self.open_file(node).await.map(|_| Opened { keeps_pages: true }),
+            None => {
+                self.open_file(node).await?;
+                if found.slot.dataset().is_snapshot() {
+                    found.slot.file_opened();
+                }
+                Ok(Opened { keeps_pages: true })
+            }
         }
     }
 
     async fn release(&self, node: NodeId) {
+        let slot = Place::nested_slot(node).and_then(|index| self.shared.slots.at(index));
+        if let Some(slot) = slot.filter(|slot| slot.dataset().is_snapshot()) {
+            return slot.file_closed();
+        }
         if let Ok(Some(found)) = self.find(node).await
             && let Some(live) = found.zfsvfs.as_live()
         {

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cenote_admin::{
-    AdminError, Reach, clone_dataset, create_bookmarks, destroy, destroy_bookmarks, destroy_snapshots, hold, promote,
-    release, rollback, take_snapshots,
+    AdminError, Reach, clone_dataset, create_bookmarks, create_filesystem, destroy, destroy_bookmarks,
+    destroy_snapshots, hold, promote, release, rollback, set_properties, take_snapshots,
 };
 use cenote_dmu::ObjectSpec;
 use cenote_dmu::tx::{Cost, TxTunables};
 use cenote_dsl::name::is_at_or_below;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::ObjectId;
+use cenote_format::ids::{Guid, ObjectId};
 use cenote_sim::audit_space;
 use cenote_spa::{ImportOptions, NewBookmark, NewSnapshot, Pool, PropertyValue, View, find, import, open};
 use cenote_taskq::sim::disk::{Crash, Latency};
@@ -458,4 +458,166 @@ fn a_snapshot_has_what_was_written_before_it_was_asked_for() {
         });
     }
     assert!(later_txgs > 0, "some had to wait for the next txg");
+}
+
+/// A pool on one disk with a file system `written/a`, for verbs that must not fail half-way.
+fn with_pool<F>(seed: u64, work: impl FnOnce(Handle, Pool, Vec<PathBuf>) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let runtime = Runtime::simulated(seed);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    let paths = machine.paths.clone();
+    runtime.block_on(async {
+        let pool = make(&handle, options(machine.tops(&handle, LAYOUTS[0]).await.unwrap(), 12)).await;
+        for name in ["written/a", "written/a/b"] {
+            pool.create_dataset(name, ObjsetType::Zfs).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        work(handle.clone(), pool, paths).await;
+    });
+}
+
+async fn take(pool: &Pool, names: &[&str]) {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    take_snapshots(pool, &names, &[]).await.unwrap();
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+async fn is_there(pool: &Pool, name: &str) -> bool {
+    pool.dsl().unwrap().dataset(name).await.is_ok()
+}
+
+/// What a refused task leaves: a pool that goes on, and is whole.
+async fn goes_on(handle: &Handle, pool: Pool, paths: &[PathBuf], what: &str) {
+    pool.create_dataset("written/after", ObjsetType::Zfs).await.unwrap();
+    while pool.peek(|syncer| syncer.has_work()).await.unwrap() {
+        pool.sync().await.unwrap();
+    }
+    pool.export().await.unwrap();
+    let (_, report) = check(handle, paths).await;
+    assert_clean(&report, what);
+    let view = read(handle, paths).await;
+    audit_space(&view).await.unwrap_or_else(|error| panic!("{what}: {error:#}"));
+    view.close().await;
+}
+
+#[test]
+fn names_that_are_given_twice_are_refused_or_done_once_and_the_pool_goes_on() {
+    with_pool(1, async |handle, pool, paths| {
+        take(&pool, &["written/a@1", "written/a@1", "written/a/b@1"]).await;
+        let twice = owned(&["written/a@1", "written/a/b@1", "written/a@1"]);
+        let refused = hold(&pool, "t", &twice).await.unwrap_err().to_string();
+        assert_eq!(refused, "cannot hold snapshot 'written/a@1': tag already exists on this dataset");
+        hold(&pool, "t", &twice[..2]).await.unwrap();
+        let refused = release(&pool, "t", &twice).await.unwrap_err().to_string();
+        assert_eq!(refused, "cannot release hold from snapshot 'written/a@1': no such tag on this dataset");
+        // None of it was done.
+        let refused = destroy_snapshots(&pool, owned(&["written/a/b@1"]), false).await.unwrap_err().to_string();
+        assert!(refused.contains("it's being held. Run 'zfs holds -r written/a/b@1' to see holders."), "{refused}");
+        release(&pool, "t", &twice[..2]).await.unwrap();
+        let two = take_snapshots(&pool, &owned(&["written/a@2", "written/a@3"]), &[]).await.unwrap_err().to_string();
+        assert!(two.contains("multiple snapshots of same fs not allowed"), "{two}");
+        destroy_snapshots(&pool, twice, false).await.unwrap();
+        assert!(!is_there(&pool, "written/a@1").await && !is_there(&pool, "written/a@2").await);
+        goes_on(&handle, pool, &paths, "names given twice").await;
+    });
+}
+
+#[test]
+fn a_deferred_origin_that_goes_with_its_last_clone_goes_in_a_tree_too() {
+    for (seed, tree) in ["written/a", "written/top", "written/c"].into_iter().enumerate() {
+        with_pool(seed as u64, async |handle, pool, paths| {
+            pool.create_dataset("written/top", ObjsetType::Zfs).await.unwrap();
+            pool.create_dataset("written/top/o", ObjsetType::Zfs).await.unwrap();
+            take(&pool, &["written/a@1", "written/top/o@1"]).await;
+            for (origin, clone) in [
+                ("written/a@1", "written/c"),
+                ("written/a@1", "written/d"),
+                ("written/top/o@1", "written/top/p"),
+                ("written/top/o@1", "written/top/q"),
+            ] {
+                clone_dataset(&pool, origin, clone, Vec::new()).await.unwrap();
+            }
+            destroy_snapshots(&pool, owned(&["written/a@1", "written/top/o@1"]), true).await.unwrap();
+            take(&pool, &["written/c@x", "written/d@x", "written/top/p@x"]).await;
+            destroy(&pool, tree, Reach { recursive: true, clones: tree == "written/a" }).await.unwrap();
+            assert_eq!(is_there(&pool, "written/a@1").await, tree != "written/a", "{tree}");
+            assert_eq!(is_there(&pool, "written/top/o@1").await, tree != "written/top", "{tree}");
+            assert!(!is_there(&pool, tree).await);
+            goes_on(&handle, pool, &paths, tree).await;
+        });
+    }
+}
+
+#[test]
+fn properties_that_no_table_can_have_are_refused_before_anything_is_changed() {
+    with_pool(3, async |handle, pool, paths| {
+        let (name, value) = (format!("a:{}", "n".repeat(253)), "v".repeat(8191));
+        for (name, value) in [(format!("{name}n"), "1".to_owned()), ("a:b".to_owned(), format!("{value}v"))] {
+            let set = [(name.clone(), value.clone())];
+            let refused = take_snapshots(&pool, &owned(&["written/a@1"]), &set).await.unwrap_err().to_string();
+            assert!(refused.contains("too long"), "{}", &refused[..100]);
+            let settings = [(name, PropertyValue::Text(value))];
+            assert!(set_properties(&pool, &owned(&["written/a"]), &settings).await.is_err());
+            assert!(create_filesystem(&pool, "written/new", settings.to_vec(), false).await.is_err());
+            take(&pool, &["written/a@0"]).await;
+            assert!(clone_dataset(&pool, "written/a@0", "written/c", settings.to_vec()).await.is_err());
+            destroy_snapshots(&pool, owned(&["written/a@0"]), false).await.unwrap();
+        }
+        // A quota that the clone's own reservation exceeds is refused with the rest.
+        take(&pool, &["written/a@0"]).await;
+        let number = |name: &str, number| (name.to_owned(), PropertyValue::Number(number));
+        let settings = vec![number("refreservation", 8 << 20), number("quota", 1 << 20)];
+        assert!(clone_dataset(&pool, "written/a@0", "written/c", settings).await.is_err());
+        assert!(!is_there(&pool, "written/c").await);
+        take_snapshots(&pool, &owned(&["written/a@1"]), &[(name.clone(), value.clone())]).await.unwrap();
+        set_properties(&pool, &owned(&["written/a"]), &[(name, PropertyValue::Text(value))]).await.unwrap();
+        goes_on(&handle, pool, &paths, "properties").await;
+    });
+}
+
+#[test]
+fn a_snapshot_that_somebody_reads_is_not_destroyed() {
+    with_pool(4, async |handle, pool, paths| {
+        take(&pool, &["written/a@1", "written/a/b@0"]).await;
+        take(&pool, &["written/a@2", "written/a/b@1"]).await;
+        clone_dataset(&pool, "written/a@2", "written/c", Vec::new()).await.unwrap();
+        hold(&pool, "t", &owned(&["written/a@1"])).await.unwrap();
+        // Both go with the last hold or clone.
+        destroy_snapshots(&pool, owned(&["written/a@1", "written/a@2"]), true).await.unwrap();
+        let mut read = Vec::new();
+        for name in ["written/a@1", "written/a@2", "written/a/b@1"] {
+            let snapshot = pool.dsl().unwrap().dataset(name).await.unwrap();
+            read.push(pool.long_hold(snapshot.object, snapshot.phys.guid).await.unwrap());
+            let other = Guid(snapshot.phys.guid.0 ^ 1);
+            assert!(pool.long_hold(snapshot.object, other).await.is_err(), "it is not there any more");
+        }
+        let busy = |refused: Result<(), AdminError>, name: &str| {
+            let said = refused.unwrap_err().to_string();
+            assert_eq!(said, format!("cannot destroy snapshot {name}: dataset is busy"));
+        };
+        let leaf = || owned(&["written/a/b@1"]);
+        busy(destroy_snapshots(&pool, leaf(), false).await, "written/a/b@1");
+        busy(destroy_snapshots(&pool, leaf(), true).await, "written/a/b@1");
+        busy(destroy(&pool, "written/a/b", Reach { recursive: true, clones: false }).await, "written/a/b@1");
+        busy(release(&pool, "t", &owned(&["written/a@1"])).await, "written/a@1");
+        busy(destroy(&pool, "written/c", Reach::default()).await, "written/a@2");
+        busy(rollback(&pool, "written/a/b@0", true).await, "written/a/b@1");
+        for name in ["written/a@1", "written/a@2", "written/a/b@1", "written/c"] {
+            assert!(is_there(&pool, name).await, "{name}");
+        }
+        drop(read);
+        release(&pool, "t", &owned(&["written/a@1"])).await.unwrap();
+        destroy(&pool, "written/c", Reach::default()).await.unwrap();
+        destroy_snapshots(&pool, leaf(), false).await.unwrap();
+        for name in ["written/a@1", "written/a@2", "written/a/b@1", "written/c"] {
+            assert!(!is_there(&pool, name).await, "{name}");
+        }
+        goes_on(&handle, pool, &paths, "snapshots that were read").await;
+    });
 }

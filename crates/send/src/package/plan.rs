@@ -55,6 +55,8 @@ pub async fn plan(
             places.entry(*guid).or_insert(place);
         }
     }
+    // Where all was left out that there is, nothing is missing.
+    plan.has_to = list.entries.is_empty();
     let origins: BTreeSet<Guid> = list.entries.iter().filter_map(|entry| entry.origin).collect();
     let mut is_sent = vec![false; list.entries.len()];
     loop {

@@ -116,6 +116,7 @@ impl Syncer {
         let left = self.dsl.rollback_head(txg, head.object, &mut refs).await;
         let left = left.map_err(|error| self.dsl_failed(error))?;
         self.count_empty_refs(refs).await?;
+        self.take_back_features(head.object, head.phys.prev_snapshot).await?;
         // A head without changes since has nothing of its own.
         if !left.root.is_hole() && left.root.logical_birth() > left.born_after {
             self.leave_tree(txg, &left).await?;
@@ -133,7 +134,10 @@ impl Syncer {
         let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot promote '{name}': {why}")));
         let clone = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         let origin = clone.dir.phys.origin;
-        if clone.is_snapshot() || origin.0 == 0 || origin == dsl.origin() {
+        if clone.is_snapshot() {
+            return cannot("snapshots can not be promoted");
+        }
+        if origin.0 == 0 || origin == dsl.origin() {
             return cannot("not a cloned filesystem");
         }
         if clone.phys.flags.contains(DatasetFlags::NO_PROMOTE) {
@@ -152,7 +156,8 @@ impl Syncer {
         }
         let plan = dsl.plan_promotion(&clone).await.map_err(|error| self.dsl_failed(error))?;
         if let Some(name) = plan.conflicts.first() {
-            return cannot(&format!("snapshot name '@{name}' from origin conflicts with '@{name}' from target"));
+            let parent = dsl.dataset_name(origin).await.map_err(|error| self.dsl_failed(error))?;
+            return cannot(&format!("conflicting snapshot '{name}' from parent '{parent}'"));
         }
         if let Some(name) = plan.bookmark_conflicts.first() {
             return cannot(&format!("bookmark name '#{name}' from origin conflicts with '#{name}' from target"));
@@ -194,6 +199,15 @@ impl Syncer {
         self.count_empty_refs(refs).await
     }
 
+    /// Finds out whether a hold can be taken off a snapshot that has it. The name of the snapshot comes back where it goes with the hold.
+    ///
+    /// # Errors
+    /// There is none of this name, or it would go and cannot be destroyed.
+    pub async fn check_release(&self, name: &str) -> Result<Option<String>, SpaError> {
+        let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        self.check_last_goes(snapshot.object, 1).await
+    }
+
     /// Puts a hold on a snapshot.
     ///
     /// # Errors
@@ -220,14 +234,14 @@ impl Syncer {
     /// There is no such hold, or the MOS cannot be changed.
     pub async fn release_snapshot(&mut self, name: &str, tag: &str) -> Result<(), SpaError> {
         let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let goes = self.check_last_goes(snapshot.object, 1).await?;
         let released = self.dsl.release_hold(self.txg, snapshot.object, tag).await;
-        let has_others = released.map_err(|error| self.dsl_failed(error))?;
+        released.map_err(|error| self.dsl_failed(error))?;
         let text = format!("tag={tag} refs={}", self.hold_count(snapshot.object).await?);
         self.record_event("release", &text, Some((name, snapshot.object))).await?;
-        let is_deferred = snapshot.phys.flags.contains(DatasetFlags::DEFER_DESTROY);
-        if is_deferred && !has_others && snapshot.phys.child_count <= 1 {
-            self.destroy_snapshot(name, false).await?;
+        match goes {
+            Some(name) => self.destroy_snapshot(&name, false).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 }

@@ -1,14 +1,16 @@
 //! Destroying a file system or a volume: the txg that takes its name away leaves its blocks to the background
 //! (`jobs/async_destroy`). A pool without the feature `async_destroy` has no place for that: there the blocks are freed at once.
 
+use std::collections::BTreeMap;
+
 use cenote_dmu::{KeyAccess, Objset};
 use cenote_dsl::Dataset;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::dnodes_in_block;
-use cenote_format::dsl::{DatasetFlags, dir_field, pool_directory};
+use cenote_format::dsl::{dir_field, pool_directory};
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::Txg;
+use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::ZilHeader;
 use cenote_taskq::BoxFuture;
 use cenote_zil::Chain;
@@ -24,7 +26,17 @@ impl Syncer {
     /// # Errors
     /// There is none of this name, it has what depends on it, or something that cannot be freed yet.
     pub async fn destroy_dataset(&mut self, name: &str) -> Result<(), SpaError> {
+        self.destroy_with_origin(name).await.map(drop)
+    }
+
+    /// As [`Self::destroy_dataset`]. The name of the snapshot that went with a clone comes back: its origin, where that was to be destroyed
+    /// with the last of its clones and holds.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn destroy_with_origin(&mut self, name: &str) -> Result<Option<String>, SpaError> {
         let dataset = self.check_destroy(name, false).await?;
+        let goes = self.check_origins_go(std::slice::from_ref(&dataset)).await?.pop();
         let txg = self.txg;
         assert!(!self.has_log_in_use(dataset.object), "a dataset is destroyed when nobody changes it");
         // Its blocks are not in the tree of the dataset.
@@ -50,24 +62,29 @@ impl Syncer {
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
         self.dsl.retain_heads(|head| head.dataset != dataset.object);
         self.record_event("destroy", "", Some((name, dataset.object))).await?;
-        self.destroy_origin(&dataset).await
+        if let Some(origin) = &goes {
+            self.destroy_snapshot(origin, false).await?;
+        }
+        Ok(goes)
     }
 
-    /// The snapshot that a clone began as, where it was to be destroyed with the last of its clones and holds.
-    async fn destroy_origin(&mut self, clone: &Dataset) -> Result<(), SpaError> {
-        let origin = clone.phys.prev_snapshot;
-        if origin.0 == 0 || origin == self.dsl.origin() {
-            return Ok(());
+    /// The names of the snapshots that go when all of these datasets do: origins of clones that were to be destroyed with the last of their
+    /// clones and holds.
+    ///
+    /// # Errors
+    /// One would go, and cannot be destroyed; or the MOS cannot be read.
+    pub async fn check_origins_go(&self, datasets: &[Dataset]) -> Result<Vec<String>, SpaError> {
+        let mut clones: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        for dataset in datasets {
+            *clones.entry(dataset.dir.phys.origin).or_default() += 1;
         }
-        let phys = self.dsl.dataset_phys(origin).await.map_err(|error| self.dsl_failed(error))?;
-        if !phys.flags.contains(DatasetFlags::DEFER_DESTROY)
-            || phys.child_count > 1
-            || self.hold_count(origin).await? > 0
-        {
-            return Ok(());
+        let mut going = Vec::new();
+        for (origin, count) in clones {
+            if origin.0 != 0 && origin != self.dsl.origin() {
+                going.extend(self.check_last_goes(origin, count).await?);
+            }
         }
-        let name = self.dsl.dataset_name(origin).await.map_err(|error| self.dsl_failed(error))?;
-        self.destroy_snapshot(&name, false).await
+        Ok(going)
     }
 
     /// The dataset, if [`Self::destroy_dataset`] would destroy it; `is_recursive`: after those below it.
@@ -102,6 +119,9 @@ impl Syncer {
                 }
             }
             return cannot(&why);
+        }
+        if self.is_long_held(dataset.object) {
+            return cannot("dataset is busy");
         }
         if dataset.dir.phys.reserved_bytes != 0 {
             return refuse("destroying a dataset with a reservation");

@@ -6,6 +6,7 @@ mod clone;
 pub(crate) mod dataset;
 mod destroy;
 mod limits;
+mod longhold;
 pub(crate) mod properties;
 pub(crate) mod receive;
 mod received;

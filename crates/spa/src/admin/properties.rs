@@ -23,6 +23,25 @@ use cenote_dsl::Head;
 /// Properties of the pool that stand in its configuration, so that labels have them too.
 pub(crate) const IN_CONFIG: [&str; 2] = ["comment", "compatibility"];
 
+/// Bytes of the name of a property that is kept at most (`ZAP_MAXNAMELEN` less the terminating zero).
+const NAME_MAX_BYTES: usize = 255;
+/// Bytes of a text that is kept at most (`ZAP_MAXVALUELEN` less the terminating zero).
+const TEXT_MAX_BYTES: usize = 8191;
+
+/// Refuses a name or a text that no ZAP of the MOS can have.
+pub(crate) fn check_text(property: &str, text: &str) -> Result<(), String> {
+    if property.is_empty() || property.contains('\0') {
+        return Err(format!("invalid property '{property}'"));
+    }
+    if property.len() > NAME_MAX_BYTES {
+        return Err(format!("property name '{property}' is too long"));
+    }
+    if text.len() > TEXT_MAX_BYTES {
+        return Err("property value too long".to_owned());
+    }
+    Ok(())
+}
+
 impl PropertyValue {
     fn text(&self) -> String {
         match self {
@@ -128,7 +147,10 @@ impl Syncer {
     /// # Errors
     /// It is none that the property can have, or needs a feature that the pool has not got.
     pub fn check_property(&self, property: &str, value: &PropertyValue) -> Result<(), SpaError> {
-        let PropertyValue::Number(number) = value else { return Ok(()) };
+        let number = match value {
+            PropertyValue::Number(number) => number,
+            PropertyValue::Text(text) => return check_text(property, text).map_err(SpaError::CannotCreate),
+        };
         let mut policy = self.mos.policy();
         let needs = self.apply(&mut policy, property, *number)?;
         self.require(needs)

@@ -1,14 +1,17 @@
 //! Snapshots: taken, destroyed, held.
 
+use std::collections::BTreeSet;
+
 use cenote_dmu::Zap;
 use cenote_dsl::name::check_new_snapshot;
 use cenote_dsl::{Birth, Dataset, DslError, EmptyRefs};
-use cenote_format::dsl::{dataset_field, dir_field, pool_directory};
+use cenote_format::dsl::{DatasetFlags, dataset_field, dir_field, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::{BoxFuture, Rng, oneshot};
 
 use crate::SpaError;
+use crate::admin::properties::check_text;
 use crate::features::FEATURES;
 use crate::pool::Pool;
 use crate::sync::Syncer;
@@ -60,14 +63,23 @@ impl LateTask for TakeSnapshots {
 impl TakeSnapshots {
     /// True if they can be taken in this txg.
     async fn check(&self, syncer: &mut Syncer) -> Result<bool, SpaError> {
-        for wanted in &self.wanted {
-            if !syncer.check_snapshot(&wanted.name).await? {
-                return Ok(false);
-            }
-        }
-        syncer.check_new_snapshots(self.wanted.iter().map(|wanted| wanted.name.as_str())).await?;
-        Ok(true)
+        check_all(&self.wanted, syncer).await
     }
+}
+
+/// True if these snapshots can be taken together in this txg.
+async fn check_all(wanted: &[NewSnapshot], syncer: &mut Syncer) -> Result<bool, SpaError> {
+    let mut datasets = BTreeSet::new();
+    let mut can_be_now = true;
+    for wanted in wanted {
+        can_be_now &= syncer.check_snapshot(wanted).await?;
+        if !datasets.insert(wanted.name.split('@').next()) {
+            let why = "cannot create snapshots : multiple snapshots of same fs not allowed";
+            return Err(SpaError::CannotCreate(why.to_owned()));
+        }
+    }
+    syncer.check_new_snapshots(wanted.iter().map(|wanted| wanted.name.as_str())).await?;
+    Ok(can_be_now)
 }
 
 impl Pool {
@@ -80,14 +92,7 @@ impl Pool {
     pub async fn take_snapshots(&self, wanted: Vec<NewSnapshot>) -> Result<Txg, SpaError> {
         // A refusal need not wait for a txg, nor have one written.
         let asked = wanted.clone();
-        let look = self.look(move |syncer| {
-            Box::pin(async move {
-                for wanted in &asked {
-                    syncer.check_snapshot(&wanted.name).await?;
-                }
-                syncer.check_new_snapshots(asked.iter().map(|wanted| wanted.name.as_str())).await
-            })
-        });
+        let look = self.look(move |syncer| Box::pin(async move { check_all(&asked, syncer).await }));
         look.await?;
         let (sender, mut answer) = oneshot::channel();
         self.push_late(Box::new(TakeSnapshots { wanted, answer: Some(sender) })).await?;
@@ -106,7 +111,8 @@ impl Syncer {
     }
 
     /// True if a snapshot of this name can be taken in this txg; of one dataset there is one in a txg.
-    async fn check_snapshot(&mut self, name: &str) -> Result<bool, SpaError> {
+    async fn check_snapshot(&mut self, wanted: &NewSnapshot) -> Result<bool, SpaError> {
+        let name = wanted.name.as_str();
         let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot create snapshot '{name}': {why}")));
         if let Err(reason) = check_new_snapshot(name) {
             return cannot(&reason);
@@ -123,6 +129,11 @@ impl Syncer {
         }
         if head.is_inconsistent() {
             return cannot("dataset is busy");
+        }
+        for (property, value) in &wanted.properties {
+            if let Err(reason) = check_text(property, value) {
+                return cannot(&reason);
+            }
         }
         if head.phys.prev_snapshot_txg >= self.txg {
             return Ok(false);
@@ -185,6 +196,21 @@ impl Syncer {
         Ok(())
     }
 
+    /// A head that goes back to a snapshot uses the features that the snapshot uses, and no others.
+    pub(crate) async fn take_back_features(&mut self, head: ObjectId, snapshot: ObjectId) -> Result<(), SpaError> {
+        for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
+            let is_kept = self.dsl.has_noted(snapshot, feature.guid).await;
+            if is_kept.map_err(|error| self.dsl_failed(error))? {
+                continue;
+            }
+            let forgotten = self.dsl.forget_feature(self.txg, head, feature.guid).await;
+            let forgotten = forgotten.map_err(|error| self.dsl_failed(error))?;
+            self.features.change(feature.name, -i64::from(forgotten));
+        }
+        self.used_features.remove(&head);
+        self.hand_down_features(snapshot, head).await
+    }
+
     /// Makes the list that stands for empty ones, where the pool may have it and has not.
     pub(crate) async fn share_empty_bpobj(&mut self) -> Result<(), SpaError> {
         if !self.features.has("empty_bpobj") || self.dsl.empty_bpobj().is_some() {
@@ -238,30 +264,52 @@ impl Syncer {
         if self.is_scanned().await? {
             return self.unwritable("destroying snapshots while a scrub or resilver is under way");
         }
+        if self.is_long_held(snapshot.object) {
+            return cannot("dataset is busy");
+        }
         if is_deferred {
             return Ok(snapshot);
         }
-        let holds = dsl.hold_count(snapshot.object).await.map_err(|error| self.dsl_failed(error))?;
-        if holds > 0 {
-            return cannot("dataset is busy");
+        if self.hold_count(snapshot.object).await? > 0 {
+            return cannot(&format!("it's being held. Run 'zfs holds -r {name}' to see holders."));
         }
         Ok(snapshot)
     }
 
+    /// The name of a snapshot that goes by itself with one thing that keeps it: it was to be destroyed (`destroy -d`), and has
+    /// no more than `left` holds and clones. To be asked before the last of them goes.
+    ///
+    /// # Errors
+    /// It would go, and cannot be destroyed; or the MOS cannot be read.
+    pub(crate) async fn check_last_goes(&self, snapshot: ObjectId, left: u64) -> Result<Option<String>, SpaError> {
+        let phys = self.dsl.dataset_phys(snapshot).await.map_err(|error| self.dsl_failed(error))?;
+        let kept_by = self.hold_count(snapshot).await? + phys.child_count.saturating_sub(1);
+        if !phys.flags.contains(DatasetFlags::DEFER_DESTROY) || kept_by > left {
+            return Ok(None);
+        }
+        let name = self.dsl.dataset_name(snapshot).await.map_err(|error| self.dsl_failed(error))?;
+        self.check_snapshot_goes(&name, true).await?;
+        Ok(Some(name))
+    }
+
     /// Destroys a snapshot of which [`Self::check_destroy_snapshot`] has said that it can be. Its blocks are freed in the background.
+    /// Nothing is refused here: a task has changed the pool by now.
     ///
     /// # Errors
     /// The MOS cannot be changed.
     pub async fn destroy_snapshot(&mut self, name: &str, is_deferred: bool) -> Result<(), SpaError> {
-        let snapshot = self.check_destroy_snapshot(name, is_deferred).await?;
+        let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         let txg = self.txg;
-        if is_deferred {
-            let holds = self.dsl.hold_count(snapshot.object).await.map_err(|error| self.dsl_failed(error))?;
-            if holds > 0 || snapshot.phys.child_count > 1 {
-                let marked = self.dsl.defer_destroy(txg, snapshot.object).await;
-                marked.map_err(|error| self.dsl_failed(error))?;
-                return self.record_event("defer_destroy", "", Some((name, snapshot.object))).await;
-            }
+        let is_kept = snapshot.phys.child_count > 1 || self.hold_count(snapshot.object).await? > 0;
+        if is_kept && is_deferred {
+            let marked = self.dsl.defer_destroy(txg, snapshot.object).await;
+            marked.map_err(|error| self.dsl_failed(error))?;
+            return self.record_event("defer_destroy", "", Some((name, snapshot.object))).await;
+        }
+        if is_kept || self.is_long_held(snapshot.object) {
+            return Err(
+                self.fail(format!("the snapshot '{name}' was to be destroyed, and is kept: no check refused it"))
+            );
         }
         self.record_event("destroy", "", Some((name, snapshot.object))).await?;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {

@@ -299,6 +299,7 @@ impl Opening<'_> {
             deferred: crate::sync::deferred::list_of(pool.directory()).await.map_err(dmu_failed)?,
             free_list,
             late: Arc::default(),
+            long_holds: Arc::default(),
             headers_only: BTreeSet::default(),
             async_destroy: AsyncDestroy::open(pool.directory()).await.map_err(dmu_failed)?,
             given_up: 0,

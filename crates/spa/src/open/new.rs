@@ -243,6 +243,7 @@ pub(crate) async fn create_syncer(
         async_destroy: crate::jobs::async_destroy::AsyncDestroy::default(),
         free_list: crate::jobs::free_list::FreeList::default(),
         late: Arc::default(),
+        long_holds: Arc::default(),
         headers_only: std::collections::BTreeSet::default(),
         given_up: 0,
         telling: Vec::new(),

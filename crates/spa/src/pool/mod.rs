@@ -84,7 +84,7 @@ use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
 
 use cenote_dmu::tx::{Transactions, TxError, TxTunables};
-use cenote_dsl::{Dsl, Head};
+use cenote_dsl::{Dsl, DslError, Head};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_kstat::Registry;
 use cenote_taskq::sync::Mutex;
@@ -104,6 +104,7 @@ pub use view::KeptTxg;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::jobs::JobStatus;
+use crate::longholds::LongHold;
 use crate::sync::Syncer;
 use crate::sync::late::LateTask;
 use crate::{FailedPool, SpaError};
@@ -154,6 +155,7 @@ impl Pool {
             failmode: Mutex::new(FailMode::default()),
             txgs: txgs.clone(),
             late: syncer.late.clone(),
+            long_holds: syncer.long_holds.clone(),
             logs: Mutex::new(Some(logs)),
             is_background: AtomicBool::new(false),
             troubles: syncer.space.troubles.clone(),
@@ -269,6 +271,37 @@ impl Pool {
     #[must_use]
     pub fn is_used(&self, dataset: ObjectId) -> bool {
         self.shared.uses.lock().get(&dataset).is_some_and(|used| used.strong_count() > 0)
+    }
+
+    /// Keeps the dataset with this object and this guid, which is read as it is on disk, from being destroyed or rolled back.
+    ///
+    /// # Errors
+    /// It is not there any more; or the pool is closed, suspended, or has failed.
+    pub async fn long_hold(&self, dataset: ObjectId, guid: Guid) -> Result<LongHold, SpaError> {
+        let held = self.look(move |syncer| {
+            Box::pin(async move {
+                match syncer.dsl().dataset_phys(dataset).await {
+                    Ok(phys) if phys.guid == guid => Ok(syncer.long_hold(dataset)),
+                    _ => {
+                        let gone = DslError::NoSuchDataset(format!("#{dataset}"));
+                        Err(SpaError::Dsl { pool: syncer.name().to_owned(), error: gone })
+                    }
+                }
+            })
+        });
+        held.await
+    }
+
+    /// The datasets that somebody keeps so.
+    #[must_use]
+    pub fn long_held(&self) -> Vec<ObjectId> {
+        self.shared.long_holds.held()
+    }
+
+    /// Whether somebody keeps a dataset so.
+    #[must_use]
+    pub fn is_long_held(&self, dataset: ObjectId) -> bool {
+        self.shared.long_holds.is_held(dataset)
     }
 
     /// Has a change made in the sync of the txg that is open now, when the data of that is written.

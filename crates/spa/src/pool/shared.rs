@@ -21,6 +21,7 @@ use super::space::HeadSpace;
 use crate::FailedPool;
 use crate::failmode::FailMode;
 use crate::jobs::JobStatus;
+use crate::longholds::LongHolds;
 use crate::pins::Pins;
 use crate::sync::clock::Clock;
 use crate::sync::late::LateTasks;
@@ -47,6 +48,7 @@ pub(super) struct Shared {
     pub(super) txgs: Transactions,
     /// Changes that are made when the data of their txg is written.
     pub(super) late: Arc<LateTasks>,
+    pub(super) long_holds: Arc<LongHolds>,
     /// Intent logs of datasets in use, as long as the pool is open: they have its devices.
     pub(super) logs: Mutex<Option<Logs>>,
     /// Txgs are written in the background; otherwise by hand.

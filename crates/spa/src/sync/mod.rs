@@ -112,6 +112,7 @@ use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::jobs::async_destroy::AsyncDestroy;
 use crate::jobs::free_list::FreeList;
+use crate::longholds::LongHolds;
 use crate::refcount::known::SharedBlocks;
 use crate::sync::late::LateTasks;
 use crate::{FoundPool, SpaError};
@@ -164,6 +165,8 @@ pub struct Syncer {
     pub(crate) free_list: FreeList,
     /// Changes that are made when the data of their txg is written.
     pub(crate) late: Arc<LateTasks>,
+    /// Datasets that somebody reads.
+    pub(crate) long_holds: Arc<LongHolds>,
     /// Blocks given up since the pool was opened.
     pub(crate) given_up: u64,
     /// What of that the allocator is being told.

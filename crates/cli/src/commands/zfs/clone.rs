@@ -1,6 +1,6 @@
 //! `zfs clone`.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use cenote_admin::{clone_dataset, create_filesystem};
 use cenote_dsl::name::check_new_dataset;
 use cenote_format::enums::ObjsetType;
@@ -33,13 +33,22 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = &args.dataset;
-    check_new_dataset(name).map_err(|reason| anyhow!("cannot create '{name}': {reason}"))?;
     check_once(&args.properties)?;
+    if !args.snapshot.contains('@') {
+        bail!("cannot open '{}': missing '@' delimiter in snapshot name", args.snapshot);
+    }
+    check_new_dataset(name).map_err(|reason| anyhow!("cannot create '{name}': {reason}"))?;
+    if pool_of(name) != pool_of(&args.snapshot) {
+        bail!("cannot create '{name}': source and target pools differ");
+    }
     let pool = Writing::open(context, pool_of(&args.snapshot)).await?;
     let dsl = pool.pool().dsl()?;
     let kind = dsl.kind(&dsl.dataset(&args.snapshot).await?).await?;
+    if args.parents && dsl.find_dir(name).await?.is_some() {
+        return Ok(Outcome::Good);
+    }
     let types = if kind == ObjsetType::Zvol { Types::VOLUME } else { Types::FILESYSTEM };
-    let settings = args.properties.iter().filter_map(|text| dataset_setting(text, When::Creation, types).transpose());
+    let settings = args.properties.iter().filter_map(|text| dataset_setting(text, When::Cloning, types).transpose());
     let settings = settings.collect::<Result<Vec<_>>>();
     let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error:#}"))?;
     let shown = settings.clone();

@@ -2,7 +2,9 @@
 
 use anyhow::{Result, bail};
 use cenote_admin::{Destroy, Reach, destroy_bookmarks, tree_names};
-use cenote_dsl::DslError;
+use cenote_dsl::name::is_at_or_below;
+use cenote_dsl::{Dataset, DslError};
+use cenote_format::dsl::DatasetFlags;
 use serde::{Deserialize, Serialize};
 
 use super::destroy_snapshots;
@@ -48,7 +50,7 @@ impl Args {
 
     /// Says what goes, as far as that is asked for.
     pub(super) fn say(&self, context: &Context, name: &str) -> Result<()> {
-        if !self.verbose && !self.dry_run {
+        if !self.verbose {
             return Ok(());
         }
         match (self.parsable, self.dry_run) {
@@ -110,13 +112,19 @@ async fn destroy_bookmark(args: &Args, of: &str, bookmark: &str, pool: Writing) 
 
 async fn destroy(context: &Context, args: &Args, pool: &Writing) -> Result<()> {
     // As OpenZFS unmounts them: a mount that shows them nested in another has them in use.
-    context.release(&outermost(args, pool).await?).await?;
+    context.release(&outermost(args, pool).await?, "destroy").await?;
+    let is_going = |held: &Dataset| {
+        let goes_with_clone = held.phys.flags.contains(DatasetFlags::DEFER_DESTROY);
+        goes_with_clone || args.with_clones || is_at_or_below(&held.dir.name, &args.dataset)
+    };
+    context.let_go(is_going).await?;
     pool.pool().settle_logs().await?;
     let reach = Reach { recursive: args.recursive, clones: args.with_clones };
     let mut task = Destroy::new(pool.pool(), &args.dataset, reach);
     if args.verbose || args.dry_run {
         task = pool.pool().check_task(task).await?;
-        for name in task.names() {
+        // What an interrupted receive has left goes unnamed.
+        for name in task.names().iter().filter(|name| !name.contains("/%")) {
             args.say(context, name)?;
         }
     }

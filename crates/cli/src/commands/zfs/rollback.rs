@@ -40,7 +40,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         // Volumes that no client has any more are closed.
         volumes.lock().await.close_unused();
     }
-    context.release(std::slice::from_ref(&dataset)).await?;
+    context.release(std::slice::from_ref(&dataset), "rollback").await?;
+    if args.destroys_newer {
+        context.let_go(|held| held.dir.name == dataset).await?;
+    }
     let went = rollback(pool.pool(), &args.snapshot, args.destroys_newer).await;
     context.datasets_changed(std::slice::from_ref(&dataset)).await;
     went?;

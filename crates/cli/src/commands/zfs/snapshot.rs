@@ -1,12 +1,14 @@
 //! `zfs snapshot`.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use cenote_admin::{take_snapshots, tree_names};
+use cenote_dsl::name::check_new_snapshot;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::files::pool_of;
-use crate::outcome::{Outcome, usage};
+use crate::outcome::{Outcome, UsageError, usage};
+use crate::values::{check_once, snapshot_setting};
 use crate::writing::{Writing, line};
 
 /// Take snapshots: all that are named, in one moment.
@@ -26,35 +28,32 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let mut properties = Vec::new();
-    for text in &args.properties {
-        let Some((name, value)) = text.split_once('=') else {
-            return Err(usage(format!("missing '=' for property=value argument: '{text}'")));
-        };
-        if !name.contains(':') {
-            bail!("cannot create snapshot '{}': '{name}' does not apply to datasets of this type", args.snapshots[0]);
-        }
-        properties.push((name.to_owned(), value.to_owned()));
-    }
+    check_once(&args.properties)?;
+    let none = |reason: &dyn std::fmt::Display| anyhow!("{reason}\nno snapshots were created");
+    let cannot = |reason: &dyn std::fmt::Display| none(&format_args!("cannot create snapshots : {reason}"));
+    let properties = args.properties.iter().map(|text| snapshot_setting(text)).collect::<Result<Vec<_>>>();
+    let properties = properties.map_err(|error| if error.is::<UsageError>() { error } else { cannot(&error) })?;
     let first = pool_of(&args.snapshots[0]);
     for name in &args.snapshots {
-        cenote_dsl::name::check_new_snapshot(name)
-            .map_err(|reason| anyhow!("cannot create snapshot '{name}': {reason}"))?;
+        check_new_snapshot(name).map_err(|reason| cannot(&reason))?;
         if pool_of(name) != first {
-            bail!("cannot create snapshots : snapshots must all be in the same pool");
+            return Err(cannot(&"snapshots must all be in the same pool"));
         }
     }
     let pool = Writing::open(context, first).await?;
-    let mut names = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     for name in &args.snapshots {
         let (dataset, snapshot) = name.split_once('@').expect("checked: it has an '@'");
-        let of = match args.recursive {
-            true => tree_names(pool.pool(), dataset).await?,
-            false => vec![dataset.to_owned()],
-        };
-        names.extend(of.into_iter().map(|dataset| format!("{dataset}@{snapshot}")));
+        let of = tree_names(pool.pool(), dataset).await.map_err(|error| usage(error.to_string()))?;
+        let of = of.into_iter().take(if args.recursive { usize::MAX } else { 1 });
+        // One that is asked for twice is taken once.
+        for name in of.map(|dataset| format!("{dataset}@{snapshot}")) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
     }
-    take_snapshots(pool.pool(), &names, &properties).await?;
+    take_snapshots(pool.pool(), &names, &properties).await.map_err(|error| none(&error))?;
     let options = args.properties.iter().flat_map(|setting| ["-o", setting]);
     let words = ["zfs", "snapshot", if args.recursive { "-r" } else { "" }].into_iter();
     let words = words.chain(options).chain(args.snapshots.iter().map(String::as_str));

@@ -15,13 +15,20 @@ use super::report::{say, stream_line, total_line};
 use crate::context::Context;
 use crate::datasets::receive_resume_token;
 use crate::files::pool_of;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, ResumeError, causes};
 
 /// The words for a key that is missing.
 const KEY_WORDS: &str = "source key must be loaded";
 
 /// Goes on where a receiver stopped.
 pub(super) async fn run(context: &Context, args: &Args, token: &str) -> Result<Outcome> {
+    resumed(context, args, token).await.map_err(|error| {
+        let text = causes(&error);
+        error.context(ResumeError(text))
+    })
+}
+
+async fn resumed(context: &Context, args: &Args, token: &str) -> Result<Outcome> {
     let token = ResumeToken::parse(token).map_err(|error| anyhow!("cannot resume send: {error}"))?;
     let pool = context.open_pool(pool_of(&token.to_name)).await?;
     print_token(context, args, &token)?;
