@@ -216,7 +216,8 @@ impl Header {
         if options.is_resumable {
             enabled.push("extensible_dataset");
         }
-        let resumable = options.is_resumable.then(|| Resumable {
+        // What was kept once is kept until it is whole, or given up.
+        let resumable = (options.is_resumable || self.is_resuming()).then(|| Resumable {
             to_name: self.to_name().unwrap_or_default().to_owned(),
             large_blocks: has(Features::LARGE_BLOCKS),
             embedded: has(Features::EMBED_DATA),

@@ -247,6 +247,9 @@ impl Pool {
     /// It cannot be received, and why not; or as [`Pool::change`].
     pub async fn begin_receive(&self, spec: ReceiveSpec) -> Result<Receiving, SpaError> {
         self.settle_logs().await?;
+        let (pool, name) = (self.clone(), spec.dataset.clone());
+        let clear = self.change(move |syncer| Box::pin(async move { syncer.clear_broken(&pool, &name).await }));
+        clear.await?;
         let (pool, asked) = (self.clone(), spec.clone());
         let begun = self.change(move |syncer| {
             Box::pin(async move {
@@ -313,7 +316,6 @@ impl Syncer {
                 return Err(ReceiveRefusal::NoFeature(feature).into());
             }
         }
-        self.clear_broken(pool, &spec.dataset).await?;
         match self.place_of(pool, spec).await? {
             Place::Resumed { name, point } => Ok((name, point)),
             Place::New => {
@@ -509,6 +511,9 @@ impl Syncer {
     ) -> Result<(), SpaError> {
         let txg = self.txg;
         let parent = self.dsl.dir(above).await.map_err(|error| self.dsl_failed(error))?;
+        // Before the first change: a value of another's may be none that is obeyed here.
+        let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        self.obey_properties(&self.dsl().clone(), &parent, &mut policy).await?;
         let birth = Birth { time_s: self.time_s(), txg };
         let mut rng = Rng::new(self.handle.random_u64());
         let name = format!("{above}/{last}");
@@ -531,8 +536,6 @@ impl Syncer {
             None => {
                 let made =
                     self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
-                let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
-                self.obey_properties(&self.dsl().clone(), &parent, &mut policy).await?;
                 self.dsl.add_head(Head { dataset: made, objset: self.new_objset(txg, made, spec.kind, policy) });
                 made
             }
