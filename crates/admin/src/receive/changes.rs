@@ -10,7 +10,8 @@ use std::io::Read;
 use cenote_spa::Pool;
 
 use super::list::List;
-use super::{ACTION, ReceiveError, Run, Told};
+use super::request::{ACTION, ReceiveError, Told};
+use super::run::Run;
 use crate::{AdminError, Reach, destroy, destroy_snapshots, promote};
 
 /// Passes at most; each makes at least one change.

@@ -16,93 +16,21 @@ mod changes;
 mod list;
 mod name;
 mod one;
+mod request;
+mod run;
 
 use std::io::Read;
-use std::time::Duration;
 
 use cenote_format::stream::{Body, HeaderKind};
 use cenote_send::receiver::Header;
 use cenote_send::{Checks, StreamReader};
 use cenote_spa::Pool;
 
-use crate::Setting;
-
 use self::list::List;
-pub use self::name::Naming;
 use self::one::Received;
-
-/// What is asked for.
-#[derive(Clone, Debug, Default)]
-pub struct ReceiveRequest {
-    /// The file system, volume or snapshot.
-    pub target: String,
-    /// The part of a sent name that is added to it.
-    pub naming: Naming,
-    /// What stands in the way goes (`-F`).
-    pub is_forced: bool,
-    /// It may be resumed (`-s`).
-    pub is_resumable: bool,
-    /// The time between two notes of the place to go on from; five seconds if none is given.
-    pub note_every: Option<Duration>,
-    /// Holds are left out (`-h`).
-    pub skips_holds: bool,
-    /// It is said what is received (`-v`).
-    pub is_verbose: bool,
-    /// Nothing is received (`-n`).
-    pub is_dry: bool,
-    /// Full name of the snapshot that the dataset is to be a clone of (`-o origin=`).
-    pub origin: Option<String>,
-    /// Properties that are set in place of those that come (`-o`).
-    pub overrides: Vec<Setting>,
-    /// Properties that are left out (`-x`).
-    pub excluded: Vec<String>,
-}
-
-/// What there is to say while streams are received.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// For standard output, where it is asked for.
-    Out(String),
-    /// A warning.
-    Err(String),
-}
-
-/// Why streams are not received, in OpenZFS's words.
-#[derive(Debug, thiserror::Error)]
-#[error("{action}: {why}")]
-pub struct ReceiveError {
-    /// The action: `cannot receive incremental stream`.
-    pub action: String,
-    /// The reason.
-    pub why: String,
-}
-
-impl ReceiveError {
-    fn new(action: &str, why: impl std::fmt::Display) -> Self {
-        Self { action: action.to_owned(), why: why.to_string() }
-    }
-}
-
-/// The action before more is known of a stream.
-const ACTION: &str = "cannot receive";
-
-/// What a run of streams has come to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReceiveOutcome {
-    /// Datasets that have been received, in their order, each once.
-    pub datasets: Vec<String>,
-    /// Something could not be destroyed or renamed.
-    pub is_incomplete: bool,
-}
-
-/// A run of streams.
-struct Run<'a, R> {
-    pool: &'a Pool,
-    request: &'a ReceiveRequest,
-    reader: StreamReader<R>,
-    say: &'a mut (dyn FnMut(Told) + Send + Sync),
-    outcome: ReceiveOutcome,
-}
+use self::request::ACTION;
+pub use self::request::{Naming, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
+use self::run::Run;
 
 /// Receives a stream, or a package of them.
 ///

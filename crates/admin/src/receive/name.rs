@@ -1,18 +1,6 @@
 //! The names that received snapshots get.
 
-use super::{ACTION, ReceiveError, ReceiveRequest};
-
-/// The part of a sent name that is added to the name that was given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Naming {
-    /// Of a package, all below its top; of a stream, the snapshot alone.
-    #[default]
-    Exact,
-    /// All but the pool (`-d`).
-    WithoutPool,
-    /// The last part of the top's name, and all below (`-e`).
-    Last,
-}
+use super::request::{ACTION, Naming, ReceiveError, ReceiveRequest};
 
 /// The full name of the snapshot that is received as one that was sent as `sent`. `top`: the dataset that was sent first.
 pub(super) fn of_snapshot(

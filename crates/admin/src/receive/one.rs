@@ -13,7 +13,9 @@ use cenote_send::receiver::{
 use cenote_spa::{ReceiveRefusal, SpaError};
 
 use super::list::{List, Sent};
-use super::{ACTION, ReceiveError, Run, Told, name};
+use super::name;
+use super::request::{ACTION, Naming, ReceiveError, Told};
+use super::run::Run;
 use crate::{Setting, create_filesystem};
 
 /// What became of a stream.
@@ -104,7 +106,7 @@ impl<R: Read> Run<'_, R> {
         };
         self.find_place(header, &mut target, wants_new, top, &sent_name, sent).await?;
         let (dataset, snapshot) = target.split_once('@').expect("checked: it is a snapshot's name");
-        if wants_new && self.request.naming == name::Naming::WithoutPool && !self.request.is_dry {
+        if wants_new && self.request.naming == Naming::WithoutPool && !self.request.is_dry {
             self.make_parents(dataset, action).await?;
         }
         let how = if header.begin.from_guid.0 == 0 { "full" } else { "incremental" };
@@ -210,7 +212,7 @@ impl<R: Read> Run<'_, R> {
             return Ok(());
         }
         let is_below = sent_name.strip_prefix(top).is_some_and(|below| below.starts_with('/'));
-        let may_move = self.request.naming != name::Naming::Exact || is_below;
+        let may_move = self.request.naming != Naming::Exact || is_below;
         if may_move
             && !self.exists(dataset).await?
             && let Some(source) = self.by_guid(header.begin.from_guid.0, dataset).await?

@@ -247,7 +247,7 @@ async fn step(pool: &Pool, model: &mut Model, next: &mut u64, rng: &mut Rng) -> 
             });
             model.bookmarks = bookmarks.collect();
             let above = model.origins.remove(&head).map(|_| model.origins.remove(&of_origin));
-            model.rename(&new_name);
+            model.rename(new_name);
             if let Some(above) = above.flatten() {
                 model.origins.insert(head.clone(), new_name(&above));
             }

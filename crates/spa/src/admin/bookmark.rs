@@ -20,7 +20,7 @@ pub struct NewBookmark {
 
 /// The snapshot or bookmark that a new bookmark is made of.
 enum Source {
-    Snapshot(Dataset),
+    Snapshot(Box<Dataset>),
     Bookmark(Bookmark),
 }
 
@@ -90,7 +90,7 @@ impl Syncer {
                     Err(DslError::BadName { .. }) => return cannot("invalid argument"),
                     Err(error) => return Err(self.dsl_failed(error)),
                 };
-                (snapshot.dir.object, snapshot.phys.creation_txg, Source::Snapshot(snapshot))
+                (snapshot.dir.object, snapshot.phys.creation_txg, Source::Snapshot(Box::new(snapshot)))
             };
             if !dsl.is_earlier(&head, dir, txg).await.map_err(|error| self.dsl_failed(error))? {
                 return cannot("source is not an ancestor of the new bookmark's dataset");

@@ -1,0 +1,81 @@
+//! What is asked for, what is said, and what comes of it.
+
+use std::time::Duration;
+
+use crate::Setting;
+
+/// The part of a sent name that is added to the name that was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Naming {
+    /// Of a package, all below its top; of a stream, the snapshot alone.
+    #[default]
+    Exact,
+    /// All but the pool (`-d`).
+    WithoutPool,
+    /// The last part of the top's name, and all below (`-e`).
+    Last,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct ReceiveRequest {
+    /// The file system, volume or snapshot.
+    pub target: String,
+    /// The part of a sent name that is added to it.
+    pub naming: Naming,
+    /// What stands in the way goes (`-F`).
+    pub is_forced: bool,
+    /// It may be resumed (`-s`).
+    pub is_resumable: bool,
+    /// The time between two notes of the place to go on from; five seconds if none is given.
+    pub note_every: Option<Duration>,
+    /// Holds are left out (`-h`).
+    pub skips_holds: bool,
+    /// It is said what is received (`-v`).
+    pub is_verbose: bool,
+    /// Nothing is received (`-n`).
+    pub is_dry: bool,
+    /// Full name of the snapshot that the dataset is to be a clone of (`-o origin=`).
+    pub origin: Option<String>,
+    /// Properties that are set in place of those that come (`-o`).
+    pub overrides: Vec<Setting>,
+    /// Properties that are left out (`-x`).
+    pub excluded: Vec<String>,
+}
+
+/// What there is to say while streams are received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// For standard output, where it is asked for.
+    Out(String),
+    /// A warning.
+    Err(String),
+}
+
+/// Why streams are not received, in OpenZFS's words.
+#[derive(Debug, thiserror::Error)]
+#[error("{action}: {why}")]
+pub struct ReceiveError {
+    /// The action: `cannot receive incremental stream`.
+    pub action: String,
+    /// The reason.
+    pub why: String,
+}
+
+impl ReceiveError {
+    pub(super) fn new(action: &str, why: impl std::fmt::Display) -> Self {
+        Self { action: action.to_owned(), why: why.to_string() }
+    }
+}
+
+/// The action before more is known of a stream.
+pub(super) const ACTION: &str = "cannot receive";
+
+/// What a run of streams has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveOutcome {
+    /// Datasets that have been received, in their order, each once.
+    pub datasets: Vec<String>,
+    /// Something could not be destroyed or renamed.
+    pub is_incomplete: bool,
+}

@@ -1,0 +1,15 @@
+//! A run of streams: a package, or one alone.
+
+use cenote_send::StreamReader;
+use cenote_spa::Pool;
+
+use super::request::{ReceiveOutcome, ReceiveRequest, Told};
+
+/// A run of streams.
+pub(super) struct Run<'a, R> {
+    pub(super) pool: &'a Pool,
+    pub(super) request: &'a ReceiveRequest,
+    pub(super) reader: StreamReader<R>,
+    pub(super) say: &'a mut (dyn FnMut(Told) + Send + Sync),
+    pub(super) outcome: ReceiveOutcome,
+}
