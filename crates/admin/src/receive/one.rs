@@ -254,9 +254,7 @@ impl<R: Read> Run<'_, R> {
     async fn is_there(&self, error: &ReceiverError, header: &Header, dataset: &str) -> Result<bool, ReceiveError> {
         let ReceiverError::Spa(error) = error else { return Ok(false) };
         let SpaError::Receive(refusal) = error.as_ref() else { return Ok(false) };
-        let may_be =
-            matches!(refusal, ReceiveRefusal::Exists(_) | ReceiveRefusal::Missing(_) | ReceiveRefusal::HasSnapshots(_));
-        if !may_be || !self.exists(dataset).await? {
+        if !matches!(refusal, ReceiveRefusal::Exists(_)) || !self.exists(dataset).await? {
             return Ok(false);
         }
         let looked = async {
