@@ -101,6 +101,9 @@ fn how(property: &Property) -> How {
             How::Elsewhere("what the cache has to load: crates/scan/tests/written/cached.rs")
         }
         "quota" => How::Elsewhere("how much can be written: tests/mount_rw.rs and tests/change.rs"),
+        "filesystem_limit" | "snapshot_limit" => {
+            How::Elsewhere("how many datasets and snapshots there can be: crates/scan/tests/written/limits.rs")
+        }
         "refreservation" | "volsize" => How::Elsewhere("the accounts, and the volume: tests/volumes.rs"),
         "logbias" => {
             How::Elsewhere("what the log points to: crates/scan/tests/written/indirect.rs and tools/openzfs-vm/frozen")
