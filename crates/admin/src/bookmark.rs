@@ -65,7 +65,7 @@ impl SyncTask for DestroyBookmarks {
     }
 }
 
-/// What a recursive bookmark makes: for a dataset and each below it that has a snapshot of this name, a bookmark of it.
+/// The bookmarks that a recursive one comes to: for a dataset and each below it that has a snapshot of this name, a bookmark of it.
 ///
 /// # Errors
 /// There is no such dataset, or the MOS cannot be read.

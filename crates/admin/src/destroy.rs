@@ -70,7 +70,7 @@ impl Destroy {
         let (mut left, mut seen, mut doomed) = (vec![self.name.clone()], BTreeSet::new(), Vec::new());
         while let Some(top) = left.pop() {
             for dir in dsl.tree(dsl.dir(&top).await?, true).await? {
-                // What the pool keeps for itself goes with the pool alone.
+                // The pool's own datasets go with the pool alone.
                 if dir.name.contains("/$") || !seen.insert(dir.object) {
                     continue;
                 }

@@ -61,7 +61,7 @@ pub enum Reason {
     /// Clones depend on its snapshots.
     #[error("{kind} has dependent clones\nuse '-R' to destroy the following datasets:\n{}", clones.join("\n"))]
     Clones {
-        /// What was to be destroyed.
+        /// The dataset that was to be destroyed.
         kind: &'static str,
         /// Their names.
         clones: Vec<String>,

@@ -198,7 +198,7 @@ async fn compare(objset: &Objset, model: &Contents, what: &str) {
     for (id, thing) in model {
         let object = objset.object(ObjectId(*id)).await.unwrap();
         let bytes = object.read(0, thing.bytes.len()).await.unwrap();
-        // What lies behind the end of an object reads as nothing.
+        // Bytes behind the end of an object read as nothing.
         let mut bytes = bytes.to_vec();
         bytes.resize(thing.bytes.len(), 0);
         assert!(bytes == thing.bytes, "{what}: object {id}");

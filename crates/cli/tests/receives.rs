@@ -173,7 +173,7 @@ fn a_tree_is_replicated_with_its_changes() {
     assert_eq!(images.get("compression", "mine/copy").split('\t').next(), Some("on"));
     let held = images.run("zfs", &["holds", "-H", "mine/copy/b@1"]);
     assert!(held.starts_with("mine/copy/b@1\tkeep\t"), "{held}");
-    // What goes and what gets another name at the sender does so here.
+    // Datasets that go or get other names at the sender do so here.
     images.run("zfs", &["destroy", "-r", "mine/a/gone"]);
     images.run("zfs", &["rename", "mine/a/old", "mine/a/new"]);
     images.run("zfs", &["clone", "mine/a/b@1", "mine/a/clone"]);
@@ -247,7 +247,7 @@ fn what_cannot_be_received_is_refused_and_changes_nothing() {
         assert!(said.contains(expected), "{words:?}: {said:?}, not {expected:?}");
         assert_eq!(names(&images, "all"), before, "{words:?}");
     }
-    // What stands in the way goes with -F alone.
+    // Later snapshots go with -F alone.
     images.run("zfs", &["snapshot", "mine/b@own"]);
     images.run("zfs", &["set", "my:x=y", "mine/b"]);
     receive(&images, &["mine/b"], &increment);
@@ -259,7 +259,7 @@ fn what_cannot_be_received_is_refused_and_changes_nothing() {
     receive(&images, &["-F", "mine/b"], &third);
     let left: Vec<String> = names(&images, "snapshot").into_iter().filter(|name| name.starts_with("mine/b@")).collect();
     assert_eq!(left, ["mine/b@1", "mine/b@3"]);
-    // What was kept can be given up.
+    // A partial receive can be given up.
     let said = refused(&images, &["-s", "mine/part"], &full[..full.len() - 400]);
     assert!(said.contains("Partially received snapshot is saved."), "{said}");
     let said = refused(&images, &["mine/part"], &full);

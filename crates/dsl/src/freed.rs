@@ -1,4 +1,4 @@
-//! What bookmarks know of blocks that were freed since their snapshots.
+//! The counts that bookmarks have of blocks freed since their snapshots.
 //!
 //! **Need.** Written since a bookmark is what a dataset refers to, less what the bookmark's snapshot referred to, and what of that was freed in
 //! between. Deadlists tell what was freed between two snapshots and how old it was. They do not tell it of the time up to the next snapshot, once
@@ -156,7 +156,7 @@ impl Dsl {
                     is_needed = true;
                     phys.flags.remove(BookmarkFlags::SNAPSHOT_EXISTS);
                 } else {
-                    // What was freed before the snapshot that goes is counted already.
+                    // Blocks freed before the snapshot that goes are counted already.
                     let since = self.deadlist_space(next.deadlist, Txg(0), Some(phys.creation_txg)).await?;
                     add(&mut phys, since);
                 }

@@ -25,7 +25,7 @@ use cenote_taskq::BoxFuture;
 
 use crate::{DEPTH_MAX, Dir, Dsl, DslError};
 
-/// What is counted and limited.
+/// The things that are counted and limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// File systems and volumes.

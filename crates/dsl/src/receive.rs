@@ -133,7 +133,7 @@ impl Dsl {
             space.add(self.deadlist_space(to.deadlist, from_txg, None).await?.negated());
             Ok(space)
         };
-        // What a head has for itself: what it refers to and what it has given up, less all that the snapshot has.
+        // The bytes of a head alone: those that it refers to and has given up, less all of the snapshot's.
         let mut own = sizes(&from);
         own.add(sizes(&to).negated());
         own.add(difference(Txg(0)).await?);

@@ -28,7 +28,7 @@ impl Dsl {
         if parent == before {
             return Ok(());
         }
-        // What has counts is below what has them.
+        // Directories with counts are below others with counts.
         for (counted, own) in [(Counted::Datasets, 1), (Counted::Snapshots, 0)] {
             if let Some(count) = self.count(dir, counted).await? {
                 let moved = signed(count) + own;

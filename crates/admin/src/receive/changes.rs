@@ -1,4 +1,4 @@
-//! What a package says of datasets and snapshots that its sender has no more, or has under other names.
+//! Datasets and snapshots that a package's sender has no more, or has under other names.
 //!
 //! Datasets and snapshots are known by the guids of snapshots. Local ones are gone through one after the other: a snapshot that the sender
 //! has not is destroyed (`-F`), one with another name is renamed; a dataset of which the sender has no snapshot is destroyed (`-F`), one that

@@ -86,7 +86,7 @@ impl<R: Read> Run<'_, R> {
             }
         }
         if let Some(list) = changes {
-            // What came now may be the new parent of what has another name.
+            // A dataset that came now may be the new parent of one that has another name.
             self.outcome.is_incomplete |= !self.make_changes(&target, list).await?;
         }
         Ok(())

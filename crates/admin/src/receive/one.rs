@@ -18,7 +18,7 @@ use super::request::{ACTION, Naming, ReceiveError, Told};
 use super::run::Run;
 use crate::{Setting, create_filesystem};
 
-/// What became of a stream.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     /// Its snapshot is there now.

@@ -1,4 +1,4 @@
-//! What is asked for, what is said, and what comes of it.
+//! Requests, messages, errors and outcomes.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ pub enum Naming {
     Last,
 }
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiveRequest {
     /// The file system, volume or snapshot.
     pub target: String,
     /// The part of a sent name that is added to it.
     pub naming: Naming,
-    /// What stands in the way goes (`-F`).
+    /// Changes and later snapshots in the way are destroyed (`-F`).
     pub is_forced: bool,
     /// It may be resumed (`-s`).
     pub is_resumable: bool,
@@ -43,7 +43,7 @@ pub struct ReceiveRequest {
     pub excluded: Vec<String>,
 }
 
-/// What there is to say while streams are received.
+/// A message while streams are received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     /// For standard output, where it is asked for.
@@ -71,7 +71,7 @@ impl ReceiveError {
 /// The action before more is known of a stream.
 pub(super) const ACTION: &str = "cannot receive";
 
-/// What a run of streams has come to.
+/// The outcome of a run of streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceiveOutcome {
     /// Datasets that have been received, in their order, each once.

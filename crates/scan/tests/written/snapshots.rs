@@ -492,7 +492,7 @@ async fn is_there(pool: &Pool, name: &str) -> bool {
     pool.dsl().unwrap().dataset(name).await.is_ok()
 }
 
-/// What a refused task leaves: a pool that goes on, and is whole.
+/// A refused task leaves a pool that goes on, and is whole.
 async fn goes_on(handle: &Handle, pool: Pool, paths: &[PathBuf], what: &str) {
     pool.create_dataset("written/after", ObjsetType::Zfs).await.unwrap();
     while pool.peek(|syncer| syncer.has_work()).await.unwrap() {

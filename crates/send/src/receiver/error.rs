@@ -19,7 +19,7 @@ pub enum ReceiverError {
     Invalid {
         /// Where it begins.
         offset_bytes: u64,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// The stream names no snapshot.
@@ -39,7 +39,7 @@ pub enum ReceiverError {
         /// Those that are not known.
         unknown: u64,
     },
-    /// What is not supported yet.
+    /// A kind of stream that is not supported yet.
     #[error("not supported yet: receiving {0}")]
     Unsupported(&'static str),
     /// Of the pool.

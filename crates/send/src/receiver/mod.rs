@@ -12,7 +12,7 @@
 //!          (checksums)     records ──────────────────────► Applier ──────────────► objects of its dataset, a transaction each
 //!                          END ──────────────────────────────────────────────────► Receiving::end: the snapshot
 //! ```
-//! What happens to the pool before the first record and after the last stands with [`Receiving`]. This module makes changes of objects of the
+//! The changes of the pool before the first record and after the last stand with [`Receiving`]. This module makes changes of objects of the
 //! records between: [`apply`].
 //!
 //! # Life of a record
@@ -87,7 +87,7 @@ pub struct Header {
     pub offset_bytes: u64,
 }
 
-/// What is asked for beside the stream.
+/// The request that goes with a stream.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiveOptions {
     /// The dataset's full name.
@@ -96,7 +96,7 @@ pub struct ReceiveOptions {
     pub snapshot: String,
     /// Full name of the snapshot that a new dataset begins as.
     pub origin: Option<String>,
-    /// What stands in the way goes (`-F`).
+    /// Changes and later snapshots in the way are destroyed (`-F`).
     pub is_forced: bool,
     /// It may be resumed (`-s`).
     pub is_resumable: bool,
@@ -197,7 +197,7 @@ impl Header {
         self.to_name().map(drop)
     }
 
-    /// What a pool has to know of it.
+    /// The facts of it that a pool has to know.
     fn spec(&self, options: &ReceiveOptions) -> Result<ReceiveSpec, ReceiverError> {
         let begin = &self.begin;
         let has = |feature| begin.features.contains(feature);
@@ -216,7 +216,7 @@ impl Header {
         if options.is_resumable {
             enabled.push("extensible_dataset");
         }
-        // What was kept once is kept until it is whole, or given up.
+        // A receive that was resumable once stays so until it is whole, or given up.
         let resumable = (options.is_resumable || self.is_resuming()).then(|| Resumable {
             to_name: self.to_name().unwrap_or_default().to_owned(),
             large_blocks: has(Features::LARGE_BLOCKS),

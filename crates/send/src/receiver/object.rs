@@ -166,7 +166,7 @@ impl Applier {
                 self.free_object(&object).await?;
             }
         }
-        // What went before may stand there until it is on disk.
+        // An object that was freed may stand there until that is on disk.
         self.sync().await?;
         match self.objset().is_free(id, slots).await? {
             true => Ok(()),

@@ -10,9 +10,6 @@ use cenote_spa::View;
 
 use super::error::SenderError;
 
-/// Origins of origins at most.
-const ORIGINS_MAX: usize = 1 << 16;
-
 /// A dataset opened to be sent.
 pub(super) struct Source {
     pub(super) dataset: Dataset,
@@ -76,7 +73,7 @@ impl Base {
     /// # Errors
     /// [`SenderError::NotEarlier`] if it did not come before.
     pub async fn snapshot(dsl: &Dsl, to: &Dataset, from: &Dataset) -> Result<Self, SenderError> {
-        if !is_before(dsl, to, from.dir.object, from.phys.creation_txg).await? {
+        if !dsl.is_earlier(to, from.dir.object, from.phys.creation_txg).await? {
             return Err(SenderError::NotEarlier);
         }
         Ok(Self {
@@ -98,7 +95,7 @@ impl Base {
     pub async fn bookmark(dsl: &Dsl, to: &Dataset, of: &Dataset, from: &Bookmark) -> Result<Self, SenderError> {
         let phys = &from.phys;
         let unredacts = phys.redaction_list.0 != 0 && phys.guid == to.phys.guid;
-        if !unredacts && !is_before(dsl, to, of.dir.object, phys.creation_txg).await? {
+        if !unredacts && !dsl.is_earlier(to, of.dir.object, phys.creation_txg).await? {
             return Err(SenderError::NotEarlier);
         }
         Ok(Self {
@@ -114,29 +111,4 @@ impl Base {
                 .then(|| (Sizes::referenced_by_bookmark(phys), Some(Sizes::freed_after_bookmark(phys)))),
         })
     }
-}
-
-/// True if a snapshot or bookmark of the directory `dir` and the txg `txg` came before `later`: in the same dataset, or in one that it is a clone
-/// of.
-async fn is_before(dsl: &Dsl, later: &Dataset, dir: ObjectId, txg: Txg) -> Result<bool, SenderError> {
-    let mut later = later.clone();
-    for _ in 0..ORIGINS_MAX {
-        if later.is_snapshot() && txg >= later.phys.creation_txg {
-            return Ok(false);
-        }
-        if later.dir.object == dir {
-            return Ok(true);
-        }
-        let origin = later.dir.phys.origin;
-        if origin.0 == 0 {
-            return Ok(false);
-        }
-        // Its name does not matter; that it is a snapshot does.
-        let found = dsl.dataset_object(origin, later.dir.clone(), Some(String::new())).await?;
-        later = Dataset { dir: dsl.dir_object(found.phys.dir, String::new()).await?, ..found };
-        if later.dir.object == dir && later.phys.creation_txg == txg {
-            return Ok(true);
-        }
-    }
-    Err(SenderError::Corrupt { dataset: later.name(), object: ObjectId(0), what: "its origins form a cycle".into() })
 }

@@ -146,7 +146,7 @@ impl Syncer {
         let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &dataset.dir, &mut policy).await?;
         let refquota = view.property(&dataset.dir, "refquota", false).await.map_err(fail)?;
-        // What is received is written beside the dataset: quotas of its own and tables of deduplicated blocks are for later writers.
+        // A receive writes beside the dataset: quotas of its own and tables of deduplicated blocks are for later writers.
         if !is_received && refquota.and_then(|found| found.value.number()).unwrap_or(0) != 0 {
             return refuse("changing a dataset with refquota");
         }

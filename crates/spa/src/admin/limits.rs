@@ -118,7 +118,7 @@ impl Syncer {
 
     /// Whether limits let what is in one directory come below another: a number of datasets and of snapshots.
     pub(crate) async fn may_move(&self, from: &Dir, to: &Dir, datasets: u64, snapshots: u64) -> Result<bool, SpaError> {
-        // What is above both counts the same as before.
+        // Directories above both count the same as before.
         let mut common = Some(to.clone());
         while let Some(dir) = &common
             && !cenote_dsl::name::is_at_or_below(&from.name, &dir.name)

@@ -101,14 +101,14 @@ pub enum ReceiveRefusal {
     NoSpace,
 }
 
-/// What a stream's beginning says, and what was asked for.
+/// The facts of a stream's beginning, and the request.
 #[derive(Clone, Debug)]
 pub struct ReceiveSpec {
     /// The dataset's full name.
     pub dataset: String,
     /// The snapshot's name, without the dataset's.
     pub snapshot: String,
-    /// What it is.
+    /// Its kind.
     pub kind: ObjsetType,
     /// The snapshot's guid.
     pub to_guid: Guid,
@@ -118,7 +118,7 @@ pub struct ReceiveSpec {
     pub creation_time_s: u64,
     /// Full name of the snapshot that a new dataset begins as.
     pub origin: Option<String>,
-    /// What stands in the way goes: changes, later snapshots (`-F`).
+    /// Changes and later snapshots in the way are destroyed (`-F`).
     pub is_forced: bool,
     /// Features that the stream says its dataset uses.
     pub needs: Needs,
@@ -132,7 +132,7 @@ pub struct ReceiveSpec {
     pub resumes: bool,
 }
 
-/// What is noted of a stream that may be resumed.
+/// The facts that are noted of a stream that may be resumed.
 #[derive(Clone, Debug, Default)]
 pub struct Resumable {
     /// The snapshot's full name where it is sent from.
@@ -163,7 +163,7 @@ pub struct Receiving {
     head: LiveHead,
     /// It is `%recv`, for a dataset that is there.
     is_beside: bool,
-    /// What was received before, and is gone on with.
+    /// The place that an earlier receive had come to.
     point: ReceivePoint,
 }
 
@@ -208,7 +208,7 @@ impl Receiving {
         let Self { spec, head, is_beside, .. } = self;
         let (pool, dataset) = (head.pool().clone(), head.dataset());
         pool.sync().await?;
-        // What is destroyed is nobody's.
+        // A dataset that nobody has open can be destroyed.
         drop(head);
         let (own, asked) = (pool.clone(), spec.clone());
         let change = pool
@@ -255,17 +255,12 @@ impl Pool {
             Box::pin(async move {
                 let (name, point) = syncer.begin_receive(&pool, &asked).await?;
                 let head = syncer.open_received(&name).await?;
-                Ok::<_, SpaError>((pool.adopt(syncer, &name, head).await?, point))
+                let is_beside = name != asked.dataset;
+                Ok::<_, SpaError>((pool.adopt(syncer, &name, head).await?, is_beside, point))
             })
         });
-        let (head, point) = begun.await?;
-        let name = self.peek_name(&head).await?;
-        Ok(Receiving { is_beside: name.ends_with(RECEIVED), spec, head, point })
-    }
-
-    async fn peek_name(&self, head: &LiveHead) -> Result<String, SpaError> {
-        let dataset = head.dataset();
-        self.look(move |syncer| Box::pin(async move { syncer.name_of(dataset).await })).await
+        let (head, is_beside, point) = begun.await?;
+        Ok(Receiving { spec, head, is_beside, point })
     }
 
     /// Gives up what was received in part of a dataset (`zfs receive -A`).
@@ -293,10 +288,6 @@ enum Place {
 }
 
 impl Syncer {
-    async fn name_of(&self, dataset: ObjectId) -> Result<String, SpaError> {
-        self.dsl().dataset_name(dataset).await.map_err(|error| self.dsl_failed(error))
-    }
-
     async fn find(&self, name: &str) -> Result<Option<Dataset>, SpaError> {
         match self.dsl().dataset(name).await {
             Err(DslError::NoSuchDataset(_)) => Ok(None),
@@ -468,7 +459,7 @@ impl Syncer {
         }
     }
 
-    /// What was received in part, if this stream goes on with it.
+    /// The partial receive, if this stream goes on with it.
     async fn resumed_place(
         &self,
         pool: &Pool,

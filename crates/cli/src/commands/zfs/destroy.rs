@@ -123,7 +123,7 @@ async fn destroy(context: &Context, args: &Args, pool: &Writing) -> Result<()> {
     let mut task = Destroy::new(pool.pool(), &args.dataset, reach);
     if args.verbose || args.dry_run {
         task = pool.pool().check_task(task).await?;
-        // What an interrupted receive has left goes unnamed.
+        // Datasets that an interrupted receive has left are not named.
         for name in task.names().iter().filter(|name| !name.contains("/%")) {
             args.say(context, name)?;
         }

@@ -99,7 +99,7 @@ async fn change_one(context: &Context, pool: &Writing, held: &Held, name: &str, 
     if !releases {
         return Ok(cenote_admin::hold(pool.pool(), &held.tag, &names).await?);
     }
-    // What is to be destroyed with its last hold.
+    // Snapshots that are to be destroyed with their last hold.
     context.let_go(|snapshot| names.contains(&snapshot.name())).await?;
     Ok(cenote_admin::release(pool.pool(), &held.tag, &names).await?)
 }

@@ -24,7 +24,7 @@ const READ_BYTES: usize = 1 << 20;
 #[command(disable_help_flag = true)]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct Args {
-    /// What stands in the way goes: changes, later snapshots, and with a package what its sender has no more.
+    /// Destroy changes and later snapshots in the way, and with a package all that its sender has no more.
     #[arg(short = 'F')]
     force: bool,
     /// If it breaks off, keep what has come; 'zfs get receive_resume_token' says where to go on.
@@ -138,7 +138,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let input = BufReader::with_capacity(READ_BYTES, io::stdin());
     let received = receive(pool.pool(), input, &request, &mut say).await;
     context.output().flush()?;
-    // Whatever came is there, also where a later stream of a package was refused.
+    // Streams that came are received, also where a later one of the package was refused.
     if let Ok(outcome) = &received {
         context.datasets_changed(&outcome.datasets).await;
     }
