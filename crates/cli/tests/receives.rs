@@ -268,3 +268,95 @@ fn what_cannot_be_received_is_refused_and_changes_nothing() {
     assert!(!names(&images, "all").iter().any(|name| name.starts_with("mine/part")));
     images.assert_whole();
 }
+
+/// Regression: a rename that found its name taken was given up, and the next package with -F destroyed the dataset.
+#[test]
+fn datasets_and_snapshots_that_change_their_names_with_others_do_so_here() {
+    let images = Images::made(&[], 1, &[]);
+    for name in ["s", "s/a", "s/b", "s/x", "s/x/y"] {
+        images.run("zfs", &["create", &format!("mine/{name}")]);
+        images.run("zfs", &["set", &format!("my:was={name}"), &format!("mine/{name}")]);
+    }
+    images.run("zfs", &["snapshot", "-r", "mine/s@1"]);
+    images.run("zfs", &["snapshot", "-r", "mine/s@p"]);
+    images.run("zfs", &["snapshot", "-r", "mine/s@q"]);
+    receive(&images, &["mine/d"], &sent(&images, &["-R", "mine/s@q"]));
+    let rename = |from: &str, to: &str| drop(images.run("zfs", &["rename", from, to]));
+    for (one, other) in [("mine/s/a", "mine/s/b"), ("mine/s/b@p", "mine/s/b@q")] {
+        let aside = format!("{one}-aside");
+        rename(one, &aside);
+        rename(other, one);
+        rename(&aside, other);
+    }
+    // The child becomes the parent.
+    rename("mine/s/x/y", "mine/s/t");
+    rename("mine/s/x", "mine/s/t/x");
+    rename("mine/s/t", "mine/s/x");
+    images.run("zfs", &["snapshot", "-r", "mine/s@2"]);
+    receive(&images, &["-F", "mine/d"], &sent(&images, &["-R", "-I", "@1", "mine/s@2"]));
+    let told = |top: &str| {
+        let columns = ["list", "-H", "-t", "filesystem,snapshot", "-o", "name,guid,my:was", "-s", "name", "-r"];
+        let listed = images.run("zfs", &[&columns[..], &[top]].concat());
+        // A file system has a guid of its own everywhere.
+        let lines = listed.lines().map(|line| line.strip_prefix(top).unwrap().split('\t').collect::<Vec<_>>());
+        let mut lines: Vec<_> = lines
+            .map(|words| match words[0].contains('@') {
+                true => format!("{} {}", words[0], words[1]),
+                false => format!("{} {}", words[0], words[2]),
+            })
+            .collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(told("mine/d"), told("mine/s"));
+    images.assert_whole();
+}
+
+/// Regression: a reservation that was asked for was set without being looked at, and one that had come already was counted once more.
+#[test]
+fn reservations_are_those_that_there_is_room_for() {
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "-V", "8M", "mine/v"]);
+    images.run("zfs", &["snapshot", "mine/v@1"]);
+    images.run("zfs", &["snapshot", "mine/v@2"]);
+    let get = |property: &str, dataset: &str| -> u64 {
+        images.run("zfs", &["get", "-Hpo", "value", property, dataset]).trim().parse().unwrap()
+    };
+    let number = |dataset: &str| get("refreservation", dataset);
+    let usual = number("mine/v");
+    let whole = sent(&images, &["mine/v@1"]);
+    receive(&images, &["-o", "refreservation=auto", "mine/auto"], &whole);
+    assert_eq!(number("mine/auto"), usual);
+    let output = fed(&images, &["receive", "-o", "refreservation=1T", "mine/much"], &whole);
+    assert!(said(&output).contains("size is greater than available space"), "{}", said(&output));
+    assert_eq!(number("mine/much"), 0);
+    receive(&images, &["mine/p"], &sent(&images, &["-p", "mine/v@1"]));
+    assert_eq!(number("mine/p"), usual);
+    // Nothing is left for a second reservation of that size.
+    let rest = (get("available", "mine") - (1 << 20)).to_string();
+    images.run("zfs", &["create", "-o", &format!("refreservation={rest}"), "mine/rest"]);
+    let output = fed(&images, &["receive", "mine/p"], &sent(&images, &["-p", "-i", "@1", "mine/v@2"]));
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", said(&output));
+    assert_eq!(number("mine/p"), usual);
+    images.assert_whole();
+}
+
+/// Regression: the pool was left as if in use where what is said could not be written.
+#[test]
+fn a_full_standard_output_is_told_when_the_pool_is_exported() {
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/a"]);
+    images.run("zfs", &["snapshot", "mine/a@1"]);
+    let stream = sent(&images, &["mine/a@1"]);
+    let mut command = images.command("zfs", &["receive", "-v", "mine/b"]);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut child = command.stdout(full).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&stream).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let listed = images.command("zfs", &["list", "mine/b@1"]).output().unwrap();
+    assert!(listed.status.success() && listed.stderr.is_empty(), "{}", said(&listed));
+    let next = images.command("zfs", &["snapshot", "mine/b@2"]).output().unwrap();
+    assert!(next.status.success() && next.stderr.is_empty(), "{}", said(&next));
+}

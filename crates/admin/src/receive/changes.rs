@@ -14,6 +14,8 @@ use super::request::{ACTION, ReceiveError, Told};
 use super::run::Run;
 use crate::{AdminError, Reach, destroy, destroy_snapshots, promote};
 
+/// The beginning of names that datasets and snapshots have until they can have their own.
+const ASIDE: &str = "recv-";
 /// Passes at most; each makes at least one change.
 const PASSES_MAX: u32 = 1 << 16;
 
@@ -76,12 +78,13 @@ impl<R: Read> Run<'_, R> {
             let local = gather(self.pool, top, from).await.map_err(failed)?;
             let (mut is_left, mut has_progress) = (false, false);
             for change in self.plan(top, list, &local) {
-                match self.make_change(change).await {
+                match self.make_change(&change).await {
                     Ok(()) => has_progress = true,
                     Err(error) => {
                         is_left = true;
+                        has_progress |= self.step_aside(&change, top).await;
                         if self.request.is_verbose {
-                            (self.say)(Told::Err(error.to_string()));
+                            (self.say)(Told::Out(format!("failed ({error}) - will try again on next pass")));
                         }
                     }
                 }
@@ -169,7 +172,7 @@ impl<R: Read> Run<'_, R> {
         changes
     }
 
-    async fn make_change(&mut self, change: Change) -> Result<(), AdminError> {
+    async fn make_change(&mut self, change: &Change) -> Result<(), AdminError> {
         let mut tell = |text: String| {
             if self.request.is_verbose {
                 (self.say)(Told::Out(text));
@@ -178,25 +181,42 @@ impl<R: Read> Run<'_, R> {
         match change {
             Change::DestroySnapshot(name) => {
                 tell(format!("attempting destroy {name}"));
-                destroy_snapshots(self.pool, vec![name], false).await
+                destroy_snapshots(self.pool, vec![name.clone()], false).await
             }
             Change::DestroyDataset(name) => {
                 tell(format!("attempting destroy {name}"));
-                destroy(self.pool, &name, Reach { recursive: false, clones: false }).await
+                destroy(self.pool, name, Reach { recursive: false, clones: false }).await
             }
             Change::Promote(name) => {
                 tell(format!("promoting {name}"));
-                promote(self.pool, &name).await
+                promote(self.pool, name).await
             }
-            Change::RenameDataset { from, to } => {
+            Change::RenameDataset { from, to } | Change::RenameSnapshot { from, to } => {
                 tell(format!("attempting rename {from} to {to}"));
                 self.pool.settle_logs().await?;
-                Ok(self.pool.rename_dataset(&from, &to).await?)
-            }
-            Change::RenameSnapshot { from, to } => {
-                tell(format!("attempting rename {from} to {to}"));
-                Ok(self.pool.rename_dataset(&from, &to).await?)
+                Ok(self.pool.rename_dataset(from, to).await?)
             }
         }
+    }
+
+    /// Moves what cannot have its name yet out of the way of others, under a name of no sender's (`recv-...`); another pass gives it its own.
+    async fn step_aside(&mut self, change: &Change, top: &str) -> bool {
+        let (from, aside) = match change {
+            Change::RenameDataset { from, .. } => (from, format!("{top}/{ASIDE}")),
+            Change::RenameSnapshot { from, .. } => {
+                (from, format!("{}@{ASIDE}", from.split('@').next().unwrap_or(from)))
+            }
+            _ => return false,
+        };
+        // It has stepped aside already.
+        if from.starts_with(&aside) {
+            return false;
+        }
+        self.aside += 1;
+        let to = format!("{aside}{}-{}", self.pool.txg(), self.aside);
+        if self.request.is_verbose {
+            (self.say)(Told::Out(format!("failed - trying rename {from} to {to}")));
+        }
+        self.pool.rename_dataset(from, &to).await.is_ok()
     }
 }

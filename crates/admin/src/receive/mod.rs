@@ -43,7 +43,7 @@ pub async fn receive<R: Read>(
     say: &mut (dyn FnMut(Told) + Send + Sync),
 ) -> Result<ReceiveOutcome, ReceiveError> {
     let reader = StreamReader::new(input, Checks::ALL);
-    let mut run = Run { pool, request, reader, say, outcome: ReceiveOutcome::default() };
+    let mut run = Run { pool, request, reader, say, outcome: ReceiveOutcome::default(), aside: 0 };
     let failed = |error: cenote_send::receiver::ReceiverError| ReceiveError::new(ACTION, error);
     let header = Header::read(&mut run.reader).map_err(failed)?;
     let header = header.ok_or_else(|| ReceiveError::new(ACTION, "invalid stream (bad magic number)"))?;

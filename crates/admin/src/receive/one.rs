@@ -156,6 +156,7 @@ impl<R: Read> Run<'_, R> {
         for (property, why) in refused {
             (self.say)(Told::Err(format!("cannot receive {property} property on {dataset}: {why}")));
         }
+        self.reserve(dataset, &properties).await;
         self.finish(&target, sent).await.map_err(|error| ReceiveError::new(action, error))?;
         if self.outcome.datasets.last().map(String::as_str) != Some(dataset) {
             self.outcome.datasets.push(dataset.to_owned());
@@ -247,7 +248,8 @@ impl<R: Read> Run<'_, R> {
         let local = request.overrides.iter().filter(|(name, _)| !is_inherited(name) && (is_top || wants_new));
         let hidden = received.iter().flatten().map(|(name, _)| name.clone());
         let hidden = hidden.filter(|name| is_excluded(name) || is_given(name) && is_inherited(name));
-        Properties { local: local.cloned().collect(), hidden: hidden.collect(), received }
+        let (reserved, local) = local.cloned().partition(|(name, _): &Setting| name == "refreservation");
+        Properties { local, reserved, hidden: hidden.collect(), received }
     }
 
     /// Whether a stream was refused because its very snapshot is there.
@@ -298,6 +300,16 @@ impl<R: Read> Run<'_, R> {
         )
     }
 
+    /// Reserves as much as was asked for: it depends on a volume's size, and on the room that is left.
+    async fn reserve(&mut self, dataset: &str, properties: &Properties) {
+        for setting in properties.reserved.iter().cloned() {
+            let set = crate::set_properties(self.pool, &[dataset.to_owned()], &[setting]).await;
+            if let Err(error) = set {
+                (self.say)(Told::Err(error.to_string()));
+            }
+        }
+    }
+
     /// Properties and holds of the snapshot.
     async fn finish(&mut self, target: &str, sent: Option<(&Sent, &str)>) -> Result<(), crate::AdminError> {
         let Some((sent, name)) = sent else { return Ok(()) };
@@ -323,6 +335,8 @@ impl<R: Read> Run<'_, R> {
 struct Properties {
     /// Set here.
     local: Vec<Setting>,
+    /// Of those what is set when all has come.
+    reserved: Vec<Setting>,
     /// Inherited, whatever came.
     hidden: Vec<String>,
     /// That came; `None` if the stream has none.

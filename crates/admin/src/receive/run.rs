@@ -12,4 +12,6 @@ pub(super) struct Run<'a, R> {
     pub(super) reader: StreamReader<R>,
     pub(super) say: &'a mut (dyn FnMut(Told) + Send + Sync),
     pub(super) outcome: ReceiveOutcome,
+    /// Names that were given out to step aside.
+    pub(super) aside: u64,
 }

@@ -45,9 +45,14 @@ impl Syncer {
     async fn check_received(&self, dataset: &str, name: &str, value: &PropertyValue) -> Result<(), String> {
         self.check_property(name, value).map_err(|error| error.to_string())?;
         if let ("refreservation", PropertyValue::Number(bytes)) = (name, value) {
-            let dir = self.dsl().dir(dataset).await.map_err(|error| error.to_string())?;
-            let free = self.available_bytes(self.dsl(), &dir).await.map_err(|error| error.to_string())?;
-            if *bytes > free {
+            let text = |error: &dyn std::fmt::Display| error.to_string();
+            let dsl = self.dsl();
+            let head = dsl.dataset(dataset).await.map_err(|error| text(&error))?;
+            let now = dsl.refreservation_bytes(head.dir.object).await.map_err(|error| text(&error))?;
+            let free = self.available_bytes(dsl, &head.dir).await.map_err(|error| text(&error))?;
+            // What is reserved already, or in use, is not reserved once more.
+            let own = head.phys.unique_bytes;
+            if (*bytes).max(own).saturating_sub(now.max(own)) > free {
                 return Err(ReceiveRefusal::NoSpace.to_string());
             }
         }

@@ -131,13 +131,16 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         bail!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
     }
     let pool = Writing::open(context, pool_of(&args.target)).await?.in_background(context).await;
+    let mut said = Ok(());
     let mut say = |told: Told| match told {
-        Told::Out(text) => drop(context.out(format!("{text}\n"))),
+        Told::Out(text) if said.is_ok() => said = context.out(format!("{text}\n")),
+        Told::Out(_) => {}
         Told::Err(text) => context.err(text),
     };
     let input = BufReader::with_capacity(READ_BYTES, io::stdin());
     let received = receive(pool.pool(), input, &request, &mut say).await;
-    context.output().flush()?;
+    // What could not be said is an error once the pool is left as it is to be.
+    let said = said.and_then(|()| Ok(context.output().flush()?));
     // Streams that came are received, also where a later one of the package was refused.
     if let Ok(outcome) = &received {
         context.datasets_changed(&outcome.datasets).await;
@@ -145,11 +148,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if request.is_dry {
         // Nothing was changed.
         received?;
+        said?;
         return Ok(Outcome::Good);
     }
     pool.work_off(context, "freeing").await?;
     pool.finish(args.line()).await?;
-    Ok(Outcome::unless(received?.is_incomplete))
+    let outcome = received?;
+    said?;
+    Ok(Outcome::unless(outcome.is_incomplete))
 }
 
 async fn abort(context: &Context, args: &Args) -> Result<Outcome> {
