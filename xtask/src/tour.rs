@@ -37,12 +37,8 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     let path = temp.path().join("tour.sh");
     std::fs::write(&path, script)?;
     let mut bash = Command::new("bash");
-    // What is typed is what counts here: a release that takes less time to make does the same.
-    bash.envs([
-        ("CARGO_PROFILE_RELEASE_LTO", "off"),
-        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
-        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-    ]);
+    // What is typed is what counts here: a release that takes less time to make does the same. Libraries are optimised all the same.
+    bash.envs([("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")]);
     process::run(bash.arg(&path).current_dir(repository_root()))?;
     Ok(Outcome::Done(Tally { passed: blocks.len() as u64, failed: 0 }))
 }
