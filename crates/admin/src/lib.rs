@@ -53,6 +53,7 @@ mod volume;
 
 use bookmark::{CreateBookmarks, DestroyBookmarks};
 use cenote_spa::{NewBookmark, Pool, PropertyValue};
+use cenote_taskq::BoxFuture;
 use clone::Clone;
 use create::Create;
 use properties::{InheritProperty, SetProperties};
@@ -77,13 +78,13 @@ pub const AUTO: u64 = u64::MAX;
 /// # Errors
 /// The name is taken or cannot be one, there is nothing above it, a property cannot have its value, there is no room for what is
 /// reserved; or as [`Pool::change`].
-pub async fn create_filesystem(
-    pool: &Pool,
-    name: &str,
+pub fn create_filesystem<'a>(
+    pool: &'a Pool,
+    name: &'a str,
     settings: Vec<Setting>,
     parents: bool,
-) -> Result<bool, AdminError> {
-    pool.sync_task(Create::filesystem(name, settings, parents)).await
+) -> BoxFuture<'a, Result<bool, AdminError>> {
+    Box::pin(async move { pool.sync_task(Create::filesystem(name, settings, parents)).await })
 }
 
 /// Makes a volume with all these properties; with `parents` also what is missing above it. False where it was there already, which only
@@ -91,23 +92,25 @@ pub async fn create_filesystem(
 ///
 /// # Errors
 /// As [`create_filesystem`]; or no volume has such a size.
-pub async fn create_volume(
-    pool: &Pool,
-    name: &str,
+pub fn create_volume<'a>(
+    pool: &'a Pool,
+    name: &'a str,
     shape: VolumeShape,
     settings: Vec<Setting>,
     parents: bool,
-) -> Result<bool, AdminError> {
-    pool.sync_task(Create::volume(name, shape, settings, parents)).await
+) -> BoxFuture<'a, Result<bool, AdminError>> {
+    Box::pin(async move { pool.sync_task(Create::volume(name, shape, settings, parents)).await })
 }
 
 /// Destroys a dataset, with as much of what depends on it as `reach` says. The blocks are freed in the background.
 ///
 /// # Errors
 /// There is none of this name, it is in use or has what depends on it; or as [`Pool::change`].
-pub async fn destroy(pool: &Pool, name: &str, reach: Reach) -> Result<(), AdminError> {
-    pool.settle_logs().await?;
-    pool.sync_task(Destroy::new(pool, name, reach)).await
+pub fn destroy<'a>(pool: &'a Pool, name: &'a str, reach: Reach) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move {
+        pool.settle_logs().await?;
+        pool.sync_task(Destroy::new(pool, name, reach)).await
+    })
 }
 
 /// Destroys snapshots, all of them or none; with `is_deferred` those with holds or clones go with the last of them. The blocks are freed in
@@ -115,36 +118,43 @@ pub async fn destroy(pool: &Pool, name: &str, reach: Reach) -> Result<(), AdminE
 ///
 /// # Errors
 /// One is not there, or has holds or clones; or as [`Pool::change`].
-pub async fn destroy_snapshots(pool: &Pool, names: Vec<String>, is_deferred: bool) -> Result<(), AdminError> {
-    pool.sync_task(DestroySnapshots::new(names, is_deferred)).await
+pub fn destroy_snapshots(pool: &Pool, names: Vec<String>, is_deferred: bool) -> BoxFuture<'_, Result<(), AdminError>> {
+    Box::pin(async move { pool.sync_task(DestroySnapshots::new(names, is_deferred)).await })
 }
 
 /// Makes a dataset as a clone of a snapshot, with all these properties.
 ///
 /// # Errors
 /// The snapshot is not there, the name cannot be had, a property cannot have its value; or as [`Pool::change`].
-pub async fn clone_dataset(pool: &Pool, origin: &str, name: &str, settings: Vec<Setting>) -> Result<(), AdminError> {
-    pool.sync_task(Clone::new(origin, name, settings)).await
+pub fn clone_dataset<'a>(
+    pool: &'a Pool,
+    origin: &'a str,
+    name: &'a str,
+    settings: Vec<Setting>,
+) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move { pool.sync_task(Clone::new(origin, name, settings)).await })
 }
 
 /// Has a dataset that nobody has open be as a snapshot of it is; `destroys_newer`: snapshots and bookmarks that are newer are destroyed.
 ///
 /// # Errors
 /// There is no such snapshot, there are newer ones, the dataset is in use; or as [`Pool::change`].
-pub async fn rollback(pool: &Pool, snapshot: &str, destroys_newer: bool) -> Result<(), AdminError> {
-    pool.settle_logs().await?;
-    let task = pool.check_task(Rollback::new(pool, snapshot, destroys_newer)).await?;
-    // Dirty data of the dataset is written first: it belongs to the tree that is freed.
-    pool.sync().await?;
-    pool.sync_task(task).await
+pub fn rollback<'a>(pool: &'a Pool, snapshot: &'a str, destroys_newer: bool) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move {
+        pool.settle_logs().await?;
+        let task = pool.check_task(Rollback::new(pool, snapshot, destroys_newer)).await?;
+        // Dirty data of the dataset is written first: it belongs to the tree that is freed.
+        pool.sync().await?;
+        pool.sync_task(task).await
+    })
 }
 
 /// Has a clone and its origin change places: the snapshots up to the origin are the clone's from then on.
 ///
 /// # Errors
 /// The dataset is no clone, a snapshot's name is there twice, there is no room; or as [`Pool::change`].
-pub async fn promote(pool: &Pool, name: &str) -> Result<(), AdminError> {
-    pool.sync_task(Promote(name.to_owned())).await
+pub fn promote<'a>(pool: &'a Pool, name: &'a str) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move { pool.sync_task(Promote(name.to_owned())).await })
 }
 
 /// Makes bookmarks, all of them or none.
@@ -152,32 +162,32 @@ pub async fn promote(pool: &Pool, name: &str) -> Result<(), AdminError> {
 /// # Errors
 /// The pool has no bookmarks, one has a name that is taken or cannot be one, or a source that is not there or came not before; or as
 /// [`Pool::change`].
-pub async fn create_bookmarks(pool: &Pool, bookmarks: Vec<NewBookmark>) -> Result<(), AdminError> {
-    pool.sync_task(CreateBookmarks(bookmarks)).await
+pub fn create_bookmarks(pool: &Pool, bookmarks: Vec<NewBookmark>) -> BoxFuture<'_, Result<(), AdminError>> {
+    Box::pin(async move { pool.sync_task(CreateBookmarks(bookmarks)).await })
 }
 
 /// Destroys bookmarks. Those that are not there are passed over.
 ///
 /// # Errors
 /// As [`Pool::change`].
-pub async fn destroy_bookmarks(pool: &Pool, names: Vec<String>) -> Result<(), AdminError> {
-    pool.sync_task(DestroyBookmarks(names)).await
+pub fn destroy_bookmarks(pool: &Pool, names: Vec<String>) -> BoxFuture<'_, Result<(), AdminError>> {
+    Box::pin(async move { pool.sync_task(DestroyBookmarks(names)).await })
 }
 
 /// Puts a hold with this tag on snapshots: on all, or none.
 ///
 /// # Errors
 /// One is not there, or has such a hold; or as [`Pool::change`].
-pub async fn hold(pool: &Pool, tag: &str, snapshots: &[String]) -> Result<(), AdminError> {
-    pool.sync_task(Holds::new(tag, snapshots, false)).await
+pub fn hold<'a>(pool: &'a Pool, tag: &'a str, snapshots: &'a [String]) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move { pool.sync_task(Holds::new(tag, snapshots, false)).await })
 }
 
 /// Takes holds with this tag off snapshots: off all, or none. One that was to be destroyed goes with its last hold.
 ///
 /// # Errors
 /// One is not there, or has no such hold; or as [`Pool::change`].
-pub async fn release(pool: &Pool, tag: &str, snapshots: &[String]) -> Result<(), AdminError> {
-    pool.sync_task(Holds::new(tag, snapshots, true)).await
+pub fn release<'a>(pool: &'a Pool, tag: &'a str, snapshots: &'a [String]) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move { pool.sync_task(Holds::new(tag, snapshots, true)).await })
 }
 
 /// Refuses settings that cannot be made together: the room for a volume's size and for a reservation is seen in the dataset as it is
@@ -198,22 +208,30 @@ pub fn check_together(dataset_count: usize, settings: &[Setting]) -> Result<(), 
 /// # Errors
 /// As [`check_together`]; there is no such dataset, a property does not apply to it or cannot have its value, there is no room for what is reserved; or as
 /// [`Pool::change`].
-pub async fn set_properties(pool: &Pool, datasets: &[String], settings: &[Setting]) -> Result<(), AdminError> {
-    check_together(datasets.len(), settings)?;
-    let tasks = datasets.iter().map(|dataset| SetProperties::new(dataset, settings.to_vec())).collect();
-    pool.sync_tasks(tasks).await.map(drop)
+pub fn set_properties<'a>(
+    pool: &'a Pool,
+    datasets: &'a [String],
+    settings: &'a [Setting],
+) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move {
+        check_together(datasets.len(), settings)?;
+        let tasks = datasets.iter().map(|dataset| SetProperties::new(dataset, settings.to_vec())).collect();
+        pool.sync_tasks(tasks).await.map(drop)
+    })
 }
 
 /// Has datasets inherit a property, with `recursive` also all below them: all of them, or none.
 ///
 /// # Errors
 /// There is no such dataset; or as [`Pool::change`].
-pub async fn inherit_property(
-    pool: &Pool,
-    datasets: &[String],
-    property: &str,
+pub fn inherit_property<'a>(
+    pool: &'a Pool,
+    datasets: &'a [String],
+    property: &'a str,
     recursive: bool,
-) -> Result<(), AdminError> {
-    let tasks = datasets.iter().map(|dataset| InheritProperty::new(dataset, property, recursive)).collect();
-    pool.sync_tasks(tasks).await.map(drop)
+) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move {
+        let tasks = datasets.iter().map(|dataset| InheritProperty::new(dataset, property, recursive)).collect();
+        pool.sync_tasks(tasks).await.map(drop)
+    })
 }

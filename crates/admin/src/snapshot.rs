@@ -13,14 +13,20 @@ use crate::error::{AdminError, Reason, Verb};
 ///
 /// # Errors
 /// A dataset is not there, or has a snapshot of this name, or two snapshots of one dataset are named; or as [`Pool::take_snapshots`].
-pub async fn take_snapshots(pool: &Pool, names: &[String], properties: &[(String, String)]) -> Result<(), AdminError> {
-    let wanted = distinct(names).into_iter().map(|name| NewSnapshot {
-        name,
-        properties: properties.to_vec(),
-        ..NewSnapshot::default()
-    });
-    pool.take_snapshots(wanted.collect()).await?;
-    Ok(())
+pub fn take_snapshots<'a>(
+    pool: &'a Pool,
+    names: &'a [String],
+    properties: &'a [(String, String)],
+) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move {
+        let wanted = distinct(names).into_iter().map(|name| NewSnapshot {
+            name,
+            properties: properties.to_vec(),
+            ..NewSnapshot::default()
+        });
+        pool.take_snapshots(wanted.collect()).await?;
+        Ok(())
+    })
 }
 
 /// A dataset and all below it that are no hidden ones, from the top down.

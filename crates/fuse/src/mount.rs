@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cenote_spa::View;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Event, Group, Handle};
+use cenote_taskq::{BoxFuture, Event, Group, Handle};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use thiserror::Error;
@@ -137,17 +137,19 @@ pub async fn mount(
 ///
 /// # Errors
 /// It cannot be mounted there.
-pub async fn mount_tree(
-    handle: &Handle,
+pub fn mount_tree<'a>(
+    handle: &'a Handle,
     tree: Tree,
-    mountpoint: &Path,
-    options: &MountOptions,
-) -> Result<MountHandle, MountError> {
-    let mounted = mounted(handle, tree.clone(), mountpoint, &options.without(tree.forbidden())).await;
-    if mounted.is_err() {
-        tree.close().await;
-    }
-    mounted
+    mountpoint: &'a Path,
+    options: &'a MountOptions,
+) -> BoxFuture<'a, Result<MountHandle, MountError>> {
+    Box::pin(async move {
+        let mounted = mounted(handle, tree.clone(), mountpoint, &options.without(tree.forbidden())).await;
+        if mounted.is_err() {
+            tree.close().await;
+        }
+        mounted
+    })
 }
 
 async fn place(handle: &Handle, mountpoint: &Path) -> Result<PathBuf, MountError> {
@@ -290,10 +292,12 @@ impl MountHandle {
 
     /// Finishes the requests that were made and answers none any more, also of those who still use what was detached; then lets go
     /// of all files. Whoever exports the pool after a mount of it calls this first.
-    pub async fn close(&self) {
-        self.group.close().await;
-        // Boxed: what closing a file system comes to is a deep future, in one that callers nest deeper still.
-        Box::pin(self.tree.close()).await;
+    pub fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.group.close().await;
+            // Boxed: what closing a file system comes to is a deep future, in one that callers nest deeper still.
+            Box::pin(self.tree.close()).await;
+        })
     }
 
     /// Whether the mount has ended.
@@ -305,26 +309,28 @@ impl MountHandle {
     /// Ends the mount. Returns when it is gone from this mount namespace. With [`Unmount::Unused`] the kernel then ends the session,
     /// unless another mount namespace has the mount too, which no system call would tell: so the end is waited for only
     /// [`END_TIME_MAX`], and the requests that were made are finished in any case.
-    pub async fn unmount(&self, how: Unmount) -> Result<Unmounted, MountError> {
-        if self.has_ended() {
-            return Ok(Unmounted::Ended);
-        }
-        if self.state.is_unmounted.load(Ordering::SeqCst) {
-            return Ok(Unmounted::Detached);
-        }
-        let mountpoint = self.mountpoint.clone();
-        blocking(&self.handle, move || unmount(&mountpoint, how)).await?;
-        self.state.is_unmounted.store(true, Ordering::SeqCst);
-        if how == Unmount::Detach {
-            return Ok(Unmounted::Detached);
-        }
-        match self.handle.timeout(END_TIME_MAX, self.ended()).await {
-            Some(ended) => ended.map(|()| Unmounted::Ended),
-            None => {
-                self.close().await;
-                Ok(Unmounted::Detached)
+    pub fn unmount(&self, how: Unmount) -> BoxFuture<'_, Result<Unmounted, MountError>> {
+        Box::pin(async move {
+            if self.has_ended() {
+                return Ok(Unmounted::Ended);
             }
-        }
+            if self.state.is_unmounted.load(Ordering::SeqCst) {
+                return Ok(Unmounted::Detached);
+            }
+            let mountpoint = self.mountpoint.clone();
+            blocking(&self.handle, move || unmount(&mountpoint, how)).await?;
+            self.state.is_unmounted.store(true, Ordering::SeqCst);
+            if how == Unmount::Detach {
+                return Ok(Unmounted::Detached);
+            }
+            match self.handle.timeout(END_TIME_MAX, self.ended()).await {
+                Some(ended) => ended.map(|()| Unmounted::Ended),
+                None => {
+                    self.close().await;
+                    Ok(Unmounted::Detached)
+                }
+            }
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use cenote_format::ids::{ObjectId, VdevId};
 use cenote_format::needs::Needs;
 use cenote_metaslab::PoolSpace;
 use cenote_spa::{SpaError, View};
-use cenote_taskq::{Class, Handle, JoinSet};
+use cenote_taskq::{BoxFuture, Class, Handle, JoinSet};
 use cenote_zio::Bookmark;
 use thiserror::Error;
 
@@ -136,29 +136,31 @@ fn keep<T>(list: &mut Vec<T>, item: T) {
 
 /// Walks the whole pool. `progress` is called every so many blocks; returning `false` from it ends the walk early (the
 /// report then covers what was visited, without a verdict on leaks).
-pub async fn verify(
-    handle: &Handle,
-    pool: &View,
+pub fn verify<'a>(
+    handle: &'a Handle,
+    pool: &'a View,
     options: VerifyOptions,
-    progress: &mut (dyn FnMut(Progress) -> bool + Send),
-) -> Result<VerifyReport, VerifyError> {
-    let mut walk = Walk::new(pool, options).await?;
-    walk.freed().await;
-    walk.deleted_clones().await;
-    walk.removing().await;
-    walk.unreferenced().await;
-    let mut problems = std::mem::take(&mut walk.report.problems);
-    let mut stack = freeing::destroyed(pool, &mut problems).await;
-    let objsets = roots::objsets(pool, &mut problems).await;
-    walk.report.problems = problems;
-    walk.intent_logs(&objsets).await;
-    stack.extend(objsets.into_iter().rev().filter(|root| root.has_blocks).map(|root| root.item));
-    let is_complete = walk.run(handle, stack, progress).await;
-    if is_complete {
-        let features = std::mem::take(&mut walk.features);
-        walk.report.problems.extend(features.problems(pool).await);
-    }
-    Ok(walk.finish(is_complete))
+    progress: &'a mut (dyn FnMut(Progress) -> bool + Send),
+) -> BoxFuture<'a, Result<VerifyReport, VerifyError>> {
+    Box::pin(async move {
+        let mut walk = Walk::new(pool, options).await?;
+        walk.freed().await;
+        walk.deleted_clones().await;
+        walk.removing().await;
+        walk.unreferenced().await;
+        let mut problems = std::mem::take(&mut walk.report.problems);
+        let mut stack = freeing::destroyed(pool, &mut problems).await;
+        let objsets = roots::objsets(pool, &mut problems).await;
+        walk.report.problems = problems;
+        walk.intent_logs(&objsets).await;
+        stack.extend(objsets.into_iter().rev().filter(|root| root.has_blocks).map(|root| root.item));
+        let is_complete = walk.run(handle, stack, progress).await;
+        if is_complete {
+            let features = std::mem::take(&mut walk.features);
+            walk.report.problems.extend(features.problems(pool).await);
+        }
+        Ok(walk.finish(is_complete))
+    })
 }
 
 struct Walk<'a> {

@@ -19,6 +19,7 @@ use cenote_format::dsl::{BookmarkFlags, DeadlistPhys};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::objset::ObjsetPhys;
 use cenote_spa::View;
+use cenote_taskq::BoxFuture;
 use cenote_zio::{Bookmark, ReadContext};
 
 /// A block by its first place and its birth, and its bytes as they count.
@@ -28,21 +29,23 @@ type Blocks = BTreeMap<(u32, u64, u64), (Txg, u64)>;
 ///
 /// # Errors
 /// An account is wrong: which, and by how much; or a block cannot be read.
-pub async fn audit_space(view: &View) -> Result<()> {
-    let dsl = view.dsl();
-    let mut known = BTreeMap::new();
-    for dir in dsl.tree(dsl.root_dir().await?, false).await? {
-        let Some(head) = dsl.head(&dir).await? else { continue };
-        let mut chain = dsl.snapshots(&head).await?;
-        chain.push(head);
-        for dataset in &chain {
-            known.insert(dataset.object, blocks_of(view, dataset).await?);
+pub fn audit_space(view: &View) -> BoxFuture<'_, Result<()>> {
+    Box::pin(async move {
+        let dsl = view.dsl();
+        let mut known = BTreeMap::new();
+        for dir in dsl.tree(dsl.root_dir().await?, false).await? {
+            let Some(head) = dsl.head(&dir).await? else { continue };
+            let mut chain = dsl.snapshots(&head).await?;
+            chain.push(head);
+            for dataset in &chain {
+                known.insert(dataset.object, blocks_of(view, dataset).await?);
+            }
         }
-    }
-    for dir in dsl.tree(dsl.root_dir().await?, false).await? {
-        audit_dir(view, &dir, &known).await.with_context(|| dir.name.clone())?;
-    }
-    Ok(())
+        for dir in dsl.tree(dsl.root_dir().await?, false).await? {
+            audit_dir(view, &dir, &known).await.with_context(|| dir.name.clone())?;
+        }
+        Ok(())
+    })
 }
 
 async fn audit_dir(view: &View, dir: &Dir, known: &BTreeMap<ObjectId, Blocks>) -> Result<()> {

@@ -5,6 +5,7 @@ use cenote_format::blkptr::{Blkptr, DVAS_PER_BLKPTR, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::Checksum;
 use cenote_format::ids::{BlockId, ObjsetId, VdevId};
+use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_vdev::queue::QueueClass;
 
@@ -122,19 +123,25 @@ impl Zio {
 
     /// As [`Zio::read_verified`]. Where a pool that is written waits for devices that fail, so do its reads, those of the pool's own
     /// objects always: its sync has no way back. What a device failed once is asked again once.
-    async fn read_patiently(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Buf, ZioErrorKind> {
-        let is_needed = context.bookmark.objset == ObjsetId(0);
-        let mut is_again = false;
-        loop {
-            let error = match self.read_verified(bp, context.class).await {
-                Err(error) if error.is_of_devices() && self.tree().suspension().is_some() => error,
-                result => return result,
-            };
-            let has_waited = self.tree().wait_for_reads(is_needed).await;
-            if !has_waited && std::mem::replace(&mut is_again, true) {
-                return Err(error);
+    fn read_patiently<'a>(
+        &'a self,
+        bp: &'a Blkptr,
+        context: ReadContext<'a>,
+    ) -> BoxFuture<'a, Result<Buf, ZioErrorKind>> {
+        Box::pin(async move {
+            let is_needed = context.bookmark.objset == ObjsetId(0);
+            let mut is_again = false;
+            loop {
+                let error = match self.read_verified(bp, context.class).await {
+                    Err(error) if error.is_of_devices() && self.tree().suspension().is_some() => error,
+                    result => return result,
+                };
+                let has_waited = self.tree().wait_for_reads(is_needed).await;
+                if !has_waited && std::mem::replace(&mut is_again, true) {
+                    return Err(error);
+                }
             }
-        }
+        })
     }
 
     /// The physical bytes from the first copy that verifies.

@@ -11,6 +11,7 @@ use cenote_send::receiver::{
     Header, ReceiveOptions, ReceiveProgress, ReceiverError, receive_resume_token, receive_stream, skip_stream,
 };
 use cenote_spa::{ReceiveRefusal, SpaError};
+use cenote_taskq::sync::Mutex;
 
 use super::list::{List, Sent};
 use super::name;
@@ -128,16 +129,16 @@ impl<R: Read> Run<'_, R> {
         let progress = ReceiveProgress::default();
         let properties = self.properties(dataset, sent.map(|(sent, _)| sent), wants_new);
         let pool = self.pool.clone();
-        let warned = std::sync::Mutex::new(Vec::new());
+        let warned = Mutex::new(Vec::new());
         let begun = async |is_new: bool| {
             if is_new {
                 let refused = set_properties(&pool, dataset, &properties).await?;
-                warned.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(refused);
+                warned.lock().extend(refused);
             }
             Ok(())
         };
         let received = receive_stream(self.pool, &mut self.reader, header, &options, &progress, begun).await;
-        let mut refused = warned.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut refused = warned.into_inner();
         match received {
             Ok(true) => {}
             Ok(false) => {

@@ -28,7 +28,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::zap::ZapValue;
-use cenote_taskq::Rng;
+use cenote_taskq::{BoxFuture, Rng};
 
 use crate::SpaError;
 use crate::features::{FEATURES, by_name};
@@ -204,39 +204,44 @@ impl Receiving {
     ///
     /// # Errors
     /// The dataset was changed meanwhile; or as [`Pool::change`].
-    pub async fn end(self) -> Result<(), SpaError> {
-        let Self { spec, head, is_beside, .. } = self;
-        let (pool, dataset) = (head.pool().clone(), head.dataset());
-        pool.sync().await?;
-        // A dataset that nobody has open can be destroyed.
-        drop(head);
-        let (own, asked) = (pool.clone(), spec.clone());
-        let change = pool
-            .change(move |syncer| Box::pin(async move { syncer.end_receive(&own, &asked, dataset, is_beside).await }));
-        match change.await {
-            Ok(()) => pool.sync().await.map(drop),
-            Err(error) => {
-                if spec.resumable.is_none() {
-                    pool.abort_receive(&spec.dataset).await?;
+    pub fn end(self) -> BoxFuture<'static, Result<(), SpaError>> {
+        Box::pin(async move {
+            let Self { spec, head, is_beside, .. } = self;
+            let (pool, dataset) = (head.pool().clone(), head.dataset());
+            pool.sync().await?;
+            // A dataset that nobody has open can be destroyed.
+            drop(head);
+            let (own, asked) = (pool.clone(), spec.clone());
+            let change = pool.change(move |syncer| {
+                Box::pin(async move { syncer.end_receive(&own, &asked, dataset, is_beside).await })
+            });
+            match change.await {
+                Ok(()) => pool.sync().await.map(drop),
+                Err(error) => {
+                    if spec.resumable.is_none() {
+                        pool.abort_receive(&spec.dataset).await?;
+                    }
+                    Err(error)
                 }
-                Err(error)
             }
-        }
+        })
     }
 
     /// Gives it up. What was received goes, unless it may be resumed.
     ///
     /// # Errors
     /// As [`Pool::change`].
-    pub async fn give_up(self) -> Result<(), SpaError> {
-        let Self { spec, head, .. } = self;
-        let pool = head.pool().clone();
-        drop(head);
-        pool.sync().await?;
-        if spec.resumable.is_some() {
-            return Ok(());
-        }
-        pool.abort_receive(&spec.dataset).await
+    pub fn give_up(self) -> BoxFuture<'static, Result<(), SpaError>> {
+        Box::pin(async move {
+            let Self { spec, head, .. } = self;
+            let pool = head.pool().clone();
+            drop(head);
+            pool.sync().await?;
+            if spec.resumable.is_some() {
+                return Ok(());
+            }
+            pool.abort_receive(&spec.dataset).await
+        })
     }
 }
 
@@ -245,31 +250,35 @@ impl Pool {
     ///
     /// # Errors
     /// It cannot be received, and why not; or as [`Pool::change`].
-    pub async fn begin_receive(&self, spec: ReceiveSpec) -> Result<Receiving, SpaError> {
-        self.settle_logs().await?;
-        let (pool, name) = (self.clone(), spec.dataset.clone());
-        let clear = self.change(move |syncer| Box::pin(async move { syncer.clear_broken(&pool, &name).await }));
-        clear.await?;
-        let (pool, asked) = (self.clone(), spec.clone());
-        let begun = self.change(move |syncer| {
-            Box::pin(async move {
-                let (name, point) = syncer.begin_receive(&pool, &asked).await?;
-                let head = syncer.open_received(&name).await?;
-                let is_beside = name != asked.dataset;
-                Ok::<_, SpaError>((pool.adopt(syncer, &name, head).await?, is_beside, point))
-            })
-        });
-        let (head, is_beside, point) = begun.await?;
-        Ok(Receiving { spec, head, is_beside, point })
+    pub fn begin_receive(&self, spec: ReceiveSpec) -> BoxFuture<'_, Result<Receiving, SpaError>> {
+        Box::pin(async move {
+            self.settle_logs().await?;
+            let (pool, name) = (self.clone(), spec.dataset.clone());
+            let clear = self.change(move |syncer| Box::pin(async move { syncer.clear_broken(&pool, &name).await }));
+            clear.await?;
+            let (pool, asked) = (self.clone(), spec.clone());
+            let begun = self.change(move |syncer| {
+                Box::pin(async move {
+                    let (name, point) = syncer.begin_receive(&pool, &asked).await?;
+                    let head = syncer.open_received(&name).await?;
+                    let is_beside = name != asked.dataset;
+                    Ok::<_, SpaError>((pool.adopt(syncer, &name, head).await?, is_beside, point))
+                })
+            });
+            let (head, is_beside, point) = begun.await?;
+            Ok(Receiving { spec, head, is_beside, point })
+        })
     }
 
     /// Gives up what was received in part of a dataset (`zfs receive -A`).
     ///
     /// # Errors
     /// There is nothing; or as [`Pool::change`].
-    pub async fn abort_receive(&self, name: &str) -> Result<(), SpaError> {
-        let (pool, name) = (self.clone(), name.to_owned());
-        self.change(move |syncer| Box::pin(async move { syncer.abort_receive(&pool, &name).await })).await
+    pub fn abort_receive<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), SpaError>> {
+        Box::pin(async move {
+            let (pool, name) = (self.clone(), name.to_owned());
+            self.change(move |syncer| Box::pin(async move { syncer.abort_receive(&pool, &name).await })).await
+        })
     }
 }
 

@@ -89,19 +89,21 @@ impl Pool {
     /// # Errors
     /// One cannot be taken: there is no such dataset, or there is one of this name, or no space for what is reserved; or the pool is closed,
     /// suspended, or has failed.
-    pub async fn take_snapshots(&self, wanted: Vec<NewSnapshot>) -> Result<Txg, SpaError> {
-        // A refusal need not wait for a txg, nor have one written.
-        let asked = wanted.clone();
-        let look = self.look(move |syncer| Box::pin(async move { check_all(&asked, syncer).await }));
-        look.await?;
-        let (sender, mut answer) = oneshot::channel();
-        self.push_late(Box::new(TakeSnapshots { wanted, answer: Some(sender) })).await?;
-        loop {
-            self.sync().await?;
-            if let Some(answer) = answer.try_receive().map_err(|_| self.closed())? {
-                return answer;
+    pub fn take_snapshots(&self, wanted: Vec<NewSnapshot>) -> BoxFuture<'_, Result<Txg, SpaError>> {
+        Box::pin(async move {
+            // A refusal need not wait for a txg, nor have one written.
+            let asked = wanted.clone();
+            let look = self.look(move |syncer| Box::pin(async move { check_all(&asked, syncer).await }));
+            look.await?;
+            let (sender, mut answer) = oneshot::channel();
+            self.push_late(Box::new(TakeSnapshots { wanted, answer: Some(sender) })).await?;
+            loop {
+                self.sync().await?;
+                if let Some(answer) = answer.try_receive().map_err(|_| self.closed())? {
+                    return answer;
+                }
             }
-        }
+        })
     }
 }
 

@@ -19,7 +19,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
 use cenote_format::uberblock::Mmp;
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
-use cenote_taskq::Handle;
+use cenote_taskq::{BoxFuture, Handle};
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::{VdevState, VdevStatus};
@@ -63,20 +63,22 @@ pub struct WriteOptions {
 /// module has it ([`SpaError::InKernel`]); it has something that cannot be written yet ([`SpaError::Unwritable`]); too many of its
 /// devices are missing, or one that alone has what others missed ([`SpaError::LeftAlone`], unless
 /// [`ImportOptions::missing_tops`] says to go on without); one cannot be opened for writing.
-pub async fn open(
-    handle: &Handle,
+pub fn open<'a>(
+    handle: &'a Handle,
     found: FoundPool,
-    how: &ImportOptions,
+    how: &'a ImportOptions,
     options: WriteOptions,
-) -> Result<Pool, SpaError> {
-    match open_found(handle, found.clone(), how, options.clone()).await {
-        // The change that was seen was its user's last.
-        Err(error @ SpaError::Active { .. }) => match found.exported_since().await {
-            Some(found) => open_found(handle, found, how, options).await,
-            None => Err(error),
-        },
-        opened => opened,
-    }
+) -> BoxFuture<'a, Result<Pool, SpaError>> {
+    Box::pin(async move {
+        match open_found(handle, found.clone(), how, options.clone()).await {
+            // The change that was seen was its user's last.
+            Err(error @ SpaError::Active { .. }) => match found.exported_since().await {
+                Some(found) => open_found(handle, found, how, options).await,
+                None => Err(error),
+            },
+            opened => opened,
+        }
+    })
 }
 
 async fn open_found(

@@ -14,7 +14,7 @@ use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
-use cenote_taskq::{Handle, Rng, buf, join_all};
+use cenote_taskq::{BoxFuture, Handle, Rng, buf, join_all};
 use cenote_vdev::commit::initialize;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::disk::Disk;
@@ -87,12 +87,12 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<Pool, Spa
 ///
 /// # Errors
 /// As [`create`].
-pub async fn create_with_metaslabs(
+pub fn create_with_metaslabs(
     handle: &Handle,
     options: CreateOptions,
     metaslabs_min: u64,
-) -> Result<Pool, SpaError> {
-    Box::pin(create_syncer(handle, options, metaslabs_min)).await.map(Pool::new)
+) -> BoxFuture<'_, Result<Pool, SpaError>> {
+    Box::pin(async move { create_syncer(handle, options, metaslabs_min).await.map(Pool::new) })
 }
 
 /// What [`create_with_metaslabs`] makes, without a handle.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cenote_dmu::tx::{TxError, TxTunables};
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::atomic::Ordering;
-use cenote_taskq::{Class, buf};
+use cenote_taskq::{BoxFuture, Class, buf};
 
 use super::history::TxgRecord;
 use super::memory::MemoryLimits;
@@ -18,26 +18,28 @@ use crate::sync::Syncer;
 
 impl Pool {
     /// Has the pool's txgs written in the background from now on, paced like this; devices that fail suspend it from now on.
-    pub async fn start(self, tunables: TxTunables) -> Self {
-        let shared = &self.shared;
-        let kept_bytes = MemoryLimits::of(0, &tunables).buffers;
-        buf::raise_pool_limit_bytes(usize::try_from(kept_bytes).unwrap_or(usize::MAX));
-        let mut seat = shared.seat.lock().await;
-        // A pool that has failed says so at the next change.
-        if let Seat::Syncer(syncer) = &mut *seat {
-            syncer.is_live = true;
-            syncer.space.set_tree(&syncer.tree);
-            let suspension = shared.suspension.get_or_init(|| syncer.tree.wait_for_devices()).clone();
-            shared.multihost.suspend_by(suspension);
-            shared.set_failmode(syncer.failmode);
-            shared.is_background.store(true, Ordering::Release);
-            shared.txgs.set_tunables(tunables);
-            if syncer.has_work() {
-                shared.want_txg();
+    pub fn start(self, tunables: TxTunables) -> BoxFuture<'static, Self> {
+        Box::pin(async move {
+            let shared = &self.shared;
+            let kept_bytes = MemoryLimits::of(0, &tunables).buffers;
+            buf::raise_pool_limit_bytes(usize::try_from(kept_bytes).unwrap_or(usize::MAX));
+            let mut seat = shared.seat.lock().await;
+            // A pool that has failed says so at the next change.
+            if let Seat::Syncer(syncer) = &mut *seat {
+                syncer.is_live = true;
+                syncer.space.set_tree(&syncer.tree);
+                let suspension = shared.suspension.get_or_init(|| syncer.tree.wait_for_devices()).clone();
+                shared.multihost.suspend_by(suspension);
+                shared.set_failmode(syncer.failmode);
+                shared.is_background.store(true, Ordering::Release);
+                shared.txgs.set_tunables(tunables);
+                if syncer.has_work() {
+                    shared.want_txg();
+                }
             }
-        }
-        drop(seat);
-        self
+            drop(seat);
+            self
+        })
     }
 }
 

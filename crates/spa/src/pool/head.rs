@@ -127,16 +127,18 @@ impl Pool {
     ///
     /// # Errors
     /// There is none of this name, or it has something that cannot be kept up yet.
-    pub async fn open_head(&self, name: &str) -> Result<LiveHead, SpaError> {
-        let name = name.to_owned();
-        let pool = self.clone();
-        self.look(move |syncer| {
-            Box::pin(async move {
-                let head = syncer.open_head(&name).await?;
-                pool.adopt(syncer, &name, head).await
+    pub fn open_head<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<LiveHead, SpaError>> {
+        Box::pin(async move {
+            let name = name.to_owned();
+            let pool = self.clone();
+            self.look(move |syncer| {
+                Box::pin(async move {
+                    let head = syncer.open_head(&name).await?;
+                    pool.adopt(syncer, &name, head).await
+                })
             })
+            .await
         })
-        .await
     }
 
     /// Takes up a head dataset that a change has made or opened: what is dirty of it counts from now on. For use within the

@@ -20,6 +20,9 @@ const VIEWS_END_MAX: Duration = Duration::from_secs(20);
 /// Syncs in which a log that nobody uses goes: that of its newest record, and one more.
 const LOG_SYNCS_MAX: u32 = 3;
 
+/// A change of the pool, or a look at it: it says why it failed. Its result it leaves where its caller finds it.
+type Change = Box<dyn for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<(), String>> + Send>;
+
 impl Shared {
     /// A refusal in the pool's name; of a pool that has failed, why it has.
     pub(super) fn fail(&self, error: &TxError) -> SpaError {
@@ -37,39 +40,54 @@ impl Shared {
         E: From<SpaError> + Display + Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
-        self.pass().await.map_err(|error| self.fail(&error))?;
-        let (sender, answer) = oneshot::channel();
-        let request: Request = Box::new(move |shared, seat| {
+        let left = Arc::new(Mutex::new(None));
+        let result = left.clone();
+        let txg = self.make_erased(Box::new(move |syncer| {
             Box::pin(async move {
-                let made = shared.make_seated(seat, change).await;
-                // The caller may have gone.
-                drop(sender.send(made));
+                let made = change(syncer).await;
+                let said = made.as_ref().map(drop).map_err(ToString::to_string);
+                *result.lock() = Some(made);
+                said
             })
-        });
-        // The caller has it until it begins.
-        let request = Arc::new(Mutex::new(Some(request)));
-        self.asked.lock().push_back(Arc::downgrade(&request));
-        // As many tasks as requests: each does what was asked for first, so requests are done in the order of asking.
-        let shared = self.clone();
-        self.handle.detach(Class::Sync, async move {
-            let mut seat = shared.seat.lock().await;
-            let first = shared.asked.lock().pop_front().expect("a task for each request");
-            let first = first.upgrade().and_then(|first| first.lock().take());
-            if let Some(first) = first {
-                first(&shared, &mut seat).await;
-            }
-        });
-        let answer = async { answer.await.unwrap_or(Err(TxError::Closed)) };
-        let made = self.unless_refused(answer).await;
-        drop(request);
-        made.map_err(|error| self.fail(&error))?
+        }));
+        let txg = txg.await?;
+        let made = left.lock().take().expect("a change that was made has left its result");
+        made.map(|made| (txg, made))
     }
 
-    async fn make_seated<T, E, F>(&self, seat: &mut Seat, change: F) -> Result<Result<(Txg, T), E>, TxError>
-    where
-        E: Display,
-        F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
-    {
+    /// [`Self::make`] without the types of its callers: it is compiled once, not for each of them.
+    fn make_erased(self: Arc<Self>, change: Change) -> BoxFuture<'static, Result<Txg, SpaError>> {
+        Box::pin(async move {
+            self.pass().await.map_err(|error| self.fail(&error))?;
+            let (sender, answer) = oneshot::channel();
+            let request: Request = Box::new(move |shared, seat| {
+                Box::pin(async move {
+                    let made = shared.make_seated(seat, change).await;
+                    // The caller may have gone.
+                    drop(sender.send(made));
+                })
+            });
+            // The caller has it until it begins.
+            let request = Arc::new(Mutex::new(Some(request)));
+            self.asked.lock().push_back(Arc::downgrade(&request));
+            // As many tasks as requests: each does what was asked for first, so requests are done in the order of asking.
+            let shared = self.clone();
+            self.handle.detach(Class::Sync, async move {
+                let mut seat = shared.seat.lock().await;
+                let first = shared.asked.lock().pop_front().expect("a task for each request");
+                let first = first.upgrade().and_then(|first| first.lock().take());
+                if let Some(first) = first {
+                    first(&shared, &mut seat).await;
+                }
+            });
+            let answer = async { answer.await.unwrap_or(Err(TxError::Closed)) };
+            let made = self.unless_refused(answer).await;
+            drop(request);
+            made.map_err(|error| self.fail(&error))
+        })
+    }
+
+    async fn make_seated(&self, seat: &mut Seat, change: Change) -> Result<Txg, TxError> {
         let syncer = seat.syncer()?;
         let (txg, before) = (syncer.txg(), syncer.change_count());
         let result = change(syncer).await;
@@ -85,7 +103,7 @@ impl Shared {
         if is_changed && let Err(error) = &result {
             self.fail_seat(seat, error);
         }
-        Ok(result.map(|made| (txg, made)))
+        Ok(txg)
     }
 
     /// Takes the syncer out of its seat for good.

@@ -101,7 +101,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::Handle;
+use cenote_taskq::{BoxFuture, Handle};
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::{Logs, ZilTunables};
@@ -279,13 +279,15 @@ impl Syncer {
     ///
     /// # Errors
     /// As [`Syncer::sync`].
-    pub(crate) async fn end(mut self, state: PoolState) -> Result<Txg, SpaError> {
-        assert_ne!(state, PoolState::Active, "the last txg says that nobody has the pool");
-        self.state = state;
-        self.config_changed = true;
-        let result = self.sync().await;
-        self.writer.dmu().detached().close().await;
-        result
+    pub(crate) fn end(mut self, state: PoolState) -> BoxFuture<'static, Result<Txg, SpaError>> {
+        Box::pin(async move {
+            assert_ne!(state, PoolState::Active, "the last txg says that nobody has the pool");
+            self.state = state;
+            self.config_changed = true;
+            let result = self.sync().await;
+            self.writer.dmu().detached().close().await;
+            result
+        })
     }
 }
 

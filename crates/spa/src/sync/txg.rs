@@ -7,6 +7,7 @@ use cenote_dsl::UsedBy;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::uberblock::Uberblock;
+use cenote_taskq::BoxFuture;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::commit::{Refusal, commit, mend_labels, repeat};
 
@@ -33,7 +34,11 @@ impl Syncer {
     ///
     /// # Errors
     /// No space, or devices failed: the pool on disk is as of the txg before, whole. This value cannot be used further.
-    pub(crate) async fn sync(&mut self) -> Result<Txg, SpaError> {
+    pub(crate) fn sync(&mut self) -> BoxFuture<'_, Result<Txg, SpaError>> {
+        Box::pin(self.sync_txg())
+    }
+
+    async fn sync_txg(&mut self) -> Result<Txg, SpaError> {
         let txg = self.txg;
         assert!(self.telling.is_empty(), "the allocator knows of all that earlier txgs have freed");
         assert!(self.mos_delta.is_zero(), "the MOS's own bytes of earlier txgs are in the accounts");

@@ -7,6 +7,7 @@ use cenote_dmu::tx::Cost;
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{Rename, RenameKind, Tx as Record};
+use cenote_taskq::BoxFuture;
 
 use super::entry::{check_name, entry_value};
 use super::remove::{Fate, counts, in_order, lock_all};
@@ -61,55 +62,57 @@ impl FileSystem {
     /// # Errors
     /// As POSIX has them: there is no such name, a directory would come to lie below itself, a directory that has entries or
     /// something of another kind would be replaced, and so on.
-    pub async fn rename(
-        &self,
+    pub fn rename<'a>(
+        &'a self,
         from: ObjectId,
-        from_name: &[u8],
+        from_name: &'a [u8],
         to: ObjectId,
-        to_name: &[u8],
+        to_name: &'a [u8],
         mode: RenameMode,
-    ) -> Result<(), ZplError> {
-        check_name(from_name)?;
-        check_name(to_name)?;
-        let ends = Ends { from: self.node(from).await?, from_name, to: self.node(to).await?, to_name };
-        let mut moves = None;
-        loop {
-            let entry = self.entry(&ends.from, from_name).await?.ok_or_else(|| missing(from_name))?;
-            let other = self.entry(&ends.to, to_name).await?;
-            match (mode, other) {
-                (RenameMode::NoReplace, Some(_)) => return Err(ZplError::Exists),
-                (RenameMode::Exchange, None) => return Err(ZplError::NoEntry),
-                // Two names of one file, or the same name twice: nothing is to be done.
-                (_, Some(other)) if other.object == entry.object => return Ok(()),
-                _ => {}
+    ) -> BoxFuture<'a, Result<(), ZplError>> {
+        Box::pin(async move {
+            check_name(from_name)?;
+            check_name(to_name)?;
+            let ends = Ends { from: self.node(from).await?, from_name, to: self.node(to).await?, to_name };
+            let mut moves = None;
+            loop {
+                let entry = self.entry(&ends.from, from_name).await?.ok_or_else(|| missing(from_name))?;
+                let other = self.entry(&ends.to, to_name).await?;
+                match (mode, other) {
+                    (RenameMode::NoReplace, Some(_)) => return Err(ZplError::Exists),
+                    (RenameMode::Exchange, None) => return Err(ZplError::NoEntry),
+                    // Two names of one file, or the same name twice: nothing is to be done.
+                    (_, Some(other)) if other.object == entry.object => return Ok(()),
+                    _ => {}
+                }
+                let Some(node) = self.node_at(&ends.from, from_name, entry).await? else { continue };
+                let over = match other {
+                    Some(other) => match self.node_at(&ends.to, to_name, other).await? {
+                        Some(over) => Some(over),
+                        None => continue,
+                    },
+                    None => None,
+                };
+                let moves_directory = node.is_directory()
+                    || (mode == RenameMode::Exchange && over.as_ref().is_some_and(|over| over.is_directory()));
+                if moves_directory && !ends.is_one_directory() && moves.is_none() {
+                    moves = Some(self.in_use()?.renames.lock().await);
+                    continue;
+                }
+                let mut all = vec![&ends.from, &ends.to, &node];
+                all.extend(&over);
+                let all = in_order(&all);
+                let _guards = lock_all(&all).await?;
+                let again = (self.entry(&ends.from, from_name).await?, self.entry(&ends.to, to_name).await?);
+                if again != (Some(entry), other) {
+                    continue;
+                }
+                return match (mode, &over) {
+                    (RenameMode::Exchange, Some(over)) => self.exchange(&ends, &node, over).await,
+                    _ => self.rename_locked(&ends, &node, over.as_ref()).await,
+                };
             }
-            let Some(node) = self.node_at(&ends.from, from_name, entry).await? else { continue };
-            let over = match other {
-                Some(other) => match self.node_at(&ends.to, to_name, other).await? {
-                    Some(over) => Some(over),
-                    None => continue,
-                },
-                None => None,
-            };
-            let moves_directory = node.is_directory()
-                || (mode == RenameMode::Exchange && over.as_ref().is_some_and(|over| over.is_directory()));
-            if moves_directory && !ends.is_one_directory() && moves.is_none() {
-                moves = Some(self.in_use()?.renames.lock().await);
-                continue;
-            }
-            let mut all = vec![&ends.from, &ends.to, &node];
-            all.extend(&over);
-            let all = in_order(&all);
-            let _guards = lock_all(&all).await?;
-            let again = (self.entry(&ends.from, from_name).await?, self.entry(&ends.to, to_name).await?);
-            if again != (Some(entry), other) {
-                continue;
-            }
-            return match (mode, &over) {
-                (RenameMode::Exchange, Some(over)) => self.exchange(&ends, &node, over).await,
-                _ => self.rename_locked(&ends, &node, over.as_ref()).await,
-            };
-        }
+        })
     }
 
     /// # Errors

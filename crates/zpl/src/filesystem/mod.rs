@@ -12,7 +12,7 @@ use cenote_dmu::tx::{Cost, SyncMode, TxgSource};
 use cenote_dmu::{Object, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::{Mutex, RwLock};
-use cenote_taskq::{AsyncMutex, Notify};
+use cenote_taskq::{AsyncMutex, BoxFuture, Notify};
 use cenote_zil::{Change, Log};
 
 pub use change::AttributeChange;
@@ -77,9 +77,11 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is none, or cannot be read.
-    pub async fn open(objset: Objset) -> Result<Self, ZplError> {
-        let master = Master::open(&objset).await?;
-        Ok(Self { shared: Arc::new(Shared { objset, master, in_use: None }) })
+    pub fn open(objset: Objset) -> BoxFuture<'static, Result<Self, ZplError>> {
+        Box::pin(async move {
+            let master = Master::open(&objset).await?;
+            Ok(Self { shared: Arc::new(Shared { objset, master, in_use: None }) })
+        })
     }
 
     /// Opens the file system of a head dataset to be changed, in txgs of `source`, without a log: see [`Self::open_logged`].

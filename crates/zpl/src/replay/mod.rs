@@ -22,6 +22,7 @@ use cenote_dmu::tx::SyncMode;
 use cenote_dmu::{DmuErrorKind, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_format::zil::{LogRecord, Tx, ZilHeader};
+use cenote_taskq::BoxFuture;
 use cenote_zil::{Chain, Log, Marking, Position, ReplayError, Replaying, unsupported};
 
 use crate::filesystem::{FileSystem, FileSystemOptions};
@@ -31,27 +32,33 @@ use crate::{AccessTimes, XattrMode, ZplError};
 ///
 /// # Errors
 /// It cannot be replayed: what is done is done, and the rest of the log stays.
-pub(crate) async fn replay(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> Result<(), ZplError> {
-    let header = objset.zil_header();
-    if header.claim_txg.0 == 0 {
-        return Ok(());
-    }
-    let source = Arc::new(Replaying::new(log, objset.clone()));
-    if header.flags & ZilHeader::REPLAY_NEEDED != 0 {
-        let padded = check(objset, header).await?;
-        // Inheritance and permissions were decided when the records were made.
-        let options = FileSystemOptions {
-            xattrs: XattrMode::Sa,
-            has_posix_acls: false,
-            acl_is_discarded: true,
-            access_times: AccessTimes::Never,
-            ..options
-        };
-        let log = Arc::new(Log::without(source.clone(), SyncMode::Standard));
-        let filesystem = FileSystem::open_unreplayed(objset, log, options, true).await?;
-        Replay { filesystem, source: source.clone() }.run(header, padded).await?;
-    }
-    Ok(source.end().await?)
+pub(crate) fn replay(
+    objset: &Objset,
+    log: Arc<Log>,
+    options: FileSystemOptions,
+) -> BoxFuture<'_, Result<(), ZplError>> {
+    Box::pin(async move {
+        let header = objset.zil_header();
+        if header.claim_txg.0 == 0 {
+            return Ok(());
+        }
+        let source = Arc::new(Replaying::new(log, objset.clone()));
+        if header.flags & ZilHeader::REPLAY_NEEDED != 0 {
+            let padded = check(objset, header).await?;
+            // Inheritance and permissions were decided when the records were made.
+            let options = FileSystemOptions {
+                xattrs: XattrMode::Sa,
+                has_posix_acls: false,
+                acl_is_discarded: true,
+                access_times: AccessTimes::Never,
+                ..options
+            };
+            let log = Arc::new(Log::without(source.clone(), SyncMode::Standard));
+            let filesystem = FileSystem::open_unreplayed(objset, log, options, true).await?;
+            Replay { filesystem, source: source.clone() }.run(header, padded).await?;
+        }
+        Ok(source.end().await?)
+    })
 }
 
 /// Reads all of the log. Files that a block may have been written to behind their end come back.

@@ -6,6 +6,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{SetSaXattr, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
+use cenote_taskq::BoxFuture;
 
 use super::hidden::DirEdit;
 use super::{NAMESPACES, PACKED_MAX_BYTES, Pairs, VALUE_MAX_BYTES, linux_name, pack, unpack};
@@ -107,14 +108,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`Self::set_xattr`].
-    pub async fn set_xattr_without_setgid(
-        &self,
+    pub fn set_xattr_without_setgid<'a>(
+        &'a self,
         id: ObjectId,
-        name: &[u8],
-        value: &[u8],
+        name: &'a [u8],
+        value: &'a [u8],
         how: XattrSet,
-    ) -> Result<(), ZplError> {
-        self.set_xattr_dropping(id, name, value, how, MODE_SETGID).await
+    ) -> BoxFuture<'a, Result<(), ZplError>> {
+        Box::pin(async move { self.set_xattr_dropping(id, name, value, how, MODE_SETGID).await })
     }
 
     async fn set_xattr_dropping(
@@ -157,15 +158,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is not there, or a flag forbids it.
-    pub async fn remove_xattr(&self, id: ObjectId, name: &[u8]) -> Result<(), ZplError> {
-        check_name(name)?;
-        let node = self.node(id).await?;
-        let _lock = node.in_use()?.lock.write().await;
-        check_changeable(&node)?;
-        if self.stored_xattr(&node, name).await?.is_none() {
-            return Err(ZplError::NoXattr);
-        }
-        self.put_xattr(&node, node.record(), name, None).await
+    pub fn remove_xattr<'a>(&'a self, id: ObjectId, name: &'a [u8]) -> BoxFuture<'a, Result<(), ZplError>> {
+        Box::pin(async move {
+            check_name(name)?;
+            let node = self.node(id).await?;
+            let _lock = node.in_use()?.lock.write().await;
+            check_changeable(&node)?;
+            if self.stored_xattr(&node, name).await?.is_none() {
+                return Err(ZplError::NoXattr);
+            }
+            self.put_xattr(&node, node.record(), name, None).await
+        })
     }
 
     /// Gives a stored attribute a value again, or takes it away where the value is empty, as the intent log says: nobody is asked whether
