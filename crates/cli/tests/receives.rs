@@ -145,6 +145,28 @@ fn a_partial_stream_is_gone_on_with_where_openzfs_says() {
     images.assert_whole();
 }
 
+/// Regression: nothing said that a part is kept, and how to go on, where the room ended and not the stream.
+#[test]
+fn a_stream_that_there_is_no_room_for_is_gone_on_with_too() {
+    let source = Pool::of("streams");
+    let images = Images::made(&[], 1, &[]);
+    let send = |words: &[&str]| {
+        let output = source.command(&["zfs"], &[&["send"][..], words].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", common::said(&output));
+        output.stdout
+    };
+    images.run("zfs", &["create", "-o", "quota=300K", "mine/q"]);
+    let said = refused(&images, &["-s", "mine/q/in"], &send(&[&format!("{}/src@one", source.name)]));
+    assert!(!said.contains("mismatch") && said.contains(".\nPartially received snapshot is saved.\n"), "{said}");
+    let (_, token) = said.split_once("zfs send -t ").unwrap();
+    images.run("zfs", &["set", "quota=none", "mine/q"]);
+    receive(&images, &["-s", "mine/q/in"], &send(&["-t", token.trim()]));
+    let there = source.text(&["manifest"], &[&source.name]);
+    let sent = entries(&there, &format!("{}/src@one", source.name));
+    assert_eq!(entries(&manifest(&images), "mine/q/in@one"), sent);
+    images.assert_whole();
+}
+
 #[test]
 fn a_tree_is_replicated_with_its_changes() {
     let images = Images::made(&[], 1, &[]);
@@ -211,7 +233,12 @@ fn what_cannot_be_received_is_refused_and_changes_nothing() {
     images.run("zfs", &["create", "-V", "1M", "mine/vol"]);
     let full = sent(&images, &["mine/a@1"]);
     let increment = sent(&images, &["-i", "@1", "mine/a@2"]);
+    images.run("zfs", &["snapshot", "mine/vol@1"]);
+    let volume = sent(&images, &["mine/vol@1"]);
     receive(&images, &["mine/b"], &full);
+    let output = fed(&images, &["receive", "-x", "recordsize", "mine/other"], &volume);
+    let warning = "Warning: mine/other: property 'recordsize' does not apply to datasets of this type\n";
+    assert!(output.status.success() && said(&output).ends_with(warning), "{}", said(&output));
     let before = names(&images, "all");
     let mut damaged = full.clone();
     let at = damaged.len() / 2;
@@ -240,6 +267,13 @@ fn what_cannot_be_received_is_refused_and_changes_nothing() {
         (&["-d", "mine/new@x"], &full, "cannot receive: invalid argument - snapshot not allowed with -d\n"),
         (&["-o", "nosuch=1", "mine/new"], &full, "cannot receive: "),
         (&["-x", "nosuch", "mine/new"], &full, "cannot receive: invalid property 'nosuch'\n"),
+        (&["-o", "atime=on", "-x", "atime", "mine/new"], &full, "property 'atime' specified multiple times\n"),
+        (&["-o", "volsize=4M", "mine/new"], &volume, "not supported yet: changing the property 'volsize'"),
+        (
+            &["-o", "recordsize=4k", "mine/new"],
+            &volume,
+            "cannot receive new filesystem stream: property 'recordsize' does not apply to datasets of this type\n",
+        ),
         (&["-A", "mine/b"], &[], "'mine/b' does not have any resumable receive state to abort\n"),
         (&["-c", "mine/b@1"], &full, "not supported yet: receiving to heal damaged blocks (-c)\n"),
     ] {

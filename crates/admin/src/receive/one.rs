@@ -4,8 +4,10 @@ use std::io::Read;
 use std::time::Duration;
 
 use cenote_dsl::DslError;
+use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Guid;
 use cenote_format::stream::BeginFlags;
+use cenote_props::Types;
 use cenote_send::SendError;
 use cenote_send::receiver::{
     Header, ReceiveOptions, ReceiveProgress, ReceiverError, receive_resume_token, receive_stream, skip_stream,
@@ -105,8 +107,13 @@ impl<R: Read> Run<'_, R> {
             (_, true) => "cannot receive resume stream",
             _ => "cannot receive incremental stream",
         };
+        let types = match header.kind().map_err(failed)? {
+            ObjsetType::Zvol => Types::VOLUME,
+            _ => Types::FILESYSTEM,
+        };
         self.find_place(header, &mut target, wants_new, top, &sent_name, sent).await?;
         let (dataset, snapshot) = target.split_once('@').expect("checked: it is a snapshot's name");
+        self.check_properties(dataset, types, is_recursive, action)?;
         if wants_new && self.request.naming == Naming::WithoutPool && !self.request.is_dry {
             self.make_parents(dataset, action).await?;
         }
@@ -127,7 +134,7 @@ impl<R: Read> Run<'_, R> {
         };
         let began = self.pool.handle().now();
         let progress = ReceiveProgress::default();
-        let properties = self.properties(dataset, sent.map(|(sent, _)| sent), wants_new);
+        let properties = self.properties(dataset, types, sent.map(|(sent, _)| sent), wants_new);
         let pool = self.pool.clone();
         let warned = Mutex::new(Vec::new());
         let begun = async |is_new: bool| {
@@ -235,8 +242,29 @@ impl<R: Read> Run<'_, R> {
         made.map(drop).map_err(|error| ReceiveError::new(action, error))
     }
 
-    /// The properties that a dataset gets.
-    fn properties(&self, dataset: &str, sent: Option<&Sent>, wants_new: bool) -> Properties {
+    /// Properties that were named are such of datasets of these types. In a tree of both, those of the other type are left out.
+    fn check_properties(
+        &mut self,
+        dataset: &str,
+        types: Types,
+        is_recursive: bool,
+        action: &str,
+    ) -> Result<(), ReceiveError> {
+        let foreign = |name: &&str| !applies(name, types);
+        let given = self.request.overrides.iter().map(|(name, _)| name.as_str());
+        if let Some(name) = given.filter(|_| !is_recursive).find(foreign) {
+            let why = format!("property '{name}' does not apply to datasets of this type");
+            return Err(ReceiveError::new(action, why));
+        }
+        for name in self.request.excluded.iter().map(String::as_str).filter(foreign) {
+            let text = format!("Warning: {dataset}: property '{name}' does not apply to datasets of this type");
+            (self.say)(Told::Err(text));
+        }
+        Ok(())
+    }
+
+    /// The properties that a dataset of these types gets.
+    fn properties(&self, dataset: &str, types: Types, sent: Option<&Sent>, wants_new: bool) -> Properties {
         let request = self.request;
         let is_top = self.outcome.datasets.first().is_none_or(|first| first == dataset);
         let is_given = |name: &str| request.overrides.iter().any(|(other, _)| other == name);
@@ -246,7 +274,8 @@ impl<R: Read> Run<'_, R> {
         let is_inherited = |name: &str| {
             !is_top && cenote_props::dataset::find(name).is_none_or(cenote_props::Property::is_inheritable)
         };
-        let local = request.overrides.iter().filter(|(name, _)| !is_inherited(name) && (is_top || wants_new));
+        let local = request.overrides.iter().filter(|(name, _)| !is_inherited(name) && applies(name, types));
+        let local = local.filter(|_| is_top || wants_new);
         let hidden = received.iter().flatten().map(|(name, _)| name.clone());
         let hidden = hidden.filter(|name| is_excluded(name) || is_given(name) && is_inherited(name));
         let (reserved, local) = local.cloned().partition(|(name, _): &Setting| name == "refreservation");
@@ -270,35 +299,42 @@ impl<R: Read> Run<'_, R> {
 
     /// The words for a stream that is not received.
     async fn told(&self, error: ReceiverError, action: &str, dataset: &str) -> ReceiveError {
-        let why = match &error {
+        const BROKEN: &str = "checksum mismatch or incomplete stream";
+        let (why, why_kept) = match &error {
             ReceiverError::Spa(spa) => match spa.as_ref() {
                 SpaError::Receive(ReceiveRefusal::Exists(name)) => {
                     return ReceiveError::new(&format!("cannot restore to {name}"), "destination already exists");
                 }
-                _ => error.to_string(),
+                // Before anything of this stream came.
+                SpaError::Receive(_) => return ReceiveError::new(action, error),
+                _ => (error.to_string(), error.to_string()),
             },
-            ReceiverError::Stream(SendError::Truncated { .. }) => self.broken("incomplete stream", dataset).await,
+            ReceiverError::Stream(SendError::Truncated { .. }) => ("incomplete stream".to_owned(), BROKEN.to_owned()),
             ReceiverError::Stream(SendError::Checksum { .. }) => {
-                let what = format!("checksum mismatch ({error})");
-                self.broken(&what, dataset).await
+                (format!("checksum mismatch ({error})"), BROKEN.to_owned())
             }
-            _ => error.to_string(),
+            _ => (error.to_string(), error.to_string()),
         };
-        ReceiveError::new(action, why)
+        ReceiveError::new(
+            action,
+            match self.resume_token(dataset).await {
+                None => why,
+                Some(token) => format!(
+                    "{why_kept}.\nPartially received snapshot is saved.\nA resuming stream can be \
+                     generated on the sending system by running:\n    zfs send -t {token}"
+                ),
+            },
+        )
     }
 
-    /// The words for a stream that broke off.
-    async fn broken(&self, what: &str, dataset: &str) -> String {
-        let token = async {
-            let dsl = self.pool.dsl().ok()?;
-            let dataset = dsl.dataset(dataset).await.ok()?;
-            receive_resume_token(&dsl, &dataset).await.ok()?
-        };
-        let Some(token) = token.await.filter(|_| self.request.is_resumable) else { return what.to_owned() };
-        format!(
-            "checksum mismatch or incomplete stream.\nPartially received snapshot is saved.\nA resuming stream can be \
-             generated on the sending system by running:\n    zfs send -t {token}"
-        )
+    /// Where to go on with a stream that has broken off, if that was wanted.
+    async fn resume_token(&self, dataset: &str) -> Option<String> {
+        if !self.request.is_resumable {
+            return None;
+        }
+        let dsl = self.pool.dsl().ok()?;
+        let dataset = dsl.dataset(dataset).await.ok()?;
+        receive_resume_token(&dsl, &dataset).await.ok()?
     }
 
     /// Reserves as much as was asked for: it depends on a volume's size, and on the room that is left.
@@ -329,6 +365,11 @@ impl<R: Read> Run<'_, R> {
         }
         Ok(())
     }
+}
+
+/// Whether datasets of these types have such a property; of users' own all have.
+fn applies(name: &str, types: Types) -> bool {
+    cenote_props::dataset::find(name).is_none_or(|property| property.types.intersects(types))
 }
 
 /// The properties that a dataset gets with a stream.

@@ -204,44 +204,39 @@ impl Receiving {
     ///
     /// # Errors
     /// The dataset was changed meanwhile; or as [`Pool::change`].
-    pub fn end(self) -> BoxFuture<'static, Result<(), SpaError>> {
-        Box::pin(async move {
-            let Self { spec, head, is_beside, .. } = self;
-            let (pool, dataset) = (head.pool().clone(), head.dataset());
-            pool.sync().await?;
-            // A dataset that nobody has open can be destroyed.
-            drop(head);
-            let (own, asked) = (pool.clone(), spec.clone());
-            let change = pool.change(move |syncer| {
-                Box::pin(async move { syncer.end_receive(&own, &asked, dataset, is_beside).await })
-            });
-            match change.await {
-                Ok(()) => pool.sync().await.map(drop),
-                Err(error) => {
-                    if spec.resumable.is_none() {
-                        pool.abort_receive(&spec.dataset).await?;
-                    }
-                    Err(error)
+    pub async fn end(self) -> Result<(), SpaError> {
+        let Self { spec, head, is_beside, .. } = self;
+        let (pool, dataset) = (head.pool().clone(), head.dataset());
+        pool.sync().await?;
+        // A dataset that nobody has open can be destroyed.
+        drop(head);
+        let (own, asked) = (pool.clone(), spec.clone());
+        let change = pool
+            .change(move |syncer| Box::pin(async move { syncer.end_receive(&own, &asked, dataset, is_beside).await }));
+        match change.await {
+            Ok(()) => pool.sync().await.map(drop),
+            Err(error) => {
+                if spec.resumable.is_none() {
+                    pool.abort_receive(&spec.dataset).await?;
                 }
+                Err(error)
             }
-        })
+        }
     }
 
     /// Gives it up. What was received goes, unless it may be resumed.
     ///
     /// # Errors
     /// As [`Pool::change`].
-    pub fn give_up(self) -> BoxFuture<'static, Result<(), SpaError>> {
-        Box::pin(async move {
-            let Self { spec, head, .. } = self;
-            let pool = head.pool().clone();
-            drop(head);
-            pool.sync().await?;
-            if spec.resumable.is_some() {
-                return Ok(());
-            }
-            pool.abort_receive(&spec.dataset).await
-        })
+    pub async fn give_up(self) -> Result<(), SpaError> {
+        let Self { spec, head, .. } = self;
+        let pool = head.pool().clone();
+        drop(head);
+        pool.sync().await?;
+        if spec.resumable.is_some() {
+            return Ok(());
+        }
+        pool.abort_receive(&spec.dataset).await
     }
 }
 

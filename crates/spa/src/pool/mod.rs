@@ -440,15 +440,15 @@ impl Pool {
     /// # Errors
     /// Something could not be written: the pool on disk is as of the last txg that was. While devices fail it waits, unless the
     /// pool is given up ([`Pool::abandon`]).
-    pub fn export(self) -> BoxFuture<'static, Result<(), SpaError>> {
-        Box::pin(async move { Box::pin(self.shared.end(PoolState::Exported)).await })
+    pub async fn export(self) -> Result<(), SpaError> {
+        self.shared.end(PoolState::Exported).await
     }
 
     /// As [`Self::export`], and says on disk that the pool is destroyed.
     ///
     /// # Errors
     /// As there.
-    pub fn destroy(self) -> BoxFuture<'static, Result<(), SpaError>> {
-        Box::pin(async move { Box::pin(self.shared.end(PoolState::Destroyed)).await })
+    pub async fn destroy(self) -> Result<(), SpaError> {
+        self.shared.end(PoolState::Destroyed).await
     }
 }

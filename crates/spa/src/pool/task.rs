@@ -157,24 +157,26 @@ impl Shared {
     }
 
     /// Lets no change in any more, and writes the last txg, which says on disk what the pool is from then on.
-    pub(super) async fn end(&self, state: PoolState) -> Result<(), SpaError> {
-        // Where that fails so does what follows.
-        drop(self.settle_logs().await);
-        self.txgs.close();
-        // Their devices are to be let go. Those that read on for long have them until they are done.
-        let _ = self.handle.timeout(VIEWS_END_MAX, self.pins.close()).await;
-        let closed = || self.fail(&TxError::Closed);
-        let join = self.sync.lock().take().ok_or_else(closed)?;
-        let last = join.await.map_err(|_| closed())?;
-        let mut seat = self.seat.lock().await;
-        seat.syncer().map_err(|error| self.fail(&error))?;
-        let Seat::Syncer(syncer) = std::mem::replace(&mut *seat, Seat::Closed) else { return Err(closed()) };
-        assert!(last.is_none_or(|last| last == syncer.txg()), "the last txg is the one that the syncer is at");
-        self.withdraw();
-        let result = syncer.end(state).await;
-        if let Some(last) = last {
-            self.txgs.done(last, result.as_ref().map(drop).map_err(ToString::to_string));
-        }
-        result.map(drop)
+    pub(super) fn end(&self, state: PoolState) -> BoxFuture<'_, Result<(), SpaError>> {
+        Box::pin(async move {
+            // Where that fails so does what follows.
+            drop(self.settle_logs().await);
+            self.txgs.close();
+            // Their devices are to be let go. Those that read on for long have them until they are done.
+            let _ = self.handle.timeout(VIEWS_END_MAX, self.pins.close()).await;
+            let closed = || self.fail(&TxError::Closed);
+            let join = self.sync.lock().take().ok_or_else(closed)?;
+            let last = join.await.map_err(|_| closed())?;
+            let mut seat = self.seat.lock().await;
+            seat.syncer().map_err(|error| self.fail(&error))?;
+            let Seat::Syncer(syncer) = std::mem::replace(&mut *seat, Seat::Closed) else { return Err(closed()) };
+            assert!(last.is_none_or(|last| last == syncer.txg()), "the last txg is the one that the syncer is at");
+            self.withdraw();
+            let result = syncer.end(state).await;
+            if let Some(last) = last {
+                self.txgs.done(last, result.as_ref().map(drop).map_err(ToString::to_string));
+            }
+            result.map(drop)
+        })
     }
 }

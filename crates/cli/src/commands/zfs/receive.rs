@@ -93,16 +93,24 @@ impl Args {
                 request.origin = Some(origin.to_owned());
                 continue;
             }
+            if text.starts_with("volsize=") {
+                bail!("not supported yet: changing the property 'volsize' of what is received");
+            }
             // Which of them it is, is not known before the stream.
             let either = Types::FILESYSTEM | Types::VOLUME;
             let setting = dataset_setting(text, When::Creation, either);
             let setting = setting.map_err(|error| anyhow!("cannot receive: {error:#}"))?;
             request.overrides.extend(setting);
         }
+        let given: Vec<String> = request.overrides.iter().map(|(name, _)| name.clone()).collect();
+        let is_given = |name: &String| given.contains(name);
         for name in &self.exclude {
             let is_known = is_user_property(name) || cenote_props::dataset::find(name).is_some();
             if !is_known {
                 bail!("cannot receive: invalid property '{name}'");
+            }
+            if is_given(name) || request.excluded.contains(name) {
+                bail!("property '{name}' specified multiple times");
             }
             request.excluded.push(name.clone());
         }
