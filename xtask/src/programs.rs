@@ -1,10 +1,10 @@
-//! The workspace's test programs, two at a time.
+//! The workspace's test programs, in two lanes.
 //!
 //! Cargo runs one after the other. Most of those that begin servers wait most of the time: for a pool's activity to be watched, for
-//! devices that hang, for a mount to end. So two lanes take the programs in the order in which Cargo has built them. A program's output is
-//! kept until it has ended, and then shown as a whole.
+//! devices that hang, for a mount to end. So one lane takes the programs of the crates that mount and serve, one after the other since they
+//! share the system's mounts, and a second lane takes those that compute. A program's output is kept until it has ended, and then shown as
+//! a whole.
 
-use std::collections::VecDeque;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use crate::{limited, process};
 
-/// Programs at once.
-const LANES: usize = 2;
+/// Crates whose tests mount and serve.
+const SERVING: [&str; 3] = ["cli", "fuse", "nbd"];
 
 /// A test program, built.
 struct Program {
@@ -30,22 +30,22 @@ struct Program {
 /// # Errors
 /// They cannot be built or begun.
 pub(crate) fn run_all(each: &(dyn Fn(&str) + Sync)) -> Result<bool> {
-    let programs = Mutex::new(built()?);
+    let lanes: (Vec<_>, Vec<_>) = built()?.into_iter().partition(Program::is_serving);
     let is_good = Mutex::new(true);
-    let lane = || -> Result<()> {
-        while let Some(program) = locked(&programs).pop_front() {
+    let run = |programs: Vec<Program>| -> Result<()> {
+        for program in programs {
             let (good, output) = program.run()?;
             let mut shown = std::io::stdout().lock();
             shown.write_all(&output)?;
             shown.flush()?;
             drop(shown);
             String::from_utf8_lossy(&output).lines().for_each(each);
-            *locked(&is_good) &= good;
+            *is_good.lock().unwrap_or_else(PoisonError::into_inner) &= good;
         }
         Ok(())
     };
     std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
+        let lanes = [lanes.0, lanes.1].map(|programs| scope.spawn(|| run(programs)));
         lanes.into_iter().try_for_each(|lane| match lane.join() {
             Ok(ended) => ended,
             Err(_) => bail!("a lane of test programs has panicked"),
@@ -54,12 +54,8 @@ pub(crate) fn run_all(each: &(dyn Fn(&str) + Sync)) -> Result<bool> {
     Ok(is_good.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Builds the programs. What the compiler says is shown.
-fn built() -> Result<VecDeque<Program>> {
+fn built() -> Result<Vec<Program>> {
     let words = ["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-run"];
     let mut command = process::cargo();
     let output = command
@@ -72,7 +68,7 @@ fn built() -> Result<VecDeque<Program>> {
     if !output.status.success() {
         bail!("the tests cannot be built");
     }
-    let programs: VecDeque<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(Program::of_line).collect();
+    let programs: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(Program::of_line).collect();
     if programs.is_empty() {
         bail!("cargo has named no test program");
     }
@@ -87,6 +83,10 @@ impl Program {
         let path = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
         Some(Self { path, folder })
+    }
+
+    fn is_serving(&self) -> bool {
+        SERVING.iter().any(|name| self.folder.ends_with(Path::new("crates").join(name)))
     }
 
     /// Runs it within a time, with its output kept.
@@ -118,7 +118,10 @@ mod tests {
             )
         };
         let found = Program::of_line(&line("compiler-artifact", true, r#""/t/a-1""#)).unwrap();
+        assert!(!found.is_serving());
         assert_eq!((found.path, found.folder), (PathBuf::from("/t/a-1"), PathBuf::from("/w/a")));
+        let of_fuse = Program { path: PathBuf::new(), folder: PathBuf::from("/w/crates/fuse") };
+        assert!(of_fuse.is_serving());
         for other in [
             line("compiler-artifact", false, r#""/t/a""#),
             line("compiler-artifact", true, "null"),
