@@ -295,8 +295,7 @@ impl MountHandle {
     pub fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.group.close().await;
-            // Boxed: what closing a file system comes to is a deep future, in one that callers nest deeper still.
-            Box::pin(self.tree.close()).await;
+            self.tree.close().await;
         })
     }
 

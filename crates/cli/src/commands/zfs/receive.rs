@@ -102,14 +102,13 @@ impl Args {
             let setting = setting.map_err(|error| anyhow!("cannot receive: {error:#}"))?;
             request.overrides.extend(setting);
         }
-        let given: Vec<String> = request.overrides.iter().map(|(name, _)| name.clone()).collect();
-        let is_given = |name: &String| given.contains(name);
         for name in &self.exclude {
             let is_known = is_user_property(name) || cenote_props::dataset::find(name).is_some();
             if !is_known {
                 bail!("cannot receive: invalid property '{name}'");
             }
-            if is_given(name) || request.excluded.contains(name) {
+            let is_given = request.overrides.iter().any(|(given, _)| given == name);
+            if is_given || request.excluded.contains(name) {
                 bail!("property '{name}' specified multiple times");
             }
             request.excluded.push(name.clone());
