@@ -208,6 +208,12 @@ impl<E: Clone> Cache<E> {
     /// The block if it is here now; counts as a use.
     #[must_use]
     pub fn get(&self, key: BlockKey) -> Option<Block> {
+        Some(self.find(key)?.0)
+    }
+
+    /// As [`Cache::get`], and where the block came from.
+    #[must_use]
+    pub fn find(&self, key: BlockKey) -> Option<(Block, Source)> {
         let hash = key.hash();
         self.shard(hash).lock().get(key, hash)
     }

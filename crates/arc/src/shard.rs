@@ -235,9 +235,9 @@ impl<E: Clone> Shard<E> {
         self.find(key, hash).is_some_and(|index| !matches!(self.slab[index as usize].content, Content::None))
     }
 
-    pub(crate) fn get(&mut self, key: BlockKey, hash: u64) -> Option<Block> {
+    pub(crate) fn get(&mut self, key: BlockKey, hash: u64) -> Option<(Block, Source)> {
         let index = self.find(key, hash)?;
-        Some(self.touch(index)?.0)
+        self.touch(index)
     }
 
     /// A use of a resident entry. Only the entry itself is touched: its place on the lists is looked at when the hand

@@ -172,10 +172,15 @@ impl Dmu {
         };
         let load = || {
             on_miss();
-            // Boxed: most reads are hits, and their futures need no room for a read of a device.
-            Box::pin(self.zio.read(bp, context))
+            self.zio.read(bp, context)
         };
         self.cache.find_or_load(key, Self::memory_bytes(bp), || self.zio.hurry(bp), load).await
+    }
+
+    /// The block at `bp`, and where it came from, if it is in the cache now. A block that needs a key is given only to a reader
+    /// that has one.
+    pub(crate) fn resident(&self, bp: &Blkptr, has_key: bool) -> Option<(Block, Source)> {
+        self.cache.find(Self::cache_key_for(bp, has_key)?)
     }
 
     /// Loads the block at `bp` into the cache, for a reader that will ask for it. What cannot be read now is left to that reader.
@@ -217,9 +222,13 @@ impl Dmu {
         of(bp.lsize_bytes()).saturating_add(if transformed { of(bp.psize_bytes()) } else { 0 })
     }
 
-    /// A block that needs a key is in the cache in the clear; whoever has no key must not find it there.
     fn cache_key_with(bp: &Blkptr, context: ReadContext<'_>) -> Option<BlockKey> {
-        Self::cache_key(bp).filter(|_| !(bp.is_encrypted() && context.key.is_none()))
+        Self::cache_key_for(bp, context.key.is_some())
+    }
+
+    /// A block that needs a key is in the cache in the clear; a reader without the key must not find it there.
+    fn cache_key_for(bp: &Blkptr, has_key: bool) -> Option<BlockKey> {
+        Self::cache_key(bp).filter(|_| has_key || !bp.is_encrypted())
     }
 
     fn cache_key(bp: &Blkptr) -> Option<BlockKey> {

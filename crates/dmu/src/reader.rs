@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use cenote_arc::Source;
 use cenote_codec::crypt::DatasetKey;
+use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
+use cenote_taskq::buf::Block;
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::Dmu;
@@ -64,6 +67,11 @@ impl Reader {
     /// The kinds of its blocks that are cached and read ahead.
     pub(crate) fn caching(&self) -> &SharedCaching {
         &self.shared.caching
+    }
+
+    /// The block at `bp`, and where it came from, if it is in the cache.
+    pub(crate) fn resident(&self, bp: &Blkptr) -> Option<(Block, Source)> {
+        self.shared.dmu.resident(bp, self.shared.key.key().is_some())
     }
 
     /// The context for reading one of the objset's blocks.

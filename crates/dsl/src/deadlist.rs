@@ -28,8 +28,30 @@ use crate::open::ORDER;
 /// Entries of one deadlist at most: one a snapshot.
 const ENTRIES_MAX: usize = 1 << 22;
 
+/// Entries that stay in memory at most, of all deadlists together: some 20 MiB.
+const LOADED_MAX: usize = 1 << 18;
+
 /// Its lists, by the txg that each begins after.
 type Lists = BTreeMap<Txg, ObjectId>;
+
+/// The lists of deadlists that blocks were put into, so that a txg that gives up a block need not read an entry for each snapshot.
+///
+/// Invariant: what is here is what the deadlist's ZAP says (asserted in debug builds whenever it is used). All that changes a ZAP of a
+/// deadlist is in this module, and takes its lists out of here first.
+#[derive(Default)]
+pub(crate) struct LoadedDeadlists(BTreeMap<ObjectId, Lists>);
+
+impl LoadedDeadlists {
+    fn put(&mut self, deadlist: ObjectId, lists: Lists) {
+        let held: usize = self.0.values().map(BTreeMap::len).sum();
+        if held.saturating_add(lists.len()) > LOADED_MAX {
+            self.0.clear();
+        }
+        if lists.len() <= LOADED_MAX {
+            self.0.insert(deadlist, lists);
+        }
+    }
+}
 
 impl Dsl {
     async fn open_deadlist(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
@@ -48,6 +70,26 @@ impl Dsl {
             }
         }
         Ok((object, lists))
+    }
+
+    /// As [`Dsl::open_deadlist`]; from memory where it was used before. The lists are to be given back ([`LoadedDeadlists::put`]) with what was
+    /// changed in the ZAP.
+    async fn load_deadlist(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
+        let Some(lists) = self.take_loaded(deadlist) else { return self.open_deadlist(deadlist).await };
+        if cfg!(debug_assertions) {
+            assert_eq!(lists, self.open_deadlist(deadlist).await?.1, "lists in memory are those of the ZAP");
+        }
+        Ok((self.mos().object(deadlist).await?, lists))
+    }
+
+    fn take_loaded(&self, deadlist: ObjectId) -> Option<Lists> {
+        self.open_part().deadlists.lock().0.remove(&deadlist)
+    }
+
+    /// As [`Dsl::open_deadlist`], for entries to be changed.
+    async fn open_deadlist_to_change(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
+        drop(self.take_loaded(deadlist));
+        self.open_deadlist(deadlist).await
     }
 
     async fn change_deadlist(&self, txg: Txg, deadlist: &Object, space: SpaceDelta) -> Result<(), DslError> {
@@ -114,7 +156,7 @@ impl Dsl {
         into: &Object,
         refs: &mut EmptyRefs,
     ) -> Result<SpaceDelta, DslError> {
-        let (object, lists) = self.open_deadlist(deadlist).await?;
+        let (object, lists) = self.open_deadlist_to_change(deadlist).await?;
         let mut zap = Zap::open(object.clone()).await?;
         let mut moved = SpaceDelta::default();
         for (first, list) in lists.range(from..) {
@@ -135,8 +177,8 @@ impl Dsl {
         from: ObjectId,
         refs: &mut EmptyRefs,
     ) -> Result<(), DslError> {
-        let (target, mut lists) = self.open_deadlist(into).await?;
-        let (source, gone) = self.open_deadlist(from).await?;
+        let (target, mut lists) = self.open_deadlist_to_change(into).await?;
+        let (source, gone) = self.open_deadlist_to_change(from).await?;
         let mut sum = SpaceDelta::default();
         for (first, list) in gone {
             sum.add(Self::space_of_list(&Self::bpobj_phys(&self.mos().object(list).await?)?));
@@ -179,7 +221,7 @@ impl Dsl {
         key: Txg,
         refs: &mut EmptyRefs,
     ) -> Result<(), DslError> {
-        let (object, lists) = self.open_deadlist(deadlist).await?;
+        let (object, lists) = self.open_deadlist_to_change(deadlist).await?;
         let Some(list) = lists.get(&key) else { return Ok(()) };
         let Some((first, own)) = lists.range(..key).next_back() else {
             let what = format!("it has no entry for what was born before txg {key}");
@@ -196,7 +238,7 @@ impl Dsl {
         deadlist: ObjectId,
         refs: &mut EmptyRefs,
     ) -> Result<(), DslError> {
-        let (object, lists) = self.open_deadlist(deadlist).await?;
+        let (object, lists) = self.open_deadlist_to_change(deadlist).await?;
         for list in lists.into_values() {
             self.free_list(txg, list, refs).await?;
         }
@@ -206,7 +248,7 @@ impl Dsl {
 
     /// Puts blocks into a deadlist. How many of its entries had shared the pool's empty list comes back.
     pub(crate) async fn insert_dead(&self, txg: Txg, deadlist: ObjectId, blocks: &[Blkptr]) -> Result<u64, DslError> {
-        let (object, lists) = self.open_deadlist(deadlist).await?;
+        let (object, mut lists) = self.load_deadlist(deadlist).await?;
         let mut dead: BTreeMap<Txg, Vec<Blkptr>> = BTreeMap::new();
         for bp in blocks {
             let before = lists.range(..bp.logical_birth()).next_back().or_else(|| lists.first_key_value());
@@ -221,11 +263,13 @@ impl Dsl {
             if Some(bpobj) == self.empty_bpobj() {
                 bpobj = self.create_bpobj(txg)?;
                 Zap::put_entry(&object, txg, &int_key_name(first.0), Some(&ZapValue::from_u64(bpobj.0))).await?;
+                lists.insert(first, bpobj);
                 replaced += 1;
             }
             self.append_blocks(txg, &self.mos().object(bpobj).await?, &blocks).await?;
         }
         self.change_deadlist(txg, &object, self.space_of_all(blocks)).await?;
+        self.open_part().deadlists.lock().put(deadlist, lists);
         Ok(replaced)
     }
 }

@@ -9,6 +9,7 @@ use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 
+use crate::deadlist::LoadedDeadlists;
 use crate::freed::Kept;
 use crate::{Dsl, DslError};
 
@@ -39,6 +40,8 @@ pub(crate) struct Open {
     heads: Mutex<Vec<Head>>,
     /// Of heads that were synced: the bookmarks that count what the head gives up.
     pub(crate) kept: Mutex<BTreeMap<ObjectId, Kept>>,
+    /// Lists of deadlists.
+    pub(crate) deadlists: Mutex<LoadedDeadlists>,
     /// Directories that were given other names since the pool was opened.
     renames: AtomicU64,
 }
@@ -53,7 +56,8 @@ impl Open {
     ) -> Self {
         let (empty_bpobj, heads) = (Mutex::new(empty_bpobj), Mutex::new(Vec::new()));
         let (kept, renames) = (Mutex::new(BTreeMap::new()), AtomicU64::new(0));
-        Self { writer: writer.clone(), mos_dir, origin, free_bpobj, empty_bpobj, heads, kept, renames }
+        let deadlists = Mutex::default();
+        Self { writer: writer.clone(), mos_dir, origin, free_bpobj, empty_bpobj, heads, kept, deadlists, renames }
     }
 }
 

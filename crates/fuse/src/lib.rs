@@ -38,8 +38,8 @@
 //! **Device and ring.** Requests are read from `/dev/fuse`, or come by FUSE over io_uring: a queue for each CPU, with a thread on it, where
 //! a reply and the wait for the next request are one system call. Both ways lead to the same binding; what differs is where a request's
 //! three parts lie (the module `wire`) and where its reply goes. Forgetting, interrupting and notices use the device in any case. The
-//! ring is asked for by an option. Where the kernel does not offer one, or takes its offer back, the device serves; and with
-//! `auto_unmount`, since the kernel ends the connection of a killed process too late there for fusermount3 to see it.
+//! ring serves where root has switched it on in the kernel, unless an option says not to. Where the kernel does not offer one, or takes its
+//! offer back, the device serves; and with `auto_unmount`, since the kernel ends the connection of a killed process too late there for fusermount3 to see it.
 //!
 //! **No request waits for another one.** Requests have bounded places in the kernel: a ring's queue has few entries, and what the kernel
 //! does in the background (it reads ahead, writes back, transfers directly) has a bound too. One kind of request waits for others: a
@@ -119,7 +119,7 @@ mod zfsvfs;
 
 pub use layout::Layout;
 pub use mount::{MountError, MountHandle, Unmount, Unmounted, change_mount, mount, mount_tree, remount, unmount};
-pub use options::{Access, MountOptions};
+pub use options::{Access, MountOptions, Transport};
 pub use server::Report;
 pub use tree::{Tree, TreeOptions};
 pub use zfsvfs::OpenError;

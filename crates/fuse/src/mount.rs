@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::binding;
 use crate::kernel_mount;
-use crate::options::MountOptions;
+use crate::options::{MountOptions, Transport};
 use crate::server::Report;
 use crate::tree::Tree;
 use crate::zfsvfs::OpenError;
@@ -175,7 +175,7 @@ async fn mounted(
     };
     let state = Arc::new(State::default());
     let uses_io_uring = mounted.uses_io_uring();
-    if options.io_uring && !uses_io_uring {
+    if options.transport == Transport::IoUring && !uses_io_uring {
         let reason = if options.auto_unmount { "not with auto_unmount" } else { SWITCH };
         tree.note(format!(
             "{}: requests come by {DEVICE}, since there is no io_uring for it ({reason})",

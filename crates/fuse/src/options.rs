@@ -18,6 +18,19 @@ pub enum Access {
     All,
 }
 
+/// The way that requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// By io_uring where the system has that switched on (`/sys/module/fuse/parameters/enable_uring`, off unless root sets it), but not
+    /// with `auto_unmount`; else by the device.
+    #[default]
+    Best,
+    /// The same, and a note where it is not to be had.
+    IoUring,
+    /// By the device.
+    Device,
+}
+
 /// How a tree is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -39,9 +52,8 @@ pub struct MountOptions {
     pub synchronous: bool,
     /// Whether fusermount3 unmounts when this process ends in whatever way. Needs `allow_other` or `allow_root`.
     pub auto_unmount: bool,
-    /// Whether requests come by io_uring where the system offers that (`/sys/module/fuse/parameters/enable_uring`). Not with
-    /// `auto_unmount`.
-    pub io_uring: bool,
+    /// The way that requests come.
+    pub transport: Transport,
     /// Threads that take requests from the kernel and serve what waits for nothing: as many as there are processors, by default, and
     /// from 2 to 16.
     pub threads: usize,
@@ -66,7 +78,7 @@ impl Default for MountOptions {
             access_times: None,
             synchronous: false,
             auto_unmount: false,
-            io_uring: false,
+            transport: Transport::default(),
             threads: threads_by_default(),
             read_ahead_kib: 1024,
         }
@@ -124,8 +136,8 @@ impl MountOptions {
             ("nosuid", "") => self.suid = false,
             ("exec", "") => self.exec = true,
             ("noexec", "") => self.exec = false,
-            ("io_uring", "") => self.io_uring = true,
-            ("no_io_uring", "") => self.io_uring = false,
+            ("io_uring", "") => self.transport = Transport::IoUring,
+            ("no_io_uring", "") => self.transport = Transport::Device,
             ("threads", text) => self.threads = number(text, 64)?.max(1) as usize,
             ("read_ahead", text) => self.read_ahead_kib = number(text, 1 << 16)?,
             ("layout", "mountpoints") => self.layout = Layout::Mountpoints,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use cenote_fuse::{MountOptions, Unmount};
+use cenote_fuse::{MountOptions, Transport, Unmount};
 use cenote_taskq::Rng;
 use cenote_testkit::walk;
 use support::live::mounted_as;
@@ -42,7 +42,7 @@ fn with_ring(work: impl FnOnce()) {
 }
 
 fn options() -> MountOptions {
-    MountOptions { io_uring: true, ..alone() }
+    MountOptions { transport: Transport::IoUring, ..alone() }
 }
 
 #[test]

@@ -124,11 +124,15 @@ impl Disk {
             return (begun.ended(result), buf);
         };
         let device = self.device.clone();
-        let read = async move {
-            let (result, buf) = device.read(offset_bytes, buf).await;
-            (begun.ended(result), buf)
-        };
-        let read = match watch.ask(kind, Box::pin(read)) {
+        // Boxed in place: what a future is moved from takes room in this one.
+        let asked = watch.ask(
+            kind,
+            Box::pin(async move {
+                let (result, buf) = device.read(offset_bytes, buf).await;
+                (begun.ended(result), buf)
+            }),
+        );
+        let read = match asked {
             Ok(asked) => asked.await,
             Err(error) => Err(error),
         };
@@ -148,8 +152,7 @@ impl Disk {
         let begun = Begun::new(&self.stats, Io::Write, block.len() as u64);
         let Some(watch) = self.watch.get() else { return begun.ended(self.device.write(offset_bytes, block).await) };
         let device = self.device.clone();
-        let write = async move { begun.ended(device.write(offset_bytes, block).await) };
-        watch.ask(Kind::Change, Box::pin(write))?.await?
+        watch.ask(Kind::Change, Box::pin(async move { begun.ended(device.write(offset_bytes, block).await) }))?.await?
     }
 
     /// Makes stable every write that was done before this began.

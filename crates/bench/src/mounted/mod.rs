@@ -103,6 +103,10 @@ pub fn run(options: &Options) -> Result<Suite> {
          targets are by the best."
             .into(),
     ]);
+    // Root's switch decides which way requests come, and with that what a request costs.
+    let switch = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring").unwrap_or_default();
+    let way = if switch.trim() == "Y" { "FUSE over io_uring (enable_uring=Y)" } else { "/dev/fuse (enable_uring=N)" };
+    suite.notes.push(format!("Requests of Cenote's mount come by {way}."));
     let has_dbench = work::has_dbench();
     if !has_dbench {
         suite.notes.push("dbench is not installed here: its line is left out.".into());

@@ -14,6 +14,7 @@ mod logged;
 mod range_lock;
 mod read;
 mod seek;
+mod single;
 mod spec;
 mod stream;
 

@@ -17,7 +17,7 @@ use super::layer::Known;
 use super::{Form, Object};
 use crate::prefetch::{Watch, Zfetch};
 use crate::tree::BlockTree;
-use crate::window::{READS_MAX, in_order};
+use crate::window::{Begun, READS_MAX, in_order};
 use crate::{DmuError, DmuErrorKind};
 
 /// The most that one read gives, in bytes.
@@ -67,7 +67,7 @@ impl Object {
         self.find(block, &Way::Plain).await
     }
 
-    fn known(&self, block: BlockId) -> Known {
+    pub(super) fn known(&self, block: BlockId) -> Known {
         match &self.form {
             Form::Frozen(tree) => Known::OnDisk(Some(tree.clone())),
             Form::Open(shared) => shared.state.lock().known(block.0),
@@ -113,8 +113,17 @@ impl Object {
     /// Within one block nothing is copied. Blocks of a longer range are read concurrently, a bounded number at a time. The
     /// caller bounds `len`, to [`READ_SIZE_MAX_BYTES`] at most: the result is one buffer.
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
-        let look = self.look(offset_bytes, len)?;
-        self.read_by(look, offset_bytes, len, Way::Plain).await
+        if let Some(at) = self.locate(offset_bytes, len)
+            && let Some(read) = self.read_at(&at).await
+        {
+            return read;
+        }
+        // Boxed, since most reads end before it.
+        Box::pin(async move {
+            let look = self.look(offset_bytes, len)?;
+            self.read_by(look, offset_bytes, len, Way::Plain).await
+        })
+        .await
     }
 
     /// What a reader of this object gives to each of its reads ([`Object::read_ahead`]).
@@ -126,6 +135,15 @@ impl Object {
     /// As [`Object::read`], by a reader that has read before and will again: what it will probably want next is loaded
     /// ahead.
     pub async fn read_ahead(&self, offset_bytes: u64, len: usize, zfetch: &Arc<Zfetch>) -> Result<Block, DmuError> {
+        if let Some(at) = self.locate(offset_bytes, len)
+            && let Some(read) = self.read_at_watched(&at, zfetch).await
+        {
+            return read;
+        }
+        Box::pin(self.read_watched(offset_bytes, len, zfetch)).await
+    }
+
+    async fn read_watched(&self, offset_bytes: u64, len: usize, zfetch: &Arc<Zfetch>) -> Result<Block, DmuError> {
         let look = self.look(offset_bytes, len)?;
         let Some((blocks, _)) = &look.blocks else { return Ok(Buf::zeroed(len).freeze()) };
         let watch = Arc::new(Watch::new(*blocks.start(), blocks.end() - blocks.start() + 1));
@@ -138,12 +156,21 @@ impl Object {
     /// that keep what they read themselves. A range that is not made of whole blocks goes through the cache, since its
     /// blocks will be asked for again.
     pub async fn read_direct(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
-        let look = self.look(offset_bytes, len)?;
-        let size = look.size_bytes.max(1);
-        let ends = offset_bytes.saturating_add(len as u64);
-        let end = self.last_block().0.saturating_add(1).saturating_mul(size);
-        let is_whole = offset_bytes.is_multiple_of(size) && (ends.is_multiple_of(size) || ends >= end);
-        self.read_by(look, offset_bytes, len, if is_whole { Way::Direct } else { Way::Plain }).await
+        if let Some(at) = self.locate(offset_bytes, len)
+            && at.is_whole()
+            && let Some(read) = self.read_at_direct(&at).await
+        {
+            return read;
+        }
+        Box::pin(async move {
+            let look = self.look(offset_bytes, len)?;
+            let size = look.size_bytes.max(1);
+            let ends = offset_bytes.saturating_add(len as u64);
+            let end = self.last_block().0.saturating_add(1).saturating_mul(size);
+            let is_whole = offset_bytes.is_multiple_of(size) && (ends.is_multiple_of(size) || ends >= end);
+            self.read_by(look, offset_bytes, len, if is_whole { Way::Direct } else { Way::Plain }).await
+        })
+        .await
     }
 
     /// Looks at a range, with one lock at most.
@@ -191,9 +218,13 @@ impl Object {
             });
         }
         let mut target = Buf::zeroed(len);
-        let start = |block| {
+        let begin = |block| {
+            if let Some(found) = tree.as_ref().and_then(|tree| self.find_resident(tree, BlockId(block), &way)) {
+                return Ok(Begun::Done(Ok(Some(found))));
+            }
             let (object, tree, way) = (self.clone(), tree.clone(), way.clone());
-            self.spawn_read(async move { object.find_at(tree.as_ref(), BlockId(block), &way).await })
+            let read = async move { object.find_at(tree.as_ref(), BlockId(block), &way).await };
+            Ok(Begun::Task(self.spawn_read(read)?))
         };
         let take = |index: u64, read: Result<Result<Found, DmuError>, JoinError>| {
             let Some((block, _)) = read.map_err(|error| self.interrupted(&error))?? else { return Ok(()) };
@@ -205,8 +236,20 @@ impl Object {
             copy_into(&mut target, at, block.get(skip..).unwrap_or_default());
             Ok(())
         };
-        in_order(blocks, READS_MAX, start, take).await?;
+        in_order(blocks, READS_MAX, begin, take).await?;
         Ok(target.freeze())
+    }
+
+    /// A block of a range that was looked at, if nothing has to be waited for.
+    fn find_resident(&self, tree: &BlockTree, block: BlockId, way: &Way) -> Option<(Block, Endian)> {
+        if matches!(way, Way::Direct) {
+            return None;
+        }
+        let (found, order, source) = self.resident_in(tree, block)?;
+        if let Way::Watched(watch, zfetch) = way {
+            watch.met_resident(source, tree, zfetch);
+        }
+        Some((found, order))
     }
 
     /// A block of a range that was looked at: from the tree that was found then, or from the newest state if that is replaced.

@@ -4,13 +4,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use cenote_format::ids::BlockId;
-use cenote_taskq::Join;
 use cenote_taskq::buf::Block;
 
 use super::Object;
 use super::read::part_of;
 use crate::DmuError;
-use crate::window::READS_MAX;
+use crate::window::{Begun, READS_MAX};
 
 /// A piece of an object's data, in order.
 #[derive(Clone, Debug)]
@@ -46,9 +45,12 @@ impl Object {
     }
 }
 
+/// What reading a block gives; `None` for a hole.
+type Read = Result<Option<Block>, DmuError>;
+
 enum Pending {
     Hole { offset_bytes: u64, len_bytes: u64 },
-    Block { offset_bytes: u64, range: Range<usize>, read: Join<Result<Option<Block>, DmuError>> },
+    Block { offset_bytes: u64, range: Range<usize>, read: Begun<Read> },
 }
 
 /// An object's data in order. Dropping it lets the reads in flight finish unused.
@@ -76,7 +78,7 @@ impl DataStream {
             Some(Pending::Block { offset_bytes, range, read }) => {
                 let len = range.len();
                 self.pending_bytes -= len as u64;
-                let read = read.await.map_err(|error| self.object.interrupted(&error))?;
+                let read = read.join().await.map_err(|error| self.object.interrupted(&error))?;
                 Ok(Some(match read? {
                     Some(block) => Run::Data { offset_bytes, block: part_of(block, range) },
                     None => Run::Hole { offset_bytes, len_bytes: len as u64 },
@@ -104,9 +106,14 @@ impl DataStream {
             }
             let start = (self.at % size) as usize;
             let len = (size - self.at % size).min(self.end - self.at) as usize;
-            let object = self.object.clone();
-            let read =
-                self.object.spawn_read(async move { Ok(object.block(block_id).await?.map(|(block, _)| block)) })?;
+            let read = match self.object.resident_block(block_id) {
+                Some(block) => Begun::Done(Ok(Some(block))),
+                None => {
+                    let object = self.object.clone();
+                    let read = async move { Ok(object.block(block_id).await?.map(|(block, _)| block)) };
+                    Begun::Task(self.object.spawn_read(read)?)
+                }
+            };
             self.pending.push_back(Pending::Block { offset_bytes: self.at, range: start..start + len, read });
             self.pending_bytes += len as u64;
             self.at += len as u64;

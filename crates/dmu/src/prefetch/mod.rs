@@ -14,14 +14,15 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_arc::Source;
 use cenote_format::Endian;
+use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::BlockId;
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use cenote_taskq::{Class, for_each_concurrent};
 
-use self::streams::{Found, Limits, Met, Plan, Streams};
-use crate::tree::BlockTree;
+use self::streams::{Found as Noticed, Limits, Met, Plan, Streams};
+use crate::tree::{BlockTree, Found};
 use crate::{Dmu, DmuError};
 
 /// Loads on their way take at most this part of the cache's limit: one in so many.
@@ -100,7 +101,7 @@ impl Zfetch {
     }
 
     /// Takes note of an access and sets out to load what it lets expect.
-    fn access(self: &Arc<Self>, tree: &BlockTree, first: u64, count: u64) -> Found {
+    fn access(self: &Arc<Self>, tree: &BlockTree, first: u64, count: u64) -> Noticed {
         let dmu = tree.reader().dmu();
         let (block_bytes, last) = (tree.block_bytes(), tree.last_block().0);
         let room = dmu.ahead.room_bytes() / block_bytes.max(1);
@@ -163,7 +164,7 @@ const GONE: u8 = 2;
 pub(crate) struct Watch {
     first: u64,
     count: u64,
-    found: OnceLock<Found>,
+    found: OnceLock<Noticed>,
     met: AtomicU8,
 }
 
@@ -174,8 +175,14 @@ impl Watch {
     }
 
     /// Takes note of the access, at the first of its blocks that was not simply there.
-    fn notice(&self, tree: &BlockTree, zfetch: &Arc<Zfetch>) -> Found {
+    fn notice(&self, tree: &BlockTree, zfetch: &Arc<Zfetch>) -> Noticed {
         *self.found.get_or_init(|| zfetch.access(tree, self.first, self.count))
+    }
+
+    /// Takes note of a block of the access that was in the cache.
+    pub(crate) fn met_resident(&self, source: Source, tree: &BlockTree, zfetch: &Arc<Zfetch>) {
+        debug_assert!(matches!(source, Source::Resident | Source::Ahead), "a block in the cache was not waited for");
+        self.meet(source, tree, zfetch);
     }
 
     /// The data block `block` of `tree`, which is part of the access.
@@ -192,28 +199,47 @@ impl Watch {
         let on_miss = || {
             self.notice(tree, zfetch);
         };
-        let Some((block, order, source)) = tree.find_block(block, on_miss).await? else { return Ok(None) };
+        let found = tree.find_block(block, on_miss).await?;
+        let Some((block, order, source)) = found else { return Ok(None) };
+        self.meet(source, tree, zfetch);
+        Ok(Some((block, order)))
+    }
+
+    /// The data block `block` of `tree`, which is part of the access, and which `pointer` points to.
+    pub(crate) async fn load(
+        &self,
+        tree: &BlockTree,
+        block: BlockId,
+        pointer: &Blkptr,
+        zfetch: &Arc<Zfetch>,
+    ) -> Result<Found, DmuError> {
+        let on_miss = || {
+            self.notice(tree, zfetch);
+        };
+        let found = tree.load(block, pointer, on_miss).await?;
+        self.meet(found.2, tree, zfetch);
+        Ok(found)
+    }
+
+    /// Takes note of the place that a block of the access came from.
+    fn meet(&self, source: Source, tree: &BlockTree, zfetch: &Arc<Zfetch>) {
         let met = match source {
             Source::Resident => UNREMARKABLE,
             Source::Ahead => {
                 self.notice(tree, zfetch);
                 UNREMARKABLE
             }
-            Source::Joined => {
-                if self.notice(tree, zfetch).planned {
-                    LATE
-                } else {
-                    UNREMARKABLE
-                }
-            }
+            Source::Joined if self.notice(tree, zfetch).planned => LATE,
+            Source::Joined => UNREMARKABLE,
             Source::Loaded => match self.notice(tree, zfetch) {
-                Found { planned: true, loaded: true, .. } => GONE,
-                Found { planned: true, .. } => LATE,
+                Noticed { planned: true, loaded: true, .. } => GONE,
+                Noticed { planned: true, .. } => LATE,
                 _ => UNREMARKABLE,
             },
         };
-        self.met.fetch_max(met, Ordering::Relaxed);
-        Ok(Some((block, order)))
+        if met != UNREMARKABLE {
+            self.met.fetch_max(met, Ordering::Relaxed);
+        }
     }
 
     /// Passes on what was learnt, once, when the access is over.

@@ -4,6 +4,7 @@
 //! tree, and whoever still holds the old one reads what the old pointers lead to. There is no table of open blocks: a block is
 //! found by walking from the dnode, whose indirect blocks are hits in the cache.
 
+mod descent;
 mod walk;
 
 use std::sync::Arc;
@@ -15,13 +16,16 @@ use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::{Endian, FormatError};
 use cenote_taskq::buf::Block;
 
+use self::descent::Descent;
 use crate::caching::Kinds;
-use crate::geometry::ancestor;
 use crate::reader::{KeyAccess, Reader};
 use crate::{DmuError, DmuErrorKind};
 
 /// The number that the spill block of an object has in bookmarks.
 const SPILL: BlockId = BlockId(u64::MAX);
+
+/// A block, the byte order of its fields, and where it came from.
+pub(crate) type Found = (Block, Endian, Source);
 
 /// A dnode on disk and its tree. Cheap to clone.
 #[derive(Clone)]
@@ -80,64 +84,14 @@ impl BlockTree {
     /// # Errors
     /// A block on the way cannot be read, or contradicts the dnode.
     pub async fn pointer(&self, level: u8, block: BlockId) -> Result<Blkptr, DmuError> {
-        let levels = self.phys.levels;
-        if level >= levels {
-            return Err(self.error(DmuErrorKind::Corrupt(format!("level {level} of a tree of {levels}"))));
-        }
-        let shift = self.phys.blkptrs_per_indirect_shift();
-        let index_at = |at_level: u8| ancestor(block.0, level, at_level, shift);
-        let top = index_at(levels - 1);
-        let Some(mut pointer) = usize::try_from(top).ok().and_then(|top| self.phys.blkptrs().get(top).copied()) else {
-            return Ok(Blkptr::HOLE);
-        };
-        for at_level in (level + 1..levels).rev() {
-            if pointer.is_hole() {
-                return Ok(pointer);
-            }
-            let indirect = self.indirect(&pointer, at_level, BlockId(index_at(at_level))).await?;
-            let index = index_at(at_level - 1) & ((1 << shift) - 1);
-            pointer = self.pointer_in(&indirect, &pointer, index as usize)?;
-        }
-        self.check_level(&pointer, level)?;
-        Ok(pointer)
-    }
-
-    /// The pointer at `index` of an indirect block that `parent` points to.
-    pub(crate) fn pointer_in(&self, indirect: &Block, parent: &Blkptr, index: usize) -> Result<Blkptr, DmuError> {
-        let bytes = indirect.get(index * Blkptr::SIZE..).unwrap_or_default();
-        Blkptr::parse(bytes, parent.byte_order()).map_err(|error| self.error(error))
+        Descent::new(self, level, block)?.finish(self).await
     }
 
     /// Reads the indirect block of `level` that `pointer` points to, and checks that it is one.
     pub(crate) async fn indirect(&self, pointer: &Blkptr, level: u8, block: BlockId) -> Result<Block, DmuError> {
-        assert!(level > 0, "an indirect block is above the data");
-        self.check_level(pointer, level)?;
-        let expected = 1_u64 << self.phys.indirect_block_shift;
-        if pointer.lsize_bytes() != expected {
-            return Err(self.error(FormatError::invalid(
-                "blkptr",
-                0,
-                "lsize",
-                pointer.lsize_bytes(),
-                "an indirect block has the size that its dnode names",
-            )));
-        }
+        self.check_indirect(pointer, level)?;
         let context = self.reader.context(self.id, level, block);
         self.reader.dmu().read(pointer, context).await.map_err(|error| self.error(error))
-    }
-
-    fn check_level(&self, pointer: &Blkptr, level: u8) -> Result<(), DmuError> {
-        // A hole without a birth txg has no fields at all, its level included.
-        if pointer.is_hole() || pointer.level() == level {
-            return Ok(());
-        }
-        Err(self.error(FormatError::invalid(
-            "blkptr",
-            0,
-            "level",
-            u64::from(pointer.level()),
-            "one less than its parent's",
-        )))
     }
 
     /// The data block `block` and the byte order of its fields; `None` for a hole (all zeros).
@@ -146,11 +100,7 @@ impl BlockTree {
     }
 
     /// As [`BlockTree::block`], and where the block came from. `on_miss` is called when it is about to be read.
-    pub(crate) async fn find_block(
-        &self,
-        block: BlockId,
-        on_miss: impl FnOnce(),
-    ) -> Result<Option<(Block, Endian, Source)>, DmuError> {
+    pub(crate) async fn find_block(&self, block: BlockId, on_miss: impl FnOnce()) -> Result<Option<Found>, DmuError> {
         if block > self.last_block() {
             return Ok(None);
         }
@@ -158,19 +108,50 @@ impl BlockTree {
         if pointer.is_hole() {
             return Ok(None);
         }
+        Ok(Some(self.load(block, &pointer, on_miss).await?))
+    }
+
+    /// The pointer to the data block `block`, if all above it is in the cache. Nothing in any other case, holes and contradictions
+    /// among them; [`BlockTree::find_block`] tells which it is.
+    pub(crate) fn resident_pointer(&self, block: BlockId) -> Option<Blkptr> {
+        if block > self.last_block() {
+            return None;
+        }
+        let mut descent = Descent::new(self, 0, block).ok()?;
+        let is_there = descent.through_cache(self).ok()?;
+        (is_there && !descent.pointer().is_hole()).then(|| *descent.pointer())
+    }
+
+    /// The data block that `pointer` points to, if it is in the cache, is to stay there, and is what the dnode says.
+    pub(crate) fn resident(&self, pointer: &Blkptr) -> Option<Found> {
+        if (self.is_data() && !self.reader.caching().keeps_data()) || self.walks_without_key(pointer) {
+            return None;
+        }
+        let (bytes, source) = self.reader.resident(pointer)?;
+        self.check_data(pointer, &bytes).ok()?;
+        Some((bytes, pointer.byte_order(), source))
+    }
+
+    /// The data block `block`, which `pointer` points to.
+    pub(crate) async fn load(
+        &self,
+        block: BlockId,
+        pointer: &Blkptr,
+        on_miss: impl FnOnce(),
+    ) -> Result<Found, DmuError> {
         let context = self.reader.context(self.id, 0, block);
         let dmu = self.reader.dmu();
-        let found = if self.walks_without_key(&pointer) {
-            dmu.zio().read_physical(&pointer, context).await.map(|block| (block, Source::Resident))
+        let found = if self.walks_without_key(pointer) {
+            dmu.zio().read_physical(pointer, context).await.map(|block| (block, Source::Resident))
         } else {
-            dmu.find(&pointer, context, on_miss).await
+            dmu.find(pointer, context, on_miss).await
         };
         let (bytes, source) = found.map_err(|error| self.error(error))?;
         if self.is_data() && !self.reader.caching().keeps_data() {
-            dmu.forget(&pointer);
+            dmu.forget(pointer);
         }
-        self.check_data(&pointer, &bytes)?;
-        Ok(Some((bytes, pointer.byte_order(), source)))
+        self.check_data(pointer, &bytes)?;
+        Ok((bytes, pointer.byte_order(), source))
     }
 
     /// As [`BlockTree::block`], past the cache.
@@ -182,11 +163,16 @@ impl BlockTree {
         if pointer.is_hole() {
             return Ok(None);
         }
+        self.load_direct(block, &pointer).await.map(|(block, order, _)| Some((block, order)))
+    }
+
+    /// As [`BlockTree::load`], past the cache.
+    pub(crate) async fn load_direct(&self, block: BlockId, pointer: &Blkptr) -> Result<Found, DmuError> {
         let context = self.reader.context(self.id, 0, block);
-        let read = self.reader.dmu().zio().read(&pointer, context).await;
+        let read = self.reader.dmu().zio().read(pointer, context).await;
         let bytes = read.map_err(|error| self.error(error))?;
-        self.check_data(&pointer, &bytes)?;
-        Ok(Some((bytes, pointer.byte_order())))
+        self.check_data(pointer, &bytes)?;
+        Ok((bytes, pointer.byte_order(), Source::Loaded))
     }
 
     fn check_data(&self, pointer: &Blkptr, bytes: &Block) -> Result<(), DmuError> {

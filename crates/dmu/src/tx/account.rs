@@ -5,12 +5,19 @@
 //! ```
 //! As long as more is left than three txgs can hold, nothing is counted. What is counted is the worst case, by txg, and is
 //! forgotten when the txg is on disk, since then what was used is known.
+//!
+//! Most changes take far less than their worst case: a write of 4 KiB may dirty a block of dnodes and indirect blocks on three
+//! levels, but the writes before it have dirtied them already. So when the worst cases of the open txg do not leave room for one
+//! more, the account looks at what the txg has really made dirty, and goes on from there ([`Account::recount`]). A nearly full pool so takes
+//! as many changes into a txg as have room in it, and waits for a sync only then. Txgs that are not open keep their count: what
+//! is dirty of them grows less as it is written, before the figures of the last sync know of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_format::ids::Txg;
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_taskq::sync::Mutex;
 
 use super::{Cost, TXGS, TxError, slot};
 
@@ -36,6 +43,8 @@ pub struct Account {
     /// Whether space that was freed comes back with the next txgs.
     has_deferred: AtomicBool,
     admitted_bytes: [AtomicU64; TXGS],
+    /// Held while the open txg is counted again: two who take back the same surplus would take it twice.
+    recounting: Mutex<()>,
 }
 
 /// What a directory has left as of a sync.
@@ -96,6 +105,7 @@ impl Account {
             is_tight: AtomicBool::new(false),
             has_deferred: AtomicBool::new(false),
             admitted_bytes: [const { AtomicU64::new(0) }; TXGS],
+            recounting: Mutex::new(()),
         }
     }
 
@@ -133,8 +143,10 @@ impl Account {
         }
     }
 
-    /// Asks this account and all above it for what a change of a txg costs at worst.
-    pub(super) fn reserve(&self, txg: Txg, cost: &Cost) -> Verdict {
+    /// Asks this account and all above it for what a change of the open txg costs at worst. The change holds the txg.
+    /// `coming_bytes` gives the bytes that the txg has made dirty and may still ([`super::Transactions::coming_bytes`]), this change
+    /// included.
+    pub(super) fn reserve(&self, txg: Txg, cost: &Cost, coming_bytes: impl Fn() -> u64) -> Verdict {
         let mut at = Some(self);
         let share = |bytes: u64, percent: &AtomicU64| bytes.saturating_mul(percent.load(Ordering::Relaxed)) / 100;
         let data_bytes = share(cost.write_bytes, &self.data_percent);
@@ -142,7 +154,7 @@ impl Account {
         let mut taken: Vec<(&Self, u64)> = Vec::new();
         while let Some(account) = at {
             if account.is_tight.load(Ordering::SeqCst) {
-                match account.take(txg, wanted, cost.frees) {
+                match account.take_or_recount(txg, wanted, cost.frees, &coming_bytes) {
                     Ok(above) => {
                         taken.push((account, wanted));
                         wanted = above;
@@ -160,12 +172,41 @@ impl Account {
         Verdict::Admitted
     }
 
+    /// As [`Account::take`]; where there seems to be no room, looks again at what the txg really takes.
+    fn take_or_recount(
+        &self,
+        txg: Txg,
+        bytes: u64,
+        frees: bool,
+        coming_bytes: impl Fn() -> u64,
+    ) -> Result<u64, Verdict> {
+        match self.take(txg, bytes, frees) {
+            Err(Verdict::Later) if self.recount(txg, bytes, coming_bytes) => self.take(txg, bytes, frees),
+            result => result,
+        }
+    }
+
+    /// Takes back what the open txg was counted for too much. True if there was any. `asked_bytes`: what the caller, whose change is among
+    /// the ones that are coming, has not been counted for.
+    fn recount(&self, txg: Txg, asked_bytes: u64, coming_bytes: impl Fn() -> u64) -> bool {
+        let _alone = self.recounting.lock();
+        let admitted = &self.admitted_bytes[slot(txg)];
+        // In this order: a change that is counted here has said before that it is coming (`Coming::new`), so it is in the other sum
+        // as well; one that is counted later stays counted.
+        let counted = admitted.load(Ordering::SeqCst);
+        let percent = self.data_percent.load(Ordering::Relaxed).max(self.metadata_percent.load(Ordering::Relaxed));
+        let worst = coming_bytes().saturating_mul(percent).div_ceil(100).saturating_sub(asked_bytes);
+        let surplus = counted.saturating_sub(worst);
+        admitted.fetch_sub(surplus, Ordering::SeqCst);
+        surplus > 0
+    }
+
     /// Takes bytes here; what of them counts above comes back.
     fn take(&self, txg: Txg, bytes: u64, frees: bool) -> Result<u64, Verdict> {
         // A sum that does not fit (costs without a bound, or one given back that `set` has forgotten already) is too much.
         let admitted =
             || self.admitted_bytes.iter().fold(0, |sum: u64, bytes| sum.saturating_add(bytes.load(Ordering::Relaxed)));
-        self.admitted_bytes[slot(txg)].fetch_add(bytes, Ordering::Relaxed);
+        self.admitted_bytes[slot(txg)].fetch_add(bytes, Ordering::SeqCst);
         let before = admitted().saturating_sub(bytes);
         let left = if frees { &self.left_to_free_bytes } else { &self.left_bytes }.load(Ordering::Relaxed);
         let is_quota = self.name.is_some() && self.parent.is_some();

@@ -31,6 +31,16 @@ struct Pool {
 impl Pool {
     /// Transactions with a sync that takes `sync_ms`.
     fn start(handle: &Handle, tunables: TxTunables, sync_ms: u64) -> Self {
+        Self::start_with(handle, tunables, sync_ms, |_, _| ())
+    }
+
+    /// The same, with something that each sync ends with.
+    fn start_with(
+        handle: &Handle,
+        tunables: TxTunables,
+        sync_ms: u64,
+        at_end: impl Fn(&Transactions, Txg) + Send + 'static,
+    ) -> Self {
         let txgs = Transactions::new(handle, Txg(4), tunables);
         let seen = Arc::new(Mutex::new(Seen::default()));
         let quiescing = txgs.clone();
@@ -45,6 +55,7 @@ impl Pool {
                 assert!(seen.synced.last().is_none_or(|last| last.0 + 1 == txg.0), "txgs are synced in order");
                 seen.synced.push(txg);
                 drop(seen);
+                at_end(&syncing, txg);
                 syncing.done(txg, Ok(()));
             }
         });
@@ -266,11 +277,98 @@ fn an_account_that_becomes_tight_counts_changes_that_are_still_being_made() {
         assert_eq!(pool.txgs.dirty().total_bytes(), 0);
         let left = Left { bytes: Some(MIB + MIB / 2), to_free_bytes: Some(2 * MIB), ..Left::default() };
         account.set(Txg(held.txg().0 - 1), &left, 100 * MIB, |later| pool.txgs.coming_bytes(later));
-        assert!(matches!(account.reserve(held.txg(), &cost), super::account::Verdict::Later));
+        let asking = pool.txgs.assign(cost, None).await.unwrap();
+        assert_eq!(asking.txg(), held.txg());
+        let verdict = account.reserve(asking.txg(), &cost, || pool.txgs.coming_bytes(asking.txg()));
+        assert!(matches!(verdict, super::account::Verdict::Later));
         let txg = held.txg();
-        drop(held);
+        drop((held, asking));
         assert_eq!(pool.txgs.coming_bytes(txg), 0);
     });
+}
+
+/// A change of the same object again and again: its worst case has the object's metadata each time.
+#[test]
+fn changes_that_take_less_than_their_worst_case_share_a_txg_in_a_pool_that_is_nearly_full() {
+    let runtime = Runtime::simulated(11);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = Pool::start(&handle, small(), 10);
+        let root = Account::new(None, None);
+        let cost = Cost { write_bytes: 4096, objects: 1, frees: false };
+        let worst = cost.write_bytes + cost.metadata_bytes();
+        // Room for three worst cases.
+        let left = Left { bytes: Some(3 * worst), to_free_bytes: Some(3 * worst), ..Left::default() };
+        root.set(Txg(3), &left, 100 * MIB, |_| 0);
+        let mut txgs = Vec::new();
+        for _ in 0..20 {
+            let tx = pool.txgs.assign(cost, Some(&root)).await.unwrap();
+            pool.txgs.dirty().change(tx.txg(), 4096);
+            txgs.push(tx.txg());
+        }
+        assert_eq!(
+            (txgs[0], txgs[19]),
+            (Txg(4), Txg(4)),
+            "what the first changes did not take is there for the others"
+        );
+    });
+}
+
+/// Whatever changes take of their worst cases, and however many are made at a time, they take no more than what was left.
+#[test]
+fn changes_let_in_never_take_more_than_was_left() {
+    for seed in 0..60 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let (left_bytes, percent) = (MIB + rng.below(MIB), 100 + rng.below(150));
+            let left = move |bytes: u64| Left {
+                bytes: Some(bytes),
+                to_free_bytes: Some(bytes),
+                data_percent: percent,
+                ..Left::default()
+            };
+            let account = Arc::new(Account::new(None, None));
+            account.set(Txg(3), &left(left_bytes), 100 * MIB, |_| 0);
+            // What changes took, by txg. Nothing is freed here, so all of it stays taken; the account is told after each sync.
+            let taken: Arc<Mutex<BTreeMap<Txg, u64>>> = Arc::default();
+            let (told, all) = (account.clone(), taken.clone());
+            let pool = Arc::new(Pool::start_with(&handle, small(), 10, move |txgs, txg| {
+                let used: u64 = all.lock().range(..=txg).map(|(_, bytes)| *bytes).sum();
+                told.set(txg, &left(left_bytes - used), 100 * MIB, |later| txgs.coming_bytes(later));
+            }));
+            let mut tasks = Vec::new();
+            for _ in 0..4 {
+                let mut rng = Rng::new(rng.next_u64());
+                let (pool, account, taken, clock) = (pool.clone(), account.clone(), taken.clone(), handle.clone());
+                tasks.push(handle.spawn(Class::Issue, async move {
+                    for _ in 0..60 {
+                        let cost = Cost { write_bytes: rng.below(96 << 10), objects: rng.below(2), frees: false };
+                        let Ok(tx) = pool.txgs.assign(cost, Some(&account)).await else { return };
+                        // All of it, nothing, or a part, in two steps.
+                        let worst = cost.write_bytes + cost.metadata_bytes();
+                        let takes = [0, worst, rng.below(worst + 1)][rng.below(3) as usize];
+                        let first = rng.below(takes + 1);
+                        for step in [first, takes - first] {
+                            clock.sleep(Duration::from_micros(rng.below(3000))).await;
+                            pool.txgs.dirty().change(tx.txg(), step as i64);
+                            let mut taken = taken.lock();
+                            *taken.entry(tx.txg()).or_default() += step;
+                            let sum: u64 = taken.values().sum();
+                            assert!(sum <= left_bytes, "{sum} bytes where {left_bytes} were left");
+                        }
+                    }
+                }));
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+            let taken = taken.lock();
+            let (sum, txgs) = (taken.values().sum::<u64>(), taken.len());
+            assert!(sum >= left_bytes / 2, "changes go on while there is room: {sum} of {left_bytes} in {txgs} txgs");
+        });
+    }
 }
 
 #[test]

@@ -186,7 +186,7 @@ impl Transactions {
             self.shared.dirty.admit(|| self.is_over()).await;
             let tx = self.enter_with(&cost)?;
             let Some(account) = account else { return Ok(tx) };
-            match account.reserve(tx.txg, &cost) {
+            match account.reserve(tx.txg, &cost, || self.coming_bytes(tx.txg)) {
                 Verdict::Admitted => return Ok(tx),
                 Verdict::Refused(error) => return Err(error),
                 Verdict::Later => retries += 1,

@@ -17,7 +17,7 @@ use super::init::shake_hands;
 use super::notices::Notices;
 use super::ring::{Ring, Serve};
 use crate::mount::{Unmount, unmount};
-use crate::options::MountOptions;
+use crate::options::{MountOptions, Transport};
 use crate::server::FileServer;
 use crate::{kernel_mount, raw};
 
@@ -67,7 +67,7 @@ pub(super) fn connect(
     let device = Arc::new(device);
     // fusermount3 unmounts for a process that was killed only if the connection has ended by the time that it is told, and the kernel
     // lets go of rings later than of the socket that tells it.
-    let may_ring = options.io_uring && watch.is_none();
+    let may_ring = options.transport != Transport::Device && watch.is_none();
     let (offered, ring) =
         shake_hands(&device, is_writable, may_ring).inspect_err(|_| drop(unmount(mountpoint, Unmount::Detach)))?;
     Ok(Connection { device, ring, offered, watch })

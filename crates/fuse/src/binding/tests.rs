@@ -17,7 +17,7 @@ use rustix::mount::UnmountFlags;
 use super::ring::DEPTH;
 use super::session::{Connection, begin, connect};
 use super::{BACKGROUND_MAX, TRANSFER_MAX_BYTES};
-use crate::options::MountOptions;
+use crate::options::{MountOptions, Transport};
 use crate::server::{
     Caching, Caller, Changed, DirItem, Entry, Errno, FileServer, InodeFlags, NodeId, Opened, Pin, Seek, SpaceFigures,
     Stat, Writer,
@@ -164,7 +164,8 @@ fn mounted(io_uring: bool, between: impl FnOnce(&mut Connection), work: impl FnO
     let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
     let group = runtime.handle().group();
     let (server, at) = (Arc::new(Slow::default()), tempfile::tempdir().unwrap());
-    let options = MountOptions { io_uring, ..MountOptions::default() };
+    let transport = if io_uring { Transport::IoUring } else { Transport::Device };
+    let options = MountOptions { transport, ..MountOptions::default() };
     let mut connection = connect(at.path(), "test", true, &options).unwrap();
     between(&mut connection);
     let mounted = begin(connection, Arc::clone(&server), group.clone(), &options).unwrap();
@@ -308,7 +309,7 @@ fn a_queue_that_fails_before_it_is_there_fails_the_mount() {
     let _switch = Switch::on().unwrap();
     let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
     let at = tempfile::tempdir().unwrap();
-    let options = MountOptions { io_uring: true, ..MountOptions::default() };
+    let options = MountOptions { transport: Transport::IoUring, ..MountOptions::default() };
     let mut connection = connect(at.path(), "test", true, &options).unwrap();
     connection.ring.as_mut().unwrap().queues[0].start = std::sync::mpsc::channel().0;
     let begun = Instant::now();

@@ -1,5 +1,7 @@
 //! Reading every copy of a block there is: what a scrub and `verify` do.
 
+use std::pin::pin;
+
 use cenote_format::ids::VdevId;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::join_all;
@@ -243,7 +245,7 @@ impl Topology {
         match &node.kind {
             Kind::Leaf(leaf) => {
                 let stale = node.missed.contains(context.birth);
-                let read = self.read_leaf(node, leaf, extent, check, context, stale);
+                let read = pin!(self.read_leaf(node, leaf, extent, check, context, stale));
                 self.bounded(node, extent, context, Patience::Long, read).await
             }
             _ => Err(self.fault(node, extent, FaultKind::Unavailable).into()),

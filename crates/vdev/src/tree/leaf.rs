@@ -46,9 +46,13 @@ impl Topology {
         let (disk, queue) = self.disk_for(node, leaf, extent, context)?;
         let (result, buf) = match Room::pass(queue, context.class, &extent.range()) {
             Some(_room) => disk.read(extent.address, Buf::unfilled(extent.len as usize)).await,
+            // Boxed: a read that finds the device free needs no room for one that waits.
             None => {
-                let turn = self.turn(queue, extent, context, false).await;
-                self.read_in_turn(turn, disk, queue, extent, context).await
+                Box::pin(async {
+                    let turn = self.turn(queue, extent, context, false).await;
+                    self.read_in_turn(turn, disk, queue, extent, context).await
+                })
+                .await
             }
         };
         self.checked(node, result, buf, extent, check, context, stale)
@@ -132,7 +136,7 @@ impl Topology {
                 Detached::new(io, room, flight, &node.load, self.common.clock.as_ref().zip(self.common.left.as_ref()))
                     .await
             }
-            ride @ Turn::Ride(_) => (flight, self.read_in_turn(ride, disk, queue, extent, context).await),
+            ride @ Turn::Ride(_) => (flight, Box::pin(self.read_in_turn(ride, disk, queue, extent, context)).await),
         };
         let read = self.checked(node, result, buf, extent, check, context, stale);
         flight.answered(outcome(&read, context), self.common.clock.as_ref());
@@ -167,23 +171,27 @@ impl Topology {
         if let Some(answer) = poll_once(read.as_mut()).await {
             return answer;
         }
-        let span = self.patience(patience, context);
-        let dead = clock.now() + self.common.deadman_after;
-        let mut until = clock.now() + span;
-        loop {
-            if let Either::Left(answer) = race(read.as_mut(), clock.sleep_until(until)).await {
-                return answer;
+        // Boxed, as all that a read needs only when it waits.
+        Box::pin(async {
+            let span = self.patience(patience, context);
+            let dead = clock.now() + self.common.deadman_after;
+            let mut until = clock.now() + span;
+            loop {
+                if let Either::Left(answer) = race(read.as_mut(), clock.sleep_until(until)).await {
+                    return answer;
+                }
+                let now = clock.now();
+                until = match given_ns.load(Ordering::Relaxed) {
+                    0 if u128::from(node.load.silence_ns(now)) < span.as_nanos() => (now + span).min(dead),
+                    0 => now,
+                    given => (Instant::from_ns(given) + span).min(dead),
+                };
+                if until <= now {
+                    return Err(self.overdue(node, extent, context, patience).into());
+                }
             }
-            let now = clock.now();
-            until = match given_ns.load(Ordering::Relaxed) {
-                0 if u128::from(node.load.silence_ns(now)) < span.as_nanos() => (now + span).min(dead),
-                0 => now,
-                given => (Instant::from_ns(given) + span).min(dead),
-            };
-            if until <= now {
-                return Err(self.overdue(node, extent, context, patience).into());
-            }
-        }
+        })
+        .await
     }
 
     /// Reports that a device did not answer in time.
@@ -203,15 +211,14 @@ impl Topology {
         extent: Extent,
         context: ReadContext,
         patience: Patience,
-        read: impl Future<Output = Result<Buf, Faults>>,
+        mut read: Pin<&mut (impl Future<Output = Result<Buf, Faults>> + Send)>,
     ) -> Result<Buf, Faults> {
-        let mut read = pin!(read);
         let Some(clock) = &self.common.clock else { return read.await };
         // What is there at once needs no timer.
         if let Some(answer) = poll_once(read.as_mut()).await {
             return answer;
         }
-        match race(read, clock.sleep(self.patience(patience, context))).await {
+        match Box::pin(race(read, clock.sleep(self.patience(patience, context)))).await {
             Either::Left(answer) => answer,
             Either::Right(()) => Err(self.overdue(node, extent, context, patience).into()),
         }

@@ -130,9 +130,20 @@ impl Topology {
         mut first: Pin<&mut (impl Future<Output = Answer> + Send)>,
     ) -> Answer {
         // What is there at once needs no timer.
-        if let Some(answer) = poll_once(first.as_mut()).await {
-            return answer;
+        match poll_once(first.as_mut()).await {
+            Some(answer) => answer,
+            // Boxed, as all that a read needs only when it waits.
+            None => Box::pin(self.wait_hedged(clock, quest, chosen, first)).await,
         }
+    }
+
+    async fn wait_hedged<'a>(
+        &'a self,
+        clock: &'a Handle,
+        quest: &mut Quest<'a>,
+        chosen: &'a Node,
+        mut first: Pin<&mut (impl Future<Output = Answer> + Send)>,
+    ) -> Answer {
         let began = clock.now();
         let ask = Ask { address_bytes: quest.extent.address, size_bytes: quest.extent.len, now: began };
         let (patience, dead) = (self.patience(Patience::Long, quest.context), began + self.common.deadman_after);

@@ -39,6 +39,7 @@
 //! state*: what an I/O in the old topology learns would be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -259,7 +260,7 @@ impl Topology {
                     // A copy elsewhere may be the better one: that wants to be known.
                     self.read_bounded_leaf(node, leaf, extent, Some(check), *context, Patience::Long).await
                 } else {
-                    let read = self.read_leaf(node, leaf, extent, Some(check), *context, stale);
+                    let read = pin!(self.read_leaf(node, leaf, extent, Some(check), *context, stale));
                     self.bounded(node, extent, *context, Patience::Long, read).await
                 }
             }
