@@ -23,6 +23,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("qemu-img", "qemu-utils", "exports of volumes"),
     ("fio", "fio", "benchmarks"),
     ("python3", "python3", "kills under SQLite"),
+    ("syncoid", "sanoid", "replication by backup tools"),
 ];
 
 /// Names of the packages whose programs are missing.

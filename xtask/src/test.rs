@@ -46,7 +46,7 @@ const STEPS: &[Step] = &[
     Step { name: "zdb-check", about: "pools that Cenote writes, judged by zdb", run: zdb_check::step },
     Step { name: "demo", about: "the README's first command", run: demo },
     Step { name: "kills", about: "a server that writes a pool, killed at any moment", run: kills::step },
-    Step { name: "tour", about: "the README's tour, word for word", run: tour::step },
+    Step { name: "tour", about: "the tours of README and docs/TOUR.md, word for word", run: tour::step },
     Step { name: "vm", about: "the real OpenZFS in a virtual machine", run: vm::step },
     Step { name: "ztest", about: "verify against zdb on pools fresh from OpenZFS's stress test", run: ztest::step },
 ];

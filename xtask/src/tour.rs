@@ -1,4 +1,4 @@
-//! The README's tour, word for word: every indented block of that section, in one shell, in order.
+//! The tours of the README and of docs/TOUR.md, word for word: every indented block of that section, in one shell for each page, in order.
 //!
 //! What a newcomer is told to type must work as it stands. The only liberties: the tour's folder and the list of pools are fresh ones, and
 //! blocks that mount are left out where the system has no `/dev/fuse`.
@@ -12,17 +12,28 @@ use cenote_testkit::repository_root;
 use crate::process;
 use crate::steps::{Context, Outcome, Tally};
 
-/// The folder that the README uses.
+/// The pages that have one.
+const PAGES: [&str; 2] = ["README.md", "docs/TOUR.md"];
+/// The folder that they use.
 const FOLDER: &str = "/tmp/tour";
 
 /// The step.
 pub(crate) fn step(_: &Context) -> Result<Outcome> {
-    let readme = std::fs::read_to_string(repository_root().join("README.md"))?;
-    let mut blocks = blocks(&readme, "A tour").context("the README has no tour")?;
+    let mut passed = 0;
+    for page in PAGES {
+        passed += typed(page)?;
+    }
+    Ok(Outcome::Done(Tally { passed, failed: 0 }))
+}
+
+/// Types a page's tour. The number of its blocks comes back.
+fn typed(page: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(repository_root().join(page))?;
+    let mut blocks = blocks(&text, "A tour").with_context(|| format!("{page} has no tour"))?;
     if !Path::new("/dev/fuse").exists() {
         let before = blocks.len();
         blocks.retain(|block| !block.contains(" mount "));
-        println!("no /dev/fuse here: {} blocks that mount are left out", before - blocks.len());
+        println!("no /dev/fuse here: {} blocks of {page} that mount are left out", before - blocks.len());
     }
     let temp = tempfile::tempdir()?;
     let folder = temp.path().join("tour");
@@ -42,7 +53,7 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     // Pools of these names that somebody has are not this tour's.
     bash.env("CENOTE_CACHE", temp.path().join("cache.json"));
     process::run(bash.arg(&path).current_dir(repository_root()))?;
-    Ok(Outcome::Done(Tally { passed: blocks.len() as u64, failed: 0 }))
+    Ok(blocks.len() as u64)
 }
 
 /// The indented blocks of a section, without their indentation.
@@ -85,8 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_a_tour_in_its_own_folder() {
-        let readme = std::fs::read_to_string(repository_root().join("README.md")).unwrap();
-        assert!(blocks(&readme, "A tour").unwrap().iter().any(|block| block.contains(FOLDER)));
+    fn each_page_has_a_tour_in_its_own_folder() {
+        for page in PAGES {
+            let text = std::fs::read_to_string(repository_root().join(page)).unwrap();
+            assert!(blocks(&text, "A tour").unwrap().iter().any(|block| block.contains(FOLDER)), "{page}");
+        }
     }
 }

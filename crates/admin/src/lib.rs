@@ -149,6 +149,28 @@ pub fn rollback<'a>(pool: &'a Pool, snapshot: &'a str, destroys_newer: bool) -> 
     })
 }
 
+/// The datasets that are clones of snapshots which are newer than a snapshot of the same dataset.
+///
+/// # Errors
+/// There is no such snapshot, or datasets cannot be read.
+pub fn clones_of_newer<'a>(pool: &'a Pool, snapshot: &'a str) -> BoxFuture<'a, Result<Vec<String>, AdminError>> {
+    Box::pin(async move {
+        let dsl = pool.dsl()?;
+        let target = dsl.dataset(snapshot).await?;
+        let head = dsl.head(&target.dir).await?;
+        let Some(head) = head.filter(|_| target.is_snapshot()) else {
+            return Err(AdminError::refused(Verb::Rollback, snapshot, Reason::NoSnapshot));
+        };
+        let mut clones = Vec::new();
+        for other in dsl.snapshots(&head).await? {
+            if other.phys.creation_txg > target.phys.creation_txg {
+                clones.extend(dsl.clones(&other).await?);
+            }
+        }
+        Ok(clones)
+    })
+}
+
 /// Has a clone and its origin change places: the snapshots up to the origin are the clone's from then on.
 ///
 /// # Errors

@@ -65,7 +65,7 @@ impl Delegated<'_> {
         let mut line = vec!["cenote", "mount", "--rw"];
         line.extend(options.chain(["--", dataset, text]));
         let request = context.program()?.request(&line)?;
-        if control::send(socket, &request, context.output())? != 0 {
+        if control::send(socket, &request, None, context.output())? != 0 {
             return Ok(Outcome::Failed);
         }
         let by = format!("'{dataset}' is mounted at {text} for writing by process {pid}, which has the pool");

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -122,7 +123,9 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
     if let Err(error) = &result
         && let Some(owned) = error.downcast_ref::<Owned>()
     {
-        return match control::send(&owned.socket, &asked, &output) {
+        let stdin = std::io::stdin();
+        let input = asked.command.takes_input().then(|| stdin.as_fd());
+        return match control::send(&owned.socket, &asked, input, &output) {
             Ok(status) => ExitCode::from(status),
             Err(error) => {
                 output.error(&causes(&error));

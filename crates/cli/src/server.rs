@@ -1,6 +1,7 @@
 //! The side of the process that has the pool.
 
-use std::io::{self, BufReader, Write};
+use std::cell::RefCell;
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,9 @@ use cenote_taskq::{Either, Instant, race};
 use crate::context::{Context, Serving};
 use crate::control;
 use crate::control::place::Place;
-use crate::control::{ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Said, VERSION, Who, read_line};
+use crate::control::{
+    ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Passed, Receiving, Said, VERSION, Who, read_line,
+};
 use crate::datasets::Mounts;
 use crate::outcome::{FAILED, Outcome, USAGE, UsageError, causes};
 use crate::output::Output;
@@ -23,6 +26,8 @@ use crate::served::{ServedPool, suspended};
 const CLIENTS_MAX: usize = 256;
 /// Requests that are carried out at once.
 const REQUESTS_MAX: usize = 8;
+/// Requests with an input that are carried out at once: a stream may come for hours.
+const INPUTS_MAX: usize = 32;
 /// Clients that may have views at once.
 const VIEWS_MAX: usize = 32;
 /// How long a client may say nothing, or not read.
@@ -47,6 +52,7 @@ struct Shared {
     of: ServedPool,
     is_ending: AtomicBool,
     requests: Arc<Slots>,
+    with_input: Arc<Slots>,
     /// The process ends with the last of its mounts.
     ends_with_mounts: bool,
     /// When it was first seen that none of its mounts is in the system's table any more.
@@ -91,6 +97,7 @@ impl Control {
             of: of.clone(),
             is_ending: AtomicBool::new(false),
             requests: Slots::new(REQUESTS_MAX),
+            with_input: Slots::new(INPUTS_MAX),
             ends_with_mounts,
             unmounted: Mutex::default(),
         });
@@ -217,7 +224,8 @@ impl Shared {
         if peer != rustix::process::geteuid() && !peer.is_root() {
             bail!("another user");
         }
-        let mut lines = BufReader::new(stream);
+        let passed = RefCell::default();
+        let mut lines = BufReader::new(Receiving::new(stream, &passed));
         let Some(line) = read_line(&mut lines)? else { return Ok(()) };
         let mut says = Says(stream);
         let request = match self.asked(&line) {
@@ -237,9 +245,15 @@ impl Shared {
         };
         // One that says that devices are back does not wait for those that wait for devices.
         let is_first = request.as_ref().is_ok_and(|request| request.is_for_suspended());
-        let _turn = (!is_first).then(|| Slots::take(&self.requests));
+        let input = passed.take();
+        let slots = if input.is_some() { &self.with_input } else { &self.requests };
+        let _turn = (!is_first).then(|| Slots::take(slots));
+        let input = match input {
+            Some(input) => Some(Passed { input, client: stream.try_clone()? }),
+            None => None,
+        };
         let (out, err) = (Gathered::default(), Gathered::default());
-        let context = self.context.served_by(&self.of, Output::to(out.clone(), err.clone()));
+        let context = self.context.served_by(&self.of, Output::to(out.clone(), err.clone()), input);
         let result = request.and_then(|request| context.handle().block_on(serve(&context, request)));
         let result = result.and_then(|outcome| Ok(context.output().flush().map(|()| outcome)?));
         says.text(&out.take())?;
@@ -300,7 +314,7 @@ impl Shared {
     }
 
     /// Keeps a txg for a client that reads the devices itself, until it goes.
-    fn keep(&self, lines: &mut BufReader<&UnixStream>, says: &mut Says<'_>, views: &Arc<Slots>) -> Result<()> {
+    fn keep(&self, lines: &mut impl BufRead, says: &mut Says<'_>, views: &Arc<Slots>) -> Result<()> {
         let Some(_view) = Slots::try_take(views) else {
             return says.say(&Said::Err(format!("{VIEWS_MAX} others read the pool as of a txg")));
         };

@@ -69,7 +69,7 @@ pub(crate) async fn unmount_one(context: &Context, mount: &Mounted, is_forced: b
         Some((socket, _)) if is_forced => {
             let at = at.to_str().ok_or_else(|| anyhow!("its mount point is not UTF-8"))?;
             let request = context.program()?.request(&["cenote", "unmount", "--force", "--", at])?;
-            ensure!(control::send(socket, &request, context.output())? == 0, "its process did not unmount it");
+            ensure!(control::send(socket, &request, None, context.output())? == 0, "its process did not unmount it");
         }
         _ => {
             let how = if is_forced { Unmount::Detach } else { Unmount::Unused };

@@ -196,7 +196,7 @@ fn datasets_below_the_mounted_one_are_shown_and_written() {
         images.run("zfs", &["list", "-Hr", "-o", "name,mounted", "mine/x"]),
         "mine/x\tyes\nmine/x/y\tyes\nmine/x/y/z\tyes\n"
     );
-    // A look by name: until then the kernel keeps what was below the names that it was told to forget (see the README's limits).
+    // A look by name: until then the kernel keeps what was below the names that it was told to forget (see docs/LIMITS.md).
     assert_eq!(fs::read(mounted.path("x/y/file")).unwrap(), b"");
     drop(open);
     images.run("zfs", &["destroy", "-r", "mine/x"]);

@@ -9,8 +9,8 @@ use std::io::Write;
 use std::process::{Output, Stdio};
 
 use common::images::Images;
-use common::{Pool, said, theme};
-use serde_json::Value;
+use common::mounted::{End, Mounted, can_mount};
+use common::{Pool, entries_of as entries, said, theme};
 
 /// Gives a stream to a verb's standard input.
 fn fed(images: &Images, words: &[&str], stream: &[u8]) -> Output {
@@ -51,24 +51,6 @@ fn sent(images: &Images, words: &[&str]) -> Vec<u8> {
     let output = images.command("zfs", &[&["send"], words].concat()).output().unwrap();
     assert!(output.status.success(), "{words:?}: {}", said(&output));
     output.stdout
-}
-
-/// All that a snapshot holds, as the manifest of its pool says it: each file with its attributes and the sum of its bytes. Blocks, and the number
-/// of the folder at the top, are those of a pool.
-fn entries(manifest: &str, snapshot: &str) -> Vec<Value> {
-    let manifest: Value = serde_json::from_str(manifest).unwrap();
-    let entries = manifest["datasets"][snapshot]["entries"].as_array();
-    let mut entries = entries.unwrap_or_else(|| panic!("no entries of {snapshot}")).clone();
-    for entry in entries.iter_mut().map(|entry| entry.as_object_mut().unwrap()) {
-        entry.remove("blocks");
-        // Pieces of a sparse file, which are as large as its blocks.
-        entry.remove("data");
-        if entry["path"] == "." {
-            entry.remove("ino");
-        }
-    }
-    assert!(!entries.is_empty(), "{snapshot}");
-    entries
 }
 
 fn manifest(images: &Images) -> String {
@@ -393,4 +375,104 @@ fn a_full_standard_output_is_told_when_the_pool_is_exported() {
     assert!(listed.status.success() && listed.stderr.is_empty(), "{}", said(&listed));
     let next = images.command("zfs", &["snapshot", "mine/b@2"]).output().unwrap();
     assert!(next.status.success() && next.stderr.is_empty(), "{}", said(&next));
+}
+
+/// `zfs send` into `zfs receive`, as a shell would have it. The receiver's end.
+fn piped(images: &Images, send: &[&str], receive: &[&str]) -> Output {
+    let mut sender =
+        images.command("zfs", &[&["send"], send].concat()).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut receiver = images.command("zfs", &[&["receive"], receive].concat());
+    let output = receiver.stdin(sender.stdout.take().unwrap()).output().unwrap();
+    sender.wait().unwrap();
+    output
+}
+
+#[test]
+fn a_pool_that_is_mounted_and_written_sends_and_receives() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/a"]);
+    // What is received is read here, and is not to be changed by that.
+    images.run("zfs", &["set", "atime=off", "mine"]);
+    let mut mounted = Mounted::new(&images, "mine");
+    std::fs::write(mounted.path("a/first"), "one").unwrap();
+    images.run("zfs", &["snapshot", "mine/a@1"]);
+    let output = piped(&images, &["mine/a@1"], &["-v", "mine/b"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("receiving full stream of mine/a@1 into mine/b@1"));
+    // It is where it belongs, and what comes on top of it is there when the command ends.
+    assert_eq!(std::fs::read_to_string(mounted.path("b/first")).unwrap(), "one");
+    std::fs::write(mounted.path("a/second"), "two").unwrap();
+    images.run("zfs", &["snapshot", "mine/a@2"]);
+    // Somebody uses it.
+    let open = std::fs::File::open(mounted.path("b/first")).unwrap();
+    let output = piped(&images, &["-i", "@1", "mine/a@2"], &["mine/b"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("busy"), "{}", said(&output));
+    assert_eq!(names(&images, "snapshot"), ["mine/a@1", "mine/a@2", "mine/b@1"]);
+    assert_eq!(std::fs::read_to_string(mounted.path("b/first")).unwrap(), "one");
+    drop(open);
+    let output = piped(&images, &["-i", "@1", "mine/a@2"], &["mine/b"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(std::fs::read_to_string(mounted.path("b/second")).unwrap(), "two");
+    // A tree with what its sender has no more.
+    images.run("zfs", &["create", "mine/b/gone"]);
+    images.run("zfs", &["create", "mine/a/new"]);
+    std::fs::write(mounted.path("a/new/third"), "three").unwrap();
+    images.run("zfs", &["snapshot", "-r", "mine/a@3"]);
+    let output = piped(&images, &["-R", "-I", "@1", "mine/a@3"], &["-F", "mine/b"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(std::fs::read_to_string(mounted.path("b/new/third")).unwrap(), "three");
+    assert!(!mounted.path("b/gone").exists());
+    assert!(mounted.runs());
+    mounted.end(End::Unmount);
+    let all = manifest(&images);
+    assert_eq!(entries(&all, "mine/b@3"), entries(&all, "mine/a@3"));
+    assert_eq!(entries(&all, "mine/b/new@3"), entries(&all, "mine/a/new@3"));
+    images.assert_whole();
+}
+
+#[test]
+fn a_receive_into_a_mounted_pool_ends_with_its_command() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/a"]);
+    let mounted = Mounted::new(&images, "mine");
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(mounted.path("a/file"), &bytes).unwrap();
+    images.run("zfs", &["snapshot", "mine/a@1"]);
+    let stream = sent(&images, &["mine/a@1"]);
+    for words in [&["receive", "mine/b"][..], &["receive", "-s", "mine/b"]] {
+        let mut receiver = images.command("zfs", words);
+        let mut receiver = receiver.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = receiver.stdin.take().unwrap();
+        // More than a pipe holds, so the server has read of it; then the command is killed, and the pipe stays open.
+        stdin.write_all(&stream[..stream.len() / 2]).unwrap();
+        receiver.kill().unwrap();
+        receiver.wait().unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        loop {
+            // What is received in part is given up, or kept for the one that goes on.
+            let output = images.command("zfs", &["receive", "-A", "mine/b"]).output().unwrap();
+            let is_over = match words.contains(&"-s") {
+                true => output.status.success(),
+                false => said(&output).contains("does not exist") || said(&output).contains("does not have any"),
+            };
+            if is_over {
+                break;
+            }
+            assert!(std::time::Instant::now() < until, "{}", said(&output));
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        drop(stdin);
+        assert_eq!(names(&images, "filesystem"), ["mine/a"], "nothing is seen of it");
+    }
+    receive(&images, &["mine/b"], &stream);
+    assert_eq!(std::fs::read(mounted.path("b/file")).unwrap(), bytes);
+    mounted.end(End::Unmount);
+    images.assert_whole();
 }

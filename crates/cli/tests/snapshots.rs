@@ -191,3 +191,28 @@ fn a_rollback_takes_features_back_that_came_after_the_snapshot() {
     assert_eq!(state(), "enabled\n");
     images.assert_whole();
 }
+
+#[test]
+fn a_rollback_takes_clones_of_newer_snapshots_along() {
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/a"]);
+    for name in ["mine/a@1", "mine/a@2"] {
+        images.run("zfs", &["snapshot", name]);
+    }
+    images.run("zfs", &["clone", "mine/a@1", "mine/stays"]);
+    images.run("zfs", &["clone", "mine/a@2", "mine/goes"]);
+    images.run("zfs", &["create", "mine/goes/below"]);
+    images.run("zfs", &["snapshot", "mine/goes@x"]);
+    images.run("zfs", &["clone", "mine/goes@x", "mine/goes-too"]);
+    let refused = images.refused("zfs", &["rollback", "-r", "mine/a@1"]);
+    assert!(refused.contains("mine/goes"), "{refused}");
+    // A dataset that would go with the clone that it is below.
+    images.run("zfs", &["rename", "mine/a", "mine/goes/a"]);
+    let refused = images.refused("zfs", &["rollback", "-R", "mine/goes/a@1"]);
+    assert!(refused.contains("it is below 'mine/goes'"), "{refused}");
+    images.run("zfs", &["rename", "mine/goes/a", "mine/a"]);
+    images.run("zfs", &["rollback", "-R", "mine/a@1"]);
+    let names = images.run("zfs", &["list", "-H", "-o", "name", "-t", "all"]);
+    assert_eq!(names.lines().collect::<Vec<_>>(), ["mine", "mine/a", "mine/a@1", "mine/stays"]);
+    images.assert_whole();
+}

@@ -84,7 +84,7 @@ impl<R: Read> Run<'_, R> {
                         is_left = true;
                         has_progress |= self.step_aside(&change, top).await;
                         if self.request.is_verbose {
-                            (self.say)(Told::Out(format!("failed ({error}) - will try again on next pass")));
+                            self.caller.told(Told::Out(format!("failed ({error}) - will try again on next pass")));
                         }
                     }
                 }
@@ -147,7 +147,7 @@ impl<R: Read> Run<'_, R> {
             if from_guid.is_none() {
                 if self.request.is_verbose {
                     let from = list.from_snapshot.as_deref().unwrap_or_default();
-                    (self.say)(Told::Out(format!(
+                    self.caller.told(Told::Out(format!(
                         "local fs {} does not have fromsnap ({from} in stream); must have been deleted locally; ignoring",
                         dataset.name
                     )));
@@ -173,9 +173,17 @@ impl<R: Read> Run<'_, R> {
     }
 
     async fn make_change(&mut self, change: &Change) -> Result<(), AdminError> {
+        let dataset = match change {
+            Change::DestroyDataset(name) | Change::Promote(name) => name,
+            Change::RenameDataset { from, .. } => from,
+            Change::DestroySnapshot(name) | Change::RenameSnapshot { from: name, .. } => {
+                name.split('@').next().unwrap_or(name)
+            }
+        };
+        self.caller.lets_go(dataset).await;
         let mut tell = |text: String| {
             if self.request.is_verbose {
-                (self.say)(Told::Out(text));
+                self.caller.told(Told::Out(text));
             }
         };
         match change {
@@ -215,7 +223,7 @@ impl<R: Read> Run<'_, R> {
         self.aside += 1;
         let to = format!("{aside}{}-{}", self.pool.txg(), self.aside);
         if self.request.is_verbose {
-            (self.say)(Told::Out(format!("failed - trying rename {from} to {to}")));
+            self.caller.told(Told::Out(format!("failed - trying rename {from} to {to}")));
         }
         self.pool.rename_dataset(from, &to).await.is_ok()
     }

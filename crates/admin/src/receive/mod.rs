@@ -29,7 +29,7 @@ use cenote_spa::Pool;
 use self::list::List;
 use self::one::Received;
 use self::request::ACTION;
-pub use self::request::{Naming, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
+pub use self::request::{Caller, Naming, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
 use self::run::Run;
 
 /// Receives a stream, or a package of them.
@@ -40,10 +40,10 @@ pub async fn receive<R: Read>(
     pool: &Pool,
     input: R,
     request: &ReceiveRequest,
-    say: &mut (dyn FnMut(Told) + Send + Sync),
+    caller: &mut dyn Caller,
 ) -> Result<ReceiveOutcome, ReceiveError> {
     let reader = StreamReader::new(input, Checks::ALL);
-    let mut run = Run { pool, request, reader, say, outcome: ReceiveOutcome::default(), aside: 0 };
+    let mut run = Run { pool, request, reader, caller, outcome: ReceiveOutcome::default(), aside: 0 };
     let failed = |error: cenote_send::receiver::ReceiverError| ReceiveError::new(ACTION, error);
     let header = Header::read(&mut run.reader).map_err(failed)?;
     let header = header.ok_or_else(|| ReceiveError::new(ACTION, "invalid stream (bad magic number)"))?;

@@ -50,7 +50,7 @@ fn nice(bytes: u64) -> String {
 impl<R: Read> Run<'_, R> {
     fn tell(&mut self, text: String) {
         if self.request.is_verbose {
-            (self.say)(Told::Out(text));
+            self.caller.told(Told::Out(text));
         }
     }
 
@@ -132,6 +132,7 @@ impl<R: Read> Run<'_, R> {
             is_resumable: self.request.is_resumable,
             note_every: self.request.note_every,
         };
+        self.caller.lets_go(dataset).await;
         let began = self.pool.handle().now();
         let progress = ReceiveProgress::default();
         let properties = self.properties(dataset, types, sent.map(|(sent, _)| sent), wants_new);
@@ -162,7 +163,7 @@ impl<R: Read> Run<'_, R> {
             }
         }
         for (property, why) in refused {
-            (self.say)(Told::Err(format!("cannot receive {property} property on {dataset}: {why}")));
+            self.caller.told(Told::Err(format!("cannot receive {property} property on {dataset}: {why}")));
         }
         self.reserve(dataset, &properties).await;
         self.finish(&target, sent).await.map_err(|error| ReceiveError::new(action, error))?;
@@ -258,7 +259,7 @@ impl<R: Read> Run<'_, R> {
         }
         for name in self.request.excluded.iter().map(String::as_str).filter(foreign) {
             let text = format!("Warning: {dataset}: property '{name}' does not apply to datasets of this type");
-            (self.say)(Told::Err(text));
+            self.caller.told(Told::Err(text));
         }
         Ok(())
     }
@@ -342,7 +343,7 @@ impl<R: Read> Run<'_, R> {
         for setting in properties.reserved.iter().cloned() {
             let set = crate::set_properties(self.pool, &[dataset.to_owned()], &[setting]).await;
             if let Err(error) = set {
-                (self.say)(Told::Err(error.to_string()));
+                self.caller.told(Told::Err(error.to_string()));
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use cenote_taskq::BoxFuture;
+
 use crate::Setting;
 
 /// The part of a sent name that is added to the name that was given.
@@ -50,6 +52,24 @@ pub enum Told {
     Out(String),
     /// A warning.
     Err(String),
+}
+
+/// The caller of a receive: it is told what happens, and may have to let go of datasets first.
+pub trait Caller: Send + Sync {
+    /// A message.
+    fn told(&mut self, told: Told);
+
+    /// A dataset that may be there, and mounted, is about to be changed, renamed or destroyed. It is refused afterwards if it is in use.
+    fn lets_go<'a>(&'a mut self, dataset: &'a str) -> BoxFuture<'a, ()> {
+        let _ = dataset;
+        Box::pin(async {})
+    }
+}
+
+impl<F: FnMut(Told) + Send + Sync> Caller for F {
+    fn told(&mut self, told: Told) {
+        self(told);
+    }
 }
 
 /// Why streams are not received, in OpenZFS's words.

@@ -3,14 +3,14 @@
 use cenote_send::StreamReader;
 use cenote_spa::Pool;
 
-use super::request::{ReceiveOutcome, ReceiveRequest, Told};
+use super::request::{Caller, ReceiveOutcome, ReceiveRequest};
 
 /// A run of streams.
 pub(super) struct Run<'a, R> {
     pub(super) pool: &'a Pool,
     pub(super) request: &'a ReceiveRequest,
     pub(super) reader: StreamReader<R>,
-    pub(super) say: &'a mut (dyn FnMut(Told) + Send + Sync),
+    pub(super) caller: &'a mut dyn Caller,
     pub(super) outcome: ReceiveOutcome,
     /// Names that were given out to step aside.
     pub(super) aside: u64,

@@ -69,6 +69,14 @@ impl Command {
         }
     }
 
+    /// Whether it reads standard input, which a server that does it then gets.
+    pub(crate) const fn takes_input(&self) -> bool {
+        match self {
+            Self::Zfs(args) => args.takes_input(),
+            _ => false,
+        }
+    }
+
     /// The options of a command that goes on until it is ended; none of another.
     pub(crate) fn goes_on(&self) -> Option<&GoesOn> {
         match self {

@@ -20,7 +20,7 @@ use cenote_taskq::{Group, Handle};
 
 use crate::args::globals::{Globals, RewindHow, Search};
 use crate::cachefile::{CacheFile, Entry};
-use crate::control::{self, Kept, Who};
+use crate::control::{self, Kept, Passed, Who};
 use crate::holder::{self, Holder};
 use crate::missingpool::{Gone, NoSuchPool, User};
 use crate::outcome::Outcome;
@@ -97,6 +97,8 @@ struct Served {
     /// The txg that the command reads.
     view: Arc<Mutex<Option<View>>>,
     is_to_end: Arc<AtomicBool>,
+    /// Its standard input, until the command takes it.
+    input: Arc<Mutex<Option<Passed>>>,
 }
 
 /// What goes on by itself in the pools that a command has opened. Not the pools: a command may let one go and open it anew,

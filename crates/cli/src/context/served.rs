@@ -11,9 +11,10 @@ use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountError, Unmount};
 use cenote_spa::{FoundPool, Pool, SpaError};
+use cenote_taskq::sync::Mutex;
 
 use super::{Context, END_POLL, Served};
-use crate::control;
+use crate::control::{self, Input, Passed};
 use crate::datasets::{Mounted, Mounts};
 use crate::output::Output;
 use crate::served::ServedPool;
@@ -26,14 +27,29 @@ const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
 
 impl Context {
     /// For a client of this process, which has this pool.
-    pub(crate) fn served_by(&self, of: &ServedPool, output: Output) -> Self {
-        let served = Served { of: of.clone(), view: Arc::default(), is_to_end: Arc::default() };
+    pub(crate) fn served_by(&self, of: &ServedPool, output: Output, input: Option<Passed>) -> Self {
+        let input = Arc::new(Mutex::new(input));
+        let served = Served { of: of.clone(), view: Arc::default(), is_to_end: Arc::default(), input };
         let mut context = self.clone();
         (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
         context.kept = Arc::default();
         // Its own labels say that it is in use.
         context.search.force = true;
         context
+    }
+
+    /// Standard input: of this process, or of the client whose work it does. A client's is given out once.
+    ///
+    /// # Errors
+    /// The client has sent none.
+    pub(crate) fn input(&self) -> Result<Input> {
+        match &self.served {
+            None => Ok(Input::Own(std::io::stdin())),
+            Some(served) => match served.input.lock().take() {
+                Some(passed) => Ok(Input::Passed(passed)),
+                None => bail!("this command reads standard input, and its client has sent none"),
+            },
+        }
     }
 
     /// The pool of this process, where it does a client's work.

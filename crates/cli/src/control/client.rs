@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufReader, ErrorKind, Write as _};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::Guid;
 use serde::Serialize;
 
+use super::passing::send_with;
 use super::place::connect;
 use super::{Ask, Said, VERSION, Who, read_line, usual_socket};
 use crate::cachefile::CacheFile;
@@ -110,17 +112,25 @@ pub(crate) fn sync(socket: &Path) -> Result<()> {
     }
 }
 
-/// Has a server do what is asked for, and prints what it says; the exit status.
+/// Has a server do what is asked for, and prints what it says; the exit status. `input` is for the server to read.
 ///
 /// # Errors
 /// It has gone, or does not answer that it is there: without that a command would wait for as long as a server is stopped.
-pub(crate) fn send<R: Serialize>(socket: &Path, request: &R, output: &Output) -> Result<u8> {
+pub(crate) fn send<R: Serialize>(
+    socket: &Path,
+    request: &R,
+    input: Option<BorrowedFd<'_>>,
+    output: &Output,
+) -> Result<u8> {
     let at = || format!("the server at {}", socket.display());
     who(socket)?;
     let mut stream = connect(socket).with_context(at)?;
     let mut line = serde_json::to_vec(&Ask { version: VERSION, request })?;
     line.push(b'\n');
-    stream.write_all(&line).with_context(at)?;
+    match input {
+        Some(input) => send_with(&stream, &line, input).with_context(at)?,
+        None => stream.write_all(&line).with_context(at)?,
+    }
     let mut answers = BufReader::new(stream);
     let mut status = None;
     while let Some(line) = read_line(&mut answers).with_context(at)? {

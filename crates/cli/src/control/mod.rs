@@ -22,11 +22,14 @@
 //! `{"view": [BYTE, …]}`, the root of a txg that it keeps until the client goes ([`view`]), and then to each line with
 //! `{"whole": BOOL}`.
 //!
+//! A command that reads standard input (`zfs receive`) sends it along: the descriptor comes with the request's line, and the server reads it until
+//! it or the client ends ([`passing`]). What `zfs send` reads it reads itself, by a view.
+//!
 //! **Trust.** Only the user who runs the server, and root, may ask: the folder and the socket are that user's alone, and the server
 //! asks the kernel for the user at the other end. So does the client: it sends nothing to a listener of another user, nor in a
 //! folder where others could have put one ([`place`]); and it prints no control characters of an answer on a terminal.
 //!
-//! **Bounds.** A request is a megabyte at most, an answer 64; eight requests are carried out at once, and others wait; 32 clients have views; a client that is silent for half a
+//! **Bounds.** A request is a megabyte at most, an answer 64; eight requests are carried out at once, and 32 with an input, and others wait; 32 clients have views; a client that is silent for half a
 //! minute is disconnected.
 //!
 //! **Its end.** A server is *ending* from the end of its work until the pool is exported: requests are refused, and clients that
@@ -46,6 +49,7 @@
 //! that does not read could hold up the sync.
 
 mod client;
+mod passing;
 pub(crate) mod place;
 mod view;
 
@@ -59,6 +63,7 @@ use serde::{Deserialize, Serialize};
 use crate::cachefile::CacheFile;
 
 pub(crate) use client::{all, find, only, send, servers, sync, who};
+pub(crate) use passing::{Input, Passed, Receiving};
 pub(crate) use view::Kept;
 
 /// The form that is spoken.

@@ -94,6 +94,24 @@ pub(crate) fn said(output: &Output) -> String {
     format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr))
 }
 
+/// All that a snapshot holds, as the manifest of its pool says it: each file with its attributes and the sum of its bytes. Blocks, and the number
+/// of the folder at the top, are those of a pool.
+pub(crate) fn entries_of(manifest: &str, snapshot: &str) -> Vec<Value> {
+    let manifest: Value = serde_json::from_str(manifest).unwrap();
+    let entries = manifest["datasets"][snapshot]["entries"].as_array();
+    let mut entries = entries.unwrap_or_else(|| panic!("no entries of {snapshot}")).clone();
+    for entry in entries.iter_mut().map(|entry| entry.as_object_mut().unwrap()) {
+        entry.remove("blocks");
+        // Pieces of a sparse file, which are as large as its blocks.
+        entry.remove("data");
+        if entry["path"] == "." {
+            entry.remove("ino");
+        }
+    }
+    assert!(!entries.is_empty(), "{snapshot}");
+    entries
+}
+
 /// An entry without the fields `left_out`, and, for directories, without those that mean different things in different
 /// file systems.
 pub(crate) fn comparable(entry: &Value, left_out: &[&str]) -> Value {

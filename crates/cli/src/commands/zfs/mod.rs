@@ -86,6 +86,11 @@ impl Args {
         }
     }
 
+    /// Whether it reads standard input, which a server that does it then gets.
+    pub(crate) const fn takes_input(&self) -> bool {
+        matches!(self.command, Zfs::Receive(_))
+    }
+
     /// Whether the server that has the pool can do it.
     pub(crate) const fn is_for_server(&self) -> bool {
         matches!(
@@ -99,6 +104,7 @@ impl Args {
                 | Zfs::Inherit(_)
                 | Zfs::List(_)
                 | Zfs::Promote(_)
+                | Zfs::Receive(_)
                 | Zfs::Release(_)
                 | Zfs::Rename(_)
                 | Zfs::Rollback(_)

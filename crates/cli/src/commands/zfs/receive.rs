@@ -1,10 +1,12 @@
 //! `zfs receive`: a stream on standard input becomes a snapshot, and a package of them a tree.
 
-use std::io::{self, BufReader, IsTerminal};
+use std::io::BufReader;
 
 use anyhow::{Result, anyhow, bail};
-use cenote_admin::receive::{Naming, ReceiveRequest, Told, receive};
+use cenote_admin::receive::{Caller, Naming, ReceiveRequest, Told, receive};
+use cenote_dsl::name::is_at_or_below;
 use cenote_props::{Types, is_user_property};
+use cenote_taskq::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -134,24 +136,22 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return abort(context, &args).await;
     }
     let request = args.request()?;
-    if io::stdin().is_terminal() {
+    let pool = Writing::open(context, pool_of(&args.target)).await?.in_background(context).await;
+    let input = context.input()?;
+    if input.is_terminal() {
         bail!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
     }
-    let pool = Writing::open(context, pool_of(&args.target)).await?.in_background(context).await;
-    let mut said = Ok(());
-    let mut say = |told: Told| match told {
-        Told::Out(text) if said.is_ok() => said = context.out(format!("{text}\n")),
-        Told::Out(_) => {}
-        Told::Err(text) => context.err(text),
-    };
-    let input = BufReader::with_capacity(READ_BYTES, io::stdin());
-    let received = receive(pool.pool(), input, &request, &mut say).await;
+    let mut listener = Listener { context, said: Ok(()), released: Vec::new() };
+    let input = BufReader::with_capacity(READ_BYTES, input);
+    let received = receive(pool.pool(), input, &request, &mut listener).await;
+    let Listener { said, mut released, .. } = listener;
     // What could not be said is an error once the pool is left as it is to be.
     let said = said.and_then(|()| Ok(context.output().flush()?));
-    // Streams that came are received, also where a later one of the package was refused.
+    // Streams that came are received, also where a later one of the package was refused; and datasets that left their mounts come back.
     if let Ok(outcome) = &received {
-        context.datasets_changed(&outcome.datasets).await;
+        released.extend(outcome.datasets.iter().cloned());
     }
+    context.datasets_changed(&released).await;
     if request.is_dry {
         // Nothing was changed.
         received?;
@@ -163,6 +163,33 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let outcome = received?;
     said?;
     Ok(Outcome::unless(outcome.is_incomplete))
+}
+
+/// Says what a receive tells, and has mounts of this process let go of datasets that are about to be changed.
+struct Listener<'a> {
+    context: &'a Context,
+    said: Result<()>,
+    /// Datasets that mounts were asked to let go of.
+    released: Vec<String>,
+}
+
+impl Caller for Listener<'_> {
+    fn told(&mut self, told: Told) {
+        match told {
+            Told::Out(text) if self.said.is_ok() => self.said = self.context.out(format!("{text}\n")),
+            Told::Out(_) => {}
+            Told::Err(text) => self.context.err(text),
+        }
+    }
+
+    fn lets_go<'a>(&'a mut self, dataset: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.released.push(dataset.to_owned());
+            // One that somebody uses is refused by the receive itself, in OpenZFS's words.
+            let _ = self.context.release(&self.released[self.released.len() - 1..], "receive").await;
+            let _ = self.context.let_go(|held| is_at_or_below(&held.dir.name, dataset)).await;
+        })
+    }
 }
 
 async fn abort(context: &Context, args: &Args) -> Result<Outcome> {

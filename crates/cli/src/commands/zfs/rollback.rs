@@ -1,7 +1,10 @@
 //! `zfs rollback`.
 
-use anyhow::Result;
-use cenote_admin::rollback;
+use anyhow::{Result, bail};
+use cenote_admin::{Destroy, Reach, clones_of_newer, rollback};
+use cenote_dsl::Dataset;
+use cenote_dsl::name::is_at_or_below;
+use cenote_spa::Pool;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -17,8 +20,8 @@ pub(crate) struct Args {
     /// Destroy snapshots that are newer.
     #[arg(short = 'r')]
     destroys_newer: bool,
-    /// Not yet: destroy clones of those too.
-    #[arg(short = 'R', hide = true)]
+    /// Destroy clones of those too, with all that is below them and depends on them.
+    #[arg(short = 'R')]
     destroys_clones: bool,
     /// Accepted for the sake of scripts: nothing is unmounted.
     #[arg(short = 'f')]
@@ -28,9 +31,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.destroys_clones {
-        return Err(usage("not supported yet: -R; clones of newer snapshots are destroyed by 'zfs destroy'"));
-    }
     let Some((dataset, _)) = args.snapshot.split_once('@') else {
         return Err(usage(format!("'{}' is no snapshot", args.snapshot)));
     };
@@ -41,14 +41,52 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         volumes.lock().await.close_unused();
     }
     context.release(std::slice::from_ref(&dataset), "rollback").await?;
-    if args.destroys_newer {
-        context.let_go(|held| held.dir.name == dataset).await?;
+    let destroys_newer = args.destroys_newer || args.destroys_clones;
+    let clones = match args.destroys_clones {
+        true => clones_of_newer(pool.pool(), &args.snapshot).await?,
+        false => Vec::new(),
+    };
+    context.release(&clones, "destroy").await?;
+    if destroys_newer {
+        let is_going = |held: &Dataset| {
+            held.dir.name == dataset || clones.iter().any(|clone| is_at_or_below(&held.dir.name, clone))
+        };
+        context.let_go(is_going).await?;
     }
-    let went = rollback(pool.pool(), &args.snapshot, args.destroys_newer).await;
+    pool.pool().settle_logs().await?;
+    let mut went = destroy_clones(pool.pool(), &clones, &dataset).await;
+    if went.is_ok() {
+        went = rollback(pool.pool(), &args.snapshot, destroys_newer).await.map_err(Into::into);
+    }
+    context.datasets_changed(&clones).await;
     context.datasets_changed(std::slice::from_ref(&dataset)).await;
     went?;
     pool.work_off(context, "freeing").await?;
-    let words = ["zfs", "rollback", if args.destroys_newer { "-r" } else { "" }, args.snapshot.as_str()];
+    let flag = if args.destroys_clones { Some("-R") } else { args.destroys_newer.then_some("-r") };
+    let words = ["zfs", "rollback"].into_iter().chain(flag).chain([args.snapshot.as_str()]);
     pool.finish(line(words)).await?;
     Ok(Outcome::Good)
+}
+
+/// Destroys clones with all that depends on them. One may have gone with another. Nothing is destroyed where the dataset that goes back
+/// would go with them: it may lie below a clone.
+async fn destroy_clones(pool: &Pool, clones: &[String], dataset: &str) -> Result<()> {
+    let task = |name: &str| Destroy::new(pool, name, Reach { recursive: true, clones: true });
+    for name in clones {
+        let goes_along = match is_at_or_below(dataset, name) {
+            true => true,
+            false => pool.check_task(task(name)).await?.names().iter().any(|going| going == dataset),
+        };
+        if goes_along {
+            bail!(
+                "cannot rollback '{dataset}': it is below '{name}', which would have to be destroyed; rename one of them"
+            );
+        }
+    }
+    for name in clones {
+        if pool.dsl()?.find_dir(name).await?.is_some() {
+            pool.sync_task(task(name)).await?;
+        }
+    }
+    Ok(())
 }
