@@ -123,7 +123,9 @@ fn collect(folder: &Path, at: &mut Vec<String>, found: &mut Modules, write_folde
 /// The code of a file: without comments, and without its tests, which stand at the end.
 fn code_of(text: &str) -> String {
     let end = text.find("#[cfg(test)]\nmod tests").unwrap_or(text.len());
-    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    // In a module within the file, `super` is the file.
+    let is_of_inner = |line: &str| line.starts_with(' ') && line.trim_start().starts_with("use super::");
+    let is_code = |line: &&str| !line.trim_start().starts_with("//") && !is_of_inner(line);
     let code = text[..end].lines().filter(is_code).collect::<Vec<_>>().join("\n");
     // What a module exports of those below it is none that it uses.
     let statements = code.split_inclusive(';');

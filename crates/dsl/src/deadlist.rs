@@ -50,6 +50,10 @@ impl LoadedDeadlists {
         if lists.len() <= LOADED_MAX {
             self.0.insert(deadlist, lists);
         }
+        debug_assert!(
+            self.0.values().map(BTreeMap::len).sum::<usize>() <= LOADED_MAX,
+            "memory of deadlists is bounded"
+        );
     }
 }
 
@@ -104,6 +108,10 @@ impl Dsl {
 
     /// Makes a deadlist with these entries.
     pub(crate) async fn create_deadlist(&self, txg: Txg, lists: &[(Txg, ObjectId)]) -> Result<ObjectId, DslError> {
+        debug_assert!(
+            lists.is_sorted_by_key(|(first, _)| *first),
+            "entries of a deadlist are in the order of their txgs"
+        );
         let names: Vec<String> = lists.iter().map(|(first, _)| int_key_name(first.0)).collect();
         let entries: Vec<(&str, ZapValue)> =
             names.iter().zip(lists).map(|(name, (_, list))| (name.as_str(), ZapValue::from_u64(list.0))).collect();
@@ -165,6 +173,7 @@ impl Dsl {
             zap.remove(int_key_name(first.0).as_bytes()).await?;
         }
         zap.flush(txg).await?;
+        debug_assert!(moved.used_bytes >= 0, "lists have no less than nothing");
         self.change_deadlist(txg, &object, moved.negated()).await?;
         Ok(moved)
     }
@@ -177,6 +186,7 @@ impl Dsl {
         from: ObjectId,
         refs: &mut EmptyRefs,
     ) -> Result<(), DslError> {
+        debug_assert!(into != from, "a deadlist is not merged with itself");
         let (target, mut lists) = self.open_deadlist_to_change(into).await?;
         let (source, gone) = self.open_deadlist_to_change(from).await?;
         let mut sum = SpaceDelta::default();
@@ -202,6 +212,7 @@ impl Dsl {
         list: ObjectId,
         refs: &mut EmptyRefs,
     ) -> Result<ObjectId, DslError> {
+        debug_assert!(own != list || Some(own) == self.empty_bpobj(), "a list is not put into itself");
         if Some(own) != self.empty_bpobj() {
             self.enqueue_list(txg, &self.mos().object(own).await?, list, refs).await?;
             return Ok(own);
@@ -227,6 +238,7 @@ impl Dsl {
             let what = format!("it has no entry for what was born before txg {key}");
             return Err(DslError::Corrupt { object: deadlist.0, what });
         };
+        debug_assert!(*first < key, "an entry becomes one with the one before it");
         self.enqueue_in_entry(txg, &object, *first, *own, *list, refs).await?;
         Ok(Zap::put_entry(&object, txg, &int_key_name(key.0), None).await?)
     }
@@ -259,6 +271,7 @@ impl Dsl {
         }
         let mut replaced = 0;
         for (first, blocks) in dead {
+            debug_assert!(lists.contains_key(&first), "blocks go to an entry that is there");
             let mut bpobj = lists[&first];
             if Some(bpobj) == self.empty_bpobj() {
                 bpobj = self.create_bpobj(txg)?;

@@ -58,6 +58,7 @@ impl Object {
         let start = (offset_bytes % size) as usize;
         let end = start.checked_add(len).filter(|end| len > 0 && *end as u64 <= size)?;
         let pointer = tree.resident_pointer(block)?;
+        debug_assert!(start < end && !pointer.is_hole(), "a range that is located has bytes on disk");
         Some(Located { tree, block, pointer, range: start..end })
     }
 
@@ -100,6 +101,7 @@ impl Object {
     /// The part of a block that was asked for. Nothing where the block's tree was replaced meanwhile, or the block is not fit to be
     /// handed out as it is.
     fn part(&self, at: &Located<'_>, found: Result<Found, DmuError>) -> Option<Result<Block, DmuError>> {
+        debug_assert!(at.range.end as u64 <= at.tree.block_bytes(), "a range is within its block");
         match found {
             Ok((bytes, order, _)) => self.is_fit(&at.tree, &bytes, order).then(|| Ok(part_of(bytes, at.range.clone()))),
             Err(_) if self.is_replaced(&at.tree) => None,

@@ -32,6 +32,7 @@ impl Descent {
         }
         let top = ancestor(block.0, level, levels - 1, tree.phys.blkptrs_per_indirect_shift());
         let pointer = usize::try_from(top).ok().and_then(|top| tree.phys.blkptrs().get(top).copied());
+        debug_assert!(levels > 0, "a tree has the level of its data");
         // Outside the tree.
         let pointer = pointer.unwrap_or(Blkptr::HOLE);
         Ok(Self { level, block, at_level: levels - 1, pointer })
@@ -76,6 +77,7 @@ impl Descent {
     }
 
     fn step(&mut self, tree: &BlockTree, indirect: &[u8]) -> Result<(), DmuError> {
+        assert!(self.at_level > self.level, "a descent goes on above the level that it leads to");
         let shift = tree.phys.blkptrs_per_indirect_shift();
         let index = ancestor(self.block.0, self.level, self.at_level - 1, shift) & ((1 << shift) - 1);
         self.pointer = tree.pointer_in(indirect, &self.pointer, index as usize)?;

@@ -197,7 +197,8 @@ impl Account {
         let percent = self.data_percent.load(Ordering::Relaxed).max(self.metadata_percent.load(Ordering::Relaxed));
         let worst = coming_bytes().saturating_mul(percent).div_ceil(100).saturating_sub(asked_bytes);
         let surplus = counted.saturating_sub(worst);
-        admitted.fetch_sub(surplus, Ordering::SeqCst);
+        let before = admitted.fetch_sub(surplus, Ordering::SeqCst);
+        assert!(before >= surplus, "no more is taken back than was counted");
         surplus > 0
     }
 

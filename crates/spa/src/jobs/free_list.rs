@@ -12,50 +12,15 @@ use cenote_dmu::SpaceDelta;
 use cenote_dsl::UsedBy;
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::ids::Txg;
-use cenote_taskq::Instant;
 use cenote_zio::ORDER;
 
 use crate::SpaError;
 use crate::config::PoolState;
-use crate::jobs::{JobStatus, SLICE_BLOCKS_MAX, Slice};
+use crate::jobs::{SLICE_BLOCKS_MAX, Slice};
 use crate::sync::Syncer;
 
 /// Blocks that are taken off the list at once: 2 MiB of it.
 const BATCH: u64 = 1 << 14;
-
-/// The job's state while the pool is open.
-#[derive(Debug, Default)]
-pub(crate) struct FreeList {
-    /// The list has blocks.
-    has_work: bool,
-    left_bytes: u64,
-    done_bytes: u64,
-    begun: Option<Instant>,
-    stalled: Option<String>,
-}
-
-impl FreeList {
-    /// As the header of the list has it.
-    pub(crate) fn open(phys: &BpobjPhys) -> Self {
-        Self { has_work: !phys.is_empty(), left_bytes: phys.bytes, ..Self::default() }
-    }
-
-    /// True if it goes on with the next txg.
-    pub(super) const fn goes_on(&self) -> bool {
-        self.has_work && self.stalled.is_none()
-    }
-
-    /// Its status, if there is work left.
-    pub(super) fn status(&self, now: Instant) -> Option<JobStatus> {
-        self.has_work.then(|| JobStatus {
-            name: "free_bpobj",
-            left_bytes: self.left_bytes,
-            done_bytes: self.done_bytes,
-            took: self.begun.map(|begun| now - begun).unwrap_or_default(),
-            stalled: self.stalled.clone(),
-        })
-    }
-}
 
 impl Syncer {
     /// Blocks were put into the list.

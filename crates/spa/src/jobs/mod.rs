@@ -24,6 +24,7 @@ pub(crate) mod async_destroy;
 mod doomed;
 mod free_destroyed;
 pub(crate) mod free_list;
+pub(crate) mod freeing;
 
 use std::time::Duration;
 

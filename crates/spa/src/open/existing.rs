@@ -30,7 +30,7 @@ use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::import::import_for;
 use crate::jobs::async_destroy::AsyncDestroy;
-use crate::jobs::free_list::FreeList;
+use crate::jobs::freeing::FreeList;
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
 use crate::owner::KERNEL_POOLS;

@@ -241,7 +241,7 @@ pub(crate) async fn create_syncer(
         shared: SharedBlocks::none(),
         deferred: None,
         async_destroy: crate::jobs::async_destroy::AsyncDestroy::default(),
-        free_list: crate::jobs::free_list::FreeList::default(),
+        free_list: crate::jobs::freeing::FreeList::default(),
         late: Arc::default(),
         long_holds: Arc::default(),
         headers_only: std::collections::BTreeSet::default(),

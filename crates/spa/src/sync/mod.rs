@@ -111,7 +111,7 @@ use cenote_dsl::Head;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::jobs::async_destroy::AsyncDestroy;
-use crate::jobs::free_list::FreeList;
+use crate::jobs::freeing::FreeList;
 use crate::longholds::LongHolds;
 use crate::refcount::known::SharedBlocks;
 use crate::sync::late::LateTasks;

@@ -1,7 +1,7 @@
 //! The pool's space: the allocator of `metaslab` behind the trait of `zio`, and its maps among the objects of the MOS.
 
 use crate::pins::{KEPT_SHARE_MAX, Pins};
-use crate::sync::Clock;
+use crate::sync::clock::Clock;
 use crate::sync::troubles::Troubles;
 use cenote_dmu::Objset;
 use cenote_format::blkptr::Dva;

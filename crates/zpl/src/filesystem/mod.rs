@@ -96,24 +96,19 @@ impl FileSystem {
         Self::open_logged(objset, Arc::new(Log::without(source, SyncMode::Standard)), options).await
     }
 
-    /// Opens the file system of a head dataset to be changed, in txgs of `log`, which is told of all changes. What its intent log has is replayed first, so
-    /// nobody else has it open to be changed, and the caller holds no txg and is no sync task. Objects that its last user left in the
-    /// delete queue are garbage now: see [`FileSystem::reap`].
+    /// The same, which gives the log the contents of its files.
     ///
     /// # Errors
-    /// It is none, or one of a kind that cannot be changed yet; its intent log cannot be replayed ([`ZplError::Replay`]).
-    pub async fn open_logged(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> Result<Self, ZplError> {
-        // Seldom, and large.
-        Box::pin(crate::replay::replay(objset, log.clone(), options)).await?;
-        let this = Self::open_unreplayed(objset, log, options, false).await?;
-        let in_use = this.in_use()?;
-        let data = in_use.data.get_or_init(|| Arc::new(LoggedFiles::new(&this)));
+    /// It is open to be read only.
+    pub(crate) fn logging_data(self) -> Result<Self, ZplError> {
+        let in_use = self.in_use()?;
+        let data = in_use.data.get_or_init(|| Arc::new(LoggedFiles::new(&self)));
         let weak: std::sync::Weak<LoggedFiles> = Arc::downgrade(data);
         in_use.log.set_data(weak);
-        Ok(this)
+        Ok(self)
     }
 
-    /// The same, as far as its intent log was replayed. `is_replayed`: to do that.
+    /// As [`FileSystem::open_logged`], as far as its intent log was replayed. `is_replayed`: to do that.
     pub(crate) async fn open_unreplayed(
         objset: &Objset,
         log: Arc<Log>,

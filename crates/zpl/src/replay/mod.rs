@@ -28,15 +28,25 @@ use cenote_zil::{Chain, Log, Marking, Position, ReplayError, Replaying, unsuppor
 use crate::filesystem::{FileSystem, FileSystemOptions};
 use crate::{AccessTimes, XattrMode, ZplError};
 
+impl FileSystem {
+    /// Opens the file system of a head dataset to be changed, in txgs of `log`, which is told of all changes. What its intent log has is replayed first, so
+    /// nobody else has it open to be changed, and the caller holds no txg and is no sync task. Objects that its last user left in the
+    /// delete queue are garbage now: see [`FileSystem::reap`].
+    ///
+    /// # Errors
+    /// It is none, or one of a kind that cannot be changed yet; its intent log cannot be replayed ([`ZplError::Replay`]).
+    pub async fn open_logged(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> Result<Self, ZplError> {
+        // Seldom, and large.
+        Box::pin(replay(objset, log.clone(), options)).await?;
+        Self::open_unreplayed(objset, log, options, false).await?.logging_data()
+    }
+}
+
 /// Replays the log of a head dataset, if one was claimed, and destroys it.
 ///
 /// # Errors
 /// It cannot be replayed: what is done is done, and the rest of the log stays.
-pub(crate) fn replay(
-    objset: &Objset,
-    log: Arc<Log>,
-    options: FileSystemOptions,
-) -> BoxFuture<'_, Result<(), ZplError>> {
+fn replay(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> BoxFuture<'_, Result<(), ZplError>> {
     Box::pin(async move {
         let header = objset.zil_header();
         if header.claim_txg.0 == 0 {
