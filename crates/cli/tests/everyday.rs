@@ -187,7 +187,9 @@ fn an_error_of_a_command_that_went_on_is_in_its_log() {
     let pid = fs::read_to_string(&pid_file).unwrap();
     let pid = pid.trim();
     good(Command::new("prlimit").args(["--pid", pid, "--fsize=0:unlimited"]));
-    fs::write(folder.path().join("file"), "x").unwrap();
+    // On a busy machine a txg may fail before this write has come: then the write waits, as in any suspended pool, until the mount is given up.
+    let file = folder.path().join("file");
+    let writer = std::thread::spawn(move || drop(fs::write(file, "x")));
     // Told again and again, it gives up what is not on disk.
     let deadline = Instant::now() + Duration::from_secs(120);
     while Path::new("/proc").join(pid).exists() {
@@ -195,6 +197,7 @@ fn an_error_of_a_command_that_went_on_is_in_its_log() {
         assert!(Instant::now() < deadline, "it goes on");
         std::thread::sleep(Duration::from_millis(300));
     }
+    writer.join().unwrap();
     said_later.write_all(b"end of the log\n").unwrap();
     let mut text = String::new();
     while !text.ends_with("end of the log\n") {
