@@ -158,7 +158,17 @@ fn of_pypi() -> Option<PathBuf> {
     }
     let mut make = Command::new("python3");
     let mut install = Command::new(bin.join("pip"));
-    install.args(["install", "--quiet", "--disable-pip-version-check", "zfs-autobackup==3.3", "pyznap==1.6.0"]);
+    install.args([
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--retries",
+        "1",
+        "--timeout",
+        "15",
+        "zfs-autobackup==3.3",
+        "pyznap==1.6.0",
+    ]);
     for step in [make.args(["-m", "venv"]).arg(&at), &mut install] {
         match step.output() {
             Ok(output) if output.status.success() => {}

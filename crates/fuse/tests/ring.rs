@@ -62,7 +62,7 @@ fn pools_look_as_they_did_in_openzfs_by_a_ring() {
 }
 
 #[test]
-fn without_the_option_or_the_switch_the_device_serves() {
+fn the_switch_decides_unless_an_option_wants_the_device() {
     with_ring(|| {
         let opened = Opened::new("basic");
         let dataset = opened.mountable().remove(0);
@@ -75,7 +75,9 @@ fn without_the_option_or_the_switch_the_device_serves() {
             opened.runtime.block_on(mount.unmount(Unmount::Unused)).unwrap();
             by_ring
         };
-        assert_eq!((serves("N", &options()), serves("Y", &alone()), serves("Y", &options())), (false, false, true));
+        let device = MountOptions { transport: Transport::Device, ..alone() };
+        assert_eq!([serves("N", &alone()), serves("N", &options()), serves("Y", &device)], [false; 3]);
+        assert_eq!([serves("Y", &alone()), serves("Y", &options())], [true; 2]);
     });
 }
 
