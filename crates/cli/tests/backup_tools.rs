@@ -126,7 +126,7 @@ impl World {
         both
     }
 
-    /// What happens between two runs of a tool.
+    /// Changes the tree between two runs of a tool.
     fn change(&self) {
         self.write("a", self.rounds);
         self.write("c/0", self.rounds + 1);

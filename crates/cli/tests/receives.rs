@@ -394,7 +394,7 @@ fn a_pool_that_is_mounted_and_written_sends_and_receives() {
     }
     let images = Images::made(&[], 1, &[]);
     images.run("zfs", &["create", "mine/a"]);
-    // What is received is read here, and is not to be changed by that.
+    // The received files are read here, which is not to change their dataset.
     images.run("zfs", &["set", "atime=off", "mine"]);
     let mut mounted = Mounted::new(&images, "mine");
     std::fs::write(mounted.path("a/first"), "one").unwrap();
@@ -456,7 +456,7 @@ fn a_receive_into_a_mounted_pool_ends_with_its_command() {
         receiver.wait().unwrap();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
         loop {
-            // What is received in part is given up, or kept for the one that goes on.
+            // The part that came is given up, or kept for a receive that goes on.
             let output = images.command("zfs", &["receive", "-A", "mine/b"]).output().unwrap();
             let is_over = match words.contains(&"-s") {
                 true => output.status.success(),

@@ -186,7 +186,7 @@ fn after_a_close_nothing_is_under_way_and_nothing_starts() -> Result<()> {
             handle.sleep(WAIT * 100).await;
             assert_eq!(disk.counts().reads, after, "a read was begun by nobody");
             assert_eq!(pool.cache().stats().prefetched, prefetched, "something was loaded ahead");
-            // What needs tasks of its own is refused, with the reason: several blocks that are not in the cache.
+            // A read that needs tasks of its own is refused, with the reason: several blocks, past the cache.
             let many = volume.read_direct(start, 8 * BLOCK_BYTES as usize).await;
             assert!(many.is_err_and(|error| error.to_string().contains("is being exported")));
             pool.close().await;

@@ -1,6 +1,6 @@
 //! Reading within one block of what is on disk, the usual case: the shortest way.
 //!
-//! Where all above a block is in the cache, its pointer is found without waiting ([`Object::locate`]), and what is left is one block
+//! If all indirect blocks above a block are in the cache, its pointer is found without waiting ([`Object::locate`]), and what is left is one block
 //! from the cache or from a device. All other reads (of several blocks, holes, changed blocks, trees that are not in the cache) go
 //! the general way, as do reads that this way cannot end: it says nothing then.
 

@@ -45,7 +45,7 @@ impl Object {
     }
 }
 
-/// What reading a block gives; `None` for a hole.
+/// The outcome of reading a block; `None` for a hole.
 type Read = Result<Option<Block>, DmuError>;
 
 enum Pending {

@@ -314,7 +314,7 @@ fn changes_that_take_less_than_their_worst_case_share_a_txg_in_a_pool_that_is_ne
     });
 }
 
-/// Whatever changes take of their worst cases, and however many are made at a time, they take no more than what was left.
+/// Changes take no more than was left, for any share of their worst cases and any number at a time.
 #[test]
 fn changes_let_in_never_take_more_than_was_left() {
     for seed in 0..60 {
@@ -331,7 +331,7 @@ fn changes_let_in_never_take_more_than_was_left() {
             };
             let account = Arc::new(Account::new(None, None));
             account.set(Txg(3), &left(left_bytes), 100 * MIB, |_| 0);
-            // What changes took, by txg. Nothing is freed here, so all of it stays taken; the account is told after each sync.
+            // Bytes that changes took, by txg. Nothing is freed here, so all of it stays taken; the account is told after each sync.
             let taken: Arc<Mutex<BTreeMap<Txg, u64>>> = Arc::default();
             let (told, all) = (account.clone(), taken.clone());
             let pool = Arc::new(Pool::start_with(&handle, small(), 10, move |txgs, txg| {
