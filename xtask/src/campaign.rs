@@ -129,9 +129,14 @@ pub(crate) fn main_sim(args: &[String]) -> Result<()> {
     // Lives take most: each is another one, where scripts come again.
     let seconds = minutes * 60;
     let (lives, points, damage) = (seconds / 2, seconds * 2 / 5, seconds / 10);
-    let worlds: [(&str, Vec<(&str, u64)>); 3] = [
-        ("cuts", vec![("--first", seed * SIM_SEED_CUTS), ("--count", u64::MAX >> 1), ("--seconds", lives)]),
+    let worlds = [
         (
+            "cenote-cuts",
+            "cuts",
+            vec![("--first", seed * SIM_SEED_CUTS), ("--count", u64::MAX >> 1), ("--seconds", lives)],
+        ),
+        (
+            "cenote-cuts",
             "points",
             vec![
                 ("--steps", 3),
@@ -141,11 +146,11 @@ pub(crate) fn main_sim(args: &[String]) -> Result<()> {
                 ("--seconds", points),
             ],
         ),
-        ("mutate", vec![("--seed", seed * SIM_SEED_CUTS), ("--count", damage * MUTATIONS_PER_SECOND)]),
+        ("cenote-mutate", "mutate", vec![("--seed", seed * SIM_SEED_CUTS), ("--count", damage * MUTATIONS_PER_SECOND)]),
     ];
     let mut failed = Vec::new();
-    for (world, words) in worlds {
-        let mut command = Command::new(process::built(world)?);
+    for (package, world, words) in worlds {
+        let mut command = Command::new(process::built_for_campaigns(package, world)?);
         command.args(["--every", "60"]);
         for (flag, number) in words {
             command.arg(flag).arg(number.to_string());

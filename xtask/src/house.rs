@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use cenote_testkit::repository_root;
 
 use crate::facts;
+use crate::process;
 use crate::steps::{Context, Outcome, Tally};
 
 /// A file past this is two ideas.
@@ -48,6 +50,9 @@ fn layer_of(krate: &str) -> usize {
 /// What has no business in a file that is kept.
 const WORDS: &[(&str, &str)] = &[("<<<<<<< ", "a merge was not finished"), ("todo!(", "unfinished")];
 
+/// The largest file that is kept outside of `testdata`, in bytes: what is larger came with a careless `git add`.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// The step.
 pub(crate) fn step(_: &Context) -> Result<Outcome> {
     let mut faults = Vec::new();
@@ -59,6 +64,13 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
         let before = faults.len();
         check_text(&name, &text, &mut faults);
         tally.count(faults.len() == before);
+    }
+    for (name, bytes) in kept(root)? {
+        let is_small = bytes <= FILE_BYTES_MAX || name.starts_with("testdata/");
+        if !is_small {
+            faults.push(format!("{name}: {bytes} bytes are kept in the repository"));
+        }
+        tally.count(is_small);
     }
     for (rank, layer) in LAYERS.iter().enumerate() {
         for krate in *layer {
@@ -83,6 +95,18 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
         println!("{fault}");
     }
     Ok(Outcome::Done(tally))
+}
+
+/// All files that the repository keeps, and their sizes in bytes; none where this is no checkout.
+fn kept(root: &Path) -> Result<Vec<(String, u64)>> {
+    if !root.join(".git").exists() {
+        return Ok(Vec::new());
+    }
+    let listed = process::output(Command::new("git").current_dir(root).args(["ls-files", "-z"]))?;
+    ensure!(listed.good, "git ls-files: {}", listed.stderr);
+    let names = listed.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
+    Ok(names.filter_map(|name| fs::symlink_metadata(root.join(&name)).ok().map(|file| (name, file.len()))).collect())
 }
 
 /// All text files that are ours.
