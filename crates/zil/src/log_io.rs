@@ -19,6 +19,7 @@ use cenote_zio::{Allocator, Bookmark};
 use crate::indirect::STORING_MAX_BYTES;
 use crate::kstat::{Event, ZilCounts};
 use crate::tunables::ZilTunables;
+use crate::writer::Clients;
 
 /// The way from the logs of a pool to its devices.
 pub(crate) struct LogIo {
@@ -114,9 +115,14 @@ impl LogIo {
         self.moved.all();
     }
 
+    /// All clients of a log wait: its burst need not be held any longer.
+    pub(crate) fn nobody_comes(&self) {
+        self.moved.all();
+    }
+
     /// Waits while blocks are ahead whose flush has not begun, and no longer than this: what is written meanwhile has to wait for the flush
     /// after that one anyway, and is as well in one block.
-    pub(crate) async fn while_others_are_ahead(&self, most: Duration) {
+    pub(crate) async fn while_others_are_ahead(&self, most: Duration, clients: &Clients) {
         let end = self.dmu.handle().now() + most;
         let flushes = self.flushes.load(Ordering::Acquire);
         loop {
@@ -124,7 +130,8 @@ impl LogIo {
             let ahead = self.writing.load(Ordering::Acquire) + self.unflushed.load(Ordering::Acquire);
             let left = end.since(self.dmu.handle().now());
             // Others, of other logs, may always be ahead: the next flush is the one that is missed.
-            if ahead == 0 || left.is_zero() || self.flushes.load(Ordering::Acquire) != flushes {
+            let is_in_vain = ahead == 0 || left.is_zero() || !clients.may_come();
+            if is_in_vain || self.flushes.load(Ordering::Acquire) != flushes {
                 return;
             }
             race(moved, self.dmu.handle().sleep(left)).await;

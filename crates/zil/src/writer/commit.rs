@@ -31,6 +31,7 @@ impl LogWriter {
             queue.goal_of(object)
         };
         self.count(Event::Commit);
+        let _waits = self.clients.one_waits();
         loop {
             let passed = self.waiting.until(goal.number);
             match self.step(goal).inspect_err(|_| self.count(Event::Error))? {

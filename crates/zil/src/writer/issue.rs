@@ -130,6 +130,9 @@ impl LogWriter {
     pub(super) fn want_issued(self: &Arc<Self>, number: u64) {
         if self.blocks.lock().want(number) {
             self.begin_burst();
+        } else if !self.clients.may_come() {
+            // The burst that is held for others has them all.
+            self.io.nobody_comes();
         }
     }
 
@@ -186,12 +189,13 @@ impl LogWriter {
         self.waiting.reached(stable);
     }
 
-    /// Waits a little for others' records.
+    /// Waits a little for others' records, where others may come: not for those who wait for blocks on their way, nor alone.
     async fn commit_timeout(&self) {
+        self.clients.burst_begins();
         let latency_ns = self.latency_ns.load(Ordering::Relaxed);
         let most_ns = latency_ns.min(HELD_MAX_NS) * self.io.tunables.zfs_commit_timeout_pct / 100;
         if most_ns > 0 {
-            self.io.while_others_are_ahead(Duration::from_nanos(most_ns)).await;
+            self.io.while_others_are_ahead(Duration::from_nanos(most_ns), &self.clients).await;
         }
     }
 

@@ -8,6 +8,7 @@
 //! ```
 
 mod blocks;
+mod clients;
 mod commit;
 mod issue;
 mod waiting;
@@ -31,6 +32,7 @@ use crate::kstat::{BlockBytes, Event, Logged, ZilCounts};
 use crate::log_io::LogIo;
 pub use blocks::Retired;
 use blocks::{Blocks, Phase};
+pub(crate) use clients::Clients;
 use issue::Issuer;
 use waiting::Waiting;
 
@@ -78,6 +80,7 @@ pub struct LogWriter {
     issuer: AsyncMutex<Issuer>,
     blocks: Mutex<Blocks>,
     waiting: Waiting,
+    clients: Clients,
     pub(crate) data: Mutex<Option<Weak<dyn LogData>>>,
     /// Time from the issue of a block to its being stable, lately; 0 before the first.
     latency_ns: AtomicU64,
@@ -100,6 +103,7 @@ impl LogWriter {
             issuer: AsyncMutex::new(Issuer::default()),
             blocks: Mutex::new(Blocks::default()),
             waiting: Waiting::default(),
+            clients: Clients::default(),
             data: Mutex::new(None),
             latency_ns: AtomicU64::new(0),
             has_xattrs: AtomicBool::new(false),
