@@ -41,6 +41,8 @@ const LAYOUTS: [Layout; 8] = [
 #[derive(Clone, Debug)]
 pub struct Shape {
     layout: Layout,
+    /// Disks of a log device, a mirror where there are two; none if there is no log device.
+    log_disks: usize,
     /// Sector size of the pool as a power of two.
     pub ashift: u32,
     /// Features that the pool is made without.
@@ -141,6 +143,7 @@ impl Shape {
             ganged_from_bytes: rng.chance(1, 3).then(|| 1 << (13 + rng.below(3))),
             lost_flushes_percent: 0,
             is_for_throughput: [(); 3].map(|()| rng.chance(1, 3)),
+            log_disks: if rng.chance(1, 3) { 1 + rng.below(2) as usize } else { 0 },
         }
     }
 
@@ -154,7 +157,7 @@ impl Shape {
     /// Top-level vdevs that the pool is made with.
     #[must_use]
     pub const fn top_count(&self) -> usize {
-        self.layout.len()
+        self.layout.len() + (self.log_disks > 0) as usize
     }
 
     /// Whether extended attributes are in directories of their own.
@@ -179,17 +182,36 @@ impl Shape {
             }
             first += count;
         }
+        if self.log_disks > 1 {
+            found.extend(first..first + self.log_disks);
+        }
         found
+    }
+
+    /// The log device, if the pool has one.
+    fn log_device(&self) -> Option<TopKind> {
+        match self.log_disks {
+            0 => None,
+            1 => Some(TopKind::Single),
+            _ => Some(TopKind::Mirror),
+        }
+    }
+
+    /// Devices that the pool is made with, those of its log device last.
+    fn disks(&self) -> usize {
+        self.layout.iter().map(|(_, disks)| disks).sum::<usize>() + self.log_disks
     }
 
     /// In a few words.
     #[must_use]
     pub fn words(&self) -> String {
-        let Self { layout, ashift, sync, volume_sync, write_cache, has_small_logs, ganged_from_bytes, .. } = self;
+        let Self {
+            layout, log_disks, ashift, sync, volume_sync, write_cache, has_small_logs, ganged_from_bytes, ..
+        } = self;
         let through = self.is_for_throughput;
         let logs = if self.disabled_features.is_empty() { "logs" } else { "no logs" };
         format!(
-            "{layout:?} ashift {ashift}, {logs}{}, ganged from {ganged_from_bytes:?}, {}, sync {sync:?} \
+            "{layout:?} log {log_disks} ashift {ashift}, {logs}{}, ganged from {ganged_from_bytes:?}, {}, sync {sync:?} \
              {volume_sync:?}, throughput {through:?}",
             if *has_small_logs { " (small)" } else { "" },
             if *write_cache { "write cache" } else { "no write cache" },
@@ -280,7 +302,7 @@ impl Machine {
     /// Devices with this content; empty ones if there is none.
     #[must_use]
     pub fn new(runtime: &Runtime, shape: &Shape, images: &[Image]) -> Self {
-        let count = shape.layout.iter().map(|(_, disks)| disks).sum::<usize>() + shape.growth().1;
+        let count = shape.disks() + shape.growth().1;
         let options = SimDiskOptions {
             size_bytes: DISK_BYTES,
             sector_bytes: shape.sector_bytes,
@@ -370,7 +392,15 @@ impl Machine {
     /// # Errors
     /// A device cannot be opened.
     pub async fn tops(&self, handle: &Handle, shape: &Shape) -> Result<Vec<TopSpec>, String> {
-        tops(handle, shape.layout, &self.paths).await.map_err(|error| error.to_string())
+        let mut made = tops(handle, shape.layout, &self.paths).await.map_err(|error| error.to_string())?;
+        if let Some(kind) = shape.log_device() {
+            let mut disks = Vec::new();
+            for path in &self.paths[shape.disks() - shape.log_disks..shape.disks()] {
+                disks.push(disk(handle, path).await.map_err(|error| error.to_string())?);
+            }
+            made.push(TopSpec { kind, class: AllocationClass::Log, disks });
+        }
+        Ok(made)
     }
 
     /// The vdev that the pool gets while it is used.

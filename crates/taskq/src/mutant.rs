@@ -107,6 +107,8 @@ mutants! {
     LogUnclaimed = "log-unclaimed",
     /// A log block is flushed before the blocks that its records point to are stored.
     LogDataUnflushed = "log-data-unflushed",
+    /// The vdevs of the blocks that records point to are not flushed with the log's own.
+    LogDataElsewhere = "log-data-elsewhere",
     /// A block that was stored for a log and changed since can be taken again at once.
     LogDataFreedEarly = "log-data-freed-early",
 }

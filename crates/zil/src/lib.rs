@@ -27,7 +27,10 @@
 //! has the dataset's first change, which is written soon; who asks earlier waits for that txg.
 //!
 //! *Few blocks*: one burst at a time takes all that is asked for. It is held while blocks ahead wait for a flush to begin, since what is written
-//! meanwhile would miss that flush; so each flush has one block of each log, and the block is written while the flush before goes on.
+//! meanwhile would miss that flush; so each flush has one block of each log, and the block is written while the flush before goes on. It is
+//! held only where others may come: not once all clients that the log had lately wait already.
+//!
+//! *Flushes* are for the vdevs that the blocks lie on, and the data that their records point to. So clients of a log device wait for it alone.
 //!
 //! *A change without a record* (attributes in hidden directories, for one) is known by its txg: who asks next waits for that, and nothing is
 //! logged before it is on disk, since a record might depend on it. Where a change forgets to say what it was it counts as such.

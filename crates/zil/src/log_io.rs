@@ -14,9 +14,10 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use cenote_taskq::{AsyncMutex, Join, Notify, Rng, Semaphore, race};
+use cenote_vdev::tree::VdevSet;
 use cenote_zio::{Allocator, Bookmark};
 
-use crate::indirect::STORING_MAX_BYTES;
+use crate::indirect::{STORING_MAX_BYTES, Stored};
 use crate::kstat::{Event, ZilCounts};
 use crate::tunables::ZilTunables;
 use crate::writer::Clients;
@@ -25,8 +26,7 @@ use crate::writer::Clients;
 pub(crate) struct LogIo {
     pub(crate) dmu: Dmu,
     pub(crate) allocator: Arc<dyn Allocator>,
-    /// Flushes that were begun.
-    flushes: AtomicU64,
+    flushes: Mutex<Flushes>,
     /// The number of the last flush that was good, and the leaves on which it was not. Held while devices are flushed.
     flushed: AsyncMutex<(u64, Arc<BTreeSet<Guid>>)>,
     /// Blocks that are being written, and those that are written and whose flush has not begun.
@@ -44,6 +44,33 @@ pub(crate) struct LogIo {
     pub(crate) tunables: ZilTunables,
     /// Of all logs.
     pub(crate) counts: ZilCounts,
+}
+
+/// Flushes that were begun, and those to come.
+#[derive(Debug, Default)]
+struct Flushes {
+    /// So many were begun.
+    begun: u64,
+    /// Vdevs that the next one is for: they have been written since they were flushed last.
+    wanted: VdevSet,
+}
+
+/// The vdevs of a flush that is under way. Where it does not succeed, the next one is for them too: clients that wait for that rely on it.
+struct Flushing<'a> {
+    io: &'a LogIo,
+    vdevs: VdevSet,
+}
+
+impl Flushing<'_> {
+    fn is_done(mut self) {
+        self.vdevs = VdevSet::default();
+    }
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.io.flushes.lock().wanted.absorb(self.vdevs);
+    }
 }
 
 /// A block that is being written.
@@ -73,7 +100,7 @@ impl LogIo {
         Self {
             dmu,
             allocator,
-            flushes: AtomicU64::new(0),
+            flushes: Mutex::default(),
             flushed: AsyncMutex::default(),
             writing: AtomicU64::new(0),
             unflushed: AtomicU64::new(0),
@@ -124,39 +151,47 @@ impl LogIo {
     /// after that one anyway, and is as well in one block.
     pub(crate) async fn while_others_are_ahead(&self, most: Duration, clients: &Clients) {
         let end = self.dmu.handle().now() + most;
-        let flushes = self.flushes.load(Ordering::Acquire);
+        let flushes = self.flushes.lock().begun;
         loop {
             let moved = self.moved.wait();
             let ahead = self.writing.load(Ordering::Acquire) + self.unflushed.load(Ordering::Acquire);
             let left = end.since(self.dmu.handle().now());
             // Others, of other logs, may always be ahead: the next flush is the one that is missed.
             let is_in_vain = ahead == 0 || left.is_zero() || !clients.may_come();
-            if is_in_vain || self.flushes.load(Ordering::Acquire) != flushes {
+            if is_in_vain || self.flushes.lock().begun != flushes {
                 return;
             }
             race(moved, self.dmu.handle().sleep(left)).await;
         }
     }
 
-    /// Makes all that was written before stable, for all that ask meanwhile at once: on which leaves it is not, or nothing where it is on
-    /// too few.
-    pub(crate) async fn flush(&self, txgs: &Transactions) -> Option<Arc<BTreeSet<Guid>>> {
+    /// Makes stable all that was written to these vdevs before, for all that ask meanwhile at once: on which leaves it is not, or nothing
+    /// where it is on too few. The leaves of other vdevs are left alone: a log device does not wait for the disks of its pool.
+    pub(crate) async fn flush(&self, vdevs: VdevSet, txgs: &Transactions) -> Option<Arc<BTreeSet<Guid>>> {
         if self.tunables.zil_nocacheflush {
             self.flush_begins();
             return Some(Arc::default());
         }
-        // A flush of a higher number begins after this.
-        let begun = self.flushes.load(Ordering::Acquire);
+        // A flush of a higher number begins after this, and is for these vdevs.
+        let begun = {
+            let mut flushes = self.flushes.lock();
+            flushes.wanted.absorb(vdevs);
+            flushes.begun
+        };
         let mut flushed = self.flushed.lock().await;
         let is_after = flushed.0 > begun || (mutant::is(Mutant::LogFlushEarlier) && flushed.0 == begun && begun > 0);
         if is_after {
             return Some(flushed.1.clone());
         }
-        let number = self.flushes.fetch_add(1, Ordering::AcqRel) + 1;
+        let (number, flushing) = {
+            let mut flushes = self.flushes.lock();
+            flushes.begun += 1;
+            (flushes.begun, Flushing { io: self, vdevs: std::mem::take(&mut flushes.wanted) })
+        };
         self.counts.count(Event::Flush);
         self.flush_begins();
         let tree = self.dmu.zio().tree();
-        let failed = match tree.flush().await {
+        let failed = match tree.flush_of(flushing.vdevs).await {
             Ok(failed) if failed.is_empty() => BTreeSet::new(),
             // Enough others have all, which only a tree that waits for devices makes sure of, and not for log devices.
             Ok(failed) if tree.suspension().is_some() => {
@@ -165,6 +200,7 @@ impl LogIo {
             }
             _ => return None,
         };
+        flushing.is_done();
         *flushed = (number, Arc::new(failed));
         Some(flushed.1.clone())
     }
@@ -176,20 +212,21 @@ impl LogIo {
         bookmark: Bookmark,
         at: &Blkptr,
         bytes: Buf,
-        data: Vec<Join<bool>>,
+        data: Data,
         txgs: &Transactions,
     ) -> bool {
         let device = at.dvas().map(|dva| dva.vdev).find(|vdev| self.allocator.is_log_device(*vdev));
         let Some(device) = device else {
+            let vdevs = data.vdevs_with(at);
             let ahead = Ahead::begin(self);
             let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, true).await;
             let Ok(missed) = written else { return false };
             self.missed(missed, at.birth());
-            if !are_stored(data).await {
+            if !data.is_stored().await {
                 return false;
             }
             ahead.written();
-            return mutant::is(Mutant::LogUnflushed) || self.flush(txgs).await.is_some();
+            return mutant::is(Mutant::LogUnflushed) || self.flush(vdevs, txgs).await.is_some();
         };
         // A failure of another block counts: between a write and its flush the device may have come back without it.
         let failures = self.failures.load(Ordering::Acquire);
@@ -210,18 +247,19 @@ impl LogIo {
         bookmark: Bookmark,
         at: &Blkptr,
         bytes: Buf,
-        data: Vec<Join<bool>>,
+        data: Data,
         txgs: &Transactions,
     ) -> Result<bool, String> {
+        let vdevs = data.vdevs_with(at);
         let ahead = Ahead::begin(self);
         let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, false).await;
         let missed = written.map_err(|error| error.to_string())?;
         self.missed(missed.iter().copied(), at.birth());
-        if !are_stored(data).await {
+        if !data.is_stored().await {
             return Ok(false);
         }
         ahead.written();
-        let failed = self.flush(txgs).await.ok_or("it could not be flushed")?;
+        let failed = self.flush(vdevs, txgs).await.ok_or("it could not be flushed")?;
         if failed.is_empty() && missed.is_empty() {
             return Ok(true);
         }
@@ -246,14 +284,50 @@ impl LogIo {
     }
 }
 
-/// Waits for blocks that are being stored. Whether all of them are.
-async fn are_stored(blocks: Vec<Join<bool>>) -> bool {
-    if mutant::is(Mutant::LogDataUnflushed) {
-        return true;
+/// The blocks that the records of a log block point to.
+#[derive(Default)]
+pub(crate) struct Data {
+    /// Those that are still being stored: whether each is some day.
+    storing: Vec<Join<bool>>,
+    /// The vdevs that they lie on.
+    vdevs: VdevSet,
+}
+
+impl Data {
+    pub(crate) fn push(&mut self, stored: Stored) {
+        let Some(storing) = stored.storing else { return };
+        self.storing.push(storing);
+        if !mutant::is(Mutant::LogDataElsewhere) {
+            note_vdevs(&mut self.vdevs, &stored.pointer);
+        }
     }
-    let mut are_all = true;
-    for block in blocks {
-        are_all &= block.await == Ok(true);
+
+    /// With those of the log block itself.
+    fn vdevs_with(&self, at: &Blkptr) -> VdevSet {
+        let mut vdevs = self.vdevs;
+        note_vdevs(&mut vdevs, at);
+        vdevs
     }
-    are_all
+
+    /// Waits until they are stored. Whether all of them are.
+    async fn is_stored(self) -> bool {
+        if mutant::is(Mutant::LogDataUnflushed) {
+            return true;
+        }
+        let mut are_all = true;
+        for block in self.storing {
+            are_all &= block.await == Ok(true);
+        }
+        are_all
+    }
+}
+
+/// Puts the vdevs into a set that a block lies on: a gang's members may be on any.
+fn note_vdevs(vdevs: &mut VdevSet, pointer: &Blkptr) {
+    for place in pointer.dvas() {
+        if place.gang {
+            vdevs.absorb(VdevSet::ALL);
+        }
+        vdevs.insert(place.vdev);
+    }
 }

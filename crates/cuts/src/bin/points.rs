@@ -2,8 +2,8 @@
 //! so many steps, each cut in every moment, on every layout.
 //!
 //! With `--points` about so many points of each run are judged, with `--stride` only each so manyth script is run, and with `--seconds`
-//! none is begun later. `points --mutants SCRIPTS` has the engine have deliberate bugs of the log, one after the other, and says whether
-//! so many scripts find them. A failure is said with its script's number,
+//! none is begun later. `points --mutants SCRIPTS` has the engine have deliberate bugs of the log, one after the other or the one that is
+//! named, and says whether so many scripts find them. A failure is said with its script's number,
 //! which is all that is needed to have it again: `points --steps N --first NUMBER --count 1`.
 
 use std::process::ExitCode;
@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cenote_cuts::points::{Base, LOG_MUTANTS, Run, SHAPES, Script, Tally, Wanted, count, hunt};
+use cenote_taskq::mutant::Mutant;
 use cenote_testkit::campaign::{note_panics, watch};
 
 const USAGE: &str =
     "usage: points [--steps N] [--count SCRIPTS] [--first SCRIPT] [--stride N] [--points N] [--draws N] [--seconds N] \
                      [--every SECONDS] [--zdb]
-       points --mutants SCRIPTS";
+       points --mutants SCRIPTS [--mutant NAME]";
 /// Real seconds that a script may take before the watchdog ends the program.
 const SECONDS_MAX: u64 = 1200;
 /// Characters that are shown of a failure by which a bug was found.
@@ -35,11 +36,23 @@ struct Arguments {
     every: u64,
     /// Scripts in which each deliberate bug is to be found.
     mutants: Option<u64>,
+    /// This bug alone.
+    mutant: Option<Mutant>,
 }
 
 fn arguments() -> Option<Arguments> {
     let wanted = Wanted { points: 0, draws: 2, has_zdb: false };
-    let mut found = Arguments { steps: 2, count: 0, first: 0, stride: 1, wanted, seconds: 0, every: 0, mutants: None };
+    let mut found = Arguments {
+        steps: 2,
+        count: 0,
+        first: 0,
+        stride: 1,
+        wanted,
+        seconds: 0,
+        every: 0,
+        mutants: None,
+        mutant: None,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -52,6 +65,10 @@ fn arguments() -> Option<Arguments> {
             "--seconds" => found.seconds = args.next()?.parse().ok()?,
             "--every" => found.every = args.next()?.parse().ok()?,
             "--mutants" => found.mutants = Some(args.next()?.parse().ok()?),
+            "--mutant" => {
+                let name = args.next()?;
+                found.mutant = Some(LOG_MUTANTS.into_iter().find(|mutant| mutant.name() == name)?);
+            }
             "--zdb" => found.wanted.has_zdb = true,
             _ => return None,
         }
@@ -71,16 +88,18 @@ fn main() -> ExitCode {
             println!("FAILED making the pool: {why}");
             false
         }
-        (Ok(bases), Some(scripts)) => hunt_all(&bases, scripts),
+        (Ok(bases), Some(scripts)) => hunt_all(&bases, scripts, arguments.mutant),
         (Ok(bases), None) => explore(&arguments, &bases),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Has the engine have one bug after the other; whether all were found.
-fn hunt_all(bases: &[Base], scripts: u64) -> bool {
+fn hunt_all(bases: &[Base], scripts: u64, only: Option<Mutant>) -> bool {
+    let mutants: Vec<Mutant> =
+        LOG_MUTANTS.into_iter().filter(|mutant| only.is_none_or(|only| only == *mutant)).collect();
     let mut caught = 0;
-    for mutant in LOG_MUTANTS {
+    for &mutant in &mutants {
         let (name, started) = (mutant.name(), Instant::now());
         match hunt(bases, mutant, scripts) {
             Ok(Some((script, what))) => {
@@ -95,8 +114,8 @@ fn hunt_all(bases: &[Base], scripts: u64) -> bool {
             }
         }
     }
-    println!("{} mutants: {caught} caught, {} not caught", LOG_MUTANTS.len(), LOG_MUTANTS.len() - caught);
-    caught == LOG_MUTANTS.len()
+    println!("{} mutants: {caught} caught, {} not caught", mutants.len(), mutants.len() - caught);
+    caught == mutants.len()
 }
 
 fn explore(arguments: &Arguments, bases: &[Base]) -> bool {

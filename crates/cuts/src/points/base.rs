@@ -38,16 +38,29 @@ pub struct Shape {
     pub words: &'static str,
     tops: &'static [(TopKind, usize, AllocationClass)],
     ashift: u32,
+    /// `logbias=throughput`: all writes are logged by reference, beside a log device too.
+    is_for_throughput: bool,
 }
 
 use AllocationClass::{Log as LogClass, Normal};
 
+/// One of one vdev.
+const fn plain(words: &'static str, tops: &'static [(TopKind, usize, AllocationClass)], ashift: u32) -> Shape {
+    Shape { words, tops, ashift, is_for_throughput: false }
+}
+
+const SINGLE: &[(TopKind, usize, AllocationClass)] = &[(TopKind::Single, 1, Normal)];
+
 /// Those that scripts are run on.
 pub const SHAPES: &[Shape] = &[
-    Shape { words: "single", tops: &[(TopKind::Single, 1, Normal)], ashift: 12 },
-    Shape { words: "single, log", tops: &[(TopKind::Single, 1, Normal), (TopKind::Single, 1, LogClass)], ashift: 12 },
-    Shape { words: "mirror", tops: &[(TopKind::Mirror, 2, Normal)], ashift: 9 },
-    Shape { words: "raidz1", tops: &[(TopKind::Raidz { parity: 1 }, 3, Normal)], ashift: 12 },
+    plain("single", SINGLE, 12),
+    Shape { is_for_throughput: true, ..plain("single, throughput", SINGLE, 12) },
+    Shape {
+        is_for_throughput: true,
+        ..plain("single, log, throughput", &[(TopKind::Single, 1, Normal), (TopKind::Single, 1, LogClass)], 12)
+    },
+    plain("mirror, log", &[(TopKind::Mirror, 2, Normal), (TopKind::Mirror, 2, LogClass)], 9),
+    plain("raidz1", &[(TopKind::Raidz { parity: 1 }, 3, Normal)], 12),
 ];
 
 impl Shape {
@@ -178,13 +191,11 @@ pub(super) async fn open(
 }
 
 async fn datasets(pool: Pool, shape: &Shape, log: &Shared<Files>, is_new: bool) -> Result<Opened, String> {
-    let has_log_device = shape.tops.iter().any(|(.., class)| *class == LogClass);
     let head = pool.open_head(FILE_SYSTEM).await.map_err(words)?;
     let turn = Turn::default();
     let source = Arc::new(Noting::new(head.clone(), turn.clone()));
     let zil = Arc::new(head.log_through(source, SyncMode::Standard));
-    // Beside a log device too some writes are logged by reference.
-    zil.set_for_throughput(has_log_device);
+    zil.set_for_throughput(shape.is_for_throughput);
     let options = FileSystemOptions { record_bytes: RECORD_BYTES, ..FileSystemOptions::default() };
     let fs = FileSystem::open_logged(head.objset(), zil.clone(), options).await;
     let fs = fs.map_err(|error| format!("{FILE_SYSTEM}: {error}"))?;
@@ -201,5 +212,6 @@ async fn datasets(pool: Pool, shape: &Shape, log: &Shared<Files>, is_new: bool) 
     let head = pool.open_head(VOLUME).await.map_err(words)?;
     let volume = LiveVolume::open(head.objset(), head.log(SyncMode::Standard)).await.map_err(words)?;
     volume.replay().await.map_err(|error| format!("{VOLUME}: {error}"))?;
+    volume.set_for_throughput(shape.is_for_throughput);
     Ok(Opened { pool, files, volume: Arc::new(volume) })
 }

@@ -346,6 +346,49 @@ fn a_log_device_that_fails_holds_nobody_up() {
     }
 }
 
+/// A client of a log device waits for no other disk of the pool, but for those that its data went to.
+#[test]
+fn only_devices_that_were_written_are_flushed_for_a_log() {
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 3, Latency::default());
+    runtime.block_on(async {
+        make(&handle, &machine, &[(TopKind::Mirror, 2), (TopKind::Single, 1)], true).await;
+        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+        let object = fs.create(fs.root(), b"file", &new).await.unwrap().object;
+        let file = fs.open_file(object).await.unwrap();
+        log.sync(None).await.unwrap();
+        // What can be compressed fits into the pointer, and goes nowhere.
+        let noise = |seed: u64| {
+            let mut rng = Rng::new(seed);
+            let mut bytes = vec![0; 16_384];
+            bytes.iter_mut().for_each(|byte| *byte = rng.below(256) as u8);
+            bytes
+        };
+        let flushes = || [0, 1, 2].map(|at: usize| machine.disks[at].counts().flushes);
+        let txgs = pool.history().len();
+        for is_for_throughput in [false, true, false] {
+            log.set_for_throughput(is_for_throughput);
+            let before = flushes();
+            for at in 0..20 {
+                file.write(at * 16_384, &noise(at)).await.unwrap();
+                log.sync(Some(object)).await.unwrap();
+            }
+            let after = flushes();
+            let added = [0, 1, 2].map(|at: usize| after[at] - before[at]);
+            // A write and its record take a block of the log, or two.
+            assert!((20..=40).contains(&added[2]), "{added:?}");
+            assert_eq!(added[..2], [if is_for_throughput { 20 } else { 0 }; 2], "throughput {is_for_throughput}");
+        }
+        assert_eq!(pool.history().len(), txgs, "no txg was synced meanwhile");
+        drop((file, fs, log));
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "exported");
+    });
+}
+
 /// Found by a server that was killed, and a volume that was made smaller before it was served again.
 #[test]
 fn a_volume_that_became_smaller_is_replayed_as_far_as_it_goes() {

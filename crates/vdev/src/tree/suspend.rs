@@ -26,7 +26,7 @@
 //! sector is no reason.
 //!
 //! **Invariants.**
-//! 1. Between two flushes that succeeded everything that was written is kept: [`KEPT_MAX_BYTES`] at most, since more of it has the
+//! 1. Between two flushes of its vdev that succeeded everything that was written is kept: [`KEPT_MAX_BYTES`] at most, since more of it has the
 //!    devices flushed.
 //! 2. A flush that is reported as good has made stable what it covers on as many devices as the redundancy needs.
 //! 3. While what is kept is written again nothing else is under way, nor has any device still to answer a write that nobody waits
@@ -50,7 +50,7 @@ use cenote_taskq::{Either, Notify, join_all, race};
 use super::deadman::{Hang, Hangs};
 use super::node::{Kind, Node};
 use super::write::{WriteContext, Written};
-use super::{Topology, VdevTree};
+use super::{Topology, VdevSet, VdevTree};
 use crate::error::VdevError;
 
 /// What is kept at most between two flushes: flushing costs a device little beside writing that much, and memory that is kept
@@ -129,9 +129,10 @@ impl State {
         Some(kept)
     }
 
-    /// What has been written by now, and where.
-    fn written(&self) -> (Vec<u64>, BTreeSet<VdevId>) {
-        self.kept.iter().filter(|(_, kept)| kept.is_written).map(|(number, kept)| (*number, kept.vdev)).unzip()
+    /// What has been written to these vdevs by now, and where.
+    fn written(&self, of: VdevSet) -> (Vec<u64>, BTreeSet<VdevId>) {
+        let is_covered = |kept: &Kept| kept.is_written && of.contains(kept.vdev);
+        self.kept.iter().filter(|(_, kept)| is_covered(kept)).map(|(number, kept)| (*number, kept.vdev)).unzip()
     }
 
     /// Counts something as asked of devices, if they may be asked.
@@ -476,7 +477,7 @@ impl VdevTree {
             }
         };
         if keeping.end(&written.missed) {
-            let flushed = self.flush_patiently(suspension).await;
+            let flushed = self.flush_patiently(suspension, VdevSet::ALL).await;
             suspension.state.lock().is_flushing = false;
             flushed?;
         }
@@ -484,10 +485,10 @@ impl VdevTree {
     }
 
     /// Flushes until enough devices have done it.
-    async fn flush_patiently(&self, suspension: &Suspension) -> Result<(), VdevError> {
+    async fn flush_patiently(&self, suspension: &Suspension, of: VdevSet) -> Result<(), VdevError> {
         loop {
             let under_way = suspension.enter().await?;
-            match self.flush_kept(suspension).await {
+            match self.flush_kept(suspension, of).await {
                 Ok(()) => return Ok(()),
                 Err(reason) => suspension.suspend(reason),
             }
@@ -495,14 +496,14 @@ impl VdevTree {
         }
     }
 
-    /// One flush of all devices; it fails where so few could that something may be lost.
-    async fn flush_kept(&self, suspension: &Suspension) -> Result<(), String> {
+    /// One flush of all devices of these vdevs; it fails where so few could that something may be lost.
+    async fn flush_kept(&self, suspension: &Suspension, of: VdevSet) -> Result<(), String> {
         let ((covered, vdevs), behind) = {
             let state = suspension.state.lock();
-            (state.written(), state.behind.clone())
+            (state.written(of), state.behind.clone())
         };
         let topology = self.topology();
-        let failed: BTreeSet<Guid> = topology.flush().await.into_iter().collect();
+        let failed: BTreeSet<Guid> = topology.flush(of).await.into_iter().collect();
         if !failed.is_empty()
             && let Some(top) = topology.lost_top(&vdevs, &failed, &behind)
         {
@@ -512,9 +513,13 @@ impl VdevTree {
         Ok(())
     }
 
-    /// As [`VdevTree::flush`] where writes wait for devices.
-    pub(super) async fn flush_all_patiently(&self, suspension: &Suspension) -> Result<Vec<Guid>, VdevError> {
-        self.flush_patiently(suspension).await?;
+    /// As [`VdevTree::flush_of`] where writes wait for devices.
+    pub(super) async fn flush_patiently_of(
+        &self,
+        suspension: &Suspension,
+        of: VdevSet,
+    ) -> Result<Vec<Guid>, VdevError> {
+        self.flush_patiently(suspension, of).await?;
         Ok(std::mem::take(&mut suspension.state.lock().unflushed).into_iter().collect())
     }
 
@@ -605,7 +610,7 @@ impl VdevTree {
             let written = self.write_once(*vdev, *offset_bytes, block, WriteContext::new(*birth)).await?;
             suspension.note_behind(&written.missed);
         }
-        self.flush_kept(suspension).await.map_err(VdevError::Suspended)
+        self.flush_kept(suspension, VdevSet::ALL).await.map_err(VdevError::Suspended)
     }
 
     /// To be asked after a read that failed for want of devices. Where they are gone altogether the pool is suspended, and this

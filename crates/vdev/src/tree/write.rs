@@ -28,7 +28,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{BoxFuture, join_all};
 
 use super::node::{Kind, Leaf, Node};
-use super::{Depth, Extent, Faults, ReadContext, Topology, VdevTree};
+use super::{Depth, Extent, Faults, ReadContext, Topology, VdevSet, VdevTree};
 use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{FaultKind, IoCause};
@@ -130,9 +130,18 @@ impl VdevTree {
     /// # Errors
     /// None, unless the pool waits for devices and was given up.
     pub async fn flush(&self) -> Result<Vec<Guid>, VdevError> {
+        self.flush_of(VdevSet::ALL).await
+    }
+
+    /// The same of what was written to these top-level vdevs, by a flush of their leaves alone. Leaves of others that failed a flush
+    /// which nobody has heard of yet may be among those that come back.
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub async fn flush_of(&self, vdevs: VdevSet) -> Result<Vec<Guid>, VdevError> {
         match self.suspension() {
-            Some(suspension) => self.flush_all_patiently(suspension).await,
-            None => Ok(self.topology().flush().await),
+            Some(suspension) => self.flush_patiently_of(suspension, vdevs).await,
+            None => Ok(self.topology().flush(vdevs).await),
         }
     }
 }
@@ -176,9 +185,10 @@ impl Topology {
         Err(VdevError::Unwritable { vdev, offset_bytes, size_bytes, faults: part.faults.0 })
     }
 
-    /// Has every leaf that can be written flush; which failed.
-    pub(super) async fn flush(&self) -> Vec<Guid> {
-        let leaves = self.nodes.iter().filter_map(|node| match &node.kind {
+    /// Has every leaf of these vdevs that can be written flush; which failed.
+    pub(super) async fn flush(&self, vdevs: VdevSet) -> Vec<Guid> {
+        let nodes = || self.nodes.iter().filter(|node| vdevs.contains(node.top));
+        let leaves = nodes().filter_map(|node| match &node.kind {
             Kind::Leaf(leaf) => leaf.writable_disk().map(|(disk, _)| (node, disk)),
             _ => None,
         });
@@ -187,7 +197,7 @@ impl Topology {
             Kind::Leaf(leaf) => leaf.hang_status().is_some_and(|hang| hang.is_given_up),
             _ => false,
         };
-        let given_up: Vec<Guid> = self.nodes.iter().filter(is_given_up).map(|node| node.guid).collect();
+        let given_up: Vec<Guid> = nodes().filter(is_given_up).map(|node| node.guid).collect();
         let flushes = leaves.map(|(node, disk)| async move {
             let error = disk.flush().await.err()?;
             let extent = Extent { address: 0, len: 0 };

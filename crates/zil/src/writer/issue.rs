@@ -6,16 +6,17 @@ use std::time::Duration;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::zil::{Chain, LogBlockId};
+use cenote_taskq::Class;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::atomic::Ordering;
-use cenote_taskq::{Class, Join};
 use cenote_zio::{Bookmark, log_pointer};
 
 use super::LogWriter;
-use crate::indirect::{Ahead, Stored, parts};
+use crate::indirect::{Ahead, parts};
 use crate::itx::{Goal, Itx, ItxWrite, Payload, Taken};
 use crate::kstat::{BlockBytes, Event, Logged};
+use crate::log_io::Data;
 use crate::lwb::{Lwb, WHOLE_MAX_BYTES, block_bytes_for, write_bytes};
 
 /// Where more data is to be copied into the log at once its txg is waited for: it writes the same bytes anyway, and the log would have them
@@ -93,8 +94,8 @@ struct Filling<'a> {
     has_gaps: bool,
     /// Blocks that records will point to.
     ahead: Ahead,
-    /// Those that the records in this block point to, as far as they are still being stored.
-    storing: Vec<Join<bool>>,
+    /// Those that the records in this block point to.
+    data: Data,
     /// Bytes of writes by reference that were copied all the same.
     copied: usize,
 }
@@ -121,8 +122,7 @@ impl Drop for Turn<'_> {
 struct Closed {
     at: Blkptr,
     bytes: Buf,
-    /// The blocks that its records point to, being stored.
-    data: Vec<Join<bool>>,
+    data: Data,
 }
 
 impl LogWriter {
@@ -213,7 +213,7 @@ impl LogWriter {
             before,
             has_gaps: false,
             ahead: Ahead::new(self, &taken.itxs),
-            storing: Vec::new(),
+            data: Data::default(),
             copied: 0,
         };
         for itx in taken.itxs {
@@ -302,11 +302,11 @@ impl Filling<'_> {
         for bytes in parts(&write.bytes, block_bytes) {
             let len = bytes.end - bytes.start;
             match self.ahead.next().await {
-                Some(Stored { pointer, storing }) => {
+                Some(stored) => {
                     self.log.count_write(Logged::Indirect, len);
-                    let record = Lwb::indirect_record(txg, write.object, bytes, pointer);
+                    let record = Lwb::indirect_record(txg, write.object, bytes, stored.pointer);
                     self.record(txg, &record).await?;
-                    self.storing.extend(storing);
+                    self.data.push(stored);
                 }
                 None => {
                     self.copied += len as usize;
@@ -329,7 +329,7 @@ impl Filling<'_> {
         let most_bytes = self.log.io.block_max_bytes() - Chain::SIZE;
         let next_bytes = block_bytes_for((record_bytes + self.left).min(most_bytes).max(least_bytes));
         let lwb = std::mem::replace(&mut self.lwb, Lwb::new(next_bytes));
-        let data = std::mem::take(&mut self.storing);
+        let data = std::mem::take(&mut self.data);
         let (closed, next) = self.log.close(self.at, lwb, data, next_bytes, self.before).await;
         self.log.send(closed);
         self.at = next.ok_or(Broken)?;
@@ -339,20 +339,13 @@ impl Filling<'_> {
     /// Closes the last block.
     async fn finish(self, goal: Goal) -> Closed {
         let next_bytes = self.issuer.expected_bytes().min(self.log.io.block_max_bytes());
-        self.log.close(self.at, self.lwb, self.storing, next_bytes, goal).await.0
+        self.log.close(self.at, self.lwb, self.data, next_bytes, goal).await.0
     }
 }
 
 impl LogWriter {
     /// Closes a block, once the next of this size has its place, which comes back; without one the log is broken behind this block.
-    async fn close(
-        &self,
-        at: Blkptr,
-        lwb: Lwb,
-        data: Vec<Join<bool>>,
-        next_bytes: usize,
-        goal: Goal,
-    ) -> (Closed, Option<Blkptr>) {
+    async fn close(&self, at: Blkptr, lwb: Lwb, data: Data, next_bytes: usize, goal: Goal) -> (Closed, Option<Blkptr>) {
         let mut identity = at.checksum_words();
         identity[3] += u64::from(!mutant::is(Mutant::LogWrongNext));
         let next = self.place(next_bytes, identity).await;
