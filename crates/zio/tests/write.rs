@@ -152,6 +152,7 @@ fn policy(compress: Compress, checksum: Checksum) -> WritePolicy {
         previous: Blkptr::HOLE,
         nopwrite: true,
         may_rewrite: false,
+        protects: false,
         force_gang_above_bytes: None,
     }
 }

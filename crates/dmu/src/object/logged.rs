@@ -71,7 +71,7 @@ impl Object {
     fn captured(&self, txg: Txg, block: u64) -> Option<Captured> {
         let state = self.shared().state.lock();
         let (_, layer) = state.txgs.iter().find(|(other, _)| *other == txg)?;
-        let content = layer.blocks.get(&block)?.clone();
+        let content = layer.blocks.get(&block).filter(|_| !layer.ready.contains_key(&block))?.clone();
         debug_assert!(!layer.is_freed, "an object that is freed has no blocks");
         // A table of blocks may be behind a change of their size that is being made.
         let is_whole = content.len() == layer.head.data_block_bytes() as usize;

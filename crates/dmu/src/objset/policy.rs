@@ -118,6 +118,7 @@ impl ObjsetPolicy {
             previous,
             nopwrite: !is_metadata && now.pass < PASS_REWRITE,
             may_rewrite: now.pass >= PASS_REWRITE,
+            protects: false,
             force_gang_above_bytes: None,
         }
     }

@@ -110,10 +110,13 @@ impl Batch {
                 let policy = how.policy_of(&item, self.level, self.now);
                 let kept = self.level > 0 || item.kind.is_metadata() || how.policy.caching.primary == Kinds::All;
                 let stored = item.stored.map(Prepared::stored);
-                let content = item.content.into_block();
-                let prepared = stored.map_or_else(|| zio.prepare(units, &content, &policy), Ok);
+                let (prepared, content) = match item.content.into_block() {
+                    Ok(content) => (stored.map_or_else(|| zio.prepare(units, &content, &policy), Ok), Some(content)),
+                    // What came ready was not unpacked to be kept.
+                    Err(ready) => (zio.prepare_ready(units, &ready, &policy), None),
+                };
                 batch.push(prepared, policy);
-                blocks.push((item.block, kept.then_some(content)));
+                blocks.push((item.block, content.filter(|_| kept)));
             }
         }
         Made { blocks, batch }

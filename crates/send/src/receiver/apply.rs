@@ -12,6 +12,7 @@ use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, BeginFlags, Body, Features,
 use cenote_format::stream::{RecordFlags, WriteEmbedded};
 use cenote_spa::{LiveHead, ReceivePoint};
 use cenote_taskq::buf::{Block, Buf};
+use cenote_zio::{ReadyBlock, ReadyForm};
 
 use super::{Header, ReceiverError};
 use crate::StreamItem;
@@ -24,6 +25,12 @@ const FREE_BLOCKS_MAX: u64 = 1 << 16;
 pub(super) const PLAIN_BLOCK_MAX_BYTES: u64 = 128 << 10;
 /// A block that stands in its pointer has no more bytes there (`BPE_PAYLOAD_SIZE`).
 const EMBEDDED_MAX_BYTES: usize = 112;
+
+/// The compression of this number that a record's bytes have. Of none the number is 0 in records, and 2 in pointers.
+fn compression(number: u8) -> Option<Compress> {
+    let found = Compress::from_number(number);
+    found.filter(|compress| !matches!(compress, Compress::Inherit | Compress::On | Compress::Off | Compress::Empty))
+}
 
 /// Makes the changes of one stream's records, in their order.
 pub(super) struct Applier {
@@ -146,8 +153,16 @@ impl Applier {
     }
 
     async fn write(&mut self, write: &Write, payload: &[u8]) -> Result<(), ReceiverError> {
+        // Unpacked also where it is written as it came: what does not unpack is none of a block.
         let data = self.data(write.compress, write.logical_bytes, payload, Features::COMPRESSED)?;
-        self.put_data(write.object, write.offset_bytes, data).await
+        let ready = match compression(write.compress) {
+            Some(compress) if payload.len() < data.len() => {
+                let form = ReadyForm { compress, logical_bytes: data.len() as u32, seal: None };
+                Some(ReadyBlock { bytes: Block::copied_from(payload), form })
+            }
+            _ => None,
+        };
+        self.put_data(write.object, write.offset_bytes, data, ready).await
     }
 
     async fn write_embedded(&mut self, write: &WriteEmbedded, payload: &[u8]) -> Result<(), ReceiverError> {
@@ -165,7 +180,7 @@ impl Applier {
         if write.offset_bytes > i64::MAX as u64 {
             return self.put_spill(write.object, data).await;
         }
-        self.put_data(write.object, write.offset_bytes, data).await
+        self.put_data(write.object, write.offset_bytes, data, None).await
     }
 
     /// The bytes of a block of this length.
@@ -177,12 +192,11 @@ impl Applier {
         if len == 0 || len > limit {
             return Err(self.invalid(format!("a block of {len} bytes, and {limit} is the most")));
         }
-        let compress = match Compress::from_number(compress) {
-            // Of no compression as a number: 0 in records, 2 in pointers.
-            Some(Compress::Inherit | Compress::Off) => None,
-            Some(compress) if self.features.contains(needs) => Some(compress),
-            _ => return Err(self.invalid("a compression that the stream's features do not allow")),
-        };
+        let is_plain = matches!(Compress::from_number(compress), Some(Compress::Inherit | Compress::Off));
+        let compress = compression(compress).filter(|_| self.features.contains(needs));
+        if compress.is_none() && !is_plain {
+            return Err(self.invalid("a compression that the stream's features do not allow"));
+        }
         match compress {
             None if payload.len() as u64 == len => Ok(Block::copied_from(payload)),
             None => Err(self.invalid("its payload is not as long as it says")),
@@ -194,17 +208,25 @@ impl Applier {
         }
     }
 
-    async fn put_data(&mut self, id: ObjectId, offset_bytes: u64, data: Block) -> Result<(), ReceiverError> {
+    /// Writes a block's bytes; `ready`: as they are stored, where they are a block of its object.
+    async fn put_data(
+        &mut self,
+        id: ObjectId,
+        offset_bytes: u64,
+        data: Block,
+        ready: Option<ReadyBlock>,
+    ) -> Result<(), ReceiverError> {
         let object = self.existing(id).await?;
         let (size, len) = (object.block_bytes(), data.len() as u64);
         if offset_bytes.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(self.invalid("it reaches where no object does"));
         }
         let tx = self.begin(Cost::write(offset_bytes, len, size)).await?;
-        match len == size && offset_bytes.is_multiple_of(size) {
-            true => object.write_block(tx.txg(), offset_bytes / size, data),
+        match (len == size && offset_bytes.is_multiple_of(size), ready) {
+            (true, Some(ready)) => object.write_ready(tx.txg(), offset_bytes / size, ready),
+            (true, None) => object.write_block(tx.txg(), offset_bytes / size, data),
             // Pieces of a block that is larger here, or several blocks that are smaller.
-            false => object.write(tx.txg(), offset_bytes, &data).await?,
+            (false, _) => object.write(tx.txg(), offset_bytes, &data).await?,
         }
         Ok(())
     }

@@ -34,8 +34,7 @@
 //! # Rejected
 //!
 //! *Records collected to be made in the sync*: a transaction of a dataset is as cheap, and is told of quotas and of a pool that is suspended.
-//! *Blocks stored as they come, compressed, without being written anew*: it would save the compression, and is left for later; the dataset's
-//! own properties say how blocks are stored meanwhile.
+//! *Compressed blocks stored without being unpacked*: it would save a little, and a block that no reader can unpack would be on disk.
 
 mod apply;
 mod error;
