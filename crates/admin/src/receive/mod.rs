@@ -17,6 +17,7 @@ mod list;
 mod name;
 mod one;
 mod request;
+mod roots;
 mod run;
 
 use std::io::Read;
@@ -88,6 +89,9 @@ impl<R: Read> Run<'_, R> {
         if let Some(list) = changes {
             // A dataset that came now may be the new parent of one that has another name.
             self.outcome.is_incomplete |= !self.make_changes(&target, list).await?;
+        }
+        if let Some(list) = &list {
+            self.move_roots(&target, list).await?;
         }
         Ok(())
     }

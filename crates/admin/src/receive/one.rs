@@ -30,6 +30,9 @@ pub(super) enum Received {
     Skipped,
 }
 
+/// Properties that a raw stream has, and nobody else.
+const OF_ENCRYPTION: [&str; 4] = ["encryption", "keyformat", "pbkdf2iters", "pbkdf2salt"];
+
 /// A size as `zfs receive -v` says it.
 fn nice(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
@@ -113,7 +116,7 @@ impl<R: Read> Run<'_, R> {
         };
         self.find_place(header, &mut target, wants_new, top, &sent_name, sent).await?;
         let (dataset, snapshot) = target.split_once('@').expect("checked: it is a snapshot's name");
-        self.check_properties(dataset, types, is_recursive, action)?;
+        self.check_properties(dataset, types, is_recursive, header.is_raw(), action)?;
         if wants_new && self.request.naming == Naming::WithoutPool && !self.request.is_dry {
             self.make_parents(dataset, action).await?;
         }
@@ -249,8 +252,14 @@ impl<R: Read> Run<'_, R> {
         dataset: &str,
         types: Types,
         is_recursive: bool,
+        is_raw: bool,
         action: &str,
     ) -> Result<(), ReceiveError> {
+        let named = self.request.overrides.iter().map(|(name, _)| name).chain(&self.request.excluded);
+        if let Some(name) = named.filter(|_| is_raw).find(|name| OF_ENCRYPTION.contains(&name.as_str())) {
+            let why = format!("encryption property '{name}' cannot be set or excluded for raw streams.");
+            return Err(ReceiveError::new(action, why));
+        }
         let foreign = |name: &&str| !applies(name, types);
         let given = self.request.overrides.iter().map(|(name, _)| name.as_str());
         if let Some(name) = given.filter(|_| !is_recursive).find(foreign) {

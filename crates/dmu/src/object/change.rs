@@ -127,6 +127,13 @@ impl Object {
         Ok(())
     }
 
+    /// Has its tree be no less high than this, and its last block have this number, also where there is no such block: as a raw stream says.
+    /// There is no block behind it.
+    pub fn set_shape(&self, txg: Txg, levels: u8, last_block: u64) {
+        self.change(txg, |state| state.set_last(txg, |_| last_block));
+        self.change_head(txg, |head| head.levels = levels);
+    }
+
     /// Changes what the object's data is taken for.
     pub fn set_kind(&self, txg: Txg, kind: DmuType) {
         self.change_head(txg, |head| head.object_type = kind);

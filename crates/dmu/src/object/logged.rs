@@ -145,7 +145,7 @@ impl Objset {
             return None;
         }
         let bookmark = Bookmark { objset: self.id(), object: object.id(), level: 0, block: BlockId(block) };
-        let how = BlockKind { kind, level: 0, fill: 1, uncompressed: is_uncompressed };
+        let how = BlockKind { kind, level: 0, fill: 1, uncompressed: is_uncompressed, protects: false };
         // The block that it replaces is not known before the sync.
         let mut policy = self.policy().of_block(how, bookmark, Blkptr::HOLE, Now { txg, pass: 1 });
         policy.nopwrite = false;

@@ -36,6 +36,7 @@ struct How {
     objset: ObjsetId,
     object: ObjectId,
     is_uncompressed: bool,
+    protects: bool,
     count: usize,
 }
 
@@ -86,6 +87,7 @@ impl Cursor {
                     policy: part.policy,
                     objset: part.objset.id(),
                     object,
+                    protects: part.objset.is_raw(),
                     is_uncompressed: self.level == 0 && tree.head.compress == 2,
                     count,
                 });
@@ -132,7 +134,8 @@ impl How {
             block: BlockId(item.block.unwrap_or(0)),
         };
         let fill = item.content.fill(item.kind);
-        let block = BlockKind { kind: item.kind, level, fill, uncompressed: self.is_uncompressed };
+        let (uncompressed, protects) = (self.is_uncompressed, self.protects);
+        let block = BlockKind { kind: item.kind, level, fill, uncompressed, protects };
         self.policy.of_block(block, bookmark, item.previous, now)
     }
 }

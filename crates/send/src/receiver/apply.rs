@@ -12,7 +12,7 @@ use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, BeginFlags, Body, Features,
 use cenote_format::stream::{RecordFlags, WriteEmbedded};
 use cenote_spa::{LiveHead, ReceivePoint};
 use cenote_taskq::buf::{Block, Buf};
-use cenote_zio::{ReadyBlock, ReadyForm};
+use cenote_zio::{ReadyBlock, ReadyForm, Seal};
 
 use super::{Header, ReceiverError};
 use crate::StreamItem;
@@ -27,7 +27,7 @@ pub(super) const PLAIN_BLOCK_MAX_BYTES: u64 = 128 << 10;
 const EMBEDDED_MAX_BYTES: usize = 112;
 
 /// The compression of this number that a record's bytes have. Of none the number is 0 in records, and 2 in pointers.
-fn compression(number: u8) -> Option<Compress> {
+pub(super) fn compression(number: u8) -> Option<Compress> {
     let found = Compress::from_number(number);
     found.filter(|compress| !matches!(compress, Compress::Inherit | Compress::On | Compress::Off | Compress::Empty))
 }
@@ -42,6 +42,10 @@ pub(super) struct Applier {
     pub(super) counts_owners: bool,
     /// It brings all of the dataset.
     pub(super) is_whole: bool,
+    /// Its blocks are encrypted.
+    pub(super) is_raw: bool,
+    /// In a raw stream, the first object of the block of dnodes that was told of last, and the block's seal.
+    pub(super) range: Option<(u64, Seal)>,
     /// The object of the last record, which the next is often of.
     open: Option<Object>,
     point: ReceivePoint,
@@ -58,6 +62,8 @@ impl Applier {
             features: header.begin.features,
             tells_spill: header.begin.flags.contains(BeginFlags::SPILL_BLOCK),
             is_whole: header.begin.from_guid.0 == 0,
+            is_raw: header.is_raw(),
+            range: None,
             open: None,
             point,
             at: 0,
@@ -93,12 +99,18 @@ impl Applier {
         self.at = item.decoded.offset_bytes;
         match &item.decoded.record.body {
             Body::Object(object) => {
-                self.put_object(object, item.payload).await?;
+                match self.is_raw {
+                    true => self.put_raw_object(object, item.payload).await?,
+                    false => self.put_object(object, item.payload).await?,
+                }
                 self.reach(object.object, 0, read_bytes);
             }
             Body::FreeObjects(range) => self.free_objects(range).await?,
             Body::Write(write) => {
-                self.write(write, item.payload).await?;
+                match self.is_raw {
+                    true => self.write_raw(write, item.payload).await?,
+                    false => self.write(write, item.payload).await?,
+                }
                 self.reach(write.object, write.offset_bytes, read_bytes);
             }
             Body::WriteEmbedded(write) => {
@@ -108,7 +120,9 @@ impl Applier {
                 }
             }
             Body::Free(free) => self.free(free).await?,
+            Body::Spill(spill) if self.is_raw => self.spill_raw(spill, item.payload).await?,
             Body::Spill(spill) => self.spill(spill, item.payload).await?,
+            Body::ObjectRange(range) if self.is_raw => self.object_range(range)?,
             Body::WriteByRef(_) => return Err(ReceiverError::Dedup),
             Body::Redact(_) | Body::ObjectRange(_) => {
                 return Err(self.invalid("a record that the stream's features do not allow"));
@@ -147,7 +161,7 @@ impl Applier {
         self.open = Some(object);
     }
 
-    async fn existing(&mut self, id: ObjectId) -> Result<Object, ReceiverError> {
+    pub(super) async fn existing(&mut self, id: ObjectId) -> Result<Object, ReceiverError> {
         let found = self.find(id).await?;
         found.ok_or_else(|| self.invalid(format!("it is for object {}, which there is not", id.0)))
     }
@@ -183,17 +197,31 @@ impl Applier {
         self.put_data(write.object, write.offset_bytes, data, None).await
     }
 
-    /// The bytes of a block of this length.
-    fn data(&self, compress: u8, len: u64, payload: &[u8], needs: Features) -> Result<Block, ReceiverError> {
+    pub(super) fn check_block_size(&self, len: u64) -> Result<(), ReceiverError> {
         let limit = match self.features.contains(Features::LARGE_BLOCKS) {
             true => BLOCK_PAYLOAD_BYTES_MAX,
             false => PLAIN_BLOCK_MAX_BYTES,
         };
-        if len == 0 || len > limit {
-            return Err(self.invalid(format!("a block of {len} bytes, and {limit} is the most")));
+        match len == 0 || len > limit {
+            true => Err(self.invalid(format!("a block of {len} bytes, and {limit} is the most"))),
+            false => Ok(()),
         }
+    }
+
+    /// Whether the stream says that it has blocks of a compression which is a feature of the pool.
+    pub(super) const fn may_have(&self, compress: Compress) -> bool {
+        match compress {
+            Compress::Zstd => self.features.contains(Features::ZSTD),
+            Compress::Lz4 => self.features.contains(Features::LZ4),
+            _ => true,
+        }
+    }
+
+    /// The bytes of a block of this length.
+    fn data(&self, compress: u8, len: u64, payload: &[u8], needs: Features) -> Result<Block, ReceiverError> {
+        self.check_block_size(len)?;
         let is_plain = matches!(Compress::from_number(compress), Some(Compress::Inherit | Compress::Off));
-        let compress = compression(compress).filter(|_| self.features.contains(needs));
+        let compress = compression(compress).filter(|found| self.features.contains(needs) && self.may_have(*found));
         if compress.is_none() && !is_plain {
             return Err(self.invalid("a compression that the stream's features do not allow"));
         }
@@ -237,7 +265,10 @@ impl Applier {
             Free::TO_THE_END => u64::MAX,
             len => free.offset_bytes.checked_add(len).ok_or_else(|| self.invalid("it reaches where no object does"))?,
         };
-        self.free_bytes(&object, free.offset_bytes..end).await
+        match self.is_raw {
+            true => self.free_raw(&object, free.offset_bytes..end).await,
+            false => self.free_bytes(&object, free.offset_bytes..end).await,
+        }
     }
 
     /// Makes a range of an object a hole; up to the end, it ends there.
@@ -271,7 +302,7 @@ impl Applier {
         Ok(())
     }
 
-    fn step(&self) -> u64 {
+    pub(super) fn step(&self) -> u64 {
         self.objset().frees_max().map_or(FREE_BLOCKS_MAX, |max| max.clamp(1, FREE_BLOCKS_MAX))
     }
 

@@ -39,6 +39,7 @@
 mod apply;
 mod error;
 mod object;
+mod raw;
 mod token;
 
 use std::io::Read;
@@ -66,6 +67,7 @@ const KNOWN: Features = Features::SA_SPILL
     .union(Features::RESUMING)
     .union(Features::COMPRESSED)
     .union(Features::LARGE_DNODE)
+    .union(Features::RAW)
     .union(Features::ZSTD)
     .union(Features::HOLDS)
     .union(Features::SWITCH_TO_LARGE_BLOCKS)
@@ -152,6 +154,12 @@ impl Header {
         self.begin.features.contains(Features::RESUMING)
     }
 
+    /// Whether its blocks are encrypted as they lie on the sender's disk.
+    #[must_use]
+    pub const fn is_raw(&self) -> bool {
+        self.begin.features.contains(Features::RAW)
+    }
+
     /// Whether it brings a dataset of its own: whole, or as a clone.
     #[must_use]
     pub fn is_of_new_dataset(&self) -> bool {
@@ -179,8 +187,12 @@ impl Header {
         if features.intersects(Features::DEDUP | Features::DEDUPPROPS) {
             return Err(ReceiverError::Dedup);
         }
-        if features.contains(Features::RAW) {
-            return Err(ReceiverError::Unsupported("raw streams of encrypted datasets"));
+        if self.is_raw() && features.contains(Features::EMBED_DATA) {
+            let what = "a raw stream with blocks in their pointers".to_owned();
+            return Err(ReceiverError::Invalid { offset_bytes: self.offset_bytes, what });
+        }
+        if self.is_raw() && !self.begin.flags.contains(BeginFlags::SPILL_BLOCK) {
+            return Err(ReceiverError::NoSpillFlag);
         }
         if features.contains(Features::REDACTED) {
             return Err(ReceiverError::Unsupported("redacted streams"));
@@ -209,6 +221,7 @@ impl Header {
             (Features::ZSTD, "zstd_compress"),
             (Features::EMBED_DATA, "embedded_data"),
             (Features::LARGE_DNODE, "large_dnode"),
+            (Features::RAW, "encryption"),
         ];
         let mut enabled: Vec<&'static str> =
             enabled.into_iter().filter(|(feature, _)| has(*feature)).map(|(_, name)| name).collect();
@@ -236,6 +249,7 @@ impl Header {
             ignores_case: begin.flags.contains(BeginFlags::CI_DATA),
             resumable,
             resumes: self.is_resuming(),
+            raw: if self.is_raw() { Some(raw::spec(self)?) } else { None },
         })
     }
 }

@@ -9,6 +9,8 @@ mod limits;
 mod longhold;
 pub(crate) mod properties;
 pub(crate) mod receive;
+mod receive_raw;
+pub(crate) mod receive_spec;
 mod received;
 mod rename;
 pub(crate) mod snapshot;
