@@ -563,6 +563,62 @@ fn changed(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
     out
 }
 
+/// The same of raw streams, which OpenZFS made.
+#[test]
+fn hostile_raw_streams_leave_a_whole_pool() {
+    let theme = cenote_testkit::Golden::selection().unwrap().theme("streams").unwrap();
+    let whole = theme.stream_bytes("enc-raw.zfs").unwrap();
+    let increment = theme.stream_bytes("enc-raw-incr.zfs").unwrap();
+    let (mut taken, mut refused) = (0, 0);
+    for seed in 0..HOSTILE {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let disks = SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() };
+        let machine = Machine::new(&runtime, 1, &disks);
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let tops = machine.tops(&handle, SINGLE).await.unwrap();
+            let replica = new_pool(&handle, options("replica", tops, 9 + (seed % 2) as u32 * 3)).await.unwrap();
+            let replica = replica.start(TxTunables::default()).await;
+            received(&replica, &whole, &request("one", false, false)).await.unwrap();
+            for round in 0..30 {
+                let is_whole = rng.chance(1, 2);
+                let bytes = changed(if is_whole { &whole } else { &increment }, &mut rng);
+                let target = if is_whole { "replica/new@x" } else { "replica/of@x" };
+                let is_resumable = rng.chance(1, 3);
+                let asked = ReceiveRequest { target: target.to_owned(), ..request("x", false, is_resumable) };
+                let outcome = received(&replica, &bytes, &asked).await;
+                taken += u64::from(outcome.is_ok());
+                refused += u64::from(outcome.is_err());
+                let synced = replica.sync().await;
+                synced.unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error} ({outcome:?})"));
+                let dataset = target.split('@').next().unwrap();
+                if outcome.is_ok() {
+                    match is_whole {
+                        true => destroy(&replica, dataset, Reach { recursive: true, clones: false }).await.unwrap(),
+                        false => rollback(&replica, "replica/of@one", true).await.unwrap(),
+                    }
+                } else if is_resumable {
+                    let _ = replica.abort_receive(dataset).await;
+                }
+            }
+            // What was there before takes its own increment still.
+            received(&replica, &increment, &request("two", false, false)).await.unwrap();
+            while replica.peek(|syncer| syncer.has_work()).await.unwrap() {
+                replica.sync().await.unwrap();
+            }
+            replica.audit().await.unwrap();
+            replica.export().await.unwrap();
+            let (_, report) = check(&handle, &machine.paths).await.unwrap();
+            assert!(report.is_clean(), "seed {seed}: {report}");
+            let after = read(&handle, &machine.paths).await;
+            audit_space(&after).await.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+            after.close().await;
+        });
+    }
+    assert!(taken > 10 && refused > 40, "{taken} taken, {refused} refused");
+}
+
 /// Streams whose sums are right and that say what cannot be are refused or received; the pool is whole either way, and what was there before is
 /// there.
 #[test]

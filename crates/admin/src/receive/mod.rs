@@ -30,7 +30,7 @@ use cenote_spa::Pool;
 use self::list::List;
 use self::one::Received;
 use self::request::ACTION;
-pub use self::request::{Caller, Naming, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
+pub use self::request::{Caller, Naming, OF_ENCRYPTION, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
 use self::run::Run;
 
 /// Receives a stream, or a package of them.

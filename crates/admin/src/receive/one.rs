@@ -17,7 +17,7 @@ use cenote_taskq::sync::Mutex;
 
 use super::list::{List, Sent};
 use super::name;
-use super::request::{ACTION, Naming, ReceiveError, Told};
+use super::request::{ACTION, Naming, OF_ENCRYPTION, ReceiveError, Told};
 use super::run::Run;
 use crate::{Setting, create_filesystem};
 
@@ -29,9 +29,6 @@ pub(super) enum Received {
     /// It was there already, or nothing was to be received.
     Skipped,
 }
-
-/// Properties that a raw stream has, and nobody else.
-const OF_ENCRYPTION: [&str; 4] = ["encryption", "keyformat", "pbkdf2iters", "pbkdf2salt"];
 
 /// A size as `zfs receive -v` says it.
 fn nice(bytes: u64) -> String {
@@ -255,7 +252,7 @@ impl<R: Read> Run<'_, R> {
         is_raw: bool,
         action: &str,
     ) -> Result<(), ReceiveError> {
-        let named = self.request.overrides.iter().map(|(name, _)| name).chain(&self.request.excluded);
+        let named = self.request.encryption.iter().chain(&self.request.excluded);
         if let Some(name) = named.filter(|_| is_raw).find(|name| OF_ENCRYPTION.contains(&name.as_str())) {
             let why = format!("encryption property '{name}' cannot be set or excluded for raw streams.");
             return Err(ReceiveError::new(action, why));

@@ -9,7 +9,7 @@ use cenote_format::enums::Compress;
 use cenote_format::ids::ObjectId;
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, BeginFlags, Body, Features, Free, FreeObjects, Spill, Write};
-use cenote_format::stream::{RecordFlags, WriteEmbedded};
+use cenote_format::stream::{RecordFlags, Redact, WriteEmbedded};
 use cenote_spa::{LiveHead, ReceivePoint};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_zio::{ReadyBlock, ReadyForm, Seal};
@@ -124,6 +124,11 @@ impl Applier {
             Body::Spill(spill) => self.spill(spill, item.payload).await?,
             Body::ObjectRange(range) if self.is_raw => self.object_range(range)?,
             Body::WriteByRef(_) => return Err(ReceiverError::Dedup),
+            // What was left out is a hole.
+            Body::Redact(redact) if self.features.contains(Features::REDACTED) => {
+                let Redact { object, offset_bytes, length_bytes, to_guid } = *redact;
+                self.free(&Free { object, offset_bytes, length_bytes, to_guid }).await?;
+            }
             Body::Redact(_) | Body::ObjectRange(_) => {
                 return Err(self.invalid("a record that the stream's features do not allow"));
             }

@@ -68,11 +68,15 @@ const KNOWN: Features = Features::SA_SPILL
     .union(Features::COMPRESSED)
     .union(Features::LARGE_DNODE)
     .union(Features::RAW)
+    .union(Features::REDACTED)
     .union(Features::ZSTD)
     .union(Features::HOLDS)
     .union(Features::SWITCH_TO_LARGE_BLOCKS)
     .union(Features::LONGNAME)
     .union(Features::LARGE_MICROZAP);
+
+/// No entry of a table has room for more snapshots.
+const REDACTED_BY_MAX: usize = 1024;
 
 /// The time between two notes of the place.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
@@ -194,9 +198,6 @@ impl Header {
         if self.is_raw() && !self.begin.flags.contains(BeginFlags::SPILL_BLOCK) {
             return Err(ReceiverError::NoSpillFlag);
         }
-        if features.contains(Features::REDACTED) {
-            return Err(ReceiverError::Unsupported("redacted streams"));
-        }
         if let unknown = features.difference(KNOWN)
             && !unknown.is_empty()
         {
@@ -206,6 +207,24 @@ impl Header {
             return Err(ReceiverError::Unsupported("streams of big-endian machines"));
         }
         self.to_name().map(drop)
+    }
+
+    /// A list of snapshots that tells of redaction.
+    fn redaction(&self, name: &str) -> Result<Option<Vec<u64>>, ReceiverError> {
+        let list = self.list.u64s(name);
+        if list.is_none()
+            && (self.list.has(name) || (name == "redact_snaps" && self.begin.features.contains(Features::REDACTED)))
+        {
+            let what = format!("a redacted stream without '{name}'");
+            return Err(ReceiverError::Invalid { offset_bytes: self.offset_bytes, what });
+        }
+        match list {
+            Some(list) if list.len() > REDACTED_BY_MAX => {
+                let what = format!("redaction by {} snapshots", list.len());
+                Err(ReceiverError::Invalid { offset_bytes: self.offset_bytes, what })
+            }
+            list => Ok(list.map(<[u64]>::to_vec)),
+        }
     }
 
     /// The facts of it that a pool has to know.
@@ -222,6 +241,7 @@ impl Header {
             (Features::EMBED_DATA, "embedded_data"),
             (Features::LARGE_DNODE, "large_dnode"),
             (Features::RAW, "encryption"),
+            (Features::REDACTED, "redacted_datasets"),
         ];
         let mut enabled: Vec<&'static str> =
             enabled.into_iter().filter(|(feature, _)| has(*feature)).map(|(_, name)| name).collect();
@@ -249,6 +269,12 @@ impl Header {
             ignores_case: begin.flags.contains(BeginFlags::CI_DATA),
             resumable,
             resumes: self.is_resuming(),
+            redacted: if has(Features::REDACTED) {
+                Some(self.redaction("redact_snaps")?.unwrap_or_default())
+            } else {
+                None
+            },
+            from_redacted: self.redaction("redact_from_snaps")?,
             raw: if self.is_raw() { Some(raw::spec(self)?) } else { None },
         })
     }

@@ -10,6 +10,7 @@ mod longhold;
 pub(crate) mod properties;
 pub(crate) mod receive;
 mod receive_raw;
+mod receive_redacted;
 pub(crate) mod receive_spec;
 mod received;
 mod rename;

@@ -316,6 +316,7 @@ impl Syncer {
             }
         }
         self.check_raw_source(spec, source).await?;
+        self.check_redacted(spec, source).await?;
         if spec.is_forced {
             return Ok(Place::Beside { snapshot: Some(source.object) });
         }
@@ -345,7 +346,10 @@ impl Syncer {
         match spec.from_guid {
             Some(guid) if guid != found.phys.guid => Err(ReceiveRefusal::NoSource(spec.dataset.clone()).into()),
             _ if !found.is_snapshot() || found.is_inconsistent() => Err(missing().into()),
-            _ => self.check_raw_source(spec, &found).await,
+            _ => {
+                self.check_redacted(spec, &found).await?;
+                self.check_raw_source(spec, &found).await
+            }
         }
     }
 
@@ -374,6 +378,7 @@ impl Syncer {
         if was_raw != spec.raw.is_some() {
             return Err(nothing());
         }
+        self.check_same_redaction(spec, &dataset).await?;
         if let Some(raw) = &spec.raw {
             let own = self.dsl().wrapped_key(dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
             if own.is_none_or(|(_, own)| own.guid != raw.key.guid) {
@@ -448,6 +453,7 @@ impl Syncer {
             self.dsl.set_case_insensitive(txg, dataset).await.map_err(|error| self.dsl_failed(error))?;
         }
         self.use_features(txg, dataset, spec.needs).await?;
+        self.note_redaction(txg, dataset, spec).await?;
         if let Some(resumable) = &spec.resumable {
             self.note_resumable(dataset, spec, resumable).await?;
         }
@@ -476,6 +482,9 @@ impl Syncer {
             if is_set {
                 self.put_field(dataset, name, &ZapValue::from_u64(1)).await?;
             }
+        }
+        if let Some(snapshots) = &spec.from_redacted {
+            self.put_field(dataset, field::RESUME_REDACT_SNAPSHOTS, &ZapValue::from_u64s(snapshots)).await?;
         }
         // As OpenZFS begins: before the first object.
         self.note_received(dataset, ReceivePoint { object: 1, ..ReceivePoint::default() }).await
@@ -572,6 +581,7 @@ impl Syncer {
         self.headers_only.remove(&head.object);
         self.drop_livelist(head.dir.object).await?;
         self.dsl.swap_heads(txg, head.object, written).await.map_err(|error| self.dsl_failed(error))?;
+        self.swap_redactions(head.object, written).await?;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
             let noted = async |dataset| {
                 let noted = self.dsl.has_noted(dataset, feature.guid).await;

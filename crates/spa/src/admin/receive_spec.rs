@@ -88,6 +88,9 @@ pub enum ReceiveRefusal {
     /// A raw stream whose table of objects has another form than that which is here.
     #[error("the stream's table of objects has another form than that of the dataset")]
     OtherShape,
+    /// A stream that lacks what a redacted snapshot lacks too.
+    #[error("the stream is not redacted in a way that fits what is there")]
+    OtherRedaction,
     /// More is reserved or limited than there is.
     #[error("out of space")]
     NoSpace,
@@ -122,6 +125,10 @@ pub struct ReceiveSpec {
     pub resumable: Option<Resumable>,
     /// The stream goes on with what was received in part.
     pub resumes: bool,
+    /// The stream is redacted: guids of the snapshots with respect to which it is.
+    pub redacted: Option<Vec<u64>>,
+    /// The same of the source that it builds on at its sender.
+    pub from_redacted: Option<Vec<u64>>,
     /// The stream is raw: the dataset is encrypted, and written without its key.
     pub raw: Option<RawSpec>,
 }
