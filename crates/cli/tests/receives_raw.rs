@@ -6,7 +6,7 @@
 mod common;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use common::images::Images;
@@ -83,7 +83,7 @@ fn manifest(images: &Images, keys: &[(&str, &PathBuf)]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn verify_with_key(images: &Images, dataset: &str, key: &PathBuf) {
+fn verify_with_key(images: &Images, dataset: &str, key: &Path) {
     let mut command = images.bare();
     command.args(["verify", "-d"]).arg(&images.dir).args(["-f", "mine", "--key"]);
     let output = command.arg(format!("{dataset}={}", key.display())).output().unwrap();
@@ -136,17 +136,17 @@ fn raw_streams_bring_datasets_that_their_key_opens() {
     assert_eq!(records(&images, &again), records(&images, &whole));
     let again_on_top = sent(&images, &["-w", "-i", "@one", "mine/in@two"]);
     assert_eq!(records(&images, &again_on_top), records(&images, &increment));
-    receive(&images, &["mine/in/below"], &again);
-    receive(&images, &["mine/in/below"], &again_on_top);
-    verify_with_key(&images, "mine/in/below", &key);
-    assert_eq!(images.get("encryptionroot", "mine/in/below").split('\t').next(), Some("mine/in/below"));
-    // As a package, whose list says that the one below has a key of its own.
+    // As a package, below another encrypted dataset; its top stays an encryption root.
     images.run("zfs", &["snapshot", "-r", "mine/in@all"]);
     let package = sent(&images, &["-w", "-R", "mine/in@all"]);
     receive(&images, &["mine/copy"], &package);
-    assert_eq!(images.get("encryptionroot", "mine/copy/below").split('\t').next(), Some("mine/copy/below"));
+    receive(&images, &["mine/in/below"], &again);
+    receive(&images, &["mine/in/below"], &again_on_top);
+    for copy in ["mine/copy", "mine/in/below"] {
+        assert_eq!(images.get("encryptionroot", copy).split('\t').next(), Some(copy));
+        verify_with_key(&images, copy, &key);
+    }
     assert_eq!(images.get("keylocation", "mine/copy").split('\t').next(), Some("file:///nowhere/key"));
-    verify_with_key(&images, "mine/copy/below", &key);
     images.run("zfs", &["rollback", "mine/copy@all"]);
     images.run("zfs", &["destroy", "-r", "mine/copy"]);
     images.run("zfs", &["destroy", "-r", "mine/in"]);
@@ -191,9 +191,9 @@ fn raw_streams_that_do_not_fit_are_refused_and_change_nothing() {
     receive(&images, &["-F", "mine/later"], &increment);
     assert!(!names(&images).contains(&"mine/later@own".to_owned()));
     // A set of IVs that a snapshot of ours has is not that of the sender's snapshot.
-    images.run("zfs", &["snapshot", "mine/in@two"]);
-    images.run("zfs", &["snapshot", "mine/in@three"]);
-    let foreign = sent(&images, &["-w", "-i", "@two", "mine/in@three"]);
+    images.run("zfs", &["snapshot", "mine/in@mine"]);
+    images.run("zfs", &["snapshot", "mine/in@other"]);
+    let foreign = sent(&images, &["-w", "-i", "@mine", "mine/in@other"]);
     let said = refused(&images, &["mine/later"], &foreign);
     assert!(said.contains("most recent snapshot of mine/later does not\nmatch incremental source"), "{said}");
     // A part can be given up.

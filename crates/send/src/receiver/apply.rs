@@ -297,6 +297,11 @@ impl Applier {
         let bytes = bytes.start..bytes.end.min((last + 1).saturating_mul(size));
         let mut at = bytes.start;
         while at < bytes.end {
+            let extent = object.extent(at / size, bytes.end.div_ceil(size)).await?;
+            if extent.is_hole {
+                at = extent.blocks.end.saturating_mul(size);
+                continue;
+            }
             let end = bytes.end.min((at / size + self.step()).saturating_mul(size));
             let tx = self.begin(Cost::write(at, 1, size).and(Cost::write(end, 1, size)).that_frees()).await?;
             self.objset().count_frees(tx.txg(), (end - at) / size);
@@ -311,18 +316,36 @@ impl Applier {
         self.objset().frees_max().map_or(FREE_BLOCKS_MAX, |max| max.clamp(1, FREE_BLOCKS_MAX))
     }
 
-    /// Frees all but the first blocks of an object, from its end, as many in a transaction as one may free.
+    /// Frees all but the first blocks of an object, as many in a transaction as one may free.
     pub(super) async fn shrink(&self, object: &Object, kept: u64) -> Result<(), ReceiverError> {
-        loop {
-            let count = object.last_block().0 + 1;
-            let to = count.saturating_sub(self.step()).max(kept);
-            let tx = self.begin(Cost::objects(1).that_frees()).await?;
-            self.objset().count_frees(tx.txg(), count.saturating_sub(to));
-            object.shrink(tx.txg(), to);
-            if to == kept {
-                return Ok(());
-            }
+        let count = object.last_block().0.saturating_add(1);
+        if count.saturating_sub(kept) > self.step() {
+            self.free_blocks(object, kept..count).await?;
         }
+        let tx = self.begin(Cost::objects(1).that_frees()).await?;
+        self.objset().count_frees(tx.txg(), count.saturating_sub(kept).min(self.step()));
+        object.shrink(tx.txg(), kept);
+        Ok(())
+    }
+
+    /// Makes holes of blocks, as many in a transaction as one may free. What is a hole already is passed over: a few bytes can say that an
+    /// object is as large as any.
+    pub(super) async fn free_blocks(&self, object: &Object, blocks: Range<u64>) -> Result<(), ReceiverError> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let extent = object.extent(at, blocks.end).await?;
+            assert!(at < extent.blocks.end, "an extent has a block");
+            if extent.is_hole {
+                at = extent.blocks.end;
+                continue;
+            }
+            let end = extent.blocks.end.min(at + self.step());
+            let tx = self.begin(Cost::objects(1).that_frees()).await?;
+            self.objset().count_frees(tx.txg(), end - at);
+            object.free_blocks(tx.txg(), at..end);
+            at = end;
+        }
+        Ok(())
     }
 
     /// Frees an object with all that it has.
@@ -332,7 +355,7 @@ impl Applier {
             self.shrink(object, 0).await?;
         }
         let tx = self.begin(Cost::objects(1).that_frees()).await?;
-        self.objset().count_frees(tx.txg(), object.last_block().0 + 1);
+        self.objset().count_frees(tx.txg(), object.last_block().0.saturating_add(1).min(self.step()));
         object.free(tx.txg());
         Ok(())
     }

@@ -153,7 +153,7 @@ impl Applier {
             return Err(self.invalid(format!("{count} pointers, where such an object has {pointers}")));
         }
         let (levels, last_block) = (record.levels, record.block_id_max);
-        let width = u32::from(indirect_shift) - Blkptr::SHIFT as u32;
+        let width = u32::from(indirect_shift) - Blkptr::SHIFT;
         let reach = (pointers as u128) << (width * u32::from(levels.clamp(1, MAX_LEVELS) - 1)).min(100);
         let is_tree = (1..=MAX_LEVELS).contains(&levels) && u128::from(last_block) < reach;
         let is_sized = (u128::from(last_block) + 1) * u128::from(record.block_bytes) <= OBJECT_MAX_BYTES;
@@ -282,15 +282,7 @@ impl Applier {
         if !bytes.start.is_multiple_of(size) || (!bytes.end.is_multiple_of(size) && end <= last) {
             return Err(self.invalid("a hole in an encrypted object that is not made of whole blocks"));
         }
-        let (mut at, end) = (bytes.start / size, end.min(last + 1));
-        while at < end {
-            let to = end.min(at + self.step());
-            let tx = self.begin(Cost::objects(1).that_frees()).await?;
-            self.objset().count_frees(tx.txg(), to - at);
-            object.free_blocks(tx.txg(), at..to);
-            at = to;
-        }
-        Ok(())
+        self.free_blocks(object, bytes.start / size..end.min(last + 1)).await
     }
 }
 
