@@ -17,14 +17,14 @@ use cenote_dsl::Dataset;
 use cenote_format::Endian;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::bonus_capacity_bytes;
-use cenote_format::enums::ObjsetType;
-use cenote_format::ids::ObjectId;
+use cenote_format::enums::{Compress, ObjsetType};
+use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::stream::{Record, RecordKind};
 use cenote_send::receiver::receive_resume_token;
 use cenote_send::sender::{Base, ResumeToken, SendFlags, SendProgress, SendRequest, send};
 use cenote_send::{Checks, StreamReader};
 use cenote_sim::{Machine, SINGLE, audit_space, check, new_pool, options, slow};
-use cenote_spa::{Clock, Host, ImportOptions, Pool, View, WriteOptions, find, import, open};
+use cenote_spa::{Clock, Host, ImportOptions, Pool, PropertyValue, View, WriteOptions, find, import, open};
 use cenote_taskq::buf::Block;
 use cenote_taskq::sim::disk::{Crash, SimDiskOptions};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
@@ -208,6 +208,31 @@ async fn compare(objset: &Objset, model: &Contents, what: &str) {
     }
 }
 
+/// Data is compressed where it was sent compressed, and nowhere else, since the replica's own data is not. How many blocks are.
+async fn compare_forms(here: &Objset, there: &Objset, model: &Contents, is_compressed: bool, what: &str) -> u64 {
+    let mut kept = 0;
+    for id in model.keys() {
+        let sent = here.object(ObjectId(*id)).await.unwrap();
+        let received = there.object(ObjectId(*id)).await.unwrap();
+        let kind = sent.phys().object_type;
+        if kind.is_metadata() || sent.block_bytes() != received.block_bytes() {
+            continue;
+        }
+        for block in 0..=received.last_block().0 {
+            let sent = sent.pointer(0, BlockId(block)).await.unwrap();
+            let received = received.pointer(0, BlockId(block)).await.unwrap();
+            if sent.is_hole() || sent.is_embedded() || received.is_hole() || received.is_embedded() {
+                continue;
+            }
+            let expected = if is_compressed { sent.compress() } else { Some(Compress::Off) };
+            assert_eq!(received.compress(), expected, "{what}: object {id}, block {block}");
+            kept += u64::from(received.compress() != Some(Compress::Off));
+            assert!(received.psize_bytes() >= sent.psize_bytes() && received.psize_bytes() <= sent.lsize_bytes());
+        }
+    }
+    kept
+}
+
 /// A stream of a snapshot, from another one or whole, or where a token says.
 async fn stream(source: &View, to: &Dataset, from: Option<&Dataset>, flags: SendFlags, at: Option<&str>) -> Vec<u8> {
     let mut request = SendRequest::full(to.clone(), flags);
@@ -231,6 +256,8 @@ fn request(snapshot: &str, is_forced: bool, is_resumable: bool) -> ReceiveReques
         is_forced,
         is_resumable,
         is_verbose: true,
+        // So that a block that is compressed there came so.
+        overrides: vec![("compression".to_owned(), PropertyValue::Number(2))],
         ..ReceiveRequest::default()
     }
 }
@@ -246,8 +273,8 @@ async fn token(pool: &Pool) -> Option<String> {
     receive_resume_token(&dsl, &dataset).await.unwrap()
 }
 
-/// A random history of one seed; how often streams were gone on with comes back.
-async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
+/// A random history of one seed; how often streams were gone on with comes back, and how many blocks stayed compressed.
+async fn history(handle: &Handle, machine: &Machine, seed: u64) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let (here, there) = machine.paths.split_at(1);
     let (left, right) = (part(machine, 0), part(machine, 1));
@@ -258,7 +285,7 @@ async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
     let replica = replica.start(TxTunables::default()).await;
     let kind = [ObjsetType::Zfs, ObjsetType::Zvol][(seed % 2) as usize];
     let head = source_head(&source, kind).await;
-    let (mut model, mut next, mut resumed) = (Contents::new(), 0, 0);
+    let (mut model, mut next, mut resumed, mut kept) = (Contents::new(), 0, 0, 0);
     let mut sent: Vec<(String, Contents)> = Vec::new();
     let flags = SendFlags {
         large_blocks: rng.chance(1, 2),
@@ -334,8 +361,8 @@ async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
             sent.truncate(at + 1);
         }
         sent.push((snapshot, model.clone()));
-        view.close().await;
         replica.sync().await.unwrap();
+        let sender = view;
         let view = read(handle, there).await;
         audit_space(&view).await.unwrap_or_else(|error| panic!("{what}: {error:#}"));
         for (name, model) in &sent {
@@ -346,6 +373,11 @@ async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
         let head = view.dsl().dataset("replica/of").await.unwrap();
         assert_eq!(view.dsl().snapshots(&head).await.unwrap().len(), sent.len(), "{what}");
         assert!(view.dsl().children(&head.dir, true).await.unwrap().is_empty(), "{what}");
+        let same = view.dsl().dataset(&format!("replica/of@s{round}")).await.unwrap();
+        let there = view.dsl().open(&same).await.unwrap().unwrap();
+        let here = sender.dsl().open(&to).await.unwrap().unwrap();
+        kept += compare_forms(&here, &there, &model, flags.compressed, &what).await;
+        sender.close().await;
         view.close().await;
     }
     while replica.peek(|syncer| syncer.has_work()).await.unwrap() {
@@ -362,20 +394,21 @@ async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
         let images: Vec<_> = right.disks.iter().map(|disk| disk.image()).collect();
         cenote_sim::zdb("replica", &images, machine.size_bytes).unwrap();
     }
-    resumed
+    (resumed, kept)
 }
 
 #[test]
 fn replicas_have_what_was_sent() {
-    let mut resumed = 0;
+    let (mut resumed, mut kept) = (0, 0);
     for seed in 0..HISTORIES {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let machine =
             Machine::new(&runtime, 2, &SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() });
-        resumed += runtime.block_on(history(&handle, &machine, seed));
+        let counts = runtime.block_on(history(&handle, &machine, seed));
+        (resumed, kept) = (resumed + counts.0, kept + counts.1);
     }
-    assert!(resumed > 4, "{resumed}");
+    assert!(resumed > 4 && kept > 4, "{resumed} gone on with, {kept} compressed blocks");
 }
 
 /// Wherever the power goes while a stream is received, what was there before is there, and the receive can be gone on with, or begun anew.
@@ -528,6 +561,62 @@ fn changed(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
         out.extend(payload);
     }
     out
+}
+
+/// The same of raw streams, which OpenZFS made.
+#[test]
+fn hostile_raw_streams_leave_a_whole_pool() {
+    let theme = cenote_testkit::Golden::selection().unwrap().theme("streams").unwrap();
+    let whole = theme.stream_bytes("enc-raw.zfs").unwrap();
+    let increment = theme.stream_bytes("enc-raw-incr.zfs").unwrap();
+    let (mut taken, mut refused) = (0, 0);
+    for seed in 0..HOSTILE {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let disks = SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() };
+        let machine = Machine::new(&runtime, 1, &disks);
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let tops = machine.tops(&handle, SINGLE).await.unwrap();
+            let replica = new_pool(&handle, options("replica", tops, 9 + (seed % 2) as u32 * 3)).await.unwrap();
+            let replica = replica.start(TxTunables::default()).await;
+            received(&replica, &whole, &request("one", false, false)).await.unwrap();
+            for round in 0..30 {
+                let is_whole = rng.chance(1, 2);
+                let bytes = changed(if is_whole { &whole } else { &increment }, &mut rng);
+                let target = if is_whole { "replica/new@x" } else { "replica/of@x" };
+                let is_resumable = rng.chance(1, 3);
+                let asked = ReceiveRequest { target: target.to_owned(), ..request("x", false, is_resumable) };
+                let outcome = received(&replica, &bytes, &asked).await;
+                taken += u64::from(outcome.is_ok());
+                refused += u64::from(outcome.is_err());
+                let synced = replica.sync().await;
+                synced.unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error} ({outcome:?})"));
+                let dataset = target.split('@').next().unwrap();
+                if outcome.is_ok() {
+                    match is_whole {
+                        true => destroy(&replica, dataset, Reach { recursive: true, clones: false }).await.unwrap(),
+                        false => rollback(&replica, "replica/of@one", true).await.unwrap(),
+                    }
+                } else if is_resumable {
+                    let _ = replica.abort_receive(dataset).await;
+                }
+            }
+            // What was there before takes its own increment still.
+            received(&replica, &increment, &request("two", false, false)).await.unwrap();
+            while replica.peek(|syncer| syncer.has_work()).await.unwrap() {
+                replica.sync().await.unwrap();
+            }
+            replica.audit().await.unwrap();
+            replica.export().await.unwrap();
+            let (_, report) = check(&handle, &machine.paths).await.unwrap();
+            assert!(report.is_clean(), "seed {seed}: {report}");
+            let after = read(&handle, &machine.paths).await;
+            audit_space(&after).await.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+            after.close().await;
+        });
+    }
+    assert!(taken > 10 && refused > 40, "{taken} taken, {refused} refused");
 }
 
 /// Streams whose sums are right and that say what cannot be are refused or received; the pool is whole either way, and what was there before is

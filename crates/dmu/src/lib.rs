@@ -88,7 +88,7 @@ pub use self::geometry::{GROUPUSED, INDIRECT_SHIFT, PROJECTUSED, USERUSED};
 pub use self::object::{
     DataStream, Extent, LogBlock, LogStore, Object, ObjectSpec, READ_SIZE_MAX_BYTES, RangeGuard, Run,
 };
-pub use self::objset::{NextObjects, Objset, ObjsetPolicy, ObjsetStats, RedundantMetadata};
+pub use self::objset::{NextObjects, Objset, ObjsetPolicy, ObjsetStats, RawRoot, RedundantMetadata};
 pub use self::prefetch::Zfetch;
 pub use self::reader::KeyAccess;
 pub use self::sync::{Killed, SpaceDelta, Storing, Synced, Writer};
@@ -190,6 +190,16 @@ impl Dmu {
             let context = context.of_class(QueueClass::AsyncRead);
             let _ = self.cache.prefetch(key, Self::memory_bytes(bp), || self.zio.read(bp, context)).await;
         }
+    }
+
+    /// The logical bytes of a block of pointers or dnodes. Of an encrypted dataset's dnodes only bonuses are encrypted: without the key the
+    /// block comes as it is stored.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn read_structure(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
+        let is_opened = context.key.is_some() || !bp.is_encrypted();
+        if is_opened { self.read(bp, context).await } else { self.zio.read_physical(bp, context).await }
     }
 
     /// Like [`Dmu::read`], past the cache: for data that will not be read again.

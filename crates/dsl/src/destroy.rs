@@ -75,6 +75,7 @@ impl Dsl {
         self.charge(txg, dir, UsedBy::Head, used.negated()).await?;
         self.forget_clone(txg, head, dataset.prev_snapshot).await?;
 
+        self.release_wrapped_key(txg, dir).await?;
         let mut refs = EmptyRefs::default();
         self.destroy_bookmarks(txg, head, &mut gone.bookmarks).await?;
         self.free_deadlist(txg, dataset.deadlist, &mut refs).await?;

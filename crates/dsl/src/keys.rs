@@ -58,7 +58,7 @@ impl Dsl {
         Ok(self.key_object(&dir).await?.and_then(|key_object| self.loaded_key(key_object)))
     }
 
-    async fn key_phys(&self, object: ObjectId) -> Result<CryptoKeyPhys, DslError> {
+    pub(crate) async fn key_phys(&self, object: ObjectId) -> Result<CryptoKeyPhys, DslError> {
         let zap = Zap::open(self.mos_object(object).await?).await?;
         let fields = zap.entries(FIELDS_MAX).await?;
         CryptoKeyPhys::from_zap(|name| {

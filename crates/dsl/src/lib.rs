@@ -66,6 +66,7 @@ mod rename;
 mod reserve;
 mod snapshot;
 mod space;
+mod wrapped;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -265,7 +265,15 @@ impl Dsl {
 
     /// The guids of the snapshots with respect to which a dataset was redacted; `None` if it was not.
     pub async fn redaction_snapshots(&self, dataset: &Dataset) -> Result<Option<Vec<u64>>, DslError> {
-        let value = self.dataset_value(dataset, dataset_field::REDACTED_DATASETS).await?;
+        self.redaction_of(dataset.object).await
+    }
+
+    /// The same of a dataset by its object.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn redaction_of(&self, dataset: ObjectId) -> Result<Option<Vec<u64>>, DslError> {
+        let value = self.object_value(dataset, dataset_field::REDACTED_DATASETS).await?;
         Ok(value.map(|value| value.integers().collect()))
     }
 

@@ -144,7 +144,7 @@ fn pointers(dnode: &DnodePhys) -> impl Iterator<Item = Blkptr> + '_ {
 }
 
 async fn read(view: &View, bp: &Blkptr) -> Result<cenote_taskq::buf::Block> {
-    Ok(view.dmu().read(bp, ReadContext::new(Bookmark::objset(ObjsetId(0)), None)).await?)
+    Ok(view.dmu().read_structure(bp, ReadContext::new(Bookmark::objset(ObjsetId(0)), None)).await?)
 }
 
 fn add(view: &View, blocks: &mut Blocks, bp: &Blkptr) {

@@ -49,6 +49,7 @@ mod log_block;
 #[cfg(feature = "mutation")]
 pub mod mutation;
 mod read;
+mod ready;
 mod store;
 mod transform;
 mod write;
@@ -66,6 +67,7 @@ pub use batch::{Places, PreparedBatch};
 pub use error::{ZioError, ZioErrorKind};
 pub use log_block::log_pointer;
 pub use read::Copies;
+pub use ready::{ReadyBlock, ReadyForm, Seal};
 pub use write::{
     AllocationRequest, AllocationUnits, Allocator, NoSpace, ORDER, Placed, Prepared, WritePolicy, Written,
 };

@@ -29,6 +29,7 @@ use std::pin::Pin;
 
 use cenote_codec::checksum::{self, embedded};
 use cenote_codec::compress::{self, CompressLevel};
+use cenote_codec::crypt::indirect_mac;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::eck::EmbeddedChecksum;
@@ -41,6 +42,7 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 
 use crate::gang::DEPTH_MAX;
+use crate::ready::Seal;
 use crate::{Bookmark, Zio, ZioError, ZioErrorKind};
 
 /// The byte order of everything that Cenote writes, on any machine: the same input gives the same bytes.
@@ -191,6 +193,8 @@ pub struct WritePolicy {
     pub nopwrite: bool,
     /// The previous block is of this txg: take its place if the size is the same.
     pub may_rewrite: bool,
+    /// The dataset is encrypted: blocks of the lowest level come sealed ([`crate::ReadyBlock`]), those above have a MAC of those below.
+    pub protects: bool,
     /// For tests: blocks above this many bytes are written as gangs (`metaslab_force_ganging`).
     pub force_gang_above_bytes: Option<u64>,
 }
@@ -202,6 +206,15 @@ pub struct Written {
     pub bp: Blkptr,
     /// Leaves that should have it and have not: their dirty time logs get the txg.
     pub missed: Vec<Guid>,
+}
+
+/// The keys' part in a block's pointer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Protection {
+    None,
+    /// Of an indirect block, the MAC of those that its pointers have.
+    Indirect([u8; 16]),
+    Sealed(Seal),
 }
 
 /// A block made ready: all but its place.
@@ -292,6 +305,11 @@ impl Zio {
         let fail = |kind| ZioError::new(policy.bookmark, kind);
         check(data, policy).map_err(fail)?;
         let lsize = data.len() as u64;
+        let protection = match policy.protects && policy.object_type != DmuType::OBJSET {
+            false => Protection::None,
+            true if policy.level > 0 => Protection::Indirect(indirect_mac(data, ORDER)),
+            true => return Err(fail(ZioErrorKind::Unwritable("a block of an encrypted dataset that is not sealed"))),
+        };
         let mut physical = data.clone();
         let mut compress = Compress::Off;
         if policy.compress != Compress::Off {
@@ -313,7 +331,7 @@ impl Zio {
                 }
             }
         }
-        let bp = self.pointer(policy, compress, lsize, &physical).map_err(fail)?;
+        let bp = self.pointer(policy, compress, lsize, &physical, protection).map_err(fail)?;
         if is_unchanged(policy, &bp) {
             return Ok(Prepared(Content::Unstored(policy.previous)));
         }
@@ -370,33 +388,45 @@ impl Zio {
     }
 
     /// A pointer with everything but a place.
-    fn pointer(
+    pub(crate) fn pointer(
         &self,
         policy: &WritePolicy,
         compress: Compress,
         lsize_bytes: u64,
         physical: &[u8],
+        protection: Protection,
     ) -> Result<Blkptr, ZioErrorKind> {
         let psize_bytes = physical.len() as u64;
         // Pointers count sectors: what is less than one would be cut off.
         assert!(psize_bytes > 0 && psize_bytes.is_multiple_of(512), "blocks are stored in whole sectors");
         match compress {
             Compress::Off => assert_eq!(psize_bytes, lsize_bytes, "what is not compressed is stored as it is"),
-            _ => assert!(psize_bytes < lsize_bytes, "what is compressed is smaller"),
+            // What came compressed may fill its last unit just so.
+            _ => assert!(psize_bytes <= lsize_bytes, "what is compressed is not larger"),
         }
-        let words = checksum::compute(policy.checksum, physical, ORDER, self.salt())
+        let order = if let Protection::Sealed(seal) = protection { seal.order } else { ORDER };
+        let mut words = checksum::compute(policy.checksum, physical, order, self.salt())
             .ok_or(ZioErrorKind::Unwritable("the checksum cannot be computed: no such kind, or no salt"))?;
         let mut bp = Blkptr::HOLE;
         bp.set_dmu_type(policy.object_type);
         bp.set_level(policy.level);
-        bp.set_byte_order(ORDER);
+        bp.set_byte_order(order);
         bp.set_lsize_bytes(lsize_bytes);
         bp.set_psize_bytes(psize_bytes);
         bp.set_compress(compress);
         bp.set_checksum(policy.checksum);
-        bp.set_checksum_words(words);
         bp.set_births(policy.txg, policy.txg);
+        if !matches!(protection, Protection::None) {
+            words = checksum::truncate_for_mac(policy.checksum, words);
+            bp.set_crypt(true);
+        }
+        bp.set_checksum_words(words);
         bp.set_fill(policy.fill);
+        match protection {
+            Protection::None => {}
+            Protection::Sealed(Seal { salt, iv, mac, .. }) if bp.is_encrypted() => bp.set_crypt_params(salt, iv, mac),
+            Protection::Sealed(Seal { mac, .. }) | Protection::Indirect(mac) => bp.set_mac(mac),
+        }
         Ok(bp)
     }
 
@@ -442,7 +472,7 @@ impl Zio {
         assert!(depth < DEPTH_MAX, "no gang is deeper than one that can be read");
         let units = space.allocator.units();
         // A header lost is a block lost, so there is one copy more of it than of the pieces.
-        let header_copies = (copies + 1).min(COPIES_MAX);
+        let header_copies = (copies + 1).min(if bp.is_encrypted() { COPIES_MAX - 1 } else { COPIES_MAX });
         let size_bytes = GANG_HEADER_BYTES as u64;
         let headers = space
             .take(size_bytes, header_copies, policy)
@@ -461,7 +491,7 @@ impl Zio {
             let share = units.round(left.div_ceil(pieces_left) as u64) as usize;
             let piece = physical.slice(start..start + share.min(left));
             // What is checksummed, padded and compressed is the whole; a piece is just bytes.
-            let mut child = self.pointer(policy, Compress::Off, piece.len() as u64, &piece)?;
+            let mut child = self.pointer(policy, Compress::Off, piece.len() as u64, &piece, Protection::None)?;
             child.set_fill(0);
             self.find_place(space, &mut child, &piece, policy, copies, depth + 1).await?;
             for (asize, dva) in asizes.iter_mut().zip(child.dvas()) {
@@ -473,7 +503,8 @@ impl Zio {
         let mut bytes = header.emit(GANG_HEADER_BYTES);
         let first = headers[0];
         let verifier = embedded::gang_verifier(u64::from(first.vdev.0), first.offset_bytes, policy.txg.0);
-        embedded::seal_embedded(Checksum::GangHeader, &mut bytes, verifier, ORDER, None)
+        let mac = bp.uses_crypt().then_some([0; 2]);
+        embedded::seal_embedded(Checksum::GangHeader, &mut bytes, verifier, ORDER, mac)
             .map_err(|_| ZioErrorKind::Unwritable("the gang header cannot be sealed"))?;
         space.put(bp, &headers, &Block::from(bytes));
         if mutant::is(Mutant::GangHeaderDropped) {
@@ -540,7 +571,7 @@ fn check(data: &Block, policy: &WritePolicy) -> Result<(), ZioErrorKind> {
 }
 
 /// What a block of zeros becomes. A hole has a birth only where there was something before it.
-fn hole(policy: &WritePolicy, lsize_bytes: u64) -> Blkptr {
+pub(crate) fn hole(policy: &WritePolicy, lsize_bytes: u64) -> Blkptr {
     if policy.holes_have_births && policy.previous.logical_birth() != Txg(0) {
         Blkptr::hole_with_birth(policy.object_type, policy.level, lsize_bytes, policy.txg)
     } else {
@@ -557,7 +588,7 @@ fn can_embed(policy: &WritePolicy, packed: &[u8]) -> bool {
 }
 
 /// Whether the block that is there already is this one, as a checksum that nobody can forge says.
-fn is_unchanged(policy: &WritePolicy, bp: &Blkptr) -> bool {
+pub(crate) fn is_unchanged(policy: &WritePolicy, bp: &Blkptr) -> bool {
     let previous = &policy.previous;
     policy.nopwrite
         && identifies(policy.checksum)

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use cenote_codec::compress::CompressLevel;
+use cenote_codec::compress::{CompressLevel, compress as compress_block};
+use cenote_codec::crypt::{BlockLayout, CryptSuite, DatasetKey};
+use cenote_format::Endian;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::{Checksum, Compress};
@@ -16,8 +18,8 @@ use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{
-    AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, ORDER, PreparedBatch, ReadContext, WritePolicy,
-    Zio, ZioErrorKind,
+    AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, ORDER, PreparedBatch, ReadContext, ReadyBlock,
+    ReadyForm, Seal, WritePolicy, Zio, ZioErrorKind,
 };
 use proptest::prelude::*;
 
@@ -152,6 +154,7 @@ fn policy(compress: Compress, checksum: Checksum) -> WritePolicy {
         previous: Blkptr::HOLE,
         nopwrite: true,
         may_rewrite: false,
+        protects: false,
         force_gang_above_bytes: None,
     }
 }
@@ -243,6 +246,69 @@ proptest! {
             let copies = runtime.block_on(zio.read_copies(&bp, context)).unwrap();
             prop_assert_eq!(copies.bad, Vec::<String>::new());
         }
+    }
+
+    /// Bytes that came compressed or encrypted are stored as they are, whole and in pieces, and read as what they stand for.
+    #[test]
+    fn what_came_ready_is_stored_as_it_came(
+        compress in 0..COMPRESSIONS.len(), checksum in 0..CHECKSUMS.len(), copies in 1_u8..=3, sectors in 1_usize..300,
+        rarity in prop::sample::select(vec![0_u64, 3, 40, 4000]), seed: u64, is_sealed: bool, is_big: bool, is_file: bool,
+        largest in prop::sample::select(vec![4096_u64, 12 << 10, 1 << 30]),
+    ) {
+        let (zio, runtime) = (pipeline(&[]), Runtime::simulated(seed));
+        let allocator = Bump::new(zio.tree(), largest, u64::MAX);
+        let block = data(sectors, rarity, seed);
+        let kind = COMPRESSIONS[compress];
+        let packed = match kind {
+            Compress::Off | Compress::Empty => None,
+            kind => compress_block(kind, CompressLevel::DEFAULT, &block, block.len() - 1),
+        };
+        let (mut bytes, compress) = match packed {
+            Some(packed) => (packed, kind),
+            None => (block.to_vec(), Compress::Off),
+        };
+        let object_type = if is_file { DmuType::PLAIN_FILE_CONTENTS } else { DmuType::MASTER_NODE };
+        let mut policy = WritePolicy { object_type, protects: is_sealed, copies, ..policy(Compress::Off, CHECKSUMS[checksum]) };
+        let mut random = |target: &mut [u8]| target.fill(seed as u8);
+        let key = DatasetKey::generate(CryptSuite::ON, Guid(5), &mut random).unwrap();
+        let seal = is_sealed.then(|| {
+            if is_file {
+                policy.copies = copies.min(2);
+            }
+            bytes.resize(bytes.len().next_multiple_of(512), 0);
+            let (order, salt, iv) = (if is_big { Endian::Big } else { Endian::Little }, [3; 8], [seed as u8; 12]);
+            let mac = match is_file {
+                true => key.encrypt(BlockLayout::Normal, order, &salt, &iv, &mut bytes).unwrap(),
+                false => key.mac(&bytes),
+            };
+            Seal { order, salt, iv, mac }
+        });
+        let form = ReadyForm { compress, logical_bytes: block.len() as u32, seal };
+        let ready = ReadyBlock { bytes: Block::from(bytes.clone()), form };
+        if bytes.len() > block.len() {
+            // What is sealed fills whole sectors, and is no longer than what it stands for.
+            prop_assert!(zio.prepare_ready(allocator.units(), &ready, &policy).is_err());
+            return Ok(());
+        }
+        let placed = runtime.block_on(async {
+            let prepared = zio.prepare_ready(allocator.units(), &ready, &policy)?;
+            let placed = zio.place(&allocator, prepared, &policy).await?;
+            let bp = placed.bp;
+            zio.store(&allocator, placed).await.map(|_| bp)
+        });
+        let bp = Blkptr::from_array(&placed.unwrap().emit(ORDER), ORDER);
+        bp.verify().unwrap();
+        prop_assert_eq!((bp.lsize_bytes(), bp.compress()), (block.len() as u64, Some(compress)));
+        prop_assert_eq!((bp.is_embedded(), bp.is_hole(), bp.uses_crypt()), (false, false, is_sealed));
+        let padded = (bytes.len() as u64).next_multiple_of(4096).min(block.len() as u64);
+        prop_assert_eq!(bp.psize_bytes(), if is_sealed { bytes.len() as u64 } else { padded });
+        let plain = ReadContext::new(policy.bookmark, None);
+        let opened = ReadContext::new(policy.bookmark, is_sealed.then_some(&key));
+        let stored = runtime.block_on(zio.read_physical(&bp, plain)).unwrap();
+        prop_assert!(stored[..bytes.len()] == bytes[..]);
+        prop_assert!(runtime.block_on(zio.read(&bp, opened)).unwrap() == block);
+        let copies = runtime.block_on(zio.read_copies(&bp, plain)).unwrap();
+        prop_assert_eq!(copies.bad, Vec::<String>::new());
     }
 
     /// However little space there is: the block is whole, or an error and nothing taken.

@@ -19,11 +19,11 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|replicate [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|replicate|raw [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
-            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|replicate [--all] \
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|replicate|raw [--all] \
              [ARG…]"
         )
     };
@@ -37,6 +37,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ("send", []) => return send(),
         ("snapshots", []) => return snapshots(),
         ("replicate", []) => return replicate(),
+        ("raw", []) => return raw(),
         ("written", _) => {
             written()?;
             return rounds(rest.iter().any(|argument| argument == "--all"));
@@ -56,11 +57,12 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         "send",
         "snapshots",
         "replicate",
+        "raw",
     ]
     .contains(&word.as_str())
     {
         bail!(
-            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost, send, snapshots or replicate, not {word}"
+            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost, send, snapshots, replicate or raw, not {word}"
         );
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
@@ -135,7 +137,8 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     send()?;
     snapshots()?;
     replicate()?;
-    Ok(Outcome::Done(Tally { passed: 11, failed: 0 }))
+    raw()?;
+    Ok(Outcome::Done(Tally { passed: 12, failed: 0 }))
 }
 
 /// A pool has one owner, Cenote or the kernel's module.
@@ -190,6 +193,11 @@ fn replicate() -> Result<()> {
     let mut script = process::script("tools/openzfs-vm/replicate");
     script.arg(golden::built_program()?);
     process::run(&mut script)
+}
+
+/// Raw streams of encrypted datasets, in turns.
+fn raw() -> Result<()> {
+    process::run(process::script("tools/openzfs-vm/raw").arg(golden::built_program()?))
 }
 
 /// Snapshots and clones that both make and destroy in turns.

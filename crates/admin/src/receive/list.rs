@@ -16,6 +16,10 @@ pub(super) struct Sent {
     pub(super) parent_from: u64,
     /// Guid of the snapshot that it is a clone of; 0 if it is none.
     pub(super) origin: u64,
+    /// It is an encryption root.
+    pub(super) is_encryption_root: bool,
+    /// The place where its key is found, if the package has properties and it is a root.
+    pub(super) key_location: Option<String>,
     /// Properties, if the package has them.
     pub(super) properties: Option<Vec<Setting>>,
     /// Properties of snapshots, by their names.
@@ -29,6 +33,8 @@ pub(super) struct Sent {
 pub(super) struct List {
     pub(super) from_snapshot: Option<String>,
     pub(super) is_recursive: bool,
+    /// Encrypted datasets come as they lie on the sender's disk.
+    pub(super) is_raw: bool,
     datasets: Vec<Sent>,
     /// By guid: the dataset and the name of a snapshot.
     snapshots: BTreeMap<u64, (usize, String)>,
@@ -40,6 +46,7 @@ impl List {
         let mut this = Self {
             from_snapshot: list.str("fromsnap").map(str::to_owned),
             is_recursive: !list.has("not_recursive"),
+            is_raw: list.has("raw"),
             ..Self::default()
         };
         for (_, value) in list.list("fss")?.iter() {
@@ -48,6 +55,8 @@ impl List {
                 name: entry.str("name")?.to_owned(),
                 parent_from: entry.u64("parentfromsnap").unwrap_or(0),
                 origin: entry.u64("origin").unwrap_or(0),
+                is_encryption_root: entry.has("is_encroot"),
+                key_location: entry.list("props").and_then(|list| Some(list.str("keylocation")?.to_owned())),
                 properties: entry.list("props").map(settings),
                 ..Sent::default()
             };

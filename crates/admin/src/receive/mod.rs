@@ -17,6 +17,7 @@ mod list;
 mod name;
 mod one;
 mod request;
+mod roots;
 mod run;
 
 use std::io::Read;
@@ -29,7 +30,7 @@ use cenote_spa::Pool;
 use self::list::List;
 use self::one::Received;
 use self::request::ACTION;
-pub use self::request::{Caller, Naming, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
+pub use self::request::{Caller, Naming, OF_ENCRYPTION, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
 use self::run::Run;
 
 /// Receives a stream, or a package of them.
@@ -88,6 +89,9 @@ impl<R: Read> Run<'_, R> {
         if let Some(list) = changes {
             // A dataset that came now may be the new parent of one that has another name.
             self.outcome.is_incomplete |= !self.make_changes(&target, list).await?;
+        }
+        if let Some(list) = &list {
+            self.move_roots(&target, list).await?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use cenote_taskq::sync::Mutex;
 
 use super::list::{List, Sent};
 use super::name;
-use super::request::{ACTION, Naming, ReceiveError, Told};
+use super::request::{ACTION, Naming, OF_ENCRYPTION, ReceiveError, Told};
 use super::run::Run;
 use crate::{Setting, create_filesystem};
 
@@ -113,7 +113,7 @@ impl<R: Read> Run<'_, R> {
         };
         self.find_place(header, &mut target, wants_new, top, &sent_name, sent).await?;
         let (dataset, snapshot) = target.split_once('@').expect("checked: it is a snapshot's name");
-        self.check_properties(dataset, types, is_recursive, action)?;
+        self.check_properties(dataset, types, is_recursive, header.is_raw(), action)?;
         if wants_new && self.request.naming == Naming::WithoutPool && !self.request.is_dry {
             self.make_parents(dataset, action).await?;
         }
@@ -249,8 +249,14 @@ impl<R: Read> Run<'_, R> {
         dataset: &str,
         types: Types,
         is_recursive: bool,
+        is_raw: bool,
         action: &str,
     ) -> Result<(), ReceiveError> {
+        let named = self.request.encryption.iter().chain(&self.request.excluded);
+        if let Some(name) = named.filter(|_| is_raw).find(|name| OF_ENCRYPTION.contains(&name.as_str())) {
+            let why = format!("encryption property '{name}' cannot be set or excluded for raw streams.");
+            return Err(ReceiveError::new(action, why));
+        }
         let foreign = |name: &&str| !applies(name, types);
         let given = self.request.overrides.iter().map(|(name, _)| name.as_str());
         if let Some(name) = given.filter(|_| !is_recursive).find(foreign) {

@@ -18,6 +18,9 @@ pub enum Naming {
     Last,
 }
 
+/// Properties that a raw stream has, and nobody else.
+pub const OF_ENCRYPTION: [&str; 4] = ["encryption", "keyformat", "pbkdf2iters", "pbkdf2salt"];
+
 /// A request.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiveRequest {
@@ -41,6 +44,8 @@ pub struct ReceiveRequest {
     pub origin: Option<String>,
     /// Properties that are set in place of those that come (`-o`).
     pub overrides: Vec<Setting>,
+    /// Those of [`OF_ENCRYPTION`] that are set too, also where datasets have that value anyway.
+    pub encryption: Vec<String>,
     /// Properties that are left out (`-x`).
     pub excluded: Vec<String>,
 }

@@ -9,6 +9,7 @@ use cenote_format::dnode::{DnodeFlags, DnodePhys, MAX_BLKPTRS, bonus_capacity_by
 use cenote_format::ids::{BlockId, Txg};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_zio::ReadyForm;
 
 use super::layer::{Layer, State};
 use super::range_lock::RangeGuard;
@@ -126,6 +127,13 @@ impl Object {
         Ok(())
     }
 
+    /// Has its tree be no less high than this, and its last block have this number, also where there is no such block: as a raw stream says.
+    /// There is no block behind it.
+    pub fn set_shape(&self, txg: Txg, levels: u8, last_block: u64) {
+        self.change(txg, |state| state.set_last(txg, |_| last_block));
+        self.change_head(txg, |head| head.levels = levels);
+    }
+
     /// Changes what the object's data is taken for.
     pub fn set_kind(&self, txg: Txg, kind: DmuType) {
         self.change_head(txg, |head| head.object_type = kind);
@@ -158,6 +166,7 @@ impl Object {
             );
             let layer = state.layer(txg);
             layer.head.flags.set(DnodeFlags::SPILL_BLKPTR, has);
+            layer.spill_form = None;
             layer.spill.replace(spill).flatten().map_or(0, |spill| spill.len()) as i64
         });
         self.count_dirty(txg, bytes - replaced);
@@ -166,12 +175,21 @@ impl Object {
     /// Replaces a whole data block. Its length is the object's block size. Where others may change it too the caller has
     /// its range locked.
     pub fn write_block(&self, txg: Txg, block: u64, data: Block) {
+        self.put_block(txg, block, data, None);
+    }
+
+    /// Puts a data block into the layer of a txg; `form` where its bytes are as they are stored.
+    pub(super) fn put_block(&self, txg: Txg, block: u64, data: Block, form: Option<ReadyForm>) {
         let bytes = data.len() as i64;
         let more = self.change(txg, |state| {
-            assert_eq!(data.len(), state.head.data_block_bytes() as usize, "a block has the size of its object's");
+            let len = form.map_or(data.len(), |form| form.logical_bytes as usize);
+            assert_eq!(len, state.head.data_block_bytes() as usize, "a block has the size of its object's");
             state.set_last(txg, |last| last.max(block));
             let layer = state.layer(txg);
             layer.changes(block);
+            if let Some(form) = form {
+                layer.ready.insert(block, form);
+            }
             if let Some(replaced) = Arc::make_mut(&mut layer.blocks).insert(block, data) {
                 return bytes - replaced.len() as i64;
             }
@@ -195,6 +213,10 @@ impl Object {
         let kept = self.change(txg, |state| {
             // A table that the sync has is of a txg that nobody changes any more: there is nothing to change in place.
             let layer = state.layer(txg);
+            if layer.ready.contains_key(&block) {
+                // Its bytes are not those of the block.
+                return Err(kept);
+            }
             layer.changes(block);
             let at = Arc::get_mut(&mut layer.blocks).and_then(|blocks| blocks.get_mut(&block));
             let Some(at) = at.filter(|at| at.len() == size) else { return Err(kept) };

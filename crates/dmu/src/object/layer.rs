@@ -14,6 +14,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::DnodePhys;
 use cenote_format::ids::Txg;
 use cenote_taskq::buf::Block;
+use cenote_zio::{ReadyBlock, ReadyForm};
 
 use crate::tree::BlockTree;
 use crate::tx::UNWRITTEN_TXGS_MAX;
@@ -30,8 +31,12 @@ pub(crate) struct Layer {
     pub(crate) blocks: Arc<BTreeMap<u64, Block>>,
     /// Data blocks freed before those were written: in order, apart.
     pub(crate) freed: Vec<Range<u64>>,
+    /// Of the data blocks written, those whose bytes are as they are stored (see [`super::ready`]).
+    pub(crate) ready: BTreeMap<u64, ReadyForm>,
     /// The spill block: written, or freed.
     pub(crate) spill: Option<Option<Block>>,
+    /// The form of the spill block's bytes, where they are as they are stored.
+    pub(crate) spill_form: Option<ReadyForm>,
     /// The object as a whole is freed.
     pub(crate) is_freed: bool,
     /// Of the data blocks written, those that are stored as they are: the intent log points to them (see [`super::logged`]).
@@ -64,8 +69,18 @@ impl Layer {
         self.freed.get(self.freed.partition_point(|range| range.end <= block))
     }
 
+    /// A data block that is written.
+    fn data(&self, block: u64) -> Option<Known> {
+        let bytes = self.blocks.get(&block)?.clone();
+        Some(match self.ready.get(&block) {
+            None => Known::Data(bytes),
+            Some(form) => Known::Ready(ReadyBlock { bytes, form: *form }),
+        })
+    }
+
     /// A data block is changed: as it is stored it is of no use to the txg.
     pub(super) fn changes(&mut self, block: u64) {
+        self.ready.remove(&block);
         if let Some(stored) = self.logged.remove(&block) {
             self.unused.push(stored);
         }
@@ -73,6 +88,10 @@ impl Layer {
 
     /// The same of a range of them.
     fn changes_all(&mut self, blocks: Range<u64>) {
+        while let Some((block, _)) = self.ready.range(blocks.clone()).next() {
+            let block = *block;
+            self.ready.remove(&block);
+        }
         while let Some((block, _)) = self.logged.range(blocks.clone()).next() {
             let block = *block;
             self.changes(block);
@@ -122,6 +141,8 @@ impl Layer {
 /// What the layers in memory know of a block.
 pub(super) enum Known {
     Data(Block),
+    /// Data that is as it is stored.
+    Ready(ReadyBlock),
     Hole,
     /// Nothing: it is as on disk, if anything is.
     OnDisk(Option<BlockTree>),
@@ -154,7 +175,9 @@ impl State {
                     head: (*self.head).clone(),
                     blocks: Arc::default(),
                     freed: Vec::new(),
+                    ready: BTreeMap::new(),
                     spill: None,
+                    spill_form: None,
                     is_freed: false,
                     logged: BTreeMap::new(),
                     unused: Vec::new(),
@@ -186,8 +209,8 @@ impl State {
     /// What the layers know of a block.
     pub(super) fn known(&self, block: u64) -> Known {
         for (_, layer) in self.txgs.iter().rev() {
-            if let Some(data) = layer.blocks.get(&block) {
-                return Known::Data(data.clone());
+            if let Some(data) = layer.data(block) {
+                return data;
             }
             if layer.freed_from(block).is_some_and(|range| range.start <= block) {
                 return Known::Hole;
@@ -201,11 +224,11 @@ impl State {
         // What a newer layer knows ends what an older one does.
         let mut end = limit;
         for (_, layer) in self.txgs.iter().rev() {
-            if let Some(data) = layer.blocks.get(&block) {
+            if let Some(data) = layer.data(block) {
                 let most = end.min(block.saturating_add(RUN_MAX));
                 let following = layer.blocks.range(block + 1..most.max(block + 1)).zip(block + 1..);
                 let count = following.take_while(|((at, _), expected)| *at == expected).count() as u64;
-                return (Known::Data(data.clone()), block + 1 + count);
+                return (data, block + 1 + count);
             }
             end = layer.blocks.range(block..end.max(block)).next().map_or(end, |(next, _)| *next);
             match layer.freed_from(block) {
@@ -229,7 +252,8 @@ mod tests {
     fn layer() -> Layer {
         let head = ObjectSpec::new(DmuType::PLAIN_FILE_CONTENTS, 512).dnode().unwrap();
         let (blocks, logged) = (Arc::default(), BTreeMap::new());
-        Layer { head, blocks, freed: Vec::new(), spill: None, is_freed: false, logged, unused: Vec::new() }
+        let (freed, unused, ready) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Layer { head, blocks, freed, ready, spill: None, spill_form: None, is_freed: false, logged, unused }
     }
 
     /// A pointer that is told from others by its birth.

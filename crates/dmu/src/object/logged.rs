@@ -71,7 +71,7 @@ impl Object {
     fn captured(&self, txg: Txg, block: u64) -> Option<Captured> {
         let state = self.shared().state.lock();
         let (_, layer) = state.txgs.iter().find(|(other, _)| *other == txg)?;
-        let content = layer.blocks.get(&block)?.clone();
+        let content = layer.blocks.get(&block).filter(|_| !layer.ready.contains_key(&block))?.clone();
         debug_assert!(!layer.is_freed, "an object that is freed has no blocks");
         // A table of blocks may be behind a change of their size that is being made.
         let is_whole = content.len() == layer.head.data_block_bytes() as usize;
@@ -145,7 +145,7 @@ impl Objset {
             return None;
         }
         let bookmark = Bookmark { objset: self.id(), object: object.id(), level: 0, block: BlockId(block) };
-        let how = BlockKind { kind, level: 0, fill: 1, uncompressed: is_uncompressed };
+        let how = BlockKind { kind, level: 0, fill: 1, uncompressed: is_uncompressed, protects: false };
         // The block that it replaces is not known before the sync.
         let mut policy = self.policy().of_block(how, bookmark, Blkptr::HOLE, Now { txg, pass: 1 });
         policy.nopwrite = false;

@@ -13,6 +13,7 @@ pub(crate) mod layer;
 mod logged;
 mod range_lock;
 mod read;
+mod ready;
 mod seek;
 mod single;
 mod spec;
@@ -26,7 +27,7 @@ use cenote_format::dnode::DnodePhys;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
-use cenote_zio::ReadContext;
+use cenote_zio::{ReadContext, ReadyBlock};
 
 pub(crate) use self::dirty_cost::SYNC_TREE_BYTES;
 pub use self::logged::{LogBlock, LogStore};
@@ -326,8 +327,14 @@ impl Object {
                 Form::Frozen(tree) => return tree.spill().await,
                 Form::Open(shared) => {
                     let state = shared.state.lock();
-                    if let Some(spill) = state.txgs.iter().rev().find_map(|(_, layer)| layer.spill.clone()) {
-                        return Ok(spill.map(|block| (block, cenote_zio::ORDER)));
+                    let found =
+                        state.txgs.iter().rev().find_map(|(_, layer)| Some((layer.spill.clone()?, layer.spill_form)));
+                    if let Some((spill, form)) = found {
+                        let Some(bytes) = spill else { return Ok(None) };
+                        return match form {
+                            None => Ok(Some((bytes, cenote_zio::ORDER))),
+                            Some(form) => self.unpacked(&ReadyBlock { bytes, form }).map(Some),
+                        };
                     }
                     state.synced.clone()
                 }

@@ -79,6 +79,7 @@ impl Object {
         loop {
             let tree = match self.known(block) {
                 Known::Data(data) => return Ok(Some((data, cenote_zio::ORDER))),
+                Known::Ready(data) => return self.unpacked(&data).map(Some),
                 Known::Hole | Known::OnDisk(None) => return Ok(None),
                 Known::OnDisk(Some(tree)) => tree,
             };
@@ -306,7 +307,7 @@ impl Object {
                 Form::Open(shared) => shared.state.lock().known_run(block, limit),
             };
             let (tree, end) = match known {
-                (Known::Data(_), end) => return Ok((false, end)),
+                (Known::Data(_) | Known::Ready(_), end) => return Ok((false, end)),
                 (Known::Hole | Known::OnDisk(None), end) => return Ok((true, end)),
                 (Known::OnDisk(Some(tree)), end) => (tree, end),
             };

@@ -10,6 +10,7 @@ mod list;
 mod object_alloc;
 mod open;
 mod policy;
+mod raw;
 mod stats;
 mod table;
 
@@ -31,7 +32,10 @@ pub(crate) use self::policy::{BlockKind, Now, PASS_REWRITE};
 pub use self::policy::{ObjsetPolicy, RedundantMetadata};
 pub use self::stats::ObjsetStats;
 
+pub use self::raw::RawRoot;
+
 use self::open::Open;
+use self::raw::Raw;
 use crate::caching::Caching;
 use crate::geometry::{GROUPUSED, INDIRECT_SHIFT, OBJECT_MAX, PROJECTUSED, SLOTS, USERUSED, levels_for};
 use crate::object::{Object, ObjectSpec};
@@ -77,14 +81,18 @@ impl Objset {
     /// # Errors
     /// The block cannot be read, or a big-endian machine wrote it.
     pub async fn own(dmu: Dmu, id: ObjsetId, root: Blkptr, policy: ObjsetPolicy) -> Result<Self, DmuError> {
-        let reader = Reader::new(dmu, id, KeyAccess::None);
+        Self::own_with(Reader::new(dmu, id, KeyAccess::None), root, policy, None).await
+    }
+
+    async fn own_with(reader: Reader, root: Blkptr, policy: ObjsetPolicy, raw: Option<Raw>) -> Result<Self, DmuError> {
+        let id = reader.id();
         let phys = read_phys(&reader, &root).await?;
         if phys.endian() != cenote_zio::ORDER {
             let what = "changing objsets that a big-endian machine wrote";
             return Err(DmuError::new(id, ObjectId(0), DmuErrorKind::Unsupported(what.into())));
         }
         let next = phys.meta_dnode.max_block_id.saturating_add(1).saturating_mul(SLOTS);
-        let this = Self::owned(reader, root, phys.clone(), policy, next);
+        let this = Self::owned(reader, root, phys.clone(), policy, next, raw);
         this.add(ObjectId(0), phys.meta_dnode.clone(), Some(phys.meta_dnode));
         let special =
             [(USERUSED, phys.userused_dnode), (GROUPUSED, phys.groupused_dnode), (PROJECTUSED, phys.projectused_dnode)];
@@ -106,7 +114,14 @@ impl Objset {
             // As high as it will ever be, so that its growth never moves what is there.
             meta.levels = levels_for(&meta, OBJECT_MAX >> (BLOCK_BYTES.ilog2() - SLOT_SHIFT));
         }
-        let phys = ObjsetPhys {
+        let phys = Self::empty_phys(kind, &meta);
+        let this = Self::owned(Reader::new(dmu, id, KeyAccess::None), Blkptr::HOLE, phys, policy, 1, None);
+        this.add(ObjectId(0), meta, None);
+        this
+    }
+
+    fn empty_phys(kind: ObjsetType, meta: &DnodePhys) -> ObjsetPhys {
+        ObjsetPhys {
             version: ObjsetVersion::V3,
             meta_dnode: meta.clone(),
             zil_header: ZilHeader::default(),
@@ -117,15 +132,19 @@ impl Objset {
             userused_dnode: None,
             groupused_dnode: None,
             projectused_dnode: None,
-        };
-        let this = Self::owned(Reader::new(dmu, id, KeyAccess::None), Blkptr::HOLE, phys, policy, 1);
-        this.add(ObjectId(0), meta, None);
-        this
+        }
     }
 
-    fn owned(reader: Reader, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
+    fn owned(
+        reader: Reader,
+        root: Blkptr,
+        phys: ObjsetPhys,
+        policy: ObjsetPolicy,
+        next: u64,
+        raw: Option<Raw>,
+    ) -> Self {
         reader.caching().set(policy.caching);
-        let content = Content::Open(Open::new(&reader, root, phys, policy, next));
+        let content = Content::Open(Open::new(&reader, root, phys, policy, next, raw));
         Self { shared: Arc::new(Shared { reader, content }) }
     }
 

@@ -13,6 +13,7 @@ use cenote_taskq::sync::Mutex;
 
 use super::object_alloc::Numbers;
 use super::policy::ObjsetPolicy;
+use super::raw::Raw;
 use super::stats::ObjsetStats;
 use super::table::{SHARDS, Table};
 use super::{Content, Objset};
@@ -38,7 +39,9 @@ pub(super) struct Open {
     pub(super) table: Table,
     /// Taken after a shard of the table, where both are.
     pub(super) state: Mutex<State>,
-    changes: Arc<Changes>,
+    pub(super) changes: Arc<Changes>,
+    /// Where it is written without the key.
+    pub(super) raw: Option<Raw>,
     pub(super) stats: Arc<ObjsetStats>,
 }
 
@@ -47,19 +50,27 @@ pub(super) struct State {
     pub(super) numbers: Numbers,
     root: Blkptr,
     /// All of the root block but its dnodes.
-    phys: Arc<ObjsetPhys>,
+    pub(super) phys: Arc<ObjsetPhys>,
     /// Intent log headers of txgs that are not on disk.
     logs: BTreeMap<Txg, ZilHeader>,
 }
 
 impl Open {
-    pub(super) fn new(reader: &Reader, root: Blkptr, phys: ObjsetPhys, policy: ObjsetPolicy, next: u64) -> Self {
+    pub(super) fn new(
+        reader: &Reader,
+        root: Blkptr,
+        phys: ObjsetPhys,
+        policy: ObjsetPolicy,
+        next: u64,
+        raw: Option<Raw>,
+    ) -> Self {
         let state = State { policy, numbers: Numbers::new(next), root, phys: Arc::new(phys), logs: BTreeMap::new() };
         Self {
             table: Table::new(),
             state: Mutex::new(state),
             changes: Arc::new(Changes::new(reader.clone())),
             stats: Arc::default(),
+            raw,
         }
     }
 
@@ -261,6 +272,9 @@ impl Objset {
     /// A txg's changes are written: the root, and the fields that stand in it.
     pub(crate) fn put_synced(&self, txg: Txg, root: Blkptr, phys: ObjsetPhys) {
         drop(self.open_state().changes.take(txg));
+        if let Some(raw) = self.raw() {
+            raw.written(txg);
+        }
         let mut state = self.open_state().state.lock();
         assert_eq!(root.logical_birth(), txg, "a root is of the txg that has written it");
         state.root = root;

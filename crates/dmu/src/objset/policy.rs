@@ -99,6 +99,11 @@ impl ObjsetPolicy {
                 checksum = Checksum::Fletcher4;
             }
         }
+        let mut copies = (self.copies + u8::from(extra)).min(COPIES_MAX);
+        if block.protects && block.kind.is_encrypted() {
+            // The IV takes the place of the third.
+            copies = copies.min(COPIES_MAX - 1);
+        }
         if block.uncompressed || now.pass >= PASS_DONT_COMPRESS {
             compress = Compress::Off;
         }
@@ -110,14 +115,15 @@ impl ObjsetPolicy {
             compress,
             compress_level,
             checksum,
-            copies: (self.copies + u8::from(extra)).min(COPIES_MAX),
+            copies,
             fill: block.fill,
             small_block_bytes: self.small_bytes_of(block.kind),
             may_embed: self.may_embed,
             holes_have_births: self.holes_have_births,
             previous,
-            nopwrite: !is_metadata && now.pass < PASS_REWRITE,
+            nopwrite: !is_metadata && !block.protects && now.pass < PASS_REWRITE,
             may_rewrite: now.pass >= PASS_REWRITE,
+            protects: block.protects,
             force_gang_above_bytes: None,
         }
     }
@@ -130,6 +136,8 @@ pub(crate) struct BlockKind {
     pub(crate) level: u8,
     pub(crate) fill: u64,
     pub(crate) uncompressed: bool,
+    /// The objset is encrypted, and written without the key.
+    pub(crate) protects: bool,
 }
 
 /// The txg that syncs, and its pass.
@@ -166,7 +174,7 @@ mod tests {
         let copies = |redundant_metadata, kind, level: u8| {
             let policy = ObjsetPolicy { redundant_metadata, ..ObjsetPolicy::new(1) };
             let at = Bookmark { objset: ObjsetId(1), object: ObjectId(1), level: level as i8, block: BlockId(0) };
-            let block = BlockKind { kind, level, fill: 1, uncompressed: false };
+            let block = BlockKind { kind, level, fill: 1, uncompressed: false, protects: false };
             policy.of_block(block, at, Blkptr::HOLE, Now { txg: Txg(9), pass: 1 }).copies
         };
         let (file, directory) = (DmuType::PLAIN_FILE_CONTENTS, DmuType::DIRECTORY_CONTENTS);

@@ -36,6 +36,7 @@ struct How {
     objset: ObjsetId,
     object: ObjectId,
     is_uncompressed: bool,
+    protects: bool,
     count: usize,
 }
 
@@ -86,6 +87,7 @@ impl Cursor {
                     policy: part.policy,
                     objset: part.objset.id(),
                     object,
+                    protects: part.objset.is_raw(),
                     is_uncompressed: self.level == 0 && tree.head.compress == 2,
                     count,
                 });
@@ -110,10 +112,13 @@ impl Batch {
                 let policy = how.policy_of(&item, self.level, self.now);
                 let kept = self.level > 0 || item.kind.is_metadata() || how.policy.caching.primary == Kinds::All;
                 let stored = item.stored.map(Prepared::stored);
-                let content = item.content.into_block();
-                let prepared = stored.map_or_else(|| zio.prepare(units, &content, &policy), Ok);
+                let (prepared, content) = match item.content.into_block() {
+                    Ok(content) => (stored.map_or_else(|| zio.prepare(units, &content, &policy), Ok), Some(content)),
+                    // What came ready was not unpacked to be kept.
+                    Err(ready) => (zio.prepare_ready(units, &ready, &policy), None),
+                };
                 batch.push(prepared, policy);
-                blocks.push((item.block, kept.then_some(content)));
+                blocks.push((item.block, content.filter(|_| kept)));
             }
         }
         Made { blocks, batch }
@@ -129,7 +134,8 @@ impl How {
             block: BlockId(item.block.unwrap_or(0)),
         };
         let fill = item.content.fill(item.kind);
-        let block = BlockKind { kind: item.kind, level, fill, uncompressed: self.is_uncompressed };
+        let (uncompressed, protects) = (self.is_uncompressed, self.protects);
+        let block = BlockKind { kind: item.kind, level, fill, uncompressed, protects };
         self.policy.of_block(block, bookmark, item.previous, now)
     }
 }

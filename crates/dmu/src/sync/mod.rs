@@ -362,10 +362,10 @@ impl Writer {
         let previous = objset.root();
         let fill = phys.meta_dnode.blkptrs().iter().map(|bp| if bp.is_hole() { 0 } else { bp.fill() }).sum();
         // OpenZFS has the root of an encrypted objset as it is, and authenticates those bytes.
-        let uncompressed = previous.uses_crypt();
-        let block = BlockKind { kind: DmuType::OBJSET, level: 0, fill, uncompressed };
+        let protects = objset.is_raw() || previous.uses_crypt();
+        let block = BlockKind { kind: DmuType::OBJSET, level: 0, fill, uncompressed: protects, protects };
         let policy = part.policy.of_block(block, Bookmark::objset(objset.id()), previous, now);
-        if previous.uses_crypt() {
+        if previous.uses_crypt() && !objset.is_raw() {
             // Of what the MACs cover nothing has changed, so they stay right: what has is the intent log's header.
             let before = ObjsetPhys { zil_header: phys.zil_header, ..(*objset.phys()).clone() };
             assert_eq!(phys, before, "nothing but the intent log's header changes without the key");
@@ -374,9 +374,9 @@ impl Writer {
         let prepared = prepared.map_err(fail)?;
         let placed = self.shared.dmu.zio().place(self.shared.allocator.as_ref(), prepared, &policy).await;
         let mut placed = placed.map_err(fail)?;
-        placed.bp.set_crypt(previous.uses_crypt());
+        placed.bp.set_crypt(protects);
         assert!(
-            !uncompressed || placed.bp.compress() == Some(Compress::Off),
+            !protects || placed.bp.compress() == Some(Compress::Off),
             "an encrypted objset's root is not compressed"
         );
         let root = placed.bp;

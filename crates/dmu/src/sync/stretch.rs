@@ -15,12 +15,15 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use cenote_format::blkptr::Blkptr;
-use cenote_format::dnode::{DnodePhys, SLOT_BYTES};
+use cenote_codec::compress;
+use cenote_format::blkptr::{Blkptr, CryptParams};
+use cenote_format::dnode::{CORE_BYTES, DnodePhys, SLOT_BYTES};
+use cenote_format::enums::Compress;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{Class, Join, JoinError};
+use cenote_zio::{ORDER, ReadyBlock, ReadyForm, Seal};
 
 use super::killed::Killed;
 use super::part::Part;
@@ -201,20 +204,49 @@ impl Ways {
                 Some((at, bytes)) if at == block => bytes,
                 before => {
                     if let Some((at, bytes)) = before {
-                        meta.write_block(self.txg, at, bytes.freeze());
+                        self.put_dnodes(&meta, at, bytes).await?;
                     }
                     let found = meta.block(BlockId(block)).await?;
                     found.map_or_else(|| Buf::zeroed(meta.block_bytes() as usize), |(block, _)| block.into_buf())
                 }
             };
-            patch(&mut bytes, slot, &tree)?;
+            match self.objset.raw() {
+                Some(raw) => patch_raw(&mut bytes, slot, &tree, raw.area(self.txg, id).as_deref())?,
+                None => patch(&mut bytes, slot, &tree)?,
+            }
             open = Some((block, bytes));
             done.settled.push((tree.object, (!tree.is_freed).then_some(tree.head)));
         }
         if let Some((at, bytes)) = open {
-            meta.write_block(self.txg, at, bytes.freeze());
+            self.put_dnodes(&meta, at, bytes).await?;
         }
         Ok(done)
+    }
+
+    /// Writes a block of dnodes. Of an objset that is written raw it has the seal that came with its objects, or that which it had.
+    async fn put_dnodes(&self, meta: &Object, at: u64, bytes: Buf) -> Result<(), DmuError> {
+        let bytes = bytes.freeze();
+        let Some(raw) = self.objset.raw() else {
+            meta.write_block(self.txg, at, bytes);
+            return Ok(());
+        };
+        let seal = match raw.seal(self.txg, at) {
+            Some(seal) => seal,
+            None => {
+                let before = meta.pointer(0, BlockId(at)).await?;
+                let params = before.crypt_params().filter(|_| !before.is_hole());
+                let seal =
+                    params.map(|CryptParams { salt_bytes: salt, iv, mac, .. }| Seal { order: ORDER, salt, iv, mac });
+                let what = || meta.error(DmuErrorKind::Corrupt(format!("dnodes of block {at} that have no seal")));
+                match compress::is_all_zero(&bytes) {
+                    true => seal.unwrap_or(Seal { order: ORDER, salt: [0; 8], iv: [0; 12], mac: [0; 16] }),
+                    false => seal.ok_or_else(what)?,
+                }
+            }
+        };
+        let form = ReadyForm { compress: Compress::Off, logical_bytes: bytes.len() as u32, seal: Some(seal) };
+        meta.write_ready(self.txg, at, ReadyBlock { bytes, form });
+        Ok(())
     }
 
     fn interrupted(&self, error: &JoinError) -> DmuError {
@@ -240,6 +272,27 @@ fn patch(bytes: &mut Buf, slot: usize, tree: &Tree) -> Result<(), DmuError> {
         target.fill(0);
     } else {
         target.copy_from_slice(&tree.head.emit());
+    }
+    Ok(())
+}
+
+/// The same in an objset that is written raw: what stands behind the bonus, up to the pointer to a spill block, is `area`, or as it was.
+fn patch_raw(bytes: &mut Buf, slot: usize, tree: &Tree, area: Option<&[u8]>) -> Result<(), DmuError> {
+    let start = slot * SLOT_BYTES;
+    let head = &tree.head;
+    let before = bytes.get(start..start + head.slots() * SLOT_BYTES).map(<[u8]>::to_vec);
+    patch(bytes, slot, tree)?;
+    let Some(before) = before.filter(|_| !tree.is_freed) else { return Ok(()) };
+    let first = CORE_BYTES + usize::from(head.blkptr_count) * Blkptr::SIZE;
+    let end = before.len() - head.spill.map_or(0, |_| Blkptr::SIZE);
+    let tail = first + head.bonus.len()..end;
+    let target = &mut bytes[start..start + before.len()];
+    match area {
+        Some(area) => {
+            let len = area.len().min(end - first);
+            target[first..first + len].copy_from_slice(&area[..len]);
+        }
+        None => target[tail.clone()].copy_from_slice(&before[tail]),
     }
     Ok(())
 }

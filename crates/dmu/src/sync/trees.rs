@@ -12,7 +12,7 @@ use cenote_format::ids::{BlockId, Txg};
 use cenote_format::needs::Needs;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{BoxFuture, Class};
-use cenote_zio::ORDER;
+use cenote_zio::{ORDER, ReadyBlock, ReadyForm};
 
 use super::batch::Room;
 use super::killed::Killed;
@@ -46,10 +46,13 @@ pub(super) struct Tree {
     blocks: Arc<BTreeMap<u64, Block>>,
     /// Those of them that are stored already.
     logged: BTreeMap<u64, Blkptr>,
+    /// Those of them whose bytes are as they are stored.
+    ready: BTreeMap<u64, ReadyForm>,
     /// Blocks that were stored and came to nothing.
     pub(super) unused: Vec<Blkptr>,
     /// The spill block to write, or to free.
     spill: Option<Option<Block>>,
+    spill_form: Option<ReadyForm>,
     coming: Coming,
     /// Blocks that the tree has lost.
     pub(super) killed: Vec<Blkptr>,
@@ -83,6 +86,7 @@ pub(super) struct Item {
 /// What a block holds. Pointers become bytes where blocks are prepared: on all cores.
 pub(super) enum Content {
     Data(Block),
+    Ready(ReadyBlock),
     Pointers(Vec<Blkptr>),
 }
 
@@ -90,6 +94,7 @@ impl Content {
     pub(super) fn len_bytes(&self) -> usize {
         match self {
             Self::Data(block) => block.len(),
+            Self::Ready(ready) => ready.bytes.len(),
             Self::Pointers(pointers) => pointers.len() * Blkptr::SIZE,
         }
     }
@@ -98,14 +103,18 @@ impl Content {
     pub(super) fn fill(&self, kind: DmuType) -> u64 {
         match self {
             Self::Pointers(pointers) => pointers.iter().filter(|child| !child.is_hole()).map(Blkptr::fill).sum(),
-            Self::Data(block) if kind == DmuType::DNODE => dnodes_in_block(block, ORDER).count() as u64,
-            Self::Data(_) => 1,
+            Self::Data(block) | Self::Ready(ReadyBlock { bytes: block, .. }) if kind == DmuType::DNODE => {
+                dnodes_in_block(block, ORDER).count() as u64
+            }
+            Self::Data(_) | Self::Ready(_) => 1,
         }
     }
 
-    pub(super) fn into_block(self) -> Block {
-        match self {
+    /// The block's bytes; or those that are stored, where they are ready.
+    pub(super) fn into_block(self) -> Result<Block, ReadyBlock> {
+        Ok(match self {
             Self::Data(block) => block,
+            Self::Ready(ready) => return Err(ready),
             Self::Pointers(pointers) => {
                 let mut buf = Buf::unfilled(pointers.len() * Blkptr::SIZE);
                 for (pointer, target) in pointers.iter().zip(buf.chunks_exact_mut(Blkptr::SIZE)) {
@@ -113,7 +122,7 @@ impl Content {
                 }
                 buf.freeze()
             }
-        }
+        })
     }
 }
 
@@ -130,6 +139,8 @@ impl Tree {
         holes_have_births: bool,
     ) -> Result<Self, DmuError> {
         let mut head = layer.head;
+        // A tree is no less high than its dnode wants it.
+        let least_levels = head.levels;
         head.used = 0;
         head.levels = 1;
         head.blkptrs = [Blkptr::HOLE; MAX_BLKPTRS];
@@ -150,8 +161,10 @@ impl Tree {
             indirects: Vec::new(),
             blocks: layer.blocks,
             logged: layer.logged,
+            ready: layer.ready,
             unused: layer.unused,
             spill: layer.spill,
+            spill_form: layer.spill_form,
             coming: Coming::Nothing,
             killed: Vec::new(),
             txg,
@@ -165,6 +178,7 @@ impl Tree {
         );
         if tree.is_freed {
             tree.blocks = Arc::default();
+            tree.ready.clear();
             tree.free_range(0..u64::MAX).await?;
             tree.spill = Some(None);
         } else {
@@ -176,7 +190,7 @@ impl Tree {
             // It is not written, and no block comes before it.
             tree.take_spill();
         }
-        tree.grow();
+        tree.grow(least_levels);
         tree.open_paths().await?;
         Ok(tree)
     }
@@ -206,9 +220,9 @@ impl Tree {
         self.head.blkptrs_per_indirect_shift()
     }
 
-    /// Adds levels until the last block has a place. What the dnode pointed to moves below a new indirect block.
-    fn grow(&mut self) {
-        let levels = levels_for(&self.head, self.head.max_block_id.saturating_add(1));
+    /// Adds levels until the last block has a place, and there are so many. What the dnode pointed to moves below a new indirect block.
+    fn grow(&mut self, least_levels: u8) {
+        let levels = levels_for(&self.head, self.head.max_block_id.saturating_add(1)).max(least_levels);
         while self.head.levels < levels {
             let width = 1_usize << self.shift();
             let mut children = vec![Blkptr::HOLE; width];
@@ -463,7 +477,11 @@ impl Tree {
                 stored.is_none_or(|bp| bp.logical_birth() == self.txg && bp.lsize_bytes() == content.len() as u64),
                 "what is stored for the log is of its txg, and as large as it is now"
             );
-            items.push(Item { block: Some(*block), kind, previous, content: Content::Data(content.clone()), stored });
+            let content = match self.ready.get(block) {
+                None => Content::Data(content.clone()),
+                Some(form) => Content::Ready(ReadyBlock { bytes: content.clone(), form: *form }),
+            };
+            items.push(Item { block: Some(*block), kind, previous, content, stored });
         }
         false
     }
@@ -478,7 +496,10 @@ impl Tree {
             self.head.spill = None;
             return None;
         };
-        let content = Content::Data(content);
+        let content = match self.spill_form.take() {
+            None => Content::Data(content),
+            Some(form) => Content::Ready(ReadyBlock { bytes: content, form }),
+        };
         Some(Item { block: None, kind: self.head.bonus_type, previous, content, stored: None })
     }
 

@@ -161,6 +161,15 @@ impl Blkptr {
         self.words[CHECKSUM..].copy_from_slice(&words);
     }
 
+    /// Sets the MAC of a block that is authenticated alone, or is above those that have MACs; its byte order and crypt bit were set before.
+    pub fn set_mac(&mut self, mac: [u8; 16]) {
+        assert!(self.uses_crypt() && !self.is_encrypted() && !self.is_embedded());
+        let order = self.byte_order();
+        let word = |bytes: &[u8]| order.u64(std::array::from_fn(|index| bytes[index]));
+        self.words[CHECKSUM + 2] = word(&mac[..8]);
+        self.words[CHECKSUM + 3] = word(&mac[8..]);
+    }
+
     /// Sets salt, IV and MAC of a block whose type, level, byte order and crypt bit were set before.
     pub fn set_crypt_params(&mut self, salt_bytes: [u8; 8], iv: [u8; 12], mac: [u8; 16]) {
         assert!(self.is_encrypted() && !self.is_embedded());

@@ -111,6 +111,8 @@ pub mod dataset_field {
     pub const RESUME_REDACT_SNAPSHOTS: &str = "com.delphix:resume_redact_book_snaps";
     /// A deadlist of blocks remapped from indirect vdevs.
     pub const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
+    /// A snapshot that was received raw.
+    pub const RAW_RECEIVED: &str = "org.openzfs:raw_received";
     /// An encrypted snapshot's set of IVs.
     pub const IVSET_GUID: &str = "com.datto:ivset_guid";
     /// Guids of the snapshots that a redacted dataset was redacted with.

@@ -9,9 +9,10 @@ use cenote_format::enums::Compress;
 use cenote_format::ids::ObjectId;
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, BeginFlags, Body, Features, Free, FreeObjects, Spill, Write};
-use cenote_format::stream::{RecordFlags, WriteEmbedded};
+use cenote_format::stream::{RecordFlags, Redact, WriteEmbedded};
 use cenote_spa::{LiveHead, ReceivePoint};
 use cenote_taskq::buf::{Block, Buf};
+use cenote_zio::{ReadyBlock, ReadyForm, Seal};
 
 use super::{Header, ReceiverError};
 use crate::StreamItem;
@@ -25,6 +26,12 @@ pub(super) const PLAIN_BLOCK_MAX_BYTES: u64 = 128 << 10;
 /// A block that stands in its pointer has no more bytes there (`BPE_PAYLOAD_SIZE`).
 const EMBEDDED_MAX_BYTES: usize = 112;
 
+/// The compression of this number that a record's bytes have. Of none the number is 0 in records, and 2 in pointers.
+pub(super) fn compression(number: u8) -> Option<Compress> {
+    let found = Compress::from_number(number);
+    found.filter(|compress| !matches!(compress, Compress::Inherit | Compress::On | Compress::Off | Compress::Empty))
+}
+
 /// Makes the changes of one stream's records, in their order.
 pub(super) struct Applier {
     head: LiveHead,
@@ -35,6 +42,10 @@ pub(super) struct Applier {
     pub(super) counts_owners: bool,
     /// It brings all of the dataset.
     pub(super) is_whole: bool,
+    /// Its blocks are encrypted.
+    pub(super) is_raw: bool,
+    /// In a raw stream, the first object of the block of dnodes that was told of last, and the block's seal.
+    pub(super) range: Option<(u64, Seal)>,
     /// The object of the last record, which the next is often of.
     open: Option<Object>,
     point: ReceivePoint,
@@ -51,6 +62,8 @@ impl Applier {
             features: header.begin.features,
             tells_spill: header.begin.flags.contains(BeginFlags::SPILL_BLOCK),
             is_whole: header.begin.from_guid.0 == 0,
+            is_raw: header.is_raw(),
+            range: None,
             open: None,
             point,
             at: 0,
@@ -86,12 +99,18 @@ impl Applier {
         self.at = item.decoded.offset_bytes;
         match &item.decoded.record.body {
             Body::Object(object) => {
-                self.put_object(object, item.payload).await?;
+                match self.is_raw {
+                    true => self.put_raw_object(object, item.payload).await?,
+                    false => self.put_object(object, item.payload).await?,
+                }
                 self.reach(object.object, 0, read_bytes);
             }
             Body::FreeObjects(range) => self.free_objects(range).await?,
             Body::Write(write) => {
-                self.write(write, item.payload).await?;
+                match self.is_raw {
+                    true => self.write_raw(write, item.payload).await?,
+                    false => self.write(write, item.payload).await?,
+                }
                 self.reach(write.object, write.offset_bytes, read_bytes);
             }
             Body::WriteEmbedded(write) => {
@@ -101,8 +120,15 @@ impl Applier {
                 }
             }
             Body::Free(free) => self.free(free).await?,
+            Body::Spill(spill) if self.is_raw => self.spill_raw(spill, item.payload).await?,
             Body::Spill(spill) => self.spill(spill, item.payload).await?,
+            Body::ObjectRange(range) if self.is_raw => self.object_range(range)?,
             Body::WriteByRef(_) => return Err(ReceiverError::Dedup),
+            // What was left out is a hole.
+            Body::Redact(redact) if self.features.contains(Features::REDACTED) => {
+                let Redact { object, offset_bytes, length_bytes, to_guid } = *redact;
+                self.free(&Free { object, offset_bytes, length_bytes, to_guid }).await?;
+            }
             Body::Redact(_) | Body::ObjectRange(_) => {
                 return Err(self.invalid("a record that the stream's features do not allow"));
             }
@@ -140,14 +166,22 @@ impl Applier {
         self.open = Some(object);
     }
 
-    async fn existing(&mut self, id: ObjectId) -> Result<Object, ReceiverError> {
+    pub(super) async fn existing(&mut self, id: ObjectId) -> Result<Object, ReceiverError> {
         let found = self.find(id).await?;
         found.ok_or_else(|| self.invalid(format!("it is for object {}, which there is not", id.0)))
     }
 
     async fn write(&mut self, write: &Write, payload: &[u8]) -> Result<(), ReceiverError> {
+        // Unpacked also where it is written as it came: what does not unpack is none of a block.
         let data = self.data(write.compress, write.logical_bytes, payload, Features::COMPRESSED)?;
-        self.put_data(write.object, write.offset_bytes, data).await
+        let ready = match compression(write.compress) {
+            Some(compress) if payload.len() < data.len() => {
+                let form = ReadyForm { compress, logical_bytes: data.len() as u32, seal: None };
+                Some(ReadyBlock { bytes: Block::copied_from(payload), form })
+            }
+            _ => None,
+        };
+        self.put_data(write.object, write.offset_bytes, data, ready).await
     }
 
     async fn write_embedded(&mut self, write: &WriteEmbedded, payload: &[u8]) -> Result<(), ReceiverError> {
@@ -165,24 +199,37 @@ impl Applier {
         if write.offset_bytes > i64::MAX as u64 {
             return self.put_spill(write.object, data).await;
         }
-        self.put_data(write.object, write.offset_bytes, data).await
+        self.put_data(write.object, write.offset_bytes, data, None).await
     }
 
-    /// The bytes of a block of this length.
-    fn data(&self, compress: u8, len: u64, payload: &[u8], needs: Features) -> Result<Block, ReceiverError> {
+    pub(super) fn check_block_size(&self, len: u64) -> Result<(), ReceiverError> {
         let limit = match self.features.contains(Features::LARGE_BLOCKS) {
             true => BLOCK_PAYLOAD_BYTES_MAX,
             false => PLAIN_BLOCK_MAX_BYTES,
         };
-        if len == 0 || len > limit {
-            return Err(self.invalid(format!("a block of {len} bytes, and {limit} is the most")));
+        match len == 0 || len > limit {
+            true => Err(self.invalid(format!("a block of {len} bytes, and {limit} is the most"))),
+            false => Ok(()),
         }
-        let compress = match Compress::from_number(compress) {
-            // Of no compression as a number: 0 in records, 2 in pointers.
-            Some(Compress::Inherit | Compress::Off) => None,
-            Some(compress) if self.features.contains(needs) => Some(compress),
-            _ => return Err(self.invalid("a compression that the stream's features do not allow")),
-        };
+    }
+
+    /// Whether the stream says that it has blocks of a compression which is a feature of the pool.
+    pub(super) const fn may_have(&self, compress: Compress) -> bool {
+        match compress {
+            Compress::Zstd => self.features.contains(Features::ZSTD),
+            Compress::Lz4 => self.features.contains(Features::LZ4),
+            _ => true,
+        }
+    }
+
+    /// The bytes of a block of this length.
+    fn data(&self, compress: u8, len: u64, payload: &[u8], needs: Features) -> Result<Block, ReceiverError> {
+        self.check_block_size(len)?;
+        let is_plain = matches!(Compress::from_number(compress), Some(Compress::Inherit | Compress::Off));
+        let compress = compression(compress).filter(|found| self.features.contains(needs) && self.may_have(*found));
+        if compress.is_none() && !is_plain {
+            return Err(self.invalid("a compression that the stream's features do not allow"));
+        }
         match compress {
             None if payload.len() as u64 == len => Ok(Block::copied_from(payload)),
             None => Err(self.invalid("its payload is not as long as it says")),
@@ -194,17 +241,25 @@ impl Applier {
         }
     }
 
-    async fn put_data(&mut self, id: ObjectId, offset_bytes: u64, data: Block) -> Result<(), ReceiverError> {
+    /// Writes a block's bytes; `ready`: as they are stored, where they are a block of its object.
+    async fn put_data(
+        &mut self,
+        id: ObjectId,
+        offset_bytes: u64,
+        data: Block,
+        ready: Option<ReadyBlock>,
+    ) -> Result<(), ReceiverError> {
         let object = self.existing(id).await?;
         let (size, len) = (object.block_bytes(), data.len() as u64);
         if offset_bytes.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(self.invalid("it reaches where no object does"));
         }
         let tx = self.begin(Cost::write(offset_bytes, len, size)).await?;
-        match len == size && offset_bytes.is_multiple_of(size) {
-            true => object.write_block(tx.txg(), offset_bytes / size, data),
+        match (len == size && offset_bytes.is_multiple_of(size), ready) {
+            (true, Some(ready)) => object.write_ready(tx.txg(), offset_bytes / size, ready),
+            (true, None) => object.write_block(tx.txg(), offset_bytes / size, data),
             // Pieces of a block that is larger here, or several blocks that are smaller.
-            false => object.write(tx.txg(), offset_bytes, &data).await?,
+            (false, _) => object.write(tx.txg(), offset_bytes, &data).await?,
         }
         Ok(())
     }
@@ -215,7 +270,10 @@ impl Applier {
             Free::TO_THE_END => u64::MAX,
             len => free.offset_bytes.checked_add(len).ok_or_else(|| self.invalid("it reaches where no object does"))?,
         };
-        self.free_bytes(&object, free.offset_bytes..end).await
+        match self.is_raw {
+            true => self.free_raw(&object, free.offset_bytes..end).await,
+            false => self.free_bytes(&object, free.offset_bytes..end).await,
+        }
     }
 
     /// Makes a range of an object a hole; up to the end, it ends there.
@@ -239,6 +297,11 @@ impl Applier {
         let bytes = bytes.start..bytes.end.min((last + 1).saturating_mul(size));
         let mut at = bytes.start;
         while at < bytes.end {
+            let extent = object.extent(at / size, bytes.end.div_ceil(size)).await?;
+            if extent.is_hole {
+                at = extent.blocks.end.saturating_mul(size);
+                continue;
+            }
             let end = bytes.end.min((at / size + self.step()).saturating_mul(size));
             let tx = self.begin(Cost::write(at, 1, size).and(Cost::write(end, 1, size)).that_frees()).await?;
             self.objset().count_frees(tx.txg(), (end - at) / size);
@@ -249,22 +312,40 @@ impl Applier {
         Ok(())
     }
 
-    fn step(&self) -> u64 {
+    pub(super) fn step(&self) -> u64 {
         self.objset().frees_max().map_or(FREE_BLOCKS_MAX, |max| max.clamp(1, FREE_BLOCKS_MAX))
     }
 
-    /// Frees all but the first blocks of an object, from its end, as many in a transaction as one may free.
+    /// Frees all but the first blocks of an object, as many in a transaction as one may free.
     pub(super) async fn shrink(&self, object: &Object, kept: u64) -> Result<(), ReceiverError> {
-        loop {
-            let count = object.last_block().0 + 1;
-            let to = count.saturating_sub(self.step()).max(kept);
-            let tx = self.begin(Cost::objects(1).that_frees()).await?;
-            self.objset().count_frees(tx.txg(), count.saturating_sub(to));
-            object.shrink(tx.txg(), to);
-            if to == kept {
-                return Ok(());
-            }
+        let count = object.last_block().0.saturating_add(1);
+        if count.saturating_sub(kept) > self.step() {
+            self.free_blocks(object, kept..count).await?;
         }
+        let tx = self.begin(Cost::objects(1).that_frees()).await?;
+        self.objset().count_frees(tx.txg(), count.saturating_sub(kept).min(self.step()));
+        object.shrink(tx.txg(), kept);
+        Ok(())
+    }
+
+    /// Makes holes of blocks, as many in a transaction as one may free. What is a hole already is passed over: a few bytes can say that an
+    /// object is as large as any.
+    pub(super) async fn free_blocks(&self, object: &Object, blocks: Range<u64>) -> Result<(), ReceiverError> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let extent = object.extent(at, blocks.end).await?;
+            assert!(at < extent.blocks.end, "an extent has a block");
+            if extent.is_hole {
+                at = extent.blocks.end;
+                continue;
+            }
+            let end = extent.blocks.end.min(at + self.step());
+            let tx = self.begin(Cost::objects(1).that_frees()).await?;
+            self.objset().count_frees(tx.txg(), end - at);
+            object.free_blocks(tx.txg(), at..end);
+            at = end;
+        }
+        Ok(())
     }
 
     /// Frees an object with all that it has.
@@ -274,7 +355,7 @@ impl Applier {
             self.shrink(object, 0).await?;
         }
         let tx = self.begin(Cost::objects(1).that_frees()).await?;
-        self.objset().count_frees(tx.txg(), object.last_block().0 + 1);
+        self.objset().count_frees(tx.txg(), object.last_block().0.saturating_add(1).min(self.step()));
         object.free(tx.txg());
         Ok(())
     }

@@ -39,6 +39,9 @@ pub enum ReceiverError {
         /// Those that are not known.
         unknown: u64,
     },
+    /// A raw stream of an old sender, which does not tell of spill blocks.
+    #[error("Spill block flag missing for raw send.\nThe zfs software on the sending system must be updated.")]
+    NoSpillFlag,
     /// A kind of stream that is not supported yet.
     #[error("not supported yet: receiving {0}")]
     Unsupported(&'static str),

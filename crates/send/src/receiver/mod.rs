@@ -34,12 +34,12 @@
 //! # Rejected
 //!
 //! *Records collected to be made in the sync*: a transaction of a dataset is as cheap, and is told of quotas and of a pool that is suspended.
-//! *Blocks stored as they come, compressed, without being written anew*: it would save the compression, and is left for later; the dataset's
-//! own properties say how blocks are stored meanwhile.
+//! *Compressed blocks stored without being unpacked*: it would save a little, and a block that no reader can unpack would be on disk.
 
 mod apply;
 mod error;
 mod object;
+mod raw;
 mod token;
 
 use std::io::Read;
@@ -67,11 +67,16 @@ const KNOWN: Features = Features::SA_SPILL
     .union(Features::RESUMING)
     .union(Features::COMPRESSED)
     .union(Features::LARGE_DNODE)
+    .union(Features::RAW)
+    .union(Features::REDACTED)
     .union(Features::ZSTD)
     .union(Features::HOLDS)
     .union(Features::SWITCH_TO_LARGE_BLOCKS)
     .union(Features::LONGNAME)
     .union(Features::LARGE_MICROZAP);
+
+/// No entry of a table has room for more snapshots.
+const REDACTED_BY_MAX: usize = 1024;
 
 /// The time between two notes of the place.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
@@ -153,6 +158,12 @@ impl Header {
         self.begin.features.contains(Features::RESUMING)
     }
 
+    /// Whether its blocks are encrypted as they lie on the sender's disk.
+    #[must_use]
+    pub const fn is_raw(&self) -> bool {
+        self.begin.features.contains(Features::RAW)
+    }
+
     /// Whether it brings a dataset of its own: whole, or as a clone.
     #[must_use]
     pub fn is_of_new_dataset(&self) -> bool {
@@ -180,11 +191,12 @@ impl Header {
         if features.intersects(Features::DEDUP | Features::DEDUPPROPS) {
             return Err(ReceiverError::Dedup);
         }
-        if features.contains(Features::RAW) {
-            return Err(ReceiverError::Unsupported("raw streams of encrypted datasets"));
+        if self.is_raw() && features.contains(Features::EMBED_DATA) {
+            let what = "a raw stream with blocks in their pointers".to_owned();
+            return Err(ReceiverError::Invalid { offset_bytes: self.offset_bytes, what });
         }
-        if features.contains(Features::REDACTED) {
-            return Err(ReceiverError::Unsupported("redacted streams"));
+        if self.is_raw() && !self.begin.flags.contains(BeginFlags::SPILL_BLOCK) {
+            return Err(ReceiverError::NoSpillFlag);
         }
         if let unknown = features.difference(KNOWN)
             && !unknown.is_empty()
@@ -195,6 +207,24 @@ impl Header {
             return Err(ReceiverError::Unsupported("streams of big-endian machines"));
         }
         self.to_name().map(drop)
+    }
+
+    /// A list of snapshots that tells of redaction.
+    fn redaction(&self, name: &str) -> Result<Option<Vec<u64>>, ReceiverError> {
+        let list = self.list.u64s(name);
+        if list.is_none()
+            && (self.list.has(name) || (name == "redact_snaps" && self.begin.features.contains(Features::REDACTED)))
+        {
+            let what = format!("a redacted stream without '{name}'");
+            return Err(ReceiverError::Invalid { offset_bytes: self.offset_bytes, what });
+        }
+        match list {
+            Some(list) if list.len() > REDACTED_BY_MAX => {
+                let what = format!("redaction by {} snapshots", list.len());
+                Err(ReceiverError::Invalid { offset_bytes: self.offset_bytes, what })
+            }
+            list => Ok(list.map(<[u64]>::to_vec)),
+        }
     }
 
     /// The facts of it that a pool has to know.
@@ -210,6 +240,8 @@ impl Header {
             (Features::ZSTD, "zstd_compress"),
             (Features::EMBED_DATA, "embedded_data"),
             (Features::LARGE_DNODE, "large_dnode"),
+            (Features::RAW, "encryption"),
+            (Features::REDACTED, "redacted_datasets"),
         ];
         let mut enabled: Vec<&'static str> =
             enabled.into_iter().filter(|(feature, _)| has(*feature)).map(|(_, name)| name).collect();
@@ -237,6 +269,13 @@ impl Header {
             ignores_case: begin.flags.contains(BeginFlags::CI_DATA),
             resumable,
             resumes: self.is_resuming(),
+            redacted: if has(Features::REDACTED) {
+                Some(self.redaction("redact_snaps")?.unwrap_or_default())
+            } else {
+                None
+            },
+            from_redacted: self.redaction("redact_from_snaps")?,
+            raw: if self.is_raw() { Some(raw::spec(self)?) } else { None },
         })
     }
 }

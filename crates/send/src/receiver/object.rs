@@ -30,16 +30,16 @@ const POINTER_BYTES: usize = 128;
 
 /// An OBJECT record that can be made.
 pub(super) struct Wanted {
-    kind: DmuType,
-    bonus_kind: DmuType,
-    block_bytes: u32,
-    slots: u8,
-    has_spill: bool,
+    pub(super) kind: DmuType,
+    pub(super) bonus_kind: DmuType,
+    pub(super) block_bytes: u32,
+    pub(super) slots: u8,
+    pub(super) has_spill: bool,
 }
 
 impl Wanted {
     /// Pointers that a new object with such a bonus has.
-    fn pointers(&self, bonus_bytes: usize) -> usize {
+    pub(super) fn pointers(&self, bonus_bytes: usize) -> usize {
         if self.bonus_kind == DmuType::SA {
             return 1;
         }
@@ -59,7 +59,7 @@ fn generation(kind: DmuType, bonus: &[u8]) -> Option<u64> {
 }
 
 impl Applier {
-    fn wanted(&self, record: &Record) -> Result<Wanted, ReceiverError> {
+    pub(super) fn wanted(&self, record: &Record) -> Result<Wanted, ReceiverError> {
         let kind_of = |number: u32| u8::try_from(number).ok().map(DmuType).filter(|kind| kind.is_valid());
         let (Some(kind), Some(bonus_kind)) = (kind_of(record.object_type), kind_of(record.bonus_type)) else {
             return Err(self.invalid("a kind of object that there is not"));
@@ -157,7 +157,7 @@ impl Applier {
     }
 
     /// Has nothing stand in the slots of a new object.
-    async fn clear_slots(&mut self, id: ObjectId, slots: u8) -> Result<(), ReceiverError> {
+    pub(super) async fn clear_slots(&mut self, id: ObjectId, slots: u8) -> Result<(), ReceiverError> {
         if self.objset().is_free(id, slots).await? {
             return Ok(());
         }

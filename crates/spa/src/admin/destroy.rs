@@ -8,7 +8,7 @@ use cenote_dsl::Dataset;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::dnodes_in_block;
-use cenote_format::dsl::{dir_field, pool_directory};
+use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::ZilHeader;
@@ -126,14 +126,10 @@ impl Syncer {
         if dataset.dir.phys.reserved_bytes != 0 {
             return refuse("destroying a dataset with a reservation");
         }
-        let encrypted = view.dir_field(&dataset.dir, dir_field::CRYPTO_KEY_OBJECT).await;
-        if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
-            return refuse("destroying encrypted datasets");
-        }
         if dataset.phys.user_refs.0 != 0 || dataset.phys.properties.0 != 0 {
             return refuse("destroying a dataset with holds");
         }
-        self.check_above(&view, &dataset.dir).await?;
+        self.check_delegated(&view, &dataset.dir).await?;
         if self.is_scanned().await? {
             return refuse("destroying datasets while a scrub or resilver is under way");
         }
@@ -204,7 +200,7 @@ impl Syncer {
             let leads_on = bp.level() > 0 || meta.is_some();
             if leads_on {
                 let context = ReadContext::new(Bookmark::objset(cenote_format::ids::ObjsetId(0)), None);
-                let read = self.writer.dmu().read(&bp, context).await;
+                let read = self.writer.dmu().read_structure(&bp, context).await;
                 let bytes = read.map_err(|error| self.fail(format!("what is to be freed cannot be read: {error}")))?;
                 let order = bp.byte_order();
                 if bp.level() > 0 {

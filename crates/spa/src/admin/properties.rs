@@ -178,6 +178,9 @@ impl Syncer {
         if let ("filesystem_limit" | "snapshot_limit", Some(PropertyValue::Number(limit))) = (property, value) {
             self.check_limit_value(dataset, *limit)?;
         }
+        if let ("keylocation", Some(PropertyValue::Text(place))) = (property, value) {
+            self.check_key_location(&dir, place).await?;
+        }
         if let ("quota", Some(PropertyValue::Number(bytes))) = (property, value) {
             self.check_quota_value(dataset, &dir, *bytes).await?;
         }
@@ -293,6 +296,14 @@ impl Syncer {
     /// # Errors
     /// As there.
     pub async fn check_create(&self, name: &str) -> Result<Dir, SpaError> {
+        self.check_create_with(name, false).await
+    }
+
+    /// As [`Self::check_create`]. `is_raw`: it comes with its key, so that what is above may be encrypted.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn check_create_with(&self, name: &str, is_raw: bool) -> Result<Dir, SpaError> {
         cenote_dsl::name::check_new_dataset(name)
             .map_err(|reason| SpaError::CannotCreate(format!("cannot create '{name}': {reason}")))?;
         let Some((above, last)) = name.rsplit_once('/') else {
@@ -313,7 +324,10 @@ impl Syncer {
         if view.kind(&head).await.map_err(|error| self.dsl_failed(error))? != ObjsetType::Zfs {
             return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent is not a filesystem")));
         }
-        self.check_above(view, &parent).await?;
+        match is_raw {
+            true => self.check_delegated(view, &parent).await?,
+            false => self.check_above(view, &parent).await?,
+        }
         self.check_new_below(name, &parent, 1).await?;
         Ok(parent)
     }
@@ -350,6 +364,15 @@ impl Syncer {
             if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
                 return Err(self.refused(format!("datasets below an encrypted one ('{}')", dir.name)));
             }
+            at = view.parent(&dir).await.map_err(|error| self.dsl_failed(error))?;
+        }
+        self.check_delegated(view, dir).await
+    }
+
+    /// The same, for what needs no key of what is above.
+    pub(crate) async fn check_delegated(&self, view: &Dsl, dir: &Dir) -> Result<(), SpaError> {
+        let mut at = Some(dir.clone());
+        while let Some(dir) = at {
             if dir.phys.delegations.0 != 0 {
                 return Err(self.refused(format!("datasets below one with delegated permissions ('{}')", dir.name)));
             }

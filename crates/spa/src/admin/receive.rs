@@ -23,13 +23,14 @@
 //! [`Syncer::abort_receive`].
 
 use cenote_dsl::{Birth, Dataset, DslError, EmptyRefs, Head};
-use cenote_format::dsl::{dataset_field as field, dir_field};
+use cenote_format::dsl::dataset_field as field;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::zap::ZapValue;
 use cenote_taskq::{BoxFuture, Rng};
 
+use super::receive_spec::{ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
 use crate::SpaError;
 use crate::features::{FEATURES, by_name};
 use crate::pool::{LiveHead, Pool};
@@ -37,124 +38,6 @@ use crate::sync::Syncer;
 
 /// The name of what is received for a dataset that is there.
 pub const RECEIVED: &str = "%recv";
-
-/// Why a stream is not received. The texts are OpenZFS's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReceiveRefusal {
-    /// The stream builds on a snapshot that the dataset has not.
-    #[error("most recent snapshot of {0} does not\nmatch incremental source")]
-    NoSource(String),
-    /// The dataset has changed since the snapshot that the stream builds on.
-    #[error("destination {0} has been modified\nsince most recent snapshot")]
-    Modified(String),
-    /// The snapshot is there.
-    #[error("destination already exists")]
-    Exists(String),
-    /// A stream of a whole file system, for a dataset that is there.
-    #[error("destination '{0}' exists\nmust specify -F to overwrite it")]
-    Overwrites(String),
-    /// The same for a dataset with snapshots.
-    #[error("destination has snapshots (eg. {0})\nmust destroy them to overwrite it")]
-    HasSnapshots(String),
-    /// The same for a clone.
-    #[error("destination '{0}' is a clone\nmust destroy it to overwrite it")]
-    IsClone(String),
-    /// A volume in the place of a pool's root.
-    #[error("destination {0} is the root dataset\ncannot overwrite with a ZVOL")]
-    IsRoot(String),
-    /// A volume in the place of a file system with others below it.
-    #[error("destination has children (eg. {0})\ncannot overwrite with a ZVOL")]
-    HasChildren(String),
-    /// There is no such dataset.
-    #[error("destination '{0}' does not exist")]
-    Missing(String),
-    /// The dataset above is none that can have others.
-    #[error("parent '{0}' is not a filesystem")]
-    WrongParent(String),
-    /// Something is half received already.
-    #[error("destination {0} contains partially-complete state from \"zfs receive -s\".")]
-    HasPartial(String),
-    /// Somebody has the dataset open.
-    #[error("dataset is busy")]
-    Busy,
-    /// The snapshot that it is to be a clone of is not there.
-    #[error("local origin for clone {0} does not exist")]
-    NoOrigin(String),
-    /// The stream needs a feature that the pool has not enabled.
-    #[error("pool must be upgraded to receive this stream. (feature@{0} is not enabled)")]
-    NoFeature(&'static str),
-    /// A stream without large blocks for a dataset with them.
-    #[error("incremental send stream requires -L (--large-block), to match previous receive.")]
-    LargeBlocks,
-    /// A stream that goes on where there is nothing to go on from, or something else.
-    #[error("'{0}' has nothing that this stream goes on with")]
-    NotResumable(String),
-    /// A stream that goes on with a whole file system in the place of one that is there.
-    #[error("Resuming recv on existing destination '{0}'\nmust specify -F to overwrite it")]
-    ResumesOver(String),
-    /// The stream is of another kind of dataset than the one that is there.
-    #[error("destination '{0}' is of another kind than the stream's dataset")]
-    OtherKind(String),
-    /// More is reserved or limited than there is.
-    #[error("out of space")]
-    NoSpace,
-}
-
-/// The facts of a stream's beginning, and the request.
-#[derive(Clone, Debug)]
-pub struct ReceiveSpec {
-    /// The dataset's full name.
-    pub dataset: String,
-    /// The snapshot's name, without the dataset's.
-    pub snapshot: String,
-    /// Its kind.
-    pub kind: ObjsetType,
-    /// The snapshot's guid.
-    pub to_guid: Guid,
-    /// The guid of the snapshot that the stream builds on.
-    pub from_guid: Option<Guid>,
-    /// Time of the snapshot's creation, in seconds since 1970.
-    pub creation_time_s: u64,
-    /// Full name of the snapshot that a new dataset begins as.
-    pub origin: Option<String>,
-    /// Changes and later snapshots in the way are destroyed (`-F`).
-    pub is_forced: bool,
-    /// Features that the stream says its dataset uses.
-    pub needs: Needs,
-    /// Features that the stream needs the pool to have enabled.
-    pub enabled: Vec<&'static str>,
-    /// File names are compared without regard to case.
-    pub ignores_case: bool,
-    /// The place is noted, so that it can be resumed (`-s`).
-    pub resumable: Option<Resumable>,
-    /// The stream goes on with what was received in part.
-    pub resumes: bool,
-}
-
-/// The facts that are noted of a stream that may be resumed.
-#[derive(Clone, Debug, Default)]
-pub struct Resumable {
-    /// The snapshot's full name where it is sent from.
-    pub to_name: String,
-    /// The stream has blocks of more than 128 KiB.
-    pub large_blocks: bool,
-    /// Blocks that stand in their pointers.
-    pub embedded: bool,
-    /// Compressed blocks.
-    pub compressed: bool,
-}
-
-/// The place that a receive has come to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReceivePoint {
-    /// The object.
-    pub object: u64,
-    /// The offset in it, in bytes.
-    pub offset_bytes: u64,
-    /// Bytes of the stream that were read.
-    pub bytes: u64,
-}
 
 /// A receive that is under way.
 pub struct Receiving {
@@ -255,7 +138,10 @@ impl Pool {
             let begun = self.change(move |syncer| {
                 Box::pin(async move {
                     let (name, point) = syncer.begin_receive(&pool, &asked).await?;
-                    let head = syncer.open_received(&name).await?;
+                    let head = match &asked.raw {
+                        None => syncer.open_received(&name).await?,
+                        Some(raw) => syncer.open_raw(raw, &name).await?,
+                    };
                     let is_beside = name != asked.dataset;
                     Ok::<_, SpaError>((pool.adopt(syncer, &name, head).await?, is_beside, point))
                 })
@@ -316,7 +202,9 @@ impl Syncer {
             Place::New => {
                 let (above, last) = spec.dataset.rsplit_once('/').expect("checked: it is below another");
                 let origin = match &spec.origin {
-                    Some(name) => Some(self.check_clone(name, &spec.dataset).await?.object),
+                    Some(name) if spec.raw.is_none() => Some(self.check_clone(name, &spec.dataset).await?.object),
+                    // What is cloned is looked at with the place.
+                    Some(name) => self.find(name).await?.map(|origin| origin.object),
                     None => None,
                 };
                 self.make_received(spec, above, last, origin).await?;
@@ -361,7 +249,7 @@ impl Syncer {
             if kind != ObjsetType::Zfs {
                 return refuse(ReceiveRefusal::WrongParent(above.to_owned()));
             }
-            let parent = self.check_create(name).await?;
+            let parent = self.check_create_with(name, spec.raw.is_some()).await?;
             self.check_new_below(name, &parent, 1).await?;
             if let Some(origin) = &spec.origin {
                 self.check_origin(spec, origin).await?;
@@ -382,15 +270,10 @@ impl Syncer {
         let dsl = self.dsl().clone();
         self.check_remapped(&dsl, &head).await?;
         self.check_new_snapshots(std::iter::once(name)).await?;
-        self.check_above(&dsl, &head.dir).await?;
-        if self
-            .dsl()
-            .dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT)
-            .await
-            .map_err(|error| self.dsl_failed(error))?
-            .is_some()
-        {
-            return self.unwritable(format!("receiving into an encrypted dataset ('{name}')"));
+        self.check_delegated(&dsl, &head.dir).await?;
+        let is_whole = spec.from_guid.is_none() || spec.origin.is_some();
+        if spec.is_forced || !is_whole {
+            self.check_raw_onto(spec, &head, is_whole).await?;
         }
         let children = self.dsl().children(&head.dir, false).await.map_err(|error| self.dsl_failed(error))?;
         match (spec.from_guid.filter(|_| spec.origin.is_none()), children.first()) {
@@ -432,10 +315,14 @@ impl Syncer {
                 return Err(ReceiveRefusal::LargeBlocks.into());
             }
         }
+        self.check_raw_source(spec, source).await?;
+        self.check_redacted(spec, source).await?;
         if spec.is_forced {
             return Ok(Place::Beside { snapshot: Some(source.object) });
         }
-        if self.is_modified(head, source).await? {
+        // A raw stream builds on the very IVs of its source: a snapshot after it has others.
+        let has_later = spec.raw.is_some() && head.phys.prev_snapshot != source.object;
+        if has_later || self.is_modified(head, source).await? {
             return Err(ReceiveRefusal::Modified(name.clone()).into());
         }
         Ok(Place::Beside { snapshot: Some(head.phys.prev_snapshot) })
@@ -458,8 +345,11 @@ impl Syncer {
         let Some(found) = self.find(origin).await? else { return Err(missing().into()) };
         match spec.from_guid {
             Some(guid) if guid != found.phys.guid => Err(ReceiveRefusal::NoSource(spec.dataset.clone()).into()),
-            _ if !found.is_snapshot() => Err(missing().into()),
-            _ => Ok(()),
+            _ if !found.is_snapshot() || found.is_inconsistent() => Err(missing().into()),
+            _ => {
+                self.check_redacted(spec, &found).await?;
+                self.check_raw_source(spec, &found).await
+            }
         }
     }
 
@@ -483,6 +373,17 @@ impl Syncer {
         let from = self.resume_field(&dataset, field::RESUME_FROM_GUID).await?;
         if !dataset.is_inconsistent() || to != Some(spec.to_guid.0) || from.map(Guid) != spec.from_guid {
             return Err(nothing());
+        }
+        let was_raw = self.resume_field(&dataset, field::RESUME_RAW).await?.is_some();
+        if was_raw != spec.raw.is_some() {
+            return Err(nothing());
+        }
+        self.check_same_redaction(spec, &dataset).await?;
+        if let Some(raw) = &spec.raw {
+            let own = self.dsl().wrapped_key(dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
+            if own.is_none_or(|(_, own)| own.guid != raw.key.guid) {
+                return Err(ReceiveRefusal::OtherKey.into());
+            }
         }
         if is_beside && spec.from_guid.is_none() && !spec.is_forced {
             return Err(ReceiveRefusal::ResumesOver(spec.dataset.clone()).into());
@@ -525,13 +426,24 @@ impl Syncer {
                 let made = made.map_err(|error| self.dsl_failed(error))?;
                 self.count_empty_refs(refs).await?;
                 self.hand_down_features(origin, made).await?;
-                self.clear_log_header(&name).await?;
+                self.share_key(txg, dir, origin).await?;
+                match &spec.raw {
+                    None => self.clear_log_header(&name).await?,
+                    Some(raw) if last != RECEIVED => self.take_key(raw, dir).await?,
+                    Some(_) => {}
+                }
                 made
             }
             None => {
                 let made =
                     self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
-                self.dsl.add_head(Head { dataset: made, objset: self.new_objset(txg, made, spec.kind, policy) });
+                match &spec.raw {
+                    None => {
+                        let objset = self.new_objset(txg, made, spec.kind, policy);
+                        self.dsl.add_head(Head { dataset: made, objset });
+                    }
+                    Some(raw) => self.make_raw(raw, dir, made, spec.kind, policy).await?,
+                }
                 made
             }
         };
@@ -541,13 +453,14 @@ impl Syncer {
             self.dsl.set_case_insensitive(txg, dataset).await.map_err(|error| self.dsl_failed(error))?;
         }
         self.use_features(txg, dataset, spec.needs).await?;
+        self.note_redaction(txg, dataset, spec).await?;
         if let Some(resumable) = &spec.resumable {
             self.note_resumable(dataset, spec, resumable).await?;
         }
         self.record_event("receive", "", Some((&name, dataset))).await
     }
 
-    async fn put_field(&mut self, dataset: ObjectId, name: &str, value: &ZapValue) -> Result<(), SpaError> {
+    pub(super) async fn put_field(&mut self, dataset: ObjectId, name: &str, value: &ZapValue) -> Result<(), SpaError> {
         let zapified = self.dsl.put_dataset_field(self.txg, dataset, name, value).await;
         let zapified = zapified.map_err(|error| self.dsl_failed(error))?;
         self.features.change("extensible_dataset", i64::from(zapified));
@@ -564,10 +477,14 @@ impl Syncer {
             (field::RESUME_LARGE_BLOCK, of.large_blocks),
             (field::RESUME_EMBED, of.embedded),
             (field::RESUME_COMPRESS, of.compressed),
+            (field::RESUME_RAW, spec.raw.is_some()),
         ] {
             if is_set {
                 self.put_field(dataset, name, &ZapValue::from_u64(1)).await?;
             }
+        }
+        if let Some(snapshots) = &spec.from_redacted {
+            self.put_field(dataset, field::RESUME_REDACT_SNAPSHOTS, &ZapValue::from_u64s(snapshots)).await?;
         }
         // As OpenZFS begins: before the first object.
         self.note_received(dataset, ReceivePoint { object: 1, ..ReceivePoint::default() }).await
@@ -613,6 +530,9 @@ impl Syncer {
         }
         if is_beside {
             self.check_swap(pool, spec, &head, written).await?;
+            if let Some(raw) = &spec.raw {
+                self.take_key(raw, head.dir.object).await?;
+            }
             self.swap_received(&head, written).await?;
         }
         self.record_event("finish receiving", &format!("snap={}", spec.snapshot), Some((name, written))).await?;
@@ -661,6 +581,7 @@ impl Syncer {
         self.headers_only.remove(&head.object);
         self.drop_livelist(head.dir.object).await?;
         self.dsl.swap_heads(txg, head.object, written).await.map_err(|error| self.dsl_failed(error))?;
+        self.swap_redactions(head.object, written).await?;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
             let noted = async |dataset| {
                 let noted = self.dsl.has_noted(dataset, feature.guid).await;
@@ -695,6 +616,9 @@ impl Syncer {
         let snapshot = taken.map_err(|error| self.dsl_failed(error))?;
         self.count_empty_refs(refs).await?;
         self.hand_down_features(head, snapshot).await?;
+        if let Some(raw) = &spec.raw {
+            self.mark_raw(raw, snapshot, &mut rng).await?;
+        }
         let name = format!("{}@{}", spec.dataset, spec.snapshot);
         self.record_event("snapshot", "", Some((&name, snapshot))).await
     }

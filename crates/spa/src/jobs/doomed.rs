@@ -186,7 +186,7 @@ impl Doomed {
     async fn read(&self, object: u64, shift: u32, place: &Place) -> Result<Block, Unreadable> {
         let level = i8::try_from(place.level).unwrap_or(i8::MAX);
         let at = Bookmark { objset: DESTROYED, object: ObjectId(object), level, block: BlockId(place.block) };
-        let read = self.dmu.read(&place.bp, ReadContext::new(at, None)).await;
+        let read = self.dmu.read_structure(&place.bp, ReadContext::new(at, None)).await;
         read.map_err(|error| unreadable(object, shift, place, error.to_string()))
     }
 

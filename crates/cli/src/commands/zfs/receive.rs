@@ -3,9 +3,10 @@
 use std::io::BufReader;
 
 use anyhow::{Result, anyhow, bail};
-use cenote_admin::receive::{Caller, Naming, ReceiveRequest, Told, receive};
+use cenote_admin::receive::{Caller, Naming, OF_ENCRYPTION, ReceiveRequest, Told, receive};
 use cenote_dsl::name::is_at_or_below;
 use cenote_props::{Types, is_user_property};
+use cenote_spa::PropertyValue;
 use cenote_taskq::BoxFuture;
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +98,14 @@ impl Args {
             }
             if text.starts_with("volsize=") {
                 bail!("not supported yet: changing the property 'volsize' of what is received");
+            }
+            let (name, value) = text.split_once('=').unwrap_or((text, ""));
+            if name == "keylocation" {
+                request.overrides.push((name.to_owned(), PropertyValue::Text(value.to_owned())));
+                continue;
+            }
+            if OF_ENCRYPTION.contains(&name) {
+                request.encryption.push(name.to_owned());
             }
             // Which of them it is, is not known before the stream.
             let either = Types::FILESYSTEM | Types::VOLUME;

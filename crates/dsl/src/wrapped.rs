@@ -1,0 +1,103 @@
+//! Objects of wrapped keys that are made, shared and given up: all that can be done to a key without knowing it.
+//!
+//! ```text
+//! directory ── crypto_key_obj ──► key object: wrapped keys, refcount, encryption root's directory
+//! clones    ── crypto_key_obj ──────┘         one reference for each directory that names it
+//! ```
+//! A raw stream brings the wrapped keys as its sender has them. The new dataset is an encryption root of its own: nobody knows whether the
+//! user's key is that of the dataset above. A package tells it, and then the root is moved up; the wrapped keys stay.
+
+use cenote_dmu::Zap;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::{CryptoKeyPhys, crypto_key, dir_field};
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zap::ZapValue;
+
+use crate::{Dir, Dsl, DslError};
+
+impl Dsl {
+    /// The wrapped keys of a directory that is changed, and their object.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn wrapped_key(&self, dir: ObjectId) -> Result<Option<(ObjectId, CryptoKeyPhys)>, DslError> {
+        match self.object_field(dir, dir_field::CRYPTO_KEY_OBJECT).await? {
+            Some(object) => Ok(Some((ObjectId(object), self.key_phys(ObjectId(object)).await?))),
+            None => Ok(None),
+        }
+    }
+
+    /// Gives a new directory its wrapped keys. Whether it has become a table of extra fields by that.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn create_wrapped_key(&self, txg: Txg, dir: ObjectId, key: &CryptoKeyPhys) -> Result<bool, DslError> {
+        assert!(self.object_field(dir, dir_field::CRYPTO_KEY_OBJECT).await?.is_none(), "a directory gets one key");
+        let object = Zap::create_object(self.mos(), txg, DmuType::ZAP_METADATA, &[]).await?.id();
+        self.put_wrapped(txg, object, key).await?;
+        self.put_dataset_field(txg, dir, dir_field::CRYPTO_KEY_OBJECT, &ZapValue::from_u64(object.0)).await
+    }
+
+    /// Replaces the wrapped keys of a directory by those that came with a later stream: the same keys, by what the user gives now.
+    ///
+    /// # Errors
+    /// It has none, or the MOS cannot be changed.
+    pub async fn replace_wrapped_key(&self, txg: Txg, dir: ObjectId, key: &CryptoKeyPhys) -> Result<(), DslError> {
+        let what = || DslError::Corrupt { object: dir.0, what: "it has no key".to_owned() };
+        let (object, before) = self.wrapped_key(dir).await?.ok_or_else(what)?;
+        let kept = CryptoKeyPhys { root_dir: before.root_dir, refcount: before.refcount, ..key.clone() };
+        self.put_wrapped(txg, object, &kept).await
+    }
+
+    async fn put_wrapped(&self, txg: Txg, object: ObjectId, key: &CryptoKeyPhys) -> Result<(), DslError> {
+        let object = self.mos().object(object).await?;
+        for (name, value) in key.to_zap() {
+            Zap::put_entry(&object, txg, name, Some(&value)).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the directory of a new clone share the keys of its origin's, if that has any. Whether it has become a table of extra fields by that.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn share_wrapped_key(&self, txg: Txg, dir: ObjectId, origin: ObjectId) -> Result<bool, DslError> {
+        let Some((object, key)) = self.wrapped_key(origin).await? else { return Ok(false) };
+        self.count_wrapped(txg, object, key.refcount.saturating_add(1)).await?;
+        self.put_dataset_field(txg, dir, dir_field::CRYPTO_KEY_OBJECT, &ZapValue::from_u64(object.0)).await
+    }
+
+    /// A directory that goes gives up its keys; with the last of those that share them the object goes.
+    pub(crate) async fn release_wrapped_key(&self, txg: Txg, dir: ObjectId) -> Result<(), DslError> {
+        let Some((object, key)) = self.wrapped_key(dir).await? else { return Ok(()) };
+        if key.refcount > 1 {
+            return self.count_wrapped(txg, object, key.refcount - 1).await;
+        }
+        self.shared.keys.lock().remove(&object);
+        self.mos().object(object).await?.free(txg);
+        Ok(())
+    }
+
+    async fn count_wrapped(&self, txg: Txg, object: ObjectId, refcount: u64) -> Result<(), DslError> {
+        let object = self.mos().object(object).await?;
+        Ok(Zap::put_entry(&object, txg, crypto_key::REFCOUNT, Some(&ZapValue::from_u64(refcount))).await?)
+    }
+
+    /// Has a directory, and all below it that have the same encryption root, have another one. The wrapped keys stay.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn move_encryption_root(&self, txg: Txg, dir: &Dir, to: ObjectId) -> Result<(), DslError> {
+        let Some((_, key)) = self.wrapped_key(dir.object).await? else { return Ok(()) };
+        let from = key.root_dir;
+        for below in self.tree(dir.clone(), true).await? {
+            let Some((object, key)) = self.wrapped_key(below.object).await? else { continue };
+            if key.root_dir == from {
+                let object = self.mos().object(object).await?;
+                let value = ZapValue::from_u64(to.0);
+                Zap::put_entry(&object, txg, crypto_key::ROOT_DIR_OBJECT, Some(&value)).await?;
+            }
+        }
+        Ok(())
+    }
+}
