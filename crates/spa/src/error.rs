@@ -23,6 +23,26 @@ pub struct FailedPool {
     pub why: Arc<str>,
 }
 
+/// The kind of reason for which a change is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A name, a value or a combination that cannot be.
+    Invalid,
+    /// There is something of this name.
+    Exists,
+    /// There is nothing of this name.
+    NotThere,
+    /// It is in use, or something depends on it.
+    Busy,
+    /// There is no room, or a limit is reached.
+    NoSpace,
+    /// It needs a feature that the pool has not enabled.
+    NeedsFeature,
+    /// Cenote cannot do it yet.
+    NotYet,
+}
+
 /// Why something about a pool failed. Each message names the pool and ends with what can be done, where there is
 /// something.
 #[derive(Debug, Error)]
@@ -110,9 +130,14 @@ pub enum SpaError {
         /// The features' guids, with their descriptions where the pool has them.
         features: Vec<String>,
     },
-    /// What is asked for is no pool.
-    #[error("{0}")]
-    CannotCreate(String),
+    /// What is asked for is refused; nothing was changed.
+    #[error("{what}")]
+    Refused {
+        /// The kind of reason.
+        why: Refusal,
+        /// The whole message.
+        what: String,
+    },
     /// A pool could not be written.
     #[error("pool '{pool}': {what}")]
     Write {
@@ -277,6 +302,12 @@ pub enum SpaError {
         /// What is wrong.
         error: FormatError,
     },
+}
+
+impl SpaError {
+    pub(crate) fn refused(why: Refusal, what: impl Into<String>) -> Self {
+        Self::Refused { why, what: what.into() }
+    }
 }
 
 fn list(guids: &[u64]) -> String {

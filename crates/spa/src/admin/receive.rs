@@ -30,10 +30,10 @@ use cenote_format::needs::Needs;
 use cenote_format::zap::ZapValue;
 use cenote_taskq::{BoxFuture, Rng};
 
-use crate::SpaError;
 use crate::features::{FEATURES, by_name};
 use crate::pool::{LiveHead, Pool};
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 /// The name of what is received for a dataset that is there.
 pub const RECEIVED: &str = "%recv";
@@ -711,6 +711,9 @@ impl Syncer {
             }
             return self.destroy_dataset(&name).await;
         }
-        Err(SpaError::CannotCreate(format!("'{name}' does not have any resumable receive state to abort")))
+        Err(SpaError::refused(
+            Refusal::NotThere,
+            format!("'{name}' does not have any resumable receive state to abort"),
+        ))
     }
 }

@@ -6,11 +6,11 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::args::parse_size;
-use crate::cachefile::{CacheFile, Entry};
 use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
-use crate::vdevspec::parse_layout;
+use cenote_host::layout::parse_layout;
+use cenote_host::{CacheFile, Entry};
 
 /// Make a pool.
 ///

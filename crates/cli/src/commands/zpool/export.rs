@@ -3,9 +3,9 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::cachefile::CacheFile;
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
+use cenote_host::CacheFile;
 
 /// Forget imported pools.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
