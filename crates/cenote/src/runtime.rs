@@ -77,6 +77,25 @@ impl Runtime {
         SimulatedDisk(disk)
     }
 
+    /// Cuts the power of a simulated machine: all that was in memory is gone, and of what was written to the disks and not flushed, each
+    /// write survives, is lost or is torn, as the seed has it. The machine comes back with its disks as they are then; pools are not open
+    /// in it. What is left of the old one is of no use any more.
+    ///
+    /// # Panics
+    /// The runtime is no simulation.
+    #[must_use]
+    pub fn cut_power(self, seed: u64) -> Self {
+        let sim = self.runtime.sim().expect("the power of simulations is cut");
+        let next = Self::simulated(seed);
+        for path in &*self.disks.lock() {
+            let Some(disk) = sim.disk(path) else { continue };
+            disk.crash(Crash::Random);
+            let again = next.add_disk(path, disk.size_bytes());
+            again.0.restore(&disk.image());
+        }
+        next
+    }
+
     /// Runs a future on this thread until it is done.
     ///
     /// # Panics

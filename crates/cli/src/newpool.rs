@@ -91,7 +91,7 @@ impl NewPool {
             check: false,
         };
         let new = create_pool(context.handle(), options, &settings.properties, &properties).await?;
-        let cenote_admin::NewPool { pool, mut files, root } = new;
+        let cenote_admin::NewPool { pool, files, root } = new;
         files.keep_no_data();
         let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
         Ok((Self { pool, files, root, latest_s }, made))

@@ -16,11 +16,6 @@ fn told(error: ValueError) -> anyhow::Error {
     }
 }
 
-/// As [`values::setting`].
-pub(crate) fn setting(text: &str) -> Result<(&str, &str)> {
-    values::setting(text).map_err(told)
-}
-
 /// As [`values::dataset_setting`].
 pub(crate) fn dataset_setting(text: &str, when: When, types: Types) -> Result<Option<(String, PropertyValue)>> {
     values::dataset_setting(text, when, types).map_err(told)

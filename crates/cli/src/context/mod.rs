@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;

@@ -110,7 +110,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     cache.update(|pools| {
         let own_name = args.temporary_name.as_ref().map(|_| args.pool.clone());
         pools.insert(here.clone(), Entry { guid, paths, altroot: args.root.clone(), own_name, ..Entry::default() });
-        Ok(())
+        anyhow::Ok(())
     })?;
     Ok(Outcome::Good)
 }

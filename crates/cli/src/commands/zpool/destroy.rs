@@ -22,7 +22,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     open_for_writing(context, &args.pool).await?.destroy().await?;
     CacheFile::of_user()?.update(|pools| {
         pools.remove(&args.pool);
-        Ok(())
+        anyhow::Ok(())
     })?;
     Ok(Outcome::Good)
 }

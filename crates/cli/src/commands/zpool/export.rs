@@ -59,7 +59,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 failed = true;
             }
         }
-        Ok(())
+        anyhow::Ok(())
     })?;
     Ok(Outcome::unless(failed))
 }

@@ -238,7 +238,7 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
     if !args.dry_run {
         CacheFile::of_user()?.update(|pools| {
             pools.insert(pool.name().to_owned(), entry);
-            Ok(())
+            anyhow::Ok(())
         })?;
     }
     summary(context, args, &pool);
