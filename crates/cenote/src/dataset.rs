@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use cenote_admin::VolumeShape;
 use cenote_admin::values::{self, When};
-use cenote_admin::{Reach, VolumeShape};
 use cenote_dsl::property::Value;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
@@ -32,6 +32,15 @@ impl DatasetKind {
             Self::Volume => Types::VOLUME,
         }
     }
+}
+
+/// What of a dataset must not be open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The dataset.
+    Itself,
+    /// Also its snapshots, and the datasets below it.
+    AllBelow,
 }
 
 /// Where a property's value comes from.
@@ -88,15 +97,18 @@ impl Pool {
     /// # Errors
     /// The pool's directory of datasets cannot be read.
     pub async fn datasets(&self) -> Result<Vec<Dataset>, Error> {
-        let dsl = self.dsl()?;
-        let mut found = Vec::new();
-        for dir in dsl.tree(dsl.root_dir().await.raised()?, false).await.raised()? {
-            let Some(head) = dsl.head(&dir).await.raised()? else { continue };
-            if let Some(kind) = kind_of(dsl.kind(&head).await.raised()?) {
-                found.push(Dataset { pool: self.clone(), name: dir.name, kind, guid: head.phys.guid.0 });
-            }
-        }
-        Ok(found)
+        let found = self.look(|dsl| {
+            Box::pin(async move {
+                let mut found = Vec::new();
+                for dir in dsl.tree(dsl.root_dir().await?, false).await? {
+                    let Some(head) = dsl.head(&dir).await? else { continue };
+                    found.extend(kind_of(dsl.kind(&head).await?).map(|kind| (dir.name, kind, head.phys.guid.0)));
+                }
+                Ok(found)
+            })
+        });
+        let of = |(name, kind, guid)| Dataset { pool: self.clone(), name, kind, guid };
+        Ok(found.await?.into_iter().map(of).collect())
     }
 
     /// The dataset of this name.
@@ -104,12 +116,19 @@ impl Pool {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is a snapshot's name).
     pub async fn dataset(&self, name: &str) -> Result<Dataset, Error> {
-        let dsl = self.dsl()?;
-        let dataset = dsl.dataset(name).await.raised()?;
+        let whole = name.to_owned();
+        let found = self.look(move |dsl| {
+            Box::pin(async move {
+                let dataset = dsl.dataset(&whole).await?;
+                let kind = dsl.kind(&dataset).await?;
+                Ok((dataset, kind))
+            })
+        });
+        let (dataset, kind) = found.await?;
         if dataset.is_snapshot() {
             return Err(Error::misuse(format!("'{name}' is a snapshot")).of_dataset(name));
         }
-        let kind = kind_of(dsl.kind(&dataset).await.raised()?);
+        let kind = kind_of(kind);
         let kind = kind.ok_or_else(|| Error::misuse(format!("'{name}' has no contents")).of_dataset(name))?;
         Ok(Dataset { pool: self.clone(), name: name.to_owned(), kind, guid: dataset.phys.guid.0 })
     }
@@ -200,10 +219,9 @@ impl Dataset {
         &self.pool
     }
 
-    async fn found(&self) -> Result<(cenote_dsl::Dsl, cenote_dsl::Dataset), Error> {
-        let dsl = self.pool.dsl()?;
-        let found = dsl.dataset(&self.name).await.raised()?;
-        Ok((dsl, found))
+    async fn found(&self) -> Result<cenote_dsl::Dataset, Error> {
+        let name = self.name.clone();
+        self.pool.look(move |dsl| Box::pin(async move { Ok(dsl.dataset(&name).await?) })).await
     }
 
     /// How much space it takes, as of the last txg.
@@ -211,7 +229,7 @@ impl Dataset {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound): it was destroyed or renamed.
     pub async fn space(&self) -> Result<DatasetSpace, Error> {
-        let (_, found) = self.found().await?;
+        let found = self.found().await?;
         let (used_bytes, referenced_bytes) = (found.dir.phys.used_bytes, found.phys.referenced_bytes);
         Ok(DatasetSpace { used_bytes, referenced_bytes })
     }
@@ -238,7 +256,6 @@ impl Dataset {
     /// [`NotFound`](ErrorKind::NotFound): there is no such property, or a user property that is not set.
     /// [`NotSupported`](ErrorKind::NotSupported): it only reports something, or is chosen at creation.
     pub async fn get(&self, property: &str) -> Result<Property, Error> {
-        let (dsl, found) = self.found().await?;
         let place = || Place { dataset: Some(self.name.clone()), ..Place::default() };
         let absent = || Error::new(ErrorKind::NotFound, place(), format!("no property '{property}'"));
         let known = find(table::PROPERTIES, property).filter(|known| known.types.intersects(self.kind.types()));
@@ -255,10 +272,13 @@ impl Dataset {
             return Ok(Property { name: name.to_owned(), value, source: Source::Local });
         }
         let is_inherited = known.is_none_or(|known| known.is_inheritable());
-        let set = dsl.property(&found.dir, name, is_inherited).await.raised()?;
+        let (own, wanted) = (self.name.clone(), name.to_owned());
+        let set = self.pool.look(move |dsl| {
+            Box::pin(async move { Ok(dsl.property(&dsl.dir(&own).await?, &wanted, is_inherited).await?) })
+        });
         let word =
             |number: u64| known.and_then(|known| known.word(number)).map_or_else(|| number.to_string(), str::to_owned);
-        let (value, source) = match set {
+        let (value, source) = match set.await? {
             Some(set) => {
                 let value = match set.value {
                     Value::Number(number) => word(number),
@@ -283,11 +303,13 @@ impl Dataset {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound): it was destroyed or renamed.
     pub async fn properties(&self) -> Result<Vec<Property>, Error> {
-        let (dsl, found) = self.found().await?;
         let is_inherited =
             |name: &str| find(table::PROPERTIES, name).map_or(is_user_property(name), |known| known.is_inheritable());
-        let set = dsl.properties(&found.dir, is_inherited).await.raised()?;
-        let shown = set.into_iter().map(|(name, set)| {
+        let own = self.name.clone();
+        let set = self
+            .pool
+            .look(move |dsl| Box::pin(async move { Ok(dsl.properties(&dsl.dir(&own).await?, is_inherited).await?) }));
+        let shown = set.await?.into_iter().map(|(name, set)| {
             let value = match set.value {
                 Value::Number(number) => find(table::PROPERTIES, &name)
                     .and_then(|known| known.word(number))
@@ -309,7 +331,7 @@ impl Dataset {
         let pool = self.pool.writable()?;
         let settings = settings(&[(property, value)], When::Later, self.kind.types())?;
         if property == "volsize" {
-            self.pool.let_go(&self.name, "its size cannot be changed").await?;
+            self.pool.let_go(&self.name, Reach::Itself, "its size cannot be changed").await?;
         }
         cenote_admin::set_properties(pool, std::slice::from_ref(&self.name), &settings).await.raised()?;
         filesystem::refresh(&self.pool).await
@@ -342,8 +364,10 @@ impl Dataset {
     /// # Errors
     /// They cannot be read.
     pub async fn snapshots(&self) -> Result<Vec<Snapshot>, Error> {
-        let (dsl, head) = self.found().await?;
-        let mut found = dsl.snapshots(&head).await.raised()?;
+        let own = self.name.clone();
+        let found =
+            self.pool.look(move |dsl| Box::pin(async move { Ok(dsl.snapshots(&dsl.dataset(&own).await?).await?) }));
+        let mut found = found.await?;
         found.sort_by_key(|snapshot| snapshot.phys.creation_txg);
         Ok(found.iter().map(|snapshot| Snapshot::of(&self.pool, snapshot)).collect())
     }
@@ -355,7 +379,7 @@ impl Dataset {
     /// [`Busy`](ErrorKind::Busy) (it or one below it is open).
     pub async fn rename(self, to: &str) -> Result<Self, Error> {
         let pool = self.pool.writable()?;
-        self.pool.let_go(&self.name, "it cannot be renamed").await?;
+        self.pool.let_go(&self.name, Reach::AllBelow, "it cannot be renamed").await?;
         pool.rename_dataset(&self.name, to).await.raised()?;
         Ok(Self { name: to.to_owned(), ..self })
     }
@@ -365,7 +389,7 @@ impl Dataset {
     /// # Errors
     /// [`Busy`](ErrorKind::Busy): it is open, or has snapshots or datasets below it.
     pub async fn destroy(self) -> Result<(), Error> {
-        self.destroy_with(Reach::default()).await
+        self.destroy_with(cenote_admin::Reach::default()).await
     }
 
     /// Destroys it with its snapshots and all datasets below it, or nothing.
@@ -373,12 +397,12 @@ impl Dataset {
     /// # Errors
     /// [`Busy`](ErrorKind::Busy): one is open, or a snapshot has a clone elsewhere.
     pub async fn destroy_all(self) -> Result<(), Error> {
-        self.destroy_with(Reach { recursive: true, clones: false }).await
+        self.destroy_with(cenote_admin::Reach { recursive: true, clones: false }).await
     }
 
-    async fn destroy_with(self, reach: Reach) -> Result<(), Error> {
+    async fn destroy_with(self, reach: cenote_admin::Reach) -> Result<(), Error> {
         let pool = self.pool.writable()?;
-        self.pool.let_go(&self.name, "it cannot be destroyed").await?;
+        self.pool.let_go(&self.name, Reach::AllBelow, "it cannot be destroyed").await?;
         cenote_admin::destroy(pool, &self.name, reach).await.raised()
     }
 }
@@ -429,7 +453,7 @@ impl Pool {
     }
 
     /// Closes what nobody has open; refuses where a dataset or one below it is open after that.
-    pub(crate) async fn let_go(&self, name: &str, consequence: &str) -> Result<(), Error> {
+    pub(crate) async fn let_go(&self, name: &str, reach: Reach, consequence: &str) -> Result<(), Error> {
         let mut open = self.inner.open.lock().await;
         let unused: Vec<ObjectId> = open.iter().filter(|(_, open)| open.is_unused()).map(|(id, _)| *id).collect();
         for id in unused {
@@ -437,8 +461,10 @@ impl Pool {
                 unused.close().await;
             }
         }
-        let is_within =
-            |other: &str| other.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']));
+        let is_within = |other: &str| {
+            let is_below = |rest: &str| reach == Reach::AllBelow && rest.starts_with(['/', '@']);
+            other.strip_prefix(name).is_some_and(|rest| rest.is_empty() || is_below(rest))
+        };
         match open.values().find(|open| is_within(open.name())) {
             Some(used) => {
                 let what = format!("'{}' is open: {consequence}", used.name());

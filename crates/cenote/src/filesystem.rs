@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cenote_dmu::Objset;
 use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
@@ -113,19 +114,25 @@ enum Found {
 /// Opens the file system of a dataset or snapshot, unless it is open.
 pub(crate) async fn open(pool: &Pool, name: &str) -> Result<FileSystem, Error> {
     let mut open = pool.inner.open.lock().await;
-    let dsl = pool.dsl()?;
-    let dataset = dsl.dataset(name).await.raised()?;
+    let whole = name.to_owned();
+    let found = pool.look(move |dsl| {
+        Box::pin(async move {
+            let dataset = dsl.dataset(&whole).await?;
+            check_kind(dsl, &dataset, &whole).await?;
+            Ok(dataset)
+        })
+    });
+    let dataset = found.await?;
     let of = |inner| FileSystem { pool: pool.clone(), inner };
     match open.get(&dataset.object) {
         Some(Open::Files(inner)) => return Ok(of(Arc::clone(inner))),
         Some(_) => return Err(Error::misuse(format!("'{name}' is a volume"))),
         None => {}
     }
-    check_kind(&dsl, &dataset, name).await?;
     let inner = match &pool.inner.access {
-        Access::Read(_) => frozen(&dsl, &dataset, None).await?,
+        Access::Read(_) => frozen(pool, &dataset, None).await?,
         Access::Write(spa) => match find(spa, &dataset, name).await? {
-            Found::Frozen(hold) => frozen(&dsl, &dataset, Some(hold)).await?,
+            Found::Frozen(hold) => frozen(pool, &dataset, Some(hold)).await?,
             Found::Head(head, properties) => changed(head, &properties, name).await?,
         },
     };
@@ -135,12 +142,32 @@ pub(crate) async fn open(pool: &Pool, name: &str) -> Result<FileSystem, Error> {
     Ok(of(inner))
 }
 
-async fn check_kind(dsl: &Dsl, dataset: &Dataset, name: &str) -> Result<(), Error> {
-    match dsl.kind(dataset).await.raised()? {
+async fn check_kind(dsl: &Dsl, dataset: &Dataset, name: &str) -> Result<(), Raised> {
+    match dsl.kind(dataset).await? {
         ObjsetType::Zfs => Ok(()),
-        ObjsetType::Zvol => Err(Error::misuse(format!("'{name}' is a volume"))),
-        _ => Err(Error::misuse(format!("'{name}' has no contents"))),
+        ObjsetType::Zvol => Err(Raised(Error::misuse(format!("'{name}' is a volume")))),
+        _ => Err(Raised(no_contents(name))),
     }
+}
+
+pub(crate) fn no_contents(name: &str) -> Error {
+    Error::misuse(format!("'{name}' has no contents"))
+}
+
+/// The objset of a dataset that does not change while it is read.
+pub(crate) async fn frozen_objset(pool: &Pool, dataset: &Dataset) -> Result<Objset, Error> {
+    let dataset = dataset.clone();
+    let opened = pool.look(move |dsl| {
+        Box::pin(async move {
+            let name = dataset.name();
+            if dsl.encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
+                return Err(DslError::KeyNotLoaded(name).into());
+            }
+            let objset = dsl.open_for_clients(&dataset).await?;
+            objset.ok_or_else(|| Raised(no_contents(&name)))
+        })
+    });
+    opened.await
 }
 
 /// Finds a dataset between two changes of the pool, and takes a head to be changed, where that can be.
@@ -186,18 +213,13 @@ async fn changed(head: LiveHead, properties: &Properties, name: &str) -> Result<
     Ok(Inner { files: opened.raised()?, name: name.to_owned(), live: Some(live), _hold: None })
 }
 
-async fn frozen(dsl: &Dsl, dataset: &Dataset, hold: Option<LongHold>) -> Result<Inner, Error> {
+async fn frozen(pool: &Pool, dataset: &Dataset, hold: Option<LongHold>) -> Result<Inner, Error> {
     let name = dataset.name();
     if dataset.is_inconsistent() {
         let what = format!("'{name}' is half received or half destroyed");
         return Err(Error::new(ErrorKind::Busy, Place::default(), what));
     }
-    if dsl.encryption(&dataset.dir).await.raised()?.is_some_and(|encryption| !encryption.is_loaded) {
-        return Err(DslError::KeyNotLoaded(name).raise());
-    }
-    let objset = dsl.open_for_clients(dataset).await.raised()?;
-    let objset = objset.ok_or_else(|| Error::misuse(format!("'{name}' has no contents")))?;
-    let files = cenote_zpl::FileSystem::open(objset).await.raised()?;
+    let files = cenote_zpl::FileSystem::open(frozen_objset(pool, dataset).await?).await.raised()?;
     Ok(Inner { files, name, live: None, _hold: hold })
 }
 

@@ -9,11 +9,11 @@ use cenote_dsl::{Dsl, Secret};
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_host::owners;
 use cenote_spa::View;
-use cenote_taskq::AsyncMutex;
+use cenote_taskq::{AsyncMutex, BoxFuture};
 
 use crate::error::{Error, ErrorKind, Place};
 use crate::filesystem::{self, FileSystem};
-use crate::raise::Raise as _;
+use crate::raise::{Raise as _, Raised};
 use crate::volume;
 
 /// The engine's handle.
@@ -117,8 +117,8 @@ impl Pool {
     /// # Errors
     /// [`Key`](ErrorKind::Key): it is not the dataset's.
     pub async fn load_key(&self, dataset: &str, key: &[u8]) -> Result<(), Error> {
-        self.dsl()?.load_key(dataset, Secret::new(key.to_vec())).await.raised()?;
-        Ok(())
+        let (dataset, key) = (dataset.to_owned(), Secret::new(key.to_vec()));
+        self.look(move |dsl| Box::pin(async move { Ok(dsl.load_key(&dataset, key).await.map(drop)?) })).await
     }
 
     /// Opens the file system of a dataset or snapshot.
@@ -162,12 +162,26 @@ impl Pool {
         Ok(())
     }
 
-    /// The datasets, as of the newest change.
-    pub(crate) fn dsl(&self) -> Result<Dsl, Error> {
-        match &self.inner.access {
-            Access::Read(view) => Ok(view.dsl().clone()),
-            Access::Write(pool) => pool.dsl().raised(),
-        }
+    /// Looks at the datasets. Of a pool that is written, between two txgs or changes: while one is made its newest blocks are on their way
+    /// to devices.
+    pub(crate) async fn look<T, F>(&self, look: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a Dsl) -> BoxFuture<'a, Result<T, Raised>> + Send + 'static,
+    {
+        let seen = match &self.inner.access {
+            Access::Read(view) => look(view.dsl()).await,
+            Access::Write(pool) => {
+                pool.look(move |syncer| {
+                    Box::pin(async move {
+                        let dsl = syncer.dsl().clone();
+                        look(&dsl).await
+                    })
+                })
+                .await
+            }
+        };
+        seen.map_err(|Raised(error)| error)
     }
 
     /// The engine's handle of a pool that is open to be changed.

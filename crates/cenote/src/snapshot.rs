@@ -7,7 +7,7 @@ use cenote_admin::values::When;
 use cenote_format::enums::ObjsetType;
 use cenote_props::Types;
 
-use crate::dataset::{Dataset, settings};
+use crate::dataset::{Dataset, Reach, settings};
 use crate::error::Error;
 use crate::filesystem::FileSystem;
 use crate::pool::Pool;
@@ -37,7 +37,8 @@ impl Pool {
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), [`Misuse`](crate::ErrorKind::Misuse) (it is no snapshot's name).
     pub async fn snapshot(&self, name: &str) -> Result<Snapshot, Error> {
-        let found = self.dsl()?.dataset(name).await.raised()?;
+        let whole = name.to_owned();
+        let found = self.look(move |dsl| Box::pin(async move { Ok(dsl.dataset(&whole).await?) })).await?;
         match found.is_snapshot() {
             true => Ok(Snapshot::of(self, &found)),
             false => Err(Error::misuse(format!("'{name}' is no snapshot")).of_dataset(name)),
@@ -110,9 +111,9 @@ impl Snapshot {
     /// As [`Pool::create_filesystem`].
     pub async fn clone_to(&self, name: &str, properties: &[(&str, &str)]) -> Result<Dataset, Error> {
         let pool = self.pool.writable()?;
-        let dsl = self.pool.dsl()?;
-        let found = dsl.dataset(&self.name).await.raised()?;
-        let types = match dsl.kind(&found).await.raised()? {
+        let own = self.name.clone();
+        let kind = self.pool.look(move |dsl| Box::pin(async move { Ok(dsl.kind(&dsl.dataset(&own).await?).await?) }));
+        let types = match kind.await? {
             ObjsetType::Zvol => Types::VOLUME,
             _ => Types::FILESYSTEM,
         };
@@ -140,7 +141,7 @@ impl Snapshot {
     async fn roll(&self, destroys_newer: bool) -> Result<(), Error> {
         let pool = self.pool.writable()?;
         let dataset = self.name.split('@').next().unwrap_or_default();
-        self.pool.let_go(dataset, "it cannot be rolled back").await?;
+        self.pool.let_go(dataset, Reach::Itself, "it cannot be rolled back").await?;
         cenote_admin::rollback(pool, &self.name, destroys_newer).await.raised()
     }
 
@@ -150,7 +151,7 @@ impl Snapshot {
     /// [`Busy`](crate::ErrorKind::Busy): it is open, or has a clone or a hold.
     pub async fn destroy(self) -> Result<(), Error> {
         let pool = self.pool.writable()?;
-        self.pool.let_go(&self.name, "it cannot be destroyed").await?;
+        self.pool.let_go(&self.name, Reach::Itself, "it cannot be destroyed").await?;
         cenote_admin::destroy_snapshots(pool, vec![self.name], false).await.raised()
     }
 }

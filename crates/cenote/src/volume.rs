@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cenote_dmu::tx::SyncMode;
-use cenote_dsl::{Dataset, Dsl, DslError};
+use cenote_dsl::{Dataset, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_spa::{LiveHead, LongHold, SpaError};
 use cenote_zvol::VolumeError;
@@ -12,6 +12,7 @@ use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use crate::error::Error;
 use crate::file::Bytes;
+use crate::filesystem::frozen_objset;
 use crate::pool::{Access, Open, Pool};
 use crate::raise::{Lower as _, Raise as _, Raised};
 
@@ -77,21 +78,28 @@ impl Pool {
 
 async fn open(pool: &Pool, name: &str) -> Result<Volume, Error> {
     let mut open = pool.inner.open.lock().await;
-    let dsl = pool.dsl()?;
-    let dataset = dsl.dataset(name).await.raised()?;
+    let whole = name.to_owned();
+    let found = pool.look(move |dsl| {
+        Box::pin(async move {
+            let dataset = dsl.dataset(&whole).await?;
+            let kind = dsl.kind(&dataset).await?;
+            Ok((dataset, kind))
+        })
+    });
+    let (dataset, kind) = found.await?;
     let no_volume = || Error::misuse(format!("'{name}' is no volume"));
     match open.get(&dataset.object) {
         Some(Open::Volume(inner)) => return Ok(Volume { inner: inner.clone() }),
         Some(Open::Files(_)) => return Err(no_volume()),
         None => {}
     }
-    if dsl.kind(&dataset).await.raised()? != ObjsetType::Zvol {
+    if kind != ObjsetType::Zvol {
         return Err(no_volume());
     }
     let state = match &pool.inner.access {
-        Access::Read(_) => frozen(&dsl, &dataset, None).await?,
+        Access::Read(_) => frozen(pool, &dataset, None).await?,
         Access::Write(spa) => match find(spa, &dataset, name).await? {
-            Found::Frozen(hold) => frozen(&dsl, &dataset, Some(hold)).await?,
+            Found::Frozen(hold) => frozen(pool, &dataset, Some(hold)).await?,
             Found::Head(head, numbers) => {
                 let log = head.log(SyncMode::of_number(numbers.sync));
                 log.set_for_throughput(numbers.logbias == THROUGHPUT);
@@ -136,12 +144,8 @@ async fn find(spa: &cenote_spa::Pool, dataset: &Dataset, name: &str) -> Result<F
     found.await.map_err(|Raised(error)| error)
 }
 
-async fn frozen(dsl: &Dsl, dataset: &Dataset, hold: Option<LongHold>) -> Result<State, Error> {
-    if dsl.encryption(&dataset.dir).await.raised()?.is_some_and(|encryption| !encryption.is_loaded) {
-        return Err(DslError::KeyNotLoaded(dataset.name()).raise());
-    }
-    let objset = dsl.open_for_clients(dataset).await.raised()?;
-    let objset = objset.ok_or_else(|| Error::misuse(format!("'{}' has no contents", dataset.name())))?;
+async fn frozen(pool: &Pool, dataset: &Dataset, hold: Option<LongHold>) -> Result<State, Error> {
+    let objset = frozen_objset(pool, dataset).await?;
     let volume = cenote_zvol::Volume::open(&objset).await.raised()?;
     Ok(State::Frozen { volume, _hold: hold })
 }

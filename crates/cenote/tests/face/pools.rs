@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cenote::{CreateOptions, Error, ErrorKind, FileKind, Health, OpenOptions, Runtime};
-use cenote_testkit::theme;
+use cenote_testkit::{theme, theme_if_present};
 use tempfile::tempdir;
 
 fn options(folder: &Path) -> OpenOptions {
@@ -62,7 +62,7 @@ fn a_pool_that_somebody_has_is_busy_and_one_that_is_nowhere_not_found() {
         let other = pool.clone();
         pool.export().await?;
         assert_eq!(files.write("x", "").await.unwrap_err().kind(), ErrorKind::Closed);
-        assert_eq!(other.sync().await.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(other.datasets().await.unwrap_err().kind(), ErrorKind::Closed);
         let error = make().create(&runtime, "other").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "it holds a pool: {error}");
         make().force(true).create(&runtime, "other").await?.export().await?;
@@ -73,25 +73,22 @@ fn a_pool_that_somebody_has_is_busy_and_one_that_is_nowhere_not_found() {
 }
 
 #[test]
-fn a_pool_that_was_dropped_without_export_opens_again() {
-    let folder = tempdir().unwrap();
-    let image = folder.path().join("a.img").display().to_string();
-    let make = CreateOptions::new([image]).file_bytes(64 << 20).cache_bytes(16 << 20);
-    let runtime = Runtime::new().unwrap();
-    let made = runtime.block_on(async {
-        let pool = make.create(&runtime, "tank").await?;
-        let file = pool.filesystem("tank").await?.create("kept").await?;
-        file.write_at(0, "this").await?;
-        file.sync().await
+fn a_pool_that_was_not_exported_opens_with_force_alone() {
+    let machine = Runtime::simulated(5);
+    machine.add_disk("/disk", 128 << 20);
+    machine.block_on(async {
+        let pool = CreateOptions::new(["/disk"]).create(&machine, "tank").await.unwrap();
+        let file = pool.filesystem("tank").await.unwrap().create("kept").await.unwrap();
+        file.write_at(0, "this").await.unwrap();
+        file.sync().await.unwrap();
     });
-    made.unwrap();
-    drop(runtime);
-    let runtime = Runtime::new().unwrap();
-    let done = runtime.block_on(async {
-        // This process lives, so nothing says that the pool's user is gone.
-        let error = options(folder.path()).write(true).open(&runtime, "tank").await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-        let pool = options(folder.path()).write(true).force(true).open(&runtime, "tank").await?;
+    let machine = machine.cut_power(6);
+    let done = machine.block_on(async {
+        let error = OpenOptions::new().write(true).open(&machine, "tank").await.unwrap_err();
+        assert_eq!((error.kind(), error.place().pool.as_deref()), (ErrorKind::Busy, Some("tank")), "{error}");
+        let found = OpenOptions::new().find(&machine).await?;
+        assert!(!found[0].is_exported);
+        let pool = OpenOptions::new().write(true).force(true).open(&machine, "tank").await?;
         assert_eq!(pool.filesystem("tank").await?.read("kept").await?, b"this");
         pool.export().await
     });
@@ -117,8 +114,9 @@ fn words_and_values_that_make_no_sense_are_misuse() {
 
 #[test]
 fn an_encrypted_dataset_wants_its_key() {
-    let scratch = theme("encryption_small").scratch().unwrap();
-    let keys = theme("encryption_small").write_keys(scratch.dir()).unwrap();
+    let golden = theme_if_present("encryption_small").unwrap_or_else(|| theme("encryption_gcm"));
+    let (scratch, folder) = (golden.scratch().unwrap(), tempdir().unwrap());
+    let keys = golden.write_keys(folder.path()).unwrap();
     let (dataset, file) = &keys[0];
     let key = std::fs::read(file).unwrap();
     let runtime = Runtime::new().unwrap();
@@ -152,4 +150,19 @@ fn a_simulation_runs_the_same_each_time() {
         })
     };
     assert_eq!(run(), run());
+}
+
+#[test]
+fn the_readme_shows_the_program_that_the_documentation_runs() {
+    let read = |name: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+    let readme = read("../../README.md");
+    let (_, block) = readme.split_once("```rust\n").expect("the README has a program");
+    let (shown, _) = block.split_once("```").expect("which ends");
+    let lib = read("src/lib.rs");
+    let (_, block) = lib.split_once("//! ```\n").expect("the documentation has a program");
+    let (run, _) = block.split_once("//! ```").expect("which ends");
+    let lines = run.lines().map(|line| line.strip_prefix("//! ").unwrap_or_default());
+    let run: Vec<&str> = lines.filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(shown.replace("\"/images\"", "images").lines().collect::<Vec<_>>(), run);
+    assert!(run.len() <= 20, "{} lines", run.len());
 }
