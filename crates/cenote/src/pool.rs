@@ -141,7 +141,8 @@ impl Pool {
     }
 
     /// Writes everything, marks the pool as exported and lets go of its devices. Handles of what was open in it are of no use any
-    /// more. A pool that is open read-only is let go.
+    /// more; where some are left, the devices are kept from others until the last of them is dropped. A pool that is open read-only is
+    /// let go.
     ///
     /// # Errors
     /// Something could not be written: on disk the pool is as of its last txg.

@@ -208,6 +208,7 @@ impl Lower for SpaError {
                 (pool, ErrorKind::Busy)
             }
             Self::Write { pool, .. } => (pool, ErrorKind::Io),
+            Self::Tx { pool, error } => (pool, error.kind(place)),
             Self::LogUnreadable { pool, dataset, .. } => {
                 place.dataset = Some(dataset.clone());
                 (pool, ErrorKind::Corrupt)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cenote_dmu::DmuError;
+use cenote_dmu::tx::TxError;
 use cenote_dsl::DslError;
 use cenote_format::FormatError;
 use cenote_format::ids::{Guid, Txg};
@@ -145,6 +146,14 @@ pub enum SpaError {
         pool: String,
         /// What went wrong.
         what: String,
+    },
+    /// A change was refused its txg, or a txg is not waited for: no space, or the pool is closed or suspended.
+    #[error("pool '{pool}': {error}")]
+    Tx {
+        /// The pool.
+        pool: String,
+        /// Why.
+        error: TxError,
     },
     /// An intent log cannot be read as far as it may reach.
     #[error(

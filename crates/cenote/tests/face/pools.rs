@@ -63,6 +63,8 @@ fn a_pool_that_somebody_has_is_busy_and_one_that_is_nowhere_not_found() {
         pool.export().await?;
         assert_eq!(files.write("x", "").await.unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(other.datasets().await.unwrap_err().kind(), ErrorKind::Closed);
+        // Handles that are left keep the devices.
+        drop((files, other));
         let error = make().create(&runtime, "other").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "it holds a pool: {error}");
         make().force(true).create(&runtime, "other").await?.export().await?;

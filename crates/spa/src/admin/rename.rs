@@ -43,7 +43,11 @@ impl Syncer {
                 renamed.map_err(|error| self.dsl_failed(error))?;
             }
             _ => {
-                return Err(cannot(from, Refusal::Invalid, "a snapshot stays a snapshot, and nothing else becomes one"));
+                return Err(cannot(
+                    from,
+                    Refusal::Invalid,
+                    "a snapshot stays a snapshot, and nothing else becomes one",
+                ));
             }
         }
         self.record_event("rename", &format!("-> {to}"), Some((from, dataset.object))).await
