@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use cenote_dmu::tx::TxTunables;
 use cenote_format::ids::Txg;
-use cenote_host::{CacheFile, Holder, device_paths, holder, owners};
+use cenote_host::{CacheFile, Holder, HostError, device_paths, holder, owners};
 use cenote_kstat::Settings;
-use cenote_spa::{Clock, Host, ImportOptions, PoolState, Rewind, SpaError, WriteOptions, import, open, tunables};
+use cenote_spa::{Clock, Host, ImportOptions, PoolState, Rewind, WriteOptions, import, open, tunables};
 use cenote_taskq::Handle;
 
 use crate::error::{Error, ErrorKind, Place};
@@ -247,7 +247,7 @@ impl OpenOptions {
         let (pools, _) = cenote_spa::find(&handle, &self.paths(runtime).await?).await;
         cenote_host::choose(pools, name).map_err(|error| match error {
             // OpenZFS's words are about importing; a program may never have.
-            SpaError::NoSuchPool(name) => {
+            HostError::NoSuchPool(name) => {
                 Error::new(ErrorKind::NotFound, pool_place(&name), format!("no pool '{name}' can be found"))
             }
             error => error.raise(),

@@ -363,6 +363,10 @@ impl Lower for HostError {
                 ErrorKind::Denied
             }
             Self::InUse(_) | Self::Overridable(_) => ErrorKind::Busy,
+            Self::NoSuchPool(name) => {
+                place.pool = Some(name.clone());
+                ErrorKind::NotFound
+            }
             Self::NoSuchPath(path) | Self::NoSuchDevice(path) => {
                 place.path = Some(path.clone());
                 ErrorKind::NotFound

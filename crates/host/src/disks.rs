@@ -84,15 +84,15 @@ pub fn device_paths(found: &FoundPool) -> Result<Vec<PathBuf>, HostError> {
 /// The one pool of that name or guid.
 ///
 /// # Errors
-/// There is none ([`SpaError::NoSuchPool`]), or several have the name ([`SpaError::Ambiguous`]).
-pub fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool, SpaError> {
+/// There is none ([`HostError::NoSuchPool`]), or several have the name ([`SpaError::Ambiguous`]).
+pub fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool, HostError> {
     if let Some(index) = pools.iter().position(|found| name.parse() == Ok(found.guid.0)) {
         return Ok(pools.swap_remove(index));
     }
     pools.retain(|found| found.name() == name);
     if pools.len() > 1 {
         let guids = pools.iter().map(|found| found.guid.0).collect();
-        return Err(SpaError::Ambiguous { name: name.to_owned(), guids });
+        return Err(SpaError::Ambiguous { name: name.to_owned(), guids }.into());
     }
-    pools.pop().ok_or_else(|| SpaError::NoSuchPool(name.to_owned()))
+    pools.pop().ok_or_else(|| HostError::NoSuchPool(name.to_owned()))
 }

@@ -47,6 +47,9 @@ pub enum HostError {
     /// A path that was named is not there.
     #[error("cannot open '{}': no such file or directory", .0.display())]
     NoSuchPath(PathBuf),
+    /// No pool of this name was found.
+    #[error("cannot import '{0}': no such pool available")]
+    NoSuchPool(String),
     /// A device of a new vdev is not there.
     #[error("cannot open '{}': no such device (--size makes files)", .0.display())]
     NoSuchDevice(PathBuf),

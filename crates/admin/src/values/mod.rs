@@ -236,7 +236,7 @@ pub fn snapshot_setting(text: &str) -> Result<(String, String)> {
     }
     match dataset_setting(text, When::Creation, Types::DATASET)? {
         Some((name, PropertyValue::Text(value))) => Ok((name, value)),
-        _ => return Err(ValueError::Invalid(format!("property '{name}' cannot be '{value}'"))),
+        _ => Err(ValueError::Invalid(format!("property '{name}' cannot be '{value}'"))),
     }
 }
 

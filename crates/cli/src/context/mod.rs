@@ -25,7 +25,7 @@ use crate::missingpool::{Gone, NoSuchPool, User};
 use crate::outcome::Outcome;
 use crate::output::{Output, Progress};
 use crate::served::ServedPool;
-use cenote_host::{CacheFile, Entry, Holder, default_cache_bytes, device_paths, holder, search, usable};
+use cenote_host::{CacheFile, Entry, Holder, HostError, default_cache_bytes, device_paths, holder, search, usable};
 
 /// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -658,7 +658,8 @@ pub(crate) fn server_of(found: &FoundPool) -> Option<(PathBuf, Who)> {
 /// The one pool of that name or guid.
 pub(crate) fn choose(pools: Vec<FoundPool>, name: &str) -> Result<FoundPool, anyhow::Error> {
     cenote_host::choose(pools, name).map_err(|error| match error {
-        SpaError::NoSuchPool(name) => NoSuchPool { name, hints: Vec::new() }.into(),
+        HostError::NoSuchPool(name) => NoSuchPool { name, hints: Vec::new() }.into(),
+        HostError::Spa(error) => (*error).into(),
         error => error.into(),
     })
 }
