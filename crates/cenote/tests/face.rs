@@ -1,5 +1,7 @@
 //! The public face: the examples, and what they do not show, on pools that OpenZFS made and on pools of its own.
 
+#![allow(clippy::duplicate_mod, reason = "each example is a program of its own, with the same set-up")]
+
 #[path = "../examples/cat.rs"]
 mod cat;
 #[path = "../examples/damaged.rs"]
