@@ -76,7 +76,7 @@ pub(crate) fn released_program() -> Result<PathBuf> {
     if let Some(program) = std::env::var_os("CENOTE_PROGRAM") {
         return Ok(program.into());
     }
-    process::run(process::cargo().args(["build", "--release", "--locked", "--package", "cenote"]))?;
+    process::run(process::cargo().args(["build", "--release", "--locked", "--package", "cenote-cli"]))?;
     process::target_program("release", "cenote")
 }
 

@@ -29,7 +29,8 @@ const LAYERS: &[&[&str]] = &[
     &["spa"],
     &["zpl", "zvol", "send", "scan"],
     &["admin"],
-    &["fuse", "nbd", "bench"],
+    &["fuse", "nbd", "bench", "host"],
+    &["cenote"],
     &["cli"],
 ];
 
@@ -171,8 +172,10 @@ fn check_layer(krate: &str, rank: usize, manifest: &str, faults: &mut Vec<String
             section = line;
             continue;
         }
-        let Some(rest) = line.strip_prefix("cenote-") else { continue };
+        let Some(rest) = line.strip_prefix("cenote") else { continue };
         let used = rest.split(['.', ' ', '=']).next().unwrap_or_default();
+        // The public face is the library of the whole.
+        let used = used.strip_prefix('-').unwrap_or("cenote");
         if section == "[dev-dependencies]" {
             continue;
         }

@@ -18,14 +18,13 @@ impl SyncTask for CreateBookmarks {
             let mut refused = Vec::new();
             for new in &self.0 {
                 match pool.check_bookmark(new).await {
-                    Err(SpaError::CannotCreate(why)) => refused.push(why),
+                    Err(SpaError::Refused { why, what }) => refused.push((why, what)),
                     checked => checked?,
                 }
             }
-            match refused.is_empty() {
-                true => Ok(()),
-                false => Err(SpaError::CannotCreate(refused.join("\n")).into()),
-            }
+            let Some((why, _)) = refused.first() else { return Ok(()) };
+            let what: Vec<&str> = refused.iter().map(|(_, what)| what.as_str()).collect();
+            Err(SpaError::Refused { why: *why, what: what.join("\n") }.into())
         })
     }
 

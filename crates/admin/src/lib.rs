@@ -9,6 +9,7 @@
 //! **Shape.** A verb is a sync task ([`SyncTask`](cenote_spa::SyncTask)): a check, which may read all it likes, and a change. The
 //! functions below have one task made, or a set of tasks as one atomic change:
 //! ```text
+//! create_pool         (by spa)           with root directory and all properties
 //! create_filesystem   Create             with missing parents, root directory and all properties
 //! create_volume       Create             with missing parents, size, reservation and all properties
 //! destroy             Destroy            a dataset, or a tree of them, from below
@@ -46,9 +47,11 @@ mod clone;
 mod create;
 mod destroy;
 mod error;
+mod newpool;
 mod properties;
 pub mod receive;
 mod snapshot;
+pub mod values;
 mod volume;
 
 use bookmark::{CreateBookmarks, DestroyBookmarks};
@@ -63,6 +66,7 @@ pub use bookmark::bookmarks_below;
 pub use create::VolumeShape;
 pub use destroy::{Destroy, Reach};
 pub use error::{AdminError, Reason, Verb};
+pub use newpool::{NewPool, create_pool};
 pub use snapshot::{DestroySnapshots, Rollback, take_snapshots, tree_names};
 pub use volume::{Resize, set_reserved};
 

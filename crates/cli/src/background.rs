@@ -41,9 +41,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::cachefile::{CacheFile, make_own_folder};
 use crate::context::Context;
 use crate::outcome::FAILED;
+use cenote_host::{CacheFile, make_own_folder};
 
 /// Set in the process that goes on.
 const STARTED: &str = "CENOTE_STARTER";

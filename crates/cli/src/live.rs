@@ -14,11 +14,11 @@ use cenote_taskq::{Class, Either, race};
 use crate::context::Context;
 use crate::livemounts::LiveMounts;
 use crate::outcome::usage;
-use crate::owners;
 use crate::served::ServedPool;
 use crate::signals;
 use crate::volumes::OpenVolumes;
 use crate::writing::open_with_devices;
+use cenote_host::owners;
 
 /// How often devices that fail are tried where nobody can say that they are back, to begin with.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);

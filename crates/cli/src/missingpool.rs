@@ -1,6 +1,6 @@
 //! Why a pool cannot be opened: it is not there, or a process has it.
 
-use crate::holder::Holder;
+use cenote_host::Holder;
 
 /// Whether an error says that no pool has the name that was given.
 pub(crate) fn is_no_such_pool(error: &anyhow::Error) -> bool {

@@ -4,25 +4,24 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use cenote_admin::create_pool;
+use cenote_admin::values::When;
 use cenote_dmu::Object;
 use cenote_props::{Types, dataset, effect, pool as pool_table};
 use cenote_spa::{
-    Clock, CreateOptions, DiskSpec, FileSizes, Pool, PropertyValue, create,
+    Clock, CreateOptions, DiskSpec, Pool, PropertyValue,
     features::{FEATURES, by_name},
 };
-use cenote_vdev::config::VdevConfig;
-use cenote_zpl::Properties;
-use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use crate::compatibility;
 use crate::context::Context;
-use crate::host::{clock, host};
-use crate::inuse::{OVERRIDE, refuse_used};
 use crate::made::Made;
 use crate::outcome::usage;
-use crate::replication::{look, mismatch};
-use crate::values::{When, dataset_setting, note_stored};
-use crate::vdevspec::Layout;
+use crate::values::{dataset_setting, note_stored, pool_setting};
+use cenote_host::inuse::refuse_used;
+use cenote_host::layout::Layout;
+use cenote_host::{clock, host, refuse_mismatch};
 
 /// The sectors of an image that is made from a seed, unless others are asked for.
 const IMAGE_ASHIFT: u32 = 9;
@@ -63,7 +62,7 @@ impl NewPool {
         note_stored(context, effect::of_dataset, dataset::PROPERTIES, of_dataset);
         let of_pool = settings.properties.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_ref()?)));
         note_stored(context, effect::of_pool, pool_table::PROPERTIES, of_pool);
-        refuse_used(context, wish.layout, wish.force).await?;
+        refuse_used(context.handle(), wish.layout, wish.force).await?;
         if !wish.force {
             refuse_mismatch(None, wish.layout)?;
         }
@@ -85,39 +84,17 @@ impl NewPool {
             properties: settings.ashift.map(|ashift| ("ashift".to_owned(), u64::from(ashift))).into_iter().collect(),
             seed: wish.seed,
             clock,
-            host: host(context, wish.seed.is_some()),
+            host: host(wish.seed.is_some()),
             command: wish.command.clone(),
             user: 0,
             cache_bytes: context.import_options().cache_bytes,
             check: false,
         };
-        let pool = create(context.handle(), options).await?;
-        for (name, value) in &settings.properties {
-            pool.set_pool_property(name, value.as_ref()).await?;
-        }
-        let Some(head) = pool.root() else { bail!("the pool has no root dataset") };
-        for (name, value) in &properties {
-            pool.set_property(&head, name, value).await?;
-        }
-        let now = [pool.time_s(), 0];
-        let node =
-            NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
-        let mut files = BulkWriter::create(&head.objset, pool.txg(), &node).await?;
+        let new = create_pool(context.handle(), options, &settings.properties, &properties).await?;
+        let cenote_admin::NewPool { pool, files, root } = new;
         files.keep_no_data();
-        let number = |wanted: &str| {
-            properties.iter().rev().find(|(name, _)| name == wanted).and_then(|(_, value)| match value {
-                PropertyValue::Number(number) => Some(*number),
-                PropertyValue::Text(_) => None,
-            })
-        };
-        // Values that need a feature which the pool is made without were refused.
-        let sizes = FileSizes::of_properties(number("recordsize"), number("dnodesize"));
-        (files.record_bytes, files.dnode_slots) = (sizes.record_bytes, sizes.dnode_slots);
-        files.xattrs = Properties::of(number).files.xattrs;
-        let root = files.objset().object(files.root()).await?;
-        let node = NodeSpec { parent: root.id(), size_bytes: 2, links: 2, ..node };
         let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
-        Ok((Self { pool, files, root: (root, node), latest_s }, made))
+        Ok((Self { pool, files, root, latest_s }, made))
     }
 }
 
@@ -163,7 +140,7 @@ impl PoolSettings {
                         _ => bail!("property 'feature@{feature}' can only be set to 'enabled' or 'disabled'"),
                     }
                 }
-                _ => properties.push(crate::poolsetting::pool_setting(setting)?),
+                _ => properties.push(pool_setting(setting)?),
             }
         }
         let left_out = FEATURES.iter().map(|feature| feature.name).filter(|name| {
@@ -191,14 +168,6 @@ fn dataset_property(setting: &str) -> Result<Option<(String, PropertyValue)>> {
         return Err(usage("missing value in -O PROPERTY=VALUE"));
     }
     dataset_setting(setting, When::PoolCreation, Types::FILESYSTEM)
-}
-
-/// Refuses vdevs that are not as redundant as the rest.
-pub(crate) fn refuse_mismatch(pool: Option<&VdevConfig>, layout: &Layout) -> Result<()> {
-    match mismatch(pool, &layout.tops, look) {
-        Some(what) => bail!("{OVERRIDE}\n{what}"),
-        None => Ok(()),
-    }
 }
 
 #[cfg(test)]

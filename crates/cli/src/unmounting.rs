@@ -139,7 +139,7 @@ pub(crate) async fn await_written(context: &Context, socket: &Path, who: &Who, m
     // By then another process may have opened it again, which found it exported.
     let devices: Vec<&Path> = who.devices.iter().map(PathBuf::as_path).collect();
     ensure!(
-        state == Some(PoolState::Exported) || crate::holder::of(devices).is_some(),
+        state == Some(PoolState::Exported) || cenote_host::holder::of(devices).is_some(),
         "its process {} ended without exporting the pool '{}': what was written last may be missing; its messages say why",
         who.pid,
         who.pool

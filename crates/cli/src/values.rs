@@ -1,196 +1,34 @@
-//! Values that people set properties to: parsed and checked as OpenZFS does, with its words, in one place for `zfs set`,
-//! `zfs create -o` and `zpool create -O`.
+//! Settings of a command line, as `cenote_admin::values` reads them; what is no setting is wrong usage.
 
-use std::collections::BTreeSet;
-
-use anyhow::{Result, anyhow, bail};
-use cenote_admin::AUTO;
+use anyhow::Result;
+use cenote_admin::values::{self, ValueError, When};
 use cenote_props::effect::{self, Effect};
-use cenote_props::{Kind, Property, Types, dataset, find, is_user_property};
+use cenote_props::{Property, Types, find};
 use cenote_spa::PropertyValue;
 
-use crate::args::parse_size;
 use crate::context::Context;
 use crate::outcome::usage;
 
-/// Text of a value at most, in bytes, with the zero that ends it (`ZFS_MAXPROPLEN`).
-const VALUE_MAX_BYTES: usize = 8192;
-/// The name of a user property at most, in bytes, with the zero that ends it (`ZAP_MAXNAMELEN`).
-const NAME_MAX_BYTES: usize = 256;
-/// A part of a mount point at most, in bytes, with the zero that ends it (`ZFS_MAX_DATASET_NAME_LEN`).
-const PART_MAX_BYTES: usize = 256;
-/// Blocks of files at most, in bytes (`SPA_MAXBLOCKSIZE`); what a pool has no feature for is refused when it is known.
-const BLOCK_MAX_BYTES: u64 = 16 << 20;
-
-/// Limits of numbers: none is more than any.
-const LIMITS: [&str; 2] = ["filesystem_limit", "snapshot_limit"];
-
-/// When a property is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
-    /// With the root dataset of a pool that is made, before it has anything to keep accounts of.
-    PoolCreation,
-    /// With a dataset that is made.
-    Creation,
-    /// With a dataset that is made as a clone.
-    Cloning,
-    /// Of a dataset that exists.
-    Later,
+fn told(error: ValueError) -> anyhow::Error {
+    match error {
+        ValueError::Syntax(what) => usage(what),
+        error => error.into(),
+    }
 }
 
-/// A setting's name and value.
-pub(crate) fn setting(text: &str) -> Result<(&str, &str)> {
-    text.split_once('=').ok_or_else(|| usage("missing '=' for property=value argument"))
-}
-
-/// A value as it is kept.
-///
-/// # Errors
-/// It is none that the property can have, in OpenZFS's words.
-pub(crate) fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
-    let name = property.name;
-    let kept = match property.kind {
-        Kind::Number(_) if value == "none" && LIMITS.contains(&name) => u64::MAX,
-        Kind::Number(_) if value == "none" => 0,
-        Kind::Number(_) if value == "auto" && name == "refreservation" => AUTO,
-        Kind::Number(_) if value == "auto" => bail!("'auto' is invalid value for '{name}'"),
-        Kind::Number(_) => match parse_size(value).map_err(|_| anyhow!("bad numeric value '{value}'"))? {
-            0 if ["quota", "refquota"].contains(&name) => bail!("use 'none' to disable quota/refquota"),
-            number => number,
-        },
-        Kind::Index(words, _) => property.number(value).ok_or_else(|| {
-            let words: Vec<&str> = match words {
-                [("off", _), ("on", _)] => vec!["on", "off"],
-                words => words.iter().map(|(word, _)| *word).collect(),
-            };
-            anyhow!("'{name}' must be one of '{}'", words.join(" | "))
-        })?,
-        Kind::Text(_) if value.len() >= VALUE_MAX_BYTES => bail!("'{name}' is too long"),
-        Kind::Text(_) => {
-            check_text(name, value)?;
-            return Ok(PropertyValue::Text(value.to_owned()));
-        }
-    };
-    if name == "recordsize" && (!kept.is_power_of_two() || !(512..=BLOCK_MAX_BYTES).contains(&kept)) {
-        bail!("'{name}' must be power of 2 from 512B to 16M");
-    }
-    Ok(PropertyValue::Number(kept))
-}
-
-fn check_text(name: &str, value: &str) -> Result<()> {
-    if name != "mountpoint" || ["none", "legacy"].contains(&value) {
-        return Ok(());
-    }
-    if !value.starts_with('/') {
-        bail!("'{name}' must be an absolute path, 'none', or 'legacy'");
-    }
-    if value.split('/').any(|part| part.len() >= PART_MAX_BYTES) {
-        bail!("component of '{name}' is too long");
-    }
-    Ok(())
-}
-
-/// The name of a property of datasets of these types that may be set then.
-///
-/// # Errors
-/// It may not, or not yet.
-pub(crate) fn dataset_property(name: &str, when: When, types: Types) -> Result<String> {
-    if is_user_property(name) {
-        if name.len() >= NAME_MAX_BYTES {
-            bail!("property name '{name}' is too long");
-        }
-        return Ok(name.to_owned());
-    }
-    let Some(property) = find(dataset::PROPERTIES, name) else { bail!("invalid property '{name}'") };
-    let name = property.name;
-    if !property.types.intersects(types) {
-        bail!("'{name}' does not apply to datasets of this type");
-    }
-    if property.is_read_only() {
-        match when {
-            When::Creation | When::Cloning | When::PoolCreation if is_once(property) => {
-                bail!("not supported yet: making datasets with the property '{name}'")
-            }
-            _ => bail!("'{name}' is readonly"),
-        }
-    }
-    if name == "volsize" && matches!(when, When::Creation | When::PoolCreation) {
-        bail!("property '{name}' specified multiple times");
-    }
-    // Those that change accounts a new pool's root gets later.
-    let is_account =
-        ["quota", "refreservation", "filesystem_limit", "snapshot_limit"].contains(&name) && when == When::PoolCreation;
-    if effect::of_dataset(property) == Effect::NotYet || is_account {
-        bail!("not supported yet: changing the property '{name}'");
-    }
-    Ok(name.to_owned())
-}
-
-/// A property that is chosen when its dataset is made.
-fn is_once(property: &Property) -> bool {
-    use cenote_props::Attribute::{Once, OnceDefault};
-    matches!(property.attribute, Once | OnceDefault)
-}
-
-/// Refuses a property that is set twice in one command.
-pub(crate) fn check_once<'a>(settings: impl IntoIterator<Item = &'a String>) -> Result<()> {
-    let mut names = BTreeSet::new();
-    for setting in settings {
-        let name = setting.split('=').next().unwrap_or_default();
-        if !names.insert(name) {
-            bail!("property '{name}' specified multiple times");
-        }
-    }
-    Ok(())
-}
-
-/// The setting of `PROPERTY=VALUE` for a dataset of these types; none where the dataset is made so without it.
-///
-/// # Errors
-/// The property may not be set then, or cannot have this value.
+/// As [`values::dataset_setting`].
 pub(crate) fn dataset_setting(text: &str, when: When, types: Types) -> Result<Option<(String, PropertyValue)>> {
-    let (name, value) = setting(text)?;
-    // A property that is chosen at creation may be given the one value that Cenote makes datasets with.
-    if when != When::Later
-        && let Some(property) = find(dataset::PROPERTIES, name).filter(|property| is_once(property))
-    {
-        let usual = match property.name {
-            "encryption" => Some("off"),
-            "casesensitivity" | "keyformat" | "normalization" | "utf8only" => {
-                property.default_number().and_then(|number| property.word(number))
-            }
-            _ => None,
-        };
-        if usual == Some(value) && property.types.intersects(types) {
-            return Ok(None);
-        }
-    }
-    let name = dataset_property(name, when, types)?;
-    let value = match find(dataset::PROPERTIES, &name) {
-        Some(property) => kept(property, value)?,
-        None if value.len() >= VALUE_MAX_BYTES => bail!("property value too long"),
-        None => PropertyValue::Text(value.to_owned()),
-    };
-    let is_auto = name == "refreservation" && matches!(value, PropertyValue::Number(AUTO));
-    if is_auto && !types.contains(Types::VOLUME) {
-        bail!("'{name}=auto' only allowed on volumes");
-    }
-    Ok(Some((name, value)))
+    values::dataset_setting(text, when, types).map_err(told)
 }
 
-/// The setting of `PROPERTY=VALUE` for a snapshot: a user property, the only kind that one can have of its own.
-///
-/// # Errors
-/// It is none, or is too long.
+/// As [`values::snapshot_setting`].
 pub(crate) fn snapshot_setting(text: &str) -> Result<(String, String)> {
-    let (name, value) = setting(text)?;
-    if !is_user_property(name) {
-        bail!("this property can not be modified for snapshots");
-    }
-    match dataset_setting(text, When::Creation, Types::DATASET)? {
-        Some((name, PropertyValue::Text(value))) => Ok((name, value)),
-        _ => bail!("property '{name}' cannot be '{value}'"),
-    }
+    values::snapshot_setting(text).map_err(told)
+}
+
+/// As [`values::pool_setting`].
+pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
+    values::pool_setting(text).map_err(told)
 }
 
 /// Says which of these settings are kept and nothing more, so that nobody relies on them.
@@ -206,89 +44,6 @@ pub(crate) fn note_stored<'a>(
             && effect::is_ignored(effect_of(property), property, *number)
         {
             context.err(format!("note: '{name}' is stored; Cenote does not obey it yet"));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILESYSTEM: Types = Types::FILESYSTEM;
-
-    fn set(text: &str) -> Result<(String, PropertyValue)> {
-        dataset_setting(text, When::Later, FILESYSTEM).map(Option::unwrap)
-    }
-
-    #[test]
-    fn settings_are_kept_as_openzfs_keeps_them() {
-        assert_eq!(set("compression=lz4").unwrap().1, PropertyValue::Number(15));
-        assert_eq!(set("quota=none").unwrap().1, PropertyValue::Number(0));
-        assert_eq!(set("recordsize=1M").unwrap().1, PropertyValue::Number(1 << 20));
-        assert_eq!(set("mountpoint=/x").unwrap().1, PropertyValue::Text("/x".into()));
-        assert_eq!(set("a:b=c").unwrap(), ("a:b".into(), PropertyValue::Text("c".into())));
-    }
-
-    #[test]
-    fn bad_values_are_refused_in_openzfs_words() {
-        for (setting, words) in [
-            ("used=1", "'used' is readonly"),
-            ("utf8only=on", "'utf8only' is readonly"),
-            ("encryption=on", "'encryption' is readonly"),
-            ("nothing=1", "invalid property 'nothing'"),
-            ("dedup=on", "not supported yet"),
-            ("compression", "missing '='"),
-            ("compression=best", "'compression' must be one of 'on | off | lzjb | "),
-            ("atime=perhaps", "'atime' must be one of 'on | off'"),
-            ("copies=4", "'copies' must be one of '1 | 2 | 3'"),
-            ("recordsize=x", "bad numeric value 'x'"),
-            ("recordsize=1000", "'recordsize' must be power of 2 from 512B to 16M"),
-            ("recordsize=0", "'recordsize' must be power of 2 from 512B to 16M"),
-            ("recordsize=32M", "'recordsize' must be power of 2 from 512B to 16M"),
-            ("recordsize=auto", "'auto' is invalid value for 'recordsize'"),
-            ("refreservation=auto", "'refreservation=auto' only allowed on volumes"),
-            ("quota=0", "use 'none' to disable quota/refquota"),
-            ("mountpoint=relative", "'mountpoint' must be an absolute path, 'none', or 'legacy'"),
-            ("mountpoint=", "'mountpoint' must be an absolute path, 'none', or 'legacy'"),
-            ("volsize=1M", "'volsize' does not apply to datasets of this type"),
-        ] {
-            let error = set(setting).unwrap_err().to_string();
-            assert!(error.contains(words), "{setting}: {error}");
-        }
-        let long = "x".repeat(256);
-        assert!(set(&format!("mountpoint=/{long}")).unwrap_err().to_string().contains("component of 'mountpoint'"));
-        assert!(set(&format!("a:{long}=1")).unwrap_err().to_string().contains("is too long"));
-        assert!(set(&format!("a:b={}", "x".repeat(8192))).unwrap_err().to_string().contains("property value too long"));
-    }
-
-    #[test]
-    fn a_snapshot_has_user_properties_of_legal_names_and_sizes_alone() {
-        let set = |text: String| snapshot_setting(&text).map_err(|error| error.to_string());
-        let (name, value) = (format!("a:{}", "n".repeat(253)), "v".repeat(8191));
-        assert_eq!(set(format!("{name}={value}")), Ok((name.clone(), value.clone())));
-        assert_eq!(set(format!("a:b={value}v")).unwrap_err(), "property value too long");
-        assert_eq!(set(format!("{name}n=1")).unwrap_err(), format!("property name '{name}n' is too long"));
-        for other in ["A:b=1", "a:b c=1", "a:b+=1", "compression=off", "nothing=1", "=1"] {
-            assert_eq!(
-                set(other.to_owned()).unwrap_err(),
-                "this property can not be modified for snapshots",
-                "{other}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_is_chosen_at_creation_may_be_what_there_is_and_is_not_called_read_only_otherwise() {
-        let create = |text| dataset_setting(text, When::Creation, FILESYSTEM);
-        for usual in ["encryption=off", "utf8only=off", "normalization=none", "casesensitivity=sensitive"] {
-            assert_eq!(create(usual).unwrap(), None, "{usual}");
-        }
-        for other in ["encryption=on", "utf8only=on", "normalization=formD", "casesensitivity=mixed"] {
-            let error = create(other).unwrap_err().to_string();
-            assert!(error.contains("not supported yet"), "{other}: {error}");
-        }
-        for wrong in ["encryption=on", "dedup=on", "quota=1G", "used=1"] {
-            assert!(dataset_setting(wrong, When::PoolCreation, FILESYSTEM).is_err(), "{wrong}");
         }
     }
 }

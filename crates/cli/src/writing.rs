@@ -11,11 +11,12 @@ use cenote_spa::{Pool, Syncer, WriteOptions, open};
 
 use cenote_taskq::BoxFuture;
 
-use crate::context::{Context, device_paths, server_of};
-use crate::holder::Holder;
-use crate::host::{clock, host};
-use crate::owners;
+use crate::context::{Context, server_of};
 use crate::signals;
+use cenote_host::Holder;
+use cenote_host::device_paths;
+use cenote_host::owners;
+use cenote_host::{clock, host};
 
 /// A pool that is changed step by step: each is made as a whole, and sees what those before have left.
 pub(crate) struct Writing {
@@ -135,7 +136,7 @@ pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(
             "no note can be kept that this process has '{name}' (if it is killed, the pool opens with -f only): {error:#}"
         )),
     }
-    let options = WriteOptions { clock: clock()?, host: host(context, false), check: false };
+    let options = WriteOptions { clock: clock()?, host: host(false), check: false };
     let pool = match open(context.handle(), found, &how, options).await {
         Ok(pool) => pool,
         Err(error) => {

@@ -12,7 +12,7 @@ use cenote_dmu::tx::{Committing, Cost, PendingFrees, SyncMode, Tx, TxError, TxgS
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_spa::{LiveHead, Pool, PropertyValue, SpaError, Syncer};
+use cenote_spa::{LiveHead, Pool, PropertyValue, Refusal, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle, Rng, join_all};
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
@@ -419,7 +419,7 @@ impl Grower {
                 Ok(())
             }
             // Its devices failed before they were the pool's.
-            Err(SpaError::CannotCreate(what)) if what.contains("/disk") => {
+            Err(SpaError::Refused { what, .. }) if what.contains("/disk") => {
                 self.log.lock().refused();
                 Ok(())
             }
@@ -539,7 +539,7 @@ async fn make_change(writer: &mut Syncer, change: &PoolChange) -> Result<(), Spa
             let name = dataset_name(*number);
             let head = writer.create_dataset(&name, ObjsetType::Zfs).await?;
             let txg = writer.txg();
-            let failed = |error: String| SpaError::CannotCreate(error);
+            let failed = |error: String| SpaError::Refused { why: Refusal::Invalid, what: error };
             let root = NodeSpec { mode: 0o755, ..NodeSpec::default() };
             let made = BulkWriter::create(&head.objset, txg, &root).await;
             made.map_err(|error| failed(error.to_string()))?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cenote_dmu::DmuError;
+use cenote_dmu::tx::TxError;
 use cenote_dsl::DslError;
 use cenote_format::FormatError;
 use cenote_format::ids::{Guid, Txg};
@@ -21,6 +22,26 @@ pub struct FailedPool {
     pub synced: Txg,
     /// Why.
     pub why: Arc<str>,
+}
+
+/// The kind of reason for which a change is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A name, a value or a combination that cannot be.
+    Invalid,
+    /// There is something of this name.
+    Exists,
+    /// There is nothing of this name.
+    NotThere,
+    /// It is in use, or something depends on it.
+    Busy,
+    /// There is no room, or a limit is reached.
+    NoSpace,
+    /// It needs a feature that the pool has not enabled.
+    NeedsFeature,
+    /// Cenote cannot do it yet.
+    NotYet,
 }
 
 /// Why something about a pool failed. Each message names the pool and ends with what can be done, where there is
@@ -110,9 +131,14 @@ pub enum SpaError {
         /// The features' guids, with their descriptions where the pool has them.
         features: Vec<String>,
     },
-    /// What is asked for is no pool.
-    #[error("{0}")]
-    CannotCreate(String),
+    /// What is asked for is refused; nothing was changed.
+    #[error("{what}")]
+    Refused {
+        /// The kind of reason.
+        why: Refusal,
+        /// The whole message.
+        what: String,
+    },
     /// A pool could not be written.
     #[error("pool '{pool}': {what}")]
     Write {
@@ -120,6 +146,14 @@ pub enum SpaError {
         pool: String,
         /// What went wrong.
         what: String,
+    },
+    /// A change was refused its txg, or a txg is not waited for: no space, or the pool is closed or suspended.
+    #[error("pool '{pool}': {error}")]
+    Tx {
+        /// The pool.
+        pool: String,
+        /// Why.
+        error: TxError,
     },
     /// An intent log cannot be read as far as it may reach.
     #[error(
@@ -277,6 +311,12 @@ pub enum SpaError {
         /// What is wrong.
         error: FormatError,
     },
+}
+
+impl SpaError {
+    pub(crate) fn refused(why: Refusal, what: impl Into<String>) -> Self {
+        Self::Refused { why, what: what.into() }
+    }
 }
 
 fn list(guids: &[u64]) -> String {

@@ -7,7 +7,7 @@ use cenote_spa::tunables;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::size::parse_size;
+use super::parse_size;
 
 /// Options that any command takes, anywhere on the line. Long names only, so that none collides with a flag of OpenZFS's
 /// tools.

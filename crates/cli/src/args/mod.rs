@@ -1,11 +1,10 @@
 //! Options that many commands share, and the table that lists commands.
 
 pub(crate) mod globals;
-pub(crate) mod size;
 mod sort;
 
+pub(crate) use cenote_admin::values::parse_size;
 pub(crate) use globals::Search;
-pub(crate) use size::parse_size;
 pub(crate) use sort::SortKeys;
 
 /// Defines the enum of a level's commands: for each a module with `Args` and `async fn run(&Context, Args)`. What a

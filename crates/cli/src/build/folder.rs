@@ -443,7 +443,7 @@ mod tests {
     use crate::context::Context;
     use crate::newpool::{NewPool, Wish};
     use crate::output::Output;
-    use crate::vdevspec::parse_layout;
+    use cenote_host::layout::parse_layout;
 
     /// Reads a folder into a pool; `meanwhile` is called with the size of each file that was read. What was told.
     fn read_while(root: &Path, meanwhile: &dyn Fn(u64)) -> Result<(Vec<String>, crate::build::Counts)> {

@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
 use crate::output::{counted, nicebytes};
-use crate::vdevspec::{Layout, Top, parse_layout};
+use cenote_host::layout::{Layout, Top, parse_layout};
 
 /// The words of an error for a full pool.
 const NO_SPACE: &str = "no space for";

@@ -150,7 +150,7 @@ mod tests {
         let mut text = String::from(
             "# Tunables\n\nThe list of `cenote tunables`, which shows current values too. `--tunable NAME=VALUE`, with any command, gives a \
              tunable another value.\nA number may have the tunable's unit (`10s`), and bytes K, M, G or T. Names are those of OpenZFS's \
-             module parameters where it has the same thing.\nThis page is made from the source: `UPDATE=1 cargo test -p cenote --bin \
+             module parameters where it has the same thing.\nThis page is made from the source: `UPDATE=1 cargo test -p cenote-cli --bin \
              cenote tunables`.\n\n| name | default | unit | range | counts | effect |\n|---|---|---|---|---|---|\n",
         );
         for (tunable, _) in known(&cenote_spa::tunables::settings(), 1 << 50, &[]).unwrap() {

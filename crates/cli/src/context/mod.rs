@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
@@ -19,17 +19,13 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
 
 use crate::args::globals::{Globals, RewindHow, Search};
-use crate::cachefile::{CacheFile, Entry};
 use crate::control::{self, Kept, Passed, Who};
-use crate::holder::{self, Holder};
+use crate::keyfile;
 use crate::missingpool::{Gone, NoSuchPool, User};
 use crate::outcome::Outcome;
 use crate::output::{Output, Progress};
 use crate::served::ServedPool;
-use crate::{disks, keyfile, memory};
-
-/// Where devices are looked for when nothing says where.
-const DEFAULT_DIRS: [&str; 2] = ["/dev/disk/by-id", "/dev"];
+use cenote_host::{CacheFile, Entry, Holder, HostError, default_cache_bytes, device_paths, holder, search, usable};
 
 /// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -233,8 +229,8 @@ impl Context {
             checkpoint: globals.at_checkpoint,
             rewind,
             altroot: self.altroot.clone(),
-            host_id: crate::hostid::host_id(),
-            cache_bytes: globals.cache_bytes.map_or_else(memory::default_cache_bytes, memory::usable),
+            host_id: cenote_host::host_id(),
+            cache_bytes: globals.cache_bytes.map_or_else(default_cache_bytes, usable),
             tunables: self.tunables(),
             notice: Some(self.notice()),
             ..ImportOptions::default()
@@ -261,35 +257,7 @@ impl Context {
 
     /// The files and devices to probe: those of `-d`, else of `ZPOOL_IMPORT_PATH`, else the usual places.
     pub(crate) async fn paths(&self) -> Result<Vec<PathBuf>> {
-        let mut named = self.search.paths.clone();
-        if named.is_empty() {
-            let variable = std::env::var_os("ZPOOL_IMPORT_PATH").filter(|value| !value.is_empty());
-            named = variable.map(|value| std::env::split_paths(&value).collect()).unwrap_or_default();
-        }
-        if !named.is_empty() {
-            let mut paths = Vec::new();
-            for path in named {
-                // Labels name devices by their whole paths.
-                let path = std::path::absolute(path)?;
-                if path.is_dir() {
-                    let listed = self.handle.list_directory(&path).await;
-                    paths.extend(
-                        listed.with_context(|| path.display().to_string())?.into_iter().filter(|at| disks::is_disk(at)),
-                    );
-                } else if path.exists() {
-                    paths.push(path);
-                } else {
-                    bail!("cannot open '{}': no such file or directory", path.display());
-                }
-            }
-            return Ok(paths);
-        }
-        let mut paths: Vec<PathBuf> = Vec::new();
-        for dir in DEFAULT_DIRS {
-            paths.extend(self.handle.list_directory(Path::new(dir)).await.unwrap_or_default());
-        }
-        paths.retain(|path| disks::is_disk(path));
-        Ok(paths)
+        Ok(search(&self.handle, &self.search.paths).await?)
     }
 
     /// Opens a pool that was found. What it begins by itself ends with the command.
@@ -298,7 +266,7 @@ impl Context {
         // A server that reads its own pool would see its own multihost writes.
         options.skip_activity_check |= self.served.is_some();
         // A pool whose last process is known to be gone need not be watched.
-        let _ = crate::owners::settle(&found, &mut options);
+        let _ = cenote_host::owners::settle(&found, &mut options);
         let pool = import(&self.handle, found, &options).await?;
         let mut opened = self.opened.0.lock();
         opened.push(pool.dmu().detached().clone());
@@ -633,22 +601,7 @@ impl Context {
         entry: &Entry,
         mut options: ImportOptions,
     ) -> Result<(FoundPool, ImportOptions)> {
-        options.force |= entry.force;
-        options.destroyed |= entry.destroyed;
-        options.missing_log |= entry.missing_log;
-        options.checkpoint |= entry.checkpoint;
-        options.altroot = options.altroot.or_else(|| entry.altroot.clone());
-        if entry.own_name.is_some() {
-            options.new_name = Some(name.to_owned());
-        }
-        if options.rewind == Rewind::None {
-            options.rewind = match entry.rewind.as_deref() {
-                None => Rewind::None,
-                Some("recent") => Rewind::Recent,
-                Some("extreme") => Rewind::Extreme,
-                Some(txg) => Rewind::ToTxg(Txg(txg.parse().context("the cache file names no txg")?)),
-            };
-        }
+        entry.apply(name, &mut options)?;
         let (pools, _) = find(&self.handle, &entry.paths).await;
         let found = pools.into_iter().find(|found| found.guid.0 == entry.guid);
         // Devices may have moved since.
@@ -702,30 +655,11 @@ pub(crate) fn server_of(found: &FoundPool) -> Option<(PathBuf, Who)> {
     Some((socket, who))
 }
 
-/// The devices of a pool. Partitions are found through what they are on.
-pub(crate) fn device_paths(found: &FoundPool) -> Result<Vec<PathBuf>> {
-    let leaves = found.leaves.values().map(|leaf| &leaf.disk);
-    let auxiliaries = found.auxiliaries.values().map(|auxiliary| &auxiliary.disk);
-    let mut paths = Vec::new();
-    for disk in leaves.chain(auxiliaries) {
-        let path = disk.device().path();
-        let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
-        if !paths.contains(&path) {
-            paths.push(path);
-        }
-    }
-    Ok(paths)
-}
-
 /// The one pool of that name or guid.
-pub(crate) fn choose(mut pools: Vec<FoundPool>, name: &str) -> Result<FoundPool, anyhow::Error> {
-    if let Some(index) = pools.iter().position(|found| name.parse() == Ok(found.guid.0)) {
-        return Ok(pools.swap_remove(index));
-    }
-    pools.retain(|found| found.name() == name);
-    if pools.len() > 1 {
-        let guids = pools.iter().map(|found| found.guid.0).collect();
-        return Err(SpaError::Ambiguous { name: name.to_owned(), guids }.into());
-    }
-    pools.pop().ok_or_else(|| NoSuchPool { name: name.to_owned(), hints: Vec::new() }.into())
+pub(crate) fn choose(pools: Vec<FoundPool>, name: &str) -> Result<FoundPool, anyhow::Error> {
+    cenote_host::choose(pools, name).map_err(|error| match error {
+        HostError::NoSuchPool(name) => NoSuchPool { name, hints: Vec::new() }.into(),
+        HostError::Spa(error) => (*error).into(),
+        error => error.into(),
+    })
 }

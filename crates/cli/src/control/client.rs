@@ -15,8 +15,8 @@ use serde::Serialize;
 use super::passing::send_with;
 use super::place::connect;
 use super::{Ask, Said, VERSION, Who, read_line, usual_socket};
-use crate::cachefile::CacheFile;
 use crate::output::Output;
+use cenote_host::CacheFile;
 
 /// The time that a server has to say who it is, for which it waits for nothing.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);

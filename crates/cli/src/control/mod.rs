@@ -60,7 +60,7 @@ use anyhow::{Result, bail};
 use cenote_format::ids::Guid;
 use serde::{Deserialize, Serialize};
 
-use crate::cachefile::CacheFile;
+use cenote_host::CacheFile;
 
 pub(crate) use client::{all, find, only, send, servers, sync, who};
 pub(crate) use passing::{Input, Passed, Receiving};

@@ -436,7 +436,7 @@ mod tests {
     use crate::context::Context;
     use crate::newpool::{NewPool, Wish};
     use crate::output::Output;
-    use crate::vdevspec::parse_layout;
+    use cenote_host::layout::parse_layout;
 
     /// Has every `from` in a directory's blocks replaced by `to`, of the same length: names whose hashes on disk are other names'.
     async fn forge(new: &NewPool, from: &[u8], to: &[u8]) {

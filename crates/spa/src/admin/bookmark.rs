@@ -6,8 +6,8 @@ use cenote_format::dsl::{BookmarkPhys, dir_field};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::BoxFuture;
 
-use crate::SpaError;
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 /// A bookmark that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,41 +59,42 @@ impl Syncer {
     fn bookmark_source<'a>(&'a self, new: &'a NewBookmark) -> BoxFuture<'a, Result<(Dataset, Source), SpaError>> {
         Box::pin(async move {
             let name = &new.name;
-            let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot create bookmark '{name}': {why}")));
+            let cannot =
+                |kind, why: &str| Err(SpaError::refused(kind, format!("cannot create bookmark '{name}': {why}")));
             if !self.features.has("bookmarks") {
-                return cannot("bookmark feature not enabled");
+                return cannot(Refusal::NeedsFeature, "bookmark feature not enabled");
             }
             if check_new_bookmark(name).is_err() {
-                return cannot("invalid argument");
+                return cannot(Refusal::Invalid, "invalid argument");
             }
             let pool = |name: &str| name.split(['/', '@', '#']).next().unwrap_or_default().to_owned();
             if pool(&new.source) != pool(name) {
-                return cannot("bookmark is in a different pool");
+                return cannot(Refusal::Invalid, "bookmark is in a different pool");
             }
             let dsl = self.dsl().clone();
             let Some((head, short)) = self.head_of_bookmark(name).await? else {
-                return cannot("dataset does not exist");
+                return cannot(Refusal::NotThere, "dataset does not exist");
             };
             if dsl.bookmark(&head, &short).await.map_err(|error| self.dsl_failed(error))?.is_some() {
-                return cannot("bookmark exists");
+                return cannot(Refusal::Exists, "bookmark exists");
             }
             let (dir, txg, source) = if new.source.contains('#') {
                 let Some((of, bookmark)) = self.find_bookmark(&new.source).await? else {
-                    return cannot("dataset does not exist");
+                    return cannot(Refusal::NotThere, "dataset does not exist");
                 };
                 (of.dir.object, bookmark.phys.creation_txg, Source::Bookmark(bookmark))
             } else {
                 let snapshot = match dsl.dataset(&new.source).await {
                     Ok(snapshot) if snapshot.is_snapshot() => snapshot,
-                    Ok(_) => return cannot("invalid argument"),
-                    Err(DslError::NoSuchDataset(_)) => return cannot("dataset does not exist"),
-                    Err(DslError::BadName { .. }) => return cannot("invalid argument"),
+                    Ok(_) => return cannot(Refusal::Invalid, "invalid argument"),
+                    Err(DslError::NoSuchDataset(_)) => return cannot(Refusal::NotThere, "dataset does not exist"),
+                    Err(DslError::BadName { .. }) => return cannot(Refusal::Invalid, "invalid argument"),
                     Err(error) => return Err(self.dsl_failed(error)),
                 };
                 (snapshot.dir.object, snapshot.phys.creation_txg, Source::Snapshot(Box::new(snapshot)))
             };
             if !dsl.is_earlier(&head, dir, txg).await.map_err(|error| self.dsl_failed(error))? {
-                return cannot("source is not an ancestor of the new bookmark's dataset");
+                return cannot(Refusal::Invalid, "source is not an ancestor of the new bookmark's dataset");
             }
             Ok((head, source))
         })

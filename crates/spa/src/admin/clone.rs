@@ -6,8 +6,8 @@ use cenote_format::ids::ObjectId;
 use cenote_format::zil::ZilHeader;
 use cenote_taskq::Rng;
 
-use crate::SpaError;
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 impl Syncer {
     /// The snapshot of this name, if a dataset with another name can be made as a clone of it.
@@ -18,11 +18,14 @@ impl Syncer {
         let dsl = self.dsl().clone();
         let snapshot = dsl.dataset(origin).await.map_err(|error| self.dsl_failed(error))?;
         if !snapshot.is_snapshot() {
-            return Err(SpaError::CannotCreate(format!("cannot create '{name}': '{origin}' is no snapshot")));
+            return Err(SpaError::refused(
+                Refusal::Invalid,
+                format!("cannot create '{name}': '{origin}' is no snapshot"),
+            ));
         }
         self.check_create(name).await?;
         if snapshot.is_inconsistent() {
-            return Err(SpaError::CannotCreate(format!("cannot create '{name}': dataset is busy")));
+            return Err(SpaError::refused(Refusal::Busy, format!("cannot create '{name}': dataset is busy")));
         }
         let encrypted = dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
         if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
@@ -74,18 +77,18 @@ impl Syncer {
     /// There is no such snapshot, it is not the last, or the dataset cannot be changed yet.
     pub async fn check_rollback(&self, name: &str, bookmarks_go: bool) -> Result<Dataset, SpaError> {
         let dsl = self.dsl().clone();
-        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot rollback to '{name}': {why}")));
+        let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot rollback to '{name}': {why}")));
         let snapshot = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         if !snapshot.is_snapshot() {
-            return cannot("it is no snapshot");
+            return cannot(Refusal::Invalid, "it is no snapshot");
         }
         let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
-        let Some(head) = head else { return cannot("its dataset has no head") };
+        let Some(head) = head else { return cannot(Refusal::Invalid, "its dataset has no head") };
         let bookmarks = dsl.bookmarks(&head).await.map_err(|error| self.dsl_failed(error))?;
         let is_newer = |bookmark: &Bookmark| bookmark.phys.creation_txg > snapshot.phys.creation_txg;
         let are_newer = !bookmarks_go && bookmarks.iter().any(is_newer);
         if head.phys.prev_snapshot != snapshot.object || are_newer {
-            return cannot("more recent snapshots or bookmarks exist");
+            return cannot(Refusal::Busy, "more recent snapshots or bookmarks exist");
         }
         if !self.features.has("async_destroy") {
             return self.unwritable("rolling back in a pool without feature@async_destroy");
@@ -131,17 +134,17 @@ impl Syncer {
     /// There is no such dataset, it is no clone of another's snapshot, a name is there twice, or there is no room for what moves.
     pub async fn check_promote(&self, name: &str) -> Result<Promotion, SpaError> {
         let dsl = self.dsl().clone();
-        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot promote '{name}': {why}")));
+        let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot promote '{name}': {why}")));
         let clone = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         let origin = clone.dir.phys.origin;
         if clone.is_snapshot() {
-            return cannot("snapshots can not be promoted");
+            return cannot(Refusal::Invalid, "snapshots can not be promoted");
         }
         if origin.0 == 0 || origin == dsl.origin() {
-            return cannot("not a cloned filesystem");
+            return cannot(Refusal::Invalid, "not a cloned filesystem");
         }
         if clone.phys.flags.contains(DatasetFlags::NO_PROMOTE) {
-            return cannot("the dataset must not be promoted");
+            return cannot(Refusal::Invalid, "the dataset must not be promoted");
         }
         let origin_dir = dsl.dataset_phys(origin).await.map_err(|error| self.dsl_failed(error))?.dir;
         let origin_head = dsl.dir_phys(origin_dir).await.map_err(|error| self.dsl_failed(error))?.head_dataset;
@@ -157,18 +160,21 @@ impl Syncer {
         let plan = dsl.plan_promotion(&clone).await.map_err(|error| self.dsl_failed(error))?;
         if let Some(name) = plan.conflicts.first() {
             let parent = dsl.dataset_name(origin).await.map_err(|error| self.dsl_failed(error))?;
-            return cannot(&format!("conflicting snapshot '{name}' from parent '{parent}'"));
+            return cannot(Refusal::Exists, &format!("conflicting snapshot '{name}' from parent '{parent}'"));
         }
         if let Some(name) = plan.bookmark_conflicts.first() {
-            return cannot(&format!("bookmark name '#{name}' from origin conflicts with '#{name}' from target"));
+            return cannot(
+                Refusal::Exists,
+                &format!("bookmark name '#{name}' from origin conflicts with '#{name}' from target"),
+            );
         }
         // Where both have one directory above, the bytes count there already.
         let is_beside = clone.dir.phys.parent == origin_head.dir.phys.parent && clone.dir.phys.quota_bytes == 0;
         if !is_beside && plan.moved_bytes() > self.available_bytes(&dsl, &clone.dir).await? {
-            return cannot("out of space");
+            return cannot(Refusal::NoSpace, "out of space");
         }
         if !self.may_move(&origin_head.dir, &clone.dir, 0, plan.snapshot_count()).await? {
-            return cannot("out of space");
+            return cannot(Refusal::NoSpace, "out of space");
         }
         Ok(plan)
     }

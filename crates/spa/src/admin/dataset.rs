@@ -29,9 +29,9 @@ use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::zap::ZapValue;
 
-use crate::SpaError;
 use crate::features::by_name;
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 use cenote_dsl::Head;
 
 /// Properties that say how blocks are written and cached.
@@ -264,7 +264,7 @@ impl Syncer {
             None => Ok(()),
             Some(name) => {
                 let what = format!("feature@{name} is not enabled, and what is asked for needs it");
-                Err(SpaError::CannotCreate(what))
+                Err(SpaError::refused(Refusal::NeedsFeature, what))
             }
         }
     }
@@ -322,7 +322,7 @@ impl Syncer {
 
     /// Applies a property to the policy that blocks are written by. Returns the features that the value needs.
     pub(crate) fn apply(&self, policy: &mut ObjsetPolicy, name: &str, number: u64) -> Result<Needs, SpaError> {
-        let bad = || SpaError::CannotCreate(format!("property '{name}' cannot have the value {number}"));
+        let bad = || SpaError::refused(Refusal::Invalid, format!("property '{name}' cannot have the value {number}"));
         match name {
             "compression" => {
                 let compression = Compression::from_property(number).ok_or_else(bad)?;
@@ -365,7 +365,7 @@ impl Syncer {
                 let small = u32::try_from(number).ok().filter(|_| number == 0 || is_size);
                 policy.small_block_bytes = small.ok_or_else(|| {
                     let what = format!("'{name}' must be zero or a power of 2 from 512B to 1M");
-                    SpaError::CannotCreate(what)
+                    SpaError::refused(Refusal::Invalid, what)
                 })?;
                 Ok(Needs::empty())
             }

@@ -16,9 +16,9 @@ use cenote_taskq::BoxFuture;
 use cenote_zil::Chain;
 use cenote_zio::{Bookmark, ReadContext};
 
-use crate::SpaError;
 use crate::features::FEATURES;
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 impl Syncer {
     /// Destroys a file system or volume that has neither snapshots nor datasets below it.
@@ -94,14 +94,17 @@ impl Syncer {
     pub async fn check_destroy(&mut self, name: &str, is_recursive: bool) -> Result<Dataset, SpaError> {
         let view = self.dsl().clone();
         let dataset = view.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
-        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot destroy '{name}': {why}")));
+        let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot destroy '{name}': {why}")));
         let refuse =
             |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: format!("{what} ('{name}')") });
         if dataset.is_snapshot() {
             return refuse("destroying snapshots");
         }
         if dataset.dir.phys.parent.0 == 0 {
-            return cannot("operation does not apply to pools\nuse 'zpool destroy' to destroy the pool itself");
+            return cannot(
+                Refusal::Invalid,
+                "operation does not apply to pools\nuse 'zpool destroy' to destroy the pool itself",
+            );
         }
         let children = view.children(&dataset.dir, true).await.map_err(|error| self.dsl_failed(error))?;
         let snapshots = view.snapshots(&dataset).await.map_err(|error| self.dsl_failed(error))?;
@@ -118,10 +121,10 @@ impl Syncer {
                     why.push_str(&format!("\n{}", dir.name));
                 }
             }
-            return cannot(&why);
+            return cannot(Refusal::Busy, &why);
         }
         if self.is_long_held(dataset.object) {
-            return cannot("dataset is busy");
+            return cannot(Refusal::Busy, "dataset is busy");
         }
         if dataset.dir.phys.reserved_bytes != 0 {
             return refuse("destroying a dataset with a reservation");

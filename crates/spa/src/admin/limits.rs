@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use cenote_dsl::{Counted, Dir};
 use cenote_format::ids::ObjectId;
 
-use crate::SpaError;
 use crate::pool::Pool;
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 /// The feature of counts and limits.
 const FEATURE: &str = "filesystem_limits";
@@ -51,7 +51,7 @@ impl Syncer {
     pub async fn check_new_below(&self, name: &str, parent: &Dir, count: u64) -> Result<(), SpaError> {
         match self.is_within_limits(parent, Counted::Datasets, count, None).await? {
             true => Ok(()),
-            false => Err(SpaError::CannotCreate(format!("cannot create '{name}': out of space"))),
+            false => Err(SpaError::refused(Refusal::NoSpace, format!("cannot create '{name}': out of space"))),
         }
     }
 
@@ -72,7 +72,10 @@ impl Syncer {
         for (name, count) in counts {
             let dir = self.dsl.dir(name).await.map_err(|error| self.dsl_failed(error))?;
             if !self.is_within_limits(&dir, Counted::Snapshots, count, Some(dir.phys.parent)).await? {
-                return Err(SpaError::CannotCreate(format!("cannot create snapshot '{name}': out of space")));
+                return Err(SpaError::refused(
+                    Refusal::NoSpace,
+                    format!("cannot create snapshot '{name}': out of space"),
+                ));
             }
         }
         Ok(())
@@ -94,7 +97,7 @@ impl Syncer {
             return Ok(());
         }
         let why = "pool and or dataset must be upgraded to set this property or value";
-        Err(SpaError::CannotCreate(format!("cannot set property for '{name}': {why}")))
+        Err(SpaError::refused(Refusal::NeedsFeature, format!("cannot set property for '{name}': {why}")))
     }
 
     /// Counts what is below a directory that gets a limit.

@@ -12,12 +12,12 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::Rng;
 
-use crate::SpaError;
 use crate::admin::dataset::POLICY_PROPERTIES;
 use crate::admin::dataset::PropertyValue;
 use crate::failmode::FailMode;
 use crate::sync::vdev_config::set;
 use crate::sync::{Syncer, history};
+use crate::{Refusal, SpaError};
 use cenote_dsl::Head;
 
 /// Properties of the pool that stand in its configuration, so that labels have them too.
@@ -149,7 +149,9 @@ impl Syncer {
     pub fn check_property(&self, property: &str, value: &PropertyValue) -> Result<(), SpaError> {
         let number = match value {
             PropertyValue::Number(number) => number,
-            PropertyValue::Text(text) => return check_text(property, text).map_err(SpaError::CannotCreate),
+            PropertyValue::Text(text) => {
+                return check_text(property, text).map_err(|what| SpaError::refused(Refusal::Invalid, what));
+            }
         };
         let mut policy = self.mos.policy();
         let needs = self.apply(&mut policy, property, *number)?;
@@ -234,7 +236,7 @@ impl Syncer {
         let phys = self.dsl.dir_phys(dir.object).await.map_err(|error| self.dsl_failed(error))?;
         if bytes != 0 && bytes < phys.used_bytes.max(phys.reserved_bytes) {
             let why = "size is less than current used or reserved space";
-            return Err(SpaError::CannotCreate(format!("cannot set property for '{name}': {why}")));
+            return Err(SpaError::refused(Refusal::NoSpace, format!("cannot set property for '{name}': {why}")));
         }
         Ok(())
     }
@@ -305,24 +307,33 @@ impl Syncer {
     /// As there.
     pub(crate) async fn check_create_with(&self, name: &str, is_raw: bool) -> Result<Dir, SpaError> {
         cenote_dsl::name::check_new_dataset(name)
-            .map_err(|reason| SpaError::CannotCreate(format!("cannot create '{name}': {reason}")))?;
+            .map_err(|reason| SpaError::refused(Refusal::Invalid, format!("cannot create '{name}': {reason}")))?;
         let Some((above, last)) = name.rsplit_once('/') else {
-            return Err(SpaError::CannotCreate(format!("cannot create '{name}': a pool's root dataset comes with it")));
+            return Err(SpaError::refused(
+                Refusal::Invalid,
+                format!("cannot create '{name}': a pool's root dataset comes with it"),
+            ));
         };
         let view = self.dsl();
         let parent = match view.dir(above).await {
             Err(DslError::NoSuchDataset(_)) => {
-                return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent does not exist")));
+                return Err(SpaError::refused(
+                    Refusal::NotThere,
+                    format!("cannot create '{name}': parent does not exist"),
+                ));
             }
             result => result.map_err(|error| self.dsl_failed(error))?,
         };
         let exists = view.child(&parent, last).await.map_err(|error| self.dsl_failed(error))?.is_some();
         if exists {
-            return Err(SpaError::CannotCreate(format!("cannot create '{name}': dataset already exists")));
+            return Err(SpaError::refused(Refusal::Exists, format!("cannot create '{name}': dataset already exists")));
         }
         let head = view.dataset(above).await.map_err(|error| self.dsl_failed(error))?;
         if view.kind(&head).await.map_err(|error| self.dsl_failed(error))? != ObjsetType::Zfs {
-            return Err(SpaError::CannotCreate(format!("cannot create '{name}': parent is not a filesystem")));
+            return Err(SpaError::refused(
+                Refusal::Invalid,
+                format!("cannot create '{name}': parent is not a filesystem"),
+            ));
         }
         match is_raw {
             true => self.check_delegated(view, &parent).await?,

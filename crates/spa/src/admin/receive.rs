@@ -31,10 +31,10 @@ use cenote_format::zap::ZapValue;
 use cenote_taskq::{BoxFuture, Rng};
 
 use super::receive_spec::{ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
-use crate::SpaError;
 use crate::features::{FEATURES, by_name};
 use crate::pool::{LiveHead, Pool};
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 /// The name of what is received for a dataset that is there.
 pub const RECEIVED: &str = "%recv";
@@ -635,6 +635,9 @@ impl Syncer {
             }
             return self.destroy_dataset(&name).await;
         }
-        Err(SpaError::CannotCreate(format!("'{name}' does not have any resumable receive state to abort")))
+        Err(SpaError::refused(
+            Refusal::NotThere,
+            format!("'{name}' does not have any resumable receive state to abort"),
+        ))
     }
 }

@@ -18,9 +18,9 @@ use cenote_format::zil::ZilHeader;
 use cenote_taskq::Rng;
 
 use super::receive_spec::{RawSpec, ReceiveRefusal, ReceiveSpec};
-use crate::SpaError;
 use crate::features::by_name;
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 impl Syncer {
     /// The wrapped keys of a dataset, where it is encrypted.
@@ -122,8 +122,12 @@ impl Syncer {
             true => dir.object,
             false => {
                 let above = self.key_of(dir.phys.parent).await?;
-                let what =
-                    || SpaError::CannotCreate(format!("cannot inherit the key of '{name}': parent is not encrypted"));
+                let what = || {
+                    SpaError::refused(
+                        Refusal::Invalid,
+                        format!("cannot inherit the key of '{name}': parent is not encrypted"),
+                    )
+                };
                 above.ok_or_else(what)?.root_dir
             }
         };
@@ -147,7 +151,9 @@ impl Syncer {
 
     /// Refuses a place of a key that cannot be one, or is one of a dataset that has its key from elsewhere.
     pub(super) async fn check_key_location(&self, dir: &Dir, place: &str) -> Result<(), SpaError> {
-        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot set property for '{}': {why}", dir.name)));
+        let cannot = |why: &str| {
+            Err(SpaError::refused(Refusal::Invalid, format!("cannot set property for '{}': {why}", dir.name)))
+        };
         if self.key_of(dir.object).await?.is_none_or(|key| key.root_dir != dir.object) {
             return cannot("keylocation can only be set on encryption roots");
         }

@@ -5,8 +5,8 @@ use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 
-use crate::SpaError;
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 impl Syncer {
     /// Gives a file system, a volume or a snapshot another name; of a file system or volume also one below another parent of
@@ -26,23 +26,29 @@ impl Syncer {
             Some(dir) => view.head(&dir).await.map_err(|error| self.dsl_failed(error))?,
             None => Some(view.dataset(from).await.map_err(|error| self.dsl_failed(error))?),
         };
-        let Some(dataset) = dataset else { return Err(cannot(from, "it has no contents")) };
+        let Some(dataset) = dataset else { return Err(cannot(from, Refusal::Invalid, "it has no contents")) };
         match (from.split_once('@').filter(|_| dataset.is_snapshot()), to.split_once('@')) {
             (Some((head, old)), Some((new_head, new))) => {
-                check_new_snapshot(to).map_err(|reason| cannot(from, &reason))?;
+                check_new_snapshot(to).map_err(|reason| cannot(from, Refusal::Invalid, &reason))?;
                 if head != new_head {
-                    return Err(cannot(from, "snapshots must be part of same dataset"));
+                    return Err(cannot(from, Refusal::Invalid, "snapshots must be part of same dataset"));
                 }
                 return self.rename_snapshots(head, old, new, false).await;
             }
             (None, None) => {
-                check_new_dataset(to).map_err(|reason| cannot(from, &reason))?;
+                check_new_dataset(to).map_err(|reason| cannot(from, Refusal::Invalid, &reason))?;
                 let (parent, name) = self.check_move(&view, &dataset.dir, to).await?;
                 self.count_below(&dataset.dir).await?;
                 let renamed = self.dsl.rename_dir(self.txg, &dataset.dir, parent.object, &name).await;
                 renamed.map_err(|error| self.dsl_failed(error))?;
             }
-            _ => return Err(cannot(from, "a snapshot stays a snapshot, and nothing else becomes one")),
+            _ => {
+                return Err(cannot(
+                    from,
+                    Refusal::Invalid,
+                    "a snapshot stays a snapshot, and nothing else becomes one",
+                ));
+            }
         }
         self.record_event("rename", &format!("-> {to}"), Some((from, dataset.object))).await
     }
@@ -60,7 +66,7 @@ impl Syncer {
     ) -> Result<Vec<(Dataset, ObjectId)>, SpaError> {
         let (view, failed) = (self.dsl().clone(), |error: DslError| self.dsl_failed(error));
         let name = format!("{dataset}@{from}");
-        check_new_snapshot(&format!("{dataset}@{to}")).map_err(|reason| cannot(&name, &reason))?;
+        check_new_snapshot(&format!("{dataset}@{to}")).map_err(|reason| cannot(&name, Refusal::Invalid, &reason))?;
         let top = view.dir(dataset).await.map_err(failed)?;
         let dirs = if recursive { view.tree(top, true).await.map_err(failed)? } else { vec![top] };
         let mut found = Vec::new();
@@ -72,10 +78,10 @@ impl Syncer {
                     true => "a child dataset already has a snapshot with the new name",
                     false => "dataset already exists",
                 };
-                return Err(cannot(&name, why));
+                return Err(cannot(&name, Refusal::Exists, why));
             }
             if dir.name.len() + 1 + to.len() > NAME_MAX_BYTES {
-                return Err(cannot(&name, "dataset name is too long"));
+                return Err(cannot(&name, Refusal::Invalid, "dataset name is too long"));
             }
             found.push((head, snapshot));
         }
@@ -108,24 +114,32 @@ impl Syncer {
         let from = dir.name.as_str();
         let failed = |error: DslError| self.dsl_failed(error);
         let (Some((above, last)), false) = (to.rsplit_once('/'), dir.phys.parent.0 == 0) else {
-            return Err(cannot(from, "the root dataset has its pool's name, and nothing else can have one like it"));
+            return Err(cannot(
+                from,
+                Refusal::Invalid,
+                "the root dataset has its pool's name, and nothing else can have one like it",
+            ));
         };
         if above == from || above.starts_with(&format!("{from}/")) {
-            return Err(cannot(from, "New dataset name cannot be a descendant of current dataset name"));
+            return Err(cannot(
+                from,
+                Refusal::Invalid,
+                "New dataset name cannot be a descendant of current dataset name",
+            ));
         }
         if to.split('/').next() != from.split('/').next() {
-            return Err(cannot(from, "datasets must be within same pool"));
+            return Err(cannot(from, Refusal::Invalid, "datasets must be within same pool"));
         }
         let parent = match view.dir(above).await {
-            Err(DslError::NoSuchDataset(_)) => return Err(cannot(from, "parent does not exist")),
+            Err(DslError::NoSuchDataset(_)) => return Err(cannot(from, Refusal::NotThere, "parent does not exist")),
             result => result.map_err(failed)?,
         };
         if view.child(&parent, last).await.map_err(failed)?.is_some() {
-            return Err(cannot(from, "dataset already exists"));
+            return Err(cannot(from, Refusal::Exists, "dataset already exists"));
         }
         let head = view.dataset(above).await.map_err(failed)?;
         if view.kind(&head).await.map_err(failed)? != ObjsetType::Zfs {
-            return Err(cannot(from, "parent is not a filesystem"));
+            return Err(cannot(from, Refusal::Invalid, "parent is not a filesystem"));
         }
         let longer = to.len().saturating_sub(from.len());
         for below in view.tree(dir.clone(), false).await.map_err(failed)? {
@@ -136,7 +150,7 @@ impl Syncer {
             };
             let snapshot = snapshots.iter().map(|snapshot| snapshot.name().len()).max().unwrap_or(0);
             if below.name.len().max(snapshot) + longer > NAME_MAX_BYTES {
-                return Err(cannot(from, "a name below it would become too long"));
+                return Err(cannot(from, Refusal::Invalid, "a name below it would become too long"));
             }
         }
         if parent.object != dir.phys.parent {
@@ -150,7 +164,7 @@ impl Syncer {
                 None => true,
             };
             if !may {
-                return Err(cannot(from, "out of space"));
+                return Err(cannot(from, Refusal::NoSpace, "out of space"));
             }
         }
         Ok((parent, last.to_owned()))
@@ -165,7 +179,7 @@ impl Syncer {
             let is_common = dir.name.starts_with(&format!("{}/", above.name));
             let quota = above.phys.quota_bytes;
             if !is_common && quota != 0 && above.phys.used_bytes.saturating_add(moved_bytes) > quota {
-                return Err(cannot(&dir.name, "out of space"));
+                return Err(cannot(&dir.name, Refusal::NoSpace, "out of space"));
             }
             at = view.parent(&above).await.map_err(|error| self.dsl_failed(error))?;
         }
@@ -173,8 +187,8 @@ impl Syncer {
     }
 }
 
-fn cannot(from: &str, why: &str) -> SpaError {
-    SpaError::CannotCreate(format!("cannot rename '{from}': {why}"))
+fn cannot(from: &str, kind: Refusal, why: &str) -> SpaError {
+    SpaError::refused(kind, format!("cannot rename '{from}': {why}"))
 }
 
 #[cfg(test)]

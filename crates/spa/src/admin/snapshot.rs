@@ -10,12 +10,12 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::{BoxFuture, Rng, oneshot};
 
-use crate::SpaError;
 use crate::admin::properties::check_text;
 use crate::features::FEATURES;
 use crate::pool::Pool;
 use crate::sync::Syncer;
 use crate::sync::late::LateTask;
+use crate::{Refusal, SpaError};
 
 /// A snapshot that is to be taken.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +75,7 @@ async fn check_all(wanted: &[NewSnapshot], syncer: &mut Syncer) -> Result<bool, 
         can_be_now &= syncer.check_snapshot(wanted).await?;
         if !datasets.insert(wanted.name.split('@').next()) {
             let why = "cannot create snapshots : multiple snapshots of same fs not allowed";
-            return Err(SpaError::CannotCreate(why.to_owned()));
+            return Err(SpaError::refused(Refusal::Invalid, why));
         }
     }
     syncer.check_new_snapshots(wanted.iter().map(|wanted| wanted.name.as_str())).await?;
@@ -115,26 +115,26 @@ impl Syncer {
     /// True if a snapshot of this name can be taken in this txg; of one dataset there is one in a txg.
     async fn check_snapshot(&mut self, wanted: &NewSnapshot) -> Result<bool, SpaError> {
         let name = wanted.name.as_str();
-        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot create snapshot '{name}': {why}")));
+        let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot create snapshot '{name}': {why}")));
         if let Err(reason) = check_new_snapshot(name) {
-            return cannot(&reason);
+            return cannot(Refusal::Invalid, &reason);
         }
         let dsl = self.dsl().clone();
-        let Some((of, snapshot)) = name.split_once('@') else { return cannot("it has no '@'") };
+        let Some((of, snapshot)) = name.split_once('@') else { return cannot(Refusal::Invalid, "it has no '@'") };
         let head = match dsl.dataset(of).await {
-            Err(DslError::NoSuchDataset(_)) => return cannot("dataset does not exist"),
+            Err(DslError::NoSuchDataset(_)) => return cannot(Refusal::NotThere, "dataset does not exist"),
             found => found.map_err(|error| self.dsl_failed(error))?,
         };
         let names = dsl.snapshot_object(&head, snapshot).await;
         if names.map_err(|error| self.dsl_failed(error))?.is_some() {
-            return cannot("dataset already exists");
+            return cannot(Refusal::Exists, "dataset already exists");
         }
         if head.is_inconsistent() {
-            return cannot("dataset is busy");
+            return cannot(Refusal::Busy, "dataset is busy");
         }
         for (property, value) in &wanted.properties {
             if let Err(reason) = check_text(property, value) {
-                return cannot(&reason);
+                return cannot(Refusal::Invalid, &reason);
             }
         }
         if head.phys.prev_snapshot_txg >= self.txg {
@@ -144,7 +144,7 @@ impl Syncer {
         let reserved = dsl.refreservation_bytes(head.dir.object).await.map_err(|error| self.dsl_failed(error))?;
         let wanted = head.phys.unique_bytes.min(reserved);
         if wanted > 0 && wanted > self.available_bytes(&dsl, &head.dir).await? {
-            return cannot("out of space");
+            return cannot(Refusal::NoSpace, "out of space");
         }
         Ok(true)
     }
@@ -244,7 +244,7 @@ impl Syncer {
             for clone in self.dsl.clones(&snapshot).await.map_err(|error| self.dsl_failed(error))? {
                 why.push_str(&format!("\n{clone}"));
             }
-            return Err(SpaError::CannotCreate(format!("cannot destroy '{name}': {why}")));
+            return Err(SpaError::refused(Refusal::Busy, format!("cannot destroy '{name}': {why}")));
         }
         Ok(snapshot)
     }
@@ -255,25 +255,25 @@ impl Syncer {
     /// There is none, it has holds (unless `is_deferred`), or belongs to something that cannot be kept up yet.
     pub async fn check_snapshot_goes(&self, name: &str, is_deferred: bool) -> Result<Dataset, SpaError> {
         let dsl = self.dsl().clone();
-        let cannot = |why: &str| Err(SpaError::CannotCreate(format!("cannot destroy snapshot {name}: {why}")));
+        let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot destroy snapshot {name}: {why}")));
         let snapshot = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         if !snapshot.is_snapshot() {
-            return cannot("it is no snapshot");
+            return cannot(Refusal::Invalid, "it is no snapshot");
         }
         let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
-        let Some(head) = head else { return cannot("its dataset has no head") };
+        let Some(head) = head else { return cannot(Refusal::Invalid, "its dataset has no head") };
         self.check_remapped(&dsl, &head).await?;
         if self.is_scanned().await? {
             return self.unwritable("destroying snapshots while a scrub or resilver is under way");
         }
         if self.is_long_held(snapshot.object) {
-            return cannot("dataset is busy");
+            return cannot(Refusal::Busy, "dataset is busy");
         }
         if is_deferred {
             return Ok(snapshot);
         }
         if self.hold_count(snapshot.object).await? > 0 {
-            return cannot(&format!("it's being held. Run 'zfs holds -r {name}' to see holders."));
+            return cannot(Refusal::Busy, &format!("it's being held. Run 'zfs holds -r {name}' to see holders."));
         }
         Ok(snapshot)
     }

@@ -7,9 +7,9 @@ use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 
-use crate::SpaError;
 use crate::features::{FEATURES, Feature, by_name, with_needs};
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 impl Syncer {
     /// Features that OpenZFS 2.3 has and the pool has not.
@@ -25,7 +25,7 @@ impl Syncer {
     pub async fn enable_features(&mut self, names: &[&str]) -> Result<Vec<&'static Feature>, SpaError> {
         let mut wanted = Vec::new();
         for name in names {
-            let unknown = || SpaError::CannotCreate(format!("feature '{name}' is not known"));
+            let unknown = || SpaError::refused(Refusal::Invalid, format!("feature '{name}' is not known"));
             wanted.push(by_name(name).ok_or_else(unknown)?);
         }
         let mut wanted = with_needs(&wanted);

@@ -36,7 +36,7 @@ use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::Members;
 use crate::sync::{Clock, Host, MOS_COPIES, Syncer, history};
-use crate::{FoundLeaf, FoundPool, SpaError};
+use crate::{FoundLeaf, FoundPool, Refusal, SpaError};
 use cenote_dsl::Head;
 
 /// Blocks of the list of deferred frees.
@@ -275,7 +275,7 @@ pub(crate) async fn create_syncer(
 
 /// Refuses names that no new pool can have.
 fn check_name(name: &str) -> Result<(), SpaError> {
-    let cannot = |reason| SpaError::CannotCreate(format!("cannot create '{name}': {reason}"));
+    let cannot = |reason| SpaError::refused(Refusal::Invalid, format!("cannot create '{name}': {reason}"));
     cenote_dsl::name::check_new_pool(name).map_err(cannot)
 }
 

@@ -9,7 +9,7 @@ use cenote_vdev::disk::Disk;
 use cenote_vdev::layout::draid::Draid;
 use cenote_vdev::layout::{ASHIFT_MAX, ASHIFT_MIN};
 
-use crate::SpaError;
+use crate::{Refusal, SpaError};
 
 /// Metaslabs that a vdev should have (`zfs_vdev_default_ms_count`).
 const METASLABS_WANTED: u64 = 200;
@@ -105,7 +105,7 @@ pub(crate) struct MadeVdevs {
 }
 
 pub(crate) fn refuse(what: impl Into<String>) -> SpaError {
-    SpaError::CannotCreate(what.into())
+    SpaError::refused(Refusal::Invalid, what.into())
 }
 
 impl MadeVdevs {
@@ -137,7 +137,10 @@ impl MadeVdevs {
         // As OpenZFS does: a log device says what it is for too.
         needed.push(("allocation_classes", i64::from(self.tops.iter().any(|top| top.class == AllocationClass::Log))));
         match needed.into_iter().find(|(name, count)| *count > 0 && !has(name)) {
-            Some((name, _)) => Err(refuse(format!("these vdevs need feature@{name}, which is not enabled"))),
+            Some((name, _)) => Err(SpaError::refused(
+                Refusal::NeedsFeature,
+                format!("these vdevs need feature@{name}, which is not enabled"),
+            )),
             None => Ok(()),
         }
     }

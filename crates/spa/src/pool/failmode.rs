@@ -120,7 +120,7 @@ impl Pool {
             may.map_err(|what| SpaError::Write { pool: self.shared.name.clone(), what })?;
         }
         let resumed = tree.resume().await;
-        resumed.map_err(|error| SpaError::Write { pool: self.shared.name.clone(), what: error.to_string() })?;
+        resumed.map_err(|error| SpaError::Vdev { pool: self.shared.name.clone(), error })?;
         tree.clear_errors();
         Ok(())
     }

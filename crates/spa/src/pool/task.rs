@@ -28,7 +28,7 @@ impl Shared {
     pub(super) fn fail(&self, error: &TxError) -> SpaError {
         match (error, self.failed.get()) {
             (TxError::Suspended(_), Some(failed)) => SpaError::Failed(failed.clone()),
-            _ => SpaError::Write { pool: self.name.clone(), what: error.to_string() },
+            _ => SpaError::Tx { pool: self.name.clone(), error: error.clone() },
         }
     }
 

@@ -9,8 +9,8 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
 
-use crate::SpaError;
 use crate::features::{FEATURES, Feature, by_name, with_needs};
+use crate::{Refusal, SpaError};
 
 /// Registered after OpenZFS 2.3, which could not open a pool that uses them: not enabled unless asked for.
 const LATER: [&str; 4] = ["draid_failure_domains", "block_cloning_endian", "dynamic_gang_header", "physical_rewrite"];
@@ -40,14 +40,17 @@ pub(crate) struct FeatureCounts {
 /// Which features a new pool gets.
 pub(crate) fn of_new_pool(disabled: &[String]) -> Result<Vec<&'static Feature>, SpaError> {
     for name in disabled {
-        by_name(name).ok_or_else(|| SpaError::CannotCreate(format!("feature '{name}' is not known")))?;
+        by_name(name).ok_or_else(|| SpaError::refused(Refusal::Invalid, format!("feature '{name}' is not known")))?;
     }
     let mut enabled: Vec<&'static Feature> = FEATURES.iter().filter(|feature| !LATER.contains(&feature.name)).collect();
     enabled.retain(|feature| !disabled.iter().any(|name| name == feature.name));
     let enabled = with_needs(&enabled);
     for (needed, why) in NEEDED {
         if !enabled.iter().any(|feature| feature.name == needed) {
-            return Err(SpaError::CannotCreate(format!("not supported yet: pools without feature@{needed}, {why}")));
+            return Err(SpaError::refused(
+                Refusal::NotYet,
+                format!("not supported yet: pools without feature@{needed}, {why}"),
+            ));
         }
     }
     Ok(enabled)

@@ -1,8 +1,8 @@
 //! Showing other hosts that the pool is in use: the changes of a pool that begin it.
 
-use crate::SpaError;
 use crate::config::PoolState;
 use crate::sync::Syncer;
+use crate::{Refusal, SpaError};
 
 impl Syncer {
     /// Protects the pool against every second import for as long as this has it, whether `multihost` is on or not: the next txg and
@@ -23,11 +23,14 @@ impl Syncer {
     /// This host has no id, by which others could tell it from themselves.
     pub(crate) fn set_multihost(&mut self, is_on: bool) -> Result<(), SpaError> {
         if is_on && self.host.id == 0 {
-            return Err(SpaError::CannotCreate(format!(
-                "cannot set property for '{}': requires a non-zero system hostid; \
+            return Err(SpaError::refused(
+                Refusal::Invalid,
+                format!(
+                    "cannot set property for '{}': requires a non-zero system hostid; \
                  'zgenhostid' sets one (four bytes in /etc/hostid)",
-                self.name
-            )));
+                    self.name
+                ),
+            ));
         }
         self.multihost.set_on(is_on);
         self.multihost.start(self.clock);

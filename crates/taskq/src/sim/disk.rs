@@ -271,6 +271,11 @@ impl SimDisk {
         self.state.lock().model = Some(Modelled { model: Box::new(model), waiting: BTreeMap::new(), driven: false });
     }
 
+    /// Its size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.options.size_bytes
+    }
+
     /// What the disk was asked so far.
     pub fn counts(&self) -> Counts {
         self.state.lock().counts

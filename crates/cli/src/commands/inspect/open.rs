@@ -20,10 +20,10 @@ use cenote_zio::Zio;
 
 use super::report::{Common, Report};
 use crate::args::Search;
-use crate::cachefile::CacheFile;
 use crate::context::{Context, choose};
 use crate::files::pool_of;
 use crate::found::no_label;
+use cenote_host::CacheFile;
 
 /// The context of an inspection.
 pub(crate) fn context_of(context: &Context, common: &Common) -> Context {

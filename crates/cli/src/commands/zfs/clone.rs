@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::Outcome;
-use crate::values::{When, check_once, dataset_setting, note_stored};
+use crate::values::{dataset_setting, note_stored};
 use crate::writing::{Writing, line};
+use cenote_admin::values::{When, check_once};
 
 /// Make a file system or volume that begins as a snapshot, and shares its blocks.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

@@ -12,8 +12,9 @@ use crate::args::parse_size;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::values::{When, check_once, dataset_setting, note_stored};
+use crate::values::{dataset_setting, note_stored};
 use crate::writing::{Writing, line};
+use cenote_admin::values::{When, check_once};
 
 /// Make a file system, or with -V a volume.
 ///

@@ -16,13 +16,14 @@ use serde_json::{Map, Value, json};
 
 use crate::background::{GoesOn, Going};
 use crate::commands::mount::parse_options;
-use crate::context::{Context, device_paths};
+use crate::context::Context;
 use crate::datasets::{Column, Item, Mounts, Selection, select};
 use crate::ending;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
 use crate::output::output_version;
 use crate::signals;
+use cenote_host::device_paths;
 
 /// List mounted file systems, or mount some at their mount points, read-only, until interrupted.
 ///

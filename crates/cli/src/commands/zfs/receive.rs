@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::values::{When, check_once, dataset_setting};
+use crate::values::dataset_setting;
 use crate::writing::{Writing, line};
+use cenote_admin::values::{When, check_once};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;

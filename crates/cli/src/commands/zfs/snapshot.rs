@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, UsageError, usage};
-use crate::values::{check_once, snapshot_setting};
+use crate::values::snapshot_setting;
 use crate::writing::{Writing, line};
+use cenote_admin::values::check_once;
 
 /// Take snapshots: all that are named, in one moment.
 ///

@@ -9,15 +9,16 @@ use cenote_vdev::config::{VdevConfig, VdevKind};
 use serde::{Deserialize, Serialize};
 
 use crate::args::parse_size;
-use crate::cachefile::CacheFile;
 use crate::context::Context;
-use crate::inuse::refuse_used;
 use crate::made::Made;
-use crate::newpool::{parse_ashift, refuse_mismatch};
+use crate::newpool::parse_ashift;
 use crate::outcome::{Outcome, usage};
 use crate::pools::{NameArgs, Names};
-use crate::vdevspec::{Layout, parse_layout_in};
 use crate::writing::{Writing, line};
+use cenote_host::CacheFile;
+use cenote_host::inuse::refuse_used;
+use cenote_host::layout::{Layout, parse_layout_in};
+use cenote_host::refuse_mismatch;
 
 /// Add vdevs, spares and cache devices to a pool.
 ///
@@ -78,7 +79,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let before = before(context, &args.pool).await?;
     refuse_own(&before, &layout)?;
-    refuse_used(context, &layout, args.force || args.allow_in_use).await?;
+    refuse_used(context.handle(), &layout, args.force || args.allow_in_use).await?;
     if !args.force && !args.allow_replication_mismatch {
         refuse_mismatch(Some(&before.vdevs), &layout)?;
     }
@@ -120,7 +121,7 @@ async fn add(
 ) -> Result<()> {
     let added = writing.pool().add_vdevs(options).await;
     // What was refused is in no pool. After any other failure the pool on disk may name the files.
-    if !matches!(added, Err(SpaError::CannotCreate(_))) {
+    if !matches!(added, Err(SpaError::Refused { .. })) {
         made.keep()?;
     }
     added.map_err(|error| anyhow!("cannot add to '{}': {error}", args.pool))?;
@@ -173,7 +174,7 @@ fn together(before: &Before, new: Layout, names: Names) -> Layout {
             _ => TopKind::Mirror,
         };
         let paths = top.leaves().into_iter().map(path).collect();
-        all.tops.push(crate::vdevspec::Top { kind, class: top.class, paths });
+        all.tops.push(cenote_host::layout::Top { kind, class: top.class, paths });
     }
     all.caches = before.caches.iter().map(path).collect();
     all.spares = before.spares.iter().map(path).collect();

@@ -6,11 +6,11 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::args::parse_size;
-use crate::cachefile::{CacheFile, Entry};
 use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
-use crate::vdevspec::parse_layout;
+use cenote_host::layout::parse_layout;
+use cenote_host::{CacheFile, Entry};
 
 /// Make a pool.
 ///
@@ -110,7 +110,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     cache.update(|pools| {
         let own_name = args.temporary_name.as_ref().map(|_| args.pool.clone());
         pools.insert(here.clone(), Entry { guid, paths, altroot: args.root.clone(), own_name, ..Entry::default() });
-        Ok(())
+        anyhow::Ok(())
     })?;
     Ok(Outcome::Good)
 }

@@ -3,10 +3,10 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::cachefile::CacheFile;
 use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::writing::open_for_writing;
+use cenote_host::CacheFile;
 
 /// Destroy a pool: its labels say so, and its devices can be used for others. Until then `zpool import -D` has it back.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     open_for_writing(context, &args.pool).await?.destroy().await?;
     CacheFile::of_user()?.update(|pools| {
         pools.remove(&args.pool);
-        Ok(())
+        anyhow::Ok(())
     })?;
     Ok(Outcome::Good)
 }

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::cachefile::CacheFile;
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
+use cenote_host::CacheFile;
 
 /// Forget imported pools.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 failed = true;
             }
         }
-        Ok(())
+        anyhow::Ok(())
     })?;
     Ok(Outcome::unless(failed))
 }

@@ -15,14 +15,15 @@ use serde::{Deserialize, Serialize};
 
 use super::status::width;
 use crate::args::Search;
-use crate::cachefile::{CacheFile, Entry};
-use crate::context::{Context, device_paths};
+use crate::context::Context;
 use crate::control;
 use crate::outcome::{Outcome, usage};
 use crate::output::escape::one_line;
 use crate::pools::advice::{self, ImportAdvice};
 use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev, found_tree};
 use crate::pools::{Facts, Names};
+use cenote_host::device_paths;
+use cenote_host::{CacheFile, Entry};
 
 /// Where OpenZFS explains its messages.
 const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
@@ -237,7 +238,7 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
     if !args.dry_run {
         CacheFile::of_user()?.update(|pools| {
             pools.insert(pool.name().to_owned(), entry);
-            Ok(())
+            anyhow::Ok(())
         })?;
     }
     summary(context, args, &pool);

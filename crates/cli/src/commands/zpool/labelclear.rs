@@ -12,8 +12,8 @@ use cenote_vdev::leaf::probe;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
-use crate::inuse::refuse_kernels;
 use crate::outcome::Outcome;
+use cenote_host::inuse::refuse_kernels;
 
 /// Remove the labels of a device, so that it belongs to no pool.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = args.device.display();
     let device = context.handle().open(&args.device, OpenOptions::default()).await;
     let device = device.with_context(|| format!("failed to open {name}"))?;
-    refuse_kernels(context, &args.device, &probe(&Disk::whole(device)).await).await?;
+    refuse_kernels(context.handle(), &args.device, &probe(&Disk::whole(device)).await).await?;
     let device = match context.handle().open_alone(&args.device, LOCK_PATIENCE).await {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => bail!("cannot clear '{name}': {error}"),
         opened => opened.with_context(|| format!("failed to open {name}"))?,

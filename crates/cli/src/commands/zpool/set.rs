@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::poolsetting::pool_setting;
-use crate::values::note_stored;
+use crate::values::{note_stored, pool_setting};
 use crate::writing::{Writing, line};
 
 /// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots,

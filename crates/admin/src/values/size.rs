@@ -1,9 +1,14 @@
 //! Sizes as people write them.
 
+use super::{ValueError, invalid};
+
 /// A size in bytes, with an optional suffix: `K`, `M`, `G`, `T`, `P`, `E` (with `B` or `iB` after it if one likes), each
 /// 1024 times the one before.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let bad = || format!("'{text}' is not a size");
+///
+/// # Errors
+/// It is no size.
+pub fn parse_size(text: &str) -> Result<u64, ValueError> {
+    let bad = || invalid(format!("'{text}' is not a size"));
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);
     let suffix = suffix.to_ascii_uppercase();

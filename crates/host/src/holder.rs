@@ -20,9 +20,9 @@ const LINE_CHARS_MAX: usize = 120;
 
 /// A process that has a device for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub struct Holder {
     /// Its number, where this process may know it.
-    pub(crate) pid: Option<u32>,
+    pub pid: Option<u32>,
 }
 
 impl fmt::Display for Holder {
@@ -37,7 +37,8 @@ impl fmt::Display for Holder {
 }
 
 /// Another process that has one of these devices for itself.
-pub(crate) fn of<'a>(devices: impl IntoIterator<Item = &'a Path>) -> Option<Holder> {
+#[must_use]
+pub fn of<'a>(devices: impl IntoIterator<Item = &'a Path>) -> Option<Holder> {
     devices.into_iter().find_map(of_device)
 }
 

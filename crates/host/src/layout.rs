@@ -7,11 +7,22 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
 use cenote_spa::{AuxSpec, DiskSpec, LOCK_PATIENCE, TopKind, TopSpec};
 use cenote_taskq::{Handle, Identity};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
+
+use crate::HostError;
+use crate::error::At as _;
+
+type Result<T> = std::result::Result<T, HostError>;
+
+/// Ends a function: the words name no vdevs.
+macro_rules! bail {
+    ($($what:tt)*) => {
+        return Err(HostError::Layout(format!($($what)*)))
+    };
+}
 
 /// Words for what follows, in the order in which layouts are shown.
 const HEADINGS: [(AllocationClass, &str); 4] = [
@@ -25,18 +36,24 @@ const STRIPE_DEVICES_MAX: usize = 255;
 
 /// Vdevs with the paths of their disks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Layout {
-    pub(crate) tops: Vec<Top>,
-    pub(crate) spares: Vec<PathBuf>,
-    pub(crate) caches: Vec<PathBuf>,
+pub struct Layout {
+    /// Top-level vdevs.
+    pub tops: Vec<Top>,
+    /// Spares.
+    pub spares: Vec<PathBuf>,
+    /// Cache devices.
+    pub caches: Vec<PathBuf>,
 }
 
 /// One top-level vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Top {
-    pub(crate) kind: TopKind,
-    pub(crate) class: AllocationClass,
-    pub(crate) paths: Vec<PathBuf>,
+pub struct Top {
+    /// What it is.
+    pub kind: TopKind,
+    /// What it takes.
+    pub class: AllocationClass,
+    /// Its disks.
+    pub paths: Vec<PathBuf>,
 }
 
 impl Top {
@@ -87,12 +104,18 @@ struct Reader<'a> {
 }
 
 /// Reads the words of a command line of this process.
-pub(crate) fn parse_layout(words: &[String]) -> Result<Layout> {
+///
+/// # Errors
+/// They name no vdevs, in OpenZFS's words.
+pub fn parse_layout(words: &[String]) -> Result<Layout> {
     parse_layout_in(Path::new(""), words)
 }
 
 /// Reads the words of the command line of a process that works in a folder; this process's own is `""`.
-pub(crate) fn parse_layout_in(folder: &Path, words: &[String]) -> Result<Layout> {
+///
+/// # Errors
+/// As [`parse_layout`].
+pub fn parse_layout_in(folder: &Path, words: &[String]) -> Result<Layout> {
     let mut reader = Reader {
         folder,
         layout: Layout::default(),
@@ -125,7 +148,7 @@ impl<'a> Reader<'a> {
     fn begin(&mut self, word: &'a str, group: Group) -> Result<()> {
         let once = |is_new: bool| match is_new {
             true => Ok(()),
-            false => Err(anyhow::anyhow!("invalid vdev specification: '{word}' can be specified only once")),
+            false => Err(HostError::Layout(format!("invalid vdev specification: '{word}' can be specified only once"))),
         };
         match group {
             Group::Class(class) => {
@@ -180,7 +203,8 @@ impl<'a> Reader<'a> {
     }
 
     fn path(&mut self, word: &str) -> Result<()> {
-        let path = std::path::absolute(self.folder.join(word)).with_context(|| format!("'{word}' is no path"))?;
+        let path = self.folder.join(word);
+        let path = std::path::absolute(&path).at(&path)?;
         if self.layout.paths().any(|other| other == path) {
             bail!("invalid vdev specification: '{word}' is named twice");
         }
@@ -236,13 +260,14 @@ fn group_of(word: &str) -> Result<Option<Group>> {
 
 impl Layout {
     /// All disks.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let tops = self.tops.iter().flat_map(|top| &top.paths);
         tops.chain(&self.spares).chain(&self.caches).map(PathBuf::as_path)
     }
 
     /// As `zpool create -n` shows it.
-    pub(crate) fn describe(&self) -> String {
+    #[must_use]
+    pub fn describe(&self) -> String {
         let mut text = String::new();
         for (class, heading) in HEADINGS {
             let mut tops = self.tops.iter().filter(|top| top.class == class).peekable();
@@ -278,7 +303,10 @@ impl Layout {
 
     /// Opens all disks for writing, for this process alone. `place` says where a path's file is meanwhile; `ashift` the sectors
     /// that were asked for, if any were.
-    pub(crate) async fn open(
+    ///
+    /// # Errors
+    /// Two are one device; one is in use, or cannot be opened.
+    pub async fn open(
         &self,
         handle: &Handle,
         place: &dyn Fn(&Path) -> PathBuf,
@@ -306,8 +334,10 @@ async fn open_disks(
         let unit_bytes = ashift.map_or(0, |ashift| 1 << ashift.min(16));
         let at = place(path);
         let device = match handle.open_alone_in(&at, unit_bytes, LOCK_PATIENCE).await {
-            Err(error) if error.kind() == ErrorKind::ResourceBusy => bail!("cannot use '{}': {error}", path.display()),
-            opened => opened.with_context(|| format!("cannot open '{}'", path.display()))?,
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                return Err(HostError::InUse(format!("cannot use '{}': {error}", path.display())));
+            }
+            opened => opened.when("open", path)?,
         };
         let is_file = std::fs::metadata(&at).is_ok_and(|meta| meta.is_file());
         disks.push(DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file });

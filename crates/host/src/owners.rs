@@ -25,14 +25,17 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
 use cenote_format::ids::Guid;
 use cenote_spa::{FoundPool, ImportOptions, PoolState};
 use cenote_taskq::sync::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::HostError;
 use crate::cachefile::{CacheFile, Entry, make_own_folder, own_folder};
+use crate::error::At as _;
+
+type Result<T> = std::result::Result<T, HostError>;
 
 /// Bytes of a note at most.
 const NOTE_BYTES_MAX: u64 = 64 << 10;
@@ -88,7 +91,7 @@ fn name_of(guid: Guid, mark: u64) -> String {
 }
 
 /// Adds to `how` what is known of the last user of a pool that was not exported. The text says why that one is gone.
-pub(crate) fn settle(found: &FoundPool, how: &mut ImportOptions) -> Option<String> {
+pub fn settle(found: &FoundPool, how: &mut ImportOptions) -> Option<String> {
     let mark = found.owner_mark().filter(|_| found.state() == PoolState::Active)?;
     let folder = folder().ok()?;
     own_folder(&folder).ok()?;
@@ -118,12 +121,12 @@ fn why_gone(path: &Path, here: &System) -> Option<String> {
 }
 
 /// Notes that this process is about to open a pool for writing; the mark is for its labels.
-pub(crate) fn begin(found: &FoundPool) -> Result<u64> {
+pub fn begin(found: &FoundPool) -> Result<u64> {
     let folder = folder()?;
     make_own_folder(&folder)?;
     remove_left(&folder, found.guid, found.owner_mark());
     let mut mark = [0; 8];
-    rustix::rand::getrandom(&mut mark[..], rustix::rand::GetRandomFlags::empty())?;
+    rustix::rand::getrandom(&mut mark[..], rustix::rand::GetRandomFlags::empty()).at(&folder)?;
     let mark = u64::from_le_bytes(mark);
     let (held, here) = (folder.join(name_of(found.guid, mark)), System::here());
     let note = Note {
@@ -134,22 +137,23 @@ pub(crate) fn begin(found: &FoundPool) -> Result<u64> {
         machine: here.machine,
         host: here.host,
     };
-    let lock = make(&held, &note).with_context(|| held.display().to_string())?;
+    let lock = make(&held, &note)?;
     HELD.lock().push(Held { guid: found.guid, path: held, _lock: lock });
     Ok(mark)
 }
 
 fn make(path: &Path, note: &Note) -> Result<File> {
     let new = path.with_extension("new");
-    let mut file = File::options().write(true).create_new(true).open(&new)?;
+    let mut file = File::options().write(true).create_new(true).open(&new).at(&new)?;
     let mut fill = || -> Result<()> {
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        file.write_all(&serde_json::to_vec(note)?)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).at(&new)?;
+        let text = serde_json::to_vec(note).map_err(std::io::Error::from).at(&new)?;
+        file.write_all(&text).at(&new)?;
         // It has to outlast what the labels outlast.
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-        Ok(())
+        file.sync_all().at(&new)?;
+        std::fs::rename(&new, path).at(path)?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        File::open(folder).and_then(|folder| folder.sync_all()).at(folder)
     };
     match fill() {
         Ok(()) => Ok(file),
@@ -178,7 +182,7 @@ fn remove_left(folder: &Path, guid: Guid, kept: Option<u64>) {
 }
 
 /// The pool is exported, and its labels are this system's.
-pub(crate) fn ended(guid: Guid) {
+pub fn ended(guid: Guid) {
     let mut held = HELD.lock();
     for held in held.extract_if(.., |held| held.guid == guid) {
         // A note that stays is removed with the next opening.
@@ -194,7 +198,7 @@ pub(crate) fn ended(guid: Guid) {
         // Where the file cannot be changed the pool is as it was for this user.
         let _ = cache.update(|pools| {
             pools.values_mut().filter(|entry| is_it(entry)).for_each(|entry| entry.force = false);
-            Ok(())
+            Ok::<_, HostError>(())
         });
     }
 }

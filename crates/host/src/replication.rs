@@ -8,7 +8,8 @@ use std::path::Path;
 use cenote_spa::TopKind;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 
-use crate::vdevspec::Top;
+use crate::HostError;
+use crate::layout::{Layout, Top};
 
 /// Devices' sizes may differ by this much.
 const SIZE_FUZZ_BYTES: u64 = 16 << 20;
@@ -119,7 +120,7 @@ impl Level {
 }
 
 /// What there is of a device before it is opened: whether it is (or will be) a file, and its size if it is there.
-pub(crate) fn look(path: &Path) -> (bool, Option<u64>) {
+fn look(path: &Path) -> (bool, Option<u64>) {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_file() => (true, Some(meta.len())),
         Ok(_) => (false, None),
@@ -128,11 +129,7 @@ pub(crate) fn look(path: &Path) -> (bool, Option<u64>) {
 }
 
 /// What is wrong with vdevs that a pool is to be made of, or is to get beside those that it has; `look` says what devices are.
-pub(crate) fn mismatch(
-    pool: Option<&VdevConfig>,
-    tops: &[Top],
-    look: impl Fn(&Path) -> (bool, Option<u64>),
-) -> Option<String> {
+fn mismatch(pool: Option<&VdevConfig>, tops: &[Top], look: impl Fn(&Path) -> (bool, Option<u64>)) -> Option<String> {
     let said = |what: String| Some(format!("mismatched replication level: {what}"));
     // A pool that is mixed already is not made worse.
     let mut old: Option<Level> = None;
@@ -166,10 +163,21 @@ pub(crate) fn mismatch(
     }
 }
 
+/// Refuses vdevs that are not as redundant as the rest.
+///
+/// # Errors
+/// They are not, which a caller may insist on.
+pub fn refuse_mismatch(pool: Option<&VdevConfig>, layout: &Layout) -> Result<(), HostError> {
+    match mismatch(pool, &layout.tops, look) {
+        Some(what) => Err(HostError::Overridable(what)),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vdevspec::parse_layout;
+    use crate::layout::parse_layout;
 
     fn check(line: &str) -> Option<String> {
         let layout = parse_layout(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).unwrap();

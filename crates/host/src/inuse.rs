@@ -5,49 +5,55 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
 use cenote_spa::{KERNEL_POOLS, LOCK_PATIENCE, PoolState, foreign, kernel_pool};
-use cenote_taskq::OpenOptions;
+use cenote_taskq::{Handle, OpenOptions};
 use cenote_vdev::leaf::{LabelReport, probe_device};
 
-use crate::context::Context;
-use crate::vdevspec::Layout;
+use crate::HostError;
+use crate::error::At as _;
+use crate::layout::Layout;
 
-/// What precedes what `-f` would override.
-pub(crate) const OVERRIDE: &str = "invalid vdev specification\nuse '-f' to override the following errors:";
+type Result<T> = std::result::Result<T, HostError>;
 
 /// Refuses devices that are in use, and, unless forced, those that hold something.
-pub(crate) async fn refuse_used(context: &Context, layout: &Layout, force: bool) -> Result<()> {
+///
+/// # Errors
+/// There is one.
+pub async fn refuse_used(handle: &Handle, layout: &Layout, force: bool) -> Result<()> {
     let paths: Vec<PathBuf> = layout.paths().filter(|path| path.exists()).map(Path::to_owned).collect();
     let mut held = Vec::new();
     for path in &paths {
         // A device that cannot be read is refused when it is opened for writing, with the reason.
-        let Ok(device) = context.handle().open(path, OpenOptions::default()).await else { continue };
+        let Ok(device) = handle.open(path, OpenOptions::default()).await else { continue };
         let report = probe_device(&device).await;
         for label in report.labelled() {
-            refuse_kernels(context, path, label).await?;
+            refuse_kernels(handle, path, label).await?;
         }
-        if let Some(user) = context.handle().in_use(path, LOCK_PATIENCE).await {
-            bail!("cannot use '{}': {user}", path.display());
+        if let Some(user) = handle.in_use(path, LOCK_PATIENCE).await {
+            return Err(HostError::InUse(format!("cannot use '{}': {user}", path.display())));
         }
         held.extend(report.labelled().filter_map(member));
-        let content = foreign(&device).await.with_context(|| format!("cannot read '{}'", path.display()))?;
+        let content = foreign(&device).await.when("read", path)?;
         held.extend(content.iter().map(|found| format!("{} {found}", path.display())));
     }
     match held.is_empty() || force {
         true => Ok(()),
-        false => bail!("{OVERRIDE}\n{}", held.join("\n")),
+        false => Err(HostError::Overridable(held.join("\n"))),
     }
 }
 
 /// Refuses a device of a pool that the kernel's module has, which nothing overrides.
-pub(crate) async fn refuse_kernels(context: &Context, path: &Path, label: &LabelReport) -> Result<()> {
+///
+/// # Errors
+/// It is.
+pub async fn refuse_kernels(handle: &Handle, path: &Path, label: &LabelReport) -> Result<()> {
     let Some(guid) = label.pool_guid() else { return Ok(()) };
     let path = path.display();
-    match kernel_pool(context.handle(), Path::new(KERNEL_POOLS), guid.0, name_of(label)).await {
+    match kernel_pool(handle, Path::new(KERNEL_POOLS), guid.0, name_of(label)).await {
         None => Ok(()),
         Some((name, _)) => {
-            bail!("{path} is part of active pool '{name}', which the ZFS module of this system's kernel has imported")
+            let what = "which the ZFS module of this system's kernel has imported";
+            Err(HostError::InUse(format!("{path} is part of active pool '{name}', {what}")))
         }
     }
 }

@@ -1,4 +1,6 @@
-//! This system's host id: the number by which a pool's labels say whose it is.
+//! The host that writes pools, as labels name it: host id and name; and its clock.
+//!
+//! The host id is the number by which a pool's labels say whose it is.
 //!
 //! OpenZFS has one on both sides, and both are to agree. The kernel module takes its parameter `spl_hostid`, and where that is 0
 //! the first four bytes of `/etc/hostid` in the machine's byte order; it shows the result in `/proc/sys/kernel/spl/hostid`. Its
@@ -10,14 +12,43 @@
 
 use std::path::Path;
 
+use cenote_spa::{Clock, Host};
+
+use crate::HostError;
+
 /// Where the kernel module shows the host id that it uses.
 const OF_MODULE: &str = "/proc/sys/kernel/spl/hostid";
 /// The file that `zgenhostid` writes.
 const FILE: &str = "/etc/hostid";
 
 /// The host id; 0 if this system has none.
-pub(crate) fn host_id() -> u64 {
+#[must_use]
+pub fn host_id() -> u64 {
     find(std::env::var("ZFS_HOSTID").ok().as_deref(), Path::new(OF_MODULE), Path::new(FILE))
+}
+
+/// The clock that `SOURCE_DATE_EPOCH` asks for.
+///
+/// # Errors
+/// It is no number of seconds.
+pub fn clock() -> Result<Clock, HostError> {
+    match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => match text.parse() {
+            Ok(time) => Ok(Clock::Fixed(time)),
+            Err(_) => Err(HostError::Variable(format!("SOURCE_DATE_EPOCH is no number of seconds: '{text}'"))),
+        },
+        Err(_) => Ok(Clock::Now),
+    }
+}
+
+/// The host that writes pools; one without a name of its own where the pool is to be made again elsewhere.
+#[must_use]
+pub fn host(is_repeatable: bool) -> Host {
+    if is_repeatable {
+        return Host { id: 0, name: "localhost".to_owned() };
+    }
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Host { id: host_id(), name }
 }
 
 fn find(variable: Option<&str>, of_module: &Path, file: &Path) -> u64 {

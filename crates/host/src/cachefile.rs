@@ -13,45 +13,82 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use cenote_format::ids::Txg;
+use cenote_spa::{ImportOptions, Rewind};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::HostError;
+use crate::error::At as _;
+
+type Result<T> = std::result::Result<T, HostError>;
 
 /// The form that this program writes.
 const VERSION: u32 = 1;
 
 /// What is known of an imported pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Its guid.
-    pub(crate) guid: u64,
+    pub guid: u64,
     /// The devices that it was put together from.
-    pub(crate) paths: Vec<PathBuf>,
+    pub paths: Vec<PathBuf>,
     /// It was in use by another system and imported all the same.
     #[serde(default)]
-    pub(crate) force: bool,
+    pub force: bool,
     /// It was imported although it was destroyed.
     #[serde(default)]
-    pub(crate) destroyed: bool,
+    pub destroyed: bool,
     /// Missing logs are accepted.
     #[serde(default)]
-    pub(crate) missing_log: bool,
+    pub missing_log: bool,
     /// Prefix of mount points.
     #[serde(default)]
-    pub(crate) altroot: Option<String>,
+    pub altroot: Option<String>,
     /// Which root: "recent", "extreme", or a txg.
     #[serde(default)]
-    pub(crate) rewind: Option<String>,
+    pub rewind: Option<String>,
     /// As of its checkpoint.
     #[serde(default)]
-    pub(crate) checkpoint: bool,
+    pub checkpoint: bool,
     /// The name in the pool itself, where it was imported under another.
     #[serde(default)]
-    pub(crate) own_name: Option<String>,
+    pub own_name: Option<String>,
     /// Other properties given to this import.
     #[serde(default)]
-    pub(crate) options: BTreeMap<String, String>,
+    pub options: BTreeMap<String, String>,
+}
+
+impl Entry {
+    /// Puts what the import said into `options`, as far as they do not say it themselves. `name` is the pool's name in the list.
+    ///
+    /// # Errors
+    /// The entry names no root.
+    pub fn apply(&self, name: &str, options: &mut ImportOptions) -> Result<()> {
+        options.force |= self.force;
+        options.destroyed |= self.destroyed;
+        options.missing_log |= self.missing_log;
+        options.checkpoint |= self.checkpoint;
+        if options.altroot.is_none() {
+            options.altroot = self.altroot.clone();
+        }
+        if self.own_name.is_some() {
+            options.new_name = Some(name.to_owned());
+        }
+        if options.rewind == Rewind::None {
+            options.rewind = match self.rewind.as_deref() {
+                None => Rewind::None,
+                Some("recent") => Rewind::Recent,
+                Some("extreme") => Rewind::Extreme,
+                Some(txg) => match txg.parse() {
+                    Ok(txg) => Rewind::ToTxg(Txg(txg)),
+                    Err(_) => return Err(HostError::Variable("the cache file names no txg".into())),
+                },
+            };
+        }
+        Ok(())
+    }
 }
 
 /// The file's content.
@@ -63,14 +100,14 @@ struct Content {
 
 /// A cache file at its place.
 #[derive(Clone, Debug)]
-pub(crate) struct CacheFile {
+pub struct CacheFile {
     path: PathBuf,
 }
 
 impl CacheFile {
     /// The user's: `$CENOTE_CACHE`, else `pools.json` in `$XDG_CACHE_HOME/cenote` or `~/.cache/cenote`; root's is in
     /// `/var/cache/cenote`.
-    pub(crate) fn of_user() -> Result<Self> {
+    pub fn of_user() -> Result<Self> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(path) = variable("CENOTE_CACHE") {
             return Ok(Self { path });
@@ -79,86 +116,105 @@ impl CacheFile {
             Some(dir) => dir,
             None if rustix::process::geteuid().is_root() => PathBuf::from("/var/cache"),
             None => {
-                variable("HOME").context("neither XDG_CACHE_HOME nor HOME says where the cache file is")?.join(".cache")
+                let none =
+                    || HostError::Variable("neither XDG_CACHE_HOME nor HOME says where the cache file is".into());
+                variable("HOME").ok_or_else(none)?.join(".cache")
             }
         };
         Ok(Self { path: dir.join("cenote").join("pools.json") })
     }
 
     /// The folder that it stands in.
-    pub(crate) fn dir(&self) -> &std::path::Path {
+    pub fn dir(&self) -> &std::path::Path {
         self.path.parent().unwrap_or_else(|| std::path::Path::new(""))
     }
 
     /// The imported pools, by the names that they have here. A file that does not exist has none.
-    pub(crate) fn pools(&self) -> Result<BTreeMap<String, Entry>> {
+    pub fn pools(&self) -> Result<BTreeMap<String, Entry>> {
         let text = match std::fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-            Err(error) => return Err(error).with_context(|| self.path.display().to_string()),
+            Err(error) => return Err(error).at(&self.path),
         };
+        let wrong = |what: String| HostError::Content { path: self.path.clone(), what };
         let content: Content =
-            serde_json::from_slice(&text).with_context(|| format!("{}: not a cache file", self.path.display()))?;
+            serde_json::from_slice(&text).map_err(|error| wrong(format!("not a cache file: {error}")))?;
         if content.version != VERSION {
-            bail!("{}: version {} of cache files is not supported", self.path.display(), content.version);
+            return Err(wrong(format!("version {} of cache files is not supported", content.version)));
         }
         Ok(content.pools)
     }
 
     /// Changes the list. The file is replaced whole, so that a reader sees the old or the new one; of two that change it
     /// at once both get in, one after the other.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut BTreeMap<String, Entry>) -> Result<()>) -> Result<()> {
-        let at = || self.path.display().to_string();
-        if let Some(dir) = self.path.parent() {
-            std::fs::create_dir_all(dir).with_context(at)?;
+    ///
+    /// # Errors
+    /// What the change says; the file cannot be read or written, or others could put something into its folder.
+    pub fn update<E: From<HostError>>(
+        &self,
+        change: impl FnOnce(&mut BTreeMap<String, Entry>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let at = &self.path;
+        if let Some(dir) = at.parent() {
+            std::fs::create_dir_all(dir).at(at)?;
         }
-        let folder = own_folder(self.dir()).with_context(at)?;
-        let name = self.path.file_name().with_context(|| format!("{}: no name of a file", at()))?;
+        let folder = own_folder(self.dir())?;
+        let no_name = || HostError::Content { path: at.clone(), what: "no name of a file".into() };
+        let name = at.file_name().ok_or_else(no_name)?;
         let (mut lock_name, mut fresh) = (name.to_owned(), name.to_owned());
         lock_name.push(".lock");
         fresh.push(".new");
         let mode = Mode::from_raw_mode(0o644);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let lock: File = openat(&folder, &lock_name, flags, mode).map_err(io::Error::from).with_context(at)?.into();
-        lock.lock().with_context(at)?;
+        let lock: File = openat(&folder, &lock_name, flags, mode).at(at)?.into();
+        lock.lock().at(at)?;
         let mut pools = self.pools()?;
         change(&mut pools)?;
-        let mut text = serde_json::to_vec_pretty(&Content { version: VERSION, pools })?;
+        let text = serde_json::to_vec_pretty(&Content { version: VERSION, pools });
+        let mut text = text.map_err(io::Error::from).at(at)?;
         text.push(b'\n');
         // One that is there is a killed command's, or a link that somebody would have written through.
         match unlinkat(&folder, &fresh, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(io::Error::from(error)).with_context(at),
+            Err(error) => return Err(error).at(at).map_err(E::from),
         }
-        let file = openat(&folder, &fresh, flags | OFlags::EXCL, mode).map_err(io::Error::from).with_context(at)?;
+        let file = openat(&folder, &fresh, flags | OFlags::EXCL, mode).at(at)?;
         let mut file = File::from(file);
-        file.write_all(&text).with_context(at)?;
+        file.write_all(&text).at(at)?;
         // A power cut must not leave the name with nothing in it.
-        file.sync_all().with_context(at)?;
-        renameat(&folder, &fresh, &folder, name).map_err(io::Error::from).with_context(at)
+        file.sync_all().at(at)?;
+        renameat(&folder, &fresh, &folder, name).at(at)?;
+        Ok(())
     }
 }
 
 /// As [`own_folder`], for this user alone; made where it is not there.
-pub(crate) fn make_own_folder(dir: &Path) -> Result<File> {
+pub fn make_own_folder(dir: &Path) -> Result<File> {
     let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(dir).with_context(|| dir.display().to_string())?;
-    own_folder(dir).with_context(|| dir.display().to_string())
+    builder.recursive(true).mode(0o700).create(dir).at(dir)?;
+    own_folder(dir)
 }
 
 /// A folder, held open, if nobody else can put something into it that this user would then write or believe.
-pub(crate) fn own_folder(dir: &Path) -> Result<File> {
+pub fn own_folder(dir: &Path) -> Result<File> {
     const STICKY: u32 = 0o1000;
-    let folder = File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?;
-    let found = folder.metadata()?;
+    let folder = File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir }).at(dir)?;
+    let found = folder.metadata().at(dir)?;
+    let untrusted = |what| Err(HostError::Untrusted { path: dir.to_owned(), what });
     let own = rustix::process::geteuid().as_raw();
     if found.uid() != own && found.uid() != 0 {
-        bail!("the folder is of user {}, who is neither you nor root; CENOTE_CACHE names another", found.uid());
+        return untrusted(format!(
+            "the folder is of user {}, who is neither you nor root; CENOTE_CACHE names another",
+            found.uid()
+        ));
     }
     // A user's own group often has nobody else in it; root's may.
     let others = if own == 0 { 0o022 } else { 0o002 };
     if found.mode() & others != 0 && found.mode() & STICKY == 0 {
-        bail!("the folder can be written by others (mode {:03o}): 'chmod go-w' it", found.mode() & 0o777);
+        return untrusted(format!(
+            "the folder can be written by others (mode {:03o}): 'chmod go-w' it",
+            found.mode() & 0o777
+        ));
     }
     Ok(folder)
 }
@@ -175,13 +231,13 @@ mod tests {
         let entry = Entry { guid: u64::MAX, paths: vec!["/x".into()], force: true, ..Entry::default() };
         file.update(|pools| {
             pools.insert("tank".into(), entry.clone());
-            Ok(())
+            Ok::<_, HostError>(())
         })
         .unwrap();
         assert_eq!(file.pools().unwrap().get("tank"), Some(&entry));
         file.update(|pools| {
             pools.remove("tank");
-            Ok(())
+            Ok::<_, HostError>(())
         })
         .unwrap();
         assert!(file.pools().unwrap().is_empty());
@@ -189,15 +245,15 @@ mod tests {
         let victim = dir.path().join("victim");
         std::fs::write(&victim, "mine").unwrap();
         std::os::unix::fs::symlink(&victim, dir.path().join("deep/pools.json.new")).unwrap();
-        file.update(|_| Ok(())).unwrap();
+        file.update(|_| Ok::<_, HostError>(())).unwrap();
         assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
         std::fs::remove_file(dir.path().join("deep/pools.json.lock")).unwrap();
         std::os::unix::fs::symlink(&victim, dir.path().join("deep/pools.json.lock")).unwrap();
-        assert!(file.update(|_| Ok(())).is_err());
+        assert!(file.update(|_| Ok::<_, HostError>(())).is_err());
         std::fs::remove_file(dir.path().join("deep/pools.json.lock")).unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(dir.path().join("deep"), Some(1001), None).unwrap();
-            let told = format!("{:#}", file.update(|_| Ok(())).unwrap_err());
+            let told = format!("{:#}", file.update(|_| Ok::<_, HostError>(())).unwrap_err());
             assert!(told.contains("user 1001"), "{told}");
             std::os::unix::fs::chown(dir.path().join("deep"), Some(0), None).unwrap();
         }

@@ -3,12 +3,14 @@
 use std::path::Path;
 
 /// As many bytes as can be named.
-pub(crate) fn usable(bytes: u64) -> usize {
+#[must_use]
+pub fn usable(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// A quarter of the machine's memory, or of what the control group allows.
-pub(crate) fn default_cache_bytes() -> usize {
+#[must_use]
+pub fn default_cache_bytes() -> usize {
     const UNKNOWN: u64 = 1 << 30;
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total_kib = info

@@ -1,0 +1,61 @@
+//! Making a pool with its root file system.
+
+use cenote_dmu::Object;
+use cenote_spa::{CreateOptions, FileSizes, Pool, PropertyValue, SpaError, create};
+use cenote_taskq::{BoxFuture, Handle};
+use cenote_zpl::Properties;
+use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
+
+use crate::Setting;
+use crate::error::AdminError;
+
+/// A pool whose first txg is not written yet, with an empty root file system.
+pub struct NewPool {
+    /// The pool. It is one on disk with its first sync.
+    pub pool: Pool,
+    /// Fills the root file system.
+    pub files: BulkWriter,
+    /// The root directory, and its attributes.
+    pub root: (Object, NodeSpec),
+}
+
+/// Makes a pool in memory and labels on its devices, with properties of the pool (none where one is taken away) and of its root file
+/// system.
+///
+/// # Errors
+/// As [`create`]; a property cannot have its value.
+pub fn create_pool<'a>(
+    handle: &'a Handle,
+    options: CreateOptions,
+    of_pool: &'a [(String, Option<PropertyValue>)],
+    of_root: &'a [Setting],
+) -> BoxFuture<'a, Result<NewPool, AdminError>> {
+    Box::pin(async move {
+        let pool = create(handle, options).await?;
+        for (name, value) in of_pool {
+            pool.set_pool_property(name, value.as_ref()).await?;
+        }
+        let no_root = || SpaError::Corrupt { pool: pool.name().to_owned(), what: "it has no root dataset".into() };
+        let head = pool.root().ok_or_else(no_root)?;
+        for (name, value) in of_root {
+            pool.set_property(&head, name, value).await?;
+        }
+        let now = [pool.time_s(), 0];
+        let node =
+            NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
+        let mut files = BulkWriter::create(&head.objset, pool.txg(), &node).await?;
+        let number = |wanted: &str| {
+            of_root.iter().rev().find(|(name, _)| name == wanted).and_then(|(_, value)| match value {
+                PropertyValue::Number(number) => Some(*number),
+                PropertyValue::Text(_) => None,
+            })
+        };
+        // Values that need a feature which the pool is made without were refused.
+        let sizes = FileSizes::of_properties(number("recordsize"), number("dnodesize"));
+        (files.record_bytes, files.dnode_slots) = (sizes.record_bytes, sizes.dnode_slots);
+        files.xattrs = Properties::of(number).files.xattrs;
+        let root = files.objset().object(files.root()).await?;
+        let node = NodeSpec { parent: root.id(), size_bytes: 2, links: 2, ..node };
+        Ok(NewPool { pool, files, root: (root, node) })
+    })
+}

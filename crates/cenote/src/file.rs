@@ -1,0 +1,167 @@
+//! Files that are open, and bytes that were read.
+
+use std::fmt;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use cenote_taskq::Block;
+
+use crate::error::Error;
+use crate::filesystem::FileSystem;
+use crate::metadata::Metadata;
+use crate::raise::Lower as _;
+
+/// Bytes that are read in one step.
+const STEP_BYTES: usize = 8 << 20;
+
+/// Bytes that were read. Cheap to clone: it may be the block that the cache has.
+#[derive(Clone, Default)]
+pub struct Bytes(Block);
+
+impl Bytes {
+    /// Reads in steps.
+    pub(crate) async fn gather(
+        offset_bytes: u64,
+        len: usize,
+        read: impl AsyncFn(u64, usize) -> Result<Block, Error>,
+    ) -> Result<Self, Error> {
+        if len <= STEP_BYTES {
+            return read(offset_bytes, len).await.map(Self);
+        }
+        let mut all = Vec::new();
+        while all.len() < len {
+            let at = offset_bytes.saturating_add(all.len() as u64);
+            let part = read(at, (len - all.len()).min(STEP_BYTES)).await?;
+            if part.is_empty() {
+                break;
+            }
+            all.extend_from_slice(&part);
+        }
+        Ok(Self(all.into()))
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({})", self.len())
+    }
+}
+
+/// An open file. It stays, whatever becomes of its names, until this is dropped. Any number of tasks may read and write it at once.
+pub struct File {
+    filesystem: FileSystem,
+    file: cenote_zpl::File,
+    path: PathBuf,
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl File {
+    pub(crate) fn new(filesystem: FileSystem, file: cenote_zpl::File, path: &Path) -> Self {
+        Self { filesystem, file, path: path.to_owned() }
+    }
+
+    fn error(&self, error: cenote_zpl::ZplError) -> Error {
+        self.filesystem.error(error, &self.path)
+    }
+
+    /// Its attributes.
+    ///
+    /// # Errors
+    /// They contradict themselves.
+    pub fn metadata(&self) -> Result<Metadata, Error> {
+        Ok(Metadata::of(&self.file.attributes().map_err(|error| self.error(error))?))
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.file.size_bytes()
+    }
+
+    /// True if it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Up to `len` bytes at an offset; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// They cannot be read: [`Error::place`] says which block, where.
+    pub async fn read_at(&self, offset_bytes: u64, len: usize) -> Result<Bytes, Error> {
+        let read = async |at, len| self.file.read(at, len).await.map_err(|error| self.error(error));
+        Bytes::gather(offset_bytes, len, read).await
+    }
+
+    /// Writes bytes at an offset; the file becomes longer where they reach beyond its end.
+    ///
+    /// # Errors
+    /// [`NoSpace`](crate::ErrorKind::NoSpace), [`ReadOnly`](crate::ErrorKind::ReadOnly), [`Denied`](crate::ErrorKind::Denied); or what
+    /// stands around them cannot be read.
+    pub async fn write_at(&self, offset_bytes: u64, content: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.filesystem.live()?;
+        self.file.write(offset_bytes, content.as_ref()).await.map_err(|error| self.error(error))?;
+        self.settle().await
+    }
+
+    /// Gives it another length. What it grows by is a hole.
+    ///
+    /// # Errors
+    /// As [`Self::write_at`].
+    pub async fn set_len(&self, len_bytes: u64) -> Result<(), Error> {
+        self.filesystem.live()?;
+        self.file.truncate(len_bytes).await.map_err(|error| self.error(error))?;
+        self.settle().await
+    }
+
+    /// The first offset at or after this one that is not in a hole; none if there is none.
+    ///
+    /// # Errors
+    /// The file's tree of blocks cannot be read.
+    pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>, Error> {
+        self.file.next_data(offset_bytes).await.map_err(|error| self.error(error))
+    }
+
+    /// The first offset at or after this one that is in a hole, or the end; none past the end.
+    ///
+    /// # Errors
+    /// As [`Self::next_data`].
+    pub async fn next_hole(&self, offset_bytes: u64) -> Result<Option<u64>, Error> {
+        self.file.next_hole(offset_bytes).await.map_err(|error| self.error(error))
+    }
+
+    /// Waits until all that was changed of it is on disk, in the intent log at least (`fsync`). With the property `sync=disabled` it does
+    /// not wait.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn sync(&self) -> Result<(), Error> {
+        let live = self.filesystem.live()?;
+        self.file.settle_access().await.map_err(|error| self.error(error))?;
+        live.log.sync(Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
+    }
+
+    async fn settle(&self) -> Result<(), Error> {
+        let live = self.filesystem.live()?;
+        live.log.settle(false, Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
+    }
+}

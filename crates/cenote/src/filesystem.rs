@@ -1,0 +1,670 @@
+//! File systems: opening them, and all that goes by paths.
+
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cenote_dmu::Objset;
+use cenote_dsl::{Dataset, Dsl, DslError};
+use cenote_format::enums::ObjsetType;
+use cenote_format::ids::ObjectId;
+use cenote_spa::{LiveHead, LongHold, SpaError, Syncer};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Class, Join};
+use cenote_zil::Log;
+use cenote_zpl::{AttributeChange, Attributes, NewNode, Properties, RenameMode, XattrSet, ZplError};
+
+use crate::error::{Error, ErrorKind, Place};
+use crate::file::File;
+use crate::metadata::{FileKind, Metadata, time_of};
+use crate::pool::{Access, Open, Pool};
+use crate::raise::{Lower as _, Raise as _, Raised};
+use crate::readdir::ReadDir;
+
+/// Pause before freeing is tried again where it failed.
+const REAP_AGAIN: Duration = Duration::from_secs(1);
+/// Bytes of a file that are read at a time.
+const CHUNK_BYTES: usize = 4 << 20;
+
+pub(crate) struct Inner {
+    pub(crate) files: cenote_zpl::FileSystem,
+    name: String,
+    live: Option<Live>,
+    /// Keeps what is read as it is on disk.
+    _hold: Option<LongHold>,
+}
+
+/// What a file system has that is changed.
+pub(crate) struct Live {
+    head: LiveHead,
+    pub(crate) log: Arc<Log>,
+    /// The property `readonly` is off.
+    may_change: AtomicBool,
+    /// Frees files without a name and without a user, in the background.
+    reaper: Mutex<Option<Join<()>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.files.stop_reaping();
+    }
+}
+
+/// Frees the delete queue, until the file system is closed.
+async fn reap(files: cenote_zpl::FileSystem) {
+    let handle = files.objset().dmu().handle().clone();
+    while files.garbage().await {
+        if files.reap().await.is_err() {
+            // A full pool has space again some time; one that is not written any more is closed soon.
+            handle.sleep(REAP_AGAIN).await;
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn begin_reaping(&self) {
+        let Some(live) = &self.live else { return };
+        let mut reaper = live.reaper.lock();
+        if reaper.is_none() && live.may_change.load(Ordering::Relaxed) {
+            *reaper = Some(live.head.pool().handle().spawn(Class::Background, reap(self.files.clone())));
+        }
+    }
+
+    /// Ends its use. A little of the delete queue is freed; the rest is left to the next user.
+    pub(crate) async fn close(&self) {
+        self.files.stop_reaping();
+        let Some(live) = &self.live else { return };
+        let reaper = live.reaper.lock().take();
+        if let Some(reaper) = reaper {
+            // If it panicked the runtime has said so, and the queue is on disk.
+            drop(reaper.await);
+        }
+        if live.may_change.load(Ordering::Relaxed) {
+            // What is left is on disk.
+            drop(self.files.reap_little().await);
+        }
+    }
+
+    /// Obeys changed properties from the next call on.
+    fn obey(&self, properties: &Properties) {
+        let Some(live) = &self.live else { return };
+        self.files.set_options(properties.files);
+        live.log.set_mode(properties.sync);
+        live.log.set_for_throughput(properties.is_for_throughput);
+        live.may_change.store(!properties.forbidden.write, Ordering::Relaxed);
+        self.begin_reaping();
+    }
+}
+
+/// A dataset as it was found by its name.
+enum Found {
+    /// It can be changed.
+    Head(LiveHead, Box<Properties>),
+    /// It is read as it is on disk, and kept there.
+    Frozen(LongHold),
+}
+
+/// Opens the file system of a dataset or snapshot, unless it is open.
+pub(crate) async fn open(pool: &Pool, name: &str) -> Result<FileSystem, Error> {
+    let mut open = pool.inner.open.lock().await;
+    let whole = name.to_owned();
+    let found = pool.look(move |dsl| {
+        Box::pin(async move {
+            let dataset = dsl.dataset(&whole).await?;
+            check_kind(dsl, &dataset, &whole).await?;
+            Ok(dataset)
+        })
+    });
+    let dataset = found.await?;
+    let of = |inner| FileSystem { pool: pool.clone(), inner };
+    match open.get(&dataset.object) {
+        Some(Open::Files(inner)) => return Ok(of(Arc::clone(inner))),
+        Some(_) => return Err(Error::misuse(format!("'{name}' is a volume"))),
+        None => {}
+    }
+    let inner = match &pool.inner.access {
+        Access::Read(_) => frozen(pool, &dataset, None).await?,
+        Access::Write(spa) => match find(spa, &dataset, name).await? {
+            Found::Frozen(hold) => frozen(pool, &dataset, Some(hold)).await?,
+            Found::Head(head, properties) => changed(head, &properties, name).await?,
+        },
+    };
+    let inner = Arc::new(inner);
+    inner.begin_reaping();
+    open.insert(dataset.object, Open::Files(inner.clone()));
+    Ok(of(inner))
+}
+
+async fn check_kind(dsl: &Dsl, dataset: &Dataset, name: &str) -> Result<(), Raised> {
+    match dsl.kind(dataset).await? {
+        ObjsetType::Zfs => Ok(()),
+        ObjsetType::Zvol => Err(Raised(Error::misuse(format!("'{name}' is a volume")))),
+        _ => Err(Raised(no_contents(name))),
+    }
+}
+
+pub(crate) fn no_contents(name: &str) -> Error {
+    Error::misuse(format!("'{name}' has no contents"))
+}
+
+/// The objset of a dataset that does not change while it is read.
+pub(crate) async fn frozen_objset(pool: &Pool, dataset: &Dataset) -> Result<Objset, Error> {
+    let dataset = dataset.clone();
+    let opened = pool.look(move |dsl| {
+        Box::pin(async move {
+            let name = dataset.name();
+            if dsl.encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
+                return Err(DslError::KeyNotLoaded(name).into());
+            }
+            let objset = dsl.open_for_clients(&dataset).await?;
+            objset.ok_or_else(|| Raised(no_contents(&name)))
+        })
+    });
+    opened.await
+}
+
+/// Finds a dataset between two changes of the pool, and takes a head to be changed, where that can be.
+async fn find(spa: &cenote_spa::Pool, dataset: &Dataset, name: &str) -> Result<Found, Error> {
+    let (pool, wanted, name) = (spa.clone(), dataset.clone(), name.to_owned());
+    let found = spa.look(move |syncer| {
+        Box::pin(async move {
+            let dsl = syncer.dsl().clone();
+            let dataset = dsl.dataset(&name).await?;
+            if dataset.phys.guid != wanted.phys.guid {
+                return Err(Raised::from(DslError::NoSuchDataset(name)));
+            }
+            if dataset.is_snapshot() {
+                return Ok(Found::Frozen(syncer.long_hold(dataset.object)));
+            }
+            let properties = properties(syncer, &dsl, &dataset).await?;
+            let head = match syncer.open_head(&name).await {
+                Ok(head) => head,
+                // It can be read all the same.
+                Err(SpaError::Unwritable { .. }) => return Ok(Found::Frozen(syncer.long_hold(dataset.object))),
+                Err(error) => return Err(error.into()),
+            };
+            Ok(Found::Head(pool.adopt(syncer, &name, head).await?, Box::new(properties)))
+        })
+    });
+    found.await.map_err(|Raised(error)| error)
+}
+
+/// The properties of a file system, with sizes of new files' blocks and dnodes that the pool's features allow.
+async fn properties(syncer: &Syncer, dsl: &Dsl, dataset: &Dataset) -> Result<Properties, Raised> {
+    let mut properties = Properties::read(dsl, &dataset.dir).await?;
+    let sizes = syncer.file_sizes(dsl, &dataset.dir).await?;
+    (properties.files.record_bytes, properties.files.dnode_slots) = (sizes.record_bytes, sizes.dnode_slots);
+    Ok(properties)
+}
+
+async fn changed(head: LiveHead, properties: &Properties, name: &str) -> Result<Inner, Error> {
+    let log = Arc::new(head.log(properties.sync));
+    log.set_for_throughput(properties.is_for_throughput);
+    let opened = cenote_zpl::FileSystem::open_logged(head.objset(), log.clone(), properties.files).await;
+    let may_change = AtomicBool::new(!properties.forbidden.write);
+    let live = Live { head, log, may_change, reaper: Mutex::default() };
+    Ok(Inner { files: opened.raised()?, name: name.to_owned(), live: Some(live), _hold: None })
+}
+
+async fn frozen(pool: &Pool, dataset: &Dataset, hold: Option<LongHold>) -> Result<Inner, Error> {
+    let name = dataset.name();
+    if dataset.is_inconsistent() {
+        let what = format!("'{name}' is half received or half destroyed");
+        return Err(Error::new(ErrorKind::Busy, Place::default(), what));
+    }
+    let files = cenote_zpl::FileSystem::open(frozen_objset(pool, dataset).await?).await.raised()?;
+    Ok(Inner { files, name, live: None, _hold: hold })
+}
+
+/// Has all open file systems obey their properties as they are now.
+pub(crate) async fn refresh(pool: &Pool) -> Result<(), Error> {
+    let Access::Write(spa) = &pool.inner.access else { return Ok(()) };
+    let open: Vec<(ObjectId, Open)> =
+        pool.inner.open.lock().await.iter().map(|(id, open)| (*id, open.clone())).collect();
+    for (id, open) in open {
+        let Open::Files(inner) = open else { continue };
+        let found = spa.look(move |syncer| {
+            Box::pin(async move {
+                let dsl = syncer.dsl().clone();
+                let dir = dsl.dataset_phys(id).await?.dir;
+                let dir = dsl.dir_object(dir, dsl.dir_name(dir).await?).await?;
+                let dataset = dsl.dataset_object(id, dir, None).await?;
+                properties(syncer, &dsl, &dataset).await
+            })
+        });
+        inner.obey(&found.await.map_err(|Raised(error)| error)?);
+    }
+    Ok(())
+}
+
+/// The file system of a dataset or snapshot. Cheap to clone, and any number of tasks may use it at once.
+///
+/// Paths begin at the root directory of the dataset, with or without a slash. Symbolic links are followed within the dataset. New
+/// files and directories belong to the owner and group of their directory.
+///
+/// ```no_run
+/// # async fn example(pool: cenote::Pool) -> Result<(), cenote::Error> {
+/// let home = pool.filesystem("tank/home").await?;
+/// home.create_dir("/notes").await?;
+/// home.write("/notes/today", b"water the plants").await?;
+/// home.sync().await?;
+/// let mut listing = home.read_dir("/notes").await?;
+/// while let Some(entry) = listing.next().await? {
+///     println!("{}", entry.name.display());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct FileSystem {
+    pool: Pool,
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileSystem").field("name", &self.inner.name).finish_non_exhaustive()
+    }
+}
+
+/// How much a file system uses and may still use, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Used by what is in it.
+    pub used_bytes: u64,
+    /// Available to it.
+    pub available_bytes: u64,
+}
+
+fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+/// The directory and the last name of a path.
+fn split(path: &Path) -> Result<(&[u8], &[u8]), Error> {
+    let mut whole = bytes(path);
+    while let Some(shorter) = whole.strip_suffix(b"/") {
+        whole = shorter;
+    }
+    let (directory, name) = match whole.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&whole[..at], &whole[at + 1..]),
+        None => (&whole[..0], whole),
+    };
+    match name {
+        b"" | b"." | b".." => Err(Error::misuse("the path does not end in a name").of_path(path)),
+        name => Ok((directory, name)),
+    }
+}
+
+impl FileSystem {
+    /// The name of the dataset or snapshot that was opened.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// True if nothing can be changed: a snapshot, a pool that is open read-only, a dataset with `readonly=on`.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.live().is_err()
+    }
+
+    pub(crate) fn live(&self) -> Result<&Live, Error> {
+        let live = self.inner.live.as_ref().filter(|live| live.may_change.load(Ordering::Relaxed));
+        live.ok_or_else(|| ZplError::ReadOnly.raise().of_dataset(self.name()))
+    }
+
+    /// An error of this file system.
+    pub(crate) fn error(&self, error: ZplError, path: &Path) -> Error {
+        error.raise().of_dataset(self.name()).of_path(path)
+    }
+
+    async fn find(&self, path: &Path, follows: bool) -> Result<Attributes, Error> {
+        let found = self.inner.files.follow(bytes(path), follows).await;
+        found.map_err(|error| self.error(error, path))
+    }
+
+    /// The directory that the last name of a path stands in, and the name.
+    async fn parent<'a>(&self, path: &'a Path) -> Result<(Attributes, &'a [u8]), Error> {
+        let (directory, name) = split(path)?;
+        let found = self.inner.files.follow(directory, true).await;
+        Ok((found.map_err(|error| self.error(error, path))?, name))
+    }
+
+    /// The end of a change: on disk where the property `sync` asks for it.
+    async fn settle(&self, live: &Live) -> Result<(), Error> {
+        live.log.settle(false, None).await.map_err(|error| error.raise().of_dataset(self.name()))
+    }
+
+    /// What a path leads to.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), or it cannot be read.
+    pub async fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
+        Ok(Metadata::of(&self.find(path.as_ref(), true).await?))
+    }
+
+    /// The same, of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`Self::metadata`].
+    pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
+        Ok(Metadata::of(&self.find(path.as_ref(), false).await?))
+    }
+
+    /// The whole content of a file.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is no file), or it cannot be read: then
+    /// [`Error::place`] says which block, where.
+    pub async fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
+        let file = self.open(path).await?;
+        let mut content = Vec::new();
+        loop {
+            let part = file.read_at(content.len() as u64, CHUNK_BYTES).await?;
+            if part.is_empty() {
+                return Ok(content);
+            }
+            content.extend_from_slice(&part);
+        }
+    }
+
+    /// Writes a file: it is made, or made empty, and filled.
+    ///
+    /// # Errors
+    /// As [`Self::create`] and [`File::write_at`].
+    pub async fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.create(path).await?.write_at(0, content).await
+    }
+
+    /// Opens a file that is there, to be read, and to be written where the file system can be changed.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is no file).
+    pub async fn open(&self, path: impl AsRef<Path>) -> Result<File, Error> {
+        let path = path.as_ref();
+        let found = self.find(path, true).await?;
+        self.open_object(found.object, path).await
+    }
+
+    async fn open_object(&self, object: ObjectId, path: &Path) -> Result<File, Error> {
+        let file = self.inner.files.open_file(object).await.map_err(|error| self.error(error, path))?;
+        Ok(File::new(self.clone(), file, path))
+    }
+
+    /// Makes a file, with mode 644, or makes one that is there empty; and opens it.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) (of its directory), [`Misuse`](ErrorKind::Misuse), [`NoSpace`](ErrorKind::NoSpace),
+    /// [`ReadOnly`](ErrorKind::ReadOnly).
+    pub async fn create(&self, path: impl AsRef<Path>) -> Result<File, Error> {
+        let path = path.as_ref();
+        let live = self.live()?;
+        loop {
+            match self.find(path, true).await {
+                Ok(found) => {
+                    let file = self.open_object(found.object, path).await?;
+                    file.set_len(0).await?;
+                    return Ok(file);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            let (directory, name) = self.parent(path).await?;
+            let new = new_node(&directory, FileKind::File, 0o644);
+            match self.inner.files.create_file(directory.object, name, &new).await {
+                Ok((file, _)) => {
+                    self.settle(live).await?;
+                    return Ok(File::new(self.clone(), file, path));
+                }
+                // Somebody else has made it, unless it is a link that leads nowhere.
+                Err(ZplError::Exists) if self.find(path, true).await.is_ok() => {}
+                Err(error) => return Err(self.error(error, path)),
+            }
+        }
+    }
+
+    async fn make(&self, path: &Path, new: impl FnOnce(&Attributes) -> NewNode) -> Result<(), Error> {
+        let live = self.live()?;
+        let (directory, name) = self.parent(path).await?;
+        let made = self.inner.files.create(directory.object, name, &new(&directory)).await;
+        made.map_err(|error| self.error(error, path))?;
+        self.settle(live).await
+    }
+
+    /// Makes a directory, with mode 755.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`Exists`](ErrorKind::Exists).
+    pub async fn create_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.make(path.as_ref(), |directory| new_node(directory, FileKind::Directory, 0o755)).await
+    }
+
+    /// Makes a directory, and those above it that are missing. One that is there is left as it is.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub async fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
+        let mut missing = Vec::new();
+        for at in path.ancestors().filter(|at| !at.as_os_str().is_empty()) {
+            match self.metadata(at).await {
+                Ok(found) if found.kind == FileKind::Directory => break,
+                Ok(_) => return Err(self.error(ZplError::NotDirectory, at)),
+                Err(error) if error.kind() == ErrorKind::NotFound => missing.push(at),
+                Err(error) => return Err(error),
+            }
+        }
+        for at in missing.into_iter().rev() {
+            match self.create_dir(at).await {
+                Err(error) if error.kind() == ErrorKind::Exists => {}
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a symbolic link at `path`.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`Exists`](ErrorKind::Exists).
+    pub async fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<(), Error> {
+        let target = bytes(target.as_ref()).to_vec();
+        let new =
+            |directory: &Attributes| NewNode { target: Some(target), ..new_node(directory, FileKind::Symlink, 0o777) };
+        self.make(path.as_ref(), new).await
+    }
+
+    /// Gives a file another name.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`Exists`](ErrorKind::Exists); the file is a directory.
+    pub async fn hard_link(&self, file: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<(), Error> {
+        let (live, path) = (self.live()?, path.as_ref());
+        let found = self.find(file.as_ref(), false).await?;
+        let (directory, name) = self.parent(path).await?;
+        let linked = self.inner.files.link(found.object, directory.object, name).await;
+        linked.map_err(|error| self.error(error, path))?;
+        self.settle(live).await
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is none).
+    pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
+        let path = path.as_ref();
+        let found = self.find(path, false).await?;
+        let target = self.inner.files.read_link(found.object).await.map_err(|error| self.error(error, path))?;
+        Ok(PathBuf::from(std::ffi::OsString::from_vec(target)))
+    }
+
+    /// Lists a directory, in no particular order.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is none).
+    pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
+        let path = path.as_ref();
+        let found = self.find(path, true).await?;
+        if found.kind != cenote_zpl::FileKind::Directory {
+            return Err(self.error(ZplError::NotDirectory, path));
+        }
+        Ok(ReadDir::new(self.clone(), found.object, path))
+    }
+
+    /// Removes a name of a file, link, device, pipe or socket. A file that is open stays readable and writable.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is a directory), [`Denied`](ErrorKind::Denied),
+    /// [`ReadOnly`](ErrorKind::ReadOnly).
+    pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let (live, path) = (self.live()?, path.as_ref());
+        let (directory, name) = self.parent(path).await?;
+        self.inner.files.unlink(directory.object, name).await.map_err(|error| self.error(error, path))?;
+        self.settle(live).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`Self::remove_file`]; [`Exists`](ErrorKind::Exists): it has entries.
+    pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let (live, path) = (self.live()?, path.as_ref());
+        let (directory, name) = self.parent(path).await?;
+        self.inner.files.rmdir(directory.object, name).await.map_err(|error| self.error(error, path))?;
+        self.settle(live).await
+    }
+
+    /// Gives a file or directory another path. What is there is replaced, if it may be.
+    ///
+    /// # Errors
+    /// As POSIX has them.
+    pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Error> {
+        let (live, from, to) = (self.live()?, from.as_ref(), to.as_ref());
+        let (old, old_name) = self.parent(from).await?;
+        let (new, new_name) = self.parent(to).await?;
+        let renamed = self.inner.files.rename(old.object, old_name, new.object, new_name, RenameMode::Replace).await;
+        renamed.map_err(|error| self.error(error, from))?;
+        self.settle(live).await
+    }
+
+    async fn change(&self, path: &Path, change: AttributeChange) -> Result<(), Error> {
+        let live = self.live()?;
+        let found = self.find(path, true).await?;
+        let changed = self.inner.files.set_attributes(found.object, &change).await;
+        changed.map_err(|error| self.error(error, path))?;
+        self.settle(live).await
+    }
+
+    /// Sets the permission bits, with set-uid, set-gid and sticky.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Denied`](ErrorKind::Denied), [`ReadOnly`](ErrorKind::ReadOnly).
+    pub async fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Error> {
+        let permissions = Some(mode & 0o7777);
+        self.change(path.as_ref(), AttributeChange { permissions, ..AttributeChange::default() }).await
+    }
+
+    /// Sets owner and group.
+    ///
+    /// # Errors
+    /// As [`Self::set_mode`].
+    pub async fn set_owner(&self, path: impl AsRef<Path>, uid: u32, gid: u32) -> Result<(), Error> {
+        let change = AttributeChange { uid: Some(uid), gid: Some(gid), ..AttributeChange::default() };
+        self.change(path.as_ref(), change).await
+    }
+
+    /// Sets the time of the last change of content.
+    ///
+    /// # Errors
+    /// As [`Self::set_mode`].
+    pub async fn set_modified(&self, path: impl AsRef<Path>, time: std::time::SystemTime) -> Result<(), Error> {
+        let change = AttributeChange { modified: Some(time_of(time)), ..AttributeChange::default() };
+        self.change(path.as_ref(), change).await
+    }
+
+    /// The names of extended attributes, such as `user.mime_type`.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), or they cannot be read.
+    pub async fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Error> {
+        let path = path.as_ref();
+        let found = self.find(path, true).await?;
+        self.inner.files.xattr_names(found.object).await.map_err(|error| self.error(error, path))
+    }
+
+    /// An extended attribute; none if there is none of this name.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) (of the path), or it cannot be read.
+    pub async fn xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        let path = path.as_ref();
+        let found = self.find(path, true).await?;
+        match self.inner.files.xattr(found.object, name.as_bytes()).await {
+            Ok(value) => Ok(Some(value)),
+            Err(ZplError::NoXattr) => Ok(None),
+            Err(error) => Err(self.error(error, path)),
+        }
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) (of the path), [`Misuse`](ErrorKind::Misuse) (it is too large),
+    /// [`ReadOnly`](ErrorKind::ReadOnly).
+    pub async fn set_xattr(&self, path: impl AsRef<Path>, name: &str, value: &[u8]) -> Result<(), Error> {
+        let (live, path) = (self.live()?, path.as_ref());
+        let found = self.find(path, true).await?;
+        let set = self.inner.files.set_xattr(found.object, name.as_bytes(), value, XattrSet::Any).await;
+        set.map_err(|error| self.error(error, path))?;
+        self.settle(live).await
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), also where there is none of this name; [`ReadOnly`](ErrorKind::ReadOnly).
+    pub async fn remove_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<(), Error> {
+        let (live, path) = (self.live()?, path.as_ref());
+        let found = self.find(path, true).await?;
+        let removed = self.inner.files.remove_xattr(found.object, name.as_bytes()).await;
+        removed.map_err(|error| self.error(error, path))?;
+        self.settle(live).await
+    }
+
+    /// Waits until all that was changed in it is on disk, in the intent log at least. With the property `sync=disabled` it does not wait.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn sync(&self) -> Result<(), Error> {
+        let Some(live) = &self.inner.live else { return Ok(()) };
+        live.log.sync(None).await.map_err(|error| error.raise().of_dataset(self.name()))
+    }
+
+    /// How much it uses and may still use, as of the last txg. None where it is not changed through this handle: see
+    /// [`Dataset`](crate::Dataset).
+    #[must_use]
+    pub fn space(&self) -> Option<Space> {
+        let space = self.inner.live.as_ref()?.head.space();
+        Some(Space { used_bytes: space.referenced_bytes, available_bytes: space.available_bytes })
+    }
+}
+
+/// A node that belongs to the owner of its directory.
+fn new_node(directory: &Attributes, kind: FileKind, permissions: u32) -> NewNode {
+    let mode = kind.mode_bits() | permissions;
+    NewNode { mode, uid: directory.uid, gid: directory.gid, ..NewNode::default() }
+}

@@ -1,0 +1,74 @@
+//! Listings of directories.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use cenote_format::ids::ObjectId;
+use cenote_zpl::Cursor;
+
+use crate::error::Error;
+use crate::filesystem::FileSystem;
+use crate::metadata::FileKind;
+
+/// Entries that are read at a time.
+const BATCH: usize = 256;
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DirEntry {
+    /// The name.
+    pub name: OsString,
+    /// What it leads to, where the entry says so: those of old datasets do not.
+    pub kind: Option<FileKind>,
+    /// The number of what it leads to: the inode.
+    pub object: u64,
+}
+
+/// A listing of a directory. An entry that is there all the time is listed once, whatever comes and goes meanwhile.
+pub struct ReadDir {
+    filesystem: FileSystem,
+    directory: ObjectId,
+    path: PathBuf,
+    next: Cursor,
+    batch: VecDeque<DirEntry>,
+    is_over: bool,
+}
+
+impl fmt::Debug for ReadDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadDir").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl ReadDir {
+    pub(crate) fn new(filesystem: FileSystem, directory: ObjectId, path: &Path) -> Self {
+        let path = path.to_owned();
+        Self { filesystem, directory, path, next: Cursor::START, batch: VecDeque::new(), is_over: false }
+    }
+
+    /// The next entry; none at the end.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub async fn next(&mut self) -> Result<Option<DirEntry>, Error> {
+        if self.batch.is_empty() && !self.is_over {
+            let files = &self.filesystem.inner.files;
+            let listed = files.list(self.directory, self.next, BATCH).await;
+            let listed = listed.map_err(|error| self.filesystem.error(error, &self.path))?;
+            match listed.last() {
+                Some(last) => self.next = last.next,
+                None => self.is_over = true,
+            }
+            self.batch.extend(listed.into_iter().map(|entry| DirEntry {
+                name: OsString::from_vec(entry.name),
+                kind: entry.kind.map(FileKind::of),
+                object: entry.object.0,
+            }));
+        }
+        Ok(self.batch.pop_front())
+    }
+}

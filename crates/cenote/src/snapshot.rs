@@ -1,0 +1,157 @@
+//! Snapshots.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use cenote_admin::values::When;
+use cenote_format::enums::ObjsetType;
+use cenote_props::Types;
+
+use crate::dataset::{Dataset, Reach, settings};
+use crate::error::Error;
+use crate::filesystem::FileSystem;
+use crate::pool::Pool;
+use crate::raise::Raise as _;
+use crate::volume::Volume;
+
+/// A snapshot, by its name. Cheap to clone; it holds nothing in the pool.
+#[derive(Clone)]
+pub struct Snapshot {
+    pool: Pool,
+    name: String,
+    guid: u64,
+    txg: u64,
+    created: SystemTime,
+    referenced_bytes: u64,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// The snapshot of this name: `tank/home@before`.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), [`Misuse`](crate::ErrorKind::Misuse) (it is no snapshot's name).
+    pub async fn snapshot(&self, name: &str) -> Result<Snapshot, Error> {
+        let whole = name.to_owned();
+        let found = self.look(move |dsl| Box::pin(async move { Ok(dsl.dataset(&whole).await?) })).await?;
+        match found.is_snapshot() {
+            true => Ok(Snapshot::of(self, &found)),
+            false => Err(Error::misuse(format!("'{name}' is no snapshot")).of_dataset(name)),
+        }
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn of(pool: &Pool, found: &cenote_dsl::Dataset) -> Self {
+        let since = Duration::from_secs(found.phys.creation_time);
+        Self {
+            pool: pool.clone(),
+            name: found.name(),
+            guid: found.phys.guid.0,
+            txg: found.phys.creation_txg.0,
+            created: SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH),
+            referenced_bytes: found.phys.referenced_bytes,
+        }
+    }
+
+    /// Its whole name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its guid, which it has in other pools too that received it.
+    #[must_use]
+    pub const fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// The txg that it is of.
+    #[must_use]
+    pub const fn txg(&self) -> u64 {
+        self.txg
+    }
+
+    /// When it was taken.
+    #[must_use]
+    pub const fn created(&self) -> SystemTime {
+        self.created
+    }
+
+    /// Bytes that it refers to.
+    #[must_use]
+    pub const fn referenced_bytes(&self) -> u64 {
+        self.referenced_bytes
+    }
+
+    /// Opens it as a file system. It is not destroyed while it is open.
+    ///
+    /// # Errors
+    /// As [`Pool::filesystem`].
+    pub async fn filesystem(&self) -> Result<FileSystem, Error> {
+        self.pool.filesystem(&self.name).await
+    }
+
+    /// Opens it as a volume.
+    ///
+    /// # Errors
+    /// As [`Pool::volume`].
+    pub async fn volume(&self) -> Result<Volume, Error> {
+        self.pool.volume(&self.name).await
+    }
+
+    /// Makes a dataset that begins as this snapshot is, and shares its blocks.
+    ///
+    /// # Errors
+    /// As [`Pool::create_filesystem`].
+    pub async fn clone_to(&self, name: &str, properties: &[(&str, &str)]) -> Result<Dataset, Error> {
+        let pool = self.pool.writable()?;
+        let own = self.name.clone();
+        let kind = self.pool.look(move |dsl| Box::pin(async move { Ok(dsl.kind(&dsl.dataset(&own).await?).await?) }));
+        let types = match kind.await? {
+            ObjsetType::Zvol => Types::VOLUME,
+            _ => Types::FILESYSTEM,
+        };
+        let settings = settings(properties, When::Cloning, types)?;
+        cenote_admin::clone_dataset(pool, &self.name, name, settings).await.raised()?;
+        self.pool.dataset(name).await
+    }
+
+    /// Has its dataset be as it was. Snapshots and bookmarks that are newer stand in the way.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::ErrorKind::Busy): the dataset is open, or there is something newer.
+    pub async fn rollback(&self) -> Result<(), Error> {
+        self.roll(false).await
+    }
+
+    /// As [`Self::rollback`]; snapshots and bookmarks that are newer are destroyed.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::ErrorKind::Busy): the dataset is open, or a newer snapshot has a clone.
+    pub async fn rollback_over_newer(&self) -> Result<(), Error> {
+        self.roll(true).await
+    }
+
+    async fn roll(&self, destroys_newer: bool) -> Result<(), Error> {
+        let pool = self.pool.writable()?;
+        let dataset = self.name.split('@').next().unwrap_or_default();
+        self.pool.let_go(dataset, Reach::Itself, "it cannot be rolled back").await?;
+        cenote_admin::rollback(pool, &self.name, destroys_newer).await.raised()
+    }
+
+    /// Destroys it. Blocks that it alone has are freed in the background.
+    ///
+    /// # Errors
+    /// [`Busy`](crate::ErrorKind::Busy): it is open, or has a clone or a hold.
+    pub async fn destroy(self) -> Result<(), Error> {
+        let pool = self.pool.writable()?;
+        self.pool.let_go(&self.name, Reach::Itself, "it cannot be destroyed").await?;
+        cenote_admin::destroy_snapshots(pool, vec![self.name], false).await.raised()
+    }
+}

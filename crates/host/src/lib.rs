@@ -1,0 +1,47 @@
+//! The system that a process with pools runs on: its disks, its host id, and its notes of pools and of who has them.
+//!
+//! # Theory
+//!
+//! **Need.** The engine takes devices, a host id and memory as arguments, so that it can be simulated. A process that opens pools of a real
+//! system finds them in the same places and obeys the same rules, whether it is the command line or a program with the engine in it.
+//!
+//! **Shape.**
+//! ```text
+//! disks       files and devices where pools are looked for; the pool of a name among those found
+//! cachefile   pools that are imported: names and devices              pools.json
+//! owners      processes that have pools open for writing              owners/GUID-MARK
+//! holder      processes that have image files locked
+//! identity    host id, name and clock
+//! layout      vdevs as people name them, opened
+//! inuse       devices that cannot be used for vdevs
+//! memory      how large the block cache is
+//! ```
+//!
+//! **Invariants.** 1. What is believed of a file was put there by this user or by root ([`own_folder`]). 2. A note of an owner is made before
+//! the pool's labels name it ([`owners`]).
+//!
+//! **Crash.** Each file is replaced as a whole.
+//!
+//! **Rejected.** *Modules of the command line*, which they were: a program with the engine in it opened pools without these rules.
+
+#![forbid(unsafe_code)]
+
+mod cachefile;
+mod disks;
+mod error;
+pub mod holder;
+mod identity;
+pub mod images;
+pub mod inuse;
+pub mod layout;
+mod memory;
+pub mod owners;
+mod replication;
+
+pub use cachefile::{CacheFile, Entry, make_own_folder, own_folder};
+pub use disks::{DEFAULT_DIRS, choose, device_paths, is_disk, search};
+pub use error::HostError;
+pub use holder::Holder;
+pub use identity::{clock, host, host_id};
+pub use memory::{default_cache_bytes, usable};
+pub use replication::refuse_mismatch;
