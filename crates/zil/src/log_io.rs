@@ -62,7 +62,8 @@ struct Flushing<'a> {
 }
 
 impl Flushing<'_> {
-    fn is_done(mut self) {
+    /// It has succeeded.
+    fn done(mut self) {
         self.vdevs = VdevSet::default();
     }
 }
@@ -200,7 +201,7 @@ impl LogIo {
             }
             _ => return None,
         };
-        flushing.is_done();
+        flushing.done();
         *flushed = (number, Arc::new(failed));
         Some(flushed.1.clone())
     }
@@ -222,7 +223,7 @@ impl LogIo {
             let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, true).await;
             let Ok(missed) = written else { return false };
             self.missed(missed, at.birth());
-            if !data.is_stored().await {
+            if !data.stored().await {
                 return false;
             }
             ahead.written();
@@ -255,7 +256,7 @@ impl LogIo {
         let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, false).await;
         let missed = written.map_err(|error| error.to_string())?;
         self.missed(missed.iter().copied(), at.birth());
-        if !data.is_stored().await {
+        if !data.stored().await {
             return Ok(false);
         }
         ahead.written();
@@ -310,7 +311,7 @@ impl Data {
     }
 
     /// Waits until they are stored. Whether all of them are.
-    async fn is_stored(self) -> bool {
+    async fn stored(self) -> bool {
         if mutant::is(Mutant::LogDataUnflushed) {
             return true;
         }
