@@ -480,7 +480,8 @@ impl Zio {
             .map_err(|_| ZioErrorKind::NoSpace { size_bytes: physical.len() as u64 })?;
         let mut header = GangHeader {
             blkptrs: Vec::with_capacity(GANG_PIECES),
-            checksum: EmbeddedChecksum { endian: ORDER, words: [0; 4] },
+            // Readers take the header to be in the order that the block's pointer says.
+            checksum: EmbeddedChecksum { endian: bp.byte_order(), words: [0; 4] },
         };
         let mut asizes: Vec<u64> = headers.iter().map(|dva| dva.asize_bytes).collect();
         let mut start = 0;
@@ -504,7 +505,7 @@ impl Zio {
         let first = headers[0];
         let verifier = embedded::gang_verifier(u64::from(first.vdev.0), first.offset_bytes, policy.txg.0);
         let mac = bp.uses_crypt().then_some([0; 2]);
-        embedded::seal_embedded(Checksum::GangHeader, &mut bytes, verifier, ORDER, mac)
+        embedded::seal_embedded(Checksum::GangHeader, &mut bytes, verifier, bp.byte_order(), mac)
             .map_err(|_| ZioErrorKind::Unwritable("the gang header cannot be sealed"))?;
         space.put(bp, &headers, &Block::from(bytes));
         if mutant::is(Mutant::GangHeaderDropped) {
