@@ -42,15 +42,13 @@ use std::sync::{Arc, Weak};
 
 use cenote_dmu::LogBlock;
 use cenote_dmu::tx::Transactions;
-use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::Txg;
 use cenote_taskq::{Class, Join, OwnedPermit};
 
+use crate::data::{STORING_MAX_BYTES, Stored};
 use crate::itx::{Itx, ItxWrite, Payload};
 use crate::writer::LogWriter;
 
-/// Bytes of blocks that are made ready and stored for logs at once.
-pub(crate) const STORING_MAX_BYTES: u64 = 64 << 20;
 /// Blocks of a burst that are made ready before their turn.
 const AHEAD_MAX: usize = 16;
 
@@ -84,13 +82,6 @@ impl LogTxg<'_> {
         let tx = self.txgs.enter().ok().filter(|tx| tx.txg() == self.txg)?;
         objset.log_block(object, bytes.start, tx).filter(|block| bytes.end <= block.bytes().end)
     }
-}
-
-/// A block that has its place: what its record points to, and whether it is stored some day.
-pub(crate) struct Stored {
-    pub(crate) pointer: Blkptr,
-    /// Nothing where it is already.
-    pub(crate) storing: Option<Join<bool>>,
 }
 
 /// The parts of a write, each within one block.

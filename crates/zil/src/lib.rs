@@ -81,6 +81,8 @@
 
 mod chain;
 mod check;
+mod clients;
+mod data;
 mod indirect;
 mod itx;
 mod kstat;

@@ -13,14 +13,14 @@ use cenote_taskq::buf::Buf;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
-use cenote_taskq::{AsyncMutex, Join, Notify, Rng, Semaphore, race};
+use cenote_taskq::{AsyncMutex, Notify, Rng, Semaphore, race};
 use cenote_vdev::tree::VdevSet;
 use cenote_zio::{Allocator, Bookmark};
 
-use crate::indirect::{STORING_MAX_BYTES, Stored};
+use crate::clients::Clients;
+use crate::data::{Data, STORING_MAX_BYTES};
 use crate::kstat::{Event, ZilCounts};
 use crate::tunables::ZilTunables;
-use crate::writer::Clients;
 
 /// The way from the logs of a pool to its devices.
 pub(crate) struct LogIo {
@@ -282,53 +282,5 @@ impl LogIo {
         );
         let now = all.into_iter().filter(|(_, (first, _))| *first <= until);
         now.map(|(leaf, (first, last))| (leaf, (first, last.min(until)))).collect()
-    }
-}
-
-/// The blocks that the records of a log block point to.
-#[derive(Default)]
-pub(crate) struct Data {
-    /// Those that are still being stored: whether each is some day.
-    storing: Vec<Join<bool>>,
-    /// The vdevs that they lie on.
-    vdevs: VdevSet,
-}
-
-impl Data {
-    pub(crate) fn push(&mut self, stored: Stored) {
-        let Some(storing) = stored.storing else { return };
-        self.storing.push(storing);
-        if !mutant::is(Mutant::LogDataElsewhere) {
-            note_vdevs(&mut self.vdevs, &stored.pointer);
-        }
-    }
-
-    /// With those of the log block itself.
-    fn vdevs_with(&self, at: &Blkptr) -> VdevSet {
-        let mut vdevs = self.vdevs;
-        note_vdevs(&mut vdevs, at);
-        vdevs
-    }
-
-    /// Waits until they are stored. Whether all of them are.
-    async fn stored(self) -> bool {
-        if mutant::is(Mutant::LogDataUnflushed) {
-            return true;
-        }
-        let mut are_all = true;
-        for block in self.storing {
-            are_all &= block.await == Ok(true);
-        }
-        are_all
-    }
-}
-
-/// Puts the vdevs into a set that a block lies on: a gang's members may be on any.
-fn note_vdevs(vdevs: &mut VdevSet, pointer: &Blkptr) {
-    for place in pointer.dvas() {
-        if place.gang {
-            vdevs.absorb(VdevSet::ALL);
-        }
-        vdevs.insert(place.vdev);
     }
 }

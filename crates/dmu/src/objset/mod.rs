@@ -11,6 +11,7 @@ mod object_alloc;
 mod open;
 mod policy;
 mod raw;
+mod seals;
 mod stats;
 mod table;
 
@@ -32,10 +33,10 @@ pub(crate) use self::policy::{BlockKind, Now, PASS_REWRITE};
 pub use self::policy::{ObjsetPolicy, RedundantMetadata};
 pub use self::stats::ObjsetStats;
 
-pub use self::raw::RawRoot;
+pub use self::seals::RawRoot;
 
 use self::open::Open;
-use self::raw::Raw;
+use self::seals::Raw;
 use crate::caching::Caching;
 use crate::geometry::{GROUPUSED, INDIRECT_SHIFT, OBJECT_MAX, PROJECTUSED, SLOTS, USERUSED, levels_for};
 use crate::object::{Object, ObjectSpec};

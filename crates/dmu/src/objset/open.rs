@@ -13,7 +13,7 @@ use cenote_taskq::sync::Mutex;
 
 use super::object_alloc::Numbers;
 use super::policy::ObjsetPolicy;
-use super::raw::Raw;
+use super::seals::Raw;
 use super::stats::ObjsetStats;
 use super::table::{SHARDS, Table};
 use super::{Content, Objset};

@@ -27,106 +27,19 @@
 //!
 //! **Invariant.** A block of dnodes that is not empty has a seal: every object comes in a txg that has one for its block.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_format::blkptr::Blkptr;
-use cenote_format::dmu_type::DmuType;
-use cenote_format::dnode::{BLOCK_BYTES, DnodePhys, MAX_BLKPTRS, MAX_LEVELS};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::objset::{MAC_BYTES, ObjsetFlags};
-use cenote_taskq::sync::Mutex;
 use cenote_zio::Seal;
 
+use super::seals::{Raw, RawRoot};
 use super::{Objset, ObjsetPolicy};
-use crate::geometry::{OBJECT_MAX, SLOTS, levels_for};
-use crate::object::ObjectSpec;
+use crate::geometry::SLOTS;
 use crate::reader::{KeyAccess, Reader};
 use crate::{Dmu, DmuError};
-
-/// The facts of a raw stream's objset.
-#[derive(Clone, Debug)]
-pub struct RawRoot {
-    /// The MAC of the root.
-    pub portable_mac: [u8; MAC_BYTES],
-    /// Of the meta-dnode, the number of its checksum.
-    pub checksum: u8,
-    /// Of its compression.
-    pub compress: u8,
-    /// Its levels.
-    pub levels: u8,
-    /// Bytes of a block of dnodes.
-    pub block_bytes: u64,
-    /// The size of its indirect blocks, as a power of two.
-    pub indirect_shift: u8,
-    /// Its pointers.
-    pub pointers: u8,
-    /// The number of its last block.
-    pub max_block_id: u64,
-}
-
-impl RawRoot {
-    /// Whether a meta-dnode can be like that.
-    #[must_use]
-    pub fn is_possible(&self) -> bool {
-        let is_sized = self.block_bytes == BLOCK_BYTES as u64 && (12..=17).contains(&self.indirect_shift);
-        let is_shaped = usize::from(self.pointers) == MAX_BLKPTRS && (1..=MAX_LEVELS).contains(&self.levels);
-        is_sized && is_shaped && self.max_block_id < OBJECT_MAX / SLOTS && {
-            let head = self.meta();
-            levels_for(&head, self.max_block_id + 1) == self.levels
-        }
-    }
-
-    fn meta(&self) -> DnodePhys {
-        let mut meta = ObjectSpec::new(DmuType::DNODE, BLOCK_BYTES as u32);
-        meta.indirect_shift = self.indirect_shift;
-        let meta = meta.dnode().expect("a meta-dnode is a dnode");
-        DnodePhys { levels: self.levels, ..meta }
-    }
-
-    /// Whether the meta-dnode that is there has the form that does not change.
-    #[must_use]
-    pub fn fits(&self, meta: &DnodePhys) -> bool {
-        meta.levels == self.levels
-            && u64::from(meta.data_block_bytes()) == self.block_bytes
-            && meta.indirect_block_shift == self.indirect_shift
-            && meta.blkptr_count == self.pointers
-            // It never has fewer blocks.
-            && meta.max_block_id <= self.max_block_id
-    }
-}
-
-/// The part of an open objset that is written raw.
-#[derive(Default)]
-pub(crate) struct Raw {
-    parts: Mutex<Parts>,
-}
-
-#[derive(Default)]
-struct Parts {
-    /// Seals of blocks of dnodes, by the txg that brings them.
-    seals: BTreeMap<(Txg, u64), Seal>,
-    /// Areas of bonuses, all that a dnode has for one.
-    areas: BTreeMap<(Txg, ObjectId), Box<[u8]>>,
-}
-
-impl Raw {
-    pub(crate) fn seal(&self, txg: Txg, block: u64) -> Option<Seal> {
-        self.parts.lock().seals.get(&(txg, block)).copied()
-    }
-
-    pub(crate) fn area(&self, txg: Txg, object: ObjectId) -> Option<Box<[u8]>> {
-        self.parts.lock().areas.get(&(txg, object)).cloned()
-    }
-
-    /// A txg is on disk.
-    pub(super) fn written(&self, txg: Txg) {
-        let mut parts = self.parts.lock();
-        parts.seals = parts.seals.split_off(&(Txg(txg.0 + 1), 0));
-        parts.areas = parts.areas.split_off(&(Txg(txg.0 + 1), ObjectId(0)));
-    }
-}
 
 impl Objset {
     /// A new objset without objects, to be written raw.
@@ -185,12 +98,12 @@ impl Objset {
     /// The seal of the block of dnodes that an object stands in. The txg changes the object too.
     pub fn seal_dnodes(&self, txg: Txg, object: ObjectId, seal: Seal) {
         let raw = self.raw().expect("what is written raw was opened for that");
-        raw.parts.lock().seals.insert((txg, object.0 / SLOTS), seal);
+        raw.put_seal(txg, object.0 / SLOTS, seal);
     }
 
     /// Everything that the dnode of an object has behind its pointers, up to that to a spill block. The txg changes the object too.
     pub fn set_bonus_area(&self, txg: Txg, object: ObjectId, area: Box<[u8]>) {
         let raw = self.raw().expect("what is written raw was opened for that");
-        raw.parts.lock().areas.insert((txg, object), area);
+        raw.put_area(txg, object, area);
     }
 }

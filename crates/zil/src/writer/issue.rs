@@ -13,10 +13,10 @@ use cenote_taskq::sync::atomic::Ordering;
 use cenote_zio::{Bookmark, log_pointer};
 
 use super::LogWriter;
+use crate::data::Data;
 use crate::indirect::{Ahead, parts};
 use crate::itx::{Goal, Itx, ItxWrite, Payload, Taken};
 use crate::kstat::{BlockBytes, Event, Logged};
-use crate::log_io::Data;
 use crate::lwb::{Lwb, WHOLE_MAX_BYTES, block_bytes_for, write_bytes};
 
 /// Where more data is to be copied into the log at once its txg is waited for: it writes the same bytes anyway, and the log would have them

@@ -8,7 +8,6 @@
 //! ```
 
 mod blocks;
-mod clients;
 mod commit;
 mod issue;
 mod waiting;
@@ -26,13 +25,13 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_taskq::{AsyncMutex, BoxFuture, Group, Handle};
 
+use crate::clients::Clients;
 use crate::indirect::LogTxg;
 use crate::itx::{Itx, ItxWrite, Payload, Queue};
 use crate::kstat::{BlockBytes, Event, Logged, ZilCounts};
 use crate::log_io::LogIo;
 pub use blocks::Retired;
 use blocks::{Blocks, Phase};
-pub(crate) use clients::Clients;
 use issue::Issuer;
 use waiting::Waiting;
 

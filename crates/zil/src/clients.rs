@@ -21,7 +21,7 @@ pub(crate) struct Clients {
 }
 
 /// A client that waits.
-pub(super) struct Waits<'a>(&'a Clients);
+pub(crate) struct Waits<'a>(&'a Clients);
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
@@ -30,14 +30,14 @@ impl Drop for Waits<'_> {
 }
 
 impl Clients {
-    pub(super) fn one_waits(&self) -> Waits<'_> {
+    pub(crate) fn one_waits(&self) -> Waits<'_> {
         let waiting = self.waiting.fetch_add(1, Ordering::AcqRel) + 1;
         self.most.fetch_max(waiting, Ordering::AcqRel);
         Waits(self)
     }
 
     /// Notes how many waited at once since the burst before. Bursts of a log begin one after the other.
-    pub(super) fn burst_begins(&self) {
+    pub(crate) fn burst_begins(&self) {
         let most = self.most.swap(self.waiting.load(Ordering::Acquire), Ordering::AcqRel).min(MOST);
         self.recent.store(self.recent.load(Ordering::Relaxed) << BITS | most, Ordering::Relaxed);
     }
