@@ -515,8 +515,10 @@ async fn cut(
     source.export().await.unwrap();
 }
 
-/// A stream with some of its bytes changed, and sums that are right.
-fn changed(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
+/// A record of a stream as it stands there, and what comes behind it.
+type Part = (Vec<u8>, Vec<u8>, RecordKind);
+
+fn parts_of(bytes: &[u8]) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut reader = StreamReader::new(bytes, Checks::ALL);
     while let Some(item) = reader.next_item().unwrap() {
@@ -524,6 +526,12 @@ fn changed(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
         let end = at + Record::SIZE;
         parts.push((bytes[at..end].to_vec(), item.payload.to_vec(), item.decoded.record.body.kind()));
     }
+    parts
+}
+
+/// A stream with some of its bytes changed, and sums that are right.
+fn changed(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let mut parts = parts_of(bytes);
     for _ in 0..1 + rng.below(3) {
         let count = parts.len() as u64;
         let (record, payload, _) = &mut parts[rng.below(count) as usize];
@@ -544,6 +552,11 @@ fn changed(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
             }
         }
     }
+    sealed(parts)
+}
+
+/// The stream of these records, with sums that are right.
+fn sealed(parts: Vec<Part>) -> Vec<u8> {
     let (mut out, mut sum) = (Vec::new(), Fletcher4::new());
     let words = |sum: [u64; 4]| sum.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     for (mut record, payload, kind) in parts {
@@ -561,6 +574,32 @@ fn changed(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
         out.extend(payload);
     }
     out
+}
+
+/// Found by a reader: a tree could be so high that the numbers of its blocks had more than 64 bits, and its blocks were never freed.
+#[test]
+fn raw_trees_that_are_higher_than_any_object_are_refused() {
+    let theme = cenote_testkit::Golden::selection().unwrap().theme("streams").unwrap();
+    let mut parts = parts_of(&theme.stream_bytes("enc-raw.zfs").unwrap());
+    // `drr_indblkshift` and `drr_nlevels` behind the type and the length of what follows.
+    let (shift_at, levels_at) = (8 + 40, 8 + 41);
+    let is_object = |part: &&mut Part| part.2 == RecordKind::Object;
+    let object = parts.iter_mut().filter(is_object).next_back().unwrap();
+    assert!(object.0[shift_at] == 17 && (1..=3).contains(&object.0[levels_at]), "{:?}", &object.0[..56]);
+    object.0[levels_at] = 8;
+    let bytes = sealed(parts);
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let disks = SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() };
+    let machine = Machine::new(&runtime, 1, &disks);
+    runtime.block_on(async {
+        let tops = machine.tops(&handle, SINGLE).await.unwrap();
+        let replica = new_pool(&handle, options("replica", tops, 12)).await.unwrap().start(TxTunables::default()).await;
+        let outcome = received(&replica, &bytes, &request("one", false, false)).await;
+        let why = outcome.expect_err("no object is so high").to_string();
+        assert!(why.contains("8 levels"), "{why}");
+        replica.export().await.unwrap();
+    });
 }
 
 /// The same of raw streams, which OpenZFS made.

@@ -68,10 +68,11 @@ impl Dsl {
     }
 
     /// Loads the key of the dataset `name`: unwraps its encryption root's key and those of all datasets below that share
-    /// the root. Returns the names of the datasets whose keys were loaded.
+    /// the root. Returns the names of the datasets whose keys were loaded. One below whose keys are wrapped otherwise stays locked: a raw
+    /// stream brings the sender's wrapping of one dataset, and the others may still have the one before.
     ///
     /// # Errors
-    /// [`DslError::WrongKey`] if the material is not the key; nothing is loaded then.
+    /// [`DslError::WrongKey`] if the material is not the root's key; nothing is loaded then.
     pub async fn load_key(&self, name: &str, material: Secret) -> Result<Vec<String>, DslError> {
         let dir = self.dir(name).await?;
         let encryption = self.encryption(&dir).await?.ok_or_else(|| DslError::NotEncrypted(name.into()))?;
@@ -84,10 +85,14 @@ impl Dsl {
             if phys.root_dir != root.object {
                 continue;
             }
-            let key = unwrap(&phys, &wrapping).map_err(|error| match error {
-                CryptError::WrongKey => DslError::WrongKey(dir.name.clone()),
-                other => DslError::BadKeyForm { dataset: dir.name.clone(), reason: other.to_string() },
-            })?;
+            let key = match unwrap(&phys, &wrapping) {
+                Ok(key) => key,
+                Err(CryptError::WrongKey) if dir.object != root.object => continue,
+                Err(CryptError::WrongKey) => return Err(DslError::WrongKey(dir.name)),
+                Err(other) => {
+                    return Err(DslError::BadKeyForm { dataset: dir.name, reason: other.to_string() });
+                }
+            };
             self.shared.keys.lock().insert(key_object, Arc::new(key));
             loaded.push(dir.name);
         }

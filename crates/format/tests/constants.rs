@@ -134,6 +134,7 @@ fn constants() -> Vec<(&'static str, String)> {
         dsl::dataset_field::BOOKMARK_NAMES,
         dsl::dataset_field::IVSET_GUID,
         dsl::dataset_field::LARGE_DNODE,
+        dsl::dataset_field::RAW_RECEIVED,
         dsl::dataset_field::REDACTED_DATASETS,
         dsl::dataset_field::REMAP_DEADLIST,
         dsl::dataset_field::RESUME_BYTES,

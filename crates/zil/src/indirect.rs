@@ -18,8 +18,8 @@
 //!
 //! **Life of one**, in a burst (`writer::issue`). Some blocks ahead of the records that are filled, tasks capture each block as its txg has it
 //! and give it its place ([`cenote_dmu::LogBlock`]). Storing it goes on while the record goes into a log block, and that on its way; the
-//! devices are flushed when both are written ([`crate::log_io::LogIo::write`]), and only then anybody is answered. All devices are flushed at
-//! once, so it makes no difference that the log may be on others.
+//! devices are flushed when both are written ([`crate::log_io::LogIo::write`]), and only then anybody is answered. That flush is
+//! for the devices of both ([`crate::data::Data`]).
 //!
 //! **Copied all the same** is a write whose txg is not open any more, whose block its txg does not have (freed since), for which there is no
 //! space at once, or whose dataset has no checksums. More than 4 MiB of that is not logged, and its txg is waited for.

@@ -252,6 +252,8 @@ impl LogIo {
         txgs: &Transactions,
     ) -> Result<bool, String> {
         let vdevs = data.vdevs_with(at);
+        let tree = self.dmu.zio().tree();
+        let before = tree.flush_failures_of(device);
         let ahead = Ahead::begin(self);
         let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, false).await;
         let missed = written.map_err(|error| error.to_string())?;
@@ -261,11 +263,10 @@ impl LogIo {
         }
         ahead.written();
         let failed = self.flush(vdevs, txgs).await.ok_or("it could not be flushed")?;
-        if failed.is_empty() && missed.is_empty() {
-            return Ok(true);
-        }
-        let leaves = self.dmu.zio().tree().leaves_of(device);
-        match leaves.iter().any(|leaf| !failed.contains(leaf) && !missed.contains(leaf)) {
+        // The flush of somebody else may have failed between the write and this one's flush.
+        let after: BTreeMap<Guid, u64> = tree.flush_failures_of(device).into_iter().collect();
+        let mut leaves = before.iter().filter(|(leaf, failures)| after.get(leaf) == Some(failures));
+        match leaves.any(|(leaf, _)| !failed.contains(leaf) && !missed.contains(leaf)) {
             true => Ok(true),
             false => Err("it could not be flushed".to_owned()),
         }

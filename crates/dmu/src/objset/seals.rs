@@ -39,7 +39,8 @@ impl RawRoot {
     pub fn is_possible(&self) -> bool {
         let is_sized = self.block_bytes == BLOCK_BYTES as u64 && (12..=17).contains(&self.indirect_shift);
         let is_shaped = usize::from(self.pointers) == MAX_BLKPTRS && (1..=MAX_LEVELS).contains(&self.levels);
-        is_sized && is_shaped && self.max_block_id < OBJECT_MAX / SLOTS && {
+        let is_low = || u32::from(self.indirect_shift - 7) * u32::from(self.levels - 1) < u64::BITS;
+        is_sized && is_shaped && is_low() && self.max_block_id < OBJECT_MAX / SLOTS && {
             let head = self.meta();
             levels_for(&head, self.max_block_id + 1) == self.levels
         }

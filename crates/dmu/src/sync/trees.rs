@@ -369,7 +369,7 @@ impl Tree {
     fn free_below(&mut self, level: u8, block: u64, range: Range<u64>) -> BoxFuture<'_, Result<(), DmuError>> {
         Box::pin(async move {
             let bits = self.shift() * u32::from(level);
-            let first = block.checked_shl(bits).unwrap_or(u64::MAX);
+            let first = if block == 0 { 0 } else { block.checked_shl(bits).unwrap_or(u64::MAX) };
             let behind = (block + 1).checked_shl(bits).filter(|end| end >> bits == block + 1).unwrap_or(u64::MAX);
             let bp = self.pointer(level, block);
             if bp.is_hole() || behind <= range.start || first >= range.end {

@@ -139,7 +139,8 @@ impl Applier {
                 "raw streams of datasets that machines of both byte orders have written",
             ));
         }
-        if matches!(wanted.kind, DmuType::OBJSET | DmuType::INTENT_LOG) {
+        let is_foreign = |kind| matches!(kind, DmuType::DNODE | DmuType::OBJSET | DmuType::INTENT_LOG);
+        if matches!(wanted.kind, DmuType::OBJSET | DmuType::INTENT_LOG) || is_foreign(wanted.bonus_kind) {
             return Err(self.invalid("an object of a kind that no dataset has"));
         }
         let indirect_shift = match record.indirect_block_shift {
@@ -155,7 +156,9 @@ impl Applier {
         let (levels, last_block) = (record.levels, record.block_id_max);
         let width = u32::from(indirect_shift) - Blkptr::SHIFT;
         let reach = (pointers as u128) << (width * u32::from(levels.clamp(1, MAX_LEVELS) - 1)).min(100);
-        let is_tree = (1..=MAX_LEVELS).contains(&levels) && u128::from(last_block) < reach;
+        // No object has so many blocks that a tree is higher than that, and numbers of blocks are 64 bits.
+        let is_low = width * u32::from(levels.saturating_sub(1)) < u64::BITS;
+        let is_tree = (1..=MAX_LEVELS).contains(&levels) && is_low && u128::from(last_block) < reach;
         let is_sized = (u128::from(last_block) + 1) * u128::from(record.block_bytes) <= OBJECT_MAX_BYTES;
         if !is_tree || !is_sized {
             return Err(self.invalid(format!("{levels} levels for a last block of {last_block}")));

@@ -427,10 +427,8 @@ impl Syncer {
                 self.count_empty_refs(refs).await?;
                 self.hand_down_features(origin, made).await?;
                 self.share_key(txg, dir, origin).await?;
-                match &spec.raw {
-                    None => self.clear_log_header(&name).await?,
-                    Some(raw) if last != RECEIVED => self.take_key(raw, dir).await?,
-                    Some(_) => {}
+                if spec.raw.is_none() {
+                    self.clear_log_header(&name).await?;
                 }
                 made
             }
@@ -530,10 +528,11 @@ impl Syncer {
         }
         if is_beside {
             self.check_swap(pool, spec, &head, written).await?;
-            if let Some(raw) = &spec.raw {
-                self.take_key(raw, head.dir.object).await?;
-            }
             self.swap_received(&head, written).await?;
+        }
+        // Not before: a stream that breaks off changes nothing of the datasets that share the key.
+        if let Some(raw) = &spec.raw {
+            self.take_key(raw, head.dir.object).await?;
         }
         self.record_event("finish receiving", &format!("snap={}", spec.snapshot), Some((name, written))).await?;
         self.take_received(spec, head.object).await?;

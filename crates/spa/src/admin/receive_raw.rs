@@ -3,7 +3,7 @@
 //! ```text
 //! begin   new dataset   its key object is made, and it is its own encryption root; feature and `keylocation=prompt` go with it
 //!         %recv         shares the key object of the dataset, as clones do
-//! end     %recv         the dataset's wrapped keys become those of the stream (the sender's user may have another key by now)
+//! end     all           the dataset's wrapped keys become those of the stream (the sender's user may have another key by now)
 //!         snapshot      gets the stream's set of IVs, by which the next increment is told from one that does not fit
 //! ```
 //! **Invariant.** A dataset that is received raw has the sender's master key, or is refused: the key's guid says which it is.

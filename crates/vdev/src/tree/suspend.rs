@@ -12,6 +12,7 @@
 //!          under_way    writes and flushes that devices have not answered
 //!          behind       leaves that have missed some of what is kept
 //!          unflushed    leaves that failed a flush which nobody has heard of yet
+//!          flush_failures  of each leaf, how many: a device that was reset says so to one of several who flush it
 //! ```
 //!
 //! **Life of a failure.**
@@ -102,6 +103,8 @@ struct State {
     under_way: usize,
     behind: BTreeSet<Guid>,
     unflushed: BTreeSet<Guid>,
+    /// Flushes that each leaf has failed since the pool was opened.
+    flush_failures: BTreeMap<Guid, u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -224,6 +227,15 @@ impl Drop for Keeping<'_> {
         if is_last {
             self.suspension.changed.all();
         }
+    }
+}
+
+/// A writer's flush of what is kept.
+struct FlushTurn<'a>(&'a Suspension);
+
+impl Drop for FlushTurn<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_flushing = false;
     }
 }
 
@@ -428,14 +440,20 @@ impl Suspension {
         }
     }
 
+    fn count_failures(&self, leaves: &BTreeSet<Guid>) {
+        if !leaves.is_empty() {
+            let failures = &mut self.state.lock().flush_failures;
+            leaves.iter().for_each(|leaf| *failures.entry(*leaf).or_default() += 1);
+        }
+    }
+
     /// A flush has made stable what these are.
-    fn flushed(&self, covered: &[u64], failed: &BTreeSet<Guid>) {
+    fn flushed(&self, covered: &[u64]) {
         let mut state = self.state.lock();
         let gone: Vec<Option<Kept>> = covered.iter().map(|number| state.forget(*number)).collect();
         if state.kept.is_empty() {
             state.behind.clear();
         }
-        state.unflushed.extend(failed);
         // Memory is given back while nobody waits for it.
         drop(state);
         drop(gone);
@@ -477,40 +495,41 @@ impl VdevTree {
             }
         };
         if keeping.end(&written.missed) {
-            let flushed = self.flush_patiently(suspension, VdevSet::ALL).await;
-            suspension.state.lock().is_flushing = false;
-            flushed?;
+            let _turn = FlushTurn(suspension);
+            let failed = self.flush_patiently(suspension, VdevSet::ALL).await?;
+            suspension.state.lock().unflushed.extend(failed);
         }
         Ok(written)
     }
 
     /// Flushes until enough devices have done it.
-    async fn flush_patiently(&self, suspension: &Suspension, of: VdevSet) -> Result<(), VdevError> {
+    async fn flush_patiently(&self, suspension: &Suspension, of: VdevSet) -> Result<BTreeSet<Guid>, VdevError> {
         loop {
             let under_way = suspension.enter().await?;
             match self.flush_kept(suspension, of).await {
-                Ok(()) => return Ok(()),
+                Ok(failed) => return Ok(failed),
                 Err(reason) => suspension.suspend(reason),
             }
             drop(under_way);
         }
     }
 
-    /// One flush of all devices of these vdevs; it fails where so few could that something may be lost.
-    async fn flush_kept(&self, suspension: &Suspension, of: VdevSet) -> Result<(), String> {
+    /// One flush of all devices of these vdevs: those that failed, or why so few could that something may be lost.
+    async fn flush_kept(&self, suspension: &Suspension, of: VdevSet) -> Result<BTreeSet<Guid>, String> {
         let ((covered, vdevs), behind) = {
             let state = suspension.state.lock();
             (state.written(of), state.behind.clone())
         };
         let topology = self.topology();
         let failed: BTreeSet<Guid> = topology.flush(of).await.into_iter().collect();
+        suspension.count_failures(&failed);
         if !failed.is_empty()
             && let Some(top) = topology.lost_top(&vdevs, &failed, &behind)
         {
             return Err(format!("too few devices of {} could be flushed", top.path));
         }
-        suspension.flushed(&covered, &failed);
-        Ok(())
+        suspension.flushed(&covered);
+        Ok(failed)
     }
 
     /// As [`VdevTree::flush_of`] where writes wait for devices.
@@ -519,8 +538,9 @@ impl VdevTree {
         suspension: &Suspension,
         of: VdevSet,
     ) -> Result<Vec<Guid>, VdevError> {
-        self.flush_patiently(suspension, of).await?;
-        Ok(std::mem::take(&mut suspension.state.lock().unflushed).into_iter().collect())
+        let mut failed = self.flush_patiently(suspension, of).await?;
+        failed.append(&mut suspension.state.lock().unflushed);
+        Ok(failed.into_iter().collect())
     }
 
     /// Has a suspended pool go on, if its devices take what they may have lost. Not suspended, nothing happens.
@@ -610,7 +630,21 @@ impl VdevTree {
             let written = self.write_once(*vdev, *offset_bytes, block, WriteContext::new(*birth)).await?;
             suspension.note_behind(&written.missed);
         }
-        self.flush_kept(suspension, VdevSet::ALL).await.map_err(VdevError::Suspended)
+        let failed = self.flush_kept(suspension, VdevSet::ALL).await.map_err(VdevError::Suspended)?;
+        suspension.state.lock().unflushed.extend(failed);
+        Ok(())
+    }
+
+    /// For each leaf of a top-level vdev, how many flushes it has failed, as long as writes wait for devices. What one of several callers
+    /// flushes is lost for all of them where the device was reset, which it tells one of them alone: where the number of a leaf has changed
+    /// since before a write, that leaf may lack it.
+    #[must_use]
+    pub fn flush_failures_of(&self, vdev: VdevId) -> Vec<(Guid, u64)> {
+        let topology = self.topology();
+        let leaves = topology.nodes.iter().filter(|node| node.top == vdev && matches!(node.kind, Kind::Leaf(_)));
+        let state = self.suspension().map(|suspension| suspension.state.lock());
+        let failures = |leaf| state.as_ref().and_then(|state| state.flush_failures.get(&leaf)).copied().unwrap_or(0);
+        leaves.map(|node| (node.guid, failures(node.guid))).collect()
     }
 
     /// To be asked after a read that failed for want of devices. Where they are gone altogether the pool is suspended, and this

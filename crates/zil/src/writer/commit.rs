@@ -37,7 +37,7 @@ impl LogWriter {
             match self.step(goal).inspect_err(|_| self.count(Event::Error))? {
                 Step::Done => return Ok(()),
                 Step::Issue => self.want_issued(goal.number),
-                Step::Wait => {}
+                Step::Wait => self.joined(),
             }
             passed.wait().await;
         }

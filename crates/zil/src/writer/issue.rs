@@ -130,8 +130,14 @@ impl LogWriter {
     pub(super) fn want_issued(self: &Arc<Self>, number: u64) {
         if self.blocks.lock().want(number) {
             self.begin_burst();
-        } else if !self.clients.may_come() {
-            // The burst that is held for others has them all.
+        } else {
+            self.joined();
+        }
+    }
+
+    /// One client more waits. A burst that is held for others may have them all by that.
+    pub(super) fn joined(&self) {
+        if !self.clients.may_come() {
             self.io.nobody_comes();
         }
     }
