@@ -8,16 +8,47 @@ mod common;
 mod made;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_testkit::Golden;
 use cenote_vdev::error::VdevError;
-use cenote_vdev::tree::{ReadContext, VdevTree, Written};
+use cenote_vdev::tree::{ReadContext, VdevSet, VdevTree, Written};
 use common::{Mode, Pool};
 use made::{Made, leaves, pattern, raidz, vdev, with_children};
 use proptest::prelude::*;
+
+/// Found by a reader: a device tells one of those who flush it that it has lost its cache, and another one counted on its own flush.
+#[test]
+fn who_wrote_learns_of_a_flush_that_failed_for_somebody_else() {
+    let top = |guid| {
+        let mut list = vdev("file", guid);
+        list.push("ashift", 12_u64);
+        list
+    };
+    let made = Made::new(vec![top(10), top(11)]);
+    let tree = Arc::new(made.tree(&[]));
+    tree.wait_for_devices();
+    let (data, log) = (VdevId(0), VdevId(1));
+    let only = |vdev| {
+        let mut set = VdevSet::default();
+        set.insert(vdev);
+        set
+    };
+    made.runtime.block_on(async {
+        let failures = || [data, log].map(|vdev| tree.flush_failures_of(vdev)[0].1);
+        tree.write_once(log, 0, &Block::from(vec![1; 4096]), BIRTH.into()).await.unwrap();
+        made.disk(11).set_flush_fails(true);
+        assert_eq!(tree.flush_of(only(data)).await.unwrap(), [], "of other devices nothing is asked");
+        assert_eq!(failures(), [0, 0]);
+        assert_eq!(tree.flush().await.unwrap(), [Guid(11)]);
+        made.disk(11).set_flush_fails(false);
+        assert_eq!(tree.flush_of(only(log)).await.unwrap(), []);
+        assert_eq!(failures(), [0, 1], "the writer sees that its block may be gone");
+    });
+}
 
 const TOP: VdevId = VdevId(0);
 const BIRTH: Txg = Txg(100);

@@ -33,6 +33,7 @@ struct DiskState {
     sectors: HashMap<u64, [u8; 512]>,
     /// Ranges that fail to be read and written.
     broken: Vec<std::ops::Range<u64>>,
+    flush_fails: bool,
     reads: u64,
 }
 
@@ -72,6 +73,11 @@ impl TestDisk {
         for sector in self.state.write().sectors.values_mut() {
             sector[0] ^= 0x80;
         }
+    }
+
+    /// Has flushes fail, or succeed, from now on.
+    pub(crate) fn set_flush_fails(&self, fails: bool) {
+        self.state.write().flush_fails = fails;
     }
 
     pub(crate) fn fail(&self, range: std::ops::Range<u64>) {
@@ -117,7 +123,8 @@ impl Driver for TestDisk {
     }
 
     fn flush(&self) -> BoxFuture<'_, io::Result<()>> {
-        Box::pin(async { Ok(()) })
+        let fails = self.state.read().flush_fails;
+        Box::pin(async move { if fails { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) } })
     }
 
     fn size_bytes(&self) -> u64 {
