@@ -584,7 +584,7 @@ fn raw_trees_that_are_higher_than_any_object_are_refused() {
     // `drr_indblkshift` and `drr_nlevels` behind the type and the length of what follows.
     let (shift_at, levels_at) = (8 + 40, 8 + 41);
     let is_object = |part: &&mut Part| part.2 == RecordKind::Object;
-    let object = parts.iter_mut().filter(is_object).next_back().unwrap();
+    let object = parts.iter_mut().rfind(is_object).unwrap();
     assert!(object.0[shift_at] == 17 && (1..=3).contains(&object.0[levels_at]), "{:?}", &object.0[..56]);
     object.0[levels_at] = 8;
     let bytes = sealed(parts);
