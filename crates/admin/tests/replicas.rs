@@ -641,7 +641,7 @@ fn hostile_raw_streams_leave_a_whole_pool() {
                     let _ = replica.abort_receive(dataset).await;
                 }
             }
-            // What was there before takes its own increment still.
+            // The dataset that was there before takes its own increment still.
             received(&replica, &increment, &request("two", false, false)).await.unwrap();
             while replica.peek(|syncer| syncer.has_work()).await.unwrap() {
                 replica.sync().await.unwrap();

@@ -15,7 +15,7 @@ fn block(number: usize) -> Vec<u8> {
     format!("this is block {number}\n").bytes().cycle().take(BLOCK_BYTES).collect()
 }
 
-/// What could be copied, with zeros for the rest, and a line for each block that could not.
+/// The bytes that could be copied, with zeros for the rest, and a line for each block that could not.
 pub(crate) fn run(folder: &Path) -> Result<(Vec<u8>, Vec<String>), Box<dyn std::error::Error>> {
     let runtime = Runtime::new()?;
     let image = folder.join("a.img");

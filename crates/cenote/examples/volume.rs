@@ -8,7 +8,7 @@ use std::path::Path;
 
 use cenote::{Error, Runtime};
 
-/// What is read of the volume and of its snapshot.
+/// The bytes of the volume and of its snapshot.
 pub(crate) fn run(folder: &Path) -> Result<[Vec<u8>; 2], Error> {
     let runtime = Runtime::new()?;
     runtime.block_on(async {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote::{CreateOptions, Error, Event, Runtime};
 
-/// What happens, in words.
+/// The event, in words.
 pub(crate) fn run() -> Result<Vec<String>, Error> {
     let runtime = Runtime::simulated(1);
     let disk = runtime.add_disk("/disk", 128 << 20);

@@ -16,7 +16,7 @@ use crate::pool::Pool;
 use crate::raise::Raise as _;
 use crate::runtime::Runtime;
 
-/// How a pool is made.
+/// The options with which a pool is made.
 ///
 /// ```no_run
 /// use cenote::{CreateOptions, Error, Runtime};

@@ -16,7 +16,7 @@ use crate::raise::Raise as _;
 use crate::snapshot::Snapshot;
 use crate::volume::Volume;
 
-/// What a dataset is.
+/// The kind of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DatasetKind {
     /// A file system.
@@ -34,7 +34,7 @@ impl DatasetKind {
     }
 }
 
-/// What of a dataset must not be open.
+/// The part of a dataset that must not be open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// The dataset.
@@ -43,7 +43,7 @@ pub(crate) enum Reach {
     AllBelow,
 }
 
-/// Where a property's value comes from.
+/// The source of a property's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
@@ -65,7 +65,7 @@ pub struct Property {
     pub name: String,
     /// Its value in OpenZFS's words; numbers in digits.
     pub value: String,
-    /// Where that comes from.
+    /// The source of that value.
     pub source: Source,
 }
 
@@ -190,7 +190,7 @@ fn kind_of(kind: ObjsetType) -> Option<DatasetKind> {
 pub struct DatasetSpace {
     /// Used by it, its snapshots and all below it.
     pub used_bytes: u64,
-    /// What it refers to.
+    /// The bytes that it refers to.
     pub referenced_bytes: u64,
 }
 
@@ -201,7 +201,7 @@ impl Dataset {
         &self.name
     }
 
-    /// What it is.
+    /// Its kind.
     #[must_use]
     pub const fn kind(&self) -> DatasetKind {
         self.kind
@@ -224,7 +224,7 @@ impl Dataset {
         self.pool.look(move |dsl| Box::pin(async move { Ok(dsl.dataset(&name).await?) })).await
     }
 
-    /// How much space it takes, as of the last txg.
+    /// The space that it takes, as of the last txg.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound): it was destroyed or renamed.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// What went wrong, for programs that decide by it.
+/// The kind of an error, for programs that decide by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -31,13 +31,13 @@ pub enum ErrorKind {
     Key,
     /// Cenote cannot do that yet.
     NotSupported,
-    /// What was asked for makes no sense: a bad name or value, a file where a directory is needed.
+    /// The request makes no sense: a bad name or value, a file where a directory is needed.
     Misuse,
     /// The pool was exported, or a txg could not be written: the handle is of no use any more.
     Closed,
 }
 
-/// Where it went wrong, as far as that is known.
+/// The place of an error, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
@@ -73,7 +73,7 @@ impl Error {
         Self(Box::new(Inner { kind, place, source: source.into() }))
     }
 
-    /// What makes no sense.
+    /// An error of a request that makes no sense.
     pub(crate) fn misuse(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Misuse, Place::default(), what.into())
     }
@@ -92,13 +92,13 @@ impl Error {
         self
     }
 
-    /// What went wrong.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Where it went wrong.
+    /// The place of the error.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.0.place

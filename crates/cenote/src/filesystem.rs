@@ -37,7 +37,7 @@ pub(crate) struct Inner {
     _hold: Option<LongHold>,
 }
 
-/// What a file system has that is changed.
+/// The part that only a file system open to be changed has.
 pub(crate) struct Live {
     head: LiveHead,
     pub(crate) log: Arc<Log>,
@@ -87,7 +87,7 @@ impl Inner {
             drop(reaper.await);
         }
         if live.may_change.load(Ordering::Relaxed) {
-            // What is left is on disk.
+            // The rest of the queue is on disk.
             drop(self.files.reap_little().await);
         }
     }
@@ -274,7 +274,7 @@ impl fmt::Debug for FileSystem {
     }
 }
 
-/// How much a file system uses and may still use, in bytes.
+/// The space that a file system uses and may still use, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Used by what is in it.
@@ -349,7 +349,7 @@ impl FileSystem {
         live.log.settle(false, None).await.map_err(|error| error.raise().of_dataset(self.name()))
     }
 
-    /// What a path leads to.
+    /// The object that a path leads to.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), or it cannot be read.
@@ -654,7 +654,7 @@ impl FileSystem {
         live.log.sync(None).await.map_err(|error| error.raise().of_dataset(self.name()))
     }
 
-    /// How much it uses and may still use, as of the last txg. None where it is not changed through this handle: see
+    /// The space that it uses and may still use, as of the last txg. None where it is not changed through this handle: see
     /// [`Dataset`](crate::Dataset).
     #[must_use]
     pub fn space(&self) -> Option<Space> {

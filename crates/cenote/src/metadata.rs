@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use cenote_zpl::{Attributes, Time};
 
-/// What something in a file system is.
+/// The kind of an object in a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// A regular file.
@@ -58,7 +58,7 @@ pub struct Metadata {
     pub object: u64,
     /// The txg in which it was made, which tells reuses of a number apart.
     pub generation: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Permission bits, with set-uid, set-gid and sticky.
     pub mode: u32,

@@ -18,7 +18,7 @@ use crate::runtime::Runtime;
 /// The block cache of a pool in a simulation, in bytes.
 const SIMULATED_CACHE_BYTES: usize = 64 << 20;
 
-/// How a pool is found and opened: read-only, unless [`write`](Self::write) says otherwise.
+/// The options with which a pool is found and opened: read-only, unless [`write`](Self::write) says otherwise.
 ///
 /// ```no_run
 /// use cenote::{Error, OpenOptions, Runtime};
@@ -167,7 +167,7 @@ impl OpenOptions {
     ) -> Result<Pool, Error> {
         if !is_simulated {
             let devices = device_paths(&found).raised()?;
-            // What it is about to write is not seen, and what it frees may be overwritten while it is read.
+            // A process that has it writes: its changes are not seen, and blocks that it frees may be overwritten while they are read.
             if let Some(user) = holder::of(devices.iter().map(PathBuf::as_path)).filter(|_| !self.force) {
                 return Err(in_use(found.name(), &user));
             }

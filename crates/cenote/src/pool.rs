@@ -22,7 +22,7 @@ pub(crate) enum Access {
     Write(cenote_spa::Pool),
 }
 
-/// What is open in a pool, by its dataset. It stays open until the pool is exported or the dataset is to go: the engine's structures
+/// A dataset that is open in a pool. It stays open until the pool is exported or the dataset is to go: the engine's structures
 /// of a dataset in use exist once.
 #[derive(Clone)]
 pub(crate) enum Open {
@@ -103,7 +103,7 @@ impl Pool {
         }
     }
 
-    /// What was remarkable about opening it, each a sentence.
+    /// Notes about its opening, each a sentence.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         match &self.inner.access {

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Place};
 
 /// An error of a crate below.
 pub(crate) trait Lower: StdError + Send + Sync + Sized + 'static {
-    /// What went wrong; what is known of the place goes into `place`.
+    /// The kind of the error; the known part of its place goes into `place`.
     fn kind(&self, place: &mut Place) -> ErrorKind;
 
     /// The same as an error of this crate.

@@ -22,7 +22,7 @@ const BATCH: usize = 256;
 pub struct DirEntry {
     /// The name.
     pub name: OsString,
-    /// What it leads to, where the entry says so: those of old datasets do not.
+    /// The kind of the object, where the entry says so: those of old datasets do not.
     pub kind: Option<FileKind>,
     /// The number of what it leads to: the inode.
     pub object: u64,

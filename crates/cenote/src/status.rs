@@ -148,7 +148,7 @@ pub struct TxgSummary {
     pub txg: u64,
     /// Bytes of data that were dirty when its sync began.
     pub dirty_bytes: u64,
-    /// How long the sync took.
+    /// The time that the sync took.
     pub took: Duration,
 }
 

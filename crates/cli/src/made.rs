@@ -32,7 +32,7 @@ impl Made {
         Ok(made)
     }
 
-    /// Where a vdev's file is now.
+    /// The place of a vdev's file now.
     pub(crate) fn place(&self, name: &Path) -> PathBuf {
         self.images.place(name)
     }

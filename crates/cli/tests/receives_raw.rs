@@ -71,7 +71,7 @@ fn records(images: &Images, stream: &[u8]) -> Vec<String> {
     kept.filter(|line| !of_sender.iter().any(|word| line.contains(word))).map(str::to_owned).collect()
 }
 
-/// What snapshots have, read with keys.
+/// The files of snapshots, read with keys.
 fn manifest(images: &Images, keys: &[(&str, &PathBuf)]) -> String {
     let mut command = images.bare();
     command.args(["manifest", "-d"]).arg(&images.dir).args(["-f", "mine"]);
@@ -118,7 +118,7 @@ fn raw_streams_bring_datasets_that_their_key_opens() {
     let said = refused(&images, &["-s", "mine/in"], &increment[..increment.len() / 2]);
     assert!(said.contains("Partially received snapshot is saved."), "{said}");
     let token = images.run("zfs", &["get", "-H", "-o", "value", "receive_resume_token", "mine/in"]);
-    // What is not raw does not go on with it.
+    // A stream that is not raw does not go on with it.
     let said =
         refused(&images, &["-s", "mine/in"], &at_source(&source, &["send", "-i", "@one", "vendunquin0/enc@two"]));
     assert!(said.contains("encrypted") || said.contains("partially-complete"), "{said}");
@@ -222,12 +222,12 @@ fn redacted_streams_leave_holes_and_say_so() {
     let guid =
         String::from_utf8(at_source(&source, &["get", "-Hpo", "value", "guid", "vendunquin0/redact@r"])).unwrap();
     assert_eq!(images.run("zfs", &["get", "-Hpo", "value", "redact_snaps", "mine/in@three"]), guid);
-    // What the snapshot has by which it was redacted can come on top of it.
+    // A clone of the snapshot that it was redacted by can come on top of it.
     let clone = at_source(&source, &["send", "-i", "vendunquin0/src#book", "vendunquin0/redact@r"]);
     receive(&images, &["-o", "origin=mine/in@three", "mine/clone"], &clone);
     let here = manifest(&images, &[]);
     assert_eq!(entries(&here, "mine/clone@r"), entries(&there, &format!("{}/redact@r", source.name)));
-    // What lacks what is left out here cannot.
+    // A stream that lacks the blocks that are left out here cannot.
     let other = Images::of_theme("streams");
     let snapshot = format!("{}/src@four", other.pool);
     other.run("zfs", &["snapshot", &snapshot]);

@@ -8,7 +8,7 @@ use cenote_taskq::Handle;
 use crate::HostError;
 use crate::error::At as _;
 
-/// Where devices are looked for when no path is named.
+/// The folders that devices are looked for in when no path is named.
 pub const DEFAULT_DIRS: [&str; 2] = ["/dev/disk/by-id", "/dev"];
 
 /// Names in `/dev` that are never disks, and of which some do things when they are opened.
@@ -24,7 +24,7 @@ pub fn is_disk(path: &Path) -> bool {
     if in_dev && NO_DISKS.iter().any(|prefix| name.starts_with(prefix)) {
         return false;
     }
-    // What is neither a file nor a block device (a pipe, a socket, a terminal) may block whoever opens it.
+    // A node that is neither a file nor a block device (a pipe, a socket, a terminal) may block whoever opens it.
     std::fs::metadata(path).is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
 }
 

@@ -21,7 +21,7 @@ pub enum HostError {
     /// Something could not be done with a device or file.
     #[error("cannot {verb} '{}': {error}", path.display())]
     Cannot {
-        /// What: `open`, `make`, `read`.
+        /// The verb: `open`, `make`, `read`.
         verb: &'static str,
         /// The device or file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum HostError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// A folder is one that another user could put something into.

@@ -72,7 +72,7 @@ impl Images {
         Ok(())
     }
 
-    /// Where a vdev's file is now.
+    /// The place of a vdev's file now.
     #[must_use]
     pub fn place(&self, name: &Path) -> PathBuf {
         let items = self.0.lock();
@@ -100,7 +100,7 @@ impl Images {
     /// Removes them, and makes none before `end` has returned.
     pub fn remove_and(&self, end: impl FnOnce()) {
         let items = self.0.lock();
-        // What was made for nothing is in nobody's way.
+        // Files that were made for nothing are in nobody's way.
         items.iter().for_each(|item| drop(fs::remove_file(&item.place)));
         end();
     }

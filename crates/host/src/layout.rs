@@ -48,9 +48,9 @@ pub struct Layout {
 /// One top-level vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Top {
-    /// What it is.
+    /// Its redundancy.
     pub kind: TopKind,
-    /// What it takes.
+    /// The class of its blocks.
     pub class: AllocationClass,
     /// Its disks.
     pub paths: Vec<PathBuf>,

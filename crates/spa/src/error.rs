@@ -131,7 +131,7 @@ pub enum SpaError {
         /// The features' guids, with their descriptions where the pool has them.
         features: Vec<String>,
     },
-    /// What is asked for is refused; nothing was changed.
+    /// The request is refused; nothing was changed.
     #[error("{what}")]
     Refused {
         /// The kind of reason.

@@ -401,7 +401,7 @@ impl Zio {
         assert!(psize_bytes > 0 && psize_bytes.is_multiple_of(512), "blocks are stored in whole sectors");
         match compress {
             Compress::Off => assert_eq!(psize_bytes, lsize_bytes, "what is not compressed is stored as it is"),
-            // What came compressed may fill its last unit just so.
+            // A block that came compressed may fill its last unit just so.
             _ => assert!(psize_bytes <= lsize_bytes, "what is compressed is not larger"),
         }
         let order = if let Protection::Sealed(seal) = protection { seal.order } else { ORDER };

@@ -286,7 +286,7 @@ proptest! {
         let form = ReadyForm { compress, logical_bytes: block.len() as u32, seal };
         let ready = ReadyBlock { bytes: Block::from(bytes.clone()), form };
         if bytes.len() > block.len() {
-            // What is sealed fills whole sectors, and is no longer than what it stands for.
+            // A sealed block fills whole sectors, and is no longer than the block that it stands for.
             prop_assert!(zio.prepare_ready(allocator.units(), &ready, &policy).is_err());
             return Ok(());
         }

@@ -40,7 +40,7 @@ pub(super) struct Open {
     /// Taken after a shard of the table, where both are.
     pub(super) state: Mutex<State>,
     pub(super) changes: Arc<Changes>,
-    /// Where it is written without the key.
+    /// The part of an objset that is written without its key.
     pub(super) raw: Option<Raw>,
     pub(super) stats: Arc<ObjsetStats>,
 }

@@ -114,7 +114,7 @@ impl Batch {
                 let stored = item.stored.map(Prepared::stored);
                 let (prepared, content) = match item.content.into_block() {
                     Ok(content) => (stored.map_or_else(|| zio.prepare(units, &content, &policy), Ok), Some(content)),
-                    // What came ready was not unpacked to be kept.
+                    // A block that came ready was not unpacked to be kept.
                     Err(ready) => (zio.prepare_ready(units, &ready, &policy), None),
                 };
                 batch.push(prepared, policy);

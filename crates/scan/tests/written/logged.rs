@@ -359,7 +359,7 @@ fn only_devices_that_were_written_are_flushed_for_a_log() {
         let object = fs.create(fs.root(), b"file", &new).await.unwrap().object;
         let file = fs.open_file(object).await.unwrap();
         log.sync(None).await.unwrap();
-        // What can be compressed fits into the pointer, and goes nowhere.
+        // A block that can be compressed may fit into its pointer, and then goes to no device.
         let noise = |seed: u64| {
             let mut rng = Rng::new(seed);
             let mut bytes = vec![0; 16_384];

@@ -124,7 +124,7 @@ impl Applier {
             Body::Spill(spill) => self.spill(spill, item.payload).await?,
             Body::ObjectRange(range) if self.is_raw => self.object_range(range)?,
             Body::WriteByRef(_) => return Err(ReceiverError::Dedup),
-            // What was left out is a hole.
+            // A block that was left out is a hole.
             Body::Redact(redact) if self.features.contains(Features::REDACTED) => {
                 let Redact { object, offset_bytes, length_bytes, to_guid } = *redact;
                 self.free(&Free { object, offset_bytes, length_bytes, to_guid }).await?;

@@ -203,7 +203,7 @@ impl Syncer {
                 let (above, last) = spec.dataset.rsplit_once('/').expect("checked: it is below another");
                 let origin = match &spec.origin {
                     Some(name) if spec.raw.is_none() => Some(self.check_clone(name, &spec.dataset).await?.object),
-                    // What is cloned is looked at with the place.
+                    // The origin of a clone is looked at with the place.
                     Some(name) => self.find(name).await?.map(|origin| origin.object),
                     None => None,
                 };

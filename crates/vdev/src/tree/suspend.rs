@@ -132,7 +132,7 @@ impl State {
         Some(kept)
     }
 
-    /// What has been written to these vdevs by now, and where.
+    /// The writes to these vdevs that are done by now, and their vdevs.
     fn written(&self, of: VdevSet) -> (Vec<u64>, BTreeSet<VdevId>) {
         let is_covered = |kept: &Kept| kept.is_written && of.contains(kept.vdev);
         self.kept.iter().filter(|(_, kept)| is_covered(kept)).map(|(number, kept)| (*number, kept.vdev)).unzip()
