@@ -170,16 +170,22 @@ pub(crate) async fn frozen_objset(pool: &Pool, dataset: &Dataset) -> Result<Objs
     opened.await
 }
 
+/// The dataset of a name, if it is still the one that was looked up before.
+pub(crate) async fn same_dataset(dsl: &Dsl, wanted: &Dataset, name: &str) -> Result<Dataset, Raised> {
+    let dataset = dsl.dataset(name).await?;
+    match dataset.phys.guid == wanted.phys.guid {
+        true => Ok(dataset),
+        false => Err(Raised::from(DslError::NoSuchDataset(name.to_owned()))),
+    }
+}
+
 /// Finds a dataset between two changes of the pool, and takes a head to be changed, where that can be.
 async fn find(spa: &cenote_spa::Pool, dataset: &Dataset, name: &str) -> Result<Found, Error> {
     let (pool, wanted, name) = (spa.clone(), dataset.clone(), name.to_owned());
     let found = spa.look(move |syncer| {
         Box::pin(async move {
             let dsl = syncer.dsl().clone();
-            let dataset = dsl.dataset(&name).await?;
-            if dataset.phys.guid != wanted.phys.guid {
-                return Err(Raised::from(DslError::NoSuchDataset(name)));
-            }
+            let dataset = same_dataset(&dsl, &wanted, &name).await?;
             if dataset.is_snapshot() {
                 return Ok(Found::Frozen(syncer.long_hold(dataset.object)));
             }

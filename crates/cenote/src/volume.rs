@@ -12,7 +12,7 @@ use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use crate::error::Error;
 use crate::file::Bytes;
-use crate::filesystem::frozen_objset;
+use crate::filesystem::{frozen_objset, same_dataset};
 use crate::pool::{Access, Open, Pool};
 use crate::raise::{Lower as _, Raise as _, Raised};
 
@@ -120,10 +120,7 @@ async fn find(spa: &cenote_spa::Pool, dataset: &Dataset, name: &str) -> Result<F
     let found = spa.look(move |syncer| {
         Box::pin(async move {
             let dsl = syncer.dsl().clone();
-            let dataset = dsl.dataset(&name).await?;
-            if dataset.phys.guid != wanted.phys.guid {
-                return Err(Raised::from(DslError::NoSuchDataset(name)));
-            }
+            let dataset = same_dataset(&dsl, &wanted, &name).await?;
             let number = async |property: &str| {
                 let found = dsl.property(&dataset.dir, property, true).await?;
                 Ok::<_, DslError>(found.and_then(|found| found.value.number()).unwrap_or(0))
