@@ -31,7 +31,7 @@ const LAYERS: &[&[&str]] = &[
     &["admin"],
     &["fuse", "nbd", "bench", "host"],
     &["cenote"],
-    &["cli"],
+    &["cli", "capi"],
 ];
 
 /// Crates of the engine that the runtime stands on.
