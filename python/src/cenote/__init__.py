@@ -1,0 +1,93 @@
+"""OpenZFS pools without a kernel module: read, written, made and watched by an ordinary process.
+
+    import cenote
+
+    with cenote.open("/images/tank.img", write=True) as pool:
+        for dataset in pool.datasets():
+            print(dataset.name, dataset.kind.name)
+        home = pool.filesystem("tank/home")
+        note = home.path("notes/today")
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text("water the plants")
+        with home.open("notes/today") as file:
+            print(file.read())
+
+Leaving the ``with`` exports the pool. Errors are classes by kind, such as :class:`NotFoundError` and :class:`CorruptError`, all of them
+:class:`Error`, with the place of the failure. Any number of threads may use the same objects. After ``os.fork`` the child cannot use the
+library if the parent has: ``multiprocessing`` wants its start method ``spawn``.
+"""
+
+from ._errors import (
+    BusyError,
+    ClosedError,
+    CorruptError,
+    DeniedError,
+    DeviceError,
+    Error,
+    ExistsError,
+    InternalError,
+    KeyMissingError,
+    MisuseError,
+    NoSpaceError,
+    NotFoundError,
+    NotSupportedError,
+    Place,
+    ReadOnlyError,
+    UnavailableError,
+)
+from ._files import DirEntry, FileKind, FileSystem, Listing, Metadata, Path, RawFile, Volume
+from ._native import LIBRARY as _LIBRARY
+from ._native import text as _text
+from ._pool import (
+    Dataset,
+    DatasetKind,
+    FoundPool,
+    Health,
+    Pool,
+    Space,
+    Status,
+    Vdev,
+    create,
+    find,
+    open,
+)
+
+__version__ = _text(_LIBRARY.cenote_version()) or ""
+
+__all__ = [
+    "BusyError",
+    "ClosedError",
+    "CorruptError",
+    "Dataset",
+    "DatasetKind",
+    "DeniedError",
+    "DeviceError",
+    "DirEntry",
+    "Error",
+    "ExistsError",
+    "FileKind",
+    "FileSystem",
+    "FoundPool",
+    "Health",
+    "InternalError",
+    "KeyMissingError",
+    "Listing",
+    "Metadata",
+    "MisuseError",
+    "NoSpaceError",
+    "NotFoundError",
+    "NotSupportedError",
+    "Path",
+    "Place",
+    "Pool",
+    "RawFile",
+    "ReadOnlyError",
+    "Space",
+    "Status",
+    "UnavailableError",
+    "Vdev",
+    "Volume",
+    "create",
+    "find",
+    "open",
+]

@@ -1,0 +1,313 @@
+"""The shared library: its functions with their types, and its structs. ``include/cenote.h`` says what each does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import (
+    CDLL,
+    POINTER,
+    Structure,
+    c_bool,
+    c_char_p,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from pathlib import Path
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from ._errors import KINDS, Error, InternalError, Place
+
+#: The interface that this package was written for.
+ABI = 0
+#: A number that is not known.
+UNKNOWN = 2**64 - 1
+
+
+class CPlace(Structure):
+    """``cenote_place``"""
+
+    _fields_ = [
+        ("pool", c_char_p),
+        ("dataset", c_char_p),
+        ("path", c_char_p),
+        ("device", c_char_p),
+        ("offset", c_uint64),
+        ("objset", c_uint64),
+        ("object", c_uint64),
+        ("block", c_uint64),
+        ("level", c_uint64),
+    ]
+
+
+class CTime(Structure):
+    """``cenote_time``"""
+
+    _fields_ = [("seconds", c_int64), ("nanoseconds", c_uint32), ("reserved", c_uint32)]
+
+
+class CMetadata(Structure):
+    """``cenote_metadata``"""
+
+    _fields_ = [
+        ("object", c_uint64),
+        ("generation", c_uint64),
+        ("size", c_uint64),
+        ("allocated", c_uint64),
+        ("links", c_uint64),
+        ("kind", c_uint32),
+        ("mode", c_uint32),
+        ("uid", c_uint32),
+        ("gid", c_uint32),
+        ("accessed", CTime),
+        ("modified", CTime),
+        ("changed", CTime),
+        ("created", CTime),
+    ]
+
+
+class CVdev(Structure):
+    """``cenote_vdev``"""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("guid", c_uint64),
+        ("read_errors", c_uint64),
+        ("write_errors", c_uint64),
+        ("checksum_errors", c_uint64),
+        ("health", c_uint32),
+        ("depth", c_uint32),
+        ("is_behind", c_bool),
+    ]
+
+
+# The types of arguments and answers, one letter each:
+#   h handle or buffer      H place for a handle or an owned string      s string      w array of strings
+#   b bool   u uint32_t   U uint64_t   I int64_t   z size_t   B, N, L, Z: places for bool, uint32_t, uint64_t, size_t
+#   P, M, V: places for a cenote_place, a cenote_metadata, a cenote_vdev
+#   v nothing   e an error, which is raised
+_TYPES: dict[str, Any] = {
+    "h": c_void_p,
+    "H": POINTER(c_void_p),
+    "s": c_char_p,
+    "w": POINTER(c_char_p),
+    "b": c_bool,
+    "u": c_uint32,
+    "U": c_uint64,
+    "I": c_int64,
+    "z": c_size_t,
+    "B": POINTER(c_bool),
+    "N": POINTER(c_uint32),
+    "L": POINTER(c_uint64),
+    "Z": POINTER(c_size_t),
+    "P": POINTER(CPlace),
+    "M": POINTER(CMetadata),
+    "V": POINTER(CVdev),
+    "v": None,
+    "e": c_void_p,
+}
+
+#: The functions that are used here: the letter of the answer, then those of the arguments.
+SIGNATURES: dict[str, str] = {
+    "cenote_abi": "u",
+    "cenote_version": "s",
+    "cenote_string_free": "vh",
+    "cenote_error_kind": "uh",
+    "cenote_error_message": "sh",
+    "cenote_error_place": "vhP",
+    "cenote_error_free": "vh",
+    "cenote_list_count": "zh",
+    "cenote_list_name": "shz",
+    "cenote_list_kind": "uhz",
+    "cenote_list_guid": "Uhz",
+    "cenote_list_free": "vh",
+    "cenote_options_new": "eH",
+    "cenote_options_search": "ehs",
+    "cenote_options_write": "ehb",
+    "cenote_options_force": "ehb",
+    "cenote_options_allow_missing": "ehb",
+    "cenote_options_rewind": "eh",
+    "cenote_options_at_txg": "ehU",
+    "cenote_options_cache_bytes": "ehz",
+    "cenote_options_tunable": "ehss",
+    "cenote_options_key": "ehshz",
+    "cenote_options_free": "vh",
+    "cenote_find": "ehH",
+    "cenote_open": "ehsH",
+    "cenote_create": "ehswUwwH",
+    "cenote_pool_name": "sh",
+    "cenote_pool_guid": "Uh",
+    "cenote_pool_txg": "Uh",
+    "cenote_pool_is_read_only": "bh",
+    "cenote_pool_load_key": "ehshz",
+    "cenote_pool_sync": "eh",
+    "cenote_pool_resume": "eh",
+    "cenote_pool_export": "eh",
+    "cenote_pool_free": "vh",
+    "cenote_pool_status": "ehH",
+    "cenote_status_suspended": "sh",
+    "cenote_status_count": "zh",
+    "cenote_status_vdev": "ehzV",
+    "cenote_status_free": "vh",
+    "cenote_datasets": "ehH",
+    "cenote_snapshots": "ehsH",
+    "cenote_dataset_kind": "ehsN",
+    "cenote_dataset_space": "ehsLL",
+    "cenote_create_filesystem": "ehsw",
+    "cenote_create_volume": "ehsUw",
+    "cenote_get_property": "ehssH",
+    "cenote_set_property": "ehsss",
+    "cenote_rename_dataset": "ehss",
+    "cenote_destroy": "ehsb",
+    "cenote_snapshot": "ehs",
+    "cenote_rollback": "ehsb",
+    "cenote_clone": "ehssw",
+    "cenote_filesystem_open": "ehsH",
+    "cenote_filesystem_is_read_only": "bh",
+    "cenote_filesystem_space": "ehLL",
+    "cenote_filesystem_sync": "eh",
+    "cenote_filesystem_free": "vh",
+    "cenote_stat": "ehsbM",
+    "cenote_mkdir": "ehsb",
+    "cenote_remove_file": "ehs",
+    "cenote_remove_dir": "ehs",
+    "cenote_rename": "ehss",
+    "cenote_link": "ehss",
+    "cenote_symlink": "ehss",
+    "cenote_readlink": "ehsH",
+    "cenote_set_mode": "ehsu",
+    "cenote_set_owner": "ehsuu",
+    "cenote_set_modified": "ehsIu",
+    "cenote_get_xattr": "ehsshzZ",
+    "cenote_set_xattr": "ehsshz",
+    "cenote_remove_xattr": "ehss",
+    "cenote_list_xattrs": "ehshzZ",
+    "cenote_dir_open": "ehsH",
+    "cenote_dir_next": "ehHNL",
+    "cenote_dir_free": "vh",
+    "cenote_file_open": "ehsH",
+    "cenote_file_create": "ehsH",
+    "cenote_file_size": "Uh",
+    "cenote_file_stat": "ehM",
+    "cenote_file_pread": "ehhzUZ",
+    "cenote_file_pwrite": "ehhzU",
+    "cenote_file_truncate": "ehU",
+    "cenote_file_next_data": "ehUL",
+    "cenote_file_next_hole": "ehUL",
+    "cenote_file_sync": "eh",
+    "cenote_file_free": "vh",
+    "cenote_volume_open": "ehsH",
+    "cenote_volume_size": "Uh",
+    "cenote_volume_block_size": "Uh",
+    "cenote_volume_is_read_only": "bh",
+    "cenote_volume_pread": "ehhzU",
+    "cenote_volume_pwrite": "ehhzU",
+    "cenote_volume_trim": "ehUU",
+    "cenote_volume_flush": "eh",
+    "cenote_volume_free": "vh",
+}
+
+
+def text(given: Optional[bytes]) -> Optional[str]:
+    """UTF-8 of the library; bytes of names that are none survive as ``os.fsdecode`` has them."""
+    return None if given is None else given.decode("utf-8", "surrogateescape")
+
+
+def _number(given: int) -> Optional[int]:
+    return None if given == UNKNOWN else given
+
+
+def _raise(error: Optional[int], _function: Any, _arguments: Any) -> None:
+    if not error:
+        return
+    try:
+        place = CPlace()
+        LIBRARY.cenote_error_place(error, place)
+        kind = KINDS.get(LIBRARY.cenote_error_kind(error), InternalError)
+        message = text(LIBRARY.cenote_error_message(error)) or ""
+        found = Place(
+            pool=text(place.pool),
+            dataset=text(place.dataset),
+            path=None if place.path is None else os.fsdecode(place.path),
+            device=text(place.device),
+            offset=_number(place.offset),
+            objset=_number(place.objset),
+            object=_number(place.object),
+            block=_number(place.block),
+            level=_number(place.level),
+        )
+    finally:
+        LIBRARY.cenote_error_free(error)
+    raised: Error = kind(message, found)
+    raise raised
+
+
+def _load() -> CDLL:
+    # A library elsewhere is used as it is: for those who build their own.
+    path = os.environ.get("CENOTE_LIBRARY") or str(Path(__file__).with_name("libcenote.so"))
+    library = CDLL(path)
+    for name, letters in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype = _TYPES[letters[0]]
+        function.argtypes = [_TYPES[letter] for letter in letters[1:]]
+        if letters[0] == "e":
+            function.errcheck = _raise
+    if library.cenote_abi() != ABI:
+        raise ImportError(f"{path} has the interface {library.cenote_abi()}, not {ABI}")
+    return library
+
+
+LIBRARY = _load()
+
+
+def words(given: Sequence[str]) -> Any:
+    """An array of strings that ends with ``NULL``."""
+    encoded: List[Optional[bytes]] = [name(word) for word in given]
+    return (c_char_p * (len(encoded) + 1))(*encoded, None)
+
+
+def name(given: str) -> bytes:
+    """A name for the library. Zero bytes, at which it would end, are refused."""
+    return _whole(given.encode("utf-8", "surrogateescape"))
+
+
+def path_bytes(given: "os.PathLike[Any] | str | bytes") -> bytes:
+    """A path for the library."""
+    return _whole(os.fsencode(given))
+
+
+def _whole(given: bytes) -> bytes:
+    if b"\0" in given:
+        raise ValueError("embedded null byte")
+    return given
+
+
+def owned_text(function: Callable[..., Any], *arguments: Any) -> bytes:
+    """Calls a function that gives a string, which is freed."""
+    place = c_void_p()
+    function(*arguments, place)
+    try:
+        return ctypes.string_at(place.value or 0)
+    finally:
+        LIBRARY.cenote_string_free(place)
+
+
+def rows(function: Callable[..., Any], *arguments: Any) -> List[Tuple[str, int, int]]:
+    """Calls a function that gives a list, which is freed: names, kinds and guids."""
+    place = c_void_p()
+    function(*arguments, place)
+    try:
+        count = LIBRARY.cenote_list_count(place)
+        return [
+            (
+                text(LIBRARY.cenote_list_name(place, index)) or "",
+                LIBRARY.cenote_list_kind(place, index),
+                LIBRARY.cenote_list_guid(place, index),
+            )
+            for index in range(count)
+        ]
+    finally:
+        LIBRARY.cenote_list_free(place)

@@ -1,0 +1,428 @@
+"""Tests of the package: ``python3 -m unittest discover -s python/tests``.
+
+The package is the one that is installed, or that in ``python/src`` with the library that ``CENOTE_LIBRARY`` names.
+"""
+
+import ctypes
+import gc
+import io
+import os
+import re
+import runpy
+import shutil
+import sys
+import tempfile
+import threading
+import unittest
+import warnings
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, Iterator
+
+import cenote
+from cenote import _errors, _native
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = ROOT / "crates" / "capi" / "include" / "cenote.h"
+CACHE = 16 << 20
+
+
+class OnPool(unittest.TestCase):
+    """A pool for each test."""
+
+    def setUp(self) -> None:
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        os.environ["CENOTE_CACHE"] = os.path.join(self.folder, "cache.json")
+        self.image = os.path.join(self.folder, "a.img")
+        self.pool: Any = cenote.create("tank", [self.image], file_bytes=64 << 20, cache_bytes=CACHE)
+        self.addCleanup(self.end)
+
+    def end(self) -> None:
+        if self.pool is not None and not self.pool._handle.is_closed:
+            self.pool.export()
+
+    def reopened(self, **options: Any) -> cenote.Pool:
+        self.end()
+        self.pool = opened = cenote.open(self.image, cache_bytes=CACHE, **options)
+        return opened
+
+
+class Pools(OnPool):
+    def test_what_was_written_is_there_after_an_export(self) -> None:
+        with self.pool as pool:
+            pool.create_filesystem("tank/home", {"compression": "zstd"})
+            pool.filesystem("tank/home").path("note").write_text("water the plants")
+        with cenote.open(self.folder, cache_bytes=CACHE) as pool:
+            self.assertTrue(pool.is_read_only)
+            self.assertEqual(pool.filesystem("tank/home").path("note").read_text(), "water the plants")
+        self.assertEqual(cenote.find(self.folder), [cenote.FoundPool("tank", pool.guid, True)])
+
+    def test_open_wants_one_pool_or_its_name(self) -> None:
+        with self.pool:
+            pass
+        other = os.path.join(self.folder, "b.img")
+        with cenote.create("other", [other], file_bytes=64 << 20, cache_bytes=CACHE):
+            pass
+        with self.assertRaisesRegex(cenote.MisuseError, r"other \(\d+\), tank \(\d+\)"):
+            cenote.open(self.folder)
+        with cenote.open(self.folder, pool="other", cache_bytes=CACHE) as pool:
+            self.assertEqual(pool.name, "other")
+        empty = os.path.join(self.folder, "empty")
+        os.mkdir(empty)
+        with self.assertRaises(cenote.NotFoundError):
+            cenote.open(empty)
+        with self.assertRaises(cenote.NotFoundError):
+            cenote.open(self.folder, pool="third")
+
+    def test_options_that_make_no_sense_are_refused(self) -> None:
+        with self.assertRaises(cenote.MisuseError):
+            cenote.open(self.image, pool="tank", tunables={"no_such": 1})
+        with self.assertRaises(ValueError):
+            cenote.open("a\0b")
+        with self.assertRaises(cenote.MisuseError):
+            cenote.create("tank", ["mirror"])
+
+    def test_status_is_a_tree(self) -> None:
+        status = self.pool.status()
+        self.assertIsNone(status.suspended)
+        self.assertIs(status.root.health, cenote.Health.ONLINE)
+        (device,) = status.root.devices()
+        self.assertTrue(device.name.endswith("a.img"))
+        self.assertEqual((device.read_errors, device.write_errors, device.checksum_errors), (0, 0, 0))
+
+    def test_a_closed_pool_says_so(self) -> None:
+        files = self.pool.filesystem()
+        file = files.open("x", "w")
+        file.write("flushed by the export")
+        self.pool.export()
+        self.assertTrue(file.closed)
+        for use in (self.pool.sync, self.pool.datasets, files.listdir, lambda: file.write("x")):
+            with self.assertRaises(ValueError):
+                use()
+        files.close()
+        self.assertEqual(self.reopened().filesystem().path("x").read_text(), "flushed by the export")
+
+    def test_a_pool_that_is_dropped_warns(self) -> None:
+        pool, self.pool = self.reopened(write=True), None
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del pool
+            gc.collect()
+        self.assertIn("was not exported", str(caught[0].message))
+
+
+class Datasets(OnPool):
+    def test_datasets_have_properties_and_snapshots(self) -> None:
+        home = self.pool.create_filesystem("tank/home")
+        self.assertEqual([found.name for found in self.pool.datasets()], ["tank", "tank/home"])
+        self.assertIs(home.kind, cenote.DatasetKind.FILESYSTEM)
+        home.set("compression", "lz4")
+        self.assertEqual(home.get("compression"), "lz4")
+        self.assertGreater(home.space().used, 0)
+        with home.filesystem() as files:
+            files.path("a").write_text("1")
+            monday = home.snapshot("monday")
+            files.path("a").write_text("2")
+        self.assertEqual([found.name for found in home.snapshots()], ["tank/home@monday"])
+        with monday.filesystem() as then:
+            self.assertEqual(then.path("a").read_text(), "1")
+            with self.assertRaises(cenote.ReadOnlyError):
+                then.mkdir("x")
+        monday.rollback()
+        clone = monday.clone_to("tank/clone")
+        with clone.filesystem() as files:
+            self.assertEqual(files.path("a").read_text(), "1")
+        with self.assertRaises(cenote.BusyError):
+            monday.destroy()
+        clone.destroy()
+        house = home.rename("tank/house")
+        house.destroy(all_below=True)
+        with self.assertRaises(cenote.NotFoundError) as raised:
+            self.pool.dataset("tank/house")
+        self.assertEqual(raised.exception.place.dataset, "tank/house")
+        self.assertIsInstance(raised.exception, FileNotFoundError)
+
+    def test_a_volume_is_a_file_of_fixed_size(self) -> None:
+        disk = self.pool.create_volume("tank/disk", 8 << 20, {"volblocksize": "8K", "refreservation": "none"})
+        with self.assertRaises(cenote.MisuseError):
+            disk.filesystem()
+        with disk.volume() as volume:
+            self.assertEqual((volume.size(), volume.block_size, volume.writable()), (8 << 20, 8192, True))
+            self.assertEqual(volume.seek(-4, os.SEEK_END), (8 << 20) - 4)
+            self.assertEqual(volume.write(b"abcdefgh"), 4)
+            with self.assertRaises(cenote.MisuseError):
+                volume.write(b"e")
+            volume.seek(-8, os.SEEK_END)
+            self.assertEqual(volume.read(), b"\0\0\0\0abcd")
+            self.assertEqual(volume.read(5), b"")
+            volume.sync()
+            with self.assertRaises(cenote.MisuseError):
+                volume.pread(5, (8 << 20) - 4)
+            with self.assertRaises(ValueError):
+                volume.pread(1 << 40, 0)
+            volume.trim((8 << 20) - 8192, 8192)
+            self.assertEqual(volume.pread(4, (8 << 20) - 4), bytes(4))
+        buffered = io.BufferedRandom(disk.volume())
+        buffered.write(b"x" * 100_000)
+        buffered.seek(99_999)
+        self.assertEqual(buffered.read(2), b"x\0")
+        buffered.close()
+
+
+class Files(OnPool):
+    def setUp(self) -> None:
+        super().setUp()
+        self.files = self.pool.filesystem()
+
+    def test_modes_are_those_of_open(self) -> None:
+        files = self.files
+        with files.open("a", "w") as file:
+            self.assertEqual(file.write("one\ntwo\n"), 8)
+        with files.open("a", "a") as file:
+            file.write("three\n")
+        with files.open("a") as file:
+            self.assertEqual(list(file), ["one\n", "two\n", "three\n"])
+        with files.open("a", "r+b") as binary:
+            binary.seek(4)
+            binary.write(b"TWO")
+            binary.seek(0)
+            self.assertEqual(binary.read(), b"one\nTWO\nthree\n")
+            binary.truncate(3)
+        self.assertEqual(files.path("a").read_bytes(), b"one")
+        with self.assertRaises(FileExistsError):
+            files.open("a", "x")
+        files.open("b", "xb").close()
+        with self.assertRaises(FileNotFoundError):
+            files.open("nothing")
+        with files.open("a", "rb") as binary, self.assertRaises(io.UnsupportedOperation):
+            binary.write(b"x")
+        for mode in ("", "rw", "q", "rbt", "rr"):
+            with self.assertRaises(ValueError):
+                files.open("a", mode)
+        with self.assertRaises(ValueError):
+            files.open("a", "rb", encoding="utf-8")
+
+    def test_raw_files_read_and_write_at_offsets(self) -> None:
+        raw = self.files.open("raw", "w+b", buffering=0)
+        assert isinstance(raw, cenote.RawFile)
+        self.assertEqual(raw.pwrite(memoryview(b"hello"), 1 << 20), 5)
+        self.assertEqual(raw.pread(100, (1 << 20) + 1), b"ello")
+        self.assertEqual(raw.pread(100, 2 << 20), b"")
+        raw.sync()
+        self.assertEqual((raw.size(), raw.metadata().links), ((1 << 20) + 5, 1))
+        self.assertIsNone(raw.next_data(2 << 20))
+        self.files.remove("raw")
+        self.assertEqual(raw.pread(5, 1 << 20), b"hello", "an open file outlives its names")
+        with self.assertRaises(ValueError):
+            raw.seek(-1)
+        target = bytearray(3)
+        raw.seek(1 << 20)
+        self.assertEqual((raw.readinto(target), bytes(target), raw.tell()), (3, b"hel", (1 << 20) + 3))
+        raw.close()
+        raw.close()
+        for use in (raw.tell, lambda: raw.pread(1, 0), lambda: raw.pwrite(b"x", 0)):
+            with self.assertRaises(ValueError):
+                use()
+
+    def test_large_files_go_through_python_s_buffers(self) -> None:
+        content = bytes(range(256)) * 40_000
+        with self.files.open("large", "wb") as file:
+            shutil.copyfileobj(io.BytesIO(content), file)
+        with self.files.open("large", "rb") as file:
+            self.assertEqual(file.read(), content)
+
+    def test_paths_are_as_in_pathlib(self) -> None:
+        root = self.files.path()
+        deep = root / "a" / "b"
+        deep.mkdir(parents=True)
+        deep.mkdir(parents=True, exist_ok=True)
+        with self.assertRaises(cenote.ExistsError):
+            deep.mkdir()
+        note = deep / "note.txt"
+        note.write_text("grün")
+        self.assertEqual((note.name, note.stem, note.suffix, str(note.parent)), ("note.txt", "note", ".txt", "/a/b"))
+        self.assertTrue(note.is_file() and deep.is_dir() and note.exists() and not (deep / "x").exists())
+        (root / "link").symlink_to("a/b")
+        self.assertTrue((root / "link").is_symlink() and (root / "link").is_dir())
+        self.assertEqual((root / "link").readlink(), "a/b")
+        (deep / "hard").hardlink_to(note)
+        self.assertEqual(note.stat().links, 2)
+        moved = (deep / "hard").rename(root / "moved")
+        self.assertEqual(moved.read_text(), "grün")
+        self.assertEqual(sorted(path.name for path in root.iterdir()), ["a", "link", "moved"])
+        walked = [(str(at), sorted(dirs), sorted(names)) for at, dirs, names in self.files.walk()]
+        self.assertEqual(walked, [("/", ["a"], ["link", "moved"]), ("/a", ["b"], []), ("/a/b", [], ["note.txt"])])
+        moved.unlink()
+        moved.unlink(missing_ok=True)
+        with self.assertRaises(cenote.NotFoundError):
+            moved.unlink()
+        with self.assertRaises(cenote.ExistsError):
+            deep.rmdir()
+        self.assertEqual(note.relative_to(root / "a").as_posix(), "b/note.txt")
+        self.assertLess(root / "a", root / "b")
+        self.assertEqual({root / "a"}, {self.files / "a"})
+        with self.assertRaises(TypeError):
+            os.fspath(root)
+
+    def test_attributes_are_set_and_kept(self) -> None:
+        path = self.files.path("file")
+        path.write_bytes(b"x")
+        path.chmod(0o600)
+        self.files.chown(path, 5, 6)
+        self.files.set_modified(path, -1)
+        found = path.stat()
+        self.assertEqual((found.mode, found.uid, found.gid, found.modified_ns, found.size), (0o600, 5, 6, -1, 1))
+        self.assertIs(found.kind, cenote.FileKind.FILE)
+        self.files.setxattr(path, "user.long", b"y" * 5000)
+        self.assertEqual(self.files.getxattr(path, "user.long"), b"y" * 5000)
+        self.assertEqual(self.files.listxattr(path), ["user.long"])
+        self.files.removexattr(path, "user.long")
+        with self.assertRaises(cenote.NotFoundError):
+            self.files.getxattr(path, "user.long")
+
+    def test_names_are_any_bytes(self) -> None:
+        self.files.path(b"\xff\xfe").write_bytes(b"1")
+        (name,) = self.files.listdir()
+        self.assertEqual(os.fsencode(name), b"\xff\xfe")
+        self.assertEqual(self.files.path(name).read_bytes(), b"1")
+        with self.assertRaises(ValueError):
+            self.files.mkdir("a\0b")
+        with self.assertRaises(cenote.NotFoundError) as raised:
+            self.files.stat(b"\xfd")
+        self.assertEqual(os.fsencode(raised.exception.place.path or ""), b"\xfd")
+
+    def test_a_listing_may_end_early(self) -> None:
+        for number in range(300):
+            self.files.open(f"file{number}", "wb").close()
+        with self.files.scandir() as listing:
+            self.assertIs(next(listing).kind, cenote.FileKind.FILE)
+        self.assertEqual(list(listing), [])
+        self.assertEqual(len(set(self.files.listdir())), 300)
+        with self.assertRaises(cenote.MisuseError):
+            self.files.listdir("file1")
+
+    def test_many_threads_use_one_file_system(self) -> None:
+        failures = []
+
+        def work(number: int) -> None:
+            try:
+                for turn in range(20):
+                    path = self.files.path(f"{number}-{turn}")
+                    path.write_bytes(bytes([number]) * 1000)
+                    assert path.read_bytes() == bytes([number]) * 1000
+            except BaseException as error:  # noqa: BLE001
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        self.assertEqual(len(self.files.listdir()), 120)
+
+    def test_a_file_closed_while_it_is_read_ends_in_an_error(self) -> None:
+        self.files.path("x").write_bytes(bytes(4 << 20))
+        for _ in range(10):
+            raw = self.files.open("x", "rb", buffering=0)
+            assert isinstance(raw, cenote.RawFile)
+
+            def read(raw: cenote.RawFile = raw) -> None:
+                try:
+                    while True:
+                        raw.pread(1 << 20, 0)
+                except ValueError:
+                    pass
+
+            thread = threading.Thread(target=read)
+            thread.start()
+            raw.close()
+            thread.join()
+
+    def test_the_example_copies_a_folder(self) -> None:
+        source = os.path.join(self.folder, "source")
+        os.makedirs(os.path.join(source, "deep"))
+        Path(source, "deep", "one").write_bytes(b"12345")
+        self.pool.create_filesystem("tank/home")
+        self.end()
+        example = runpy.run_path(str(ROOT / "python" / "examples" / "tree.py"))
+        shown = io.StringIO()
+        with redirect_stdout(shown):
+            example["main"](self.image, "tank/home", source)
+        self.assertEqual(shown.getvalue(), "/deep/one 5\n")
+
+
+class Border(unittest.TestCase):
+    """The package and the header say the same."""
+
+    header = HEADER.read_text()
+
+    def declared(self) -> Iterator[Any]:
+        for line in re.findall(r"^CENOTE_API (?:CENOTE_CHECKED )?([^;]+);", self.header, re.M):
+            head, arguments = re.sub(r"\s+", " ", line).rstrip(")").split("(")
+            answer, name = re.fullmatch(r"(.*?)(cenote_\w+)", head).groups()  # type: ignore[union-attr]
+            types = [] if arguments == "void" else [re.sub(r"\w+$", "", it).strip() for it in arguments.split(", ")]
+            yield name, answer.strip(), types
+
+    def test_functions_have_the_types_of_the_header(self) -> None:
+        plain = {"bool": "b", "uint32_t": "u", "uint64_t": "U", "int64_t": "I", "size_t": "z", "void": "v"}
+        plain.update({"const char *": "s", "const char *const *": "w", "char **": "H", "char *": "h"})
+        plain.update({"void *": "h", "const void *": "h", "bool *": "B", "uint32_t *": "N", "uint64_t *": "L"})
+        plain.update({"size_t *": "Z", "cenote_place *": "P", "cenote_metadata *": "M", "cenote_vdev *": "V"})
+
+        def letter(spelt: str, is_answer: bool) -> str:
+            if spelt in plain:
+                return plain[spelt]
+            self.assertRegex(spelt, r"^(const )?cenote_\w+ \*\*?$")
+            if spelt == "cenote_error *" and is_answer:
+                return "e"
+            return "H" if spelt.endswith("**") else "h"
+
+        found = {
+            name: letter(answer, True) + "".join(letter(it, False) for it in types)
+            for name, answer, types in self.declared()
+        }
+        self.assertGreater(len(found), 70)
+        self.assertEqual(found, _native.SIGNATURES)
+
+    def test_structs_and_numbers_are_those_of_the_header(self) -> None:
+        for name, ours in (
+            ("cenote_place", _native.CPlace),
+            ("cenote_time", _native.CTime),
+            ("cenote_metadata", _native.CMetadata),
+            ("cenote_vdev", _native.CVdev),
+        ):
+            body = re.search(rf"typedef struct {name} {{(.*?)}} {name};", self.header, re.S).group(1)  # type: ignore
+            body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
+            fields = re.findall(r"(const char \*|\w+ )\s*(\w+);", body)
+            spelt = {"const char *": ctypes.c_char_p, "uint64_t": ctypes.c_uint64, "uint32_t": ctypes.c_uint32}
+            spelt.update({"int64_t": ctypes.c_int64, "bool": ctypes.c_bool, "cenote_time": _native.CTime})
+            expected = [(field, spelt[kind.strip()]) for kind, field in fields]
+            self.assertEqual(expected, ours._fields_)
+        self.assertIn(f"#define CENOTE_ABI {_native.ABI}\n", self.header)
+        kinds = re.search(r"enum cenote_error_kind {(.*?)};", self.header, re.S).group(1)  # type: ignore
+        numbers = {int(number): name for name, number in re.findall(r"CENOTE_(\w+) = (\d+)", kinds)}
+        self.assertEqual(sorted(numbers), sorted(_errors.KINDS))
+        for number, kind in _errors.KINDS.items():
+            words = {"IO": "DEVICE", "KEY": "KEYMISSING"}.get(numbers[number], numbers[number].replace("_", ""))
+            self.assertEqual(kind.__name__.upper(), words + "ERROR")
+
+    def test_a_child_that_was_forked_is_refused(self) -> None:
+        cenote.find(tempfile.gettempdir())
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            try:
+                cenote.find(tempfile.gettempdir())
+            except cenote.MisuseError:
+                os._exit(7)
+            os._exit(1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 7)
+
+    def test_the_version_is_the_library_s(self) -> None:
+        self.assertRegex(cenote.__version__, r"^\d+\.\d+\.\d+$")
+
+
+if __name__ == "__main__":
+    unittest.main()
