@@ -30,6 +30,7 @@ const LAYERS: &[&[&str]] = &[
     &["zpl", "zvol", "send", "scan"],
     &["admin"],
     &["fuse", "nbd", "bench", "host"],
+    &["image"],
     &["cenote"],
     &["cli", "capi"],
 ];

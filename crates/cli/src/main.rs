@@ -24,16 +24,13 @@
 //! **Rejected.** A hand-written parser after `getopt`, as the original's: one definition gives parsing, help, manual
 //! pages, completions and the serialised request.
 
-mod archive;
 mod args;
 mod background;
-mod build;
 mod commands;
 mod compatibility;
 #[allow(dead_code, reason = "some of what commands share waits for its first user")]
 mod context;
 mod control;
-mod copy;
 mod datasets;
 mod delegated;
 mod ending;
@@ -43,7 +40,6 @@ mod keyfile;
 mod live;
 mod livemounts;
 mod made;
-mod manifest;
 mod missingpool;
 mod mounthelper;
 mod newpool;

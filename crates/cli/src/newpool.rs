@@ -6,13 +6,11 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use cenote_admin::create_pool;
 use cenote_admin::values::When;
-use cenote_dmu::Object;
 use cenote_props::{Types, dataset, effect, pool as pool_table};
 use cenote_spa::{
-    Clock, CreateOptions, DiskSpec, Pool, PropertyValue,
+    Clock, CreateOptions, DiskSpec, PropertyValue,
     features::{FEATURES, by_name},
 };
-use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use crate::compatibility;
 use crate::context::Context;
@@ -44,10 +42,8 @@ pub(crate) struct Wish<'a> {
 
 /// A pool whose first txg is not written yet, with an empty root file system.
 pub(crate) struct NewPool {
-    pub(crate) pool: Pool,
-    pub(crate) files: BulkWriter,
-    /// The root directory, and its attributes.
-    pub(crate) root: (Object, NodeSpec),
+    /// The pool, and its root directory.
+    pub(crate) made: cenote_admin::NewPool,
     /// Times are to be no later than this.
     pub(crate) latest_s: Option<u64>,
 }
@@ -91,10 +87,9 @@ impl NewPool {
             check: false,
         };
         let new = create_pool(context.handle(), options, &settings.properties, &properties).await?;
-        let cenote_admin::NewPool { pool, files, root } = new;
-        files.keep_no_data();
+        new.files.keep_no_data();
         let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
-        Ok((Self { pool, files, root, latest_s }, made))
+        Ok((Self { made: new, latest_s }, made))
     }
 }
 

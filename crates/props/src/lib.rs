@@ -18,6 +18,7 @@
 pub mod dataset;
 pub mod effect;
 mod kinds;
+pub mod number;
 pub mod pool;
 pub mod vdev;
 mod words;

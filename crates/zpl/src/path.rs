@@ -15,6 +15,21 @@ pub fn path_parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
 }
 
+/// A name or path for people: control characters, which could drive a terminal or begin another line, and what is not UTF-8 are
+/// escaped.
+pub fn shown(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() { text.extend(character.escape_default()) } else { text.push(character) }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
 impl FileSystem {
     /// What a path from the root directory leads to; symbolic links are not followed.
     ///
@@ -70,6 +85,12 @@ impl FileSystem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_cannot_drive_a_terminal() {
+        assert_eq!(shown(b"a\x1b[31m\xff\n"), "a\\u{1b}[31m\\xff\\n");
+        assert_eq!(shown("ä b".as_bytes()), "ä b");
+    }
 
     #[test]
     fn parts_of_paths_are_what_means_something() {

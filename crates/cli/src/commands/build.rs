@@ -12,17 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::put::{as_it_was, tell};
 use super::verify::verify_with_progress;
 use crate::args::{Search, parse_size};
-use crate::build::entries::Budget;
-use crate::build::oci::{Choice, add_image, is_layout};
-use crate::build::spool::{Room, archive};
-use crate::build::tarball::{Whiteouts, add_archive};
-use crate::build::tree::FileTree;
-use crate::build::{Builder, Event, Folder};
 use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
 use crate::output::{counted, nicebytes};
 use cenote_host::layout::{Layout, Top, parse_layout};
+use cenote_image::build::{
+    Budget, Builder, Choice, Event, FileTree, Folder, Room, Whiteouts, add_archive, add_image, archive, is_layout,
+};
 
 /// The words of an error for a full pool.
 const NO_SPACE: &str = "no space for";
@@ -200,7 +197,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (new, made) = NewPool::make(context, &wish).await?;
     let places: Vec<PathBuf> = layout.paths().map(|path| made.place(path)).collect();
     let progress = context.progress("writing", tree.as_ref().map(FileTree::data_bytes));
-    let mut builder = Builder::new(new);
+    let mut builder = Builder::new(new.made, new.latest_s);
     let data_bytes = tree.as_ref().map(FileTree::data_bytes);
     let written = async {
         match tree {

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
 use crate::context::Context;
-use crate::copy::{Account, Keep, Lost, Options, Privileged, Source, copy};
 use crate::files::{self, bytes_of, follow, shown};
 use crate::outcome::{Outcome, usage};
 use crate::output::nicebytes;
+use cenote_image::copy::{Account, Keep, Lost, Options, Privileged, Source, copy};
 
 /// Copy files of a dataset into a directory: `cenote cp -a tank/home@monday /alice /bob ./restored`.
 ///

@@ -280,7 +280,7 @@ impl Demo<'_> {
         let start = self.context.handle().now();
         let pool = self.open(images).await?;
         let mut ours = Vec::new();
-        crate::manifest::manifest(self.context.handle(), &pool, &mut ours).await?;
+        cenote_image::manifest::manifest(self.context.handle(), &pool, &mut ours).await?;
         let ours: Value = serde_json::from_slice(&ours)?;
         let seconds = self.context.handle().now().since(start).as_secs_f64();
         let theirs: Value = serde_json::from_slice(&zstd::decode_all(MANIFEST)?)?;

@@ -12,10 +12,11 @@ use serde_json::{Map, Value, json};
 
 use crate::args::Search;
 use crate::context::Context;
-use crate::files::walk::{Node, Visit, Walk, Wants};
-use crate::files::{self, ObjectSet, bytes_of, follow, shown};
+use crate::files::{self, bytes_of, follow, shown};
 use crate::outcome::Outcome;
 use crate::output::Colour;
+use cenote_image::ObjectSet;
+use cenote_image::walk::{Node, Visit, Walk, Wants};
 
 /// List files and directories of a dataset.
 ///
@@ -251,10 +252,10 @@ fn time(seconds: i64) -> String {
 
 fn json(node: &Node, path: &[u8]) -> Value {
     let mut map = Map::new();
-    map.insert("path".into(), crate::manifest::name(if path.is_empty() { b"." } else { path }));
-    crate::manifest::describe_attributes(&mut map, &node.attributes);
+    map.insert("path".into(), cenote_image::manifest::name(if path.is_empty() { b"." } else { path }));
+    cenote_image::manifest::describe_attributes(&mut map, &node.attributes);
     if let Some(target) = &node.target {
-        map.insert("target".into(), crate::manifest::name(target));
+        map.insert("target".into(), cenote_image::manifest::name(target));
     }
     let time = |time: cenote_zpl::Time| json!(format!("{}.{:09}", time.seconds, time.nanoseconds));
     map.insert("atime".into(), time(node.attributes.accessed));

@@ -30,7 +30,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = context.with(&Search { force: true, ..args.search });
     let pool = context.open_pool(&args.pool).await?;
     let mut sink = BufWriter::with_capacity(BUFFER_BYTES, Standard(context.clone()));
-    crate::manifest::manifest(context.handle(), &pool, &mut sink).await?;
+    cenote_image::manifest::manifest(context.handle(), &pool, &mut sink).await?;
     sink.flush()?;
     Ok(Outcome::Good)
 }

@@ -9,12 +9,12 @@ use cenote_zpl::bulk::{BulkWriter, MODE_DIR};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
-use crate::build::{Builder, Counts, Event, Folder};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::Outcome;
 use crate::output::{Progress, counted, nicebytes};
 use crate::writing::{line, open_for_writing};
+use cenote_image::build::{Builder, Counts, Event, Folder};
 
 /// Add what a directory holds to a file system.
 ///

@@ -7,23 +7,10 @@
 //! as with one. What stands below a dataset in the tree of names (`tank/home/alice`) is another dataset and is not
 //! entered: its mount point is an empty directory here.
 //!
-//! **Walking.** [`walk::Walk`] goes through a directory tree depth first, reads the attributes of what comes next while
-//! its user works on what came before, and holds a bounded number of names. [`content::Content`] gives a file's bytes and
-//! holes in order and goes on behind what cannot be read.
-//!
-//! **Invariants.**
-//! 1. A directory is entered once, whatever the entries that lead to it say: cycles and shared subtrees of a hostile pool
-//!    are reported and left.
-//! 2. Memory is bounded: by the constants of [`walk`], by the bytes in flight, and by a bit for each object.
-//!
 //! **Rejected.** `DATASET:PATH` in one word (a colon is legal in dataset names), and following links out of the dataset
 //! (where `/etc` leads depends on where it would be mounted).
 
-pub(crate) mod content;
-mod name;
-mod objects;
 mod path;
-pub(crate) mod walk;
 
 use anyhow::{Result, bail};
 use cenote_dsl::{Dataset, DslError};
@@ -33,8 +20,6 @@ use cenote_zpl::FileSystem;
 
 use crate::context::Context;
 
-pub(crate) use name::PathFinder;
-pub(crate) use objects::ObjectSet;
 pub(crate) use path::{bytes_of, follow, shown};
 
 /// A file system opened for a verb.

@@ -2,7 +2,6 @@
 
 pub(crate) mod escape;
 mod json;
-mod number;
 mod progress;
 mod table;
 
@@ -11,8 +10,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub(crate) use cenote_props::number::{counted, nicebytes, nicenum, percent, ratio};
 pub(crate) use json::{Json, json_of, output_version, property};
-pub(crate) use number::{counted, nicebytes, nicenum, percent, ratio};
 pub(crate) use progress::Progress;
 pub(crate) use table::{Align, Table};
 

@@ -34,6 +34,12 @@ impl Progress {
     }
 }
 
+impl cenote_image::Progress for Progress {
+    fn advance(&self, bytes: u64) {
+        Self::advance(self, bytes);
+    }
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();

@@ -15,11 +15,11 @@ use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::zap::int_key_name;
 use cenote_format::zpl::{MASTER_NODE, master_node};
 use cenote_spa::View;
-use cenote_zpl::{FileKind, FileSystem, Time, ZplError};
+use cenote_zpl::{FileKind, FileSystem, PathFinder, Time, ZplError};
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
-use crate::files::{self, PathFinder, pool_of};
+use crate::files::{self, pool_of};
 use crate::outcome::{Outcome, usage};
 use crate::output::Colour;
 

@@ -102,9 +102,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         command: format!("zpool create {} {}", args.pool, args.vdevs.join(" ")),
     };
     let (new, made) = NewPool::make(context, &wish).await?;
-    new.pool.sync().await?;
-    let guid = new.pool.guid().0;
-    new.pool.export().await?;
+    new.made.pool.sync().await?;
+    let guid = new.made.pool.guid().0;
+    new.made.pool.export().await?;
     made.keep()?;
     let paths = layout.paths().map(Path::to_owned).collect();
     cache.update(|pools| {

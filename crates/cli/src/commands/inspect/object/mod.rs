@@ -14,7 +14,7 @@ use cenote_format::dnode::SLOT_BYTES;
 use cenote_format::enums::{Checksum, Compress, ObjsetType};
 use cenote_format::ids::ObjectId;
 use cenote_format::zpl::{GROUP_USED_OBJECT, MASTER_NODE, PROJECT_USED_OBJECT, USER_USED_OBJECT, master_node};
-use cenote_zpl::FileSystem;
+use cenote_zpl::{FileSystem, PathFinder};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -23,7 +23,7 @@ use super::open::{self, Target};
 use super::report::{Common, Report};
 use super::values;
 use crate::context::Context;
-use crate::files::{PathFinder, bytes_of, follow};
+use crate::files::{bytes_of, follow};
 use crate::outcome::{Outcome, usage};
 
 pub(crate) use bonus::bpobj as bpobj_fields;

@@ -4,17 +4,17 @@ const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
 
 /// A number in at most five characters where that is possible: the largest unit of 1024 that is not above it, and as many
 /// decimals (two at most) as fit; exact multiples without decimals.
-pub(crate) fn nicenum(number: u64) -> String {
+pub fn nicenum(number: u64) -> String {
     nice(number, "")
 }
 
 /// As [`nicenum`], with `B` for plain bytes.
-pub(crate) fn nicebytes(bytes: u64) -> String {
+pub fn nicebytes(bytes: u64) -> String {
     nice(bytes, "B")
 }
 
 /// So many of something: `1 file`, `2 files`.
-pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
+pub fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
@@ -34,12 +34,12 @@ fn nice(number: u64, plain: &str) -> String {
 }
 
 /// A percentage of whole numbers, as columns show it.
-pub(crate) fn percent(number: u64, is_exact: bool) -> String {
+pub fn percent(number: u64, is_exact: bool) -> String {
     if is_exact { number.to_string() } else { format!("{number}%") }
 }
 
 /// A ratio kept in hundredths.
-pub(crate) fn ratio(hundredths: u64, is_exact: bool) -> String {
+pub fn ratio(hundredths: u64, is_exact: bool) -> String {
     let suffix = if is_exact { "" } else { "x" };
     format!("{}.{:02}{suffix}", hundredths / 100, hundredths % 100)
 }

@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = 8;
 
 /// The text form that `SCHILY.acl.*` records hold, with numeric ids: `user::rw-,user:1000:r--,group::r--,…`. `None` for
 /// bytes that are no such list.
-pub(crate) fn text(bytes: &[u8]) -> Option<String> {
+pub fn text(bytes: &[u8]) -> Option<String> {
     let version = u32::from_le_bytes(*bytes.first_chunk::<HEADER_BYTES>()?);
     let entries = &bytes[HEADER_BYTES..];
     if version != VERSION || !entries.len().is_multiple_of(ENTRY_BYTES) {
@@ -49,7 +49,7 @@ fn entry(bytes: &[u8]) -> Option<String> {
 ///
 /// # Errors
 /// It is no such text, or has names without ids.
-pub(crate) fn bytes(text: &str) -> Result<Vec<u8>> {
+pub fn bytes(text: &str) -> Result<Vec<u8>> {
     const NOBODY: u32 = u32::MAX;
     let mut entries = Vec::new();
     for entry in text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty() && !entry.starts_with('#')) {

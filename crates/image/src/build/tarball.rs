@@ -23,7 +23,7 @@ const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 
 /// What an archive's entry is called in layers of an image that remove something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whiteouts {
+pub enum Whiteouts {
     /// They are names as any other.
     Ignore,
     /// `.wh.NAME` removes NAME, `.wh..wh..opq` all that is in its directory, of the layers below.
@@ -34,7 +34,7 @@ pub(crate) enum Whiteouts {
 ///
 /// # Errors
 /// It is no archive, or has something that cannot be kept; the message names the entry.
-pub(crate) fn add_archive(tree: &mut FileTree, file: File, whiteouts: Whiteouts) -> Result<()> {
+pub fn add_archive(tree: &mut FileTree, file: File, whiteouts: Whiteouts) -> Result<()> {
     if whiteouts == Whiteouts::Apply {
         // They are about what was there before this layer, wherever they stand in it.
         let mut entries = Entries::of(&file)?;

@@ -6,7 +6,7 @@
 //!
 //! A header says how much content follows, so a block that cannot be read becomes zeros, and the report says which.
 
-pub(crate) mod acl;
+pub mod acl;
 mod pax;
 
 use std::collections::BTreeMap;
@@ -18,9 +18,9 @@ use cenote_format::ids::ObjectId;
 use cenote_taskq::Handle;
 use cenote_zpl::{File, FileKind, FileSystem};
 
-use crate::files::content::{Content, Piece};
-use crate::files::walk::{Node, Visit, Walk, Wants};
-use crate::output::Progress;
+use crate::Progress;
+use crate::content::{Content, Piece};
+use crate::walk::{Node, Visit, Walk, Wants};
 use pax::{BLOCK_BYTES, Entry};
 
 /// Bytes of reads in flight for a large file.
@@ -38,28 +38,28 @@ const ZEROS: &[u8] = &[0; 64 << 10];
 
 /// What to leave out, and how.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
+pub struct Options {
     /// Write holes as GNU's sparse files, not as zeros.
-    pub(crate) sparse: bool,
+    pub sparse: bool,
     /// Write extended attributes and access control lists.
-    pub(crate) xattrs: bool,
+    pub xattrs: bool,
 }
 
 /// An archive being written.
-pub(crate) struct Archive<'a> {
+pub struct Archive<'a> {
     handle: &'a Handle,
     filesystem: &'a FileSystem,
     options: Options,
     sink: &'a mut dyn Write,
-    progress: &'a Progress,
+    progress: &'a dyn Progress,
     /// Called with what went wrong, a line each.
     report: &'a mut dyn FnMut(&[u8], &str),
     written_bytes: u64,
     links: BTreeMap<ObjectId, Links>,
     /// Files with access control lists that archives cannot hold.
-    pub(crate) foreign_lists: u64,
+    pub foreign_lists: u64,
     /// Sockets, which archives cannot hold.
-    pub(crate) sockets: u64,
+    pub sockets: u64,
 }
 
 /// A file with several links.
@@ -70,12 +70,12 @@ struct Links {
 
 impl<'a> Archive<'a> {
     /// An archive of files of `filesystem` into `sink`.
-    pub(crate) fn new(
+    pub fn new(
         handle: &'a Handle,
         filesystem: &'a FileSystem,
         options: Options,
         sink: &'a mut dyn Write,
-        progress: &'a Progress,
+        progress: &'a dyn Progress,
         report: &'a mut dyn FnMut(&[u8], &str),
     ) -> Self {
         let links = BTreeMap::new();
@@ -84,7 +84,7 @@ impl<'a> Archive<'a> {
     }
 
     /// Writes `start` and all below it, under `name` (empty for a dataset's root).
-    pub(crate) async fn tree(&mut self, start: ObjectId, name: &[u8]) -> Result<()> {
+    pub async fn tree(&mut self, start: ObjectId, name: &[u8]) -> Result<()> {
         let wants = Wants { xattrs: self.options.xattrs, content_max_bytes: SMALL_BYTES, recurse: true };
         let mut walk = Walk::new(self.handle, self.filesystem, start, wants);
         while let Some(visit) = walk.next().await {
@@ -101,7 +101,7 @@ impl<'a> Archive<'a> {
     }
 
     /// Ends the archive.
-    pub(crate) fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         let end = (self.written_bytes + 2 * BLOCK_BYTES).next_multiple_of(RECORD_BYTES);
         self.sink.write_all(&vec![0; (end - self.written_bytes) as usize])?;
         Ok(self.sink.flush()?)

@@ -45,11 +45,11 @@ use cenote_taskq::buf::Block;
 use cenote_taskq::{Class, Handle, Join, Semaphore};
 use cenote_zpl::{Attributes, FileKind, FileSystem};
 
-use crate::files::content::{Content, Piece};
-use crate::files::walk::{Node, Visit, Walk, Wants};
-use crate::output::Progress;
+use crate::Progress;
+use crate::content::{Content, Piece};
+use crate::walk::{Node, Visit, Walk, Wants};
 use target::{Identity, TargetDirectory, Xattrs, begin, finish, is_same};
-pub(crate) use target::{Keep, Lost, Privileged};
+pub use target::{Keep, Lost, Privileged};
 
 /// Bytes of content in flight, of all files together.
 const IN_FLIGHT_BYTES: u64 = 128 << 20;
@@ -68,34 +68,34 @@ const SMALL_BYTES: u64 = 64 << 10;
 
 /// How to copy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
+pub struct Options {
     /// Leave files alone whose size and time of last change are right.
-    pub(crate) resume: bool,
+    pub resume: bool,
     /// What to keep.
-    pub(crate) keep: Keep,
+    pub keep: Keep,
 }
 
 /// What a copy came to.
 #[derive(Debug, Default)]
-pub(crate) struct Account {
+pub struct Account {
     /// Regular files written.
-    pub(crate) files: AtomicU64,
+    pub files: AtomicU64,
     /// Regular files that were there already.
-    pub(crate) skipped: AtomicU64,
+    pub skipped: AtomicU64,
     /// Directories.
-    pub(crate) directories: AtomicU64,
+    pub directories: AtomicU64,
     /// Symbolic links, devices, pipes, sockets.
-    pub(crate) others: AtomicU64,
+    pub others: AtomicU64,
     /// Further links of files.
-    pub(crate) links: AtomicU64,
+    pub links: AtomicU64,
     /// Bytes of content, holes included.
-    pub(crate) bytes: AtomicU64,
+    pub bytes: AtomicU64,
     /// Things that could not be copied, or not wholly.
-    pub(crate) failures: AtomicU64,
+    pub failures: AtomicU64,
     /// Files with access control lists that POSIX systems cannot hold.
-    pub(crate) foreign_lists: AtomicU64,
+    pub foreign_lists: AtomicU64,
     /// How many entries lost what, and the path of the first.
-    pub(crate) lost: Mutex<BTreeMap<Lost, (u64, Vec<u8>)>>,
+    pub lost: Mutex<BTreeMap<Lost, (u64, Vec<u8>)>>,
 }
 
 impl Account {
@@ -113,7 +113,7 @@ impl Account {
 }
 
 /// Told of what went wrong: a path and a line of text.
-pub(crate) type Report = dyn Fn(&[u8], &str) + Send + Sync;
+pub type Report = dyn Fn(&[u8], &str) + Send + Sync;
 
 /// A copy in progress. Cheap to clone.
 #[derive(Clone)]
@@ -127,7 +127,7 @@ struct Shared {
     options: Options,
     account: Arc<Account>,
     report: Arc<Report>,
-    progress: Arc<Progress>,
+    progress: Arc<dyn Progress>,
     budget: Arc<Semaphore>,
 }
 
@@ -141,24 +141,24 @@ struct Directory {
 }
 
 /// Something to copy: what, and under which name in the target; none to copy what is in a directory into the target.
-pub(crate) struct Source {
+pub struct Source {
     /// The object.
-    pub(crate) object: ObjectId,
+    pub object: ObjectId,
     /// The name.
-    pub(crate) name: Option<Vec<u8>>,
+    pub name: Option<Vec<u8>>,
 }
 
 /// Copies `sources` into the directory `target`.
 ///
 /// # Errors
 /// Only what makes going on senseless; everything else is reported and counted.
-pub(crate) async fn copy(
+pub async fn copy(
     handle: &Handle,
     filesystem: &FileSystem,
     sources: &[Source],
     target: &Path,
     options: Options,
-    progress: Arc<Progress>,
+    progress: Arc<dyn Progress>,
     report: Arc<Report>,
 ) -> Result<Arc<Account>> {
     let root = TargetDirectory::root(target).with_context(|| target.display().to_string())?;

@@ -58,15 +58,15 @@ struct Manifest {
 
 /// Which image of a layout is meant.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Choice {
+pub struct Choice {
     /// Its tag.
-    pub(crate) tag: Option<String>,
+    pub tag: Option<String>,
     /// `OS/ARCHITECTURE`; this machine's if nothing is said and there is more than one.
-    pub(crate) platform: Option<String>,
+    pub platform: Option<String>,
 }
 
 /// Whether a directory is an image layout.
-pub(crate) fn is_layout(dir: &Path) -> bool {
+pub fn is_layout(dir: &Path) -> bool {
     dir.join("oci-layout").is_file() && dir.join("index.json").is_file()
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn is_layout(dir: &Path) -> bool {
 ///
 /// # Errors
 /// The layout has no such image, or something in it is damaged.
-pub(crate) fn add_image(
+pub fn add_image(
     tree: &mut FileTree,
     dir: &Path,
     choice: &Choice,

@@ -31,16 +31,17 @@ pub(crate) const PARTS_MAX: usize = 1 << 20;
 /// Memory that is left for the entries of a source: their names, attributes and nodes. Nothing is given back: all of it is kept
 /// until the source is written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     left: u64,
     limit: u64,
 }
 
 impl Budget {
     /// By default: some 800 000 files with names of an ordinary length.
-    pub(crate) const DEFAULT_BYTES: u64 = 512 << 20;
+    pub const DEFAULT_BYTES: u64 = 512 << 20;
 
-    pub(crate) const fn new(limit: u64) -> Self {
+    /// So many bytes.
+    pub const fn new(limit: u64) -> Self {
         Self { left: limit, limit }
     }
 
@@ -48,9 +49,9 @@ impl Budget {
     ///
     /// # Errors
     /// So many are not left.
-    pub(crate) fn take(&mut self, bytes: u64) -> Result<()> {
+    pub fn take(&mut self, bytes: u64) -> Result<()> {
         let left = self.left.checked_sub(bytes).with_context(|| {
-            let limit = crate::output::nicebytes(self.limit);
+            let limit = cenote_props::number::nicebytes(self.limit);
             format!("names, records and attributes need more than {limit} of memory (--archive-memory sets that)")
         })?;
         self.left = left;
@@ -98,22 +99,22 @@ fn cost(key: &[u8], value: &[u8]) -> u64 {
 /// A name for a message: the beginning of a very long one.
 pub(super) fn shown(path: &[u8]) -> String {
     const SHOWN_MAX_BYTES: usize = 200;
-    let text = crate::files::shown(&path[..path.len().min(SHOWN_MAX_BYTES)], true);
+    let text = cenote_zpl::shown(&path[..path.len().min(SHOWN_MAX_BYTES)]);
     if path.len() > SHOWN_MAX_BYTES { format!("{text}…") } else { text }
 }
 
 /// An entry.
 pub(crate) struct Entry {
-    pub(crate) header: Header,
-    pub(crate) path: Vec<u8>,
-    pub(crate) link: Option<Vec<u8>>,
-    pub(crate) records: Records,
+    pub header: Header,
+    pub path: Vec<u8>,
+    pub link: Option<Vec<u8>>,
+    pub records: Records,
     /// Where its content begins in the archive.
-    pub(crate) start: u64,
+    pub start: u64,
     /// How long that is.
-    pub(crate) size_bytes: u64,
+    pub size_bytes: u64,
     /// Parts of a sparse file of GNU's old form: where in the file, and how long.
-    pub(crate) parts: Vec<[u64; 2]>,
+    pub parts: Vec<[u64; 2]>,
 }
 
 /// An archive that is gone through.

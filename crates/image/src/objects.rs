@@ -8,13 +8,13 @@ const CHUNK_WORDS: usize = (CHUNK_BITS / 64) as usize;
 
 /// A set of object numbers: about a bit for each object up to the highest.
 #[derive(Debug, Default)]
-pub(crate) struct ObjectSet {
+pub struct ObjectSet {
     chunks: BTreeMap<u64, Box<[u64; CHUNK_WORDS]>>,
 }
 
 impl ObjectSet {
     /// Adds a number; whether it was not in the set.
-    pub(crate) fn insert(&mut self, number: u64) -> bool {
+    pub fn insert(&mut self, number: u64) -> bool {
         let chunk = self.chunks.entry(number / CHUNK_BITS).or_insert_with(|| Box::new([0; CHUNK_WORDS]));
         let at = number % CHUNK_BITS;
         let (word, bit) = (&mut chunk[(at / 64) as usize], 1_u64 << (at % 64));

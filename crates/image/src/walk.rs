@@ -20,11 +20,11 @@ use cenote_taskq::buf::Block;
 use cenote_taskq::{Class, Handle, Join};
 use cenote_zpl::{Attributes, CaseSensitivity, Cursor, DirEntry, FileKind, FileSystem, ZplError};
 
-use super::ObjectSet;
+use crate::ObjectSet;
 
 /// Directories above one another at most. The deepest path that Linux takes in one call has 2048; a tree made step by step
 /// may be deeper, and still someone must hold a descriptor a level to copy it.
-pub(crate) const DEPTH_MAX: usize = 4096;
+pub const DEPTH_MAX: usize = 4096;
 /// Directories up to this many entries are walked in the order of their names; larger ones in the stored order.
 const SORT_MAX: usize = 1 << 16;
 /// Entries asked for at a time.
@@ -44,54 +44,54 @@ const BATCH_MIN: usize = 64;
 /// Names remembered by their hashes, on all levels together: up to 160 MiB.
 const SEEN_MAX: usize = 8 << 20;
 /// The length of a path at most, in bytes. Linux takes no more than 4096 in one call.
-pub(crate) const PATH_MAX_BYTES: usize = 32 << 10;
+pub const PATH_MAX_BYTES: usize = 32 << 10;
 
 /// Extended attributes by name.
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// What a walk reads of each entry beside its attributes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wants {
+pub struct Wants {
     /// Extended attributes.
-    pub(crate) xattrs: bool,
+    pub xattrs: bool,
     /// Content of files up to this size.
-    pub(crate) content_max_bytes: u64,
+    pub content_max_bytes: u64,
     /// Go into directories.
-    pub(crate) recurse: bool,
+    pub recurse: bool,
 }
 
 /// An entry with its details.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub struct Node {
     /// The path from where the walk began, which itself is empty.
-    pub(crate) path: Vec<u8>,
+    pub path: Vec<u8>,
     /// Levels below where the walk began.
-    pub(crate) depth: usize,
+    pub depth: usize,
     /// Its attributes.
-    pub(crate) attributes: Attributes,
+    pub attributes: Attributes,
     /// Where a link leads.
-    pub(crate) target: Option<Vec<u8>>,
+    pub target: Option<Vec<u8>>,
     /// Its extended attributes, if wanted.
-    pub(crate) xattrs: Result<Xattrs, ZplError>,
+    pub xattrs: Result<Xattrs, ZplError>,
     /// Its content, if wanted and small. Absent too where it could not be read: whoever reads it again learns why.
-    pub(crate) content: Option<Block>,
+    pub content: Option<Block>,
 }
 
 impl Node {
     /// The last part of the path.
-    pub(crate) fn name(&self) -> &[u8] {
+    pub fn name(&self) -> &[u8] {
         self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 
     /// Whether it is a directory.
-    pub(crate) fn is_directory(&self) -> bool {
+    pub fn is_directory(&self) -> bool {
         self.attributes.kind == FileKind::Directory
     }
 }
 
 /// What a walk comes upon.
 #[derive(Debug)]
-pub(crate) enum Visit {
+pub enum Visit {
     /// An entry. A directory's entries come next, unless [`Walk::prune`] is called.
     Node(Box<Node>),
     /// The end of the directory that was entered last and not left yet.
@@ -106,7 +106,7 @@ pub(crate) enum Visit {
 }
 
 /// A walk in progress.
-pub(crate) struct Walk {
+pub struct Walk {
     handle: Handle,
     filesystem: FileSystem,
     wants: Wants,
@@ -190,7 +190,7 @@ impl Drop for Charge {
 
 impl Walk {
     /// A walk that begins at `start`, which is its first entry.
-    pub(crate) fn new(handle: &Handle, filesystem: &FileSystem, start: ObjectId, wants: Wants) -> Self {
+    pub fn new(handle: &Handle, filesystem: &FileSystem, start: ObjectId, wants: Wants) -> Self {
         Self {
             handle: handle.clone(),
             filesystem: filesystem.clone(),
@@ -205,12 +205,12 @@ impl Walk {
     }
 
     /// Does not enter the directory that was handed out last; there is no [`Visit::Leave`] for it.
-    pub(crate) fn prune(&mut self) {
+    pub fn prune(&mut self) {
         self.entering = None;
     }
 
     /// What comes next; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Option<Visit> {
+    pub async fn next(&mut self) -> Option<Visit> {
         if let Some(start) = self.start.take() {
             let details = details(self.filesystem.clone(), start, self.wants).await;
             return Some(self.hand_out(Vec::new(), details).await);
@@ -421,8 +421,8 @@ async fn details(filesystem: FileSystem, object: ObjectId, wants: Wants) -> Resu
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::PathBuf;
 
+    use cenote_admin::NewPool;
     use cenote_dmu::Zap;
     use cenote_format::ids::BlockId;
     use cenote_format::zap::ZapValue;
@@ -432,11 +432,7 @@ mod tests {
     use cenote_zpl::bulk::{MODE_FILE, NewEntry, NodeSpec};
 
     use super::*;
-    use crate::args::globals::{Globals, Search};
-    use crate::context::Context;
-    use crate::newpool::{NewPool, Wish};
-    use crate::output::Output;
-    use cenote_host::layout::parse_layout;
+    use crate::testpool;
 
     /// Has every `from` in a directory's blocks replaced by `to`, of the same length: names whose hashes on disk are other names'.
     async fn forge(new: &NewPool, from: &[u8], to: &[u8]) {
@@ -460,23 +456,10 @@ mod tests {
         for (count, is_folded) in [(20, false), (NAMES, false), (NAMES, true)] {
             let dir = tempfile::tempdir().unwrap();
             let image = dir.path().join("image");
-            let layout = parse_layout(&[image.to_str().unwrap().to_owned()]).unwrap();
             let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
-            let search = Search { paths: vec![PathBuf::from(dir.path())], force: true };
-            let output = Output::to(std::io::sink(), std::io::sink());
-            let context = Context::new(runtime.handle(), Globals::default(), search, output);
+            let handle = runtime.handle();
             let (names, refused) = runtime.block_on(async {
-                let wish = Wish {
-                    name: "forged",
-                    layout: &layout,
-                    pool: &[],
-                    dataset: &[],
-                    size: Some(256 << 20),
-                    seed: Some(1),
-                    force: false,
-                    command: String::new(),
-                };
-                let (mut new, made) = NewPool::make(&context, &wish).await.unwrap();
+                let mut new = testpool::make(&handle, &image, 256 << 20).await;
                 let (txg, root) = (new.pool.txg(), new.root.0.id());
                 let mut entries = Vec::new();
                 for prefix in ["first", "other"] {
@@ -497,15 +480,17 @@ mod tests {
                     let insensitive = ZapValue::from_u64(1);
                     Zap::put_entry(&master, txg, master_node::CASE_SENSITIVITY, Some(&insensitive)).await.unwrap();
                 }
-                let NewPool { pool, mut files, root: (directory, node), .. } = new;
+                let NewPool { pool, mut files, root: (directory, node) } = new;
                 files.set_attributes(txg, &directory, &node).await.unwrap();
                 pool.export().await.unwrap();
-                made.keep().unwrap();
 
-                let opened = crate::files::open(&context, "forged").await.unwrap();
+                let view = testpool::open(&handle, &image).await;
+                let dataset = view.dsl().dataset("test").await.unwrap();
+                let objset = view.dsl().open(&dataset).await.unwrap().unwrap();
+                let filesystem = FileSystem::open(objset).await.unwrap();
                 let wants = Wants { recurse: true, ..Wants::default() };
-                let root = opened.filesystem.root();
-                let mut walk = Walk::new(context.handle(), &opened.filesystem, root, wants);
+                let root = filesystem.root();
+                let mut walk = Walk::new(&handle, &filesystem, root, wants);
                 let (mut names, mut refused) = (Vec::new(), 0);
                 while let Some(visit) = walk.next().await {
                     match visit {

@@ -6,7 +6,7 @@ use cenote_dmu::{DataStream, DmuError, Run};
 use cenote_zpl::File;
 
 /// A file's content as runs; a block that cannot be read is a run too, and the content goes on behind it.
-pub(crate) struct Content {
+pub struct Content {
     file: File,
     window_bytes: u64,
     stream: Option<DataStream>,
@@ -16,7 +16,7 @@ pub(crate) struct Content {
 
 /// A piece of a file.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub enum Piece {
     /// Bytes or a hole.
     Run(Run),
     /// Bytes that cannot be read.
@@ -32,18 +32,18 @@ pub(crate) enum Piece {
 
 impl Content {
     /// All of the file, with `window_bytes` of reads in flight.
-    pub(crate) fn new(file: File, window_bytes: u64) -> Self {
+    pub fn new(file: File, window_bytes: u64) -> Self {
         let size = file.size_bytes();
         Self::range(file, 0..size, window_bytes)
     }
 
     /// A part of the file, which must lie inside it.
-    pub(crate) fn range(file: File, range: Range<u64>, window_bytes: u64) -> Self {
+    pub fn range(file: File, range: Range<u64>, window_bytes: u64) -> Self {
         Self { file, window_bytes, stream: None, at: range.start, end: range.end }
     }
 
     /// The next piece; `None` at the end.
-    pub(crate) async fn next(&mut self) -> Option<Piece> {
+    pub async fn next(&mut self) -> Option<Piece> {
         if self.at >= self.end {
             return None;
         }

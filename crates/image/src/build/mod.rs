@@ -4,16 +4,17 @@
 //! directories the entries are kept in memory and written at the end, since only then it is known what is in them. While a
 //! txg is written the next one is filled.
 
-pub(crate) mod entries;
+mod entries;
 mod folder;
-pub(crate) mod oci;
-pub(crate) mod spool;
-pub(crate) mod tarball;
-pub(crate) mod tree;
+mod oci;
+mod spool;
+mod tarball;
+mod tree;
 
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
+use cenote_admin::NewPool;
 use cenote_dmu::Object;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zpl::DirEntry;
@@ -21,8 +22,12 @@ use cenote_spa::Pool;
 use cenote_taskq::buf::Buf;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NewEntry, NodeSpec};
 
-use crate::newpool::NewPool;
-pub(crate) use folder::{Event, Folder};
+pub use entries::Budget;
+pub use folder::{Event, Folder};
+pub use oci::{Choice, add_image, is_layout};
+pub use spool::{Room, archive};
+pub use tarball::{Whiteouts, add_archive};
+pub use tree::FileTree;
 
 /// Bytes that a txg gathers.
 const TXG_BYTES: u64 = 64 << 20;
@@ -42,10 +47,10 @@ struct Directory {
 
 /// Which directory; the root is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DirectoryId(usize);
+pub struct DirectoryId(usize);
 
 /// The root directory.
-pub(crate) const ROOT: DirectoryId = DirectoryId(0);
+pub const ROOT: DirectoryId = DirectoryId(0);
 
 /// A file that has, or may have, several names.
 struct Linked {
@@ -56,18 +61,23 @@ struct Linked {
 
 /// What was made.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) files: u64,
-    pub(crate) directories: u64,
-    pub(crate) others: u64,
-    pub(crate) bytes: u64,
-    pub(crate) txgs: u64,
+pub struct Counts {
+    /// Regular files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Links, devices, pipes, sockets.
+    pub others: u64,
+    /// Bytes of content, without holes.
+    pub bytes: u64,
+    /// Txgs that were written.
+    pub txgs: u64,
     /// What changed in the source while it was read.
-    pub(crate) changed: u64,
+    pub changed: u64,
 }
 
 /// Fills the root file system of a new pool.
-pub(crate) struct Builder {
+pub struct Builder {
     pool: Pool,
     /// A txg that is being written.
     syncing: Option<Txg>,
@@ -81,13 +91,14 @@ pub(crate) struct Builder {
     /// No time that is written is later than this, in seconds.
     latest_s: Option<u64>,
     now: [u64; 2],
-    pub(crate) counts: Counts,
+    counts: Counts,
 }
 
 impl Builder {
-    /// A builder for a pool whose root file system was made in its open txg.
-    pub(crate) fn new(new: NewPool) -> Self {
-        let NewPool { pool, files, root: (object, node), latest_s } = new;
+    /// A builder for a pool whose root file system was made in its open txg. No time that is written is later than `latest_s`, in
+    /// seconds since 1970.
+    pub fn new(new: NewPool, latest_s: Option<u64>) -> Self {
+        let NewPool { pool, files, root: (object, node) } = new;
         Self {
             txg: pool.txg(),
             now: [pool.time_s(), 0],
@@ -105,7 +116,7 @@ impl Builder {
 
     /// A builder that adds to a directory of a file system that exists, all in the open txg: it is there as a whole, or not
     /// at all.
-    pub(crate) async fn into_existing(pool: Pool, files: BulkWriter, directory: Object) -> Result<Self> {
+    pub async fn into_existing(pool: Pool, files: BulkWriter, directory: Object) -> Result<Self> {
         let before = Some(files.entries(&directory).await?);
         Ok(Self {
             txg: pool.txg(),
@@ -128,7 +139,7 @@ impl Builder {
     }
 
     /// Sets the root directory's attributes, unless it was there before.
-    pub(crate) fn set_root(&mut self, node: NodeSpec) {
+    pub fn set_root(&mut self, node: NodeSpec) {
         let node = self.timed(node);
         if self.directories[0].before.is_some() {
             return;
@@ -169,7 +180,7 @@ impl Builder {
     }
 
     /// Makes a directory.
-    pub(crate) async fn directory(&mut self, parent: DirectoryId, name: &[u8], node: NodeSpec) -> Result<DirectoryId> {
+    pub async fn directory(&mut self, parent: DirectoryId, name: &[u8], node: NodeSpec) -> Result<DirectoryId> {
         let node = NodeSpec { mode: node.mode & 0o7777 | MODE_DIR, parent: self.parent(parent), ..self.timed(node) };
         let there = self.directories[parent.0].before.as_ref().and_then(|before| before.get(name));
         if let Some(entry) = there.filter(|entry| u32::from(entry.kind) << 12 == MODE_DIR) {
@@ -187,7 +198,7 @@ impl Builder {
     }
 
     /// Makes anything that is neither a directory nor a regular file: a link, a device, a pipe.
-    pub(crate) async fn special(
+    pub async fn special(
         &mut self,
         parent: DirectoryId,
         name: &[u8],
@@ -214,7 +225,7 @@ impl Builder {
     /// Makes a regular file of `node.size_bytes`. `read` gives its content piece by piece: an offset, and room for as many
     /// bytes as are wanted there; it says where the next data is that it has, at or after the offset, and fills the room if
     /// that is there.
-    pub(crate) async fn file(
+    pub async fn file(
         &mut self,
         parent: DirectoryId,
         name: &[u8],
@@ -255,7 +266,7 @@ impl Builder {
     }
 
     /// Gives a file another name.
-    pub(crate) fn link(&mut self, parent: DirectoryId, name: &[u8], object: ObjectId) -> Result<()> {
+    pub fn link(&mut self, parent: DirectoryId, name: &[u8], object: ObjectId) -> Result<()> {
         let Some(linked) = self.linked.get_mut(&object) else { bail!("a hard link to something that cannot have any") };
         linked.node.links += 1;
         linked.is_changed = true;
@@ -294,7 +305,7 @@ impl Builder {
     }
 
     /// Writes directories and what else had to wait, and closes the pool; `line` is noted in the history.
-    pub(crate) async fn finish(mut self, line: Option<&str>) -> Result<Counts> {
+    pub async fn finish(mut self, line: Option<&str>) -> Result<Counts> {
         for linked in std::mem::take(&mut self.linked).into_values() {
             if linked.is_changed {
                 self.files.set_attributes(self.txg, &linked.object, &linked.node).await?;
@@ -333,7 +344,7 @@ impl Builder {
 }
 
 /// A file's content.
-pub(crate) trait Content {
+pub trait Content {
     /// Where the next data begins, at or after `offset`; [`u64::MAX`] if there is none.
     fn next_data(&mut self, offset: u64) -> Result<u64>;
     /// Fills `target` from `offset`; what is a hole there is zeros.

@@ -40,7 +40,7 @@ const VALUE_SHOWN_MAX_BYTES: usize = 1 << 10;
 ///
 /// # Errors
 /// Something cannot be read or written; what was written is then no whole JSON.
-pub(crate) async fn manifest(handle: &Handle, pool: &View, sink: &mut dyn Write) -> Result<()> {
+pub async fn manifest(handle: &Handle, pool: &View, sink: &mut dyn Write) -> Result<()> {
     let dsl = pool.dsl();
     write!(sink, "{{\"pool\":{},\"section\":\"contents\",\"datasets\":{{", json!(pool.name()))?;
     let mut comma = "";
@@ -193,7 +193,7 @@ async fn entries(handle: &Handle, filesystem: &FileSystem, root: &Value, sink: &
     write!(sink, "[{root}")?;
     let large = Arc::new(Semaphore::new(1));
     let mut pending: Vec<(Vec<u8>, ObjectId)> = vec![(Vec::new(), filesystem.root())];
-    let mut seen = crate::files::ObjectSet::default();
+    let mut seen = crate::ObjectSet::default();
     while let Some((path, directory)) = pending.pop() {
         // A sound directory has one place; a damaged one may contain itself.
         if !seen.insert(directory.0) {
@@ -301,7 +301,8 @@ async fn entry(filesystem: &FileSystem, object: ObjectId, path: &[u8], large: &S
     Value::Object(out)
 }
 
-pub(crate) fn describe_attributes(out: &mut Map<String, Value>, attributes: &Attributes) {
+/// Enters what is known of a file without reading its content: kind, mode, owner, size, times.
+pub fn describe_attributes(out: &mut Map<String, Value>, attributes: &Attributes) {
     let time = |time: cenote_zpl::Time| json!(format!("{}.{:09}", time.seconds, time.nanoseconds));
     out.insert("type".into(), json!(attributes.kind.letter().to_string()));
     out.insert("ino".into(), json!(attributes.object.0));
@@ -361,7 +362,7 @@ fn feed(hash: &mut Sha256, run: &Run) {
 }
 
 /// A name as text, or as hexadecimal where it is not UTF-8.
-pub(crate) fn name(bytes: &[u8]) -> Value {
+pub fn name(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),
         Err(_) => json!({ "hex": hex(bytes) }),

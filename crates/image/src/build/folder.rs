@@ -41,7 +41,7 @@ use rustix::io::Errno;
 
 use super::entries::shown;
 use super::{Builder, Content, DirectoryId, ROOT};
-use crate::files::walk::{DEPTH_MAX, PATH_MAX_BYTES};
+use crate::walk::{DEPTH_MAX, PATH_MAX_BYTES};
 
 /// An extended attribute's value at most: what Linux allows.
 const XATTR_MAX_BYTES: usize = 64 << 10;
@@ -51,7 +51,7 @@ const TRIES_MAX: usize = 5;
 const OPEN_MAX: usize = 64;
 
 /// What is told while a directory is read.
-pub(crate) enum Event<'a> {
+pub enum Event<'a> {
     /// Bytes of a file were read.
     Bytes(u64),
     /// Something was not as it had been: what, and what has become of it.
@@ -61,7 +61,7 @@ pub(crate) enum Event<'a> {
 }
 
 /// A directory that is read.
-pub(crate) struct Folder<'a> {
+pub struct Folder<'a> {
     builder: &'a mut Builder,
     tell: &'a mut dyn FnMut(Event<'_>),
     /// Device and inode of what the pool is written to.
@@ -72,7 +72,7 @@ pub(crate) struct Folder<'a> {
 
 impl<'a> Folder<'a> {
     /// Nothing read yet. What is at the paths `own` is left out.
-    pub(crate) fn new(builder: &'a mut Builder, own: &[PathBuf], tell: &'a mut dyn FnMut(Event<'_>)) -> Self {
+    pub fn new(builder: &'a mut Builder, own: &[PathBuf], tell: &'a mut dyn FnMut(Event<'_>)) -> Self {
         let own = own.iter().filter_map(|path| fs::metadata(path).ok()).map(|meta| identity(&meta)).collect();
         Self { builder, tell, own, linked: HashMap::new() }
     }
@@ -83,7 +83,7 @@ impl<'a> Folder<'a> {
     }
 
     /// Adds everything in it, in the order of names.
-    pub(crate) async fn add(mut self, root: &Path) -> Result<()> {
+    pub async fn add(mut self, root: &Path) -> Result<()> {
         let from = || root.display().to_string();
         let handle = File::open(root).with_context(from)?;
         let meta = handle.metadata().with_context(from)?;
@@ -439,32 +439,15 @@ mod tests {
     use cenote_taskq::{Runtime, RuntimeOptions};
 
     use super::*;
-    use crate::args::globals::{Globals, Search};
-    use crate::context::Context;
-    use crate::newpool::{NewPool, Wish};
-    use crate::output::Output;
-    use cenote_host::layout::parse_layout;
+    use crate::testpool;
 
     /// Reads a folder into a pool; `meanwhile` is called with the size of each file that was read. What was told.
     fn read_while(root: &Path, meanwhile: &dyn Fn(u64)) -> Result<(Vec<String>, crate::build::Counts)> {
         let image = tempfile::tempdir().unwrap();
-        let layout = parse_layout(&[image.path().join("image").to_str().unwrap().to_owned()]).unwrap();
         let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
-        let output = Output::to(std::io::sink(), std::io::sink());
-        let context = Context::new(runtime.handle(), Globals::default(), Search::default(), output);
         runtime.block_on(async {
-            let wish = Wish {
-                name: "built",
-                layout: &layout,
-                pool: &[],
-                dataset: &[],
-                size: Some(80 << 20),
-                seed: Some(1),
-                force: false,
-                command: String::new(),
-            };
-            let (new, _made) = NewPool::make(&context, &wish).await?;
-            let mut builder = crate::build::Builder::new(new);
+            let new = testpool::make(&runtime.handle(), &image.path().join("image"), 80 << 20).await;
+            let mut builder = crate::build::Builder::new(new, None);
             let mut told = Vec::new();
             let mut tell = |event: Event<'_>| match event {
                 Event::Bytes(bytes) => meanwhile(bytes),

@@ -15,7 +15,7 @@ use cenote_zpl::bulk::{MODE_DIR, MODE_FILE, MODE_KIND, NodeSpec};
 
 use super::entries::{Budget, shown};
 use super::{Builder, Content, DirectoryId, ROOT};
-use crate::files::walk::DEPTH_MAX;
+use crate::walk::DEPTH_MAX;
 
 /// Memory for a node beside its name, its attributes and the places of its content: itself, and its share of its directory's map.
 const NODE_BYTES: u64 = size_of::<Node>() as u64 + 96;
@@ -26,7 +26,7 @@ const XATTR_BYTES: u64 = 96;
 
 /// Where a file's bytes are: ranges of the file, each from an offset of an archive. What is in none is a hole.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Extents {
+pub struct Extents {
     archive: Option<Arc<File>>,
     /// In order, apart: a range of the file, and where it begins in the archive.
     ranges: Vec<(Range<u64>, u64)>,
@@ -34,7 +34,7 @@ pub(crate) struct Extents {
 
 impl Extents {
     /// A file's bytes in an archive. Ranges are in order and apart.
-    pub(crate) const fn new(archive: Arc<File>, ranges: Vec<(Range<u64>, u64)>) -> Self {
+    pub const fn new(archive: Arc<File>, ranges: Vec<(Range<u64>, u64)>) -> Self {
         Self { archive: Some(archive), ranges }
     }
 }
@@ -82,7 +82,7 @@ fn cost(spec: &NodeSpec, content: &Extents) -> u64 {
 }
 
 /// A tree of files in memory.
-pub(crate) struct FileTree {
+pub struct FileTree {
     nodes: Vec<Node>,
     /// The root's attributes were given.
     has_root: bool,
@@ -106,7 +106,7 @@ fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
 
 impl FileTree {
     /// An empty root. Directories that no entry describes are made as this one: nobody's, open to all, of this time.
-    pub(crate) fn new(budget: Budget) -> Self {
+    pub fn new(budget: Budget) -> Self {
         let root = Self::directory_node();
         Self { nodes: vec![root], has_root: false, budget }
     }
@@ -160,7 +160,7 @@ impl FileTree {
     ///
     /// # Errors
     /// The path leads out of the tree or through a file.
-    pub(crate) fn put(&mut self, path: &[u8], spec: NodeSpec, content: Extents) -> Result<()> {
+    pub fn put(&mut self, path: &[u8], spec: NodeSpec, content: Extents) -> Result<()> {
         let parts = components(path)?;
         let is_directory = spec.mode & MODE_KIND == MODE_DIR;
         let Some((name, above)) = parts.split_last() else {
@@ -190,7 +190,7 @@ impl FileTree {
     ///
     /// # Errors
     /// There is no such file.
-    pub(crate) fn link(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
+    pub fn link(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
         let from = self.find(&components(target)?).filter(|node| !self.nodes[*node].is_directory());
         let from = from.with_context(|| format!("a hard link to '{}', which is not there", shown(target)))?;
         let parts = components(path)?;
@@ -210,7 +210,7 @@ impl FileTree {
     ///
     /// # Errors
     /// The path leads out of the tree.
-    pub(crate) fn remove(&mut self, path: &[u8]) -> Result<()> {
+    pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let parts = components(path)?;
         if let Some((name, above)) = parts.split_last()
             && let Some(parent) = self.find(above)
@@ -224,7 +224,7 @@ impl FileTree {
     ///
     /// # Errors
     /// The path leads out of the tree.
-    pub(crate) fn clear(&mut self, path: &[u8]) -> Result<()> {
+    pub fn clear(&mut self, path: &[u8]) -> Result<()> {
         let Some(directory) = self.find(&components(path)?) else { return Ok(()) };
         let names: Vec<Vec<u8>> = self.nodes[directory].children.keys().cloned().collect();
         names.iter().for_each(|name| self.forget(directory, name));
@@ -232,13 +232,13 @@ impl FileTree {
     }
 
     /// Bytes of all files' data.
-    pub(crate) fn data_bytes(&self) -> u64 {
+    pub fn data_bytes(&self) -> u64 {
         let alive = self.nodes.iter().filter(|node| node.links > 0);
         alive.flat_map(|node| &node.content.ranges).map(|(range, _)| range.end - range.start).sum()
     }
 
     /// Writes all of it, in the order of names. `progress` is told of bytes.
-    pub(crate) async fn add_to(mut self, builder: &mut Builder, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    pub async fn add_to(mut self, builder: &mut Builder, progress: &mut dyn FnMut(u64)) -> Result<()> {
         if self.has_root {
             builder.set_root(self.nodes[0].spec.clone());
         }

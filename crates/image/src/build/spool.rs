@@ -6,11 +6,10 @@ use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use cenote_props::number::nicebytes;
 use flate2::read::MultiGzDecoder;
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
-
-use crate::output::nicebytes;
 
 /// Bytes that tell how a stream is compressed.
 const MAGIC_BYTES: usize = 6;
@@ -19,7 +18,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// Room for the unpacked bytes of a source, all of its streams together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub struct Room {
     left: u64,
     limit: u64,
 }
@@ -31,11 +30,12 @@ impl Room {
     const LEAST_BYTES: u64 = 1 << 30;
 
     /// Room for the source of a pool of `size_bytes`.
-    pub(crate) fn for_pool(size_bytes: u64) -> Self {
+    pub fn for_pool(size_bytes: u64) -> Self {
         Self::new(size_bytes.saturating_mul(Self::TIMES_OF_POOL).max(Self::LEAST_BYTES))
     }
 
-    pub(crate) const fn new(limit: u64) -> Self {
+    /// Room for so many bytes.
+    pub const fn new(limit: u64) -> Self {
         Self { left: limit, limit }
     }
 
@@ -81,7 +81,7 @@ fn peeked<R: Read>(mut source: R) -> Result<(Packing, impl Read)> {
 }
 
 /// The bytes of an archive: the file itself, or what it is unpacked. `progress` is told of bytes that are kept.
-pub(crate) fn archive(path: &Path, room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
+pub fn archive(path: &Path, room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
     if path.as_os_str() == "-" {
         return unpacked(std::io::stdin().lock(), room, progress);
     }

@@ -30,19 +30,19 @@ const SPARSE_PREFIX: &[u8] = b"GNUSparseFile.0/";
 /// What an entry is, beyond its attributes.
 pub(crate) struct Entry<'a> {
     /// The name in the archive; directories' end with a slash.
-    pub(crate) name: &'a [u8],
+    pub name: &'a [u8],
     /// Where a symbolic link leads, or the name of the file that a hard link is another name of.
-    pub(crate) target: Option<&'a [u8]>,
+    pub target: Option<&'a [u8]>,
     /// Whether `target` is a hard link's.
-    pub(crate) is_hard_link: bool,
+    pub is_hard_link: bool,
     /// The attributes.
-    pub(crate) attributes: &'a Attributes,
+    pub attributes: &'a Attributes,
     /// Extended attributes.
-    pub(crate) xattrs: &'a BTreeMap<Vec<u8>, Vec<u8>>,
+    pub xattrs: &'a BTreeMap<Vec<u8>, Vec<u8>>,
     /// Bytes of content that follow: for a sparse file those of its map and its data.
-    pub(crate) size_bytes: u64,
+    pub size_bytes: u64,
     /// The size of a sparse file when it is whole.
-    pub(crate) sparse_size_bytes: Option<u64>,
+    pub sparse_size_bytes: Option<u64>,
 }
 
 /// The header of an entry, with the records before it, as the bytes that begin it in the archive. `None` for what archives

@@ -74,7 +74,7 @@ impl Identity {
 
 /// An attribute of an entry that could not be kept, or was not asked for; mostly the entry itself was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Lost {
+pub enum Lost {
     /// Owner and group.
     Owner,
     /// The permission bits.
@@ -99,24 +99,24 @@ pub(crate) enum Lost {
 
 /// The contents of a pool that give privileges on this system, and are left out unless they are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Privileged {
+pub struct Privileged {
     /// Set-user-id and set-group-id bits. On a directory the set-group-id bit gives no rights, and is always kept.
-    pub(crate) set_id: bool,
+    pub set_id: bool,
     /// Block and character devices.
-    pub(crate) devices: bool,
+    pub devices: bool,
     /// Extended attributes of the namespaces `trusted` and `security`, file capabilities among them.
-    pub(crate) xattrs: bool,
+    pub xattrs: bool,
 }
 
 /// Which attributes to keep.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keep {
+pub struct Keep {
     /// Owner and group.
-    pub(crate) owner: bool,
+    pub owner: bool,
     /// Extended attributes and access control lists.
-    pub(crate) xattrs: bool,
+    pub xattrs: bool,
     /// Privileges on this system.
-    pub(crate) privileged: Privileged,
+    pub privileged: Privileged,
 }
 
 fn name_of(name: &[u8]) -> &OsStr {

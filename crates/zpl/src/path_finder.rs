@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::{Cursor, FileSystem, ZplError};
 use cenote_format::ids::ObjectId;
-use cenote_zpl::{Cursor, FileSystem, ZplError};
 
 /// Directories above one another at most, as for walks.
 const DEPTH_MAX: usize = 4096;
@@ -14,7 +14,7 @@ const NAMES_MAX: usize = 1 << 20;
 
 /// Finds paths in one file system; directories that it has read are remembered, so that finding all files of one costs
 /// no more than reading it once.
-pub(crate) struct PathFinder {
+pub struct PathFinder {
     filesystem: FileSystem,
     /// By directory: the first name of each object in it.
     names: BTreeMap<ObjectId, BTreeMap<ObjectId, Vec<u8>>>,
@@ -23,14 +23,14 @@ pub(crate) struct PathFinder {
 
 impl PathFinder {
     /// For a file system.
-    pub(crate) fn new(filesystem: &FileSystem) -> Self {
+    pub fn new(filesystem: &FileSystem) -> Self {
         Self { filesystem: filesystem.clone(), names: BTreeMap::new(), name_count: 0 }
     }
 
     /// Where an object is: `/a/b`. A file with several names is found under one that its last parent has; a directory of
     /// extended attributes, which has no name, shows as `<xattrdir>`. [`ZplError::NoEntry`] where its parent has no name
     /// for it: another of its links was removed, or it was unlinked while open.
-    pub(crate) async fn path(&mut self, object: ObjectId) -> Result<Vec<u8>, ZplError> {
+    pub async fn path(&mut self, object: ObjectId) -> Result<Vec<u8>, ZplError> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = object;
         while at != self.filesystem.root() {
