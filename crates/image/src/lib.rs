@@ -34,6 +34,7 @@ pub mod archive;
 pub mod build;
 mod content;
 pub mod copy;
+mod error;
 pub mod manifest;
 mod objects;
 #[cfg(test)]
@@ -41,6 +42,7 @@ mod testpool;
 pub mod walk;
 
 pub use content::{Content, Piece};
+pub use error::ImageError;
 pub use objects::ObjectSet;
 
 /// Told how far a work is that moves bytes.

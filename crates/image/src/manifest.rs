@@ -10,7 +10,6 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
 use cenote_dmu::Run;
 use cenote_dsl::Dataset;
 use cenote_format::enums::ObjsetType;
@@ -21,6 +20,8 @@ use cenote_zpl::{Attributes, Cursor, FileKind, FileSystem, SpaceKind, ZplError};
 use cenote_zvol::Volume;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+
+use crate::error::{Context as _, Result};
 
 /// Files up to this size are hashed whole; larger ones by their data segments.
 const WHOLE_MAX_BYTES: u64 = 64 << 20;

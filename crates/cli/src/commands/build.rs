@@ -211,13 +211,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let counts = match Box::pin(written).await {
         // The cause alone: the error around it names a file, whose name may be anything.
-        Err(error) if error.root_cause().to_string().contains(NO_SPACE) => {
+        Err(error) if error.root().to_string().contains(NO_SPACE) => {
             let enough = size_that_is_enough(&layout, data_bytes.unwrap_or_else(|| bytes_below(&args.from))) >> 20;
             let what = format!(
                 "'{}' does not fit: --size {enough}M is enough, and less where it compresses",
                 args.from.display()
             );
-            return Err(error.context(what));
+            return Err(anyhow::Error::from(error).context(what));
         }
         written => written?,
     };

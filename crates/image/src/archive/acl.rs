@@ -9,7 +9,7 @@
 //!          32 others
 //! ```
 
-use anyhow::{Context as _, Result, bail};
+use crate::error::{Context as _, Result, malformed};
 
 /// The version of the attribute's form, the only one there is.
 const VERSION: u32 = 2;
@@ -54,7 +54,9 @@ pub fn bytes(text: &str) -> Result<Vec<u8>> {
     let mut entries = Vec::new();
     for entry in text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty() && !entry.starts_with('#')) {
         let fields: Vec<&str> = entry.split(':').collect();
-        let [who, name, permissions, rest @ ..] = &fields[..] else { bail!("'{entry}' in an access control list") };
+        let [who, name, permissions, rest @ ..] = &fields[..] else {
+            return Err(malformed(format!("'{entry}' in an access control list")));
+        };
         let tag = match (*who, name.is_empty()) {
             ("user" | "u", true) => 0x01,
             ("user" | "u", false) => 0x02,
@@ -62,7 +64,7 @@ pub fn bytes(text: &str) -> Result<Vec<u8>> {
             ("group" | "g", false) => 0x08,
             ("mask" | "m", _) => 0x10,
             ("other" | "o", _) => 0x20,
-            _ => bail!("'{entry}' in an access control list"),
+            _ => return Err(malformed(format!("'{entry}' in an access control list"))),
         };
         let id = match tag {
             0x02 | 0x08 => {
@@ -78,7 +80,7 @@ pub fn bytes(text: &str) -> Result<Vec<u8>> {
                 'w' => 2,
                 'x' => 1,
                 '-' => 0,
-                _ => bail!("'{entry}' in an access control list"),
+                _ => return Err(malformed(format!("'{entry}' in an access control list"))),
             };
         }
         entries.push((tag, id, bits));

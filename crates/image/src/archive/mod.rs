@@ -12,7 +12,6 @@ mod pax;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use anyhow::Result;
 use cenote_dmu::Run;
 use cenote_format::ids::ObjectId;
 use cenote_taskq::Handle;
@@ -20,6 +19,7 @@ use cenote_zpl::{File, FileKind, FileSystem};
 
 use crate::Progress;
 use crate::content::{Content, Piece};
+use crate::error::Result;
 use crate::walk::{Node, Visit, Walk, Wants};
 use pax::{BLOCK_BYTES, Entry};
 

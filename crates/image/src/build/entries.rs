@@ -15,8 +15,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
 use tar::{EntryType, GnuExtSparseHeader, Header};
+
+use crate::error::{Context as _, Result, malformed, too_large};
 
 /// The unit of an archive.
 pub(crate) const BLOCK_BYTES: u64 = 512;
@@ -50,9 +51,11 @@ impl Budget {
     /// # Errors
     /// So many are not left.
     pub fn take(&mut self, bytes: u64) -> Result<()> {
-        let left = self.left.checked_sub(bytes).with_context(|| {
+        let left = self.left.checked_sub(bytes).ok_or_else(|| {
             let limit = cenote_props::number::nicebytes(self.limit);
-            format!("names, records and attributes need more than {limit} of memory (--archive-memory sets that)")
+            too_large(format!(
+                "names, records and attributes need more than {limit} of memory (--archive-memory sets that)"
+            ))
         })?;
         self.left = left;
         Ok(())
@@ -159,7 +162,10 @@ impl<'a> Entries<'a> {
                         global.insert(key, value);
                     }
                     if self.global_bytes > PREAMBLE_MAX_BYTES {
-                        bail!("has too many records for all entries at byte {} (limit: {PREAMBLE_MAX_BYTES})", self.at);
+                        return Err(too_large(format!(
+                            "has too many records for all entries at byte {} (limit: {PREAMBLE_MAX_BYTES})",
+                            self.at
+                        )));
                     }
                 }
                 EntryType::GNULongName => path = Some(without_end(self.text(size)?)),
@@ -181,8 +187,11 @@ impl<'a> Entries<'a> {
     /// Takes memory for names and records of the next entry.
     fn say(&mut self, bytes: u64) -> Result<()> {
         let left = self.preamble_left.checked_sub(bytes);
-        self.preamble_left = left.with_context(|| {
-            format!("has too many names and records before one entry at byte {} (limit: {PREAMBLE_MAX_BYTES})", self.at)
+        self.preamble_left = left.ok_or_else(|| {
+            let at = self.at;
+            too_large(format!(
+                "has too many names and records before one entry at byte {at} (limit: {PREAMBLE_MAX_BYTES})"
+            ))
         })?;
         Ok(())
     }
@@ -196,7 +205,7 @@ impl<'a> Entries<'a> {
         let mut header = Header::new_old();
         if self.at + BLOCK_BYTES > self.size_bytes {
             // Some writers leave out the end; nothing at all is no archive.
-            return if self.count > 0 { Ok(None) } else { bail!("is no tar archive") };
+            return if self.count > 0 { Ok(None) } else { return Err(malformed("is no tar archive")) };
         }
         self.file.read_exact_at(header.as_mut_bytes(), self.at)?;
         self.at += BLOCK_BYTES;
@@ -211,8 +220,13 @@ impl<'a> Entries<'a> {
             .sum();
         if header.cksum().ok() != Some(sum) {
             match self.count {
-                0 => bail!("is no tar archive, or a damaged one"),
-                count => bail!("is damaged at byte {}, after {count} entries", self.at - BLOCK_BYTES),
+                0 => return Err(malformed("is no tar archive, or a damaged one")),
+                count => {
+                    return Err(malformed(format!(
+                        "is damaged at byte {}, after {count} entries",
+                        self.at - BLOCK_BYTES
+                    )));
+                }
             }
         }
         self.count += 1;
@@ -281,7 +295,7 @@ impl<'a> Entries<'a> {
             self.at += BLOCK_BYTES;
             blocks += 1;
             if blocks > PARTS_MAX / 21 {
-                bail!("a sparse file of more than {PARTS_MAX} parts");
+                return Err(too_large(format!("a sparse file of more than {PARTS_MAX} parts")));
             }
             more.sparse().iter().try_for_each(&mut add)?;
             is_extended = more.is_extended();

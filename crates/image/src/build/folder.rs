@@ -33,7 +33,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::ObjectId;
 use cenote_zpl::bulk::{MODE_SYMLINK, NodeSpec};
 use rustix::fs::{Dir, Mode, OFlags, SeekFrom, fgetxattr, flistxattr, getxattr, listxattr, openat, readlinkat, seek};
@@ -41,6 +40,7 @@ use rustix::io::Errno;
 
 use super::entries::shown;
 use super::{Builder, Content, DirectoryId, ROOT};
+use crate::error::{Context as _, Result, too_large, unsupported};
 use crate::walk::{DEPTH_MAX, PATH_MAX_BYTES};
 
 /// An extended attribute's value at most: what Linux allows.
@@ -103,7 +103,7 @@ impl<'a> Folder<'a> {
             };
             let path = level.path.join(&name);
             if depth > DEPTH_MAX || path.as_os_str().len() > PATH_MAX_BYTES {
-                bail!("'{}' is nested too deeply", shown(path.as_os_str().as_bytes()));
+                return Err(too_large(format!("'{}' is nested too deeply", shown(path.as_os_str().as_bytes()))));
             }
             // Without the place of a directory those in it cannot be found either.
             let handle = level.handle.as_ref().map(|handle| enter(handle, &name));
@@ -184,10 +184,8 @@ impl<'a> Folder<'a> {
                 Ok(Some(source)) => source,
                 // Something else is there now.
                 Ok(None) => continue,
-                Err(error) => match error.downcast_ref::<std::io::Error>() {
-                    Some(cause) if is_gone(cause) => continue,
-                    _ => return Err(error),
-                },
+                Err(error) if error.io().is_some_and(is_gone) => continue,
+                Err(error) => return Err(error),
             };
             return self.source(directory, path, name.as_bytes(), found.meta, source).await;
         }
@@ -297,7 +295,7 @@ impl Found {
         } else if kind.is_block_device() || kind.is_char_device() {
             let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
             if major >= 1 << 12 || minor >= 1 << 20 {
-                bail!("not supported yet: device numbers of more than 12 and 20 bits");
+                return Err(unsupported("device numbers of more than 12 and 20 bits"));
             }
             node.rdev = u64::from(major) << 20 | u64::from(minor);
         }
@@ -410,7 +408,7 @@ impl Content for FileContent {
             }
             // A file system that does not know holes.
             Err(Errno::INVAL) => Ok(offset),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(std::io::Error::from(error).into()),
         }
     }
 
@@ -584,7 +582,7 @@ mod tests {
             at = enter(&at, OsStr::new(&name)).unwrap();
         }
         let error = read_while(dir.path(), &|_| ()).unwrap_err();
-        assert!(error.to_string().ends_with("…' is nested too deeply"), "{error:#}");
+        assert!(error.to_string().ends_with("…' is nested too deeply"), "{error}");
     }
 
     #[test]

@@ -13,7 +13,6 @@ mod tree;
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
 use cenote_admin::NewPool;
 use cenote_dmu::Object;
 use cenote_format::ids::{ObjectId, Txg};
@@ -21,6 +20,8 @@ use cenote_format::zpl::DirEntry;
 use cenote_spa::Pool;
 use cenote_taskq::buf::Buf;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NewEntry, NodeSpec};
+
+use crate::error::{Result, bad_name, malformed, unsupported};
 
 pub use entries::Budget;
 pub use folder::{Event, Folder};
@@ -163,14 +164,14 @@ impl Builder {
     fn enter(&mut self, parent: DirectoryId, name: &[u8], object: ObjectId, mode: u32) -> Result<()> {
         let text = String::from_utf8_lossy(name);
         if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
-            bail!("'{text}' cannot be a file's name");
+            return Err(bad_name(format!("'{text}' cannot be a file's name")));
         }
         let directory = &mut self.directories[parent.0];
         if directory.before.as_ref().is_some_and(|before| before.contains_key(name)) {
-            bail!("'{text}' exists already");
+            return Err(bad_name(format!("'{text}' exists already")));
         }
         if directory.entries.insert(name.to_vec(), (object, mode)).is_some() {
-            bail!("the source has two files called '{text}' in one directory");
+            return Err(bad_name(format!("the source has two files called '{text}' in one directory")));
         }
         Ok(())
     }
@@ -208,7 +209,7 @@ impl Builder {
         let size_bytes = node.target.as_ref().map_or(0, |target| target.len() as u64);
         let node = NodeSpec { parent: self.parent(parent), size_bytes, links: 1, ..self.timed(node) };
         if node.mode & MODE_KIND == MODE_SYMLINK && node.target.as_ref().is_none_or(Vec::is_empty) {
-            bail!("a symbolic link without a target");
+            return Err(malformed("a symbolic link without a target"));
         }
         let object = self.files.new_node(self.txg, node.mode, 0)?;
         self.enter(parent, name, object.id(), node.mode)?;
@@ -267,7 +268,9 @@ impl Builder {
 
     /// Gives a file another name.
     pub fn link(&mut self, parent: DirectoryId, name: &[u8], object: ObjectId) -> Result<()> {
-        let Some(linked) = self.linked.get_mut(&object) else { bail!("a hard link to something that cannot have any") };
+        let Some(linked) = self.linked.get_mut(&object) else {
+            return Err(malformed("a hard link to something that cannot have any"));
+        };
         linked.node.links += 1;
         linked.is_changed = true;
         let mode = linked.node.mode;
@@ -278,7 +281,7 @@ impl Builder {
     async fn dirtied(&mut self, bytes: u64) -> Result<()> {
         self.dirty_bytes += if bytes == 0 { OBJECT_BYTES } else { bytes };
         if self.txg_bytes_max == u64::MAX && self.dirty_bytes > PUT_MAX_BYTES {
-            bail!("not supported yet: adding more than {} MiB at once", PUT_MAX_BYTES >> 20);
+            return Err(unsupported(format!("adding more than {} MiB at once", PUT_MAX_BYTES >> 20)));
         }
         if self.dirty_bytes >= self.txg_bytes_max {
             self.next_txg().await?;

@@ -12,13 +12,13 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
 use rustix::fs::{Mode, OFlags, openat};
 use serde::Deserialize;
 
 use super::spool::{self, Room};
 use super::tarball::{Whiteouts, add_archive};
 use super::tree::FileTree;
+use crate::error::{Context as _, ImageError, Result, malformed, too_large, unsupported};
 
 /// The largest index or manifest, in bytes: the limit of registries.
 const DOCUMENT_MAX_BYTES: u64 = 4 << 20;
@@ -87,7 +87,7 @@ pub fn add_image(
     let manifest = choose(&layout, index, choice, 0)?;
     for layer in &manifest.layers {
         if !layer.media_type.contains("tar") {
-            bail!("not supported yet: a layer of the type '{}'", layer.media_type);
+            return Err(unsupported(format!("a layer of the type '{}'", layer.media_type)));
         }
         let (file, hash) = layout.open_blob(layer)?;
         let file = spool::blob(file, &hash, layer.size, room, progress);
@@ -126,7 +126,7 @@ impl Layout {
 /// All of a file of no more than `size_bytes`.
 fn document(file: File, size_bytes: u64) -> Result<Vec<u8>> {
     if size_bytes > DOCUMENT_MAX_BYTES || file.metadata()?.len() > size_bytes {
-        bail!("is too large for an index, or larger than its descriptor says");
+        return Err(too_large("is too large for an index, or larger than its descriptor says"));
     }
     let mut bytes = Vec::new();
     file.take(size_bytes).read_to_end(&mut bytes)?;
@@ -136,7 +136,7 @@ fn document(file: File, size_bytes: u64) -> Result<Vec<u8>> {
 /// A blob's file name, and its hash.
 fn place(blob: &Descriptor) -> Result<(&str, Vec<u8>)> {
     let Some(hex) = blob.digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64) else {
-        bail!("not supported yet: a digest of the form '{}'", blob.digest);
+        return Err(unsupported(format!("a digest of the form '{}'", blob.digest)));
     };
     let hash: Option<Vec<u8>> =
         (0..32).map(|at| hex.get(2 * at..2 * at + 2).and_then(|byte| u8::from_str_radix(byte, 16).ok())).collect();
@@ -149,7 +149,7 @@ fn read_blob(layout: &Layout, blob: &Descriptor) -> Result<Vec<u8>> {
     let (file, hash) = layout.open_blob(blob)?;
     let bytes = document(file, blob.size).with_context(|| format!("the blob {}", blob.digest))?;
     if Sha256::digest(&bytes).as_slice() != hash {
-        bail!("the blob {} is damaged: its SHA-256 is not its name", blob.digest);
+        return Err(malformed(format!("the blob {} is damaged: its SHA-256 is not its name", blob.digest)));
     }
     Ok(bytes)
 }
@@ -171,20 +171,25 @@ fn choose(layout: &Layout, index: Index, choice: &Choice, depth: u32) -> Result<
         let platforms: Vec<String> = found.iter().map(described).collect();
         found.retain(is_wanted);
         if found.is_empty() {
-            bail!("no image for {wanted}; there is: {}", platforms.join(", "));
+            return Err(ImageError::Choice(format!("no image for {wanted}; there is: {}", platforms.join(", "))));
         }
     }
     let [image] = &found[..] else {
         let names: Vec<String> = found.iter().map(described).collect();
         match names.is_empty() {
-            true => bail!("the layout has no such image"),
-            false => bail!("several images: say which with --tag or --platform: {}", names.join(", ")),
+            true => return Err(ImageError::Choice("the layout has no such image".into())),
+            false => {
+                return Err(ImageError::Choice(format!(
+                    "several images: say which with --tag or --platform: {}",
+                    names.join(", ")
+                )));
+            }
         }
     };
     let bytes = read_blob(layout, image)?;
     if image.media_type.contains("index") || image.media_type.contains("manifest.list") {
         if depth == DEPTH_MAX {
-            bail!("indexes lead to indexes without end");
+            return Err(malformed("indexes lead to indexes without end"));
         }
         return choose(layout, serde_json::from_slice(&bytes)?, choice, depth + 1);
     }

@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
 use cenote_props::number::nicebytes;
 use flate2::read::MultiGzDecoder;
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
+
+use crate::error::{Context as _, Result, malformed, too_large, unsupported};
 
 /// Bytes that tell how a stream is compressed.
 const MAGIC_BYTES: usize = 6;
@@ -40,11 +41,11 @@ impl Room {
     }
 
     fn take(&mut self, bytes: u64) -> Result<()> {
-        let left = self.left.checked_sub(bytes).with_context(|| {
+        let left = self.left.checked_sub(bytes).ok_or_else(|| {
             let (limit, times) = (nicebytes(self.limit), Self::TIMES_OF_POOL);
-            format!(
+            too_large(format!(
                 "is more than {limit} unpacked ({times} times the pool, at least 1G): unpack it, and build from that"
-            )
+            ))
         });
         self.left = left?;
         Ok(())
@@ -64,10 +65,10 @@ fn packing_of(magic: &[u8]) -> Result<Packing> {
         [0x1f, 0x8b, ..] => Packing::Gzip,
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Packing::Zstd,
         [0xfd, b'7', b'z', b'X', b'Z', 0] => {
-            bail!("not supported yet: xz; unpack it: 'xz -dc FILE | cenote build --from -'")
+            return Err(unsupported("xz; unpack it: 'xz -dc FILE | cenote build --from -'"));
         }
         [b'B', b'Z', b'h', ..] => {
-            bail!("not supported yet: bzip2; unpack it: 'bzip2 -dc FILE | cenote build --from -'")
+            return Err(unsupported("bzip2; unpack it: 'bzip2 -dc FILE | cenote build --from -'"));
         }
         _ => Packing::Plain,
     })
@@ -106,11 +107,11 @@ pub(crate) fn regular(directory: &File, name: &str) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(directory, name, flags, rustix::fs::Mode::empty()) {
         Ok(file) => File::from(file),
-        Err(rustix::io::Errno::LOOP) => bail!("is a symbolic link, which is not followed"),
+        Err(rustix::io::Errno::LOOP) => return Err(malformed("is a symbolic link, which is not followed")),
         Err(error) => return Err(std::io::Error::from(error).into()),
     };
     if !file.metadata()?.is_file() {
-        bail!("is no regular file");
+        return Err(malformed("is no regular file"));
     }
     Ok(file)
 }
@@ -125,7 +126,7 @@ pub(crate) fn blob(
 ) -> Result<File> {
     let found = file.metadata()?.len();
     if found != size_bytes {
-        bail!("has {found} bytes, and should have {size_bytes}");
+        return Err(malformed(format!("has {found} bytes, and should have {size_bytes}")));
     }
     let mut hash = Sha256::new();
     let mut buffer = vec![0; CHUNK_BYTES];
@@ -139,7 +140,7 @@ pub(crate) fn blob(
         hash.update(&buffer[..len]);
     }
     if hash.finalize().as_slice() != sha256 {
-        bail!("is damaged: its SHA-256 is not its name");
+        return Err(malformed("is damaged: its SHA-256 is not its name"));
     }
     file.seek(SeekFrom::Start(0))?;
     archive_of(file, room, progress)
@@ -184,7 +185,7 @@ mod tests {
             unpacked(&packed[..], &mut room, &mut |_| {}).unwrap();
             // All streams of a source share it.
             let error = unpacked(&packed[..], &mut room, &mut |_| {}).unwrap_err();
-            assert!(format!("{error:#}").contains("is more than 1M unpacked"), "{error:#}");
+            assert!(error.root().to_string().contains("is more than 1M unpacked"), "{error}");
         }
     }
 

@@ -5,13 +5,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
 use cenote_zpl::bulk::{MODE_DIR, MODE_FILE, MODE_SYMLINK, NodeSpec};
 use tar::EntryType;
 
 use super::entries::{BLOCK_BYTES, Entries, Entry, PARTS_MAX, shown};
 use super::tree::{Extents, FileTree};
 use crate::archive::acl;
+use crate::error::{Context as _, Result, malformed, too_large, unsupported};
 
 /// A sparse file's map at most, in bytes.
 const MAP_MAX_BYTES: u64 = 64 << 20;
@@ -68,7 +68,9 @@ fn apply_whiteout(tree: &mut FileTree, path: &[u8]) -> Result<()> {
         // Marks of the file system that layers were made with.
         gone if gone.starts_with(b".wh.") => Ok(()),
         // Without a name the directory itself would be removed.
-        b"" | b"." | b".." => bail!("'{}' in the archive removes nothing that has a name", shown(path)),
+        b"" | b"." | b".." => {
+            Err(malformed(format!("'{}' in the archive removes nothing that has a name", shown(path))))
+        }
         gone => tree.remove(&[above, gone].concat()),
     }
 }
@@ -118,10 +120,17 @@ impl Records<'_> {
 fn check_xattrs(found: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
     let total: usize = found.iter().map(|(name, value)| name.len() + value.len()).sum();
     if found.len() > cenote_zpl::XATTR_NAMES_MAX || total > cenote_zpl::XATTRS_MAX_BYTES {
-        bail!("{} extended attributes of {total} bytes, more than a file can have", found.len());
+        return Err(too_large(format!(
+            "{} extended attributes of {total} bytes, more than a file can have",
+            found.len()
+        )));
     }
     if let Some((name, value)) = found.iter().find(|(_, value)| value.len() > cenote_zpl::XATTR_VALUE_MAX_BYTES) {
-        bail!("the extended attribute {} has {} bytes, more than one can have", shown(name), value.len());
+        return Err(too_large(format!(
+            "the extended attribute {} has {} bytes, more than one can have",
+            shown(name),
+            value.len()
+        )));
     }
     Ok(())
 }
@@ -182,7 +191,7 @@ fn add_entry(tree: &mut FileTree, entry: &Entry, archive: &Arc<File>) -> Result<
         EntryType::Char | EntryType::Block => {
             let (major, minor) = (header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0));
             if major >= 1 << 12 || minor >= 1 << 20 {
-                bail!("not supported yet: device numbers of more than 12 and 20 bits");
+                return Err(unsupported("device numbers of more than 12 and 20 bits"));
             }
             spec.rdev = u64::from(major) << 20 | u64::from(minor);
             if kind == EntryType::Char { 0o020_000 } else { 0o060_000 }
@@ -199,7 +208,7 @@ fn add_entry(tree: &mut FileTree, entry: &Entry, archive: &Arc<File>) -> Result<
             (content, spec.size_bytes, name) = file_content(entry, &records, archive)?;
             MODE_FILE
         }
-        other => bail!("not supported yet: an entry of the type {:?}", char::from(other.as_byte())),
+        other => return Err(unsupported(format!("an entry of the type {:?}", char::from(other.as_byte())))),
     };
     tree.put(name.as_ref().unwrap_or(path), spec, content)
 }
@@ -221,7 +230,7 @@ fn file_content(entry: &Entry, records: &Records<'_>, archive: &Arc<File>) -> Re
         return Ok((extents(archive, &map, size, entry.start)?, size, name));
     }
     if entry.records.get(b"GNU.sparse.offset").is_some() {
-        bail!("not supported yet: sparse files of GNU's form 0.0");
+        return Err(unsupported("sparse files of GNU's form 0.0"));
     }
     let size = entry.size_bytes;
     let ranges = if size == 0 { Vec::new() } else { vec![(0..size, entry.start)] };
@@ -239,7 +248,7 @@ fn sparse_map(archive: &File, start: u64, size_bytes: u64) -> Result<(Vec<[u64; 
         loop {
             if at == block.len() {
                 if read_bytes >= MAP_MAX_BYTES.min(size_bytes) {
-                    bail!("a sparse file's map does not end");
+                    return Err(malformed("a sparse file's map does not end"));
                 }
                 archive.read_exact_at(&mut block, start + read_bytes).context("a sparse file's map is cut short")?;
                 (at, read_bytes) = (0, read_bytes + BLOCK_BYTES);
@@ -252,13 +261,13 @@ fn sparse_map(archive: &File, start: u64, size_bytes: u64) -> Result<(Vec<[u64; 
                     let next = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(byte - b'0')));
                     value = next.context("a sparse file's map has a number that is too large")?;
                 }
-                _ => bail!("a sparse file's map has something else than numbers"),
+                _ => return Err(malformed("a sparse file's map has something else than numbers")),
             }
         }
     };
     let count = number()?;
     if count > PARTS_MAX as u64 {
-        bail!("a sparse file of more than {PARTS_MAX} parts");
+        return Err(too_large(format!("a sparse file of more than {PARTS_MAX} parts")));
     }
     let map: Vec<[u64; 2]> = (0..count).map(|_| Ok([number()?, number()?])).collect::<Result<_>>()?;
     Ok((map, read_bytes))

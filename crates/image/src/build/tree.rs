@@ -9,12 +9,12 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
 use cenote_format::ids::ObjectId;
 use cenote_zpl::bulk::{MODE_DIR, MODE_FILE, MODE_KIND, NodeSpec};
 
 use super::entries::{Budget, shown};
 use super::{Builder, Content, DirectoryId, ROOT};
+use crate::error::{Context as _, Result, malformed, too_large};
 use crate::walk::DEPTH_MAX;
 
 /// Memory for a node beside its name, its attributes and the places of its content: itself, and its share of its directory's map.
@@ -96,10 +96,10 @@ pub struct FileTree {
 fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
     let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
     if parts.contains(&&b".."[..]) {
-        bail!("'{}' leads out of the archive", shown(path));
+        return Err(malformed(format!("'{}' leads out of the archive", shown(path))));
     }
     if parts.len() > DEPTH_MAX {
-        bail!("'{}' is nested too deeply", shown(path));
+        return Err(too_large(format!("'{}' is nested too deeply", shown(path))));
     }
     Ok(parts)
 }
@@ -127,7 +127,9 @@ impl FileTree {
         for part in parts {
             at = match self.nodes[at].children.get(*part) {
                 Some(child) if self.nodes[*child].is_directory() => *child,
-                Some(_) => bail!("'{}' is a file, and another entry is to be in it", shown(part)),
+                Some(_) => {
+                    return Err(malformed(format!("'{}' is a file, and another entry is to be in it", shown(part))));
+                }
                 None => self.enter(at, part, Self::directory_node())?,
             };
         }
@@ -165,7 +167,7 @@ impl FileTree {
         let is_directory = spec.mode & MODE_KIND == MODE_DIR;
         let Some((name, above)) = parts.split_last() else {
             if !is_directory {
-                bail!("the root is no directory");
+                return Err(malformed("the root is no directory"));
             }
             self.budget.take(cost(&spec, &content))?;
             self.nodes[0].spec = spec;
@@ -194,7 +196,7 @@ impl FileTree {
         let from = self.find(&components(target)?).filter(|node| !self.nodes[*node].is_directory());
         let from = from.with_context(|| format!("a hard link to '{}', which is not there", shown(target)))?;
         let parts = components(path)?;
-        let Some((name, above)) = parts.split_last() else { bail!("the root cannot be a link") };
+        let Some((name, above)) = parts.split_last() else { return Err(malformed("the root cannot be a link")) };
         let parent = self.make_directories(above)?;
         if self.nodes[parent].children.get(*name) == Some(&from) {
             return Ok(());

@@ -38,7 +38,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context as _, Result};
 use cenote_dmu::Run;
 use cenote_format::ids::ObjectId;
 use cenote_taskq::buf::Block;
@@ -47,6 +46,7 @@ use cenote_zpl::{Attributes, FileKind, FileSystem};
 
 use crate::Progress;
 use crate::content::{Content, Piece};
+use crate::error::{Context as _, Result};
 use crate::walk::{Node, Visit, Walk, Wants};
 use target::{Identity, TargetDirectory, Xattrs, begin, finish, is_same};
 pub use target::{Keep, Lost, Privileged};
