@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use cenote_image::ImageError;
+
 /// How a command that ran to its end ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -67,9 +69,12 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
 
 /// Whether an error says that nobody reads our output any more.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe))
+    let of_system = |cause: &(dyn std::error::Error + 'static)| {
+        let own = cause.downcast_ref::<io::Error>();
+        let error = own.or_else(|| cause.downcast_ref::<ImageError>()?.io());
+        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    error.chain().any(of_system)
 }
 
 /// An error in one text: each cause that says something new.
@@ -84,4 +89,17 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_has_gone_is_found_below_an_archive() {
+        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(is_broken_pipe(&gone().into()));
+        assert!(is_broken_pipe(&anyhow::Error::from(ImageError::from(gone())).context("an archive")));
+        assert!(!is_broken_pipe(&ImageError::Malformed("an archive".into()).into()));
+    }
 }
