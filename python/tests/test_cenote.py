@@ -340,6 +340,22 @@ class Files(OnPool):
             raw.close()
             thread.join()
 
+    def test_the_program_of_the_documentation_says_what_it_does(self) -> None:
+        self.pool.create_filesystem("tank/home")
+        self.pool.filesystem("tank/home").path("note").write_text("water the plants\n")
+        self.end()
+        page = (ROOT / "docs" / "PACKAGES.md").read_text()
+        program = re.search(r"```python\n(.*?)```", page, re.S).group(1)  # type: ignore[union-attr]
+        shown = io.StringIO()
+        with redirect_stdout(shown):
+            exec(program.replace("/images", self.folder), {})
+        self.assertRegex(
+            shown.getvalue(),
+            r"^tank FILESYSTEM \d+\ntank/home FILESYSTEM \d+\nwater the plants\nnothing\n$",
+        )
+        (monday,) = self.reopened().dataset("tank/home").snapshots()
+        self.assertEqual(monday.filesystem().path("diary").read_text(), "watered\n")
+
     def test_the_example_copies_a_folder(self) -> None:
         source = os.path.join(self.folder, "source")
         os.makedirs(os.path.join(source, "deep"))

@@ -5,6 +5,7 @@
 
 mod bench_table;
 mod campaign;
+mod dist;
 mod facts;
 mod frontends;
 mod fuzz;
@@ -58,6 +59,8 @@ Usage: cargo xtask CHORE
   mutants [NAME|COUNT]   deliberate bugs of the engine, which the power cuts have to find
   ztest-pools COUNT DIR  pools made by OpenZFS's own stress test
   ztest-judge DIR        compare 'cenote verify' with zdb on such pools
+  dist [DIR]             packages for users, in target/dist or DIR: static program, Debian package, wheel, archive, sums
+  wheel [DIR]            the wheel for Python alone
   licences               licences and sources of all dependencies against deny.toml
   house                  the house rules that a program can check
 ";
@@ -85,6 +88,8 @@ fn main() -> ExitCode {
         "kills" => kills::main(rest),
         "ztest-pools" => ztest::main(rest),
         "ztest-judge" => ztest::main_judge(rest),
+        "dist" => dist::main(rest),
+        "wheel" => dist::main_wheel(rest),
         "licences" | "deny" => step_alone("licences"),
         "house" => step_alone("house"),
         "limited" => return limited::main(rest),

@@ -22,7 +22,8 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("nbdsh", "python3-libnbd", "exports of volumes"),
     ("qemu-img", "qemu-utils", "exports of volumes"),
     ("fio", "fio", "benchmarks"),
-    ("python3", "python3", "kills under SQLite"),
+    ("python3", "python3", "kills under SQLite; the Python package"),
+    ("pip3", "python3-pip", "installing the wheel"),
     ("syncoid", "sanoid", "replication by backup tools"),
 ];
 

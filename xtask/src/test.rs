@@ -8,8 +8,8 @@ use cenote_testkit::{Golden, repository_root};
 
 use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
 use crate::{
-    campaign, fuzz, golden, house, kills, licences, packages, process, programs, tour, value_of, vm, zdb, zdb_check,
-    ztest,
+    campaign, dist, fuzz, golden, house, kills, licences, packages, process, programs, tour, value_of, vm, zdb,
+    zdb_check, ztest,
 };
 
 const STEPS: &[Step] = &[
@@ -47,6 +47,7 @@ const STEPS: &[Step] = &[
     Step { name: "demo", about: "the README's first command", run: demo },
     Step { name: "kills", about: "a server that writes a pool, killed at any moment", run: kills::step },
     Step { name: "tour", about: "the tours of README and docs/TOUR.md, word for word", run: tour::step },
+    Step { name: "dist", about: "packages for users, installed and used", run: dist::step },
     Step { name: "vm", about: "the real OpenZFS in a virtual machine", run: vm::step },
     Step { name: "ztest", about: "verify against zdb on pools fresh from OpenZFS's stress test", run: ztest::step },
 ];

@@ -79,6 +79,35 @@ fn the_example_lists_and_copies_in_a_pool_of_ours() {
 }
 
 #[test]
+fn the_program_of_the_documentation_writes_its_note() {
+    let (library, images) = (library(), tempdir().unwrap());
+    let image = images.path().join("a.img").display().to_string();
+    let runtime = Runtime::new().unwrap();
+    let made = runtime.block_on(async {
+        let options = CreateOptions::new([image]).file_bytes(64 << 20).cache_bytes(16 << 20);
+        let pool = options.create(&runtime, "tank").await?;
+        pool.create_filesystem("tank/home", &[]).await?;
+        pool.export().await
+    });
+    made.unwrap();
+    let page = std::fs::read_to_string(source("../../docs/PACKAGES.md")).unwrap();
+    let (_, block) = page.split_once("```c\n").expect("the page has a program");
+    let (text, _) = block.split_once("```").expect("which ends");
+    let path = images.path().join("note.c");
+    std::fs::write(&path, text.replace("/images", &images.path().display().to_string())).unwrap();
+    let program = built(library.path(), &path.display().to_string());
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", library.path()).env("CENOTE_CACHE", images.path().join("cache.json"));
+    good(&mut command);
+    let back = runtime.block_on(async {
+        let options = OpenOptions::new().search(images.path()).cache_bytes(16 << 20);
+        let pool = options.open(&runtime, "tank").await?;
+        pool.filesystem("tank/home").await?.read("note").await
+    });
+    assert_eq!(back.unwrap(), b"water the plants\n");
+}
+
+#[test]
 fn what_a_caller_does_wrong_is_an_error_and_what_it_does_right_works() {
     let (library, images) = (library(), tempdir().unwrap());
     let program = built(library.path(), "tests/border.c");
