@@ -36,7 +36,7 @@ pub(crate) const FAILED: u8 = 1;
 /// Exit status of a command that was called wrongly.
 pub(crate) const USAGE: u8 = 2;
 /// Exit status where a stream could not be resumed.
-pub(crate) const NOT_RESUMED: u8 = 255;
+const NOT_RESUMED: u8 = 255;
 /// Exit status where the reader of our output has gone: that of a process ended by SIGPIPE, as a shell shows it.
 pub(crate) const PIPE: u8 = 128 + 13;
 
@@ -52,6 +52,30 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
+/// An error with an exit status of its own.
+#[derive(Debug)]
+struct StatusError {
+    status: u8,
+    error: anyhow::Error,
+}
+
+impl fmt::Display for StatusError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for StatusError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// The error with this exit status.
+pub(crate) fn with_status(status: u8, error: anyhow::Error) -> anyhow::Error {
+    StatusError { status, error }.into()
+}
+
 /// A stream could not go on where it stopped: status 255, which OpenZFS's -1 becomes.
 #[derive(Debug)]
 pub(crate) struct ResumeError(pub(crate) String);
@@ -59,6 +83,15 @@ pub(crate) struct ResumeError(pub(crate) String);
 impl fmt::Display for ResumeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// The exit status of a command that ended with this error.
+pub(crate) fn status_of(error: &anyhow::Error) -> u8 {
+    match error {
+        error if error.is::<UsageError>() => USAGE,
+        error if error.is::<ResumeError>() => NOT_RESUMED,
+        error => error.downcast_ref::<StatusError>().map_or(FAILED, |error| error.status),
     }
 }
 

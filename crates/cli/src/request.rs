@@ -17,7 +17,7 @@ use crate::commands::Command;
 use crate::context::{Context, Program, Serving, Work};
 use crate::control::{self, Owned};
 use crate::mounthelper;
-use crate::outcome::{FAILED, NOT_RESUMED, Outcome, PIPE, ResumeError, USAGE, UsageError, causes, is_broken_pipe};
+use crate::outcome::{FAILED, Outcome, PIPE, USAGE, causes, is_broken_pipe, status_of};
 use crate::output::Output;
 use crate::verbs::{self, TOOLS};
 
@@ -137,13 +137,8 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
         Ok(outcome) => outcome.into(),
         Err(error) if is_broken_pipe(&error) => ExitCode::from(PIPE),
         Err(error) => {
-            let status = match &error {
-                error if error.is::<UsageError>() => USAGE,
-                error if error.is::<ResumeError>() => NOT_RESUMED,
-                _ => FAILED,
-            };
             output.error(&causes(&error));
-            ExitCode::from(status)
+            ExitCode::from(status_of(&error))
         }
     }
 }

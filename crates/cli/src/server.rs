@@ -18,7 +18,7 @@ use crate::control::{
     ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Passed, Receiving, Said, VERSION, Who, read_line,
 };
 use crate::datasets::Mounts;
-use crate::outcome::{FAILED, Outcome, USAGE, UsageError, causes};
+use crate::outcome::{FAILED, Outcome, causes, status_of};
 use crate::output::Output;
 use crate::served::{ServedPool, suspended};
 
@@ -265,7 +265,7 @@ impl Shared {
             Ok(Outcome::Failed) => FAILED,
             Err(error) => {
                 says.say(&Said::Err(causes(&error)))?;
-                if error.is::<UsageError>() { USAGE } else { FAILED }
+                status_of(&error)
             }
         };
         says.say(&Said::Status(status))?;

@@ -6,8 +6,8 @@
 //! years later. Before anything is received from it, and to tell what is in it at all, it must be read and checked from
 //! its first byte to its last, without trusting it.
 //!
-//! [`sender`] makes a stream of a snapshot, [`package`] several behind one list, [`receiver`] makes a snapshot of a stream; each has a theory of
-//! its own. The rest reads.
+//! [`sender`] makes a stream of a snapshot, [`package`] several behind one list, [`receiver`] makes a snapshot of a stream, [`rewrite`] a stream
+//! of a stream; each has a theory of its own. The rest reads.
 //!
 //! # The stream
 //!
@@ -50,6 +50,7 @@ mod nvprint;
 pub mod package;
 mod reader;
 pub mod receiver;
+pub mod rewrite;
 pub mod sender;
 #[cfg(test)]
 mod tests;
@@ -58,5 +59,5 @@ pub use account::{Account, KindAccount};
 pub use decoder::{Checks, DecodedRecord, StreamDecoder};
 pub use dump::{DumpOptions, DumpOutcome, dump};
 pub use error::SendError;
-pub use nvprint::print_nvlist;
+pub use nvprint::{dump_nvlist, print_nvlist};
 pub use reader::{StreamItem, StreamReader};

@@ -1,4 +1,4 @@
-//! An nvlist as `nvlist_print` of libnvpair shows it.
+//! An nvlist as `nvlist_print` and `dump_nvlist` of libnvpair show it.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -8,6 +8,93 @@ use cenote_format::nvlist::{NvList, NvString, NvValue};
 /// Prints a list; nested lists are indented by tabs. Their depth is bounded by the parser.
 pub fn print_nvlist(list: &NvList, out: &mut impl Write) -> io::Result<()> {
     print_list(list, 0, out)
+}
+
+/// Prints a list as `zstream token` and `zdb` do: `name: value`, indented by so many spaces. Nested lists are indented by four more.
+pub fn dump_nvlist(list: &NvList, indent: usize, out: &mut impl Write) -> io::Result<()> {
+    for (name, value) in list.iter() {
+        dump_pair(name, value, indent, out)?;
+    }
+    Ok(())
+}
+
+fn dump_pair(name: &NvString, value: &NvValue, indent: usize, out: &mut impl Write) -> io::Result<()> {
+    let mut pair = |index: Option<usize>, value: &dyn Display| {
+        write!(out, "{:indent$}", "")?;
+        out.write_all(name.as_bytes())?;
+        if let Some(index) = index {
+            write!(out, "[{index}]")?;
+        }
+        writeln!(out, ": {value}")
+    };
+    macro_rules! each {
+        ($items:expr) => {
+            $items.iter().enumerate().try_for_each(|(index, item)| pair(Some(index), item))
+        };
+    }
+    match value {
+        NvValue::Nvlist(list) => {
+            head(name, indent, ":\n", out)?;
+            dump_nvlist(list, indent + 4, out)
+        }
+        NvValue::NvlistArray(lists) => lists.iter().enumerate().try_for_each(|(index, list)| {
+            head(name, indent, &format!("[{index}]:\n"), out)?;
+            dump_nvlist(list, indent + 4, out)
+        }),
+        NvValue::Boolean => head(name, indent, "\n", out),
+        NvValue::String(text) => quoted(name, None, text, indent, out),
+        NvValue::StringArray(texts) => {
+            texts.iter().enumerate().try_for_each(|(index, text)| quoted(name, Some(index), text, indent, out))
+        }
+        NvValue::BooleanValue(value) => pair(None, value),
+        NvValue::Byte(value) => pair(None, value),
+        NvValue::Int8(value) => pair(None, value),
+        NvValue::Int16(value) => pair(None, value),
+        NvValue::Int32(value) => pair(None, value),
+        NvValue::Int64(value) => pair(None, value),
+        NvValue::Uint8(value) => pair(None, value),
+        NvValue::Uint16(value) => pair(None, value),
+        NvValue::Uint32(value) => pair(None, value),
+        NvValue::Uint64(value) => pair(None, value),
+        NvValue::ByteArray(items) => each!(items),
+        NvValue::Int8Array(items) => each!(items),
+        NvValue::Int16Array(items) => each!(items),
+        NvValue::Int32Array(items) => each!(items),
+        NvValue::Int64Array(items) => each!(items),
+        NvValue::Uint8Array(items) => each!(items),
+        NvValue::Uint16Array(items) => each!(items),
+        NvValue::Uint32Array(items) => each!(items),
+        NvValue::Uint64Array(items) => each!(items),
+        // The original has no way to show these.
+        NvValue::Hrtime(_) => not_shown(name, 18, out),
+        NvValue::BooleanArray(_) => not_shown(name, 24, out),
+        NvValue::Double(_) => not_shown(name, 27, out),
+    }
+}
+
+/// The line for a pair of a type (by its number) that has no form.
+fn not_shown(name: &NvString, number: u8, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "bad config type {number} for ")?;
+    out.write_all(name.as_bytes())?;
+    writeln!(out)
+}
+
+fn head(name: &NvString, indent: usize, rest: &str, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "{:indent$}", "")?;
+    out.write_all(name.as_bytes())?;
+    out.write_all(rest.as_bytes())
+}
+
+fn quoted(
+    name: &NvString,
+    index: Option<usize>,
+    text: &NvString,
+    indent: usize,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    head(name, indent, &index.map_or(": '".to_owned(), |index| format!("[{index}]: '")), out)?;
+    out.write_all(text.as_bytes())?;
+    out.write_all(b"'\n")
 }
 
 fn print_list(list: &NvList, depth: usize, out: &mut impl Write) -> io::Result<()> {

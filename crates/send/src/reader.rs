@@ -13,6 +13,8 @@ use crate::error::SendError;
 pub struct StreamItem<'a> {
     /// The record.
     pub decoded: DecodedRecord,
+    /// Its bytes as they came.
+    pub bytes: &'a [u8; Record::SIZE],
     /// Its payload.
     pub payload: &'a [u8],
 }
@@ -22,13 +24,23 @@ pub struct StreamItem<'a> {
 pub struct StreamReader<R> {
     input: R,
     decoder: StreamDecoder,
+    bytes: [u8; Record::SIZE],
     payload: Vec<u8>,
+    /// Whether the input may end between two records that are not the last.
+    may_end_early: bool,
 }
 
 impl<R: Read> StreamReader<R> {
     /// A reader at a stream's beginning. Input that is not buffered is better wrapped in a `BufReader`.
     pub fn new(input: R, checks: Checks) -> Self {
-        Self { input, decoder: StreamDecoder::new(checks), payload: Vec::new() }
+        let decoder = StreamDecoder::new(checks);
+        Self { input, decoder, bytes: [0; Record::SIZE], payload: Vec::new(), may_end_early: !checks.structure }
+    }
+
+    /// Takes the end of the input after any record for the end of the stream, as that of streams is that `zfs send -S` saved.
+    #[must_use]
+    pub fn may_end_early(self) -> Self {
+        Self { may_end_early: true, ..self }
     }
 
     /// The decoder, for the byte order and the account so far.
@@ -39,19 +51,18 @@ impl<R: Read> StreamReader<R> {
 
     /// The next record; `None` at the end of the input, which must be the end of the stream.
     pub fn next_item(&mut self) -> Result<Option<StreamItem<'_>>, SendError> {
-        let mut bytes = [0; Record::SIZE];
         let at = self.decoder.offset_bytes();
         let read =
-            read_full(&mut self.input, &mut bytes).map_err(|source| SendError::Io { offset_bytes: at, source })?;
-        if read < bytes.len() {
-            return if read == 0 && (self.decoder.is_done() || !self.decoder_is_strict()) {
+            read_full(&mut self.input, &mut self.bytes).map_err(|source| SendError::Io { offset_bytes: at, source })?;
+        if read < self.bytes.len() {
+            return if read == 0 && (self.decoder.is_done() || self.may_end_early) {
                 Ok(None)
             } else {
                 let expected = if read == 0 { "before the record that ends it" } else { "within a record" };
                 Err(SendError::Truncated { offset_bytes: at + read as u64, expected })
             };
         }
-        let decoded = self.decoder.record(&bytes)?;
+        let decoded = self.decoder.record(&self.bytes)?;
         let at = self.decoder.offset_bytes();
         let read = read_payload(&mut self.input, decoded.payload_bytes, &mut self.payload)
             .map_err(|source| SendError::Io { offset_bytes: at, source })?;
@@ -59,17 +70,13 @@ impl<R: Read> StreamReader<R> {
             return Err(SendError::Truncated { offset_bytes: at + read, expected: "within a record's payload" });
         }
         self.decoder.payload(&self.payload);
-        Ok(Some(StreamItem { decoded, payload: &self.payload }))
+        Ok(Some(StreamItem { decoded, bytes: &self.bytes, payload: &self.payload }))
     }
 
     /// Reads everything, for the checks and the account.
     pub fn drain(mut self) -> Result<Account, SendError> {
         while self.next_item()?.is_some() {}
         Ok(self.decoder.account().clone())
-    }
-
-    fn decoder_is_strict(&self) -> bool {
-        self.decoder.checks().structure
     }
 }
 

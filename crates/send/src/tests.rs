@@ -12,19 +12,19 @@ use proptest::prelude::*;
 use super::*;
 
 /// A sender in miniature.
-struct Sender {
+pub(crate) struct Sender {
     endian: Endian,
     sum: Fletcher4,
-    bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     record_checksums: bool,
 }
 
 impl Sender {
-    fn new(endian: Endian) -> Self {
+    pub(crate) fn new(endian: Endian) -> Self {
         Self { endian, sum: Fletcher4::new(), bytes: Vec::new(), record_checksums: true }
     }
 
-    fn record(&mut self, body: Body, payload: &[u8]) {
+    pub(crate) fn record(&mut self, body: Body, payload: &[u8]) {
         let body = match body {
             Body::End(End { to_guid, .. }) => Body::End(End { stream_checksum: self.sum.finish(), to_guid }),
             other => other,
@@ -58,7 +58,7 @@ impl Sender {
     }
 }
 
-fn begin(header: HeaderKind, guid: u64) -> Body {
+pub(crate) fn begin(header: HeaderKind, guid: u64) -> Body {
     Body::Begin(Begin {
         header,
         features: Features::SA_SPILL,
@@ -72,11 +72,11 @@ fn begin(header: HeaderKind, guid: u64) -> Body {
     })
 }
 
-fn end(guid: u64) -> Body {
+pub(crate) fn end(guid: u64) -> Body {
     Body::End(End { stream_checksum: [0; 4], to_guid: Guid(guid) })
 }
 
-fn write(logical_bytes: u64) -> Body {
+pub(crate) fn write(logical_bytes: u64) -> Body {
     Body::Write(Write {
         object: ObjectId(3),
         object_type: 19,

@@ -71,6 +71,14 @@ impl ResumeToken {
     /// # Errors
     /// It is no token, or damaged.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
+        Self::of_list(Self::list_of(text)?)
+    }
+
+    /// The list that a token holds, whatever is in it.
+    ///
+    /// # Errors
+    /// It is no token, or damaged.
+    pub fn list_of(text: &str) -> Result<NvList, TokenError> {
         let mut parts = text.trim().split('-');
         let mut part = || parts.next().ok_or(TokenError::Form);
         let (version, checksum, length, data) = (part()?, part()?, part()?, part()?);
@@ -93,8 +101,7 @@ impl ResumeToken {
         }
         let mut packed = vec![0; length];
         decompress(Compress::Gzip6, &bytes, &mut packed).map_err(|_| TokenError::Decompress)?;
-        let list = NvList::parse(&packed).map_err(|_| TokenError::Unpack)?;
-        Self::of_list(list)
+        NvList::parse(&packed).map_err(|_| TokenError::Unpack)
     }
 
     fn of_list(list: NvList) -> Result<Self, TokenError> {

@@ -1,0 +1,75 @@
+//! `cenote zstream …`: send streams, in OpenZFS's grammar.
+
+mod dump;
+mod rewrite;
+mod token;
+
+use std::io::{self, IsTerminal, Read, Write};
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::outcome::Outcome;
+use crate::output::Output;
+
+/// Look into send streams, and make others of them.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Clone, Debug, clap::Subcommand, Serialize, Deserialize)]
+enum Verb {
+    Dump(dump::Args),
+    Decompress(rewrite::Decompress),
+    #[command(name = "drop_record")]
+    DropRecord(rewrite::DropRecord),
+    Recompress(rewrite::Recompress),
+    Redup(rewrite::Redup),
+    Token(token::Args),
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    match args.command {
+        Verb::Dump(args) => dump::run(context, &args),
+        Verb::Decompress(args) => rewrite::decompress(context, &args),
+        Verb::DropRecord(args) => rewrite::drop_record(context, &args),
+        Verb::Recompress(args) => rewrite::recompress(context, &args),
+        Verb::Redup(args) => rewrite::redup(context, &args),
+        Verb::Token(args) => token::run(context, &args),
+    }
+}
+
+/// Standard input, which must not be a terminal.
+fn input() -> Result<impl Read> {
+    if io::stdin().is_terminal() {
+        bail!(
+            "Error: The send stream is a binary format and can not be read from a\nterminal.  Standard input must be redirected."
+        );
+    }
+    Ok(io::BufReader::with_capacity(1 << 20, io::stdin().lock()))
+}
+
+/// Standard output for a stream, which must not be a terminal.
+fn output(context: &Context) -> Result<Sink<'_>> {
+    if context.output().is_terminal() {
+        bail!("Error: Stream can not be written to a terminal.\nYou must redirect standard output.");
+    }
+    Ok(Sink(context.output()))
+}
+
+/// The command's output as a writer, for what is to be read by people or by programs.
+struct Sink<'a>(&'a Output);
+
+impl Write for Sink<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.out(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}

@@ -1,0 +1,68 @@
+//! `zstream decompress`: blocks that are named, unpacked.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+
+use cenote_codec::compress::CompressError;
+use cenote_format::enums::Compress;
+use cenote_format::stream::Body;
+
+use super::{Place, RecordWriter, RewriteError, pass, reader, refuse_dedup, unpacked};
+
+/// What became of a record that was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decompressed {
+    /// It is unpacked.
+    Unpacked,
+    /// It is said to be uncompressed, its block as it was.
+    Reset,
+    /// It is left as it was.
+    Failed(CompressError),
+}
+
+/// Writes a stream with blocks unpacked: those of all WRITE records at places of `blocks`, by the algorithm given for each, whatever
+/// the record says. With [`Compress::Off`] the record is changed and the block is not. `told` is told of each.
+///
+/// # Errors
+/// The stream is wrong or deduplicated, or the new one cannot be written.
+pub fn decompress(
+    input: impl Read,
+    out: impl Write,
+    blocks: &BTreeMap<Place, Compress>,
+    mut told: impl FnMut(Place, Decompressed),
+) -> Result<(), RewriteError> {
+    let (mut reader, mut out) = (reader(input), RecordWriter::new(out));
+    while let Some(item) = reader.next_item()? {
+        refuse_dedup(&item)?;
+        let Body::Write(write) = &item.decoded.record.body else {
+            pass(&mut out, &item)?;
+            continue;
+        };
+        let place = (write.object.0, write.offset_bytes);
+        let Some(kind) = blocks.get(&place) else {
+            pass(&mut out, &item)?;
+            continue;
+        };
+        let length = item.decoded.record.payload_length;
+        let mut changed = write.clone();
+        (changed.compress, changed.compressed_bytes) = (0, 0);
+        if *kind == Compress::Off {
+            // The record goes on to say how long its block is.
+            changed.logical_bytes = item.payload.len() as u64;
+            out.record(length, &Body::Write(changed), item.payload)?;
+            told(place, Decompressed::Reset);
+            continue;
+        }
+        match unpacked(write, *kind, item.payload) {
+            Ok(block) => {
+                out.record(length, &Body::Write(changed), &block)?;
+                told(place, Decompressed::Unpacked);
+            }
+            Err(error) => {
+                pass(&mut out, &item)?;
+                told(place, Decompressed::Failed(error));
+            }
+        }
+    }
+    out.finish()
+}

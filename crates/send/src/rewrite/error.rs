@@ -1,0 +1,96 @@
+//! What ends the rewriting of a stream.
+
+use cenote_codec::compress::CompressError;
+use cenote_format::ids::{Guid, ObjectId};
+use thiserror::Error;
+
+use crate::SendError;
+
+/// Why a stream was not written to its end. Offsets count from the beginning of the stream that is read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RewriteError {
+    /// The stream that is read.
+    #[error(transparent)]
+    Stream(#[from] SendError),
+    /// Blocks of a deduplicated stream are elsewhere in it.
+    #[error("record at offset {offset_bytes}: the stream is deduplicated: 'zstream redup' makes one of it that is not")]
+    Deduplicated {
+        /// Where the record begins.
+        offset_bytes: u64,
+    },
+    /// A block says that it is compressed in a way that does not exist.
+    #[error(
+        "record at offset {offset_bytes}: Invalid compression type in stream: {number} (object {object}, offset {at_bytes})"
+    )]
+    Compression {
+        /// Where the record begins.
+        offset_bytes: u64,
+        /// The block's object.
+        object: ObjectId,
+        /// Where it is in that.
+        at_bytes: u64,
+        /// The number in the record.
+        number: u8,
+    },
+    /// A block does not unpack.
+    #[error("record at offset {offset_bytes}: decompression failed for ino {object} offset {at_bytes}: {source}")]
+    Decompress {
+        /// Where the record begins.
+        offset_bytes: u64,
+        /// The block's object.
+        object: ObjectId,
+        /// Where it is in that.
+        at_bytes: u64,
+        /// What is wrong.
+        source: CompressError,
+    },
+    /// A WRITE_BYREF record refers to a block that the stream has not had.
+    #[error(
+        "record at offset {offset_bytes}: refers to object {object}, offset {at_bytes} of the stream with guid {:x}, \
+         which has no such block before",
+        guid.0
+    )]
+    NoReference {
+        /// Where the record begins.
+        offset_bytes: u64,
+        /// The snapshot that is to have the block.
+        guid: Guid,
+        /// The block's object.
+        object: ObjectId,
+        /// Where it is in that.
+        at_bytes: u64,
+    },
+    /// Blocks are not in the order in which every sender writes them, by which they are found again.
+    #[error(
+        "record at offset {offset_bytes}: object {object}, offset {at_bytes} comes after a later block: \
+         not supported yet: to redup a stream whose blocks are not in order"
+    )]
+    Order {
+        /// Where the record begins.
+        offset_bytes: u64,
+        /// The block's object.
+        object: ObjectId,
+        /// Where it is in that.
+        at_bytes: u64,
+    },
+    /// A package has more streams than the index takes.
+    #[error("record at offset {offset_bytes}: the package has more than {limit} streams with blocks")]
+    Streams {
+        /// Where the record begins.
+        offset_bytes: u64,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// The file cannot be read once more.
+    #[error("reading the stream again at offset {offset_bytes}: {source}")]
+    Again {
+        /// Where.
+        offset_bytes: u64,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Writing failed.
+    #[error("writing the stream: {0}")]
+    Output(#[source] std::io::Error),
+}
