@@ -22,6 +22,7 @@
 //! rollback            Rollback           with the newer snapshots and bookmarks destroyed
 //! create_bookmarks    CreateBookmarks    all or none
 //! destroy_bookmarks   DestroyBookmarks   all that are there
+//! redact              Begin, Add         a redaction bookmark, then its list in as many txgs as that takes
 //! hold, release       Holds              all or none
 //! ```
 //!
@@ -32,7 +33,7 @@
 //! **Invariants.**
 //! 1. What a check lets pass does not fail half-way, except by a device or memory that fails. So a check sees the task as a whole: a name that
 //!    is given twice, and what goes by itself with what is destroyed.
-//! 2. A verb is in one txg: after a crash all of it is there, or nothing.
+//! 2. A verb is in one txg: after a crash all of it is there, or nothing. Not `redact`, whose bookmark says that it is not complete.
 //! 3. A dataset that is open to be changed, or a snapshot that somebody reads, is not destroyed.
 //!
 //! **Crash.** That of [`cenote_spa::Pool::change`].
@@ -50,6 +51,7 @@ mod error;
 mod newpool;
 mod properties;
 pub mod receive;
+mod redact;
 mod snapshot;
 pub mod values;
 mod volume;
@@ -67,6 +69,7 @@ pub use create::VolumeShape;
 pub use destroy::{Destroy, Reach};
 pub use error::{AdminError, Reason, Verb};
 pub use newpool::{NewPool, create_pool};
+pub use redact::{RedactError, RedactRequest, redact, redact_in};
 pub use snapshot::{DestroySnapshots, Rollback, take_snapshots, tree_names};
 pub use volume::{Resize, set_reserved};
 

@@ -35,14 +35,13 @@ const ZPOOL: [&str; 20] = [
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZFS: [&str; 17] = [
+const ZFS: [&str; 16] = [
     "allow",
     "change-key",
     "jail",
     "load-key",
     "program",
     "project",
-    "redact",
     "rewrite",
     "share",
     "unallow",
@@ -55,7 +54,10 @@ const ZFS: [&str; 17] = [
     "zone",
 ];
 
-/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs redact`.
+/// Verbs of `zstream` up to OpenZFS 2.4 that are not among our commands.
+const ZSTREAM: [&str; 1] = ["raw"];
+
+/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs program`.
 pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -65,6 +67,7 @@ pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<String> 
     let has_verb = |tool: &&str| match *tool {
         "zpool" => ZPOOL.contains(&verb.as_str()),
         "zfs" => ZFS.contains(&verb.as_str()),
+        "zstream" => ZSTREAM.contains(&verb.as_str()),
         _ => false,
     };
     let tool = argv[..at].iter().rev().filter_map(|word| word.to_str()).find(has_verb)?;
@@ -118,12 +121,13 @@ mod tests {
 
     #[test]
     fn no_verb_is_both_here_and_missing() {
-        for (tool, verbs) in [("zpool", &ZPOOL[..]), ("zfs", &ZFS)] {
+        for (tool, verbs) in [("zpool", &ZPOOL[..]), ("zfs", &ZFS), ("zstream", &ZSTREAM)] {
             let grammar = Request::command();
             let ours = grammar.find_subcommand(tool).unwrap();
             for verb in verbs {
                 assert!(ours.find_subcommand(verb).is_none(), "{tool} {verb}");
-                let (argv, error) = refused(&format!("cenote {tool} -d zfs {verb} -r x/y@z"));
+                let search = if tool == "zstream" { "" } else { "-d zfs " };
+                let (argv, error) = refused(&format!("cenote {tool} {search}{verb} -r x/y@z"));
                 assert!(missing(&argv, &error).is_some_and(|name| name.ends_with(verb)), "{tool} {verb}");
             }
         }

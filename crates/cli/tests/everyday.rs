@@ -25,8 +25,7 @@ fn cenote(words: &[&str]) -> Output {
 #[test]
 fn a_verb_that_is_missing_says_so_and_a_slip_gets_usage() {
     for (words, line) in [
-        (&["zfs", "redact", "p/x"][..], "not supported yet: zfs redact\n"),
-        (&["zfs", "redact", "p@x", "x", "p@y"], "not supported yet: zfs redact\n"),
+        (&["zfs", "program", "p", "x"][..], "not supported yet: zfs program\n"),
         (&["zpool", "-d", "/tmp", "scrub", "p"], "not supported yet: zpool scrub\n"),
         (&["zpool", "help", "iostat"], "not supported yet: zpool iostat\n"),
     ] {

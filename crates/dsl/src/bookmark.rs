@@ -17,13 +17,12 @@
 use cenote_dmu::{ObjectSpec, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::dataset_field;
-use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DatasetFlags, RedactionListPhys};
-use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DatasetFlags};
+use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{NormFlags, ZapValue};
 use cenote_taskq::BoxFuture;
 
 use crate::bpobj::EmptyRefs;
-use crate::open::ORDER;
 use crate::{Dataset, Dsl, DslError};
 
 /// Bookmarks of one dataset at most, as a bound on memory.
@@ -32,10 +31,6 @@ const BOOKMARKS_MAX: usize = 1 << 22;
 const ORIGINS_MAX: usize = 1 << 22;
 /// Words of the short form.
 const SHORT_WORDS: usize = 3;
-/// Bytes of a dnode's bonus that all software has room for.
-const BONUS_MAX_BYTES: usize = 320;
-/// Data blocks of a list of redacted blocks.
-const REDACTION_BLOCK_BYTES: u32 = 128 << 10;
 
 /// A bookmark of a dataset.
 #[derive(Clone, Debug)]
@@ -165,18 +160,6 @@ impl Dsl {
         Ok(Some(full(name, phys)))
     }
 
-    /// The guids of the snapshots that a redaction bookmark was made for; `None` if it is no such bookmark.
-    pub async fn bookmark_redaction(&self, bookmark: &Bookmark) -> Result<Option<Vec<u64>>, DslError> {
-        let object = bookmark.phys.redaction_list;
-        if object.0 == 0 {
-            return Ok(None);
-        }
-        let dnode = self.mos_object(object).await?;
-        let phys = RedactionListPhys::parse(&dnode.phys().bonus, dnode.byte_order())
-            .map_err(|error| DslError::Format { object: object.0, error })?;
-        Ok(Some(phys.snapshots.iter().map(|guid| guid.0).collect()))
-    }
-
     /// True if what the directory `dir` had in the txg `txg`, a snapshot or what a bookmark remembers of one, came before a dataset: in the
     /// same directory, or in one that it is a clone of.
     ///
@@ -241,27 +224,6 @@ impl Dsl {
             made.uncompressed_freed_bytes = freed.uncompressed_bytes;
         }
         Ok(made)
-    }
-
-    /// Makes the list of a bookmark whose snapshot is redacted itself: complete, with no block in it.
-    ///
-    /// # Errors
-    /// The MOS cannot be changed, or the guids take more room than a dnode has.
-    pub async fn create_redaction_list(&self, txg: Txg, snapshots: &[u64]) -> Result<ObjectId, DslError> {
-        let phys = RedactionListPhys {
-            last_object: u64::MAX,
-            last_block: u64::MAX,
-            entry_count: 0,
-            snapshots: snapshots.iter().copied().map(Guid).collect(),
-        };
-        let bonus = phys.emit(ORDER);
-        if bonus.len() > BONUS_MAX_BYTES {
-            let what = "bookmarks of snapshots that are redacted with so many others".to_owned();
-            return Err(DslError::Unsupported(what));
-        }
-        let kind = DmuType::UINT64_METADATA;
-        let spec = ObjectSpec::new(kind, REDACTION_BLOCK_BYTES).with_bonus(kind, bonus);
-        Ok(self.mos().create_object(txg, &spec)?.id())
     }
 
     /// Enters a bookmark of a head, which has none of this name. `counts` takes in what that changes.
@@ -364,20 +326,5 @@ impl Dsl {
             counts.bookmarks -= 1;
             Ok(())
         })
-    }
-
-    async fn free_redaction_list(
-        &self,
-        txg: Txg,
-        phys: &BookmarkPhys,
-        counts: &mut BookmarkCounts,
-    ) -> Result<(), DslError> {
-        if phys.redaction_list.0 == 0 {
-            return Ok(());
-        }
-        let list = self.mos().object(phys.redaction_list).await?;
-        counts.redaction_list_spill -= i64::from(list.phys().spill.is_some());
-        list.free(txg);
-        Ok(())
     }
 }

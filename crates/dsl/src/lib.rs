@@ -62,6 +62,7 @@ mod open;
 mod promote;
 pub mod property;
 mod receive;
+mod redaction;
 mod rename;
 mod reserve;
 mod snapshot;
@@ -89,6 +90,7 @@ pub use self::keys::{Encryption, KeyFormat, Secret};
 pub use self::limits::Counted;
 pub use self::open::Head;
 pub use self::promote::Promotion;
+pub use self::redaction::redaction_snapshots_max;
 pub use self::space::Sizes;
 
 use self::open::Open;

@@ -284,7 +284,11 @@ impl Sums {
                 let Ok(bookmark) = BookmarkPhys::from_words(&words) else { continue };
                 let has_freed = bookmark.flags.contains(BookmarkFlags::HAS_FREED_BEFORE_NEXT);
                 self.add("bookmark_written", u64::from(has_freed));
-                self.add("redaction_bookmarks", u64::from(bookmark.redaction_list.0 != 0));
+                if bookmark.redaction_list.0 != 0 {
+                    self.add("redaction_bookmarks", 1);
+                    let list = pool.mos().object(bookmark.redaction_list).await?;
+                    self.add("redaction_list_spill", u64::from(list.phys().spill.is_some()));
+                }
             }
         }
         Ok(())

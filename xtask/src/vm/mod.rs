@@ -19,11 +19,11 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|replicate|raw [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|redact|replicate|raw [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
-            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|replicate|raw [--all] \
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|redact|replicate|raw [--all] \
              [ARG…]"
         )
     };
@@ -36,6 +36,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ("multihost", []) => return multihost(),
         ("send", []) => return send(),
         ("snapshots", []) => return snapshots(),
+        ("redact", []) => return redact(),
         ("replicate", []) => return replicate(),
         ("raw", []) => return raw(),
         ("written", _) => {
@@ -56,13 +57,14 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         "multihost",
         "send",
         "snapshots",
+        "redact",
         "replicate",
         "raw",
     ]
     .contains(&word.as_str())
     {
         bail!(
-            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost, send, snapshots, replicate or raw, not {word}"
+            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost, send, snapshots, redact, replicate or raw, not {word}"
         );
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
@@ -136,9 +138,10 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     multihost()?;
     send()?;
     snapshots()?;
+    redact()?;
     replicate()?;
     raw()?;
-    Ok(Outcome::Done(Tally { passed: 12, failed: 0 }))
+    Ok(Outcome::Done(Tally { passed: 13, failed: 0 }))
 }
 
 /// A pool has one owner, Cenote or the kernel's module.
@@ -206,6 +209,14 @@ fn snapshots() -> Result<()> {
         bail!("openzfs-vm snapshots: /dev/fuse cannot be opened, and files are changed in a mount");
     }
     process::run(process::script("tools/openzfs-vm/snapshots").arg(golden::built_program()?))
+}
+
+/// Redaction bookmarks that both make of the same snapshots, and send by.
+fn redact() -> Result<()> {
+    if !rounds::can_mount() {
+        bail!("openzfs-vm redact: /dev/fuse cannot be opened, and files are changed in a mount");
+    }
+    process::run(process::script("tools/openzfs-vm/redact").arg(golden::built_program()?))
 }
 
 /// Pools that both write in turns.

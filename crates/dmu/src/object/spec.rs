@@ -25,6 +25,8 @@ pub struct ObjectSpec {
     pub slots: u8,
     /// Its blocks are never compressed, whatever the objset says.
     pub uncompressed: bool,
+    /// Its dnode leaves room for a spill block's pointer. One with system attributes does anyway.
+    pub has_spill: bool,
 }
 
 impl ObjectSpec {
@@ -39,6 +41,7 @@ impl ObjectSpec {
             bonus: Vec::new(),
             slots: 1,
             uncompressed: false,
+            has_spill: false,
         }
     }
 
@@ -56,6 +59,11 @@ impl ObjectSpec {
         }
         let room = bonus_capacity_bytes(usize::from(self.slots.max(1)));
         let left = room.checked_sub(self.bonus.len()).ok_or_else(|| bad("the bonus does not fit"))?;
+        let left = if self.has_spill {
+            left.checked_sub(Blkptr::SIZE).ok_or_else(|| bad("no room for a spill block"))?
+        } else {
+            left
+        };
         // System attributes change their size, so they get all the room there is.
         let count = if self.bonus_kind == DmuType::SA { 1 } else { (1 + left / Blkptr::SIZE).min(MAX_BLKPTRS) };
         Ok(DnodePhys {

@@ -151,6 +151,7 @@ impl Applier {
             bonus: bonus.to_vec(),
             slots: wanted.slots,
             uncompressed: false,
+            has_spill: false,
         };
         let tx = self.begin(Cost::objects(1)).await?;
         Ok(self.objset().create_at(tx.txg(), id, &spec)?)

@@ -202,6 +202,7 @@ impl Applier {
                     bonus: bonus.to_vec(),
                     slots: wanted.slots,
                     uncompressed: false,
+                    has_spill: false,
                 };
                 let tx = self.begin(Cost::objects(1)).await?;
                 (self.objset().create_at(tx.txg(), record.object, &spec)?, tx)

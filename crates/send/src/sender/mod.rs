@@ -44,6 +44,7 @@ mod estimate;
 mod features;
 mod reads;
 mod records;
+pub mod redact;
 mod redaction;
 mod source;
 mod token;
@@ -193,7 +194,7 @@ pub async fn send_if(
     check: &mut dyn FnMut() -> Result<(), SenderError>,
 ) -> Result<u64, SenderError> {
     let dsl = pool.dsl();
-    let source = Source::open(pool, request.to.clone(), request.flags.raw).await?;
+    let source = Source::open(dsl, request.to.clone(), request.flags.raw).await?;
     let name = source.name();
     let mut features = features::features(pool, &source, request.flags).await?;
     if request.resume.is_some() {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use cenote_dmu::{DmuErrorKind, Object};
 use cenote_dsl::Dsl;
-use cenote_format::dsl::{RedactBlock, RedactionListPhys};
+use cenote_format::dsl::RedactBlock;
 use cenote_format::ids::{BlockId, ObjectId};
 
 use super::error::SenderError;
@@ -41,8 +41,7 @@ impl List {
     /// The list in an object of the MOS.
     pub(super) async fn open(dsl: &Dsl, id: ObjectId, from: Option<Place>) -> Result<Self, SenderError> {
         let object = dsl.mos().object(id).await?;
-        let bonus =
-            RedactionListPhys::parse(&object.phys().bonus, object.byte_order()).map_err(|error| object.error(error))?;
+        let bonus = dsl.redaction_list(id).await?;
         let snapshots = bonus.snapshots.iter().map(|guid| guid.0).collect();
         let bytes = object.last_block().0.saturating_add(1).saturating_mul(object.block_bytes());
         if bonus.entry_count > bytes / RedactBlock::SIZE_BYTES as u64 {

@@ -6,7 +6,6 @@ use cenote_format::Endian;
 use cenote_format::dsl::{BookmarkFlags, dataset_field};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId, Txg};
-use cenote_spa::View;
 
 use super::error::SenderError;
 
@@ -20,14 +19,14 @@ pub(super) struct Source {
 
 impl Source {
     /// Opens a dataset. `is_raw`: its encrypted blocks are sent as they lie on disk, and no key is needed.
-    pub(super) async fn open(pool: &View, dataset: Dataset, is_raw: bool) -> Result<Self, SenderError> {
+    pub(super) async fn open(dsl: &Dsl, dataset: Dataset, is_raw: bool) -> Result<Self, SenderError> {
         let name = dataset.name();
-        let encryption = pool.dsl().encryption(&dataset.dir).await?;
+        let encryption = dsl.encryption(&dataset.dir).await?;
         if encryption.as_ref().is_some_and(|encryption| !encryption.is_loaded) && !is_raw {
             return Err(SenderError::KeyNotLoaded(name));
         }
         let invalid = |what| SenderError::Invalid { dataset: name.clone(), what };
-        let objset = pool.dsl().open(&dataset).await?.ok_or_else(|| invalid("no contents"))?;
+        let objset = dsl.open(&dataset).await?.ok_or_else(|| invalid("no contents"))?;
         let is_encrypted = encryption.is_some();
         let objset = if is_encrypted && is_raw { objset.without_key() } else { objset };
         let objset_type = objset.phys().objset_type().unwrap_or(ObjsetType::None);

@@ -1,8 +1,8 @@
 //! Bookmarks: made from snapshots and from other bookmarks, and destroyed.
 
 use cenote_dsl::name::check_new_bookmark;
-use cenote_dsl::{Bookmark, BookmarkCounts, BookmarkForm, Dataset, DslError, EmptyRefs};
-use cenote_format::dsl::{BookmarkPhys, dir_field};
+use cenote_dsl::{Bookmark, BookmarkCounts, BookmarkForm, Dataset, DslError, EmptyRefs, redaction_snapshots_max};
+use cenote_format::dsl::{BookmarkPhys, RedactBlock, dir_field};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::BoxFuture;
 
@@ -93,6 +93,15 @@ impl Syncer {
                 };
                 (snapshot.dir.object, snapshot.phys.creation_txg, Source::Snapshot(Box::new(snapshot)))
             };
+            if let Source::Snapshot(snapshot) = &source {
+                let redacted = dsl.redaction_snapshots(snapshot).await.map_err(|error| self.dsl_failed(error))?;
+                let limit = redaction_snapshots_max(self.features.has("redaction_list_spill"));
+                if redacted.is_some_and(|snapshots| snapshots.len() > limit) {
+                    let why =
+                        "the snapshot is redacted with respect to too many others (feature 'redaction_list_spill')";
+                    return cannot(Refusal::NeedsFeature, why);
+                }
+            }
             if !dsl.is_earlier(&head, dir, txg).await.map_err(|error| self.dsl_failed(error))? {
                 return cannot(Refusal::Invalid, "source is not an ancestor of the new bookmark's dataset");
             }
@@ -105,16 +114,54 @@ impl Syncer {
     /// # Errors
     /// As there, or the MOS cannot be changed.
     pub async fn create_bookmark(&mut self, new: &NewBookmark) -> Result<(), SpaError> {
+        self.make_bookmark(new, None).await.map(drop)
+    }
+
+    /// Makes a redaction bookmark of a snapshot, by snapshots with these guids; [`Self::check_bookmark`] and
+    /// [`Self::redaction_snapshots_max`] have said that it can be. Returns its list, which is empty and not complete.
+    ///
+    /// # Errors
+    /// As [`Self::create_bookmark`].
+    pub async fn create_redaction_bookmark(
+        &mut self,
+        new: &NewBookmark,
+        snapshots: &[u64],
+    ) -> Result<ObjectId, SpaError> {
+        self.make_bookmark(new, Some(snapshots)).await
+    }
+
+    /// The snapshots that a redaction bookmark can be about in this pool; `None` where it can have none.
+    #[must_use]
+    pub fn redaction_snapshots_max(&self) -> Option<usize> {
+        let has = |name| self.features.has(name);
+        has("redaction_bookmarks").then(|| redaction_snapshots_max(has("redaction_list_spill")))
+    }
+
+    /// Adds runs of blocks to the list of a redaction bookmark, and notes how far it came.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn add_redaction(
+        &mut self,
+        list: ObjectId,
+        blocks: &[RedactBlock],
+        last: (u64, u64),
+    ) -> Result<(), SpaError> {
+        let added = self.dsl.add_redaction(self.txg, list, blocks, last).await;
+        added.map_err(|error| self.dsl_failed(error))
+    }
+
+    async fn make_bookmark(&mut self, new: &NewBookmark, by: Option<&[u64]>) -> Result<ObjectId, SpaError> {
         let (head, source) = self.bookmark_source(new).await?;
         let (_, short) = new.name.split_once('#').expect("checked: it is a bookmark's name");
+        let mut counts = BookmarkCounts::default();
         let (phys, of) = match &source {
-            Source::Snapshot(snapshot) => (self.fields_of_new(snapshot).await?, snapshot.object),
+            Source::Snapshot(snapshot) => (self.fields_of_new(snapshot, by, &mut counts).await?, snapshot.object),
             // A list of redacted blocks is one bookmark's: the copy is a plain one.
             Source::Bookmark(bookmark) => {
                 (BookmarkPhys { redaction_list: ObjectId(0), ..bookmark.phys.clone() }, ObjectId(0))
             }
         };
-        let mut counts = BookmarkCounts::default();
         let added = self.dsl.add_bookmark(self.txg, head.object, short, &phys, &mut counts).await;
         added.map_err(|error| self.dsl_failed(error))?;
         self.count_bookmarks(&counts);
@@ -123,10 +170,16 @@ impl Syncer {
             Source::Snapshot(_) => format!("name={short} creation_txg={txg} target_snap={of} redact_obj={list}"),
             Source::Bookmark(_) => format!("name={short} creation_txg={txg} source_guid={}", phys.guid.0),
         };
-        self.record_event("bookmark", &text, Some((&head.dir.name, head.object))).await
+        self.record_event("bookmark", &text, Some((&head.dir.name, head.object))).await?;
+        Ok(list)
     }
 
-    fn fields_of_new<'a>(&'a self, snapshot: &'a Dataset) -> BoxFuture<'a, Result<BookmarkPhys, SpaError>> {
+    fn fields_of_new<'a>(
+        &'a self,
+        snapshot: &'a Dataset,
+        by: Option<&'a [u64]>,
+        counts: &'a mut BookmarkCounts,
+    ) -> BoxFuture<'a, Result<BookmarkPhys, SpaError>> {
         Box::pin(async move {
             let encrypted = self.dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
             let encrypted = encrypted.map_err(|error| self.dsl_failed(error))?.is_some();
@@ -137,8 +190,10 @@ impl Syncer {
             let phys = self.dsl.bookmark_fields(snapshot.object, form).await;
             let mut phys = phys.map_err(|error| self.dsl_failed(error))?;
             let redacted = self.dsl.redaction_snapshots(snapshot).await;
-            if let Some(snapshots) = redacted.map_err(|error| self.dsl_failed(error))? {
-                let list = self.dsl.create_redaction_list(self.txg, &snapshots).await;
+            let redacted = redacted.map_err(|error| self.dsl_failed(error))?;
+            if let Some(snapshots) = redacted.as_deref().or(by) {
+                // What a redacted snapshot lacks nobody can tell any more: the list of its bookmark says by what it was redacted.
+                let list = self.dsl.create_redaction_list(self.txg, snapshots, redacted.is_some(), counts).await;
                 phys.redaction_list = list.map_err(|error| self.dsl_failed(error))?;
             }
             Ok(phys)

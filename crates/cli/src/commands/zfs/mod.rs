@@ -15,6 +15,7 @@ mod listing;
 mod mount;
 mod promote;
 mod receive;
+mod redact;
 mod rename;
 mod rollback;
 mod send;
@@ -63,6 +64,7 @@ crate::args::commands! {
         Promote => promote,
         #[command(visible_alias = "recv")]
         Receive => receive,
+        Redact => redact,
         Release => release,
         Rename => rename,
         Rollback => rollback,
@@ -105,6 +107,7 @@ impl Args {
                 | Zfs::List(_)
                 | Zfs::Promote(_)
                 | Zfs::Receive(_)
+                | Zfs::Redact(_)
                 | Zfs::Release(_)
                 | Zfs::Rename(_)
                 | Zfs::Rollback(_)

@@ -2,7 +2,6 @@
 
 use anyhow::{Result, anyhow, bail};
 use cenote_dsl::{Bookmark, Dataset, DslError};
-use cenote_format::dsl::RedactionListPhys;
 use cenote_format::ids::ObjectId;
 use cenote_send::package::{self, PackageRequest, gather};
 use cenote_send::sender::{Base, SendRequest, SenderError};
@@ -139,7 +138,6 @@ async fn redaction_list(pool: &View, to: &Dataset, redact: &str) -> Result<Objec
 
 /// True if a redaction list was written to its end.
 pub(super) async fn is_complete(pool: &View, list: ObjectId) -> Result<bool> {
-    let object = pool.mos().object(list).await?;
-    let phys = RedactionListPhys::parse(&object.phys().bonus, object.byte_order())?;
+    let phys = pool.dsl().redaction_list(list).await?;
     Ok(phys.last_object == u64::MAX && phys.last_block == u64::MAX)
 }

@@ -1,0 +1,163 @@
+//! Lists of redacted blocks, which belong to redaction bookmarks.
+//!
+//! ```text
+//! bookmark ── redaction_list ─► object ─┬─ data: entries of 32 bytes, runs of blocks in rising order
+//!                                       └─ bonus, or spill block where that has no room: how far it came, how many entries,
+//!                                          the guids of the snapshots that do not have these blocks
+//! ```
+//! **Life of one.** It is made with its bookmark, empty. `zfs redact` adds entries, txg by txg, and each time notes how far it came; with the
+//! last ones the list is complete (all ones). One that was interrupted is gone on with, or goes with its bookmark. A bookmark of a
+//! snapshot that is redacted itself has a list without entries that is complete at once: it says by what.
+
+use cenote_dmu::{Object, ObjectSpec};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::{BookmarkPhys, RedactBlock, RedactionListPhys};
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_taskq::BoxFuture;
+use cenote_taskq::buf::Block;
+
+use crate::open::ORDER;
+use crate::{Bookmark, BookmarkCounts, Dsl, DslError};
+
+/// Bytes of a dnode's bonus that all software has room for.
+const BONUS_MAX_BYTES: usize = 320;
+/// Data blocks of a list.
+const BLOCK_BYTES: u32 = 128 << 10;
+/// A spill block is a whole number of them.
+const SECTOR_BYTES: usize = 512;
+/// The largest spill block that is made: what every pool has room for.
+const SPILL_MAX_BYTES: usize = 128 << 10;
+
+/// The snapshots that a list can have: in the dnode, or with the feature `redaction_list_spill` in a block of its own.
+#[must_use]
+pub fn redaction_snapshots_max(has_spill: bool) -> usize {
+    let header = empty(&[]).emit(ORDER).len();
+    ((if has_spill { SPILL_MAX_BYTES } else { BONUS_MAX_BYTES }) - header) / 8
+}
+
+fn empty(snapshots: &[u64]) -> RedactionListPhys {
+    let snapshots = snapshots.iter().copied().map(Guid).collect();
+    RedactionListPhys { last_object: 0, last_block: 0, entry_count: 0, snapshots }
+}
+
+/// Writes the head of a list where it stood.
+fn put(list: &Object, txg: Txg, phys: &RedactionListPhys, is_spilled: bool) -> Result<(), DslError> {
+    let mut bytes = phys.emit(ORDER);
+    if is_spilled {
+        bytes.resize(bytes.len().next_multiple_of(SECTOR_BYTES), 0);
+        list.set_spill(txg, Some(Block::from(bytes)));
+        return Ok(());
+    }
+    Ok(list.set_bonus(txg, &bytes)?)
+}
+
+impl Dsl {
+    /// The guids of the snapshots that a redaction bookmark was made for; `None` if it is no such bookmark.
+    pub async fn bookmark_redaction(&self, bookmark: &Bookmark) -> Result<Option<Vec<u64>>, DslError> {
+        let object = bookmark.phys.redaction_list;
+        if object.0 == 0 {
+            return Ok(None);
+        }
+        let phys = self.redaction_list(object).await?;
+        Ok(Some(phys.snapshots.iter().map(|guid| guid.0).collect()))
+    }
+
+    /// The head of the list in this object of the MOS.
+    ///
+    /// # Errors
+    /// It is none, or cannot be read.
+    pub fn redaction_list(&self, id: ObjectId) -> BoxFuture<'_, Result<RedactionListPhys, DslError>> {
+        Box::pin(async move {
+            let object = self.mos_object(id).await?;
+            let parsed = match object.spill().await? {
+                Some((spill, order)) => RedactionListPhys::parse(&spill, order),
+                None => RedactionListPhys::parse(&object.phys().bonus, object.byte_order()),
+            };
+            parsed.map_err(|error| DslError::Format { object: id.0, error })
+        })
+    }
+
+    /// The place behind the last entry of a list: object and block. `(0, 0)` where it has none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn redaction_end(&self, id: ObjectId) -> Result<(u64, u64), DslError> {
+        let phys = self.redaction_list(id).await?;
+        let Some(last) = phys.entry_count.checked_sub(1) else { return Ok((0, 0)) };
+        let object = self.mos_object(id).await?;
+        let bytes = object.read(last.saturating_mul(RedactBlock::SIZE_BYTES as u64), RedactBlock::SIZE_BYTES).await?;
+        let entry = RedactBlock::parse(&bytes, object.byte_order());
+        let entry = entry.map_err(|error| DslError::Format { object: id.0, error })?;
+        Ok((entry.object.0, entry.block.saturating_add(entry.block_count)))
+    }
+
+    /// Makes a list without entries, about snapshots of which there may be [`redaction_snapshots_max`]. `is_complete`: none will come.
+    /// `counts` takes in a spill block.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn create_redaction_list(
+        &self,
+        txg: Txg,
+        snapshots: &[u64],
+        is_complete: bool,
+        counts: &mut BookmarkCounts,
+    ) -> Result<ObjectId, DslError> {
+        let mut phys = empty(snapshots);
+        if is_complete {
+            (phys.last_object, phys.last_block) = (u64::MAX, u64::MAX);
+        }
+        let bonus = phys.emit(ORDER);
+        let is_spilled = bonus.len() > BONUS_MAX_BYTES;
+        let kind = DmuType::UINT64_METADATA;
+        // OpenZFS (2.4) has three pointers in the dnode also where there is a spill block, whose pointer overlaps the last of them.
+        let spec = ObjectSpec { has_spill: is_spilled, ..ObjectSpec::new(kind, BLOCK_BYTES) };
+        let spec = spec.with_bonus(kind, if is_spilled { Vec::new() } else { bonus });
+        let list = self.mos().create_object(txg, &spec)?;
+        if is_spilled {
+            put(&list, txg, &phys, true)?;
+            counts.redaction_list_spill += 1;
+        }
+        Ok(list.id())
+    }
+
+    /// Adds entries to a list, which are behind those that it has, and notes how far it came.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub fn add_redaction<'a>(
+        &'a self,
+        txg: Txg,
+        list: ObjectId,
+        blocks: &'a [RedactBlock],
+        last: (u64, u64),
+    ) -> BoxFuture<'a, Result<(), DslError>> {
+        Box::pin(async move {
+            let mut phys = self.redaction_list(list).await?;
+            let object = self.mos().object(list).await?;
+            let is_spilled = object.spill().await?.is_some();
+            let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.emit(ORDER)).collect();
+            if !bytes.is_empty() {
+                object.write(txg, phys.entry_count.saturating_mul(RedactBlock::SIZE_BYTES as u64), &bytes).await?;
+            }
+            phys.entry_count += blocks.len() as u64;
+            (phys.last_object, phys.last_block) = last;
+            put(&object, txg, &phys, is_spilled)
+        })
+    }
+
+    pub(crate) async fn free_redaction_list(
+        &self,
+        txg: Txg,
+        phys: &BookmarkPhys,
+        counts: &mut BookmarkCounts,
+    ) -> Result<(), DslError> {
+        if phys.redaction_list.0 == 0 {
+            return Ok(());
+        }
+        let list = self.mos().object(phys.redaction_list).await?;
+        counts.redaction_list_spill -= i64::from(list.spill().await?.is_some());
+        list.free(txg);
+        Ok(())
+    }
+}
