@@ -96,6 +96,16 @@ impl Writing {
         Ok(())
     }
 
+    /// Leaves the pool as it is, where nothing was done that is to be noted. It is exported if a txg was written on the way.
+    pub(crate) async fn leave(self) -> Result<()> {
+        if !self.is_served && !self.pool.history().is_empty() {
+            let guid = self.pool.guid();
+            self.pool.export().await?;
+            owners::ended(guid);
+        }
+        Ok(())
+    }
+
     /// Notes the command, and has all of it on disk. A server writes the note with one of its next txgs, as OpenZFS does.
     pub(crate) async fn finish(self, line: String) -> Result<()> {
         if !self.is_served {

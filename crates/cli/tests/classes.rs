@@ -159,6 +159,38 @@ fn a_pool_of_openzfs_gets_vdevs() {
     }
 }
 
+/// Log devices, spares and caches go by any of their names, and `zdb` agrees with what is left.
+#[test]
+fn log_devices_spares_and_caches_are_removed() {
+    let mut images = made("mine mirror @a @b log mirror @g @h cache @i spare @j");
+    let file = |images: &Images, name: &str| images.files.iter().find(|file| file.ends_with(name)).unwrap().clone();
+    let said = images.refused("zpool", &["remove", "mine", "mirror-0"]);
+    assert!(said.contains("cannot remove mirror-0: not supported yet"), "{said}");
+    let said = images.refused("zpool", &["remove", "mine", "nothing"]);
+    assert!(said.contains("cannot remove nothing: no such device in pool"), "{said}");
+    let said = images.refused("zpool", &["remove", "mine", "g"]);
+    assert!(said.contains("name the whole vdev"), "{said}");
+    assert_eq!(images.run("zpool", &["remove", "-n", "-p", "mine", "mirror-1"]), "mirror-1 0\n");
+    let cache = file(&images, "i").to_string_lossy().into_owned();
+    images.run("zpool", &["remove", "mine", "mirror-1", &cache, "j"]);
+    let status = images.run("zpool", &["status", "-P", "mine"]);
+    assert!(["logs", "cache", "spares"].iter().all(|class| !status.contains(class)), "{status}");
+    let history = images.run("zpool", &["history", "-i", "mine"]);
+    for part in ["zpool remove mine mirror-1", "vdev (log)", "vdev (l2cache)", "vdev (spare)"] {
+        assert!(history.contains(part), "{part}: {history}");
+    }
+    // Its disks are free: they are taken again without being forced, and go again.
+    let log = file(&images, "g").to_string_lossy().into_owned();
+    images.run("zpool", &["add", "mine", "log", &log]);
+    images.assert_whole();
+    images.run("zpool", &["remove", "mine", &log]);
+    for gone in ["g", "h", "i", "j"] {
+        std::fs::remove_file(file(&images, gone)).unwrap();
+    }
+    images.note_files();
+    images.assert_whole();
+}
+
 #[test]
 fn what_cannot_be_added_is_refused_and_nothing_changes() {
     let mut images = made("mine mirror @a @b spare @s");

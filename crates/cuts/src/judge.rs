@@ -12,13 +12,14 @@ use cenote_format::zpl::master_node;
 use cenote_scan::{VerifyOptions, VerifyReport, verify};
 use cenote_spa::{FoundPool, ImportOptions, Rewind, View, find, import};
 use cenote_taskq::Handle;
+use cenote_vdev::config::VdevKind;
 use cenote_zpl::{Cursor, FileSystem};
 use cenote_zvol::Volume;
 
 use crate::life::{CACHE_BYTES, FILE_SYSTEMS, Models, VOLUME, WRITERS, dir_name, shared, words};
 use crate::load::{dataset_name, key_bytes, name_bytes, object_len};
 use crate::machine::{Machine, Shape};
-use crate::model::{Datasets, Files, content};
+use crate::model::{Datasets, Files, Grown, content};
 
 /// The object of a file system with its fixed entries.
 const MASTER_NODE: ObjectId = ObjectId(1);
@@ -51,6 +52,8 @@ pub(crate) struct Expected {
     pub(crate) behind: Behind,
     /// A device that is lost, or has stale bytes that nobody knows of.
     pub(crate) lost: Option<String>,
+    /// The log device was removed: its disks are not the pool's any more, also where it is wound back.
+    pub(crate) log_went: bool,
 }
 
 pub(crate) async fn found(handle: &Handle, paths: &[PathBuf]) -> Result<FoundPool, String> {
@@ -71,7 +74,9 @@ pub(crate) fn import_options() -> ImportOptions {
 /// A pool that is open to be read, and the txg that it is as of.
 pub(crate) async fn imported(handle: &Handle, machine: &Machine, expected: &Expected) -> Result<View, String> {
     let rewind = expected.rewind.map_or(Rewind::None, Rewind::ToTxg);
-    let options = ImportOptions { rewind, ..import_options() };
+    // Before the txg that removed a log device the pool had one, on which nothing was any more.
+    let missing_log = expected.rewind.is_some() && expected.log_went;
+    let options = ImportOptions { rewind, missing_log, ..import_options() };
     let pool = import(handle, found(handle, &machine.paths).await?, &options).await;
     pool.map_err(|error| format!("not imported: {error}"))
 }
@@ -144,9 +149,12 @@ pub(crate) async fn judge(
     }
     let tops = pool.vdevs().children.len() - shape.top_count();
     let log = models.grown.lock().clone();
-    let grown = log.as_of(txg).into_iter().find(|grown| grown.tops == tops);
-    let grown =
-        grown.ok_or_else(|| format!("as of txg {txg} it has {tops} vdevs that were added; {}", log.tail(txg)))?;
+    let log_device = shape.log_place().and_then(|place| pool.vdevs().children.get(place));
+    let there = Grown { tops, is_log_gone: log_device.is_some_and(|vdev| vdev.kind == VdevKind::Hole) };
+    if !log.as_of(txg).contains(&there) {
+        return Err(format!("as of txg {txg} it has {there:?}; {}", log.tail(txg)));
+    }
+    let grown = there;
     Ok((txg, Models { files, ranges, datasets: shared(state), grown: shared(grown) }))
 }
 

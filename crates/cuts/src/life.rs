@@ -279,7 +279,7 @@ impl Life {
         if rng.chance(1, 3) && txg.0 >= self.txg.0 + 2 {
             // Blocks that txgs of this stretch freed are not used again for two txgs, so the pool can be wound back to them.
             let rewind = Some(Txg(txg.0 - 1 - rng.below(2)));
-            let expected = Expected { rewind, ..expected.clone() };
+            let expected = Expected { rewind, log_went: models.grown.lock().newest().is_log_gone, ..expected.clone() };
             let wound = self.judged(&mut done, &self.images, None, &[], &expected);
             wound.map_err(|error| about(format!("wound back: {error}")))?;
         }
@@ -700,7 +700,8 @@ async fn opened(
     let administrator = Administrator { pool: pool.clone(), heads, log, rng: Rng::new(rng.next_u64()) };
     work("the pool", Box::pin(administrator.run()));
     let (growth, log) = (machine.growth(shape), models.grown.clone());
-    let grower = Grower { pool: pool.clone(), growth, log, rng: Rng::new(rng.next_u64()) };
+    let grower =
+        Grower { pool: pool.clone(), growth, log_device: shape.log_place(), log, rng: Rng::new(rng.next_u64()) };
     work("the vdevs", Box::pin(grower.run()));
     Ok(pool)
 }

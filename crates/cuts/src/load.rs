@@ -21,7 +21,7 @@ use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use crate::machine::Growth;
 use crate::model::{
-    AddVdev, Datasets, FileChange, Files, Grown, Log, Name, PoolChange, Range, RangeChange, State, content,
+    Datasets, FileChange, Files, Grown, Log, Name, PoolChange, Range, RangeChange, State, VdevChange, content,
 };
 
 /// Something that is changed, with whoever changes it and whoever judges that.
@@ -383,12 +383,14 @@ pub struct Administrator {
     pub rng: Rng,
 }
 
-/// Who adds a vdev, once in a life.
+/// Adds a vdev and removes the log device, each once in a life.
 pub struct Grower {
     /// The pool.
     pub pool: Pool,
     /// The vdev.
     pub growth: Growth,
+    /// The place of the log device that the pool was made with.
+    pub log_device: Option<usize>,
     /// What it does.
     pub log: Shared<Grown>,
     /// What decides.
@@ -396,35 +398,57 @@ pub struct Grower {
 }
 
 impl Grower {
-    /// Adds the vdev after a while, unless it is there.
+    /// Makes what was not made yet, each after a while.
     pub async fn run(mut self) -> Result<(), String> {
-        if self.log.lock().newest().tops > 0 {
-            return Ok(());
-        }
         let handle = self.pool.handle().clone();
-        handle.sleep(Duration::from_nanos(self.rng.below(GROWN_AFTER_MAX.as_nanos() as u64))).await;
-        let options = self.growth.options(&handle).await?;
-        {
-            let mut log = self.log.lock();
-            log.begin(AddVdev);
-            // In which one it comes is not known before it is done; until then a pool of any of these may have it or not.
-            log.entered(Txg(self.pool.txgs().synced_txg().0 + 1));
+        let mut left = Vec::new();
+        let state = self.log.lock().newest();
+        if state.tops == 0 {
+            left.push(VdevChange::Add);
         }
-        match self.pool.add_vdevs(options).await {
-            Ok(txg) => {
-                let mut log = self.log.lock();
-                log.entered(txg);
-                log.done();
-                log.promise_all();
-                Ok(())
-            }
-            // Its devices failed before they were the pool's.
-            Err(SpaError::Refused { what, .. }) if what.contains("/disk") => {
-                self.log.lock().refused();
-                Ok(())
-            }
-            Err(error) => Err(format!("adding a vdev: {error}")),
+        if self.log_device.is_some() && !state.is_log_gone {
+            left.push(VdevChange::RemoveLog);
         }
+        while !left.is_empty() {
+            let change = left.swap_remove(self.rng.below(left.len() as u64) as usize);
+            handle.sleep(Duration::from_nanos(self.rng.below(GROWN_AFTER_MAX.as_nanos() as u64))).await;
+            let made = match change {
+                VdevChange::Add => {
+                    let options = self.growth.options(&handle).await?;
+                    self.begin(change);
+                    self.pool.add_vdevs(options).await
+                }
+                VdevChange::RemoveLog => {
+                    let vdevs = self.pool.devices();
+                    let place = self.log_device.unwrap_or_default();
+                    let guid = vdevs.and_then(|root| root.children.get(place).map(|log| log.guid));
+                    let guid = guid.ok_or("the log device is not there")?;
+                    self.begin(change);
+                    self.pool.remove_vdev(guid).await
+                }
+            };
+            match made {
+                Ok(txg) => {
+                    let mut log = self.log.lock();
+                    log.entered(txg);
+                    log.done();
+                    log.promise_all();
+                }
+                // Its devices failed before they were the pool's.
+                Err(SpaError::Refused { what, .. }) if what.contains("/disk") => self.log.lock().refused(),
+                // Logs did not get off it: a txg fails while devices do.
+                Err(SpaError::Refused { why: Refusal::Busy, .. }) => self.log.lock().refused(),
+                Err(error) => return Err(format!("{change:?}: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&self, change: VdevChange) {
+        let mut log = self.log.lock();
+        log.begin(change);
+        // In which one it comes is not known before it is done; until then a pool of any of these may have it or not.
+        log.entered(Txg(self.pool.txgs().synced_txg().0 + 1));
     }
 }
 

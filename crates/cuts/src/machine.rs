@@ -160,6 +160,12 @@ impl Shape {
         self.layout.len() + (self.log_disks > 0) as usize
     }
 
+    /// The place of the log device among the top-level vdevs, if the pool is made with one.
+    #[must_use]
+    pub fn log_place(&self) -> Option<usize> {
+        (self.log_disks > 0).then_some(self.layout.len())
+    }
+
     /// Whether extended attributes are in directories of their own.
     #[must_use]
     pub const fn has_xattr_dirs(&self) -> bool {

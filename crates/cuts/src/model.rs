@@ -566,22 +566,32 @@ impl State for Datasets {
     }
 }
 
-/// The vdevs that the pool got since it was made.
+/// The vdevs that the pool got and lost since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grown {
-    /// How many top-level ones.
+    /// How many top-level ones it got.
     pub tops: usize,
+    /// The log device that it was made with is gone.
+    pub is_log_gone: bool,
 }
 
-/// The addition of one top-level vdev.
+/// A change of the pool's top-level vdevs.
 #[derive(Clone, Copy, Debug)]
-pub struct AddVdev;
+pub enum VdevChange {
+    /// One more.
+    Add,
+    /// The log device goes.
+    RemoveLog,
+}
 
 impl State for Grown {
-    type Change = AddVdev;
+    type Change = VdevChange;
 
-    fn apply(&mut self, _: &AddVdev) {
-        self.tops += 1;
+    fn apply(&mut self, change: &VdevChange) {
+        match change {
+            VdevChange::Add => self.tops += 1,
+            VdevChange::RemoveLog => self.is_log_gone = true,
+        }
     }
 }
 

@@ -24,12 +24,13 @@ pub const fn cuts_max(mutant: Mutant) -> u64 {
         | Mutant::LogUnloggedIgnored
         | Mutant::LogDataFirst
         | Mutant::LogUnclaimed => 200,
-        // The last two are for crash points: within a life the next flush comes too soon.
+        // Those of a log's data are for crash points: within a life the next flush comes too soon.
         Mutant::KeptDropped
         | Mutant::LabelsAtOnce
         | Mutant::UberblockUnflushed
         | Mutant::LogDataUnflushed
-        | Mutant::LogDataElsewhere => 2000,
+        | Mutant::LogDataElsewhere
+        | Mutant::LogDeviceClearedEarly => 2000,
         // Clients wait for logs and not for txgs, so there are fewer txgs in a life than when these were tried last.
         _ => 800,
     }

@@ -66,6 +66,11 @@ fn name_of(label: &LabelReport) -> &str {
 fn member(label: &LabelReport) -> Option<String> {
     let state = PoolState::from_number(label.best_config()?.u64("state")?);
     let (path, name) = (label.disk.path(), name_of(label));
+    let has_left = label.best_config()?.u64("txg") == Some(0);
+    if has_left && !matches!(state, PoolState::Spare | PoolState::L2Cache) {
+        // A label of no txg: the device was removed from the pool, or never became a part of it.
+        return None;
+    }
     Some(match state {
         // In nobody's way, as in OpenZFS.
         PoolState::Destroyed => return None,

@@ -64,6 +64,11 @@ impl ExtentCheck {
         Self::default()
     }
 
+    /// A vdev is gone, and all that was on it.
+    pub fn forget(&mut self, vdev: VdevId) {
+        self.vdevs.remove(&vdev);
+    }
+
     /// An extent was handed out, or was in use when the pool was opened.
     pub fn allocated(&mut self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
         let book = self.vdevs.entry(vdev).or_default();

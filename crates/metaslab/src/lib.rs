@@ -122,7 +122,7 @@ use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
 use cenote_vdev::config::AllocationClass;
 
-pub use allocator::{AllocError, Allocator, Extent, FlushMode, Request, SpaceFeatures};
+pub use allocator::{AllocError, Allocator, Evacuation, Extent, FlushMode, Request, SpaceFeatures};
 pub use check::{CheckError, ExtentCheck};
 pub use class::ClassKind;
 pub use error::SpaceError;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use cenote_format::ids::{Guid, Txg};
 use cenote_taskq::BoxFuture;
+use cenote_vdev::config::VdevKind;
 
 use crate::features::{Feature, FeatureState, with_needs};
 use crate::sync::vdev_config::guid_sum;
@@ -44,12 +45,20 @@ impl View {
     fn audit_vdevs(&self) {
         let (root, txg) = (self.vdevs(), self.txg());
         let mut guids: Vec<Guid> = Vec::new();
-        root.walk(&mut |vdev| guids.push(vdev.guid));
+        root.walk(&mut |vdev| {
+            if vdev.kind != VdevKind::Hole {
+                guids.push(vdev.guid)
+            }
+        });
         let different: BTreeSet<Guid> = guids.iter().copied().collect();
         assert_eq!(different.len(), guids.len(), "a guid is one vdev's");
         for (place, top) in (0..).zip(&root.children) {
             let name = top.display_name();
             assert_eq!(top.id, place, "{name}: a vdev's id is its place");
+            if top.kind == VdevKind::Hole {
+                assert_eq!(top.guid, Guid(0), "{name}: the place of a log device that was removed is nobody's");
+                continue;
+            }
             assert!(top.create_txg <= txg, "{name}: a vdev is of the txg that added it, or an earlier one");
             assert!(top.asize_bytes >> top.metaslab_shift > 0, "{name}: a vdev has a metaslab");
         }

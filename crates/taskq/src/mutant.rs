@@ -109,6 +109,10 @@ mutants! {
     LogDataUnflushed = "log-data-unflushed",
     /// The vdevs of the blocks that records point to are not flushed with the log's own.
     LogDataElsewhere = "log-data-elsewhere",
+    /// A log device is removed that logs have blocks on.
+    LogDeviceNotLeft = "log-device-not-left",
+    /// The labels of a log device are cleared before the txg is on disk that removes it.
+    LogDeviceClearedEarly = "log-device-cleared-early",
     /// A block that was stored for a log and changed since can be taken again at once.
     LogDataFreedEarly = "log-data-freed-early",
 }

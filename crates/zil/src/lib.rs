@@ -63,10 +63,12 @@
 //! 2. Records rise in sequence along the chain; a block that breaks that is damage (asserted where it is read).
 //! 3. A claimed log ends where the claim says.
 //! 4. A client is answered when the block of its last record and all before it in the chain are written and flushed, or its txg is on disk.
-//! 5. A block is freed in the sync of a txg that has all of its records, and not in the txg of its own allocation: until that txg is on disk
-//!    the block may be needed (asserted by the order of txgs in `itx` and `writer::blocks`; by power cuts in `crates/cuts`).
+//! 5. A block is freed in the sync of a txg that has all of its records, and while the log goes on not in the txg of its own allocation:
+//!    until that txg is on disk the block may be needed, and freed space is not used before two more are (asserted by the order of txgs in `itx` and `writer::blocks`; by power cuts in `crates/cuts`).
 //! 6. No log block is stable before the blocks that its records point to are.
 //! 7. No record is written whose txg is not preceded on disk by a change without a record.
+//! 8. What a txg has allocated for a log can be reached in that log once the txg is on disk: the sync waits for the blocks that lead to it
+//!    (`Logs::landed`), and frees the blocks behind one that failed (`writer::blocks`; checked by the account of space after power cuts).
 //!
 //! **Crash.** Claiming is one txg: before it the log is as it was, after it the header says so. A crash while replaying leaves a
 //! position; replay goes on there. A crash before the log is destroyed leaves a log whose records are all behind the position.

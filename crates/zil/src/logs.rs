@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_dmu::Dmu;
 use cenote_dmu::tx::Transactions;
 use cenote_format::blkptr::Blkptr;
-use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_kstat::{Sheet, Snapshot};
 use cenote_taskq::sync::Mutex;
 use cenote_zio::Allocator;
@@ -86,6 +86,28 @@ impl Logs {
     pub fn holds(&self, dataset: ObjectId) -> bool {
         let writers = self.shared.writers.lock();
         writers.get(&dataset).is_some_and(|writer| Arc::strong_count(writer) > 1 || !writer.is_over())
+    }
+
+    /// Waits until all blocks have landed that lead to one which was allocated in this txg or before: once the txg is on disk such a block is
+    /// allocated, and without the block before it nothing would lead to it after a crash.
+    pub async fn landed(&self, txg: Txg) {
+        let writers: Vec<_> = self.shared.writers.lock().values().cloned().collect();
+        for writer in writers {
+            writer.landed(txg).await;
+        }
+    }
+
+    /// Has all logs leave a vdev, on which nothing is placed any more: one with a block there is broken off, and begins anew when a txg has
+    /// what it has. Whether there was one.
+    pub fn leave(&self, vdev: VdevId) -> bool {
+        let writers: Vec<_> = self.shared.writers.lock().values().cloned().collect();
+        writers.into_iter().filter(|writer| writer.leave(vdev)).count() > 0
+    }
+
+    /// Whether a log in use has a block on a vdev.
+    #[must_use]
+    pub fn use_vdev(&self, vdev: VdevId) -> bool {
+        self.shared.writers.lock().values().any(|writer| writer.uses_vdev(vdev))
     }
 
     /// In the sync of a txg: begins a chain, and gives its first block. Nothing where there is no space. `has_xattrs`: the log may have

@@ -70,6 +70,13 @@ impl Context {
         devices.extend(new);
     }
 
+    /// It has lost devices.
+    pub(crate) fn devices_removed(&self, paths: &[PathBuf]) {
+        let Some(served) = &self.served else { return };
+        let mut devices = served.of.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        devices.retain(|path| !paths.contains(path));
+    }
+
     /// Fails where clients use the pool of this process: a mount, or a volume. Mounts that nobody uses are unmounted on the way.
     pub(crate) async fn check_unused(&self) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };

@@ -9,7 +9,7 @@ mod sync;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use cenote_format::ids::{Txg, VdevId};
+use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_vdev::config::AllocationClass;
 use thiserror::Error;
 
@@ -115,6 +115,27 @@ pub enum FlushMode {
     },
     /// Everything, now: at export.
     Everything,
+}
+
+/// What keeps a vdev from being removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evacuation {
+    /// Bytes allocated.
+    pub allocated_bytes: u64,
+    /// Bytes freed that may not be used yet.
+    pub deferred_bytes: u64,
+    /// Those of them that only wait for pinned txgs.
+    pub kept_bytes: u64,
+    /// A txg that is not on disk changes it.
+    pub is_dirty: bool,
+}
+
+impl Evacuation {
+    /// Nothing does.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        self.allocated_bytes == 0 && self.deferred_bytes == 0 && !self.is_dirty
+    }
 }
 
 /// The allocator of a pool.
@@ -268,9 +289,31 @@ impl Allocator {
         self.vdevs.keys().any(|vdev| self.is_log_device(*vdev))
     }
 
-    /// Forgets a vdev that was removed; nothing of it may be in use.
+    /// What a vdev still has, as of the last txg that was synced.
+    #[must_use]
+    pub fn evacuation(&self, id: VdevId) -> Evacuation {
+        let metaslabs = self.vdevs.get(&id).into_iter().flat_map(|vdev| &vdev.metaslabs);
+        let is_dirty = self.dirty.iter().flatten().any(|metaslab| metaslab.vdev == id);
+        metaslabs.fold(Evacuation { is_dirty, ..Evacuation::default() }, |mut sum, metaslab| {
+            sum.allocated_bytes += metaslab.allocated_bytes();
+            sum.deferred_bytes += metaslab.deferred_bytes();
+            sum.kept_bytes += metaslab.kept_bytes();
+            sum
+        })
+    }
+
+    /// The space maps of a vdev's metaslabs.
+    pub fn maps_of(&self, id: VdevId) -> impl Iterator<Item = ObjectId> {
+        let metaslabs = self.vdevs.get(&id).into_iter().flat_map(|vdev| &vdev.metaslabs);
+        metaslabs.filter_map(|metaslab| metaslab.map()).map(|map| map.object)
+    }
+
+    /// Forgets a vdev that is removed. What is allocated on it is nobody's.
     pub fn remove_vdev(&mut self, id: VdevId) {
         let Some(vdev) = self.vdevs.remove(&id) else { return };
+        if let Some(check) = &mut self.check {
+            check.forget(id);
+        }
         for metaslab in &vdev.metaslabs {
             self.logs.forget(metaslab.id(), metaslab.unflushed_txg());
             self.logs.account_memory(metaslab.unflushed_memory_bytes(), 0);

@@ -3,6 +3,7 @@
 //! asked to flush. The pool is opened again, which claims and replays the log, and all is compared with what was seen before the cut.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,11 +29,11 @@ use crate::common::*;
 use crate::reopened::write_options;
 
 /// No txg is written before the power goes, unless somebody waits for one.
-const PATIENT: u64 = 3600;
+pub(crate) const PATIENT: u64 = 3600;
 
 /// A node as a client sees it: what its attributes say but for times that the replay sets anew, and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+pub(crate) struct Seen {
     kind: FileKind,
     object: ObjectId,
     mode: u32,
@@ -44,9 +45,9 @@ struct Seen {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-type Tree = BTreeMap<String, Seen>;
+pub(crate) type Tree = BTreeMap<String, Seen>;
 
-async fn seen(fs: &FileSystem) -> Tree {
+pub(crate) async fn seen(fs: &FileSystem) -> Tree {
     let mut tree = Tree::new();
     let mut open = vec![(String::new(), fs.root())];
     while let Some((path, id)) = open.pop() {
@@ -74,7 +75,7 @@ async fn seen(fs: &FileSystem) -> Tree {
 }
 
 /// A pool of this layout; `has_log`: the last vdev is a log device.
-async fn make(handle: &Handle, machine: &Machine, layout: &[(TopKind, usize)], has_log: bool) {
+pub(crate) async fn make(handle: &Handle, machine: &Machine, layout: &[(TopKind, usize)], has_log: bool) {
     let mut tops = machine.tops(handle, layout).await.unwrap();
     if has_log {
         tops.last_mut().unwrap().class = AllocationClass::Log;
@@ -83,8 +84,25 @@ async fn make(handle: &Handle, machine: &Machine, layout: &[(TopKind, usize)], h
     pool.export().await.unwrap();
 }
 
-async fn opened(handle: &Handle, machine: &Machine) -> Result<(Pool, FileSystem, Arc<Log>), SpaError> {
+pub(crate) async fn opened(handle: &Handle, machine: &Machine) -> Result<(Pool, FileSystem, Arc<Log>), SpaError> {
     opened_with(handle, machine, &[]).await
+}
+
+/// The pool on these disks, to be changed, and none of its datasets.
+pub(crate) async fn opened_pool(handle: &Handle, paths: &[PathBuf], how: ImportOptions) -> Result<Pool, SpaError> {
+    let (mut pools, skipped) = find(handle, paths).await;
+    assert_eq!(pools.len(), 1, "{skipped:?}");
+    let tunables = TxTunables { zfs_txg_timeout: PATIENT, ..TxTunables::default() };
+    Ok(open(handle, pools.remove(0), &how, write_options()).await?.start(tunables).await)
+}
+
+/// Its file system, with its log, which was replayed.
+pub(crate) async fn opened_files(pool: &Pool) -> Result<(FileSystem, Arc<Log>), SpaError> {
+    let head = pool.open_head("written").await?;
+    let log = Arc::new(head.log(SyncMode::Standard));
+    let options = FileSystemOptions { record_bytes: 16 << 10, has_posix_acls: true, ..FileSystemOptions::default() };
+    let fs = FileSystem::open_logged(head.objset(), log.clone(), options).await.unwrap();
+    Ok((fs, log))
 }
 
 /// The same with these tunables, each as `NAME=VALUE`.
@@ -95,15 +113,9 @@ async fn opened_with(
 ) -> Result<(Pool, FileSystem, Arc<Log>), SpaError> {
     let mut settings = cenote_spa::tunables::settings();
     given.iter().for_each(|given| settings.set_from(given).unwrap());
-    let (mut pools, skipped) = find(handle, &machine.paths).await;
-    assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, tunables: settings, ..ImportOptions::default() };
-    let tunables = TxTunables { zfs_txg_timeout: PATIENT, ..TxTunables::default() };
-    let pool = open(handle, pools.remove(0), &how, write_options()).await?.start(tunables).await;
-    let head = pool.open_head("written").await?;
-    let log = Arc::new(head.log(SyncMode::Standard));
-    let options = FileSystemOptions { record_bytes: 16 << 10, has_posix_acls: true, ..FileSystemOptions::default() };
-    let fs = FileSystem::open_logged(head.objset(), log.clone(), options).await.unwrap();
+    let pool = opened_pool(handle, &machine.paths, how).await?;
+    let (fs, log) = opened_files(&pool).await?;
     Ok((pool, fs, log))
 }
 
@@ -129,7 +141,7 @@ fn acl(rng: &mut Rng) -> Vec<u8> {
 }
 
 /// Makes a change at random; those that POSIX refuses are none.
-async fn change(fs: &FileSystem, tree: &Tree, rng: &mut Rng) {
+pub(crate) async fn change(fs: &FileSystem, tree: &Tree, rng: &mut Rng) {
     let name = format!("n{}", rng.below(12)).into_bytes();
     let (_, directory) = any(tree, rng, FileKind::Directory).unwrap();
     let parent_of =
@@ -217,7 +229,7 @@ async fn change(fs: &FileSystem, tree: &Tree, rng: &mut Rng) {
     drop(result);
 }
 
-async fn cut(handle: &Handle, machine: &Machine, how: Crash) {
+pub(crate) async fn cut(handle: &Handle, machine: &Machine, how: Crash) {
     machine.disks.iter().for_each(|disk| disk.crash(how));
     handle.sleep(Duration::from_secs(20)).await;
     machine.disks.iter().for_each(|disk| disk.power_on());

@@ -24,6 +24,7 @@ mod logged;
 mod logs;
 mod made;
 mod maps;
+mod removed;
 mod reopened;
 mod sectors;
 mod shared;

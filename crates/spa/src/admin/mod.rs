@@ -13,6 +13,7 @@ mod receive_raw;
 mod receive_redacted;
 pub(crate) mod receive_spec;
 mod received;
+mod remove;
 mod rename;
 pub(crate) mod snapshot;
 mod upgrade;

@@ -1,5 +1,7 @@
 //! Logs that are written, in the sync of a txg: chains are begun, and blocks that no crash needs any more are freed.
 
+use std::time::Duration;
+
 use cenote_dsl::Head;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::enums::ObjsetType;
@@ -11,6 +13,9 @@ use cenote_vdev::txgs::TxgSet;
 use crate::SpaError;
 use crate::features::by_name;
 use crate::sync::Syncer;
+
+/// The sync of a txg waits no longer than this for blocks of logs.
+const LANDING_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The feature of logs with records of extended attributes.
 const XATTR_RECORDS: &str = "zilsaxattr";
@@ -25,6 +30,8 @@ impl Syncer {
     /// Before datasets are written, since their headers change.
     pub(crate) async fn sync_logs(&mut self, txg: Txg) -> Result<(), SpaError> {
         let Some(logs) = self.logs.clone() else { return Ok(()) };
+        // A device that hangs is not waited for: if the power goes then, a block of a log may be lost space.
+        let _ = self.handle.timeout(LANDING_TIME_MAX, logs.landed(txg)).await;
         for (leaf, (first, last)) in logs.take_missed(txg) {
             let txgs = TxgSet::of(first.0..last.0.saturating_add(1));
             self.note_missed_txgs(txg, 1, [(leaf, txgs)].into()).await?;
@@ -71,7 +78,7 @@ impl Syncer {
     }
 
     /// The log of a dataset is gone, and with it such records.
-    pub(super) async fn forget_xattr_records(&mut self, txg: Txg, dataset: ObjectId) -> Result<(), SpaError> {
+    pub(crate) async fn forget_xattr_records(&mut self, txg: Txg, dataset: ObjectId) -> Result<(), SpaError> {
         let Some(feature) = by_name(XATTR_RECORDS) else { return Ok(()) };
         let forgotten = self.dsl.forget_feature(txg, dataset, feature.guid).await;
         let was_noted = forgotten.map_err(|error| self.fail(error))?;

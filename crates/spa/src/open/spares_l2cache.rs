@@ -204,6 +204,66 @@ async fn add(mos: &Objset, directory: &mut Zap, txg: Txg, name: &str, devices: V
     write_list(&object, txg, &list).await
 }
 
+/// A list of devices beside the vdevs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuxKind {
+    Spare,
+    Cache,
+}
+
+impl AuxKind {
+    /// The list's name: in the directory, and within itself.
+    const fn list(self) -> &'static str {
+        match self {
+            Self::Spare => pool_directory::SPARES,
+            Self::Cache => pool_directory::L2CACHE,
+        }
+    }
+
+    /// The kind of vdev, as the pool's history has it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Spare => "spare",
+            Self::Cache => "l2cache",
+        }
+    }
+}
+
+/// The object of a list, if there is one.
+async fn list_object(mos: &Objset, directory: &Object, kind: AuxKind) -> Result<Option<Object>, DmuError> {
+    let directory = Zap::open(directory.clone()).await?;
+    let found = directory.lookup(kind.list().as_bytes()).await?.and_then(|value| value.as_u64());
+    match found {
+        Some(object) => Ok(Some(mos.object(ObjectId(object)).await?)),
+        None => Ok(None),
+    }
+}
+
+/// The entries of a list.
+pub(crate) async fn listed(mos: &Objset, directory: &Object, kind: AuxKind) -> Result<Vec<NvList>, DmuError> {
+    let Some(object) = list_object(mos, directory, kind).await? else { return Ok(Vec::new()) };
+    Ok(read_list(&object).await?.lists(kind.list()).unwrap_or_default().to_vec())
+}
+
+/// Takes a device out of a list, and gives its entry; the others stay in their order.
+pub(crate) async fn remove_listed(
+    mos: &Objset,
+    directory: &Object,
+    txg: Txg,
+    kind: AuxKind,
+    guid: Guid,
+) -> Result<Option<NvList>, DmuError> {
+    let Some(object) = list_object(mos, directory, kind).await? else { return Ok(None) };
+    let mut list = read_list(&object).await?;
+    let mut devices = list.lists(kind.list()).unwrap_or_default().to_vec();
+    let Some(at) = devices.iter().position(|device| device.u64("guid") == Some(guid.0)) else { return Ok(None) };
+    let removed = devices.remove(at);
+    list.remove(kind.list());
+    list.push(kind.list(), NvValue::NvlistArray(devices));
+    write_list(&object, txg, &list).await?;
+    Ok(Some(removed))
+}
+
 /// Reads a packed list.
 pub(crate) async fn read_list(object: &Object) -> Result<NvList, DmuError> {
     let (objset, id) = (object.objset_id(), object.id());

@@ -55,6 +55,9 @@ impl Syncer {
                 txgs.ranges().last().is_none_or(|last| last.end <= txg.0 + 1),
                 "a leaf has missed no txg that is to come"
             );
+            let leaf = self.members.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
+            // A leaf that was removed meanwhile misses nothing.
+            let Some(dtl) = leaf.map(|leaf| leaf.dtl) else { continue };
             self.tree.add_missed_txgs(guid, &txgs);
             let missed = self.members.missed.entry(guid).or_default();
             if !missed.absorb(&txgs) {
@@ -62,8 +65,6 @@ impl Syncer {
             }
             let ranges = missed.ranges().to_vec();
             assert!(!ranges.is_empty(), "a log is written that has got a txg");
-            let leaf = self.members.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
-            let Some(dtl) = leaf.map(|leaf| leaf.dtl) else { continue };
             let mut changes = Changes::new(self.mos.clone(), txg);
             let mut map = if dtl == ObjectId(0) {
                 let made = SpaceMap::create(&mut changes, DTL_BLOCK_BYTES, 0, 0);

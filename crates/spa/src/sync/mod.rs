@@ -85,7 +85,7 @@ pub(crate) mod multihost;
 mod phases;
 mod preload;
 pub(crate) mod space;
-mod space_maps;
+pub(crate) mod space_maps;
 pub(crate) mod troubles;
 mod txg;
 mod usable;

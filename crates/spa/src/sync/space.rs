@@ -165,6 +165,12 @@ impl Space {
         self.has_log_devices.store(true, Ordering::Relaxed);
     }
 
+    /// A vdev was removed that had nothing but intent logs.
+    pub(crate) fn log_device_removed(&self) {
+        let has_others = self.with(|allocator| allocator.has_log_devices());
+        self.has_log_devices.store(has_others, Ordering::Relaxed);
+    }
+
     /// Works with the allocator; never across a wait.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Allocator) -> T) -> T {
         work(&mut self.allocator.lock())

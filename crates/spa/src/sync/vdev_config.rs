@@ -21,6 +21,17 @@ const MOS_ONLY: [&str; 3] = ["com.delphix:vdev_zap_leaf", "com.delphix:vdev_zap_
 /// The object with the root's attributes.
 const ROOT_ZAP: &str = MOS_ONLY[2];
 
+/// The place of a log device that was removed, as OpenZFS writes it.
+fn hole(vdev: VdevId) -> NvList {
+    let mut list = NvList::new();
+    list.push("type", "hole");
+    list.push("id", u64::from(vdev.0));
+    for name in ["guid", "metaslab_array", "metaslab_shift", "ashift", "asize", "is_log"] {
+        list.push(name, 0_u64);
+    }
+    list
+}
+
 /// The vdevs of a pool that is written.
 #[derive(Clone)]
 pub(crate) struct Members {
@@ -196,6 +207,32 @@ impl Members {
         // What the uberblock has said of the rest is not doubted.
         self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
         self.disks.extend(disks);
+        Ok(())
+    }
+
+    /// Leaves a hole in the place of a top-level vdev.
+    pub(crate) fn remove(&mut self, vdev: VdevId) -> Result<(), VdevError> {
+        let top = self.top(vdev).expect("a vdev that is removed is there").clone();
+        assert_eq!(top.class, AllocationClass::Log, "only log devices leave holes");
+        let mut children = self.tree.lists("children").unwrap_or_default().to_vec();
+        let old = children.get_mut(vdev.0 as usize).expect("the list has what the tree has");
+        *old = hole(vdev);
+        set(&mut self.tree, "children", NvValue::NvlistArray(children));
+        self.classes.remove(&top.guid);
+        let (before, count) = (guid_sum(&self.config), self.config.children.len());
+        self.config = parse(&self.tree, &self.classes)?;
+        assert_eq!(self.config.children.len(), count, "vdevs stay in their places when another goes");
+        self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
+        self.unflushed_txgs.remove(&vdev);
+        for leaf in top.leaves() {
+            self.disks.remove(&leaf.guid);
+            self.labels.remove(&leaf.guid);
+            self.missed.remove(&leaf.guid);
+            self.unnoted.remove(&leaf.guid);
+            if let Some((_, late)) = &mut self.late {
+                late.remove(&leaf.guid);
+            }
+        }
         Ok(())
     }
 

@@ -25,12 +25,14 @@
 //! 1. A topology does not change, and one I/O uses one of them.
 //! 2. A guid has one state, whichever topology leads to it.
 //! 3. No write is under way at a change: all blocks of a txg, and the flush that makes them stable, go through one topology.
-//! 4. A top-level vdev keeps its id: new ones come after those that are there. So a block pointer means the same place in all
-//!    topologies that know it, and an older txg can be read through a newer topology. [`crate::tree::VdevTree::change`] refuses anything else.
+//! 4. A top-level vdev keeps its id: new ones come after those that are there, and a log device that is removed leaves a hole. So a block
+//!    pointer means the same place in all topologies that know it, and an older txg can be read through a newer topology: no tree has blocks
+//!    on log devices. [`crate::tree::VdevTree::change`] refuses anything else.
 //!
 //! **A suspended pool.** What is kept to be written again names top-level vdevs by id, so it goes through the topology that is current
 //! then. That may be while the sync makes a change, if the pool was suspended for a read's sake: a change that adds vdevs does not
-//! concern what is kept. One that takes a leaf away would have to wait until the pool goes on.
+//! concern what is kept, nor does one that takes a log device away: blocks of logs are not kept. One that takes another leaf away would
+//! have to wait until the pool goes on.
 //!
 //! **Crash.** Nothing of this is on disk: `cenote_spa`'s `write::add` has the order of labels and uberblock.
 //!
@@ -188,12 +190,13 @@ impl Topology {
         }
     }
 
-    /// Checks that the top-level vdevs of the topology before are in their places.
+    /// Checks that the top-level vdevs of the topology before are in their places, or holes there.
     fn keeps_ids_of(&self, before: &Self) -> Result<(), VdevError> {
         for (id, top) in before.tops.iter().enumerate() {
             let old = before.node(top.node);
-            let new = self.tops.get(id).map(|top| self.node(top.node).guid);
-            if !matches!(old.kind, Kind::Hole | Kind::Missing) && new != Some(old.guid) {
+            let new = self.tops.get(id).map(|top| self.node(top.node));
+            let is_in_place = new.is_some_and(|new| new.guid == old.guid || matches!(new.kind, Kind::Hole));
+            if !matches!(old.kind, Kind::Hole | Kind::Missing) && !is_in_place {
                 return Err(bad(old.guid, format!("top-level vdev {id} is another one, or none, after a change")));
             }
         }

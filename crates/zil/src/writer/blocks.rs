@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use cenote_format::blkptr::Blkptr;
-use cenote_format::ids::Txg;
+use cenote_format::ids::{Txg, VdevId};
 use cenote_format::zil::LogBlockId;
 use cenote_taskq::mutant::{self, Mutant};
 
@@ -193,6 +193,27 @@ impl Blocks {
         self.held.is_empty() && !self.is_ours
     }
 
+    /// Whether a block is on its way that leads to one which was allocated in this txg or before; where the log is broken, or one that was
+    /// allocated then itself.
+    pub(super) fn are_landing(&self, txg: Txg) -> bool {
+        let is_of_txg = |held: &Held| held.pointer.birth() <= txg;
+        let is_broken = self.phase == Phase::Broken;
+        let mut held = self.held.range(self.stable_blocks..).peekable();
+        std::iter::from_fn(|| Some((held.next()?, held.peek().copied()))).any(|(held, next)| {
+            held.state == State::Issued && (next.is_some_and(is_of_txg) || is_broken && is_of_txg(held))
+        })
+    }
+
+    /// Whether a block is on a vdev.
+    pub(super) fn are_on(&self, vdev: VdevId) -> bool {
+        self.held.iter().any(|held| held.pointer.dvas().any(|dva| dva.vdev == vdev))
+    }
+
+    /// So many of the first can be found after a crash, and may have records that somebody was told of.
+    fn reachable_blocks(&self) -> usize {
+        self.held.iter().position(|held| held.state == State::Failed).unwrap_or(self.held.len())
+    }
+
     /// The log goes no further: what follows waits for txgs.
     pub(super) fn break_off(&mut self) {
         self.phase = Phase::Broken;
@@ -214,16 +235,20 @@ impl Blocks {
         self.push_tail(first);
     }
 
-    /// See [`super::LogWriter::retire`]. What was allocated in the txg itself is kept: a crash before its end may need it, and what is
-    /// given back in the txg of its allocation could be written to at once.
+    /// See [`super::LogWriter::retire`]. What was allocated in the txg itself is kept as long as the log goes on.
     pub(super) fn retire(&mut self, txg: Txg, is_used: bool) -> Retired {
         let done = if mutant::is(Mutant::LogFreedEarly) { Txg(txg.0 + 1) } else { txg };
         let is_needless = |held: &Held| held.newest <= done && held.pointer.birth() < txg;
         let mut free = Vec::new();
-        let ends = self.phase == Phase::Broken || !is_used;
         // A burst that has the tail may go on with it.
-        let ends = ends && !self.is_filling;
-        if ends && self.held.iter().all(|held| held.state != State::Issued && is_needless(held)) {
+        let is_ended = match self.phase {
+            _ if self.is_filling => false,
+            // Nothing leads to the blocks behind one that failed, and nobody was told of their records: all go at once, those of this txg too,
+            // which would be allocated and in no log. Freed space is not used before two more txgs are on disk.
+            Phase::Broken => self.held.range(..self.reachable_blocks()).all(|held| held.newest <= done),
+            _ => !is_used && self.held.iter().all(is_needless),
+        };
+        if is_ended && self.held.iter().all(|held| held.state != State::Issued && held.pointer.birth() <= txg) {
             free.extend(self.held.drain(..).map(|held| held.pointer));
             self.stable_blocks = 0;
             self.phase = if is_used { Phase::Wanted } else { Phase::Idle };
@@ -245,7 +270,6 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use cenote_format::blkptr::Dva;
-    use cenote_format::ids::VdevId;
     use cenote_zio::log_pointer;
 
     use super::*;
@@ -322,6 +346,22 @@ mod tests {
         assert!(blocks.flush_done(1, false));
         blocks.reached(goal(5, 10));
         assert_eq!((blocks.stable, blocks.issued), (0, 4));
+    }
+
+    /// Found by a power cut after a log device had failed: a block that was allocated stayed in the account of space, and nothing led to it.
+    #[test]
+    fn blocks_behind_one_that_failed_go_in_the_txg_of_their_allocation() {
+        let mut blocks = ready();
+        blocks.issued(Txg(10), goal(1, 10), Some(block(2, 10)));
+        blocks.issued(Txg(11), goal(2, 11), Some(block(3, 10)));
+        assert!(blocks.are_landing(Txg(10)) && !blocks.are_landing(Txg(9)));
+        assert!(blocks.flush_done(1, false));
+        assert!(blocks.are_landing(Txg(10)), "the second leads to the third");
+        assert!(blocks.flush_done(2, true));
+        assert!(!blocks.are_landing(Txg(10)));
+        let retired = blocks.retire(Txg(10), true);
+        assert_eq!((retired.free, retired.first), (vec![block(1, 9), block(2, 10), block(3, 10)], Blkptr::HOLE));
+        assert!(retired.wants_chain);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cenote_dmu::tx::Tx;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::zil::{Chain, LogBlockId};
@@ -354,7 +355,8 @@ impl LogWriter {
     async fn close(&self, at: Blkptr, lwb: Lwb, data: Data, next_bytes: usize, goal: Goal) -> (Closed, Option<Blkptr>) {
         let mut identity = at.checksum_words();
         identity[3] += u64::from(!mutant::is(Mutant::LogWrongNext));
-        let next = self.place(next_bytes, identity).await;
+        let placed = self.place(next_bytes, identity).await;
+        let next = placed.as_ref().map(|(next, _)| *next);
         let link = next.unwrap_or_else(|| log_pointer(&[], 0, Txg(0), identity));
         // A block of raidz or draid lies otherwise where it is shorter.
         let is_whole = at.dvas().any(|dva| dva.asize_bytes != at.psize_bytes());
@@ -363,18 +365,20 @@ impl LogWriter {
         let bytes = lwb.close(link, is_whole);
         self.count_block(&at, BlockBytes { records, written: bytes.len(), allocated: at.psize_bytes() });
         self.blocks.lock().issued(newest, goal, next);
+        // The txg of its allocation may sync from now on, and waits for the block that leads to it.
+        drop(placed);
         if mutant::is(Mutant::LogAcksIssued) {
             self.waiting.all();
         }
         (Closed { at, bytes, data }, next)
     }
 
-    /// Allocates the next block, in the open txg.
-    async fn place(&self, size_bytes: usize, identity: [u64; 4]) -> Option<Blkptr> {
+    /// Allocates the next block, in the open txg, which is held until that is noted.
+    async fn place(&self, size_bytes: usize, identity: [u64; 4]) -> Option<(Blkptr, Tx)> {
         let tx = self.txgs.enter().ok()?;
         let placed =
             self.io.dmu.zio().place_log(self.io.allocator.as_ref(), size_bytes as u64, tx.txg(), identity).await;
-        placed.ok()
+        Some((placed.ok()?, tx))
     }
 
     /// Sends a block on its way, in a task of its own.

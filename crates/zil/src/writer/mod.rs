@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use cenote_dmu::LogBlock;
 use cenote_dmu::tx::Transactions;
 use cenote_format::blkptr::Blkptr;
-use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_format::ids::{ObjectId, ObjsetId, Txg, VdevId};
 use cenote_kstat::Sheet;
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
@@ -168,6 +168,45 @@ impl LogWriter {
     /// In the sync of a txg: the blocks that no crash needs any more once it is on disk, and the first that is left.
     pub fn retire(&self, txg: Txg, is_used: bool) -> Retired {
         self.blocks.lock().retire(txg, is_used)
+    }
+
+    /// Waits until no block is on its way that leads to one which was allocated in this txg or before.
+    pub(crate) async fn landed(&self, txg: Txg) {
+        loop {
+            // Those that are on their way are stable with the last of them, or all look again.
+            let last = self.blocks.lock().issued;
+            let passed = self.waiting.until(last);
+            let is_landed = {
+                let blocks = self.blocks.lock();
+                !blocks.are_landing(txg) || blocks.stable >= last
+            };
+            if is_landed {
+                return;
+            }
+            passed.wait().await;
+        }
+    }
+
+    /// Breaks the log off if it has a block on a vdev. Whether it has.
+    pub(crate) fn leave(&self, vdev: VdevId) -> bool {
+        let is_there = {
+            let mut blocks = self.blocks.lock();
+            let is_there = blocks.are_on(vdev);
+            if is_there {
+                blocks.break_off();
+            }
+            is_there
+        };
+        if is_there {
+            // Those that wait for a block that is not on its way have to wait for a txg instead.
+            self.waiting.all();
+        }
+        is_there
+    }
+
+    /// Whether it has a block on a vdev.
+    pub(crate) fn uses_vdev(&self, vdev: VdevId) -> bool {
+        self.blocks.lock().are_on(vdev)
     }
 
     /// Nothing of it is left.

@@ -10,6 +10,7 @@ mod history;
 mod import;
 mod labelclear;
 mod list;
+mod remove;
 mod set;
 mod status;
 mod suspended;
@@ -24,7 +25,7 @@ use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
-/// Pools: create, add, clear, upgrade, destroy, import, list, status, properties, history.
+/// Pools: create, add, remove, clear, upgrade, destroy, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -46,6 +47,7 @@ crate::args::commands! {
         Import => import,
         Labelclear => labelclear,
         List => list,
+        Remove => remove,
         Set => set,
         Status => status,
         Sync => sync,
@@ -65,6 +67,7 @@ impl Args {
                 | Zpool::Get(_)
                 | Zpool::History(_)
                 | Zpool::List(_)
+                | Zpool::Remove(_)
                 | Zpool::Set(_)
                 | Zpool::Status(_)
                 | Zpool::Sync(_)

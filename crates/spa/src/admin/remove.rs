@@ -1,0 +1,349 @@
+//! Removing log devices, hot spares and cache devices from a pool, whether or not it is in use.
+//!
+//! # Theory
+//!
+//! **Need.** A log device wears out, or is wanted elsewhere. It goes while the pool is written, no client loses what it was told to be
+//! stable, and none waits for longer than a txg takes.
+//!
+//! **Life of a removal** of a log device.
+//! ```text
+//! stop     between two txgs   the allocator places nothing on it any more
+//! leave    each txg           logs with blocks on it are broken off: clients wait for a txg instead. The sync of the txg that has their
+//!                             records frees their blocks, and begins new chains elsewhere
+//! wait     some txgs          until no byte of it is allocated, nor freed so lately that a crash might want it back
+//! enter    txg T, beginning   MOS: space maps, tables and dirty time logs of the vdev are freed; its place in the configuration is a hole.
+//!                             The topology and the allocator lose it
+//! commit   txg T, end         labels and uberblock of the pool's other devices
+//! label    after T            its disks get labels of txg 0 and empty rings, by which nothing is found: they are free for other uses
+//! ```
+//! *Logs that nobody has in use.* Where bytes stay allocated, all heads are looked at. A crash may have left a chain whose first block nobody
+//! wrote: it is freed. A log that waits to be replayed keeps the device in the pool: the removal is refused, and the message names the
+//! dataset. Anything that is then still allocated belongs to no log; blocks of nothing else are on log devices. So it is lost space, and goes
+//! with the device: a log device that failed may have it, and is removed nevertheless.
+//!
+//! **Invariants.**
+//! 1. A device is entered as removed only when no log has a block on it, of those in use and of those that are only on disk (asserted for
+//!    those in use).
+//! 2. The labels of its disks are overwritten after T is on disk, and never before.
+//! 3. The place of a vdev is not given to another: new vdevs come after all places (`vdev::tree::topology`, invariant 4).
+//! 4. Where a removal is refused or fails before T the device is used as before.
+//!
+//! **Crash.** Until T's uberblock is on one disk the pool is the old one, with a log device on which nothing is. After it the device is not
+//! the pool's: its old labels name the pool, at a txg before T, and a vdev that the configuration of T does not have.
+//!
+//! **Readers of earlier txgs** ([`View`](crate::View)) keep what was freed since from being used again, on the log device too. Until they end
+//! the removal is refused as busy.
+//!
+//! **Spares and cache devices** hold nothing that the pool needs: their entries in the MOS go. A spare may be other pools' spare too, so the
+//! labels stay.
+//!
+//! **Rejected.** *Rewriting the logs' blocks elsewhere*: a txg has their records sooner. *Taking the trailing hole away*: OpenZFS keeps it too,
+//! and ids that come back would mean two things in log space maps.
+
+use std::collections::BTreeSet;
+
+use cenote_dmu::Zap;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
+use cenote_format::zap::int_key_name;
+use cenote_format::zil::ZilHeader;
+use cenote_metaslab::SpaceStore as _;
+use cenote_taskq::mutant::{self, Mutant};
+use cenote_taskq::{BoxFuture, join_all};
+use cenote_vdev::commit::{LeafCommit, initialize};
+use cenote_vdev::config::{AllocationClass, VdevConfig};
+use cenote_zil::Chain;
+
+use crate::open::spares_l2cache::{AuxKind, remove_listed};
+use crate::pool::Pool;
+use crate::sync::Syncer;
+use crate::sync::space_maps::Changes;
+use crate::{Refusal, SpaError};
+
+/// Txgs in which a log device gets empty: that of the newest records, one more for the blocks, and those until what is freed may be used.
+const LEAVE_TXGS_MAX: u32 = 8;
+
+/// The result of a look at what is to be removed.
+enum Found {
+    /// A spare or a cache device.
+    Auxiliary(AuxKind),
+    /// A log device.
+    Log(VdevId),
+}
+
+/// A log device on which nothing is placed. It is used again where it stays.
+struct Stopped<'a> {
+    pool: &'a Pool,
+    vdev: VdevId,
+    /// It was used before.
+    was_used: bool,
+}
+
+impl Stopped<'_> {
+    fn removed(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        let vdev = self.vdev;
+        if !self.was_used {
+            return;
+        }
+        let pool = self.pool.clone();
+        self.pool.handle().detach(cenote_taskq::Class::Issue, async move {
+            // A pool that is closed places nothing.
+            drop(pool.peek(move |syncer| syncer.space.with(|allocator| allocator.set_allocatable(vdev, true))).await);
+        });
+    }
+}
+
+impl Pool {
+    /// Removes a log device, a hot spare or a cache device. It is not part of the pool on disk when this is done, from the txg on that comes
+    /// back.
+    ///
+    /// # Errors
+    /// There is no such device, it has blocks of files, a spare is in use, a log on it waits to be replayed, or somebody reads the pool as of
+    /// a txg since which blocks on it were freed: the pool is as it was. The MOS cannot be changed. The pool is closed or suspended.
+    pub fn remove_vdev(&self, guid: Guid) -> BoxFuture<'_, Result<Txg, SpaError>> {
+        Box::pin(async move {
+            match self.look(move |syncer| Box::pin(async move { syncer.find_removable(guid).await })).await? {
+                Found::Auxiliary(kind) => {
+                    self.change(move |syncer| Box::pin(async move { syncer.enter_unlisted(kind, guid).await })).await
+                }
+                Found::Log(vdev) => self.remove_log_device(vdev, guid).await,
+            }
+        })
+    }
+
+    async fn remove_log_device(&self, vdev: VdevId, guid: Guid) -> Result<Txg, SpaError> {
+        let stop = move |syncer: &mut Syncer| syncer.space.with(|allocator| allocator.set_allocatable(vdev, false));
+        let was_used = self.peek(stop).await?;
+        let stopped = Stopped { pool: self, vdev, was_used };
+        if !self.leave(vdev).await? {
+            self.change(move |syncer| Box::pin(async move { syncer.free_idle_logs(vdev).await })).await?;
+            if !self.leave(vdev).await? {
+                self.peek(move |syncer| syncer.check_lost(vdev)).await??;
+            }
+        }
+        let leaves = self.change(move |syncer| Box::pin(async move { syncer.enter_removal(vdev, guid).await })).await;
+        let (txg, leaves) = leaves?;
+        stopped.removed();
+        if !mutant::is(Mutant::LogDeviceClearedEarly) {
+            self.wait_synced(txg).await?;
+        }
+        // A disk that does not take it has labels that name no vdev of the pool.
+        let labelled = leaves.iter().map(async |leaf| match &leaf.config {
+            Some(config) => initialize(&leaf.disk, config).await.map_err(|error| (leaf.disk.path().to_owned(), error)),
+            None => Ok(()),
+        });
+        for (path, error) in join_all(labelled).await.into_iter().filter_map(Result::err) {
+            let what = format!("{path} is not part of the pool any more, but its labels could not be cleared: {error}");
+            self.peek(move |syncer| syncer.space.troubles.tell(what)).await?;
+        }
+        Ok(txg)
+    }
+
+    /// Has the logs in use leave a vdev. Whether nothing of it is allocated then.
+    async fn leave(&self, vdev: VdevId) -> Result<bool, SpaError> {
+        if mutant::is(Mutant::LogDeviceNotLeft) {
+            return Ok(true);
+        }
+        for _ in 0..LEAVE_TXGS_MAX {
+            let left = self.peek(move |syncer| {
+                let uses = syncer.logs.as_ref().is_some_and(|logs| logs.leave(vdev));
+                !uses && syncer.space.with(|allocator| allocator.evacuation(vdev)).is_done()
+            });
+            if left.await? {
+                return Ok(true);
+            }
+            self.sync().await?;
+        }
+        Ok(false)
+    }
+}
+
+impl Syncer {
+    /// Finds a device that can be removed; changes nothing.
+    async fn find_removable(&mut self, guid: Guid) -> Result<Found, SpaError> {
+        if let Some((vdev, top)) = self.members.tops().find(|(_, top)| top.guid == guid) {
+            if top.class == AllocationClass::Log {
+                return Ok(Found::Log(vdev));
+            }
+            return Err(SpaError::refused(
+                Refusal::NotYet,
+                "not supported yet: removing a vdev that has blocks of datasets; only log devices, hot spares and cache devices are removed",
+            ));
+        }
+        let is_child = self.members.config.leaves().into_iter().any(|leaf| leaf.guid == guid);
+        let is_inner = {
+            let mut found = false;
+            self.members.config.walk(&mut |vdev| found |= vdev.guid == guid);
+            found
+        };
+        for kind in [AuxKind::Spare, AuxKind::Cache] {
+            let listed = self.listed(kind).await?;
+            let Some(device) = listed.iter().find(|device| device.u64("guid") == Some(guid.0)) else { continue };
+            if kind == AuxKind::Spare && is_child {
+                return Err(SpaError::refused(Refusal::Busy, "the spare is in use"));
+            }
+            if device.str("type") == Some("dspare") {
+                return Err(SpaError::refused(Refusal::Invalid, "dRAID spares cannot be removed"));
+            }
+            return Ok(Found::Auxiliary(kind));
+        }
+        match is_inner {
+            true => Err(SpaError::refused(Refusal::Invalid, "it is a part of a top-level vdev: name the whole vdev")),
+            false => Err(SpaError::refused(Refusal::NotThere, "no such device in pool")),
+        }
+    }
+
+    /// The entries of the MOS's list of such devices.
+    async fn listed(&self, kind: AuxKind) -> Result<Vec<cenote_format::nvlist::NvList>, SpaError> {
+        let listed = crate::open::spares_l2cache::listed(&self.mos, &self.directory, kind).await;
+        listed.map_err(|error| self.dmu_error(error))
+    }
+
+    /// Takes a spare or a cache device out of its list.
+    async fn enter_unlisted(&mut self, kind: AuxKind, guid: Guid) -> Result<Txg, SpaError> {
+        let txg = self.txg;
+        let removed = remove_listed(&self.mos, &self.directory, txg, kind, guid).await;
+        let Some(removed) = removed.map_err(|error| self.dmu_error(error))? else {
+            return Err(SpaError::refused(Refusal::NotThere, "no such device in pool"));
+        };
+        self.found.auxiliaries = {
+            let mut found = (*self.found.auxiliaries).clone();
+            found.remove(&guid);
+            found.into()
+        };
+        let path = removed.str("path").unwrap_or("-").to_owned();
+        self.record_event("vdev remove", &format!("{} vdev ({}) {path}", self.name, kind.name()), None).await?;
+        Ok(txg)
+    }
+
+    /// Frees the logs on a vdev that nobody has in use.
+    async fn free_idle_logs(&mut self, vdev: VdevId) -> Result<(), SpaError> {
+        let dsl = self.dsl().clone();
+        let root = dsl.root_dir().await.map_err(|error| self.dsl_failed(error))?;
+        let mut freed = Vec::new();
+        for dir in dsl.tree(root, true).await.map_err(|error| self.dsl_failed(error))? {
+            let head = dsl.head(&dir).await.map_err(|error| self.dsl_failed(error))?;
+            let Some(head) = head.filter(|head| !self.has_log_in_use(head.object)) else { continue };
+            let Some((objset, header)) = self.log_of(&head).await? else { continue };
+            let mut chain = Chain::new(objset.dmu().zio(), header);
+            let (mut is_there, mut has_records) = (on(&header.log, vdev), false);
+            while let Some(link) = chain.next().await {
+                is_there |= on(&link.pointer, vdev);
+                has_records |= link.content.is_some();
+            }
+            if !is_there {
+                continue;
+            }
+            if header.claim_txg != Txg(0) || has_records {
+                return Err(SpaError::refused(
+                    Refusal::Busy,
+                    format!(
+                        "the intent log of '{}' is on it and was not replayed yet: mount or serve that first",
+                        dir.name
+                    ),
+                ));
+            }
+            freed.push((dir.name, head.object, objset, header));
+        }
+        let txg = self.txg;
+        // All are known before the first is changed.
+        for (name, dataset, objset, header) in freed {
+            self.free_log(txg, &objset, &header).await?;
+            match self.dsl.open_head(dataset) {
+                Some(open) => open.objset.change_zil_header(txg, |header| *header = ZilHeader::default()),
+                None => self.clear_log_header(&name).await?,
+            }
+            self.forget_xattr_records(txg, dataset).await?;
+        }
+        Ok(())
+    }
+
+    /// What is left of a log device that no log has blocks on: it is lost, unless a reader keeps it.
+    fn check_lost(&mut self, vdev: VdevId) -> Result<(), SpaError> {
+        let left = self.space.with(|allocator| allocator.evacuation(vdev));
+        if left.kept_bytes > 0 {
+            return Err(SpaError::refused(
+                Refusal::Busy,
+                "somebody reads the pool as of an earlier txg (a send, a copy or a verification): try again when that is done",
+            ));
+        }
+        if left.deferred_bytes > 0 || left.is_dirty || self.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev)) {
+            return Err(SpaError::refused(Refusal::Busy, "intent logs have not left it yet: try again"));
+        }
+        if left.allocated_bytes > 0 {
+            let bytes = left.allocated_bytes;
+            self.space
+                .troubles
+                .tell(format!("{bytes} bytes of a log device that is removed belonged to no intent log"));
+        }
+        Ok(())
+    }
+
+    /// Makes the removal part of the open txg. Its leaves come back, with the labels that they get when it is on disk.
+    async fn enter_removal(&mut self, vdev: VdevId, guid: Guid) -> Result<(Txg, Vec<LeafCommit>), SpaError> {
+        let txg = self.txg;
+        let Some(top) = self.members.top(vdev).filter(|top| top.guid == guid).cloned() else {
+            return Err(SpaError::refused(Refusal::NotThere, "no such device in pool"));
+        };
+        let in_use = self.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev));
+        assert!(!in_use || mutant::is(Mutant::LogDeviceNotLeft), "no log has a block on a device that goes");
+        let leaves: BTreeSet<Guid> = top.leaves().iter().map(|leaf| leaf.guid).collect();
+        let mut labels = self.leaf_commits_of(&self.members, Txg(0), true);
+        labels.retain(|leaf| leaves.contains(&leaf.guid));
+        self.free_vdev_objects(txg, vdev, &top).await?;
+        self.members.remove(vdev).map_err(|error| self.fail(error))?;
+        self.config_changed = true;
+        self.tree.change(&self.members.config, []).map_err(|error| self.fail(error))?;
+        self.space.with(|allocator| allocator.remove_vdev(vdev));
+        self.space.log_device_removed();
+        self.found.leaves.retain(|guid, _| !leaves.contains(guid));
+        let path = top.path.as_deref().unwrap_or("-").to_owned();
+        self.record_event("vdev remove", &format!("{} vdev (log) {path}", self.name), None).await?;
+        Ok((txg, labels))
+    }
+
+    /// Frees what the MOS has of a vdev.
+    async fn free_vdev_objects(&mut self, txg: Txg, vdev: VdevId, top: &VdevConfig) -> Result<(), SpaError> {
+        let name = self.name.clone();
+        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
+        let mut maps: Vec<ObjectId> = self.space.with(|allocator| allocator.maps_of(vdev).collect());
+        let mut zaps = vec![top.top_zap];
+        for leaf in top.leaves() {
+            maps.push(leaf.dtl);
+            zaps.push(leaf.leaf_zap);
+        }
+        let mut changes = Changes::new(self.mos.clone(), txg);
+        for map in maps.into_iter().filter(|map| *map != ObjectId(0)) {
+            changes.free(map).map_err(|error| self.fail(error))?;
+        }
+        self.make_changes(changes).await?;
+        let directory = Zap::open(self.directory.clone()).await.map_err(fail)?;
+        let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await.map_err(fail)?;
+        let all = match all.and_then(|value| value.as_u64()) {
+            Some(all) => Some(self.mos.object(ObjectId(all)).await.map_err(fail)?),
+            None => None,
+        };
+        for zap in zaps.iter().filter(|zap| **zap != ObjectId(0)) {
+            if let Some(all) = &all {
+                Zap::put_entry(all, txg, &int_key_name(zap.0), None).await.map_err(fail)?;
+            }
+        }
+        let flushed = self.members.unflushed_txgs.get(&vdev).copied();
+        let tables = [Some(top.metaslab_array), flushed].into_iter().flatten();
+        for object in zaps.into_iter().chain(tables).filter(|object| *object != ObjectId(0)) {
+            self.mos.object(object).await.map_err(fail)?.free(txg);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a copy of a block is on a vdev.
+fn on(pointer: &cenote_format::blkptr::Blkptr, vdev: VdevId) -> bool {
+    !pointer.is_hole() && pointer.dvas().any(|dva| dva.vdev == vdev)
+}
