@@ -127,13 +127,20 @@ impl Pool {
                 self.peek(move |syncer| syncer.check_lost(vdev)).await??;
             }
         }
+        if mutant::is(Mutant::LogDeviceClearedEarly) {
+            let leaves = self.peek(move |syncer| syncer.free_labels(vdev)).await?;
+            self.clear(&leaves).await?;
+        }
         let leaves = self.change(move |syncer| Box::pin(async move { syncer.enter_removal(vdev, guid).await })).await;
         let (txg, leaves) = leaves?;
         stopped.removed();
-        if !mutant::is(Mutant::LogDeviceClearedEarly) {
-            self.wait_synced(txg).await?;
-        }
-        // A disk that does not take it has labels that name no vdev of the pool.
+        self.wait_synced(txg).await?;
+        self.clear(&leaves).await?;
+        Ok(txg)
+    }
+
+    /// Overwrites labels. A disk that does not take it has labels that name no vdev of the pool.
+    async fn clear(&self, leaves: &[LeafCommit]) -> Result<(), SpaError> {
         let labelled = leaves.iter().map(async |leaf| match &leaf.config {
             Some(config) => initialize(&leaf.disk, config).await.map_err(|error| (leaf.disk.path().to_owned(), error)),
             None => Ok(()),
@@ -142,7 +149,7 @@ impl Pool {
             let what = format!("{path} is not part of the pool any more, but its labels could not be cleared: {error}");
             self.peek(move |syncer| syncer.space.troubles.tell(what)).await?;
         }
-        Ok(txg)
+        Ok(())
     }
 
     /// Has the logs in use leave a vdev. Whether nothing of it is allocated then.
@@ -293,19 +300,26 @@ impl Syncer {
         };
         let in_use = self.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev));
         assert!(!in_use || mutant::is(Mutant::LogDeviceNotLeft), "no log has a block on a device that goes");
-        let leaves: BTreeSet<Guid> = top.leaves().iter().map(|leaf| leaf.guid).collect();
-        let mut labels = self.leaf_commits_of(&self.members, Txg(0), true);
-        labels.retain(|leaf| leaves.contains(&leaf.guid));
+        let labels = self.free_labels(vdev);
         self.free_vdev_objects(txg, vdev, &top).await?;
         self.members.remove(vdev).map_err(|error| self.fail(error))?;
         self.config_changed = true;
         self.tree.change(&self.members.config, []).map_err(|error| self.fail(error))?;
         self.space.with(|allocator| allocator.remove_vdev(vdev));
         self.space.log_device_removed();
-        self.found.leaves.retain(|guid, _| !leaves.contains(guid));
+        self.found.leaves.retain(|guid, _| labels.iter().all(|leaf| leaf.guid != *guid));
         let path = top.path.as_deref().unwrap_or("-").to_owned();
         self.record_event("vdev remove", &format!("{} vdev (log) {path}", self.name), None).await?;
         Ok((txg, labels))
+    }
+
+    /// The leaves of a vdev, with labels of no txg, as those of free disks are.
+    fn free_labels(&mut self, vdev: VdevId) -> Vec<LeafCommit> {
+        let top = self.members.top(vdev);
+        let leaves: BTreeSet<Guid> = top.into_iter().flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect();
+        let mut labels = self.leaf_commits_of(&self.members, Txg(0), true);
+        labels.retain(|leaf| leaves.contains(&leaf.guid));
+        labels
     }
 
     /// Frees what the MOS has of a vdev.
