@@ -22,7 +22,7 @@ pub(crate) struct Lane {
 impl Lane {
     /// Starts steps by their names.
     pub(crate) fn start(names: &[&str]) -> Result<Lane> {
-        let log = repository_root().join("target/xtask-beside.log");
+        let log = repository_root().join(format!("target/xtask-beside-{}.log", names.join("-")));
         std::fs::create_dir_all(log.with_file_name(""))?;
         let out = File::create(&log)?;
         let names = names.join(",");

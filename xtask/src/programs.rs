@@ -1,14 +1,13 @@
-//! The workspace's test programs, in two lanes.
+//! The workspace's test programs, of two kinds.
 //!
 //! Cargo runs one after the other. Most of those that begin servers wait most of the time: for a pool's activity to be watched, for
-//! devices that hang, for a mount to end. So one lane takes the programs of the crates that mount and serve, one after the other since they
-//! share the system's mounts, and a second lane takes those that compute. A program's output is kept until it has ended, and then shown as
-//! a whole.
+//! devices that hang, for a mount to end. So the programs of the crates that mount and serve are a step of their own, which runs beside the
+//! others; within it they run one after the other, since they share the system's mounts. A program's output is kept until it has ended,
+//! and then shown as a whole.
 
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -25,33 +24,39 @@ struct Program {
     folder: PathBuf,
 }
 
-/// Builds all test programs and runs them; `each` gets every line of their output. Whether all were good.
+/// A kind of test programs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Of crates that mount and serve.
+    Serving,
+    /// All others.
+    Computing,
+}
+
+/// Builds all test programs.
+///
+/// # Errors
+/// One cannot be built.
+pub(crate) fn build() -> Result<()> {
+    built().map(drop)
+}
+
+/// Builds all test programs and runs those of a kind; `each` gets every line of their output. Whether all were good.
 ///
 /// # Errors
 /// They cannot be built or begun.
-pub(crate) fn run_all(each: &(dyn Fn(&str) + Sync)) -> Result<bool> {
-    let lanes: (Vec<_>, Vec<_>) = built()?.into_iter().partition(Program::is_serving);
-    let is_good = Mutex::new(true);
-    let run = |programs: Vec<Program>| -> Result<()> {
-        for program in programs {
-            let (good, output) = program.run()?;
-            let mut shown = std::io::stdout().lock();
-            shown.write_all(&output)?;
-            shown.flush()?;
-            drop(shown);
-            String::from_utf8_lossy(&output).lines().for_each(each);
-            *is_good.lock().unwrap_or_else(PoisonError::into_inner) &= good;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let lanes = [lanes.0, lanes.1].map(|programs| scope.spawn(|| run(programs)));
-        lanes.into_iter().try_for_each(|lane| match lane.join() {
-            Ok(ended) => ended,
-            Err(_) => bail!("a lane of test programs has panicked"),
-        })
-    })?;
-    Ok(is_good.into_inner().unwrap_or_else(PoisonError::into_inner))
+pub(crate) fn run(kind: Kind, each: &mut dyn FnMut(&str)) -> Result<bool> {
+    let mut is_good = true;
+    for program in built()?.into_iter().filter(|program| program.kind() == kind) {
+        let (good, output) = program.run()?;
+        let mut shown = std::io::stdout().lock();
+        shown.write_all(&output)?;
+        shown.flush()?;
+        drop(shown);
+        String::from_utf8_lossy(&output).lines().for_each(&mut *each);
+        is_good &= good;
+    }
+    Ok(is_good)
 }
 
 /// Builds the programs. What the compiler says is shown.
@@ -85,8 +90,11 @@ impl Program {
         Some(Self { path, folder })
     }
 
-    fn is_serving(&self) -> bool {
-        SERVING.iter().any(|name| self.folder.ends_with(Path::new("crates").join(name)))
+    fn kind(&self) -> Kind {
+        match SERVING.iter().any(|name| self.folder.ends_with(Path::new("crates").join(name))) {
+            true => Kind::Serving,
+            false => Kind::Computing,
+        }
     }
 
     /// Runs it within a time, with its output kept.
@@ -118,10 +126,10 @@ mod tests {
             )
         };
         let found = Program::of_line(&line("compiler-artifact", true, r#""/t/a-1""#)).unwrap();
-        assert!(!found.is_serving());
+        assert!(found.kind() == Kind::Computing);
         assert_eq!((found.path, found.folder), (PathBuf::from("/t/a-1"), PathBuf::from("/w/a")));
         let of_fuse = Program { path: PathBuf::new(), folder: PathBuf::from("/w/crates/fuse") };
-        assert!(of_fuse.is_serving());
+        assert!(of_fuse.kind() == Kind::Serving);
         for other in [
             line("compiler-artifact", false, r#""/t/a""#),
             line("compiler-artifact", true, "null"),

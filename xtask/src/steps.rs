@@ -60,23 +60,23 @@ pub(crate) struct Step {
 }
 
 /// Steps that run beside others in a process of their own, from when a step is reached.
-pub(crate) struct Beside<'a> {
+pub(crate) struct Beside {
     /// That step.
     pub(crate) from: &'static str,
     /// Their names.
-    pub(crate) names: &'a [&'static str],
+    pub(crate) names: &'static [&'static str],
     /// What they need to be done first.
     pub(crate) prepare: fn() -> Result<()>,
 }
 
 /// Runs the steps in order, all of them whatever happens; returns whether all was good.
-pub(crate) fn run_all(steps: &[&Step], beside: Option<Beside<'_>>, context: &Context) -> bool {
-    let mut lane = None;
+pub(crate) fn run_all(steps: &[&Step], beside: &[Beside], context: &Context) -> bool {
+    let mut lanes = Vec::new();
     let mut total = Tally::default();
     let mut lines = Vec::new();
     for (index, step) in steps.iter().enumerate() {
-        if let Some(beside) = beside.as_ref().filter(|beside| beside.from == step.name) {
-            lane = Some((beside.prepare)().and_then(|()| Lane::start(beside.names)));
+        for beside in beside.iter().filter(|beside| beside.from == step.name) {
+            lanes.push((beside.prepare)().and_then(|()| Lane::start(beside.names)));
         }
         println!("\n=== {}/{} {}: {}", index + 1, steps.len(), step.name, step.about);
         let begin = Instant::now();
@@ -87,13 +87,14 @@ pub(crate) fn run_all(steps: &[&Step], beside: Option<Beside<'_>>, context: &Con
         println!("--- {line}");
         lines.push(line);
     }
-    let (tally, more) = match lane {
-        None => (Tally::default(), Vec::new()),
-        Some(Ok(lane)) => lane.finish(),
-        Some(Err(error)) => (Tally { passed: 0, failed: 1 }, vec![format!("FAILED: {error:#}")]),
-    };
-    total.absorb(tally);
-    lines.extend(more);
+    for lane in lanes {
+        let (tally, more) = match lane {
+            Ok(lane) => lane.finish(),
+            Err(error) => (Tally { passed: 0, failed: 1 }, vec![format!("FAILED: {error:#}")]),
+        };
+        total.absorb(tally);
+        lines.extend(more);
+    }
     println!("\n=== summary");
     for line in &lines {
         println!("{line}");
@@ -140,6 +141,6 @@ mod tests {
 
     #[test]
     fn a_run_in_which_nothing_ran_is_not_good() {
-        assert!(!run_all(&[], None, &Context { ci: false }));
+        assert!(!run_all(&[], &[], &Context { ci: false }));
     }
 }

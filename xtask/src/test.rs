@@ -1,11 +1,11 @@
 //! `cargo xtask test`: the steps, in the order in which they are most likely to say no soonest.
 
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use cenote_testkit::{Golden, repository_root};
 
+use crate::programs::Kind;
 use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
 use crate::{
     campaign, dist, fuzz, golden, house, kills, licences, packages, process, programs, tour, value_of, vm, zdb,
@@ -23,7 +23,7 @@ const STEPS: &[Step] = &[
         about: "no clock, chance, thread or file in the engine but through taskq",
         run: determinism,
     },
-    Step { name: "tests", about: "tests of all crates", run: tests },
+    Step { name: "tests", about: "tests of crates that compute", run: |_| tests(Kind::Computing) },
     Step { name: "doctests", about: "examples in the documentation", run: doctests },
     Step { name: "docs", about: "documentation, warnings denied", run: docs },
     Step { name: "shuttle", about: "the runtime's primitives under many random schedules", run: shuttle },
@@ -48,15 +48,22 @@ const STEPS: &[Step] = &[
     Step { name: "kills", about: "a server that writes a pool, killed at any moment", run: kills::step },
     Step { name: "tour", about: "the tours of README and docs/TOUR.md, word for word", run: tour::step },
     Step { name: "dist", about: "packages for users, installed and used", run: dist::step },
+    Step { name: "serving", about: "tests of crates that mount and serve", run: |_| tests(Kind::Serving) },
     Step { name: "vm", about: "the real OpenZFS in a virtual machine", run: vm::step },
     Step { name: "ztest", about: "verify against zdb on pools fresh from OpenZFS's stress test", run: ztest::step },
 ];
 
-/// Those that run beside the others where all are run: the machine that is emulated has one core, and so has what `ztest` is
-/// compared with.
-const BESIDE: [&str; 2] = ["vm", "ztest"];
-/// From when on.
-const BESIDE_FROM: &str = "doctests";
+/// Those that run beside the others where all are run, and from when on: tests of servers wait most of the time; the machine that is
+/// emulated has one core, and so has what `ztest` is compared with.
+const BESIDE: [Beside; 2] = [
+    Beside { from: "tests", names: &["serving"], prepare: programs::build },
+    // Both use the program, and whoever builds it keeps the other waiting.
+    Beside {
+        from: "doctests",
+        names: &["vm", "ztest"],
+        prepare: || golden::built_program().map(drop).and_then(|()| vm::prepared()),
+    },
+];
 
 /// Carries out the chore.
 pub(crate) fn main(args: &[String]) -> Result<()> {
@@ -88,12 +95,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let mut steps: Vec<&Step> = STEPS.iter().filter(wanted).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let is_whole = steps.len() == STEPS.len() && cores > 1;
-    if is_whole {
-        steps.retain(|step| !BESIDE.contains(&step.name));
-    }
-    // Both use the program, and whoever builds it keeps the other waiting.
-    let prepare = || golden::built_program().map(drop).and_then(|()| vm::prepared());
-    let beside = is_whole.then_some(Beside { from: BESIDE_FROM, names: &BESIDE, prepare });
+    let beside: &[Beside] = if is_whole { &BESIDE } else { &[] };
+    steps.retain(|step| !beside.iter().any(|beside| beside.names.contains(&step.name)));
     let context = Context { ci: std::env::var("CI").is_ok_and(|value| value == "true" || value == "1") };
     if let Ok(golden) = Golden::find() {
         println!("golden pools: {}", golden.root().display());
@@ -150,10 +153,10 @@ fn docs(_: &Context) -> Result<Outcome> {
     )
 }
 
-fn tests(_: &Context) -> Result<Outcome> {
-    let counts = Mutex::new(Counts::default());
-    let good = programs::run_all(&|line| counts.lock().unwrap_or_else(PoisonError::into_inner).count(line))?;
-    Ok(counts.into_inner().unwrap_or_else(PoisonError::into_inner).outcome(good))
+fn tests(kind: Kind) -> Result<Outcome> {
+    let mut counts = Counts::default();
+    let good = programs::run(kind, &mut |line| counts.count(line))?;
+    Ok(counts.outcome(good))
 }
 
 fn doctests(_: &Context) -> Result<Outcome> {
