@@ -48,29 +48,14 @@ pub(crate) struct Args {
     /// The size of each file that is made.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-    /// Where files come from: a directory, a tar archive (plain, gzip or zstd; `-` is standard input), or a directory with
-    /// an OCI image layout, whose layers are put one over the other.
-    #[arg(long, value_name = "DIR|TAR|-")]
-    from: PathBuf,
-    /// What that is, where it is not plain from what it is: a directory with an OCI layout can be taken as it is.
-    #[arg(long = "as", value_name = "KIND")]
-    kind: Option<SourceKind>,
-    /// Of an OCI layout, the image with this tag.
-    #[arg(long, value_name = "NAME")]
-    tag: Option<String>,
-    /// Of an OCI layout, the image for this platform, such as linux/arm64.
-    #[arg(long, value_name = "OS/ARCH")]
-    platform: Option<String>,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Set a property of the pool: ashift, feature@NAME.
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
     /// Set a property of the root file system.
     #[arg(short = 'O', value_name = "PROPERTY=VALUE")]
     dataset_properties: Vec<String>,
-    /// Memory for names, records and attributes of an archive's or image's files, which are gathered before any is written;
-    /// 512M by default.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    archive_memory: Option<u64>,
     /// Draw guids and salts from this number.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -85,9 +70,31 @@ pub(crate) struct Args {
     vdevs: Vec<String>,
 }
 
+/// Where files come from.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(super) struct SourceArgs {
+    /// Where files come from: a directory, a tar archive (plain, gzip or zstd; `-` is standard input), or a directory with
+    /// an OCI image layout, whose layers are put one over the other.
+    #[arg(long, value_name = "DIR|TAR|-")]
+    from: PathBuf,
+    /// What that is, where it is not plain from what it is: a directory with an OCI layout can be taken as it is.
+    #[arg(long = "as", value_name = "KIND")]
+    kind: Option<SourceKind>,
+    /// Of an OCI layout, the image with this tag.
+    #[arg(long, value_name = "NAME")]
+    tag: Option<String>,
+    /// Of an OCI layout, the image for this platform, such as linux/arm64.
+    #[arg(long, value_name = "OS/ARCH")]
+    platform: Option<String>,
+    /// Memory for names, records and attributes of an archive's or image's files, which are gathered before any is written;
+    /// 512M by default.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    archive_memory: Option<u64>,
+}
+
 /// What a source is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-enum SourceKind {
+pub(super) enum SourceKind {
     /// A directory of this machine.
     Dir,
     /// A tar archive.
@@ -96,38 +103,46 @@ enum SourceKind {
     Oci,
 }
 
-fn kind_of(args: &Args) -> Result<SourceKind> {
-    let is_dir = args.from.is_dir();
-    let kind = args.kind.unwrap_or(match is_dir {
-        true if is_layout(&args.from) => SourceKind::Oci,
-        true => SourceKind::Dir,
-        false => SourceKind::Tar,
-    });
-    match kind {
-        SourceKind::Dir | SourceKind::Oci if !is_dir => bail!("'{}' is no directory", args.from.display()),
-        SourceKind::Oci if !is_layout(&args.from) => bail!("'{}' is no OCI image layout", args.from.display()),
-        SourceKind::Tar if is_dir => bail!("'{}' is a directory", args.from.display()),
-        SourceKind::Dir | SourceKind::Tar if args.tag.is_some() || args.platform.is_some() => {
-            Err(usage("--tag and --platform are for OCI image layouts"))
-        }
-        kind => Ok(kind),
+impl SourceArgs {
+    /// The place that it names.
+    pub(super) fn path(&self) -> &Path {
+        &self.from
     }
-}
 
-/// All files of an archive or image, put together before any is written.
-fn gathered(context: &Context, args: &Args, kind: SourceKind, mut room: Room) -> Result<FileTree> {
-    let progress = context.progress("unpacking", None);
-    let mut advance = |bytes| progress.advance(bytes);
-    let mut tree = FileTree::new(Budget::new(args.archive_memory.unwrap_or(Budget::DEFAULT_BYTES)));
-    let from = || args.from.display().to_string();
-    if kind == SourceKind::Oci {
-        let choice = Choice { tag: args.tag.clone(), platform: args.platform.clone() };
-        add_image(&mut tree, &args.from, &choice, &mut room, &mut advance).with_context(from)?;
-    } else {
-        let file = archive(&args.from, &mut room, &mut advance).with_context(from)?;
-        add_archive(&mut tree, file, Whiteouts::Ignore).with_context(from)?;
+    /// What it is.
+    pub(super) fn kind(&self) -> Result<SourceKind> {
+        let is_dir = self.from.is_dir();
+        let kind = self.kind.unwrap_or(match is_dir {
+            true if is_layout(&self.from) => SourceKind::Oci,
+            true => SourceKind::Dir,
+            false => SourceKind::Tar,
+        });
+        match kind {
+            SourceKind::Dir | SourceKind::Oci if !is_dir => bail!("'{}' is no directory", self.from.display()),
+            SourceKind::Oci if !is_layout(&self.from) => bail!("'{}' is no OCI image layout", self.from.display()),
+            SourceKind::Tar if is_dir => bail!("'{}' is a directory", self.from.display()),
+            SourceKind::Dir | SourceKind::Tar if self.tag.is_some() || self.platform.is_some() => {
+                Err(usage("--tag and --platform are for OCI image layouts"))
+            }
+            kind => Ok(kind),
+        }
     }
-    Ok(tree)
+
+    /// All files of an archive or image, put together before any is written.
+    pub(super) fn gathered(&self, context: &Context, kind: SourceKind, mut room: Room) -> Result<FileTree> {
+        let progress = context.progress("unpacking", None);
+        let mut advance = |bytes| progress.advance(bytes);
+        let mut tree = FileTree::new(Budget::new(self.archive_memory.unwrap_or(Budget::DEFAULT_BYTES)));
+        let from = || self.from.display().to_string();
+        if kind == SourceKind::Oci {
+            let choice = Choice { tag: self.tag.clone(), platform: self.platform.clone() };
+            add_image(&mut tree, &self.from, &choice, &mut room, &mut advance).with_context(from)?;
+        } else {
+            let file = archive(&self.from, &mut room, &mut advance).with_context(from)?;
+            add_archive(&mut tree, file, Whiteouts::Ignore).with_context(from)?;
+        }
+        Ok(tree)
+    }
 }
 
 /// The size of all files and devices of a new pool together.
@@ -141,7 +156,7 @@ fn size_of_devices(layout: &Layout, size: Option<u64>) -> u64 {
 }
 
 /// Space for all files below a directory, as far as it can be read.
-fn bytes_below(dir: &Path) -> u64 {
+pub(super) fn bytes_below(dir: &Path) -> u64 {
     let mut bytes = 0_u64;
     let mut left = vec![dir.to_owned()];
     while let Some(dir) = left.pop() {
@@ -177,7 +192,7 @@ fn size_that_is_enough(layout: &Layout, data_bytes: u64) -> u64 {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let layout = parse_layout(&args.vdevs)?;
-    let kind = kind_of(&args)?;
+    let kind = args.source.kind()?;
     let wish = Wish {
         name: &args.pool,
         layout: &layout,
@@ -191,7 +206,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let start = context.handle().now();
     let tree = match kind {
         SourceKind::Dir => None,
-        _ => Some(gathered(context, &args, kind, Room::for_pool(size_of_devices(&layout, args.size)))?),
+        _ => Some(args.source.gathered(context, kind, Room::for_pool(size_of_devices(&layout, args.size)))?),
     };
     // What was made of files goes again where this fails.
     let (new, made) = NewPool::make(context, &wish).await?;
@@ -203,7 +218,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         match tree {
             None => {
                 let mut tell = |event: Event<'_>| tell(context, &progress, event);
-                Folder::new(&mut builder, &places, &mut tell).add(&args.from).await?;
+                Folder::new(&mut builder, &places, &mut tell).add(args.source.path()).await?;
             }
             Some(tree) => tree.add_to(&mut builder, &mut |bytes| progress.advance(bytes)).await?,
         }
@@ -212,10 +227,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let counts = match Box::pin(written).await {
         // The cause alone: the error around it names a file, whose name may be anything.
         Err(error) if error.root().to_string().contains(NO_SPACE) => {
-            let enough = size_that_is_enough(&layout, data_bytes.unwrap_or_else(|| bytes_below(&args.from))) >> 20;
+            let enough =
+                size_that_is_enough(&layout, data_bytes.unwrap_or_else(|| bytes_below(args.source.path()))) >> 20;
             let what = format!(
                 "'{}' does not fit: --size {enough}M is enough, and less where it compresses",
-                args.from.display()
+                args.source.path().display()
             );
             return Err(anyhow::Error::from(error).context(what));
         }

@@ -133,11 +133,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let account =
         copy(context.handle(), &opened.filesystem, &sources, &target, options, progress.clone(), report).await?;
     drop(progress);
-    summary(&context, &account, &args);
+    summary(&context, &account, !args.no_xattrs, args.verbose);
     Ok(Outcome::unless(account.failures.load(Ordering::Relaxed) > 0))
 }
 
-fn summary(context: &Context, account: &Account, args: &Args) {
+/// Says what could not be kept, and with `is_verbose` what was copied.
+pub(super) fn summary(context: &Context, account: &Account, has_xattrs: bool, is_verbose: bool) {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let lost = account.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for (what, (entries, first)) in lost.iter() {
@@ -165,14 +166,14 @@ fn summary(context: &Context, account: &Account, args: &Args) {
         context
             .err(format!("left out, since they give rights here (--privileged keeps them): {}", left_out.join(", ")));
     }
-    if count(&account.foreign_lists) > 0 && !args.no_xattrs {
+    if count(&account.foreign_lists) > 0 && has_xattrs {
         let entries = count(&account.foreign_lists);
         context.err(format!("NFSv4 access control lists cannot be kept here: {entries} entries have one"));
     }
     if count(&account.failures) > 0 {
         context.err(format!("{} entries could not be copied, or not wholly", count(&account.failures)));
     }
-    if args.verbose {
+    if is_verbose {
         let line = format!(
             "{} files ({}), {} there already, {} directories, {} further links, {} links and special files\n",
             count(&account.files),
@@ -191,7 +192,7 @@ fn others(entries: u64) -> String {
 }
 
 /// A copy holds a descriptor for each directory that it is in, and for each file in flight.
-fn raise_descriptor_limit() {
+pub(super) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });

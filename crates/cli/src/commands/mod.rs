@@ -15,6 +15,8 @@ mod man;
 mod manifest;
 mod mount;
 mod put;
+mod receive;
+mod send;
 mod serve;
 mod tar;
 mod tunables;
@@ -42,6 +44,8 @@ crate::args::commands! {
         Manifest => manifest,
         Mount => mount,
         Put => put,
+        Receive => receive,
+        Send => send,
         Serve => serve,
         Tar => tar,
         Tunables => tunables,
