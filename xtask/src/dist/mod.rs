@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: what users install. A static program, a package for Debian, a wheel for Python and an archive, with their sums.
 //!
-//! Who builds the same commit with the same tools gets the same bytes: the commit's time is the time of all files, sources have no
-//! absolute path in them, and entries are sorted ([`tree`]). docs/PACKAGES.md says how they are installed.
+//! The same programs are packed to the same bytes: the commit's time is the time of all files, and entries are sorted ([`tree`]). Programs have
+//! no absolute path of a source in them, so that the same compilers can make the same ones. docs/PACKAGES.md says how they are installed.
 //!
 //! The step `dist` makes them of builds that other steps have left, which are optimised less, and installs each: the archive in a folder, where
 //! a C program is built with it; the Debian package in a root of its own; the wheel in a virtual environment, where the tests of the
