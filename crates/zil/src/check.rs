@@ -49,6 +49,14 @@ pub async fn check(
             }
         }
     }
+    reaches_claim(&chain, &header)
+}
+
+/// Whether a claimed log that was read up to its end was read up to where it was claimed: a device may fail at any time.
+///
+/// # Errors
+/// It was not.
+pub fn reaches_claim(chain: &Chain<'_>, header: &ZilHeader) -> Result<(), ReplayError> {
     let (last_block, last_record) = chain.last();
     if last_block < header.claim_block_seq || last_record < header.claim_record_seq {
         let why = chain.end().map_or_else(String::new, ToString::to_string);

@@ -98,7 +98,7 @@ mod tunables;
 mod writer;
 
 pub use chain::{Chain, Content, End, Link};
-pub use check::{ReplayError, check};
+pub use check::{ReplayError, check, reaches_claim};
 pub use indirect::{LogTxg, WriteShape};
 pub use log::{Change, Log};
 pub use logs::Logs;

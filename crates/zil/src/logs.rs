@@ -104,6 +104,13 @@ impl Logs {
         writers.into_iter().filter(|writer| writer.leave(vdev)).count() > 0
     }
 
+    /// Whether the header of a dataset names a chain that its log in use has begun, or none any more. One that a crash has left belongs to
+    /// nobody, though the dataset be in use, until it is replayed or given up.
+    #[must_use]
+    pub fn own_chain(&self, dataset: ObjectId) -> bool {
+        self.shared.writers.lock().get(&dataset).is_some_and(|writer| writer.owns_chain())
+    }
+
     /// Whether a log in use has a block on a vdev.
     #[must_use]
     pub fn use_vdev(&self, vdev: VdevId) -> bool {

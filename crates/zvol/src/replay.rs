@@ -3,7 +3,7 @@
 use cenote_dmu::DmuError;
 use cenote_format::ids::BlockId;
 use cenote_format::zil::{LogRecord, Tx, Write, ZilHeader};
-use cenote_zil::{Chain, Marking, Position, ReplayError, Replaying};
+use cenote_zil::{Chain, Marking, Position, ReplayError, Replaying, reaches_claim};
 
 use crate::VolumeError;
 use crate::live::{Clear, LiveVolume, LiveVolumeError};
@@ -49,7 +49,7 @@ impl LiveVolume {
                 replayed.map_err(|error| ReplayError::new(record.sequence, error))?;
             }
         }
-        Ok(())
+        Ok(reaches_claim(&chain, &header)?)
     }
 
     async fn effect(&self, record: &LogRecord<'_>) -> Result<(), LiveVolumeError> {

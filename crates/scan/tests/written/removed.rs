@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_dmu::tx::SyncMode;
 use cenote_format::ids::Guid;
 use cenote_sim::{Machine, disk};
 use cenote_spa::{AddOptions, AuxSpec, ImportOptions, Pool, Refusal, SpaError, TopKind};
@@ -204,6 +205,100 @@ fn a_log_that_was_not_replayed_keeps_its_device_and_an_empty_one_does_not() {
             zdb(&machine, 0..1);
         });
     }
+}
+
+/// Found by a reader: a chain that a crash has left stands in the header of a dataset that somebody has open, and nothing in memory knows of
+/// its blocks. Without records it goes with the device; with records that are being replayed it keeps it.
+#[test]
+fn a_chain_that_a_crash_has_left_is_seen_though_its_dataset_is_open() {
+    for has_records in [true, false] {
+        let runtime = Runtime::simulated(6);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 2, Latency::default());
+        runtime.block_on(async {
+            make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
+            let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+            let mut rng = Rng::new(8);
+            let mut tree = seen(&fs).await;
+            for _ in 0..10 {
+                change(&fs, &tree, &mut rng).await;
+                tree = seen(&fs).await;
+                log.sync(None).await.unwrap();
+            }
+            if !has_records {
+                pool.sync().await.unwrap();
+                pool.sync().await.unwrap();
+            }
+            cut(&handle, &machine, Crash::Random).await;
+            drop((fs, log, pool));
+            let pool = opened_pool(&handle, &machine.paths, import()).await.unwrap();
+            let guid = top(&pool, 1).await;
+            let head = pool.open_head("written").await.unwrap();
+            // As while the log is replayed: the log is in use, and was not changed.
+            let held = has_records.then(|| head.log(SyncMode::Standard));
+            let files = if has_records { None } else { Some(opened_files(&pool).await.unwrap()) };
+            let removed = pool.remove_vdev(guid).await;
+            match has_records {
+                true => {
+                    let Err(SpaError::Refused { why: Refusal::Busy, what }) = removed else { panic!("{removed:?}") };
+                    assert!(what.contains("'written'"), "{what}");
+                }
+                false => drop(removed.unwrap()),
+            }
+            drop((held, files, head));
+            let (fs, log) = opened_files(&pool).await.unwrap();
+            assert_eq!(seen(&fs).await, tree, "records {has_records}");
+            for _ in 0..5 {
+                change(&fs, &tree, &mut rng).await;
+                log.sync(None).await.unwrap();
+                tree = seen(&fs).await;
+            }
+            drop((fs, log));
+            pool.export().await.unwrap();
+            let (_, report) = check(&handle, &machine.paths).await;
+            assert_clean(&report, "exported");
+        });
+    }
+}
+
+#[test]
+fn a_device_is_removed_by_one_at_a_time() {
+    let runtime = Runtime::simulated(7);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
+        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let mut rng = Rng::new(8);
+        let mut tree = seen(&fs).await;
+        for _ in 0..5 {
+            change(&fs, &tree, &mut rng).await;
+            log.sync(None).await.unwrap();
+            tree = seen(&fs).await;
+        }
+        pool.sync().await.unwrap();
+        let guid = top(&pool, 1).await;
+        let view = pool.view(&ImportOptions::default()).await.unwrap();
+        let second = pool.clone();
+        let first = handle.spawn(Class::Issue, async move { second.remove_vdev(guid).await });
+        handle.sleep(Duration::from_micros(300)).await;
+        let again = pool.remove_vdev(guid).await;
+        assert!(matches!(&again, Err(SpaError::Refused { why: Refusal::Busy, .. })), "{again:?}");
+        let first = first.await.unwrap();
+        drop(view);
+        let before = machine.disks[1].counts().written_bytes;
+        for _ in 0..5 {
+            change(&fs, &tree, &mut rng).await;
+            log.sync(None).await.unwrap();
+            tree = seen(&fs).await;
+        }
+        let is_used = machine.disks[1].counts().written_bytes > before;
+        assert_eq!(is_used, first.is_err(), "a device that stays is used, and one that went is not: {first:?}");
+        drop((fs, log));
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "exported");
+    });
 }
 
 #[test]

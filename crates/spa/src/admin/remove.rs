@@ -22,8 +22,8 @@
 //! with the device: a log device that failed may have it, and is removed nevertheless.
 //!
 //! **Invariants.**
-//! 1. A device is entered as removed only when no log has a block on it, of those in use and of those that are only on disk (asserted for
-//!    those in use).
+//! 1. A device is entered as removed only when no log has a block on it, of those in use and of those that are only on disk, also where
+//!    somebody has the dataset open. In the txg's beginning that is looked at once more.
 //! 2. The labels of its disks are overwritten after T is on disk, and never before.
 //! 3. The place of a vdev is not given to another: new vdevs come after all places (`vdev::tree::topology`, invariant 4).
 //! 4. Where a removal is refused or fails before T the device is used as before.
@@ -41,6 +41,7 @@
 //! and ids that come back would mean two things in log space maps.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
@@ -57,6 +58,7 @@ use cenote_zil::Chain;
 use crate::open::spares_l2cache::{AuxKind, remove_listed};
 use crate::pool::Pool;
 use crate::sync::Syncer;
+use crate::sync::space::Space;
 use crate::sync::space_maps::Changes;
 use crate::{Refusal, SpaError};
 
@@ -72,30 +74,20 @@ enum Found {
 }
 
 /// A log device on which nothing is placed. It is used again where it stays.
-struct Stopped<'a> {
-    pool: &'a Pool,
+struct Stopped {
+    space: Arc<Space>,
     vdev: VdevId,
-    /// It was used before.
-    was_used: bool,
 }
 
-impl Stopped<'_> {
+impl Stopped {
     fn removed(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Stopped<'_> {
+impl Drop for Stopped {
     fn drop(&mut self) {
-        let vdev = self.vdev;
-        if !self.was_used {
-            return;
-        }
-        let pool = self.pool.clone();
-        self.pool.handle().detach(cenote_taskq::Class::Issue, async move {
-            // A pool that is closed places nothing.
-            drop(pool.peek(move |syncer| syncer.space.with(|allocator| allocator.set_allocatable(vdev, true))).await);
-        });
+        self.space.log_device_stays(self.vdev);
     }
 }
 
@@ -118,21 +110,26 @@ impl Pool {
     }
 
     async fn remove_log_device(&self, vdev: VdevId, guid: Guid) -> Result<Txg, SpaError> {
-        let stop = move |syncer: &mut Syncer| syncer.space.with(|allocator| allocator.set_allocatable(vdev, false));
-        let was_used = self.peek(stop).await?;
-        let stopped = Stopped { pool: self, vdev, was_used };
+        let space = self.peek(|syncer| syncer.space.clone()).await?;
+        if !space.log_device_leaves(vdev) {
+            return Err(SpaError::refused(Refusal::Busy, "it is being removed already"));
+        }
+        let stopped = Stopped { space, vdev };
+        let mut is_lost = false;
         if !self.leave(vdev).await? {
             self.change(move |syncer| Box::pin(async move { syncer.free_idle_logs(vdev).await })).await?;
             if !self.leave(vdev).await? {
                 self.peek(move |syncer| syncer.check_lost(vdev)).await??;
+                is_lost = true;
             }
         }
         if mutant::is(Mutant::LogDeviceClearedEarly) {
             let leaves = self.peek(move |syncer| syncer.free_labels(vdev)).await?;
             self.clear(&leaves).await?;
         }
-        let leaves = self.change(move |syncer| Box::pin(async move { syncer.enter_removal(vdev, guid).await })).await;
-        let (txg, leaves) = leaves?;
+        let removal =
+            self.change(move |syncer| Box::pin(async move { syncer.enter_removal(vdev, guid, is_lost).await }));
+        let (txg, leaves) = removal.await?;
         stopped.removed();
         self.wait_synced(txg).await?;
         self.clear(&leaves).await?;
@@ -236,7 +233,10 @@ impl Syncer {
         let mut freed = Vec::new();
         for dir in dsl.tree(root, true).await.map_err(|error| self.dsl_failed(error))? {
             let head = dsl.head(&dir).await.map_err(|error| self.dsl_failed(error))?;
-            let Some(head) = head.filter(|head| !self.has_log_in_use(head.object)) else { continue };
+            // The blocks of a chain that a log in use has begun are known; one that a crash has left may stand in the header of a dataset that
+            // somebody has open, and even replays.
+            let owns = |dataset| self.logs.as_ref().is_some_and(|logs| logs.own_chain(dataset));
+            let Some(head) = head.filter(|head| !owns(head.object)) else { continue };
             let Some((objset, header)) = self.log_of(&head).await? else { continue };
             let mut chain = Chain::new(objset.dmu().zio(), header);
             let (mut is_there, mut has_records) = (on(&header.log, vdev), false);
@@ -293,20 +293,29 @@ impl Syncer {
     }
 
     /// Makes the removal part of the open txg. Its leaves come back, with the labels that they get when it is on disk.
-    async fn enter_removal(&mut self, vdev: VdevId, guid: Guid) -> Result<(Txg, Vec<LeafCommit>), SpaError> {
+    /// `is_lost`: what is allocated on it belongs to no log.
+    async fn enter_removal(
+        &mut self,
+        vdev: VdevId,
+        guid: Guid,
+        is_lost: bool,
+    ) -> Result<(Txg, Vec<LeafCommit>), SpaError> {
         let txg = self.txg;
         let Some(top) = self.members.top(vdev).filter(|top| top.guid == guid).cloned() else {
             return Err(SpaError::refused(Refusal::NotThere, "no such device in pool"));
         };
-        let in_use = self.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev));
-        assert!(!in_use || mutant::is(Mutant::LogDeviceNotLeft), "no log has a block on a device that goes");
+        // Looked at once more, now that nothing comes in between.
+        let is_used = self.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev));
+        let is_empty = is_lost || self.space.with(|allocator| allocator.evacuation(vdev)).is_done();
+        if (is_used || !is_empty) && !mutant::is(Mutant::LogDeviceNotLeft) {
+            return Err(SpaError::refused(Refusal::Busy, "intent logs have not left it yet: try again"));
+        }
         let labels = self.free_labels(vdev);
         self.free_vdev_objects(txg, vdev, &top).await?;
         self.members.remove(vdev).map_err(|error| self.fail(error))?;
         self.config_changed = true;
         self.tree.change(&self.members.config, []).map_err(|error| self.fail(error))?;
-        self.space.with(|allocator| allocator.remove_vdev(vdev));
-        self.space.log_device_removed();
+        self.space.log_device_removed(vdev);
         self.found.leaves.retain(|guid, _| labels.iter().all(|leaf| leaf.guid != *guid));
         let path = top.path.as_deref().unwrap_or("-").to_owned();
         self.record_event("vdev remove", &format!("{} vdev (log) {path}", self.name), None).await?;
@@ -332,26 +341,31 @@ impl Syncer {
             maps.push(leaf.dtl);
             zaps.push(leaf.leaf_zap);
         }
-        let mut changes = Changes::new(self.mos.clone(), txg);
-        for map in maps.into_iter().filter(|map| *map != ObjectId(0)) {
-            changes.free(map).map_err(|error| self.fail(error))?;
-        }
-        self.make_changes(changes).await?;
         let directory = Zap::open(self.directory.clone()).await.map_err(fail)?;
         let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await.map_err(fail)?;
         let all = match all.and_then(|value| value.as_u64()) {
             Some(all) => Some(self.mos.object(ObjectId(all)).await.map_err(fail)?),
             None => None,
         };
+        let flushed = self.members.unflushed_txgs.get(&vdev).copied();
+        let tables = [Some(top.metaslab_array), flushed].into_iter().flatten();
+        let mut objects = Vec::new();
+        // All can be opened before the first is freed: a change that fails half-way fails the pool.
+        for object in zaps.iter().copied().chain(tables).filter(|object| *object != ObjectId(0)) {
+            objects.push(self.mos.object(object).await.map_err(fail)?);
+        }
+        let mut changes = Changes::new(self.mos.clone(), txg);
+        for map in maps.into_iter().filter(|map| *map != ObjectId(0)) {
+            changes.free(map).map_err(|error| self.fail(error))?;
+        }
+        self.make_changes(changes).await?;
         for zap in zaps.iter().filter(|zap| **zap != ObjectId(0)) {
             if let Some(all) = &all {
                 Zap::put_entry(all, txg, &int_key_name(zap.0), None).await.map_err(fail)?;
             }
         }
-        let flushed = self.members.unflushed_txgs.get(&vdev).copied();
-        let tables = [Some(top.metaslab_array), flushed].into_iter().flatten();
-        for object in zaps.into_iter().chain(tables).filter(|object| *object != ObjectId(0)) {
-            self.mos.object(object).await.map_err(fail)?.free(txg);
+        for object in objects {
+            object.free(txg);
         }
         Ok(())
     }

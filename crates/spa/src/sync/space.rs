@@ -16,6 +16,7 @@ use cenote_taskq::{BoxFuture, Handle};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -46,6 +47,13 @@ pub(crate) fn vdev_setup(
     VdevSetup { maps, rotational: is_rotational, data_disks, size_rule }
 }
 
+/// Log devices on which nothing is placed, and why.
+#[derive(Default)]
+struct LogDevices {
+    failed: BTreeSet<VdevId>,
+    leaving: BTreeSet<VdevId>,
+}
+
 /// The allocator, shared by the sync and by those who write blocks.
 pub(crate) struct Space {
     handle: Handle,
@@ -60,6 +68,8 @@ pub(crate) struct Space {
     at_once_left_bytes: AtomicU64,
     /// Some vdev has nothing but intent logs.
     has_log_devices: AtomicBool,
+    /// Log devices on which nothing is placed.
+    log_devices: Mutex<LogDevices>,
     /// Some vdev is for metadata and small blocks.
     has_special_devices: AtomicBool,
     /// What space maps are read from.
@@ -84,6 +94,7 @@ impl Space {
             small_left_bytes: AtomicU64::new(0),
             at_once_left_bytes: AtomicU64::new(0),
             has_log_devices: AtomicBool::new(allocator_has_logs),
+            log_devices: Mutex::default(),
             has_special_devices: AtomicBool::new(false),
             mos: OnceLock::new(),
             tree: OnceLock::new(),
@@ -165,8 +176,30 @@ impl Space {
         self.has_log_devices.store(true, Ordering::Relaxed);
     }
 
+    /// A log device is to be removed: nothing is placed on it. False where somebody removes it already.
+    pub(crate) fn log_device_leaves(&self, vdev: VdevId) -> bool {
+        let is_first = self.log_devices.lock().leaving.insert(vdev);
+        self.with(|allocator| allocator.set_allocatable(vdev, false));
+        is_first
+    }
+
+    /// It stays: it is used again, unless it has failed.
+    pub(crate) fn log_device_stays(&self, vdev: VdevId) {
+        let mut devices = self.log_devices.lock();
+        assert!(devices.leaving.remove(&vdev), "a device that stays was to leave");
+        if !devices.failed.contains(&vdev) {
+            self.with(|allocator| allocator.set_allocatable(vdev, true));
+        }
+    }
+
     /// A vdev was removed that had nothing but intent logs.
-    pub(crate) fn log_device_removed(&self) {
+    pub(crate) fn log_device_removed(&self, vdev: VdevId) {
+        self.with(|allocator| allocator.remove_vdev(vdev));
+        {
+            let mut devices = self.log_devices.lock();
+            devices.failed.remove(&vdev);
+            devices.leaving.remove(&vdev);
+        }
         let has_others = self.with(|allocator| allocator.has_log_devices());
         self.has_log_devices.store(has_others, Ordering::Relaxed);
     }
@@ -403,8 +436,9 @@ impl cenote_zio::Allocator for Space {
     }
 
     fn log_device_failed(&self, vdev: VdevId, why: &str) {
-        let was_used = self.with(|allocator| allocator.set_allocatable(vdev, false));
-        if was_used {
+        let is_news = self.log_devices.lock().failed.insert(vdev);
+        self.with(|allocator| allocator.set_allocatable(vdev, false));
+        if is_news {
             self.troubles.tell(format!("log device {vdev} is not used any more until the pool is opened again: {why}"));
         }
     }

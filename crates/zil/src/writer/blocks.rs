@@ -204,6 +204,11 @@ impl Blocks {
         })
     }
 
+    /// Whether a chain was begun.
+    pub(super) const fn is_ours(&self) -> bool {
+        self.is_ours
+    }
+
     /// Whether a block is on a vdev.
     pub(super) fn are_on(&self, vdev: VdevId) -> bool {
         self.held.iter().any(|held| held.pointer.dvas().any(|dva| dva.vdev == vdev))
@@ -362,6 +367,14 @@ mod tests {
         let retired = blocks.retire(Txg(10), true);
         assert_eq!((retired.free, retired.first), (vec![block(1, 9), block(2, 10), block(3, 10)], Blkptr::HOLE));
         assert!(retired.wants_chain);
+    }
+
+    /// Found by a reader: a block that is not the last of its burst has no number of its own, so all numbers are stable while it is on its way.
+    #[test]
+    fn a_block_amid_a_burst_is_landing_though_all_numbers_are_stable() {
+        let mut blocks = ready();
+        blocks.issued(Txg(10), goal(0, 0), Some(block(2, 10)));
+        assert!(blocks.stable >= blocks.issued && blocks.are_landing(Txg(10)));
     }
 
     #[test]

@@ -173,14 +173,10 @@ impl LogWriter {
     /// Waits until no block is on its way that leads to one which was allocated in this txg or before.
     pub(crate) async fn landed(&self, txg: Txg) {
         loop {
-            // Those that are on their way are stable with the last of them, or all look again.
+            // Each block that lands has those look again whose number is stable already.
             let last = self.blocks.lock().issued;
             let passed = self.waiting.until(last);
-            let is_landed = {
-                let blocks = self.blocks.lock();
-                !blocks.are_landing(txg) || blocks.stable >= last
-            };
-            if is_landed {
+            if !self.blocks.lock().are_landing(txg) {
                 return;
             }
             passed.wait().await;
@@ -202,6 +198,11 @@ impl LogWriter {
             self.waiting.all();
         }
         is_there
+    }
+
+    /// Whether the dataset's header names a chain of this log, or none any more: not one that was there before.
+    pub(crate) fn owns_chain(&self) -> bool {
+        self.blocks.lock().is_ours()
     }
 
     /// Whether it has a block on a vdev.

@@ -23,7 +23,7 @@ use cenote_dmu::{DmuErrorKind, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_format::zil::{LogRecord, Tx, ZilHeader};
 use cenote_taskq::BoxFuture;
-use cenote_zil::{Chain, Log, Marking, Position, ReplayError, Replaying, unsupported};
+use cenote_zil::{Chain, Log, Marking, Position, ReplayError, Replaying, reaches_claim, unsupported};
 
 use crate::filesystem::{FileSystem, FileSystemOptions};
 use crate::{AccessTimes, XattrMode, ZplError};
@@ -106,6 +106,7 @@ impl Replay {
                 replayed.map_err(|error| ReplayError::new(sequence, error))?;
             }
         }
+        reaches_claim(&chain, &header)?;
         for id in padded {
             self.trim(id).await?;
         }

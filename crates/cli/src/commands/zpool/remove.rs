@@ -146,6 +146,9 @@ async fn find(pool: &View, folder: &Path, word: &str) -> Result<Option<Device>> 
     }
     found.extend(pool.spares().await?.into_iter().filter(|vdev| is_named(vdev)));
     found.extend(pool.cache_devices().await?.into_iter().filter(|vdev| is_named(vdev)));
+    // A spare that is in use is in the tree and in the list.
+    found.sort_by_key(|vdev| vdev.guid);
+    found.dedup_by_key(|vdev| vdev.guid);
     if found.len() > 1 {
         return Err(anyhow!("cannot remove {word}: several devices of '{}' have this name: use a guid", pool.name()));
     }
