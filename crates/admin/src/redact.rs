@@ -205,6 +205,11 @@ impl Begin {
         if (phys.last_object, phys.last_block) == COMPLETE {
             return Err(RedactError::Exists(self.request.bookmark.clone()));
         }
+        // Both would write to it.
+        if pool.is_long_held(list) {
+            let what = format!("cannot redact '{}': the redaction bookmark '{name}' is being made", self.request.snapshot);
+            return Err(RedactError::Spa(SpaError::Refused { why: Refusal::Busy, what }));
+        }
         Ok(Found { snapshot, by, list: Some(list) })
     }
 }
@@ -223,7 +228,8 @@ impl SyncTask for Begin {
     fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<Begun, RedactError>> {
         Box::pin(async move {
             let Found { snapshot, by, list } = self.found.take().expect("it was checked");
-            let holds = std::iter::once(&snapshot).chain(&by).map(|dataset| pool.long_hold(dataset.object)).collect();
+            let held = std::iter::once(&snapshot).chain(&by);
+            let mut holds: Vec<_> = held.map(|dataset| pool.long_hold(dataset.object)).collect();
             let (list, from) = match list {
                 Some(list) => {
                     let end = pool.dsl().redaction_end(list).await;
@@ -235,6 +241,8 @@ impl SyncTask for Begin {
                     (pool.create_redaction_bookmark(&self.new_bookmark(), &guids).await?, (0, 0))
                 }
             };
+            // Objects of the MOS all, so a list is held as a dataset is.
+            holds.push(pool.long_hold(list));
             Ok(Begun { snapshot, by, list, from, _holds: holds })
         })
     }

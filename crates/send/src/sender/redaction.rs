@@ -43,6 +43,11 @@ impl List {
         let object = dsl.mos().object(id).await?;
         let bonus = dsl.redaction_list(id).await?;
         let snapshots = bonus.snapshots.iter().map(|guid| guid.0).collect();
+        if (bonus.last_object, bonus.last_block) != (u64::MAX, u64::MAX) {
+            // The blocks after its end would be sent.
+            let what = "a redaction list that is not complete".to_owned();
+            return Err(object.error(DmuErrorKind::Corrupt(what)).into());
+        }
         let bytes = object.last_block().0.saturating_add(1).saturating_mul(object.block_bytes());
         if bonus.entry_count > bytes / RedactBlock::SIZE_BYTES as u64 {
             let what = format!("{} entries in a redaction list of {bytes} bytes", bonus.entry_count);

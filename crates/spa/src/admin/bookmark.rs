@@ -206,6 +206,10 @@ impl Syncer {
     /// The MOS cannot be changed.
     pub async fn destroy_bookmark(&mut self, name: &str) -> Result<(), SpaError> {
         let Some((head, bookmark)) = self.find_bookmark(name).await? else { return Ok(()) };
+        if self.is_long_held(bookmark.phys.redaction_list) {
+            let what = format!("cannot destroy bookmark '{name}': 'zfs redact' is making it");
+            return Err(SpaError::refused(Refusal::Busy, what));
+        }
         let (mut counts, mut refs) = (BookmarkCounts::default(), EmptyRefs::default());
         let short = bookmark.short_name();
         let gone = self.dsl.destroy_bookmark(self.txg, head.object, short, &mut counts, &mut refs).await;
