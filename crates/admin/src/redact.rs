@@ -207,7 +207,8 @@ impl Begin {
         }
         // Both would write to it.
         if pool.is_long_held(list) {
-            let what = format!("cannot redact '{}': the redaction bookmark '{name}' is being made", self.request.snapshot);
+            let what =
+                format!("cannot redact '{}': the redaction bookmark '{name}' is being made", self.request.snapshot);
             return Err(RedactError::Spa(SpaError::Refused { why: Refusal::Busy, what }));
         }
         Ok(Found { snapshot, by, list: Some(list) })

@@ -79,12 +79,6 @@ struct Stopped {
     vdev: VdevId,
 }
 
-impl Stopped {
-    fn removed(self) {
-        std::mem::forget(self);
-    }
-}
-
 impl Drop for Stopped {
     fn drop(&mut self) {
         self.space.log_device_stays(self.vdev);
@@ -130,7 +124,8 @@ impl Pool {
         let removal =
             self.change(move |syncer| Box::pin(async move { syncer.enter_removal(vdev, guid, is_lost).await }));
         let (txg, leaves) = removal.await?;
-        stopped.removed();
+        // It is gone, so it is not one that stays.
+        drop(stopped);
         self.wait_synced(txg).await?;
         self.clear(&leaves).await?;
         Ok(txg)

@@ -183,11 +183,10 @@ impl Space {
         is_first
     }
 
-    /// It stays: it is used again, unless it has failed.
+    /// Nobody removes it any more. If it is still there it is used again, unless it has failed.
     pub(crate) fn log_device_stays(&self, vdev: VdevId) {
         let mut devices = self.log_devices.lock();
-        assert!(devices.leaving.remove(&vdev), "a device that stays was to leave");
-        if !devices.failed.contains(&vdev) {
+        if devices.leaving.remove(&vdev) && !devices.failed.contains(&vdev) {
             self.with(|allocator| allocator.set_allocatable(vdev, true));
         }
     }
