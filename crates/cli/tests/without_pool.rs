@@ -202,6 +202,158 @@ fn golden_streams_are_unpacked_and_increments_on_top() {
     assert_eq!(tree(&to), tree(&scratch.path().join("two")));
 }
 
+/// A file's bytes that do not compress.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+/// A whole stream, of a directory with mode 0700, and an increment.
+fn two_streams(scratch: &Path) -> [Vec<u8>; 2] {
+    let (from, more) = (scratch.join("from"), scratch.join("more"));
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("noise"), noise(100_000)).unwrap();
+    fs::set_permissions(&from, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::create_dir(&more).unwrap();
+    fs::write(more.join("second"), b"two").unwrap();
+    let whole = send(&["--from", text(&from)]);
+    let images = Images::made(&[], 1, &[]);
+    let output = fed(&mut images.command("zfs", &["receive", "mine/in"]), &whole);
+    assert!(output.status.success(), "{}", said(&output));
+    images.run("put", &["mine/in", text(&more)]);
+    images.run("zfs", &["snapshot", "mine/in@2"]);
+    let output = images.command("zfs", &["send", "-i", "mine/in@1", "mine/in@2"]).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    [whole, output.stdout]
+}
+
+/// The place of these bytes in a sparse file.
+fn place_of(bytes: &[u8], path: &Path) -> u64 {
+    const SECTOR_BYTES: u64 = 512;
+    let file = fs::File::open(path).unwrap();
+    let mut at = 0;
+    loop {
+        at = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)).unwrap() / SECTOR_BYTES * SECTOR_BYTES;
+        let mut sector = vec![0; SECTOR_BYTES as usize];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut sector, at).unwrap();
+        if bytes.starts_with(&sector) {
+            return at;
+        }
+        at += SECTOR_BYTES;
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn an_increment_replaces_only_what_was_unpacked_from_the_pool() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [whole, increment] = two_streams(scratch.path());
+    let work = scratch.path().join("work");
+    fs::create_dir_all(work.join("other")).unwrap();
+    fs::write(work.join("other/precious"), b"mine").unwrap();
+    let at = |name: &str| work.join(name);
+    let keep = at("kept.img");
+    receive(&["--to", text(&at("to")), "--keep", text(&keep)], &whole);
+    assert_eq!(fs::metadata(at("to")).unwrap().mode() & 0o7777, 0o700);
+
+    let refused = |to: &Path| {
+        let output = fed(program().args(["receive", "--to", text(to), "--keep", text(&keep)]), &increment);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains("is not what was unpacked"), "{}", said(&output));
+    };
+    refused(&at("other"));
+    // Another one under the name.
+    fs::rename(at("to"), at("aside")).unwrap();
+    fs::rename(at("other"), at("to")).unwrap();
+    refused(&at("to"));
+    fs::rename(at("to"), at("other")).unwrap();
+    fs::rename(at("aside"), at("to")).unwrap();
+    assert_eq!(names(&at("other")), ["precious"]);
+    assert_eq!(names(&at("to")), ["noise"]);
+    let output = fed(program().args(["receive", "--to", text(&work), "--keep", text(&keep)]), &increment);
+    assert!(said(&output).contains("keep it elsewhere"), "{}", said(&output));
+
+    // By a link, which stays.
+    symlink("to", at("link")).unwrap();
+    receive(&["--to", text(&at("link")), "--keep", text(&keep)], &increment);
+    assert!(at("link").is_symlink());
+    assert_eq!(names(&at("to")), ["noise", "second"]);
+    assert_eq!(fs::metadata(at("to")).unwrap().mode() & 0o7777, 0o700, "the root's attributes hold");
+    // The same again is unpacked again; what was changed meanwhile goes.
+    fs::remove_file(at("to/second")).unwrap();
+    receive(&["--to", text(&at("to")), "--keep", text(&keep)], &increment);
+    assert_eq!(names(&at("to")), ["noise", "second"]);
+    assert_eq!(names(&work), ["kept.img", "link", "other", "to"]);
+}
+
+#[test]
+fn a_directory_stays_where_not_all_of_the_new_one_can_be_copied() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [whole, increment] = two_streams(scratch.path());
+    let work = scratch.path().join("work");
+    fs::create_dir(&work).unwrap();
+    let (to, keep) = (work.join("to"), work.join("kept.img"));
+    receive(&["--to", text(&to), "--keep", text(&keep)], &whole);
+    let before = (tree(&to), fs::metadata(&to).unwrap().ino());
+
+    let place = place_of(&noise(100_000), &keep);
+    let image = fs::File::options().write(true).open(&keep).unwrap();
+    let put = |bytes: &[u8]| std::os::unix::fs::FileExt::write_all_at(&image, bytes, place).unwrap();
+    put(b"damaged");
+    let failing = || fed(program().args(["receive", "--to", text(&to), "--keep", text(&keep)]), &increment);
+    // The second time the pool has the snapshot.
+    for _ in 0..2 {
+        let output = failing();
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains("is left as it was"), "{}", said(&output));
+        assert_eq!((tree(&to), fs::metadata(&to).unwrap().ino()), before);
+        assert_eq!(names(&work), ["kept.img", "to"]);
+    }
+    // An archive too.
+    let archive = work.join("files.tar");
+    fs::write(&archive, b"before").unwrap();
+    let output = fed(program().args(["receive", "--to", text(&archive), "--keep", text(&keep)]), &increment);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(fs::read(&archive).unwrap(), b"before");
+
+    put(&noise(100_000));
+    receive(&["--to", text(&archive), "--keep", text(&keep)], &increment);
+    assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o600);
+    receive(&["--to", text(&to), "--keep", text(&keep)], &increment);
+    assert_eq!(names(&to), ["noise", "second"]);
+    assert_eq!(names(&work), ["files.tar", "kept.img", "to"]);
+    // What does not belong on top names the way to what is there.
+    let output = fed(program().args(["receive", "--to", text(&to), "--keep", text(&keep)]), &whole);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("cenote cp -d"), "{}", said(&output));
+    let mut copied = program();
+    copied.args(["cp", "-d", text(&keep), "-f", "received/data@2", "/"]).arg(work.join("copied"));
+    assert!(copied.output().unwrap().status.success());
+    assert_eq!(tree(&work.join("copied")), tree(&to));
+}
+
+#[test]
+fn files_of_holes_larger_than_a_pool_are_sent() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    for name in ["a", "b"] {
+        fs::File::create(from.join(name)).unwrap().set_len(15 << 40).unwrap();
+    }
+    receive(&["--to", text(&to)], &send(&["--from", text(&from)]));
+    assert_eq!(fs::metadata(to.join("b")).unwrap().len(), 15 << 40);
+}
+
 #[test]
 fn nothing_is_left_of_what_is_refused() {
     let scratch = tempfile::tempdir().unwrap();

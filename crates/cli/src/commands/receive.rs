@@ -4,11 +4,16 @@
 //! copied out of that, as by `cenote cp` and `cenote tar`: paths of a hostile stream do not lead out of the directory, and nothing is copied
 //! before all was verified. The file goes with the command, or stays where `--keep` says: an increment needs what came before.
 //!
-//! **A directory that is there** is replaced as a whole: the new one is made beside it, and the two change places in one step.
+//! **A directory that is there** is replaced as a whole: the new one is made beside it, and the two change places in one step. Before that all
+//! of the new one was copied, and is on disk; otherwise the old one stays. The kept pool notes which directory was unpacked from it, by path and
+//! inode ([`NOTE`]), and no other one that has something in it is replaced: a mistyped name costs nothing. The inodes of both directories are
+//! noted before they change places, so that a crash on either side of it leaves one that is known.
+//!
+//! **The pool is ahead of the directory** where unpacking failed. The same stream again is then verified, and not received, but unpacked.
 
 use std::fs;
-use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, BufReader, BufWriter, Cursor, IsTerminal, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +21,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result, bail};
 use cenote_admin::receive::{ReceiveRequest, Told, receive};
 use cenote_dsl::Dataset;
+use cenote_format::ids::Guid;
+use cenote_format::stream::{Body, Record};
 use cenote_host::layout::parse_layout;
 use cenote_image::archive::{Archive, Options as ArchiveOptions};
 use cenote_image::build::Builder;
 use cenote_image::copy::{Keep, Options, Privileged, Source, copy};
-use cenote_spa::View;
+use cenote_send::{Checks, StreamReader};
+use cenote_spa::{PropertyValue, View};
 use cenote_zpl::FileSystem;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
 use serde::{Deserialize, Serialize};
 
 use super::cp::{raise_descriptor_limit, summary};
@@ -38,8 +46,11 @@ use crate::writing::{Writing, line};
 /// The pool that streams are received into, and the dataset.
 const POOL: &str = "received";
 const DATASET: &str = "received/data";
+/// The property of the pool's own dataset, which no stream reaches, that says which directory was unpacked: its inode, that of the one before,
+/// and its path.
+const NOTE: &str = "cenote:unpacked";
 /// The largest pool that is made. It is sparse, and no larger than what the file system has left.
-const SIZE_MAX_BYTES: u64 = 8 << 40;
+pub(super) const SIZE_MAX_BYTES: u64 = 8 << 40;
 /// The least size of a pool, below which nothing fits.
 const SIZE_MIN_BYTES: u64 = 128 << 20;
 /// Bytes of an archive gathered before they are written.
@@ -52,11 +63,12 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// TMPDIR holds the files meanwhile.
 ///
 /// With --keep that pool stays, in this file, and the next increment (zfs send -i) is received on top of it: the file knows which snapshot it
-/// has. The directory then gets what the new snapshot has, as a whole and in one step; what was changed in it by others goes.
+/// has, and which directory was unpacked from it: no other one is replaced. The directory then gets what the new snapshot has, as a whole and in
+/// one step; what was changed in it by others goes. If not all can be copied it stays as it was, and the same stream again tries anew.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// The directory, which must not be there or be empty, unless --keep has what came before; or an archive: a name that ends in .tar, or
-    /// '-' for standard output.
+    /// The directory, which must not be there or be empty, unless it was unpacked from the file of --keep; or an archive: a name that ends in
+    /// .tar, which is replaced when the new one is whole, or '-' for standard output.
     #[arg(long, value_name = "DIR|FILE.tar|-")]
     to: PathBuf,
     /// Keep the pool in this file, for increments.
@@ -82,7 +94,7 @@ impl Args {
     }
 }
 
-pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
     if io::stdin().is_terminal() {
         bail!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
     }
@@ -90,36 +102,139 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         bail!("an archive is not for a terminal: redirect it, or name a file");
     }
     let is_kept = args.keep.as_ref().is_some_and(|file| file.exists());
-    if !args.is_archive() && !is_kept && !is_free(&args.to)? {
-        bail!("'{}' is there, and not empty", args.to.display());
+    if args.to.as_os_str() != "-" {
+        // A link stays, and what it leads to is replaced.
+        args.to = resolved(&args.to)?;
+    }
+    if let Some(keep) = &args.keep
+        && !args.is_archive()
+        && resolved(keep)?.starts_with(&args.to)
+    {
+        bail!("'{}' is in '{}', which is replaced as a whole: keep it elsewhere", keep.display(), args.to.display());
     }
     let folder = tempfile::tempdir()?;
     let file = std::path::absolute(args.keep.clone().unwrap_or_else(|| folder.path().join("pool")))?;
+    let kept = if is_kept { Some(Kept::read(&context.with(&only(&file))).await?) } else { None };
+    if !args.is_archive() && !is_free(&args.to)? {
+        check_ours(kept.as_ref(), &args)?;
+    }
     let made = if is_kept { None } else { Some(empty_pool(context, &file).await?) };
-    let place = made.as_ref().map_or_else(|| file.clone(), |made| made.place(&file));
-    let within = context.with(&Search { paths: vec![place], force: true });
-    let context = context.with(&Search { paths: vec![file], force: true });
+    let within = context.with(&only(&made.as_ref().map_or_else(|| file.clone(), |made| made.place(&file))));
+    let context = context.with(&only(&file));
 
+    let mut input = BufReader::with_capacity(1 << 20, io::stdin());
+    let mut first = Vec::new();
+    input.by_ref().take(Record::SIZE as u64).read_to_end(&mut first)?;
+    let guid = snapshot_of(&first);
+    let input = Cursor::new(first).chain(input);
+    let newest = kept.as_ref().and_then(|kept| kept.newest.as_ref());
+    if let Some((name, _)) = newest.filter(|(_, newest)| guid == Some(*newest)) {
+        StreamReader::new(input, Checks::ALL).drain()?;
+        context.err(format!("'{name}' was received before, and is unpacked again"));
+        return unpacked(&context, &args, kept.as_ref()).await;
+    }
     let pool = Writing::open(&within, POOL).await?.in_background(&within).await;
     let request = ReceiveRequest { target: DATASET.to_owned(), is_verbose: args.verbose, ..ReceiveRequest::default() };
     let mut told = |told: Told| match told {
         Told::Out(text) | Told::Err(text) => context.err(text.trim_end()),
     };
-    let received = receive(pool.pool(), BufReader::with_capacity(1 << 20, io::stdin()), &request, &mut told).await;
+    let received = receive(pool.pool(), input, &request, &mut told).await;
     pool.finish(line(["cenote", "receive"])).await?;
+    if let (Err(_), Some((name, _))) = (&received, newest) {
+        let file = file.display();
+        context.err(format!("'{file}' has '{name}': 'cenote cp -d {file} -f {name} / DIR' unpacks that"));
+    }
     received?;
     match made {
         Some(made) if args.keep.is_some() => {
             made.keep()?;
-            unpacked(&context, &args).await
+            unpacked(&context, &args, None).await
         }
         // It goes when all is copied.
         made => {
-            let outcome = unpacked(&within, &args).await;
+            let outcome = unpacked(&within, &args, kept.as_ref()).await;
             drop(made);
             outcome
         }
     }
+}
+
+/// The search for a pool in this file.
+fn only(file: &Path) -> Search {
+    Search { paths: vec![file.to_owned()], force: true }
+}
+
+/// A path without links in it, of what may not be there yet.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    if let Ok(there) = path.canonicalize() {
+        return Ok(there);
+    }
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    Ok(folder.zip(path.file_name()).map(|(folder, name)| folder.join(name)).unwrap_or(path))
+}
+
+/// The guid of the snapshot that a stream is of, by its first record; none of a package, and of what is none.
+fn snapshot_of(first: &[u8]) -> Option<Guid> {
+    let record = Record::parse(first, Record::stream_endian(first)?).ok()?;
+    match record.body {
+        Body::Begin(begin) => Some(begin.to_guid).filter(|guid| guid.0 != 0),
+        _ => None,
+    }
+}
+
+/// What a kept pool says.
+struct Kept {
+    /// The name and the guid of the newest snapshot.
+    newest: Option<(String, Guid)>,
+    /// [`NOTE`].
+    note: Option<String>,
+}
+
+impl Kept {
+    async fn read(context: &Context) -> Result<Self> {
+        let view = context.open_pool(POOL).await?;
+        let dsl = view.dsl();
+        let newest = match dsl.dataset(DATASET).await {
+            Ok(head) => dsl.snapshots(&head).await?.into_iter().max_by_key(|snapshot| snapshot.phys.creation_txg),
+            // What was refused first may have left none.
+            Err(_) => None,
+        };
+        let newest = newest.map(|snapshot| (snapshot.name(), snapshot.phys.guid));
+        let note = dsl.property(&dsl.dataset(POOL).await?.dir, NOTE, false).await?;
+        let note = note.and_then(|property| property.value.text().map(str::to_owned));
+        view.close().await;
+        Ok(Self { newest, note })
+    }
+
+    /// True if the directory is the one that was unpacked from this pool.
+    fn is_of(&self, to: &Path) -> Result<bool> {
+        let inode = fs::metadata(to)?.ino().to_string();
+        let mut words = self.note.as_deref().unwrap_or_default().splitn(3, ' ');
+        let inodes = [words.next(), words.next()];
+        Ok(inodes.contains(&Some(&inode)) && words.next() == Some(&format!("{to:?}")))
+    }
+}
+
+/// Refuses a directory that was not unpacked from the kept pool.
+fn check_ours(kept: Option<&Kept>, args: &Args) -> Result<()> {
+    let to = args.to.display();
+    let Some(kept) = kept else { bail!("'{to}' is there, and not empty") };
+    if !kept.is_of(&args.to)? {
+        let keep = args.keep.as_deref().unwrap_or(Path::new("")).display();
+        bail!(
+            "'{to}' is there, and not empty, and is not what was unpacked from '{keep}': name that, or a directory that is not there"
+        );
+    }
+    Ok(())
+}
+
+/// Notes in the kept pool which directory is unpacked from it.
+async fn note(context: &Context, to: &Path, inodes: [u64; 2]) -> Result<()> {
+    let pool = Writing::open(context, POOL).await?;
+    let value = PropertyValue::Text(format!("{} {} {to:?}", inodes[0], inodes[1]));
+    pool.pool().change_property(POOL, NOTE, Some(&value)).await?;
+    pool.finish(line(["cenote", "receive"])).await
 }
 
 /// A pool in a new file.
@@ -151,26 +266,77 @@ fn is_free(folder: &Path) -> Result<bool> {
 }
 
 /// Copies the last snapshot out.
-async fn unpacked(context: &Context, args: &Args) -> Result<Outcome> {
+async fn unpacked(context: &Context, args: &Args, kept: Option<&Kept>) -> Result<Outcome> {
     let view = context.open_pool(POOL).await?;
     let last = last_snapshot(context, &view).await?;
     let files = filesystem(&view, &last).await?;
     if args.is_archive() {
         return archived(context, args, &files).await;
     }
-    if is_free(&args.to)? {
-        return copied(context, args, &files, &last, &args.to).await;
+    if !is_free(&args.to)? {
+        check_ours(kept, args)?;
+        return replaced(context, args, &view, &files, &last).await;
     }
-    let parent = args.to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let beside = tempfile::Builder::new().prefix(".cenote-receive-").tempdir_in(parent)?;
-    let new = beside.path().join("new");
-    fs::create_dir(&new)?;
-    let outcome = copied(context, args, &files, &last, &new).await?;
-    renameat_with(CWD, &new, CWD, &args.to, RenameFlags::EXCHANGE)
-        .map_err(io::Error::from)
-        .with_context(|| format!("cannot put the new directory in the place of '{}'", args.to.display()))?;
-    beside.close().context("cannot remove what was there before")?;
+    let outcome = copied(context, args, &files, &last, &args.to).await?;
+    if args.keep.is_some() {
+        // Also one that is not whole: the same stream again replaces it.
+        let inode = fs::metadata(&args.to)?.ino();
+        view.close().await;
+        note(context, &args.to, [inode, inode]).await?;
+    }
     Ok(outcome)
+}
+
+/// Copies the last snapshot out, beside the directory, and has the two change places.
+async fn replaced(context: &Context, args: &Args, view: &View, files: &FileSystem, last: &Dataset) -> Result<Outcome> {
+    let to = args.to.display();
+    let parent = args.to.parent().with_context(|| format!("'{to}' cannot be replaced"))?;
+    let beside = tempfile::Builder::new().prefix(".cenote-receive-").tempdir_in(parent)?;
+    let (place, new) = (beside.path().to_owned(), beside.path().join("new"));
+    // Opened before the copy, so that errors of late writes are told.
+    let folder = fs::File::open(&place)?;
+    let outcome = copied(context, args, files, last, &new).await?;
+    if outcome != Outcome::Good {
+        beside.close().with_context(|| format!("'{to}' is left as it was, and cannot remove '{}'", place.display()))?;
+        let keep = args.keep.as_deref().unwrap_or(Path::new("")).display();
+        bail!(
+            "'{to}' is left as it was, since not all could be copied; '{keep}' has what was received, and the same stream again unpacks it"
+        );
+    }
+    syncfs(&folder).map_err(io::Error::from).with_context(|| format!("'{to}' is left as it was"))?;
+    view.close().await;
+    note(context, &args.to, [fs::metadata(&new)?.ino(), fs::metadata(&args.to)?.ino()]).await?;
+    exchange(&new, &args.to).with_context(|| format!("cannot put the new directory in the place of '{to}'"))?;
+    // Both directories that have changed are on it, and the right to read the parent is not needed.
+    syncfs(&folder).map_err(io::Error::from)?;
+    beside
+        .close()
+        .with_context(|| format!("'{to}' is new; cannot remove what was there before from '{}'", place.display()))?;
+    Ok(outcome)
+}
+
+/// Has two directories change places. A user needs the right to write in each, since their parents change.
+fn exchange(new: &Path, old: &Path) -> io::Result<()> {
+    const OWNER_MAY_WRITE: u32 = 0o200;
+    let mut changed = Vec::new();
+    for place in [new, old] {
+        let before = fs::metadata(place)?.permissions();
+        if before.mode() & OWNER_MAY_WRITE == 0 {
+            fs::set_permissions(place, fs::Permissions::from_mode(before.mode() | OWNER_MAY_WRITE))?;
+            changed.push((place, before));
+        }
+    }
+    let exchanged = renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE).map_err(io::Error::from);
+    for (place, before) in changed {
+        let place = match (&exchanged, place == new) {
+            (Err(_), _) => place,
+            (Ok(()), true) => old,
+            // It is removed.
+            (Ok(()), false) => continue,
+        };
+        fs::set_permissions(place, before)?;
+    }
+    exchanged
 }
 
 /// The newest snapshot of what was received; datasets below it are left out, and told.
@@ -202,12 +368,22 @@ async fn copied(context: &Context, args: &Args, files: &FileSystem, last: &Datas
 }
 
 async fn archived(context: &Context, args: &Args, files: &FileSystem) -> Result<Outcome> {
+    let is_there = fs::metadata(&args.to);
+    let mut beside = None;
     let mut sink: Box<dyn Write> = if args.to.as_os_str() == "-" {
         Box::new(Standard(context.clone()))
+    } else if is_there.as_ref().is_ok_and(|there| !there.is_file()) {
+        // A pipe or a device.
+        let file = fs::File::options().write(true).open(&args.to).with_context(|| args.to.display().to_string())?;
+        Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))
     } else {
-        // It contains files that only their owners may read.
-        let file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&args.to);
-        Box::new(BufWriter::with_capacity(BUFFER_BYTES, file.with_context(|| args.to.display().to_string())?))
+        // It contains files that only their owners may read, and so may only its owner read it.
+        let parent = args.to.parent().unwrap_or(Path::new("/"));
+        let file = tempfile::Builder::new().prefix(".cenote-receive-").tempfile_in(parent);
+        let file = file.with_context(|| args.to.display().to_string())?;
+        let written = file.as_file().try_clone()?;
+        beside = Some(file);
+        Box::new(BufWriter::with_capacity(BUFFER_BYTES, written))
     };
     let progress = context.progress("unpacking", None);
     let failures = AtomicU64::new(0);
@@ -222,6 +398,13 @@ async fn archived(context: &Context, args: &Args, files: &FileSystem) -> Result<
     archive.finish()?;
     if sockets > 0 {
         context.err(format!("{sockets} sockets left out: archives cannot hold them"));
+    }
+    if let Some(file) = beside {
+        if failures.load(Ordering::Relaxed) > 0 && is_there.is_ok() {
+            bail!("'{}' is left as it was, since not all could be read", args.to.display());
+        }
+        file.as_file().sync_all()?;
+        file.persist(&args.to).with_context(|| args.to.display().to_string())?;
     }
     Ok(Outcome::unless(failures.load(Ordering::Relaxed) > 0))
 }

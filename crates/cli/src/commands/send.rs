@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::build::{SourceArgs, SourceKind, bytes_below};
 use super::put::{as_it_was, tell};
+use super::receive::SIZE_MAX_BYTES;
 use crate::args::Search;
 use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
@@ -85,7 +86,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         layout: &layout,
         pool: &[],
         dataset: &args.properties,
-        size: Some((data_bytes.saturating_mul(2).saturating_add(SIZE_MIN_BYTES)).next_multiple_of(1 << 20)),
+        size: Some(size_for(data_bytes)),
         seed: args.seed,
         force: true,
         command: "cenote send".to_owned(),
@@ -120,6 +121,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     sent.map_err(|error| anyhow!("cannot send '{}': {error}", args.source.path().display()))?;
     out.flush()?;
     Ok(as_it_was(&context, &counts))
+}
+
+/// The size of a pool for so much data. It is sparse, and so it may be too large; but holes count as data here, of which a file may have more
+/// than a file system takes in one file.
+fn size_for(data_bytes: u64) -> u64 {
+    data_bytes.saturating_mul(2).saturating_add(SIZE_MIN_BYTES).min(SIZE_MAX_BYTES).next_multiple_of(1 << 20)
 }
 
 /// Bytes that the file system of a folder has left for this user.
