@@ -17,7 +17,7 @@ import unittest
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, List
 
 import cenote
 from cenote import _errors, _native
@@ -103,6 +103,74 @@ class Pools(OnPool):
         files.close()
         self.assertEqual(self.reopened().filesystem().path("x").read_text(), "flushed by the export")
 
+    def test_a_file_that_cannot_be_flushed_keeps_nothing_else_from_being_written(self) -> None:
+        def fails(_data: Any) -> int:
+            raise OSError("the buffer cannot be written")
+
+        files, other = self.pool.filesystem(), self.pool.filesystem()
+        opened: Any = [files.open(f"file{number}", "wb") for number in range(5)] + [other.open("last", "w")]
+        for file in opened[1], opened[3]:
+            file.raw.write = fails
+        for file in opened[:5]:
+            file.write(b"flushed")
+        opened[5].write("flushed")
+        with self.assertRaisesRegex(OSError, "the buffer cannot be written") as raised:
+            self.pool.export()
+        if sys.version_info >= (3, 11):
+            self.assertEqual(raised.exception.__notes__, ["OSError as well: the buffer cannot be written"])
+        self.assertTrue(all(file.closed for file in opened))
+        self.assertTrue(cenote.find(self.folder)[0].is_exported)
+        files = self.reopened().filesystem()
+        self.assertEqual([files.path(f"file{number}").read_bytes() for number in (0, 2, 4)], [b"flushed"] * 3)
+        self.assertEqual(files.path("last").read_text(), "flushed")
+
+    def test_a_file_system_closes_all_its_files_although_one_fails(self) -> None:
+        def fails(_data: Any) -> int:
+            raise OSError("the buffer cannot be written")
+
+        files = self.pool.filesystem()
+        opened: Any = [files.open(f"file{number}", "wb") for number in range(3)]
+        opened[0].raw.write = opened[2].raw.write = fails
+        for file in opened:
+            file.write(b"flushed")
+        with self.assertRaisesRegex(OSError, "the buffer cannot be written"):
+            files.close()
+        self.assertTrue(all(file.closed for file in opened))
+        with self.assertRaises(ValueError):
+            files.listdir()
+        self.assertEqual(self.pool.filesystem().path("file1").read_bytes(), b"flushed")
+
+    def test_buffers_are_written_at_the_export_whose_file_systems_were_dropped(self) -> None:
+        self.pool.create_volume("tank/disk", 8 << 20)
+        text = self.pool.filesystem().open("text", "w")
+        text.write("in the text layer")
+        detached: Any = self.pool.filesystem().open("detached", "w")
+        detached = detached.detach()
+        detached.write(b"in the buffer")
+        buffered = self.pool.volume("tank/disk").open()
+        buffered.write(b"in the volume's buffer")
+        gc.collect()
+        self.pool.export()
+        self.assertTrue(text.closed and detached.closed and buffered.closed)
+        files = self.reopened().filesystem()
+        self.assertEqual(files.path("text").read_text(), "in the text layer")
+        self.assertEqual(files.path("detached").read_bytes(), b"in the buffer")
+        with self.pool.volume("tank/disk").open() as buffered:
+            self.assertFalse(buffered.writable())
+            self.assertEqual(buffered.read(22), b"in the volume's buffer")
+
+    def test_keys_may_be_text(self) -> None:
+        for given in ("water the plänts", "water the plänts".encode(), bytearray("water the plänts".encode())):
+            self.assertEqual(_native.secret_bytes(given), "water the plänts".encode())
+            # The library has it, and says that it is not needed.
+            with self.assertRaises(cenote.MisuseError):
+                self.pool.load_key("tank", given)
+        not_a_key: Any = 5
+        with self.assertRaises(TypeError):
+            self.pool.load_key("tank", not_a_key)
+        with self.assertRaises(TypeError):
+            cenote.open(self.image, keys={"tank": not_a_key})
+
     def test_a_pool_that_is_dropped_warns(self) -> None:
         pool, self.pool = self.reopened(write=True), None
         with warnings.catch_warnings(record=True) as caught:
@@ -163,7 +231,9 @@ class Datasets(OnPool):
                 volume.pread(1 << 40, 0)
             volume.trim((8 << 20) - 8192, 8192)
             self.assertEqual(volume.pread(4, (8 << 20) - 4), bytes(4))
-        buffered = io.BufferedRandom(disk.volume())
+        with self.assertRaises(ValueError):
+            disk.volume().open(0)
+        buffered: Any = disk.volume().open()
         buffered.write(b"x" * 100_000)
         buffered.seek(99_999)
         self.assertEqual(buffered.read(2), b"x\0")
@@ -231,6 +301,69 @@ class Files(OnPool):
             shutil.copyfileobj(io.BytesIO(content), file)
         with self.files.open("large", "rb") as file:
             self.assertEqual(file.read(), content)
+        raw: Any = self.files.open("large", "rb", buffering=0)
+        reads, readinto = [], raw.readinto
+
+        def counted(buffer: Any) -> int:
+            reads.append(len(buffer))
+            return int(readinto(buffer))
+
+        raw.readinto = counted
+        self.assertEqual(raw.read(), content)
+        self.assertLess(len(reads), 6)
+        self.assertEqual(raw.readall(), b"")
+        raw.close()
+        with self.assertRaises(ValueError):
+            raw.readall()
+
+    def test_numbers_that_the_library_cannot_hold_are_refused(self) -> None:
+        path = self.files.path("file")
+        path.write_bytes(b"12345")
+        raw: Any = self.files.open("file", "r+b", buffering=0)
+        uses: List[Callable[[], Any]] = [
+            lambda: raw.pread(2, -1),
+            lambda: raw.pwrite(b"x", 1 << 64),
+            lambda: raw.truncate((1 << 64) + 1),
+            lambda: raw.next_data(-1),
+            lambda: path.chmod(1 << 32),
+            lambda: self.files.chown(path, -2, 0),
+            lambda: self.files.chown(path, 0, 1 << 32),
+            lambda: self.files.set_modified(path, 1 << 100),
+            lambda: self.pool.create_volume("tank/disk", -1),
+            lambda: cenote.open(self.image, at_txg=-1),
+            lambda: cenote.open(self.image, cache_bytes=1 << 64),
+        ]
+        for use in uses:
+            with self.assertRaises(OverflowError):
+                use()
+        for owner in ((-1, 0), (0, -1)):
+            with self.assertRaisesRegex(ValueError, "not supported yet"):
+                self.files.chown(path, *owner)
+        with self.assertRaises(TypeError):
+            raw.pwrite(b"x", 1.5)
+        self.assertEqual((path.read_bytes(), path.stat().uid), (b"12345", os.getuid()))
+
+    def test_text_is_no_data(self) -> None:
+        path = self.files.path("file")
+        path.write_bytes(b"12345")
+        raw: Any = self.files.open("file", "r+b", buffering=0)
+        volume: Any = self.pool.create_volume("tank/disk", 8 << 20).volume()
+        setxattr: Any = self.files.setxattr
+        uses: List[Callable[[], Any]] = [
+            lambda: raw.write("abc"),
+            lambda: raw.pwrite("abc", 0),
+            lambda: volume.write("abc"),
+            lambda: volume.pwrite("abc", 0),
+            lambda: setxattr(path, "user.a", "abc"),
+            lambda: _native.LIBRARY.cenote_file_pwrite(raw._handle._value, "abc", 3, 0),
+        ]
+        for use in uses:
+            with self.assertRaises(TypeError):
+                use()
+        self.assertEqual((path.read_bytes(), self.files.listxattr(path)), (b"12345", []))
+        for number, value in enumerate((b"abc", bytearray(b"abc"), memoryview(b"xabc")[1:])):
+            setxattr(path, f"user.{number}", value)
+            self.assertEqual(self.files.getxattr(path, f"user.{number}"), b"abc")
 
     def test_paths_are_as_in_pathlib(self) -> None:
         root = self.files.path()

@@ -6,7 +6,6 @@ import ctypes
 import enum
 import io
 import os
-import weakref
 from ctypes import c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Iterator, List, Optional, Tuple, Unio
 
 from ._errors import ExistsError, NotFoundError, Place
 from ._handle import Handle
-from ._native import LIBRARY, UNKNOWN, CMetadata, CTime, name, owned_text, path_bytes
+from ._native import LIBRARY, UNKNOWN, CMetadata, CTime, data_bytes, name, owned_text, path_bytes
+from ._opened import Opened, raise_first
 
 if TYPE_CHECKING:
     from ._pool import Pool
@@ -94,6 +94,12 @@ def _encoded(path: AnyPath) -> bytes:
     return path_bytes(str(path) if isinstance(path, Path) else path)
 
 
+#: Bytes that are read at once of files that are read to their end.
+_PIECE = 4 << 20
+#: Bytes in the buffer of a file.
+_BUFFER = 16 * io.DEFAULT_BUFFER_SIZE
+
+
 class _Raw(io.RawIOBase):
     """What raw files and volumes share: a position."""
 
@@ -123,10 +129,23 @@ class _Raw(io.RawIOBase):
         self._check_open()
         return self._position
 
+    def readall(self) -> bytes:
+        # Python's own reads 8 KiB at a time.
+        self._check_open()
+        pieces: List[bytes] = []
+        while True:
+            left = max(0, self.size() - self._position)
+            piece = self.read(min(left, _PIECE) or 1)
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+
     def close(self) -> None:
         if not self.closed:
-            super().close()
-            self._handle.close()
+            try:
+                super().close()
+            finally:
+                self._handle.close()
 
     def _check_open(self) -> None:
         if self.closed:
@@ -138,15 +157,15 @@ def _target(buffer: Any) -> Tuple[Any, int]:
     return (ctypes.c_char * len(view)).from_buffer(view), len(view)
 
 
-def _source(data: Any) -> bytes:
-    return data if isinstance(data, bytes) else bytes(memoryview(data).cast("B"))
-
-
 class RawFile(_Raw):
     """An open file, unbuffered. It stays, whatever becomes of its names, until it is closed."""
 
-    def __init__(self, handle: Handle, name: str, can_read: bool, can_write: bool, appends: bool) -> None:
+    def __init__(
+        self, files: "FileSystem", handle: Handle, name: str, can_read: bool, can_write: bool, appends: bool
+    ) -> None:
         super().__init__(handle, name)
+        #: The file system, which stays open as long as the file is: the pool closes file systems, and these their files.
+        self.files = files
         self._can_read, self._can_write, self._appends = can_read, can_write, appends
 
     @property
@@ -183,7 +202,7 @@ class RawFile(_Raw):
     def pwrite(self, data: Any, offset: int) -> int:
         """Writes all of the data at an offset."""
         self._need(self._can_write, "write")
-        source = _source(data)
+        source = data_bytes(data)
         self._handle.call("cenote_file_pwrite", source, len(source), offset)
         return len(source)
 
@@ -238,7 +257,27 @@ class RawFile(_Raw):
 
 
 class Volume(_Raw):
-    """A volume, or a snapshot of one, as an unbuffered file of fixed size. ``io.BufferedRandom(volume)`` buffers it."""
+    """A volume, or a snapshot of one, as an unbuffered file of fixed size. :meth:`open` buffers it.
+
+    A buffer that is made otherwise, as by ``io.BufferedRandom(volume)``, has to be flushed before the pool is exported.
+    """
+
+    def __init__(self, pool: "Pool", handle: Handle, name: str) -> None:
+        super().__init__(handle, name)
+        self.pool = pool
+
+    def open(self, buffering: int = -1) -> IO[bytes]:
+        """Buffers it: in so many bytes, if more than 1. The buffer is written when it is closed, which closes the volume too, or the
+        pool is exported. Only one is of use at a time.
+        """
+        self._check_open()
+        if buffering == 0:
+            raise ValueError("a volume without a buffer is the volume itself")
+        size = _BUFFER if buffering < 2 else buffering
+        buffered: Any = io.BufferedRandom(self, size) if self.writable() else io.BufferedReader(self, size)
+        self.pool._opened.add(buffered)
+        result: IO[bytes] = buffered
+        return result
 
     def readable(self) -> bool:
         return True
@@ -264,7 +303,7 @@ class Volume(_Raw):
 
     def pwrite(self, data: Any, offset: int) -> int:
         """Writes all of the data at an offset."""
-        source = _source(data)
+        source = data_bytes(data)
         self._handle.call("cenote_volume_pwrite", source, len(source), offset)
         return len(source)
 
@@ -279,7 +318,7 @@ class Volume(_Raw):
 
     def write(self, data: Any, /) -> int:
         self._check_open()
-        source = _source(data)
+        source = data_bytes(data)
         room = max(0, self.size() - self._position)
         # At the end nothing is taken, which the library says.
         count = self.pwrite(source[:room] if room else source, self._position)
@@ -337,7 +376,7 @@ class FileSystem:
         #: The name of the dataset or snapshot.
         self.name = dataset
         self._handle = handle
-        self._open: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._opened = Opened()
 
     def __repr__(self) -> str:
         return f"<cenote.FileSystem {self.name}>"
@@ -365,10 +404,11 @@ class FileSystem:
         self._handle.call("cenote_filesystem_sync")
 
     def close(self) -> None:
-        """Closes it, and the files that are open in it."""
-        for file in list(self._open):
-            file.close()
-        self._handle.close()
+        """Closes it, and the files that are open in it: all of them, also where the buffer of one cannot be written."""
+        try:
+            raise_first(self._opened.close())
+        finally:
+            self._handle.close()
 
     def __enter__(self) -> "FileSystem":
         return self
@@ -426,15 +466,18 @@ class FileSystem:
             raise ValueError("can't have unbuffered text I/O")
         raw = self._open_raw(path, kind, updates)
         opened: Any = raw
+        layers: List[Any] = [raw]
         if buffering != 0:
-            size = io.DEFAULT_BUFFER_SIZE * 16 if buffering < 2 else buffering
+            size = _BUFFER if buffering < 2 else buffering
             if updates:
                 opened = io.BufferedRandom(raw, size)
             else:
                 opened = io.BufferedReader(raw, size) if kind == "r" else io.BufferedWriter(raw, size)
+            layers.append(opened)
             if not is_binary:
                 opened = io.TextIOWrapper(opened, encoding or "utf-8", errors, newline, buffering == 1)
-        self._open.add(opened)
+                layers.append(opened)
+        self._opened.add(*layers)
         result: IO[Any] = opened
         return result
 
@@ -453,7 +496,7 @@ class FileSystem:
         else:
             self._handle.call("cenote_file_create", encoded, place)
         handle = Handle("cenote_file_free", place.value, "file")
-        return RawFile(handle, os.fsdecode(encoded), kind == "r" or updates, kind != "r" or updates, kind == "a")
+        return RawFile(self, handle, os.fsdecode(encoded), kind == "r" or updates, kind != "r" or updates, kind == "a")
 
     def _refuse_present(self, path: AnyPath) -> None:
         try:
@@ -501,7 +544,9 @@ class FileSystem:
         self._handle.call("cenote_set_mode", _encoded(path), mode)
 
     def chown(self, path: AnyPath, uid: int, gid: int) -> None:
-        """Sets owner and group."""
+        """Sets both owner and group. ``os.chown`` has -1 for what stays as it is: give that of :meth:`stat` here."""
+        if -1 in (uid, gid):
+            raise ValueError("-1, for an owner or group that stays, is not supported yet: give that of stat()")
         self._handle.call("cenote_set_owner", _encoded(path), uid, gid)
 
     def set_modified(self, path: AnyPath, nanoseconds: int) -> None:
@@ -515,7 +560,8 @@ class FileSystem:
 
     def setxattr(self, path: AnyPath, attribute: str, value: bytes) -> None:
         """Sets an extended attribute."""
-        self._handle.call("cenote_set_xattr", _encoded(path), name(attribute), value, len(value))
+        content = data_bytes(value)
+        self._handle.call("cenote_set_xattr", _encoded(path), name(attribute), content, len(content))
 
     def removexattr(self, path: AnyPath, attribute: str) -> None:
         """Removes an extended attribute."""

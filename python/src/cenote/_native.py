@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from ctypes import (
     CDLL,
@@ -17,7 +18,8 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from types import SimpleNamespace
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 from ._errors import KINDS, Error, InternalError, Place
 
@@ -108,6 +110,14 @@ _TYPES: dict[str, Any] = {
     "V": POINTER(CVdev),
     "v": None,
     "e": c_void_p,
+}
+
+# The numbers that each type holds. ctypes itself cuts off what is too large.
+_RANGES: dict[str, Tuple[int, int]] = {
+    "u": (0, 2**32 - 1),
+    "U": (0, 2**64 - 1),
+    "I": (-(2**63), 2**63 - 1),
+    "z": (0, 2 ** (8 * ctypes.sizeof(c_size_t)) - 1),
 }
 
 #: The functions that are used here: the letter of the answer, then those of the arguments.
@@ -245,19 +255,39 @@ def _raise(error: Optional[int], _function: Any, _arguments: Any) -> None:
     raise raised
 
 
-def _load() -> CDLL:
+def _checked(name: str, function: Any, letters: str) -> Any:
+    """The function, which takes no number that its type does not hold, and no text for a buffer."""
+    limits = [(index, *_RANGES[letter]) for index, letter in enumerate(letters) if letter in _RANGES]
+    buffers = [index for index, letter in enumerate(letters) if letter == "h"]
+
+    def call(*arguments: Any) -> Any:
+        for index in buffers:
+            if isinstance(arguments[index], str):
+                raise TypeError("a bytes-like object is required, not 'str'")
+        for index, least, most in limits:
+            number = operator.index(arguments[index])
+            if not least <= number <= most:
+                raise OverflowError(f"{name}: {number} is not in the range from {least} to {most}")
+        return function(*arguments)
+
+    return call
+
+
+def _load() -> SimpleNamespace:
     # A library elsewhere is used as it is: for those who build their own.
     path = os.environ.get("CENOTE_LIBRARY") or str(Path(__file__).with_name("libcenote.so"))
     library = CDLL(path)
+    checked = SimpleNamespace()
     for name, letters in SIGNATURES.items():
         function = getattr(library, name)
         function.restype = _TYPES[letters[0]]
         function.argtypes = [_TYPES[letter] for letter in letters[1:]]
         if letters[0] == "e":
             function.errcheck = _raise
+        setattr(checked, name, _checked(name, function, letters[1:]))
     if library.cenote_abi() != ABI:
         raise ImportError(f"{path} has the interface {library.cenote_abi()}, not {ABI}")
-    return library
+    return checked
 
 
 LIBRARY = _load()
@@ -283,6 +313,16 @@ def _whole(given: bytes) -> bytes:
     if b"\0" in given:
         raise ValueError("embedded null byte")
     return given
+
+
+def data_bytes(data: Any) -> bytes:
+    """The bytes of an object that is like bytes. Text is none: its encoding would be a guess."""
+    return data if isinstance(data, bytes) else bytes(memoryview(data).cast("B"))
+
+
+def secret_bytes(key: Union[str, Any]) -> bytes:
+    """A key for the library: a passphrase in UTF-8, or bytes."""
+    return key.encode("utf-8", "surrogateescape") if isinstance(key, str) else data_bytes(key)
 
 
 def owned_text(function: Callable[..., Any], *arguments: Any) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import os
 import warnings
-import weakref
 from ctypes import c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any, List, Mapping, Optional, Sequence, Union
@@ -13,7 +12,8 @@ from typing import Any, List, Mapping, Optional, Sequence, Union
 from ._errors import MisuseError, NotFoundError, Place
 from ._files import FileSystem, Volume
 from ._handle import Handle
-from ._native import LIBRARY, CVdev, name, owned_text, path_bytes, rows, text, words
+from ._native import LIBRARY, CVdev, name, owned_text, path_bytes, rows, secret_bytes, text, words
+from ._opened import Opened, attempt, raise_first
 
 HostPath = Union[str, bytes, "os.PathLike[Any]"]
 Properties = Mapping[str, str]
@@ -162,7 +162,7 @@ class Pool:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._open: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._opened = Opened()
         #: Its name.
         self.name: str = text(handle.call("cenote_pool_name")) or ""
         self.guid: int = handle.call("cenote_pool_guid")
@@ -191,13 +191,16 @@ class Pool:
         return int(self._handle.call("cenote_pool_txg"))
 
     def export(self) -> None:
-        """Closes all that is open in it, writes everything, marks it as exported and lets go of its devices."""
+        """Closes all that is open in it, writes everything, marks it as exported and lets go of its devices.
+
+        Where the buffer of a file cannot be written, everything else is done all the same, and then the error is raised.
+        """
         try:
-            for opened in list(self._open):
-                opened.close()
-            self._handle.call("cenote_pool_export")
+            errors = self._opened.close()
+            attempt(errors, self._handle.call, "cenote_pool_export")
         finally:
             self._handle.close()
+        raise_first(errors)
 
     def sync(self) -> None:
         """Waits until all that was changed is on disk."""
@@ -207,9 +210,10 @@ class Pool:
         """Has a suspended pool go on, and forgets the errors that were counted (``zpool clear``)."""
         self._handle.call("cenote_pool_resume")
 
-    def load_key(self, dataset: str, key: bytes) -> None:
-        """Gives the key of an encrypted dataset, which opens all datasets that share it."""
-        self._handle.call("cenote_pool_load_key", name(dataset), key, len(key))
+    def load_key(self, dataset: str, key: Union[str, bytes]) -> None:
+        """Gives the key of an encrypted dataset, which opens all datasets that share it. A passphrase may be a ``str``."""
+        secret = secret_bytes(key)
+        self._handle.call("cenote_pool_load_key", name(dataset), secret, len(secret))
 
     def status(self) -> Status:
         """The health of its devices, with the errors that were counted since it was opened."""
@@ -267,15 +271,15 @@ class Pool:
         place = c_void_p()
         self._handle.call("cenote_filesystem_open", name(whole), place)
         opened = FileSystem(self, Handle("cenote_filesystem_free", place.value, "file system"), whole)
-        self._open.add(opened)
+        self._opened.add(opened)
         return opened
 
     def volume(self, dataset: str) -> Volume:
         """Opens a volume, or a snapshot of one."""
         place = c_void_p()
         self._handle.call("cenote_volume_open", name(dataset), place)
-        opened = Volume(Handle("cenote_volume_free", place.value, "volume"), dataset)
-        self._open.add(opened)
+        opened = Volume(self, Handle("cenote_volume_free", place.value, "volume"), dataset)
+        self._opened.add(opened)
         return opened
 
 
@@ -322,14 +326,14 @@ def open(
     at_txg: Optional[int] = None,
     cache_bytes: Optional[int] = None,
     tunables: Optional[Mapping[str, Union[str, int]]] = None,
-    keys: Optional[Mapping[str, bytes]] = None,
+    keys: Optional[Mapping[str, Union[str, bytes]]] = None,
 ) -> Pool:
     """Opens the pool on these devices, image files or in these folders; read-only, unless ``write``.
 
     ``pool`` is its name or guid; without it there must be one pool. Without paths it is looked for in the usual places.
     ``force`` opens a pool that was not exported, and may be in use (``zpool import -f``). ``allow_missing`` goes on where a whole
     top-level vdev is missing. ``rewind`` goes back a few txgs where the newest does not hold, and ``at_txg`` to a certain one;
-    both read-only. ``keys`` are those of encrypted datasets, by their names.
+    both read-only. ``keys`` are those of encrypted datasets, by their names; passphrases may be ``str``.
     """
     with _Options() as options:
         options.search(paths)
@@ -345,7 +349,8 @@ def open(
         for tunable, value in (tunables or {}).items():
             options.set("tunable", name(tunable), name(str(value)))
         for dataset, key in (keys or {}).items():
-            options.set("key", name(dataset), key, len(key))
+            secret = secret_bytes(key)
+            options.set("key", name(dataset), secret, len(secret))
         if pool is None:
             pool = _the_one(options.found())
         place = c_void_p()
