@@ -66,6 +66,9 @@ pub(crate) fn debian(package: &Path) -> Result<()> {
     ensure!(fs::metadata(root.join("usr/sbin/mount.cenote"))?.is_file(), "mount.cenote leads nowhere");
     let unit = fs::read_to_string(root.join("usr/lib/systemd/system/cenote-serve@.service"))?;
     expect(&unit, "ExecStart=/usr/bin/cenote serve ")?;
+    // %I would make slashes of the hyphens in a pool's name.
+    expect(&unit, "$CENOTE_SERVE_OPTIONS %i\n")?;
+    expect(&unit, "EnvironmentFile=-/etc/default/cenote-serve\nEnvironmentFile=-/etc/default/cenote-serve-%i\n")?;
     for page in ["cenote.1.gz", "cenote-serve.1.gz", "cenote-zpool-list.1.gz"] {
         ensure!(root.join("usr/share/man/man1").join(page).is_file(), "no manual page {page}");
     }

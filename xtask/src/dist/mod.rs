@@ -13,6 +13,7 @@ mod packages;
 mod tree;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -25,6 +26,8 @@ use crate::steps::{Context, Outcome, Tally};
 
 /// Where they go without an argument.
 const FOLDER: &str = "target/dist";
+/// How the name of the program that is packed in nothing ends.
+const PROGRAM: &str = "-linux-x86_64";
 
 /// Carries out the chore.
 pub(crate) fn main(args: &[String]) -> Result<()> {
@@ -35,7 +38,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     };
     let inputs = Inputs::release()?;
     let mut packages = made(&inputs)?;
-    packages.push((format!("cenote-{}-linux-x86_64", inputs.version), inputs.program.clone()));
+    packages.push((format!("cenote-{}{PROGRAM}", inputs.version), inputs.program.clone()));
     packages.push(debug(&inputs)?);
     packages.sort();
     packages.push(sums(&packages));
@@ -69,6 +72,8 @@ fn write(folder: &Path, packages: &[Package]) -> Result<()> {
     for (name, content) in packages {
         let path = folder.join(name);
         fs::write(&path, content).with_context(|| path.display().to_string())?;
+        let mode = if name.ends_with(PROGRAM) { 0o755 } else { 0o644 };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }
@@ -104,4 +109,21 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
         tally.count(checked.is_ok());
     }
     Ok(Outcome::Done(tally))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_alone_can_be_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = [format!("cenote-1.0{PROGRAM}"), format!("cenote-1.0{PROGRAM}.tar.zst")];
+        // The second time they are there already.
+        for _ in 0..2 {
+            write(folder.path(), &names.clone().map(|name| (name, b"x".to_vec()))).unwrap();
+        }
+        let modes = names.map(|name| fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777);
+        assert_eq!(modes, [0o755, 0o644]);
+    }
 }
