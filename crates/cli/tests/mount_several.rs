@@ -237,7 +237,12 @@ fn what_cannot_be_mounted_is_refused_and_changes_nothing() {
     assert_eq!(fs::read_dir(above.path("a")).err().and_then(|error| error.raw_os_error()), Some(16));
     fs::write(above.path("b/file"), "nested").unwrap();
     unmounted(&images, &[], first.at());
-    fs::write(above.path("a/file"), "nested").unwrap();
+    // The other mount learns of it a moment later.
+    let begun = std::time::Instant::now();
+    while let Err(error) = fs::write(above.path("a/file"), "nested") {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{error}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     unmounted(&images, &[], above.at());
     above.wait();
     first.wait_whatever_it_says();
