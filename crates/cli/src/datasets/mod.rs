@@ -21,7 +21,6 @@
 //! 2. What cannot be read is an error of that value and does not end the listing.
 
 mod columns;
-mod mounts;
 mod select;
 mod shown;
 mod space;
@@ -32,6 +31,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Result;
 use cenote_dsl::{Bookmark, Dataset};
 use cenote_props::Types;
+use cenote_server::Mounts;
 use cenote_spa::View;
 use serde_json::{Map, Value, json};
 
@@ -39,7 +39,6 @@ use crate::output::Json;
 
 pub(crate) use cenote_send::receiver::receive_resume_token;
 pub(crate) use columns::{Column, parse_columns, parse_types};
-pub(crate) use mounts::{Mounted, Mounts};
 pub(crate) use select::{Selection, SortKey, select};
 pub(crate) use shown::Cell;
 pub(crate) use values::Source;

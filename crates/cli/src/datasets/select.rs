@@ -9,11 +9,11 @@ use anyhow::{Result, anyhow};
 use cenote_dsl::name::{Name, Tail};
 use cenote_dsl::{Dataset, DslError};
 use cenote_props::{Property, Types};
+use cenote_server::Owned;
 
 use super::values::{Caches, Raw, type_of};
-use super::{Column, Item, Mounts, PoolView};
+use super::{Column, Item, PoolView};
 use crate::context::Context;
-use crate::control::Owned;
 use crate::files::pool_of;
 use crate::missingpool::is_no_such_pool;
 

@@ -131,6 +131,24 @@ impl Output {
     }
 }
 
+/// A server's answer. A terminal gets no control characters of it, colours included.
+impl cenote_server::protocol::Answer for Output {
+    fn out(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.is_terminal() {
+            true => self.out(&*escape::lines(&String::from_utf8_lossy(bytes))),
+            false => self.out(bytes),
+        }
+    }
+
+    fn err(&self, line: &str) {
+        self.err(escape::lines(line));
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.flush()
+    }
+}
+
 /// Colours, by their SGR numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Colour {

@@ -1,11 +1,11 @@
 //! `zpool get`: properties of pools.
 
 use anyhow::{Result, bail};
+use cenote_server::Owned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
-use crate::control::Owned;
 use crate::datasets::Column as DatasetColumn;
 use crate::outcome::{Outcome, usage};
 use crate::output::{output_version, property};

@@ -10,13 +10,13 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use cenote_format::ids::Txg;
+use cenote_server::protocol;
 use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, device_condition};
 use serde::{Deserialize, Serialize};
 
 use super::status::width;
 use crate::args::Search;
 use crate::context::Context;
-use crate::control;
 use crate::outcome::{Outcome, usage};
 use crate::output::escape::one_line;
 use crate::pools::advice::{self, ImportAdvice};
@@ -120,7 +120,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return import_one(&context, &args, found).await;
     }
     // What is imported is not there to be imported.
-    let served = control::servers();
+    let served = protocol::servers();
     let is_served = |pool: &FoundPool| served.iter().any(|(_, who)| who.guid == pool.guid.0);
     found.retain(|pool| !noted.values().any(|entry| entry.guid == pool.guid.0) && !is_served(pool));
     found.sort_by(|a, b| (a.name(), a.guid).cmp(&(b.name(), b.guid)));
