@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use cenote_fuse::{MountError, Unmount};
-use cenote_server::{Mounted, Mounts};
+use cenote_host::{Mounted, Mounts};
 use cenote_server::{Who, protocol};
 use cenote_spa::{PoolState, find};
 

@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use cenote_host::Mounts;
 use cenote_taskq::{Either, Handle, Instant, race};
 
+use crate::Console;
 use crate::error::{Context as _, Result, ServerError};
 use crate::protocol::place::Place;
 use crate::protocol::{
     ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Passed, Receiving, Said, VERSION, Who, read_line, usual_socket,
 };
 use crate::served::{ServedPool, suspended};
-use crate::{Console, Mounts};
 
 /// Clients that are heard at once.
 const CLIENTS_MAX: usize = 256;

@@ -25,12 +25,12 @@ use std::time::Duration;
 
 use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountHandle, MountOptions, Report, Tree, Unmount, mount_tree, remount};
+use cenote_host::Mounts;
 use cenote_spa::Pool;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Notify};
 use cenote_zpl::Forbidden;
 
-use crate::Mounts;
 use crate::error::{Result, ServerError};
 
 /// Properties that a mount obeys as they were when it was mounted.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cenote_fuse::{MountOptions, change_mount};
-use cenote_server::{Mounts, Owned, Recovery, ServedPool, Who, ending, protocol, signals};
+use cenote_host::Mounts;
+use cenote_server::{Owned, Recovery, ServedPool, Who, ending, protocol, signals};
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Signals;
 

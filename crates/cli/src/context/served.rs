@@ -10,7 +10,8 @@ use anyhow::{Result, bail};
 use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountError, Unmount};
-use cenote_server::{Input, Mounted, Mounts, OpenVolumes, Owned, Passed, ServedPool, protocol};
+use cenote_host::{Mounted, Mounts};
+use cenote_server::{Input, OpenVolumes, Owned, Passed, ServedPool, protocol};
 use cenote_spa::{FoundPool, Pool, SpaError};
 use cenote_taskq::sync::Mutex;
 

@@ -10,8 +10,9 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub(crate) use cenote_listing::Json;
 pub(crate) use cenote_props::number::{counted, nicebytes, nicenum, percent, ratio};
-pub(crate) use json::{Json, json_of, output_version, property};
+pub(crate) use json::{json_of, output_version, property};
 pub(crate) use progress::Progress;
 pub(crate) use table::{Align, Table};
 

@@ -1,30 +1,31 @@
 //! Values as OpenZFS writes them.
 
+use cenote_props::number::{nicebytes, nicenum, ratio};
 use cenote_props::{Kind, Property};
 
 use super::values::{Fact, Raw, Source};
-use crate::output::{nicebytes, nicenum, ratio};
-use crate::time;
+use crate::TimeText;
 
 /// A value ready to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cell {
+pub struct Cell {
     /// The text.
-    pub(crate) text: String,
+    pub text: String,
     /// Where it comes from.
-    pub(crate) source: Source,
+    pub source: Source,
     /// The received value, where there is one and it was asked for.
-    pub(crate) received: Option<String>,
+    pub received: Option<String>,
 }
 
 impl Cell {
-    pub(crate) fn new(text: impl Into<String>, source: Source) -> Self {
+    /// From its text, without a received value.
+    pub fn new(text: impl Into<String>, source: Source) -> Self {
         Self { text: text.into(), source, received: None }
     }
 }
 
 /// A property's value as text; `None` where it is a number that means nothing.
-pub(crate) fn text(property: &Property, fact: &Fact, is_exact: bool) -> Option<String> {
+pub(super) fn text(property: &Property, fact: &Fact, is_exact: bool, time: TimeText) -> Option<String> {
     let number = match &fact.raw {
         Raw::Text(text) => return Some(text.clone()),
         Raw::Number(number) => *number,
@@ -32,10 +33,10 @@ pub(crate) fn text(property: &Property, fact: &Fact, is_exact: bool) -> Option<S
     let bytes = |number: u64| if is_exact { number.to_string() } else { nicebytes(number) };
     let text = match property.name {
         "creation" if is_exact => number.to_string(),
-        "creation" => time::long(number),
+        "creation" => time(number, "%a %b %e %k:%M %Y"),
         "snapshots_changed" if number == 0 => return None,
         "snapshots_changed" if is_exact => number.to_string(),
-        "snapshots_changed" => time::format(number, "%a %b %e %k:%M:%S %Y"),
+        "snapshots_changed" => time(number, "%a %b %e %k:%M:%S %Y"),
         "quota" | "refquota" | "reservation" | "refreservation" if number == 0 && !is_exact => "none".into(),
         "quota"
         | "refquota"

@@ -1,15 +1,15 @@
 //! `userused@alice`, `projectquota@7`, `written@monday` and the like: properties whose name has an argument.
 
-use anyhow::Result;
+use crate::error::Result;
 use cenote_dsl::DslError;
 use cenote_format::dsl::BookmarkFlags;
 use cenote_format::objset::ObjsetFlags;
 use cenote_props::Types;
+use cenote_props::number::{nicebytes, nicenum};
 use cenote_zpl::SpaceKind;
 
 use super::values::Source;
 use super::{Cell, Item};
-use crate::output::{nicebytes, nicenum};
 
 /// What a name before the `@` asks for.
 struct Asked {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use anyhow::Result;
+use crate::error::Result;
 use cenote_dmu::Zap;
 use cenote_dsl::property::{self as stored, Value};
 use cenote_dsl::{DslError, Encryption};
@@ -12,14 +12,15 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_format::objset::ObjsetFlags;
 use cenote_props::{Attribute, Kind, Property, Types, dataset as table};
+use cenote_send::receiver::receive_resume_token;
 use cenote_zpl::FileSystem;
 use cenote_zvol::Volume;
 
-use super::{Cell, Item, receive_resume_token, shown};
+use super::{Cell, Item, shown};
 
 /// Where a value comes from, as `zfs get` tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// From nowhere: it only reports.
     None,
     /// Nothing was set.
@@ -36,7 +37,7 @@ pub(crate) enum Source {
 
 impl Source {
     /// As the column `SOURCE` has it.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match self {
             Self::None => "-".into(),
             Self::Default => "default".into(),
@@ -48,7 +49,7 @@ impl Source {
     }
 
     /// The word that `-s` selects it by.
-    pub(crate) fn word(&self) -> &'static str {
+    pub fn word(&self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Default => "default",
@@ -62,16 +63,18 @@ impl Source {
 
 /// A value before it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Raw {
+pub enum Raw {
+    /// A number.
     Number(u64),
+    /// A text.
     Text(String),
 }
 
 /// A value and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fact {
-    pub(crate) raw: Raw,
-    pub(crate) source: Source,
+pub(super) struct Fact {
+    pub(super) raw: Raw,
+    pub(super) source: Source,
 }
 
 impl Fact {
@@ -126,7 +129,7 @@ impl Item {
     /// A property of the table; `None` where this item has none.
     pub(super) async fn cell(&self, property: &'static Property, is_exact: bool) -> Result<Option<Cell>> {
         let Some(fact) = self.fact(property).await? else { return Ok(None) };
-        Ok(shown::text(property, &fact, is_exact).map(|text| Cell::new(text, fact.source)))
+        Ok(shown::text(property, &fact, is_exact, self.view.time).map(|text| Cell::new(text, fact.source)))
     }
 
     /// A user property.
@@ -136,13 +139,19 @@ impl Item {
     }
 
     /// The names of its user properties.
-    pub(crate) async fn user_properties(&self) -> Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn user_properties(&self) -> Result<Vec<String>> {
         let names = self.stored().await?.keys();
         Ok(names.filter(|name| cenote_props::is_user_property(name)).cloned().collect())
     }
 
     /// The value of a property that came with a stream, in force or not.
-    pub(crate) async fn received(&self, name: &str, is_exact: bool) -> Result<Option<String>> {
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn received(&self, name: &str, is_exact: bool) -> Result<Option<String>> {
         if self.bookmark.is_some() {
             return Ok(None);
         }
@@ -167,11 +176,14 @@ impl Item {
             (Value::Text(text), _) => Raw::Text(text.clone()),
             (Value::Number(number), _) => Raw::Number(*number),
         };
-        Ok(shown::text(property, &Fact { raw, source: Source::Received }, is_exact))
+        Ok(shown::text(property, &Fact { raw, source: Source::Received }, is_exact, self.view.time))
     }
 
     /// A property's number or text as it is sorted by; `None` where the property does not belong to this kind of item.
-    pub(super) async fn sort_value(&self, property: &'static Property) -> Result<Option<Raw>> {
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn sort_value(&self, property: &'static Property) -> Result<Option<Raw>> {
         if matches!(property.kind, Kind::Text(_)) {
             return Ok(self.fact(property).await?.map(|fact| fact.raw));
         }
@@ -565,7 +577,10 @@ fn plain(value: &Value) -> String {
 }
 
 /// The type of a head.
-pub(super) fn type_of(kind: ObjsetType) -> Result<Types, DslError> {
+///
+/// # Errors
+/// It is neither a file system nor a volume.
+pub fn type_of(kind: ObjsetType) -> Result<Types, DslError> {
     match kind {
         ObjsetType::Zvol => Ok(Types::VOLUME),
         ObjsetType::Zfs => Ok(Types::FILESYSTEM),

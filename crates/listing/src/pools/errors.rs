@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
 use cenote_format::ids::ObjectId;
 use cenote_spa::{LoggedError, View};
 use cenote_zpl::{Cursor, FileSystem};
@@ -13,7 +12,7 @@ const DEPTH_MAX: usize = 1 << 12;
 const BATCH: usize = 1 << 10;
 
 /// Where each error is: `pool/fs:/path`, or object numbers where no name is found.
-pub(crate) async fn places(pool: &View, errors: &[LoggedError]) -> Result<Vec<String>> {
+pub async fn places(pool: &View, errors: &[LoggedError]) -> Vec<String> {
     let mut places = Vec::new();
     let mut seen = BTreeSet::new();
     for error in errors {
@@ -22,7 +21,7 @@ pub(crate) async fn places(pool: &View, errors: &[LoggedError]) -> Result<Vec<St
             places.push(place(pool, error).await);
         }
     }
-    Ok(places)
+    places
 }
 
 async fn place(pool: &View, error: &LoggedError) -> String {

@@ -1,6 +1,6 @@
 //! Features as properties of a pool.
 
-use anyhow::Result;
+use crate::error::Result;
 use cenote_props::pool::{FEATURE_PREFIX, UNSUPPORTED_PREFIX};
 use cenote_spa::{
     FeatureName, View,
@@ -56,7 +56,7 @@ const ORDER: [&str; 44] = [
 ];
 
 /// Every feature's property and value: `feature@lz4_compress` is `active`; those that are not known at last.
-pub(crate) async fn features(pool: &View) -> Result<Vec<(String, &'static str)>> {
+pub(super) async fn features(pool: &View) -> Result<Vec<(String, &'static str)>> {
     let rank = |name: &str| ORDER.iter().position(|each| *each == name).unwrap_or(ORDER.len());
     let mut known = Vec::new();
     let mut unknown = Vec::new();
@@ -84,7 +84,7 @@ pub(crate) async fn features(pool: &View) -> Result<Vec<(String, &'static str)>>
 }
 
 /// Whether a name can be that of a feature.
-pub(crate) fn is_feature(name: &str) -> bool {
+pub(super) fn is_feature(name: &str) -> bool {
     let known = |name: &str| FEATURES.iter().any(|feature| feature.name == name);
     name.strip_prefix(FEATURE_PREFIX).is_some_and(known) || name.starts_with(UNSUPPORTED_PREFIX)
 }

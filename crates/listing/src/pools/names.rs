@@ -1,7 +1,6 @@
 //! What vdevs are called.
 
 use cenote_vdev::config::{VdevConfig, VdevKind};
-use serde::{Deserialize, Serialize};
 
 /// Folders of devices that a name need not say, as OpenZFS searches them on Linux.
 const DEVICE_DIRS: [&str; 9] = [
@@ -16,47 +15,27 @@ const DEVICE_DIRS: [&str; 9] = [
     "/dev",
 ];
 
-/// Options about names.
-#[derive(Clone, Copy, Debug, Default, clap::Args, Serialize, Deserialize)]
-pub(crate) struct NameArgs {
-    /// Show guids in place of names.
-    #[arg(short = 'g')]
-    guids: bool,
-    /// Follow links: show what devices are in truth.
-    #[arg(short = 'L')]
-    follow: bool,
-    /// Show full paths.
-    #[arg(short = 'P')]
-    paths: bool,
-}
-
 /// How to name vdevs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Names {
+pub struct Names {
+    /// By guids.
     is_guid: bool,
+    /// By what devices are in truth: links are followed.
     is_followed: bool,
+    /// By full paths.
     is_full: bool,
     /// A leaf that is missing is named by its path, not by its guid.
     is_path_if_missing: bool,
 }
 
-impl From<NameArgs> for Names {
-    fn from(args: NameArgs) -> Self {
-        let has = |name| {
-            std::env::var_os(name).is_some_and(|value| ["1", "YES", "yes", "ON", "on"].iter().any(|yes| value == *yes))
-        };
-        Self {
-            is_guid: args.guids || has("ZPOOL_VDEV_NAME_GUID"),
-            is_followed: args.follow || has("ZPOOL_VDEV_NAME_FOLLOW_LINKS"),
-            is_full: args.paths || has("ZPOOL_VDEV_NAME_PATH"),
-            is_path_if_missing: false,
-        }
-    }
-}
-
 impl Names {
+    /// As these choices say; a leaf that is missing is named by its guid.
+    pub const fn new(is_guid: bool, is_followed: bool, is_full: bool) -> Self {
+        Self { is_guid, is_followed, is_full, is_path_if_missing: false }
+    }
+
     /// The same, where leaves that are missing keep their paths.
-    pub(crate) fn with_paths(self) -> Self {
+    pub fn with_paths(self) -> Self {
         Self { is_path_if_missing: true, ..self }
     }
 
@@ -66,7 +45,7 @@ impl Names {
     }
 
     /// The name of a vdev. `path` is where a leaf is; `is_missing` whether it was not found.
-    pub(crate) fn of(self, config: &VdevConfig, path: Option<&str>, is_missing: bool) -> String {
+    pub fn of(self, config: &VdevConfig, path: Option<&str>, is_missing: bool) -> String {
         if self.is_guid || is_missing && !self.is_path_if_missing && config.kind.is_leaf() {
             return config.guid.0.to_string();
         }

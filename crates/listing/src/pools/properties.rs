@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use crate::error::Result;
 use cenote_dsl::property::Value;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 use cenote_metaslab::class_fragmentation;
+use cenote_props::number::{nicebytes, nicenum, percent, ratio};
 use cenote_props::{Kind, Property, pool as table};
 use cenote_vdev::config::AllocationClass;
 
 use super::{Facts, features};
 use crate::datasets::{Cell, Source};
-use crate::outcome::usage;
-use crate::output::{nicebytes, nicenum, percent, ratio};
 
 /// A property that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Column {
+pub enum Column {
     /// One of the table.
     Native(&'static Property),
     /// A feature, known or not.
@@ -27,7 +26,8 @@ pub(crate) enum Column {
 }
 
 impl Column {
-    pub(crate) fn find(name: &str) -> Option<Self> {
+    /// From a name. `None` if nothing has it.
+    pub fn find(name: &str) -> Option<Self> {
         if let Some(property) = table::find(name) {
             return Some(Self::Native(property));
         }
@@ -37,26 +37,29 @@ impl Column {
         cenote_props::is_user_property(name).then(|| Self::User(name.to_owned()))
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// The property's name.
+    pub fn name(&self) -> &str {
         match self {
             Self::Native(property) => property.name,
             Self::Feature(name) | Self::User(name) => name,
         }
     }
 
-    pub(crate) fn heading(&self) -> String {
+    /// The heading of its column.
+    pub fn heading(&self) -> String {
         match self {
             Self::Native(property) => property.column.to_owned(),
             Self::Feature(name) | Self::User(name) => name.to_ascii_uppercase(),
         }
     }
 
-    pub(crate) fn is_right_aligned(&self) -> bool {
+    /// Whether its column stands to the right.
+    pub fn is_right_aligned(&self) -> bool {
         matches!(self, Self::Native(property) if property.is_right_aligned())
     }
 
     /// The least width of its column. Health is a number only inside OpenZFS.
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         const HEALTH_WIDTH: usize = 8;
         match self {
             Self::Native(property) if property.name == "health" => HEALTH_WIDTH,
@@ -65,7 +68,8 @@ impl Column {
         }
     }
 
-    pub(crate) fn is_fixed(&self, is_exact: bool) -> bool {
+    /// Whether its column's width is that, whatever its values.
+    pub fn is_fixed(&self, is_exact: bool) -> bool {
         match self {
             Self::Native(property) => !property.is_flexible && !is_exact,
             Self::Feature(_) => true,
@@ -74,21 +78,11 @@ impl Column {
     }
 }
 
-/// A list of properties; `None` for `all`.
-pub(crate) fn parse_columns(list: &str) -> Result<Option<Vec<Column>>> {
-    if list == "all" {
-        return Ok(None);
-    }
-    if list.is_empty() {
-        return Err(usage("bad property list: no properties specified"));
-    }
-    let find =
-        |name: &str| Column::find(name).ok_or_else(|| usage(format!("bad property list: invalid property '{name}'")));
-    list.split(',').map(find).collect::<Result<_>>().map(Some)
-}
-
 /// What `all` means for these pools: every property of the table that is not hidden, their user properties, the features.
-pub(crate) async fn all(views: &[Facts]) -> Result<Vec<Column>> {
+///
+/// # Errors
+/// They cannot be read.
+pub async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
     let mut columns: Vec<Column> =
         table::PROPERTIES.iter().filter(|property| property.is_visible).map(Column::Native).collect();
     let mut add = |column: Column| {
@@ -107,20 +101,27 @@ pub(crate) async fn all(views: &[Facts]) -> Result<Vec<Column>> {
 }
 
 /// What one pool's properties are taken from, read once.
-pub(crate) struct Values<'a> {
+pub struct Values<'a> {
     view: &'a Facts,
     stored: BTreeMap<String, Value>,
     features: Vec<(String, &'static str)>,
 }
 
 impl<'a> Values<'a> {
-    pub(crate) async fn new(view: &'a Facts) -> Result<Self> {
+    /// Reads what all of a pool's properties are taken from.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn new(view: &'a Facts) -> Result<Self> {
         let stored = view.pool.properties().await?;
         Ok(Self { stored, features: features::features(&view.pool).await?, view })
     }
 
     /// A property's value on the pool; `None` where the pool has none.
-    pub(crate) async fn cell(&self, column: &Column, is_exact: bool) -> Result<Option<Cell>> {
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn cell(&self, column: &Column, is_exact: bool) -> Result<Option<Cell>> {
         match column {
             Column::Native(property) => self.native(property, is_exact).await,
             Column::Feature(name) => {

@@ -1,6 +1,6 @@
 //! The tree of vdevs that is shown.
 
-use anyhow::Result;
+use crate::error::Result;
 use cenote_format::ids::{Guid, VdevId};
 use cenote_metaslab::class_fragmentation;
 use cenote_spa::{FoundPool, View};
@@ -12,7 +12,7 @@ use cenote_vdev::txgs::TxgSet;
 use serde_json::{Map, Value, json};
 
 use super::{Facts, Names};
-use crate::output::Json;
+use crate::Json;
 
 /// Bytes of a device that are labels and boot block, and not the vdev's.
 const LABEL_BYTES: u64 = (4 << 20) + (512 << 10);
@@ -21,7 +21,7 @@ const LABEL_ALIGNMENT: u64 = 256 << 10;
 
 /// Why a vdev is as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// Its device was not found.
     CannotOpen,
     /// Too many of its children cannot be used.
@@ -38,7 +38,7 @@ pub(crate) enum Reason {
 
 impl Reason {
     /// In words.
-    pub(crate) fn text(self) -> String {
+    pub fn text(self) -> String {
         let words = match self {
             Self::CannotOpen => "cannot open",
             Self::NoReplicas => "insufficient replicas",
@@ -66,72 +66,87 @@ impl Reason {
 
 /// Sizes of a vdev, as far as it has them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     /// Bytes of its metaslabs.
-    pub(crate) space: u64,
+    pub space: u64,
     /// Bytes allocated.
-    pub(crate) allocated: u64,
+    pub allocated: u64,
     /// Of those, what only the checkpoint holds.
-    pub(crate) checkpoint: u64,
+    pub checkpoint: u64,
     /// The same space as datasets count it.
-    pub(crate) deflated: u64,
+    pub deflated: u64,
     /// Bytes that it would gain if it took all of its devices.
-    pub(crate) expandable: u64,
+    pub expandable: u64,
     /// Bytes that a device in its place must have.
-    pub(crate) replacement: u64,
+    pub replacement: u64,
     /// Bytes of its device.
-    pub(crate) device: u64,
+    pub device: u64,
     /// Fragmentation of its free space in per cent.
-    pub(crate) fragmentation: Option<u64>,
+    pub fragmentation: Option<u64>,
 }
 
 /// A vdev.
 #[derive(Clone, Debug)]
-pub(crate) struct Vdev {
+pub struct Vdev {
     /// What it is called here.
-    pub(crate) name: String,
+    pub name: String,
     /// Its type's name in the configuration.
-    pub(crate) kind: &'static str,
-    pub(crate) guid: Guid,
+    pub kind: &'static str,
+    /// Its guid.
+    pub guid: Guid,
     /// Where a leaf was found, else where it was last.
-    pub(crate) path: Option<String>,
-    pub(crate) phys_path: Option<String>,
-    pub(crate) devid: Option<String>,
-    pub(crate) class: &'static str,
+    pub path: Option<String>,
+    /// Its physical path, as the configuration has it.
+    pub phys_path: Option<String>,
+    /// Its device id, as the configuration has it.
+    pub devid: Option<String>,
+    /// Its allocation class, or what else it is for.
+    pub class: &'static str,
     /// What is shown as its state.
-    pub(crate) state: &'static str,
-    pub(crate) reason: Option<Reason>,
+    pub state: &'static str,
+    /// Why it is so.
+    pub reason: Option<Reason>,
     /// The txgs that a leaf has missed, or that too many of a top-level vdev's children have; empty unless it is readable.
-    pub(crate) missed: TxgSet,
+    pub missed: TxgSet,
     /// It was not found at import; it was here.
-    pub(crate) was: Option<String>,
-    pub(crate) errors: ErrorTotals,
-    pub(crate) is_removing: bool,
-    pub(crate) is_allocating: bool,
-    pub(crate) sizes: Sizes,
-    pub(crate) children: Vec<Vdev>,
+    pub was: Option<String>,
+    /// Errors since the pool was opened.
+    pub errors: ErrorTotals,
+    /// It is being removed.
+    pub is_removing: bool,
+    /// Space is handed out of it.
+    pub is_allocating: bool,
+    /// Its sizes.
+    pub sizes: Sizes,
+    /// What it consists of.
+    pub children: Vec<Vdev>,
     /// A hole, or a removed vdev: not shown.
-    pub(crate) is_placeholder: bool,
+    pub is_placeholder: bool,
     /// A hot spare in the list of spares.
-    pub(crate) is_listed_spare: bool,
+    pub is_listed_spare: bool,
 }
 
 /// All that is shown of a pool's devices.
 #[derive(Clone, Debug)]
-pub(crate) struct Tree {
-    pub(crate) root: Vdev,
-    pub(crate) caches: Vec<Vdev>,
-    pub(crate) spares: Vec<Vdev>,
+pub struct Tree {
+    /// The pool itself.
+    pub root: Vdev,
+    /// Cache devices.
+    pub caches: Vec<Vdev>,
+    /// Hot spares.
+    pub spares: Vec<Vdev>,
 }
 
-/// The classes that are listed apart, in an order of their own in each command.
-pub(crate) const DEDUP: &str = "dedup";
-pub(crate) const SPECIAL: &str = "special";
-pub(crate) const LOGS: &str = "logs";
+/// The classes that are listed apart, in an order of their own in each command: for tables of deduplicated blocks.
+pub const DEDUP: &str = "dedup";
+/// For blocks of metadata and small ones.
+pub const SPECIAL: &str = "special";
+/// For intent logs.
+pub const LOGS: &str = "logs";
 
 impl Vdev {
     /// The class under whose heading it is listed; `None` for what is listed first.
-    pub(crate) fn heading(&self) -> Option<&'static str> {
+    pub fn heading(&self) -> Option<&'static str> {
         match self.class {
             "log" => Some(LOGS),
             SPECIAL => Some(SPECIAL),
@@ -141,14 +156,14 @@ impl Vdev {
     }
 
     /// Whether something is wrong with it or below it.
-    pub(crate) fn is_unhealthy(&self) -> bool {
+    pub fn is_unhealthy(&self) -> bool {
         let has_errors = self.errors.read + self.errors.write + self.errors.checksum > 0;
         (self.children.is_empty() && (has_errors || !matches!(self.state, "ONLINE" | "AVAIL" | "INUSE")))
             || self.children.iter().any(Self::is_unhealthy)
     }
 
     /// The remark behind its errors: why its state is what it is.
-    pub(crate) fn remark(&self) -> Option<String> {
+    pub fn remark(&self) -> Option<String> {
         let reason = || self.reason.map(Reason::text);
         let missed = || match self.children.is_empty() {
             _ if self.missed.is_empty() => None,
@@ -159,7 +174,7 @@ impl Vdev {
     }
 
     /// What it is, in JSON.
-    pub(crate) fn json(&self, json: Json) -> Map<String, Value> {
+    pub fn json(&self, json: Json) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("name".into(), json!(self.name));
         map.insert("vdev_type".into(), json!(self.kind));
@@ -184,7 +199,7 @@ impl Vdev {
     }
 
     /// The reason, in JSON.
-    pub(crate) fn reason_word(&self) -> Option<&'static str> {
+    pub fn reason_word(&self) -> Option<&'static str> {
         self.reason.map(Reason::word)
     }
 }
@@ -198,7 +213,10 @@ struct Builder<'a> {
 
 impl Facts {
     /// The tree of this pool.
-    pub(crate) async fn tree(&self, names: Names) -> Result<Tree> {
+    ///
+    /// # Errors
+    /// Space maps, caches or spares cannot be read.
+    pub async fn tree(&self, names: Names) -> Result<Tree> {
         let (pool, space) = (&self.pool, self.space().await?);
         let builder = Builder { found: pool.found(), names, open: Some((pool, space)) };
         let status = self.devices();
@@ -229,13 +247,7 @@ impl Facts {
 }
 
 /// The tree of a pool that is found but not open, by its configuration.
-pub(crate) fn found_tree(
-    found: &FoundPool,
-    name: &str,
-    config: &VdevConfig,
-    status: &VdevStatus,
-    names: Names,
-) -> Vdev {
+pub fn found_tree(found: &FoundPool, name: &str, config: &VdevConfig, status: &VdevStatus, names: Names) -> Vdev {
     Builder { found, names, open: None }.root(name, config, status)
 }
 

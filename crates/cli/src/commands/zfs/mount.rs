@@ -10,15 +10,17 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use cenote_fuse::{Layout, MountHandle, MountOptions};
+use cenote_host::Mounts;
+use cenote_listing::{Column, Item};
 use cenote_props::Types;
-use cenote_server::{Mounts, ending, signals};
+use cenote_server::{ending, signals};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::background::{GoesOn, Going};
 use crate::commands::mount::parse_options;
 use crate::context::Context;
-use crate::datasets::{Column, Item, Selection, select};
+use crate::datasets::{Selection, select};
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
 use crate::output::output_version;

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use cenote_format::ids::Txg;
+use cenote_listing::{DEDUP, Facts, LOGS, Names, SPECIAL, Tree, Vdev, found_tree};
 use cenote_server::protocol;
 use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, device_condition};
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,6 @@ use crate::context::Context;
 use crate::outcome::{Outcome, usage};
 use crate::output::escape::one_line;
 use crate::pools::advice::{self, ImportAdvice};
-use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev, found_tree};
-use crate::pools::{Facts, Names};
 use cenote_host::device_paths;
 use cenote_host::{CacheFile, Entry};
 
